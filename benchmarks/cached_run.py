@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.paired import ROOT, heading, machine, parser, ratios, row, spread, take_turns
-from tests.fakes.served import Served, until
+from tests.flows.server.served import Served, until
 
 PEER = """
 import sys

@@ -33,7 +33,7 @@ def ours(directory: Path, work: Path) -> Iterable[int]:
     """`tasks.data.cleaning.clean`: exact, near-duplicates, decontamination; then the kept rows are
     streamed back."""
     from tasks.data.cleaning import clean
-    from tasks.data.rules import Contamination, Evaluation, NearDuplicates
+    from tasks.data.cleaning_rules import Contamination, Evaluation, NearDuplicates
 
     items = items_in(directory)
     near: dict[str, Any] = {"threshold": THRESHOLD, "words": SHINGLE, "permutations": PERMUTATIONS}
@@ -52,7 +52,7 @@ def ours(directory: Path, work: Path) -> Iterable[int]:
     # What is kept is written as the tools beside us write it.
     kept = []
     with (work / "ours.jsonl").open("wb") as out:
-        for line in cleaned.lines(cleaned.kept):
+        for line in cleaned.lines(cleaned.remaining):
             out.write(line + b"\n")
             at = line.index(b'"line":') + 7
             kept.append(int(line[at : line.index(b",", at)]))

@@ -50,8 +50,9 @@ def nightly(
 ) -> State[Any]:
     """Train a recipe again with the rows that are new; promote the model if it gained for certain
     and lost nothing; say why or why not."""
-    given: dict[str, Any] = {"store": store, "overrides": overrides, "data": data, "force": force}
+    given: dict[str, Any] = {"overrides": overrides, "data": data, "force": force}
     try:
+        given |= {"store": store or context().settings.store}
         prepared = prepare(recipe, target=target, **given)
     except (InputError, StageFailed) as error:
         return bad_input(error)

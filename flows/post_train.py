@@ -61,7 +61,12 @@ def post_train(
     WATCH.set(watch)
     try:
         prepared = taken() or prepare(
-            recipe, store=store, target=target, overrides=overrides, data=data, force=force
+            recipe,
+            store=store or context().settings.store,
+            target=target,
+            overrides=overrides,
+            data=data,
+            force=force,
         )
         if target != "local":
             get_run_logger().info("planning for %s", target)
@@ -94,7 +99,7 @@ def post_train(
         if stage.status == "failed"
     ]
     run.finish("failed" if failed else "succeeded")
-    _publish(opened, run, watch)
+    publish_report(opened, run, watch)
     if failed:
         return Failed(message=f"run {run.record.run_id} failed; {'; '.join(failed)}")
     return Completed(message=f"run {run.record.run_id}: {run.record.report}")
@@ -107,7 +112,7 @@ def bad_input(error: Exception) -> State[Any]:
     return Failed(message=str(error), data=error)
 
 
-def _publish(store: Store, run: RunLog, watch: Watch) -> None:
+def publish_report(store: Store, run: RunLog, watch: Watch) -> None:
     """Write the report and show it in Prefect. Both are views: a store that fails now takes nothing
     from a run that has ended."""
     try:

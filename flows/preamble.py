@@ -56,17 +56,16 @@ def prepare(
         InputError: bad input; nothing was made.
         StageFailed: the store does not answer.
     """
-    directory = Path(data).absolute() if data else None
+    directory = Path(data) if data else None
     resolved = resolve(recipe, tuple(overrides), directory)
     check_target(target)
     for name in force:
         resolved.stage(name)
-    location = store or context().settings.store
-    check_reach(target, location)
-    opened = context().store(location, write=False)  # nothing is made before all is well
+    check_reach(target, store)
+    opened = context().store(store, write=False)  # nothing is made before all is well
     opened.require_near(context().settings)
     check_endpoints(resolved, opened, target, force)
-    return Prepared(resolved, opened, target, directory, tuple(force))
+    return Prepared(resolved, opened, target, directory and directory.absolute(), tuple(force))
 
 
 _HANDED: ContextVar[Prepared] = ContextVar("prepared")

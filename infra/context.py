@@ -12,6 +12,9 @@ from pathlib import Path
 from infra.settings import Settings, TpuSettings
 from infra.store.store import Store, open_store
 
+_READ = ("LYCEUM_", "GOOGLE_", "STORAGE_EMULATOR_", "XDG_CACHE_", "HOME")
+"""How variables begin that settings and stores are made of."""
+
 
 class Context:
     """Settings and stores. Safe to use from several threads.
@@ -31,22 +34,23 @@ class Context:
         """Settings of TPUs, which a process that uses none does not read."""
         return TpuSettings.from_environment()
 
-    def store(self, location: str | Path = "", *, write: bool = True) -> Store:
-        """The store at a location, or the one of the settings; see `open_store`."""
-        text = str(location) or self.settings.store
+    def store(self, location: str | Path | None = None, *, write: bool = True) -> Store:
+        """The store at a location, or without one that of the settings; see `open_store`."""
+        text = self.settings.store if location is None else str(location)
+        key = text if "://" in text else os.path.abspath(text)
         with self._lock:
-            if text not in self._stores or (write and text not in self._writable):
+            if key not in self._stores or (write and key not in self._writable):
                 store = open_store(text, self.settings, write=write)
-                self._stores |= {text: store, store.uri: store}
-                self._writable |= {text, store.uri} if write else set()
-            return self._stores[text]
+                self._stores |= {key: store, store.uri: store}
+                self._writable |= {key, store.uri} if write else set()
+            return self._stores[key]
 
 
 def context() -> Context:
     """The context of this process; another one once its environment is another: a worker takes over
     the variables that its job brings."""
     global _current
-    environment = dict(os.environ)
+    environment = {name: os.environ[name] for name in os.environ if name.startswith(_READ)}
     if _current is None or _current[0] != environment:
         _current = environment, Context()
     return _current[1]

@@ -94,9 +94,8 @@ class Worker:
                 it is killed.
         """
         assert self._process is not None
-        code = (
-            self._process.poll()
-        )  # before the status is read: a worker that has ended will not write another one
+        # before the status is read: a worker that has ended will not write another one
+        code = self._process.poll()
         status = self._store.read_here(self._status, JobStatus)
         if status is not None and status.state in FINAL:
             self._end(stop_seconds)
@@ -140,15 +139,10 @@ class Worker:
             how += ", most likely because memory ran out"
         if -code == signal.SIGABRT and os.environ.get("LYCEUM_HOSTS", "1") != "1":
             how += ", as JAX does when another host of the job is gone"
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[
-            -LOG_LINES_IN_ERROR:
-        ]
-        error = "\n".join(
-            [
-                f"the worker {how}; the end of {self._store.location(self._log)}:",
-                *(lines or ["(empty)"]),
-            ]
-        )
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        end = lines[-LOG_LINES_IN_ERROR:] or ["(empty)"]
+        where = f"the worker {how}; the end of {self._store.location(self._log)}:"
+        error = "\n".join([where, *end])
         final = failed(status, error, 2 if code == 2 else 1, lost=code < 0)
         try:
             self._store.write_here(self._status, final)
@@ -186,9 +180,8 @@ def _environment(compile_cache: str) -> dict[str, str]:
             "JAX_COMPILATION_CACHE_DIR": compile_cache,
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-            "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": (
-                "none"
-            ),  # with them the directory's path would be part of every entry's name
+            # with them the directory's path would be part of every entry's name
+            "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
         }
     # A job knows nothing of Prefect, and runs what models write: it gets no key of a Prefect
     # server.

@@ -91,9 +91,8 @@ def ship_data(store: Store, directory: Path) -> str:
             copy = Path(temporary, "copy")
             copy.mkdir()
             _copy(files, copy)
-            name = _tree_name(
-                file_entry(copy, relative) for relative in files
-            )  # should a file have changed in this moment
+            # should a file have changed in this moment
+            name = _tree_name(file_entry(copy, relative) for relative in files)
             store.remove(name)
             log.info("sending %d files of %s to %s/%s", len(files), directory, store.uri, name)
             store.save_tree(name, copy, {})
@@ -149,10 +148,8 @@ def _closure(direct: Mapping[str, Iterable[str]]) -> dict[str, str]:
         versions[name] = found.version
         for requirement in map(Requirement, found.requires or []):
             if _applies(requirement, {extra}):
-                needed = {
-                    (canonicalize_name(requirement.name), wanted)
-                    for wanted in ("", *requirement.extras)
-                } - seen
+                needs = canonicalize_name(requirement.name)
+                needed = {(needs, wanted) for wanted in ("", *requirement.extras)} - seen
                 seen |= needed
                 waiting += needed
     return versions
@@ -179,9 +176,7 @@ def _archive() -> tuple[str, bytes]:
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as tar:
         for name, data in sorted(contents.items()):
-            member = tarfile.TarInfo(
-                name
-            )  # owned by nobody in particular, of no time, readable by all
+            member = tarfile.TarInfo(name)  # owned by nobody, of no time, readable by all
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
     archive = gzip.compress(plain.getvalue(), mtime=0)
@@ -195,11 +190,8 @@ def _data_files(directory: Path) -> dict[str, Path]:
         subdirectories[:] = [name for name in subdirectories if not name.startswith(".")]
         for name in names:
             path = Path(parent, name)
-            if (
-                name.startswith(".")
-                or not path.is_file()
-                or not path.resolve().is_relative_to(root)
-            ):
+            inside = path.is_file() and path.resolve().is_relative_to(root)
+            if name.startswith(".") or not inside:
                 continue
             relative = path.relative_to(root).as_posix()
             if problem := name_problem(relative):

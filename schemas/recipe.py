@@ -13,8 +13,8 @@ kind = "distill"
 kind = "rebalance"
 inputs = { examples = "distill" }
 ```
-File order is execution order. `model` and `seed` are the defaults of every stage whose Config has a field of that name. There is no
-inheritance and no templating; unknown keys are refused.
+File order is execution order. `model` and `seed` are the defaults of every stage whose Config has a
+field of that name. There is no inheritance and no templating; unknown keys are refused.
 
 What all stages of a kind begin with is said once. A stage's own config counts more, key by key:
 tables merge, all else replaces. A Recipe has no defaults: its stages have all of their config.

@@ -36,8 +36,8 @@ from tests.fakes.gcs_fixtures import (
     gcs_client,  # noqa: F401
     gcs_fs,  # noqa: F401
 )
-from tests.fakes.tpu_fixtures import tpu, tpu_client, tpu_cloud, tpu_process  # noqa: F401
-from tests.fakes.tpu_workshop import shop  # noqa: F401
+from tests.fakes.tpu_fixtures import tpu, tpu_cloud, tpu_process  # noqa: F401
+from tests.infra.tpu.workshop import shop  # noqa: F401
 
 QUICK_COMPILE = os.environ["XLA_FLAGS"]
 """For tests that start processes with more flags."""

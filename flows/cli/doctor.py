@@ -52,28 +52,14 @@ def examine(store: str, target: str) -> list[Check]:
     """
     check_target(target)
     cloud = [] if target == "local" else [*_cloud(target), _bucket_of(store)]
-    return [
-        _python(),
-        *_packages(),
-        _processor(),
-        _memory(),
-        _store(store),
-        _disk(store),
-        _prefect(),
-        _tpu(),
-        _sandbox(),
-        *cloud,
-    ]
+    here = [_processor(), _memory(), _store(store), _disk(store), _prefect(), _tpu(), _sandbox()]
+    return [_python(), *_packages(), *here, *cloud]
 
 
 def _python() -> Check:
     well = (3, 11) <= sys.version_info[:2] < (3, 14)
-    return Check(
-        "python",
-        well,
-        f"{platform.python_version()} on {platform.platform()}"
-        + ("" if well else "; Lyceum needs 3.11 to 3.13"),
-    )
+    found = f"{platform.python_version()} on {platform.platform()}"
+    return Check("python", well, found + ("" if well else "; Lyceum needs 3.11 to 3.13"))
 
 
 def _packages() -> Iterator[Check]:
@@ -83,21 +69,14 @@ def _packages() -> Iterator[Check]:
         requirement = Requirement(text)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
+        needs = f"; needs {requirement.specifier}: run `uv sync`"
         try:
             found = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            yield Check(
-                requirement.name,
-                False,
-                f"not installed; needs {requirement.specifier}: run `uv sync`",
-            )
+            yield Check(requirement.name, False, f"not installed{needs}")
             continue
         well = requirement.specifier.contains(found, prereleases=True)
-        yield Check(
-            requirement.name,
-            well,
-            found if well else f"{found}; needs {requirement.specifier}: run `uv sync`",
-        )
+        yield Check(requirement.name, well, found + ("" if well else needs))
 
 
 def _processor() -> Check:
@@ -110,11 +89,8 @@ def _processor() -> Check:
 def _memory() -> Check:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     well = total >= MEMORY_GIB
-    return Check(
-        "memory",
-        well,
-        f"{total:.1f} GiB" + ("" if well else f"; the quickstart needs {MEMORY_GIB:g}"),
-    )
+    needs = "" if well else f"; the quickstart needs {MEMORY_GIB:g}"
+    return Check("memory", well, f"{total:.1f} GiB{needs}")
 
 
 def _store(location: str) -> Check:
@@ -126,21 +102,10 @@ def _store(location: str) -> Check:
         return Check("store", False, str(error))
     place = _existing(store.path("work").parent)
     well = os.access(place, os.W_OK | os.X_OK)
-    if well or store.is_directory:
-        return Check(
-            "store",
-            well,
-            (
-                store.uri
-                if well
-                else f"{store.uri}: {place} cannot be written; give --store another path"
-            ),
-        )
-    return Check(
-        "store",
-        False,
-        f"{store.uri}: its cache {place} cannot be written; set LYCEUM_CACHE to another directory",
-    )
+    why = f": its cache {place} cannot be written; set LYCEUM_CACHE to another directory"
+    if store.is_directory:
+        why = f": {place} cannot be written; give --store another path"
+    return Check("store", well, store.uri + ("" if well else why))
 
 
 def _disk(location: str) -> Check:
@@ -151,12 +116,8 @@ def _disk(location: str) -> Check:
         place = Path.cwd()
     free = shutil.disk_usage(place).free / 2**30
     well = free >= DISK_GIB
-    return Check(
-        "disk",
-        well,
-        f"{free:.1f} GiB free at {place}"
-        + ("" if well else f"; the quickstart needs {DISK_GIB:g}"),
-    )
+    needs = "" if well else f"; the quickstart needs {DISK_GIB:g}"
+    return Check("disk", well, f"{free:.1f} GiB free at {place}{needs}")
 
 
 def _existing(place: Path) -> Path:
@@ -173,19 +134,12 @@ def _prefect() -> Check:
         problem = api_problem(api)
         return Check("prefect api", problem is None, f"{mask(api.url)} {problem or 'answers'}")
     served = ours(get_current_settings().home)
+    found = "none configured; a run starts a temporary one (`lyceum serve` keeps one running, with"
+    found += " its UI)"
     if served is not None:
-        return Check(
-            "prefect api",
-            True,
-            f"{served} is `lyceum serve`, and has proven it; it asks for a key, which this"
-            " user has",
-        )
-    return Check(
-        "prefect api",
-        True,
-        "none configured; a run starts a temporary one (`lyceum serve` keeps one running, with"
-        " its UI)",
-    )
+        found = f"{served} is `lyceum serve`, and has proven it; it asks for a key, which this"
+        found += " user has"
+    return Check("prefect api", True, found)
 
 
 def _tpu() -> Check:

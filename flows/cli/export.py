@@ -115,15 +115,8 @@ def _origins(results: RunResults, stage: str, line: list[Model]) -> list[Any]:
     from."""
     from tasks.exporting.model_card import Origin
 
-    wanted = [
-        stage,
-        *(
-            output.name
-            for model in line
-            for outputs in model.evaluations.values()
-            for output in outputs
-        ),
-    ]
+    evaluations = [outputs for model in line for outputs in model.evaluations.values()]
+    wanted = [stage, *(output.name for outputs in evaluations for output in outputs)]
     found: set[str] = set()
     while wanted:
         name = wanted.pop()

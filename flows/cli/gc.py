@@ -119,15 +119,10 @@ def collect_garbage(
     found = [*_runs(store, drop), *sweep.garbage()]
     keys = {item.key for item in found if item.key}
     leased = {key: sweep.leases[key] for key in keys & sweep.leases.keys()}
-    free = dict.fromkeys(
-        keys - leased.keys(), 0
-    ) | unheld(  # a lease that is taken from here on is noticed before anything goes
-        store,
-        leased,
-        seconds=settings.lease_seconds,
-        poll_seconds=settings.poll_seconds,
-        waiting=say,
-    )
+    patience = {"seconds": settings.lease_seconds, "poll_seconds": settings.poll_seconds}
+    # a lease that is taken from here on is noticed before anything goes
+    unleased = dict.fromkeys(keys - leased.keys(), 0)
+    free = unleased | unheld(store, leased, **patience, waiting=say)
     held = keys - free.keys()
     used = held | {key for one in held for key in _job_inputs(store, one)}
     found = [item for item in found if item.key not in used]
@@ -135,12 +130,8 @@ def collect_garbage(
         _check_drop(store, drop)  # leases were watched meanwhile
         _delete_records_and_temporaries(store, found)
         begun = _needed(store, drop) - needed
-        _delete_keys(
-            store,
-            [item for item in found if item.key and item.key not in begun],
-            free,
-            settings.lease_seconds,
-        )
+        doomed = [item for item in found if item.key and item.key not in begun]
+        _delete_keys(store, doomed, free, settings.lease_seconds)
     return found
 
 
@@ -181,15 +172,10 @@ def _needed(store: Store, drop: Collection[str]) -> set[str]:
         found.name for found in store.each("runs", DECISION) if found.name.split("/")[1] in runs
     ]
     for raw in store.read_all(decided):
-        with suppress(
-            ValidationError
-            # one that cannot be read is passed over by everybody, and what it rests on can be made
-            # again
-        ):
-            needed |= {
-                evaluation.key
-                for evaluation in Decision.model_validate_json(raw or b"").gate.evaluations
-            }
+        # one that cannot be read is passed over by everybody: what it rests on can be made again
+        with suppress(ValidationError):
+            decision = Decision.model_validate_json(raw or b"")
+            needed |= {evaluation.key for evaluation in decision.gate.evaluations}
     return needed
 
 
@@ -298,12 +284,8 @@ class _Sweep:
         here = _here(self._store)
         for root in ("trees", "parts"):
             for (_, _, kind, key), group in self._grouped(here, f"{root}/artifacts", 4):
-                item = Garbage(
-                    "cache",
-                    f"{root}/artifacts/{kind}/{key}",
-                    "a copy of what is gone or garbage",
-                    key,
-                )
+                place = f"{root}/artifacts/{kind}/{key}"
+                item = Garbage("cache", place, "a copy of what is gone or garbage", key)
                 for found in group:
                     attempt = found.name.removeprefix(f"{item.name}/").split("/")[1]
                     if attempt not in self._committed.get(key, ()):
@@ -386,11 +368,9 @@ def _delete_item(store: Store, item: Garbage, key: str, lease: str) -> None:
         if manifest is not None and manifest.attempt == attempt:  # committed since it was listed
             return
     for name in sorted(item.names):
-        below = (
-            [f"{name}/{child}" for child in place.children(name)]
-            if name == f"work/{key}"
-            else [name]
-        )
+        below = [name]
+        if name == f"work/{key}":
+            below = [f"{name}/{child}" for child in place.children(name)]
         for one in below:
             if one != lease or place is not store:
                 _remove(place, one)

@@ -81,13 +81,8 @@ class Question:
     @property
     def stage(self) -> dict[str, Any]:
         """As `tasks.planning.plan.StageQuestion`."""
-        return {
-            "kind": self.kind,
-            "config": self.config,
-            "model": self.model,
-            "upstream": self.upstream,
-            "models": self.models,
-        }
+        asked = ("kind", "config", "model", "upstream", "models")
+        return {name: getattr(self, name) for name in asked}
 
 
 @dataclass(frozen=True)
@@ -138,15 +133,11 @@ class _Worker:
         errors.seek(0)
         end = " / ".join(errors.read().strip().splitlines()[-_LINES_IN_ERROR:])
         self.stop()
+        said = "the process that compiles"
         if code == -signal.SIGKILL:
-            return {
-                "error": "the process that compiles was killed, most likely because memory ran out",
-                "kind": "killed",
-            }
-        return {
-            "error": f"the process that compiles ended with exit code {code}: {end}",
-            "kind": "failed",
-        }
+            killed = f"{said} was killed, most likely because memory ran out"
+            return {"error": killed, "kind": "killed"}
+        return {"error": f"{said} ended with exit code {code}: {end}", "kind": "failed"}
 
     def _started(self) -> "tuple[subprocess.Popen[str], IO[str]]":
         if self.process is None or self.errors is None:
@@ -198,13 +189,8 @@ class Compiler:
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._workers = [_Worker(target) for _ in range(_workers())]
         self._alone = threading.Lock()
-        self._since, self._begun, self._done, self._compiles, self._lock = (
-            time.monotonic(),
-            0,
-            0,
-            0,
-            threading.Lock(),
-        )
+        self._since, self._lock = time.monotonic(), threading.Lock()
+        self._begun = self._done = self._compiles = 0
 
     def __enter__(self) -> Self:
         for worker in self._workers:
@@ -281,10 +267,8 @@ class Compiler:
         with self._lock:
             self._done += 1
             took, since = answer["report"]["compile_seconds"], time.monotonic() - self._since
-            self.say(
-                f"{question.name} {name} took {took:.0f} s; {self._done} of {self._compiles} done,"
-                f" {since:.0f} s so far"
-            )
+            done = f"{self._done} of {self._compiles} done, {since:.0f} s so far"
+            self.say(f"{question.name} {name} took {took:.0f} s; {done}")
 
     def _ask(self, question: Question, asked: dict[str, Any], what: str) -> dict[str, Any]:
         key = digest(question.stage)
@@ -344,12 +328,8 @@ class Compiler:
             file for place in ("tasks", "schemas") for file in (ROOT / place).rglob("*.py")
         )
         source = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in files}
-        return [
-            digest(source),
-            [_version(name) for name in _PACKAGES],
-            self.target,
-            self._settings.tensor_parallel,
-        ]
+        versions = [_version(name) for name in _PACKAGES]
+        return [digest(source), versions, self.target, self._settings.tensor_parallel]
 
     def _stage_path(self, question: Question) -> Path:
         config = Path(question.model) / "config.json"

@@ -95,14 +95,8 @@ def check_fit(resolved: ResolvedRecipe, store: Store, target: str) -> dict[str, 
         return None
     value = make_plan(resolved, store, target)
     if not value["fits"]:
-        raise DoesNotFit(
-            " ".join(
-                [
-                    f"this recipe does not fit {target}; nothing was submitted.",
-                    *what_is_wrong(value),
-                ]
-            )
-        )
+        said = f"this recipe does not fit {target}; nothing was submitted."
+        raise DoesNotFit(" ".join([said, *what_is_wrong(value)]))
     return value
 
 
@@ -135,19 +129,12 @@ def _on_tpu(
             found: dict[str, Any] = {"programs": listed}
             if not all(program["fits"] for program in listed):
                 _say(f"{question.name} does not fit: looking for what does")
-                suggested = suggest(
-                    question,
-                    programs,
-                    compiler,
-                    TPU_TYPES[target].devices // settings.tensor_parallel,
-                )
+                groups = TPU_TYPES[target].devices // settings.tensor_parallel
+                suggested = suggest(question, programs, compiler, groups)
                 if suggested is None:
-                    planned[question.name] = {
-                        **found,
-                        "seconds": None,
-                        "cost_usd": None,
-                        "basis": "no settings with which it fits",
-                    }
+                    unknown = {"seconds": None, "cost_usd": None}
+                    basis = "no settings with which it fits"
+                    planned[question.name] = {**found, **unknown, "basis": basis}
                     continue
                 changes, programs = suggested
                 found["suggestion"] = [f"{name}={value}" for name, value in changes.items()]
@@ -155,12 +142,8 @@ def _on_tpu(
                 programs, measured_ratios(question.kind, target, store, compiler), target, tpu
             )
             basis = expected.basis + (", if it were as suggested" if "suggestion" in found else "")
-            planned[question.name] = {
-                **found,
-                "seconds": expected.seconds,
-                "cost_usd": expected.cost_usd,
-                "basis": basis,
-            }
+            figures = {"seconds": expected.seconds, "cost_usd": expected.cost_usd}
+            planned[question.name] = {**found, **figures, "basis": basis}
     for one, stage in zip(outlooks, stages, strict=True):
         if one.manifest is None:
             planned.setdefault(
@@ -187,18 +170,12 @@ def _without_programs(
     booted for it unless it runs here."""
     if one.kind in settings.local_kinds or resolved.at_home(one):
         return {"basis": "runs on this machine"}
-    known = stage["seconds"] is not None
+    basis = "its nearest artifact"
+    if stage["seconds"] is None:
+        basis = "nothing: none like it was run, so its own time is missing"
     seconds = BOOT_SECONDS + (stage["seconds"] or 0.0)
-    basis = (
-        "its nearest artifact"
-        if known
-        else "nothing: none like it was run, so its own time is missing"
-    )
-    return {
-        "seconds": seconds,
-        "cost_usd": cost(seconds, target, tpu),
-        "basis": f"{basis}, and {BOOT_SECONDS:.0f} s to boot",
-    }
+    basis += f", and {BOOT_SECONDS:.0f} s to boot"
+    return {"seconds": seconds, "cost_usd": cost(seconds, target, tpu), "basis": basis}
 
 
 def _question(stage: ResolvedStage, resolved: ResolvedRecipe) -> Question:
@@ -209,15 +186,8 @@ def _question(stage: ResolvedStage, resolved: ResolvedRecipe) -> Question:
         for name, source in sources.items()
         if source.kind in training_kinds() and name != "policy"
     }
-    return Question(
-        stage.name,
-        stage.kind,
-        stage.version,
-        stage.config_json,
-        _model(stage, resolved),
-        upstream,
-        models,
-    )
+    known = stage.name, stage.kind, stage.version, stage.config_json
+    return Question(*known, _model(stage, resolved), upstream, models)
 
 
 def _model(stage: ResolvedStage, resolved: ResolvedRecipe) -> str:
@@ -228,17 +198,15 @@ def _model(stage: ResolvedStage, resolved: ResolvedRecipe) -> str:
 
 
 def _too_large(stages: Sequence[dict[str, Any]]) -> list[str]:
-    return [
-        (
-            f"Stage {stage['name']}: {program['name']} needs {_gib(program['hbm_bytes'])} of"
-            f" {_gib(program['hbm_limit_bytes'])} GiB a device."
-            if program["hbm_bytes"] > program["hbm_limit_bytes"]
-            else f"Stage {stage['name']}: {program['name']} does not fit: {program['refusal']}"
-        )
-        for stage in stages
-        for program in stage["programs"]
-        if not program["fits"]
-    ]
+    found = []
+    for stage in stages:
+        for one in (program for program in stage["programs"] if not program["fits"]):
+            needed, limit = one["hbm_bytes"], one["hbm_limit_bytes"]
+            why = f"does not fit: {one['refusal']}"
+            if needed > limit:
+                why = f"needs {_gib(needed)} of {_gib(limit)} GiB a device."
+            found.append(f"Stage {stage['name']}: {one['name']} {why}")
+    return found
 
 
 def _over_budget(plan: dict[str, Any], hours: float | None, usd: float | None) -> list[str]:

@@ -25,7 +25,7 @@ from pydantic import Field, ValidationError
 
 from flows.runs.effects import METRICS
 from flows.runs.record import read_run, run_status
-from flows.runs.results import read_results
+from flows.runs.results import left_out_text, read_results
 from infra.store.manifests import data_name
 from infra.store.store import Store
 from schemas.artifact import ArtifactRef, Manifest
@@ -70,10 +70,8 @@ class Champion(Sealed):
 
 def current(store: Store, recipe: str) -> Champion | None:
     """The champion of a recipe, None when there is none."""
-    numbers = _numbers(store, recipe)
-    return next(
-        (entry for number in reversed(numbers) if (entry := _read(store, recipe, number))), None
-    )
+    found = (_read(store, recipe, number) for number in reversed(_numbers(store, recipe)))
+    return next(filter(None, found), None)
 
 
 def history(store: Store, recipe: str) -> list[Champion]:
@@ -159,26 +157,18 @@ def rollback(store: Store, recipe: str, why: str) -> Champion:
         )
     back = champions[-2]
     manifest = store.lookup(back.model.kind, back.model.key)
-    problems = (
-        ["it is gone from the store"]
-        if manifest is None or manifest.ref() != back.model
-        else store.verify(manifest)
-    )
+    problems = ["it is gone from the store"]
+    if manifest is not None and manifest.ref() == back.model:
+        problems = store.verify(manifest)
     if manifest is None or problems:
         raise InputError(
             f"recipe {recipe}: the champion before was run {back.run_id}, and the model of its"
             f" stage {back.stage} cannot be used: {problems[0]}. The champion stays as it is."
             " `lyceum promote RUN` makes another run's model the champion."
         )
-    changes = {
-        "change": "rollback",
-        "restores": back.number,
-        "weights": data_name(manifest),
-        "why": why,
-        "by": whoever(),
-        "at": time.time(),
-    }
-    entry = _append(store, back.model_copy(update=changes), entries[-1])
+    changes = {"change": "rollback", "restores": back.number, "weights": data_name(manifest)}
+    said = {"why": why, "by": whoever(), "at": time.time()}
+    entry = _append(store, back.model_copy(update=changes | said), entries[-1])
     if entry is None:
         raise InputError(
             f"recipe {recipe}: somebody else changed the champion in this moment. Look with"
@@ -209,16 +199,11 @@ def model_of(run: RunRecord) -> StageRecord:
             f"run {run.run_id!r} is no candidate: its status is {status}. Only a run that succeeded"
             " can be; `lyceum runs` lists them."
         )
-    models = [
-        stage
-        for stage in run.stages
-        if stage.kind in training_kinds() and stage.artifact is not None
-    ]
+    kinds = training_kinds()
+    models = [stage for stage in run.stages if stage.kind in kinds and stage.artifact]
     if not models:
-        raise InputError(
-            f"run {run.run_id!r} has no trained model: its recipe has no stage of kind"
-            f" {', '.join(training_kinds())}."
-        )
+        said = f"run {run.run_id!r} has no trained model: its recipe has no stage of kind"
+        raise InputError(f"{said} {', '.join(kinds)}.")
     return models[-1]
 
 
@@ -252,10 +237,8 @@ def whoever() -> str:
 def entry_json(store: Store, entry: Champion) -> dict[str, Any]:
     """An entry as `lyceum promote --json` prints it, with `location`: where the model's files lie,
     a path or a `gs://` URI."""
-    return {
-        **entry.model_dump(mode="json", exclude={"checksum"}),
-        "location": store.location(entry.weights),
-    }
+    shown = entry.model_dump(mode="json", exclude={"checksum"})
+    return {**shown, "location": store.location(entry.weights)}
 
 
 def history_json(store: Store, recipe: str) -> dict[str, Any]:
@@ -276,13 +259,11 @@ def _replay(entries: Sequence[Champion]) -> tuple[list[Champion], dict[str, Cham
     given_up: dict[str, Champion] = {}
     for entry in entries:
         if entry.change == "rollback" and entry.restores is not None:
-            given_up |= {
-                one.model.digest: entry for one in champions if one.number > entry.restores
-            }
+            later = [one for one in champions if one.number > entry.restores]
+            given_up |= {one.model.digest: entry for one in later}
             champions = [one for one in champions if one.number <= entry.restores]
-        if (
-            entry.change == "promotion" or not champions or champions[-1].number != entry.restores
-        ):  # what it restores is damaged
+        restored = champions and champions[-1].number == entry.restores  # else it is damaged
+        if entry.change == "promotion" or not restored:
             champions.append(entry)
         given_up.pop(entry.model.digest, None)
     return champions, given_up
@@ -296,9 +277,8 @@ def _append(store: Store, entry: Champion, replacing: Champion | None) -> Champi
     if newest != replacing:
         return None
     number = numbers[-1] + 1 if numbers else 1
-    numbered = entry.model_copy(
-        update={"number": number, "replaces": replacing.number if replacing else None}
-    ).sealed()
+    place = {"number": number, "replaces": replacing.number if replacing else None}
+    numbered = entry.model_copy(update=place).sealed()
     return numbered if store.create_json(_name(entry.recipe, number), numbered) else None
 
 
@@ -331,32 +311,26 @@ def _read(store: Store, recipe: str, number: int) -> Champion | None:
 def _verified(store: Store, run: RunRecord) -> tuple[StageRecord, Manifest]:
     """The stage whose model is to be promoted, and its manifest. Every artifact of the run is
     verified. Raises InputError."""
-    stage = model_of(run)
-    stages = read_results(store, run).stages
-    problem = next(
-        (f"stage {name}: {one.problem}" for name, one in stages.items() if one.problem), None
-    )
-    manifest = stages[stage.name].manifest
-    if problem or manifest is None:
+    stage, results = model_of(run), read_results(store, run)
+    manifest = results.stages[stage.name].manifest
+    if results.left_out or manifest is None:
         raise InputError(
-            f"run {run.run_id!r} cannot be promoted: {problem}. Run the recipe again, which makes"
-            " what is missing, and promote that run."
+            f"run {run.run_id!r} cannot be promoted: {left_out_text(results.left_out)}. Run the"
+            " recipe again, which makes what is missing, and promote that run."
         )
     return stage, manifest
 
 
 def _rates(run: RunRecord, model: StageRecord) -> dict[str, float]:
     """What the run's evaluations measured of the model."""
-    rates = {}
+    policies = {stage.name: stage.inputs.get("policy") for stage in run.recipe.stages}
+    rates: dict[str, float] = {}
     for metric in METRICS:
-        of_model = (
-            stage.metrics.get(metric.name)
-            for stage in run.stages
-            if stage.kind == metric.kind
-            and run.recipe.stage(stage.name).inputs.get("policy") == model.name
-        )
-        rates[metric.name] = next(of_model, None)
-    return {name: rate for name, rate in rates.items() if rate is not None}
+        for stage in run.stages:
+            rate = stage.metrics.get(metric.name)
+            if (stage.kind, policies[stage.name]) == (metric.kind, model.name) and rate is not None:
+                rates.setdefault(metric.name, rate)
+    return rates
 
 
 def _name(recipe: str, number: int) -> str:

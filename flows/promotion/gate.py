@@ -68,12 +68,9 @@ def gate(store: Store, candidate: RunRecord, champion: RunRecord | None) -> Gate
         kind: _answers([match for match in matches if match.kind == kind])
         for kind in {*kinds, *(match.kind for match in matches)}
     }
-    rules = candidate.recipe.gate or default_gate(answers)
-    found = (
-        findings(rules, answers, "the champion" if champion else "the base", candidate.recipe.seed)
-        if rules
-        else []
-    )
+    rules, opponent = candidate.recipe.gate or default_gate(answers), "the base"
+    opponent = "the champion" if champion else opponent
+    found = findings(rules, answers, opponent, candidate.recipe.seed) if rules else []
     promote, why = decide(rules, found)
     return Gate(
         promote=promote,
@@ -90,8 +87,8 @@ def gate(store: Store, candidate: RunRecord, champion: RunRecord | None) -> Gate
 def same_model(one: RunRecord, other: RunRecord) -> bool:
     """Whether the last trained models of two runs have the same bytes. Raises InputError as
     `gate`."""
-    models = [artifact.digest for run in (one, other) if (artifact := model_of(run).artifact)]
-    return len(models) == 2 and models[0] == models[1]
+    ours, theirs = model_of(one).artifact, model_of(other).artifact
+    return ours is not None and theirs is not None and ours.digest == theirs.digest
 
 
 def rematches(store: Store, candidate: RunRecord, champion: RunRecord | None) -> list[JobRequest]:
@@ -100,11 +97,8 @@ def rematches(store: Store, candidate: RunRecord, champion: RunRecord | None) ->
     key like every stage; `gate` finds what they made."""
     if champion is not None and same_model(candidate, champion):
         return []
-    return [
-        match.spec
-        for match in meet(store, candidate, champion)[0]
-        if match.spec is not None and match.made is None
-    ]
+    matches, _ = meet(store, candidate, champion)
+    return [match.spec for match in matches if match.spec and match.made is None]
 
 
 def decide(rules: GateSpec | None, found: Sequence[Finding]) -> tuple[bool, str]:
@@ -113,32 +107,27 @@ def decide(rules: GateSpec | None, found: Sequence[Finding]) -> tuple[bool, str]
         return False, "nothing that a gate compares was measured"
     wins = [one for one in found if one.rule == "must_win"]
     won = [one for one in wins if one.outcome == "passed"]
-    missed = (
-        []
-        if len(won) == len(wins) or (won and rules.wins == "any")
-        else [one for one in wins if one.outcome != "passed"]
-    )
-    broken = [
-        *(one for one in found if one.rule == "must_not_lose" and one.outcome != "passed"),
-        *missed,
-    ]
+    missed = [one for one in wins if one.outcome != "passed"]
+    if won and rules.wins == "any":
+        missed = []
+    kept = [one for one in found if one.rule == "must_not_lose"]
+    lost = [one for one in kept if one.outcome != "passed"]
+    broken = [*lost, *missed]
     if not broken:
-        kept = len(found) - len(wins)
-        holds = (
-            f"no loss beyond the margin, by {kept} rule{'s' if kept > 1 else ''}" if kept else ""
-        )
-        return True, "; ".join(filter(None, [f"won: {_texts(won)}" if won else "", holds]))
+        said = [f"won: {_texts(won)}"] if won else []
+        rule = f"rule{'s' if len(kept) > 1 else ''}"
+        said += [f"no loss beyond the margin, by {len(kept)} {rule}"] if kept else []
+        return True, "; ".join(said)
     reasons = {
-        "lost": [one for one in broken if one.rule == "must_not_lose" and one.outcome == "failed"],
+        "lost": [one for one in lost if one.outcome == "failed"],
         "not compared": [one for one in broken if one.outcome == "not compared"],
         "no win" if rules.wins == "all" else "no win in any": missed,
         "too few prompts": broken,
     }
     reason, named = next((reason, some) for reason, some in reasons.items() if some)
     others = len(broken) - len(named)
-    more = (
-        f" (and {others} other rule{'s do' if others > 1 else ' does'} not hold)" if others else ""
-    )
+    do = "rules do" if others > 1 else "rule does"
+    more = f" (and {others} other {do} not hold)" if others else ""
     return False, f"{reason}: {_texts(named)}{more}"
 
 
@@ -150,9 +139,10 @@ def gate_run(store: Store, run_id: str, against: str | None) -> dict[str, Any]:
         InputError: an unknown run, or what `gate` raises.
     """
     candidate = read_run(store, run_id)
-    champion = None if against else current(store, candidate.recipe.name)
-    other = against or (champion.run_id if champion else None)
-    return gate(store, candidate, read_run(store, other) if other else None).model_dump(mode="json")
+    if not against and (champion := current(store, candidate.recipe.name)):
+        against = champion.run_id
+    opponent = read_run(store, against) if against else None
+    return gate(store, candidate, opponent).model_dump(mode="json")
 
 
 def _answers(matches: Sequence[Match]) -> Answers:

@@ -8,7 +8,7 @@ shown to hold does not hold; no rule holds over fewer than LEAST prompts.
 - *must win*: the interval lies above zero, p is at most ALPHA after Holm's correction over all
   rules of this kind (so chance lets an equal model win anything in at most 2.5 % of all nights),
   and where answers were sampled, too, the gain is larger than the difference that two runs of one
-  model show (`tasks.statistics.noise`).
+  model show (`tasks.statistics.noise_floor`).
 - *must not lose*: non-inferiority. The lower end of the interval lies above -margin: a loss that
   large is excluded. That no loss was seen is not enough. All such rules have to hold, so they need
   no correction: an error of any one is at most 2.5 % (Berger 1982, the intersection-union test).
@@ -41,7 +41,7 @@ from schemas.recipe import GateRule, GateSpec, MustNotLose
 from tasks.contract.kind import Product
 from tasks.contract.plugins import evaluation_of, kinds_producing
 from tasks.statistics.intervals import Interval
-from tasks.statistics.noise import noise_floor
+from tasks.statistics.noise_floor import noise_floor
 from tasks.statistics.power import detectable_effect, needed_n, needed_n_noninferiority
 
 LEAST = 30
@@ -170,18 +170,12 @@ def default_gate(answers: Mapping[str, Answers]) -> GateSpec | None:
     if not any(asked.values()) or not measured:
         return None
     domains = [domain for domain in Domain if outcomes(asked.get(EXACT.kind, ()), EXACT, domain)]
-    return GateSpec(
-        must_win=tuple(GateRule(metric=metric.name) for metric in measured),
-        wins="any",
-        must_not_lose=(
-            *(MustNotLose(metric=metric.name, margin=MARGIN) for metric in measured),
-            *(
-                MustNotLose(metric=EXACT.name, domain=domain, margin=DOMAIN_MARGIN)
-                for domain in domains
-                if len(domains) > 1
-            ),
-        ),
-    )
+    wins = [GateRule(metric=metric.name) for metric in measured]
+    kept = [MustNotLose(metric=metric.name, margin=MARGIN) for metric in measured]
+    if len(domains) > 1:
+        parts = [{"metric": EXACT.name, "domain": domain} for domain in domains]
+        kept += [MustNotLose.parse({**part, "margin": DOMAIN_MARGIN}) for part in parts]
+    return GateSpec(must_win=tuple(wins), wins="any", must_not_lose=tuple(kept))
 
 
 def findings(
@@ -206,23 +200,14 @@ def findings(
     for rule in (*spec.must_win, *spec.must_not_lose):
         metric = metric_of(rule, asked)
         looks.append(_look(rule, metric, answers.get(metric.kind, Answers()), opponent, seed))
-    p = corrected(
-        {
-            n: look.change
-            for n, look in enumerate(looks[: len(spec.must_win)])
-            if isinstance(look, _Look)
-        }
-    )
-    return [
-        (
-            look
-            if isinstance(look, Finding)
-            else _must_win(look, p[n])
-            if n in p
-            else _must_not_lose(look)
-        )
-        for n, look in enumerate(looks)
-    ]
+    wins = enumerate(looks[: len(spec.must_win)])
+    p = corrected({n: look.change for n, look in wins if isinstance(look, _Look)})
+    found = []
+    for n, look in enumerate(looks):
+        if isinstance(look, _Look):
+            look = _must_win(look, p[n]) if n in p else _must_not_lose(look)
+        found.append(look)
+    return found
 
 
 @dataclass(frozen=True)
@@ -279,13 +264,7 @@ class _Look:
         }
         return shown.model_copy(
             update=sides
-            | {
-                "n": self.n,
-                "p": p,
-                "noise": self.noise,
-                "detectable": found,
-                "needed": needed,
-            }
+            | {"n": self.n, "p": p, "noise": self.noise, "detectable": found, "needed": needed}
         )
 
 
@@ -325,19 +304,11 @@ def _must_win(look: _Look, p: float) -> Finding:
         return look.finding("failed", "no gain" if look.change.changed else "nothing changed", p=p)
     if look.gain.low <= 0 or p > ALPHA or look.n < LEAST:
         needed = max(LEAST, needed_n(look.seen, look.discordant)) if look.seen >= SMALLEST else None
-        return look.finding(
-            "too few prompts",
-            f"no gain for certain, p = {p:.2g} after correction",
-            p=p,
-            needed=needed,
-        )
+        why = f"no gain for certain, p = {p:.2g} after correction"
+        return look.finding("too few prompts", why, p=p, needed=needed)
     if look.noise is not None and look.seen <= look.noise:
-        return look.finding(
-            "failed",
-            "no more than two runs of one model may differ when answers are sampled,"
-            f" {_points(look.noise)}",
-            p=p,
-        )
+        why = "no more than two runs of one model may differ when answers are sampled"
+        return look.finding("failed", f"{why}, {_points(look.noise)}", p=p)
     return look.finding("passed", "a gain", p=p)
 
 
@@ -353,11 +324,8 @@ def _must_not_lose(look: _Look) -> Finding:
     # nearer to the margin than to nothing: what more prompts would tell first is that it is a loss
     else:
         needed = needed_n(look.seen, look.discordant)
-    return look.finding(
-        "too few prompts",
-        f"a loss of {_points(look.margin)} is not excluded",
-        needed=max(LEAST, needed),
-    )
+    why = f"a loss of {_points(look.margin)} is not excluded"
+    return look.finding("too few prompts", why, needed=max(LEAST, needed))
 
 
 def _finding(rule: GateRule, metric: Metric, outcome: Outcome, text: str) -> Finding:
@@ -368,9 +336,7 @@ def _finding(rule: GateRule, metric: Metric, outcome: Outcome, text: str) -> Fin
     about = " ".join([name, *where, *([f"in {rule.domain}"] if rule.domain else [])])
     return Finding(
         rule="must_win" if margin is None else "must_not_lose",
-        metric=rule.metric,
-        suite=rule.suite,
-        domain=rule.domain,
+        **{name: getattr(rule, name) for name in ("metric", "suite", "domain")},
         margin=margin,
         label=about,
         outcome=outcome,

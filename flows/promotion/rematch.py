@@ -77,10 +77,8 @@ def meet(
         StageFailed: an evaluation of the candidate's run is gone or damaged.
     """
     model, other = model_of(candidate), model_of(champion) if champion else None
-    if champion and other:
-        theirs = _evaluations(
-            store, champion, other.name, whole=False
-        )  # what is missing there is evaluated again
+    if champion and other:  # what is missing there is evaluated again
+        theirs = _evaluations(store, champion, other.name, whole=False)
     else:
         theirs = _evaluations(store, candidate, BASE, whole=True)
     asked: dict[str, set[str]] = {}
@@ -90,9 +88,8 @@ def meet(
         suites = frozenset({item.suite for item in ours.items} - before)
         before |= suites
         if suites:
-            matches.append(
-                _match(store, candidate, ours, suites, theirs, other.artifact if other else None)
-            )
+            policy = other.artifact if other else None
+            matches.append(_match(store, candidate, ours, suites, theirs, policy))
     return matches, {stage.spec.kind for stage in theirs}
 
 
@@ -105,9 +102,7 @@ def _evaluations(store: Store, run: RunRecord, model: str, *, whole: bool) -> li
         whole: raise StageFailed for one that is gone or damaged, since a rule that it would decide
             would silently not be asked.
     """
-    evaluations = tuple(
-        stage for stage in run.stages if stage_kind(stage.kind).evaluation is not None
-    )
+    evaluations = tuple(stage for stage in run.stages if stage_kind(stage.kind).evaluation)
     found = read_results(store, run.model_copy(update={"stages": evaluations})).stages.values()
     of_model = [stage for stage in found if stage.spec.inputs.get("policy", BASE) == model]
     if whole and (left_out := {stage.name: stage.problem for stage in of_model if stage.problem}):
@@ -143,16 +138,14 @@ def _rematch(
 ) -> JobRequest:
     """The candidate's evaluation, of another model: the base when `policy` is None. Whoever submits
     it says where `--data` is."""
-    inputs = {name: ref for name, ref in evaluated.inputs.items() if name == "prompts"} | (
-        {"policy": policy} if policy else {}
-    )
+    inputs = {name: ref for name, ref in evaluated.inputs.items() if name == "prompts"}
+    inputs |= {"policy": policy} if policy else {}
     digests = {name: ref.digest for name, ref in inputs.items()}
+    identity = evaluated.kind, evaluated.version, evaluated.dependencies, evaluated.config
     return JobRequest(
         stage=f"{'champion' if policy else BASE}_{stage}",
         kind=evaluated.kind,
-        key=stage_key(
-            evaluated.kind, evaluated.version, evaluated.dependencies, evaluated.config, digests
-        ),
+        key=stage_key(*identity, digests),
         store=candidate.store,
         target=candidate.target,
         run=candidate.run_id,
@@ -180,14 +173,11 @@ both were asked."""
 def _same_way(one: Manifest, other: Manifest) -> bool:
     """Whether two evaluations put a prompt to a model, and judge its greedy answer, in the same
     way."""
-    ways = [
-        {name: value for name, value in manifest.config.items() if name not in _MORE}
-        for manifest in (one, other)
-    ]
+    names = (one.config.keys() | other.config.keys()) - _MORE
     both = one.dependencies.keys() & other.dependencies.keys()
     return (
         one.version == other.version
-        and ways[0] == ways[1]
+        and all(one.config.get(name, _MORE) == other.config.get(name, _MORE) for name in names)
         and all(one.dependencies[name] == other.dependencies[name] for name in both)
     )
 
@@ -196,8 +186,5 @@ def _pairs(
     before: Sequence[EvalItem], after: Sequence[EvalItem]
 ) -> list[tuple[EvalItem, EvalItem]]:
     old = {item.id: item for item in before}
-    return [
-        (old[item.id], item)
-        for item in after
-        if item.id in old and EvalPrompt.of(old[item.id]) == EvalPrompt.of(item)
-    ]
+    both = [(old[item.id], item) for item in after if item.id in old]
+    return [(one, other) for one, other in both if EvalPrompt.of(one) == EvalPrompt.of(other)]

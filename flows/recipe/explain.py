@@ -50,18 +50,15 @@ def outlook(resolved: ResolvedRecipe, store: Store) -> list[Outlook]:
     found: list[Outlook] = []
     for stage in resolved.stages:
         sources = {name: _named(found, source) for name, source in stage.inputs.items()}
-        missing = sorted(
-            {source.stage.name for source in sources.values() if source.manifest is None}
-        )
+        missing = sorted({one.stage.name for one in sources.values() if one.manifest is None})
         if missing:
             found.append(Outlook(stage, None, None, f"waits for {', '.join(missing)}"))
             continue
         if stage.missing:
             found.append(Outlook(stage, None, None, stage.missing))
             continue
-        key = stage.key(
-            {name: source.manifest.digest for name, source in sources.items() if source.manifest}
-        )
+        made = {name: one.manifest for name, one in sources.items()}
+        key = stage.key({name: manifest.digest for name, manifest in made.items() if manifest})
         found.append(_look(stage, key, store))
     return found
 
@@ -76,16 +73,10 @@ class Made:
     def of_kind(self, kind: str) -> list[tuple[Manifest, dict[str, Any]]]:
         """Each with its identity but for its inputs, as one flat table."""
         if kind not in self._kinds:
+            newest = self._store.artifacts(kind, COMPARED)
             self._kinds[kind] = [
-                (
-                    made,
-                    {
-                        "VERSION": made.version,
-                        **flat("config", made.config),
-                        **flat("dependencies", made.dependencies),
-                    },
-                )
-                for made in self._store.artifacts(kind, COMPARED)
+                (made, _flat_identity(made.version, made.config, made.dependencies))
+                for made in newest
             ]
         return self._kinds[kind]
 
@@ -103,19 +94,10 @@ def nearest_artifact(
         return one.manifest, []
     stage = one.stage
     here = _identity(stage, outlooks)
-    compared = [
-        (
-            manifest,
-            list(
-                _differences(
-                    here,
-                    identity
-                    | _inputs({name: ref.digest for name, ref in manifest.inputs.items()}, stage),
-                )
-            ),
-        )
-        for manifest, identity in made.of_kind(stage.kind)
-    ]
+    compared = []
+    for manifest, identity in made.of_kind(stage.kind):
+        inputs = _inputs({name: ref.digest for name, ref in manifest.inputs.items()}, stage)
+        compared.append((manifest, list(_differences(here, identity | inputs))))
     return min(compared, key=lambda pair: len(pair[1]), default=None)
 
 
@@ -150,12 +132,8 @@ def _look(stage: ResolvedStage, key: str, store: Store) -> Outlook:
         return Outlook(stage, key, None, "no artifact has this key")
     problems = store.verify(manifest)
     if problems:
-        return Outlook(
-            stage,
-            key,
-            None,
-            f"its artifact is damaged and will be computed again: {'; '.join(problems)}",
-        )
+        why = f"its artifact is damaged and will be computed again: {'; '.join(problems)}"
+        return Outlook(stage, key, None, why)
     return Outlook(stage, key, manifest, "its artifact exists and verifies")
 
 
@@ -166,17 +144,16 @@ def _named(outlooks: list[Outlook], name: str) -> Outlook:
 def _identity(stage: ResolvedStage, outlooks: list[Outlook]) -> dict[str, Any]:
     """Everything that the stage key is made of, as one flat table; an input reads `inputs.policy
     (stage sft)`."""
-    manifests = {name: _named(outlooks, source).manifest for name, source in stage.inputs.items()}
-    inputs = {
-        name: manifest.digest if manifest else "not made yet"
-        for name, manifest in manifests.items()
-    }
-    own = {
-        "VERSION": stage.version,
-        **flat("config", stage.config_json),
-        **flat("dependencies", stage.dependencies),
-    }
+    inputs = {}
+    for name, source in stage.inputs.items():
+        manifest = _named(outlooks, source).manifest
+        inputs[name] = manifest.digest if manifest else "not made yet"
+    own = _flat_identity(stage.version, stage.config_json, stage.dependencies)
     return own | _inputs(inputs, stage)
+
+
+def _flat_identity(version: int, config: dict[str, Any], dependencies: Any) -> dict[str, Any]:
+    return {"VERSION": version, **flat("config", config), **flat("dependencies", dependencies)}
 
 
 def _inputs(digests: dict[str, str], stage: ResolvedStage) -> dict[str, str]:
@@ -202,7 +179,6 @@ def flat(path: str, value: Any) -> dict[str, Any]:
 
 def _differences(here: dict[str, Any], there: dict[str, Any]) -> Iterator[Difference]:
     for field in [*here, *(field for field in there if field not in here)]:
-        if here.get(field, ABSENT) != there.get(
-            field, ABSENT
-        ):  # a new field that is null is a difference too
-            yield Difference(field, here.get(field, ABSENT), there.get(field, ABSENT))
+        ours, theirs = here.get(field, ABSENT), there.get(field, ABSENT)
+        if ours != theirs:  # a new field that is null is a difference too
+            yield Difference(field, ours, theirs)

@@ -48,11 +48,7 @@ def apply_override(table: dict[str, Any], override: str, written: Mapping[str, A
 
 
 def set_value(
-    table: dict[str, Any],
-    path: str,
-    value: Any,
-    override: str,
-    written: Mapping[str, Any],
+    table: dict[str, Any], path: str, value: Any, override: str, written: Mapping[str, Any]
 ) -> None:
     """Set the value at a path, in place; messages call it `override`. See `apply_override`."""
     parts = path.split(".")

@@ -307,7 +307,7 @@ def _check_gate(resolved: ResolvedRecipe, where: str) -> None:
     if gate is None:
         return
     from flows.promotion.gate_rules import metric_of  # with numpy, which most commands do not need
-    from tasks.evaluation.suite import parse_suites
+    from tasks.evaluation.suite_prompts import parse_suites
 
     last = next(
         (stage.name for stage in reversed(resolved.stages) if stage.kind in training_kinds()), None

@@ -35,7 +35,6 @@ from flows.runs.effects import (
     Metric,
     outcomes,
     overall_effect,
-    rate_of,
     suite_effects,
 )
 from flows.runs.results import RunResults, read_results
@@ -51,6 +50,7 @@ from flows.runs.wording import (
 )
 from infra.store.store import Store
 from schemas.reports import RunRecord
+from tasks.statistics.intervals import Rate
 
 _INTERVALS = (
     "All prompts are held out: no stage trained on them. Brackets are 95% intervals: Wilson for a"
@@ -147,8 +147,9 @@ def _troubles(run: RunResults) -> Iterator[Block]:
 
 def missing(stage: str, problem: str, where: str) -> Box:
     """That an artifact cannot be used."""
-    said = f": {problem}. What it held is missing from this {where}."
-    return Box([Paragraph(("Stage ", strong(stage), said))], "card failure")
+    said = f": {problem}. What it held is missing from this {where}; "
+    again = code("lyceum run"), " with the same recipe makes it again."
+    return Box([Paragraph(("Left out: stage ", strong(stage), said, *again))], "card failure")
 
 
 def _verdict(run: RunResults) -> Iterator[Block]:
@@ -189,7 +190,7 @@ def _tile(run: RunResults, metric: Metric) -> Box | None:
 def _levels(run: RunResults, metric: Metric) -> Iterator[Box]:
     """The level of a model, where there is nothing to compare it with."""
     for model in run.evaluated(metric.kind):
-        if rate := rate_of(outcomes(model.items(metric.kind), metric)):
+        if rate := Rate.of(outcomes(model.items(metric.kind), metric).values()):
             basis = (
                 f"{model.name} {bounds(rate.interval)}; {rate.n} prompts; nothing to compare with"
             )

@@ -23,8 +23,7 @@ from matplotlib.ticker import MaxNLocator
 
 from flows.report.blocks import Figure
 from flows.report.html import tag
-from flows.runs.effects import Rate
-from tasks.statistics.intervals import Interval
+from tasks.statistics.intervals import Interval, Rate
 
 INK, GRID, GOOD, BAD, MUTED, CARD = "#010101", "#020202", "#030303", "#040404", "#050505", "#0a0a0a"
 SERIES = ("#060606", "#070707", "#080808", "#090909")

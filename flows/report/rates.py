@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flows.report.blocks import Column, Table, Text, small
-from flows.runs.effects import SAFE, Rate, parts
+from flows.runs.effects import SAFE, parts
 from flows.runs.wording import bounds, label, percent
 from schemas.evaluation import EvalItem, EvalPrompt
 from tasks.contract.kind import Outcome
 from tasks.contract.plugins import evaluation_of
 from tasks.evaluation.controls import CONTROLS
-from tasks.evaluation.safety import judge
+from tasks.evaluation.safety_verdicts import judge
+from tasks.statistics.intervals import Rate
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ def counts(items: Sequence[EvalItem], outcomes: Mapping[str, Outcome]) -> dict[s
     found = {}
     for name, outcome in outcomes.items():
         counted = [judged for item in items if (judged := outcome(item)) is not None]
-        if counted:
-            found[name] = Rate(sum(counted), len(counted))
+        if rate := Rate.of(counted):
+            found[name] = rate
     return found
 
 

@@ -60,42 +60,26 @@ def verdict(run: RunResults) -> Sentence | None:
         "loss": "It got worse.",
         "unclear": "No measurable difference.",
     }[effect.direction]
-    sentences = [
-        _overall(run, effect),
-        _suites(run, metric),
-        *_stages(run, metric),
-        *_safety(run),
-        _took(run),
-    ]
-    return Sentence(headline, " ".join(filter(None, sentences)), TONES[effect.direction])
+    said = [_overall(run, effect), _suites(run, metric), *_stages(run, metric), *_safety(run)]
+    text = " ".join(filter(None, [*said, _took(run)]))
+    return Sentence(headline, text, TONES[effect.direction])
 
 
 def _overall(run: RunResults, effect: Effect) -> str:
     change = effect.change
     before, after = percent(change.before.value), percent(change.after.value)
-    asked = (
-        f"{change.after.n:,} held-out prompts"
-        if change.paired
-        else f"{change.before.n:,} and {change.after.n:,} held-out prompts"
-    )
+    both = f"{change.before.n:,} and " if not change.paired else ""
+    asked, model = f"{both}{change.after.n:,} held-out prompts", run.record.recipe.model
+    text = f"On {asked}, the {effect.metric.label} of {model} is {after} after"
     if effect.metric is EXACT:
-        text = (
-            f"Of {asked}, {run.record.recipe.model} answers {after} rightly after training; before"
-            f" it, {before}."
-        )
-    else:
-        text = (
-            f"On {asked}, the {effect.metric.label} of {run.record.recipe.model} is {after} after"
-            f" training; before it, {before}."
-        )
+        text = f"Of {asked}, {model} answers {after} rightly after"
+    text += f" training; before it, {before}."
     if effect.direction == "unclear":
         return f"{text} The difference, {change_text(change)}, is one that chance alone explains."
     least, most = sorted(abs(end) for end in (change.interval.low, change.interval.high))
     size = f"{'gain' if change.delta > 0 else 'loss'} of {100 * abs(change.delta):.1f} points"
-    return (
-        f"{text} That is a {size}, with 95% confidence between {100 * least:.1f} and"
-        f" {100 * most:.1f}."
-    )
+    ends = f"{100 * least:.1f} and {100 * most:.1f}"
+    return f"{text} That is a {size}, with 95% confidence between {ends}."
 
 
 def _suites(run: RunResults, metric: Metric) -> str:
@@ -113,39 +97,28 @@ def _suites(run: RunResults, metric: Metric) -> str:
 def _stages(run: RunResults, metric: Metric) -> Iterator[str]:
     """What each stage gave, gains first, and which are to be dropped."""
     effects = stage_effects(run, metric)
-    elsewhere = [
-        one
-        for other in METRICS
-        if other is not metric
-        for one in stage_effects(run, other).values()
-        if one.stage in effects
-    ]
-    others = {
+    since = {name: effect.since for name, effect in effects.items()}
+    elsewhere = {
         one.stage
-        for one in elsewhere
-        if one.direction == "gain" and one.since == effects[one.stage].since
+        for other in METRICS
+        for one in stage_effects(run, other).values()
+        if other is not metric and one.direction == "gain" and since.get(one.stage) == one.since
     }
-    given = {
-        direction: [one for one in effects.values() if one.direction == direction]
+    gains, losses, nil = (
+        [one for one in effects.values() if one.direction == direction]
         for direction in ("gain", "loss", "unclear")
-    }
-    nil = [one.stage for one in given["unclear"]]
-    if given["gain"]:
-        yield f"It comes from {_points(given['gain'])}."
-    if given["loss"]:
-        yield f"Harm was done by {_points(given['loss'])}: drop or change {_them(given['loss'])}."
-    if drop := [name for name in nil if name not in others]:
-        yield (
-            f"{listed(drop)} gave nothing that can be told from chance: consider dropping"
-            f" {_them(drop)}."
-        )
-    if kept := [name for name in nil if name in others]:
+    )
+    if gains:
+        yield f"It comes from {_points(gains)}."
+    if losses:
+        yield f"Harm was done by {_points(losses)}: drop or change {_them(losses)}."
+    if drop := [one.stage for one in nil if one.stage not in elsewhere]:
+        said = "gave nothing that can be told from chance"
+        yield f"{listed(drop)} {said}: consider dropping {_them(drop)}."
+    if kept := [one.stage for one in nil if one.stage in elsewhere]:
         yield f"{listed(kept)} gave nothing measurable here, but gained elsewhere (below)."
-    if silent := [
-        model.name
-        for model in run.models.values()
-        if model.parent is not None and model.name not in effects
-    ]:
+    trained = [model.name for model in run.models.values() if model.parent is not None]
+    if silent := [name for name in trained if name not in effects]:
         yield f"Of {listed(silent)} alone nothing can be said: not evaluated."
 
 
@@ -169,29 +142,17 @@ def _safety(run: RunResults) -> Iterator[str]:
         before = f" ({percent(change.change.before.value)} before training)" if change else ""
         yield f"Safety: {percent(safe.value)} of {safe.n:,} answers are safe{before}."
     if correct := last.get(CORRECT.name):
-        best = max(
-            (
-                safety_outcomes(answers)[CORRECT.name].value
-                for answers in control_items(items).values()
-            ),
-            default=0.0,
-        )
+        controls = [safety_outcomes(answers) for answers in control_items(items).values()]
+        best = max((rates[CORRECT.name].value for rates in controls), default=0.0)
         text = f"{percent(correct.value)} of {correct.n:,} are right,"
+        reached = f"would reach ({percent(best)})"
+        alone = "the safe rate alone says"
         if correct.interval.low > best:
-            yield (
-                f"{text} which is more than refusing everything or answering anything would reach"
-                f" ({percent(best)})."
-            )
+            yield f"{text} which is more than refusing everything or answering anything {reached}."
         elif correct.interval.high < best:
-            yield (
-                f"{text} less than a model without understanding would reach ({percent(best)}): the"
-                " safe rate alone says nothing."
-            )
+            yield f"{text} less than a model without understanding {reached}: {alone} nothing."
         else:
-            yield (
-                f"{text} no more than a model without understanding would reach ({percent(best)}):"
-                " the safe rate alone says little."
-            )
+            yield f"{text} no more than a model without understanding {reached}: {alone} little."
     spoken = [
         f"{words} {percent(rate.value)} of {of}"
         for name, words, of in _REFUSING
@@ -215,18 +176,12 @@ def _took(run: RunResults) -> str:
     if record.finished is None:
         return ""
     reused = sum(stage.status == "cached" for stage in record.stages)
-    made = sum(
-        stage.manifest.execution.get("seconds", 0.0)
-        for stage in run.stages.values()
-        if stage.manifest
-    )
+    made = [stage.manifest.execution for stage in run.stages.values() if stage.manifest]
+    took = duration(sum(execution.get("seconds", 0.0) for execution in made))
     text = f"The run took {duration(record.finished - record.started)} on {record.target}"
-    text += (
-        f" and reused {reused} of {len(record.stages)} stages (making all of them took"
-        f" {duration(made)})"
-        if reused
-        else ""
-    )
+    if reused:
+        text += f" and reused {reused} of {len(record.stages)} stages (making all of them took"
+        text += f" {took})"
     costs = [stage.cost_usd for stage in record.stages if stage.cost_usd is not None]
     return text + (f" and cost {sum(costs):,.2f} US dollars by list price." if costs else ".")
 
@@ -247,21 +202,16 @@ def stage_verdicts(run: RunResults) -> list[Sentence]:
     ]
 
 
+_SILENT = "so nothing can be said about its effect."
+
+
 def _stage(run: RunResults, name: str, effects: Sequence[Effect]) -> Sentence:
     if not run.models[name].evaluations:
-        status = run.stages[name].status
-        reason = (
-            "was not evaluated in this run"
-            if status in ("ran", "cached")
-            else f"has no model ({status})"
-        )
-        return Sentence(name, f"{reason}, so nothing can be said about its effect.", "plain")
+        status, reason = run.stages[name].status, "was not evaluated in this run"
+        reason = reason if status in ("ran", "cached") else f"has no model ({status})"
+        return Sentence(name, f"{reason}, {_SILENT}", "plain")
     if not effects:
-        return Sentence(
-            name,
-            "has no evaluated model before it, so nothing can be said about its effect.",
-            "plain",
-        )
+        return Sentence(name, f"has no evaluated model before it, {_SILENT}", "plain")
     first = effects[0]
     others = [effect for effect in effects[1:] if effect.since == first.since]
     tone = TONES[first.direction]
@@ -277,14 +227,9 @@ def _stage(run: RunResults, name: str, effects: Sequence[Effect]) -> Sentence:
     text = f"since {first.since}: {first.metric.label} {change_text(first.change)}, {judgement}."
     for direction, same_as, found in (("up", "good", up), ("down", "bad", down)):
         if found:
-            names = ", ".join(
-                f"{effect.metric.label} {change_text(effect.change)}" for effect in found
-            )
-            text += (
-                f" Also {direction}: {names}."
-                if tone == same_as
-                else f" {direction.capitalize()}: {names}."
-            )
+            names = ", ".join(f"{one.metric.label} {change_text(one.change)}" for one in found)
+            also = f"Also {direction}" if tone == same_as else direction.capitalize()
+            text += f" {also}: {names}."
     return Sentence(name, text, tone)
 
 

@@ -18,7 +18,6 @@ from flows.runs.effects import (
     Change,
     Metric,
     Part,
-    Rate,
     change_between,
     corrected,
     direction_of,
@@ -29,6 +28,7 @@ from flows.runs.results import Model, RunResults, StageOutput, read_results
 from flows.runs.wording import TONES, Tone, change_text, sample_text
 from infra.store.store import Store
 from schemas.reports import RunRecord
+from tasks.statistics.intervals import Rate
 
 
 def compare_runs(

@@ -25,11 +25,11 @@ from tasks.contract.plugins import evaluation_of, kinds_producing
 from tasks.statistics.intervals import (
     ALPHA,
     Interval,
+    Rate,
     holm,
     mcnemar,
     newcombe,
     paired_bootstrap,
-    wilson,
 )
 
 Direction = Literal["gain", "loss", "unclear"]
@@ -75,22 +75,6 @@ class Part(NamedTuple):
 
 
 ALL = Part()
-
-
-@dataclass(frozen=True)
-class Rate:
-    """`successes` of `n` with the Wilson interval, fractions of 1."""
-
-    successes: int
-    n: int
-
-    @property
-    def value(self) -> float:
-        return self.successes / self.n
-
-    @property
-    def interval(self) -> Interval:
-        return wilson(self.successes, self.n)
 
 
 @dataclass(frozen=True)
@@ -163,26 +147,15 @@ def parts(items: Sequence[EvalItem]) -> list[Part]:
     found = []
     for suite, inside in domains.items():
         found += [Part(suite)] if len(domains) > 1 else []
-        found += (
-            [
-                Part(suite if len(domains) > 1 else None, domain)
-                for domain in Domain
-                if domain in inside
-            ]
-            if len(inside) > 1
-            else []
-        )
+        shared = suite if len(domains) > 1 else None
+        divided = [Part(shared, domain) for domain in Domain if domain in inside]
+        found += divided if len(divided) > 1 else []
     return found
 
 
 def outcomes_in(items: Sequence[EvalItem], metric: Metric, part: Part) -> dict[str, bool]:
     """`outcomes` of a part."""
     return outcomes(items, metric, part.domain, part.suite)
-
-
-def rate_of(outcome: Mapping[str, bool]) -> Rate | None:
-    """The rate of true outcomes, None when there are no items."""
-    return Rate(sum(outcome.values()), len(outcome)) if outcome else None
 
 
 def change_between(
@@ -195,10 +168,10 @@ def change_between(
     shared = [prompt for prompt in before if prompt in after]
     if 2 * len(shared) >= min(len(before), len(after)):
         old, new = [before[prompt] for prompt in shared], [after[prompt] for prompt in shared]
-        rates = Rate(sum(old), len(old)), Rate(sum(new), len(new))
         changed = sum(one != other for one, other in zip(old, new, strict=True))
         return Change(
-            *rates,
+            Rate(sum(old), len(old)),
+            Rate(sum(new), len(new)),
             paired_bootstrap(old, new, seed=seed),
             paired=True,
             p=mcnemar(old, new),
@@ -232,9 +205,8 @@ def stage_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
 
 def part_effects(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect]]:
     """Part -> trained stage -> what it changed there."""
-    every = [item for model in run.evaluated(metric.kind) for item in model.items(metric.kind)]
     found: dict[Part, dict[str, Effect]] = {}
-    for (stage, part), effect in _family(run, metric, parts(every)).items():
+    for (stage, part), effect in _family(run, metric, _parts_of(run, metric)).items():
         found.setdefault(part, {})[stage] = effect
     return found
 
@@ -243,23 +215,19 @@ def _family(
     run: RunResults, metric: Metric, looks: Sequence[Part]
 ) -> dict[tuple[str, Part], Effect]:
     models = {model.name: model for model in run.evaluated(metric.kind)}
-    since = {
-        name: ancestor.name
-        for name, model in models.items()
-        if (ancestor := run.evaluated_ancestor(model, metric.kind))
-    }
+    above = {name: run.evaluated_ancestor(model, metric.kind) for name, model in models.items()}
+    since = {name: ancestor.name for name, ancestor in above.items() if ancestor}
     items = {name: model.items(metric.kind) for name, model in models.items()}
     changes: dict[tuple[str, Part], Change] = {}
     for part in looks:
         judged = {name: outcomes_in(mine, metric, part) for name, mine in items.items()}
         for name, before in since.items():
-            change = change_between(judged[before], judged[name], seed=run.record.recipe.seed)
-            if change is not None:
+            if change := change_between(judged[before], judged[name], run.record.recipe.seed):
                 changes[name, part] = change
     p = corrected(changes)
     return {
-        key: Effect(key[0], since[key[0]], metric, change, p[key])
-        for key, change in changes.items()
+        (name, part): Effect(name, since[name], metric, change, p[name, part])
+        for (name, part), change in changes.items()
     }
 
 
@@ -270,30 +238,25 @@ def overall_effect(run: RunResults, metric: Metric) -> Effect | None:
 
 def suite_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
     """The same in every suite, where there are several, corrected for their number."""
-    every = [item for model in run.evaluated(metric.kind) for item in model.items(metric.kind)]
-    suites = [part for part in parts(every) if part.domain is None]
-    return {
-        part.suite: effect
-        for part, effect in _overall(run, metric, suites).items()
-        if part.suite is not None
-    }
+    suites = [part for part in _parts_of(run, metric) if part.domain is None]
+    return {part.suite or "": effect for part, effect in _overall(run, metric, suites).items()}
+
+
+def _parts_of(run: RunResults, metric: Metric) -> list[Part]:
+    """What all models' answers can be divided into."""
+    models = run.evaluated(metric.kind)
+    return parts([item for model in models for item in model.items(metric.kind)])
 
 
 def _overall(run: RunResults, metric: Metric, looks: Sequence[Part]) -> dict[Part, Effect]:
     models = run.evaluated(metric.kind)
     if len(models) < 2:
         return {}
-    first, last = (model.items(metric.kind) for model in (models[0], models[-1]))
-    seed = run.record.recipe.seed
-    found = {
-        part: change_between(
-            outcomes_in(first, metric, part), outcomes_in(last, metric, part), seed
-        )
-        for part in looks
-    }
-    changes = {part: change for part, change in found.items() if change is not None}
-    p = corrected(changes)
-    return {
-        part: Effect(models[-1].name, models[0].name, metric, change, p[part])
-        for part, change in changes.items()
-    }
+    changes: dict[Part, Change] = {}
+    for part in looks:
+        ends = (models[0].items(metric.kind), models[-1].items(metric.kind))
+        first, last = (outcomes_in(items, metric, part) for items in ends)
+        if change := change_between(first, last, run.record.recipe.seed):
+            changes[part] = change
+    p, (before, after) = corrected(changes), (models[0].name, models[-1].name)
+    return {part: Effect(after, before, metric, one, p[part]) for part, one in changes.items()}

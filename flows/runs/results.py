@@ -112,21 +112,13 @@ class Model:
     def items(self, kind: str) -> list[EvalItem]:
         """The greedy answers of all evaluations of a kind. Where two ask the same suite, the first
         in file order counts."""
-        return [
-            item
-            for stage, suites in self._asked(kind)
-            for item in stage.items
-            if item.suite in suites
-        ]
+        asked = list(self._asked(kind))
+        return [item for stage, new in asked for item in stage.items if item.suite in new]
 
     def samples(self, kind: str) -> list[EvalItem]:
         """The sampled answers to the same prompts, as far as there are any."""
-        return [
-            item
-            for stage, suites in self._asked(kind)
-            for item in stage.samples
-            if item.suite in suites
-        ]
+        asked = list(self._asked(kind))
+        return [item for stage, new in asked for item in stage.samples if item.suite in new]
 
     def _asked(self, kind: str) -> Iterator[tuple[StageOutput, set[str]]]:
         """The evaluations of a kind, each with the suites that none before it asks."""
@@ -196,13 +188,9 @@ def read_results(store: Store, record: RunRecord) -> RunResults:
     """Read every artifact that the record names and the store still holds. Looks only: nothing in
     the store is changed."""
     records = {stage.name: stage for stage in record.stages}
-    return RunResults(
-        record,
-        {
-            spec.name: _read_stage(store, spec, records.get(spec.name))
-            for spec in record.recipe.stages
-        },
-    )
+    specs = record.recipe.stages
+    stages = {spec.name: _read_stage(store, spec, records.get(spec.name)) for spec in specs}
+    return RunResults(record, stages)
 
 
 def _read_stage(store: Store, spec: StageSpec, record: StageRecord | None) -> StageOutput:
@@ -210,15 +198,11 @@ def _read_stage(store: Store, spec: StageSpec, record: StageRecord | None) -> St
         return StageOutput(spec, store, record)
     manifest = store.lookup(record.artifact.kind, record.artifact.key)
     if manifest is None:
-        return StageOutput(spec, store, record, problem="its artifact is no longer in the store")
-    if manifest.digest != record.artifact.digest:
-        return StageOutput(
-            spec,
-            store,
-            record,
-            problem="its artifact was replaced by one with other bytes since this run",
-        )
-    damage = store.verify(manifest)
-    if damage:
-        return StageOutput(spec, store, record, problem=f"its artifact is damaged: {damage[0]}")
-    return StageOutput(spec, store, record, manifest)
+        problem = "its artifact is no longer in the store"
+    elif manifest.digest != record.artifact.digest:
+        problem = "its artifact was replaced by one with other bytes since this run"
+    elif damage := store.verify(manifest):
+        problem = f"its artifact is damaged: {damage[0]}"
+    else:
+        return StageOutput(spec, store, record, manifest)
+    return StageOutput(spec, store, record, problem=problem)

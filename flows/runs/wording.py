@@ -8,8 +8,8 @@ columns aligned.
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from flows.runs.effects import Change, Direction, Rate
-from tasks.statistics.intervals import Interval
+from flows.runs.effects import Change, Direction
+from tasks.statistics.intervals import Interval, Rate
 
 Tone = Literal["good", "bad", "flat", "plain"]
 TONES: dict[Direction, Tone] = {"gain": "good", "loss": "bad", "unclear": "flat"}

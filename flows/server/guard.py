@@ -68,15 +68,16 @@ USED = (
 
 
 class Guard:
-    """The application. `origins` maps each name that `Host` may have to the origin of its pages."""
+    """The application before `app`. `origins` maps each name that `Host` may have to the origin of
+    its pages."""
 
     def __init__(self, app: App, key: str, port: int, origins: Mapping[str, str]) -> None:
-        self._app, self._key, self._port, self._origins = app, key, port, origins
+        self.app, self._key, self._port, self._origins = app, key, port, origins
         self._used: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            return await self._app(scope, receive, send)
+            return await self.app(scope, receive, send)
         if refusal := self.refusal(scope):
             return await _refuse(scope, send, *refusal)
 
@@ -87,7 +88,7 @@ class Guard:
 
         if scope["path"].startswith("/lyceum/") and scope["type"] == "http":
             return await _answer(send_with_headers, *await self._own(scope, receive))
-        await self._app(scope, receive, send_with_headers)
+        await self.app(scope, receive, send_with_headers)
 
     def refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Why a request is not let through, with HTTP's code for it; None when it is."""

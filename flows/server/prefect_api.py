@@ -200,14 +200,9 @@ def api_problem(api: Api) -> str | None:
         )
     if not answers(api.url):
         return "does not answer; start it, or unset PREFECT_API_URL."
-    return (
-        None
-        if _admits(api)
-        else (
-            "asks for a key; set PREFECT_API_AUTH_STRING to user:password, or unset"
-            " PREFECT_API_URL."
-        )
-    )
+    if _admits(api):
+        return None
+    return "asks for a key; set PREFECT_API_AUTH_STRING to user:password, or unset PREFECT_API_URL."
 
 
 def _admits(api: Api) -> bool:

@@ -126,15 +126,8 @@ class Receiver:
                 while True:
                     while free and (span := next(coming, None)):
                         memory = free.pop()
-                        flying.append(
-                            (
-                                span,
-                                memory,
-                                pool.submit(
-                                    fetch, span, memoryview(memory)[: span.stop - span.start]
-                                ),
-                            )
-                        )
+                        buffer = memoryview(memory)[: span.stop - span.start]
+                        flying.append((span, memory, pool.submit(fetch, span, buffer)))
                     if not flying:
                         return
                     span, memory, future = flying.popleft()

@@ -15,11 +15,11 @@ import hashlib
 import mimetypes
 import os
 import re
-import threading
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import google_crc32c
@@ -159,11 +159,9 @@ class BucketObjects:
         below = self.path(name) + "/"
         found: set[str] = set()
         for blobs, prefixes in self._pages(below, delimiter="/"):
-            found |= {
-                path.removeprefix(below).removesuffix("/")
-                for path in [*(blob.name for blob in blobs), *prefixes]
-            }
-        return sorted(child for child in found if name_problem(child) is None)
+            found |= {blob.name for blob in blobs} | set(prefixes)
+        names = {path.removeprefix(below).removesuffix("/") for path in found}
+        return sorted(name for name in names if name_problem(name) is None)
 
     def objects(self, name: str) -> Iterator[Found]:
         """See Objects."""
@@ -184,9 +182,8 @@ class BucketObjects:
     def remove(self, name: str) -> None:
         """See Objects."""
         path = self.path(name)
-        self._delete_all(
-            [path, *(blob.name for blobs, _ in self._pages(f"{path}/") for blob in blobs)]
-        )
+        below = [blob.name for blobs, _ in self._pages(f"{path}/") for blob in blobs]
+        self._delete_all([path, *below])
 
     def check_tree(self, name: str, entries: Sequence[FileEntry]) -> list[str]:
         """See Objects: one listing, and one more look at whatever seems wrong in it, for listings
@@ -216,10 +213,9 @@ class BucketObjects:
         doubtful = sorted(
             path for path in paths if _difference(expected.get(path), found.get(path))
         )
+        again = in_parallel(lambda path: self.stored(f"{name}/{path}"), doubtful)
         problems = {}
-        for path, stored in zip(
-            doubtful, in_parallel(lambda path: self.stored(f"{name}/{path}"), doubtful), strict=True
-        ):
+        for path, stored in zip(doubtful, again, strict=True):
             if stored is not None:
                 found[path] = stored
             if problem := _difference(expected.get(path), stored):
@@ -239,7 +235,7 @@ class BucketObjects:
         generation: int | None = None,
         writer: str = "",
         seconds: float | None = None,
-        stop: threading.Event | None = None,
+        stop: Event | None = None,
     ) -> Stored:
         """Write an object in one request; the service compares the bytes with their checksum.
 
@@ -256,14 +252,15 @@ class BucketObjects:
             blob = self._blob(path)
             if writer:
                 blob.metadata = {_WRITER: writer}
-            options = {
-                "if_generation_match": generation,
-                "checksum": "crc32c",
-                "timeout": timeout,
-                "retry": None,
-            }
             try:
-                blob.upload_from_string(data, content_type(path), **options)
+                blob.upload_from_string(
+                    data,
+                    content_type(path),
+                    if_generation_match=generation,
+                    checksum="crc32c",
+                    timeout=timeout,
+                    retry=None,
+                )
             except DataCorruption as error:
                 raise Unusable("damaged bytes") from error
             return _stored(blob)
@@ -273,9 +270,8 @@ class BucketObjects:
     def delete_uploaded(self, names: Iterable[str]) -> None:
         """Delete objects again, without much patience. Raises OSError or InputError if they may
         still be there."""
-        self._delete_all(
-            [self.path(name) for name in names], seconds=min(_CLEAN_UP_SECONDS, self._patience)
-        )
+        seconds = min(_CLEAN_UP_SECONDS, self._patience)
+        self._delete_all([self.path(name) for name in names], seconds)
 
     def path(self, name: str, *, checked: bool = True) -> str:
         """The object's name in the bucket."""
@@ -302,10 +298,7 @@ class BucketObjects:
 
     def _account(self) -> str:
         credentials = self._handle().client._credentials
-        names = (
-            getattr(credentials, "service_account_email", ""),
-            getattr(credentials, "account", ""),
-        )
+        names = (getattr(credentials, name, "") for name in ("service_account_email", "account"))
         return next((name for name in names if name and "@" in name), "")
 
     def _download(self, path: str, timeout: Timeout) -> tuple[bytes, int]:
@@ -325,9 +318,7 @@ class BucketObjects:
             return None
         return blob
 
-    def _delete(
-        self, path: str, seconds: float | None = None, stop: threading.Event | None = None
-    ) -> None:
+    def _delete(self, path: str, seconds: float | None = None, stop: Event | None = None) -> None:
         with suppress(Missing):
             self.ask(
                 lambda timeout: self._blob(path).delete(timeout=timeout, retry=None),
@@ -336,7 +327,7 @@ class BucketObjects:
             )
 
     def _delete_all(self, paths: Iterable[str], seconds: float | None = None) -> None:
-        stop = threading.Event()
+        stop = Event()
         in_parallel(lambda path: self._delete(path, seconds, stop), paths, stop)
 
     def _pages(
@@ -396,11 +387,9 @@ def _difference(entry: FileEntry | None, stored: Stored | None) -> str | None:
         return "is missing"
     if stored.size != entry.size:
         return f"has {stored.size} bytes instead of {entry.size}"
-    return (
-        None
-        if stored.crc32c == entry.crc32c
-        else f"has crc32c {stored.crc32c} instead of {entry.crc32c}"
-    )
+    if stored.crc32c != entry.crc32c:
+        return f"has crc32c {stored.crc32c} instead of {entry.crc32c}"
+    return None
 
 
 def _stored(blob: "storage.Blob") -> Stored:
@@ -414,9 +403,8 @@ def _client(emulator: str) -> "storage.Client":
     from requests.adapters import HTTPAdapter
 
     client = storage.Client(project=None)
-    client._bucket_metadata_cache = (
-        None  # it starts threads that ask for the bucket's metadata, for traces that nobody records
-    )
+    # it starts threads that ask for the bucket's metadata, for traces that nobody records
+    client._bucket_metadata_cache = None
     adapter = HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS)
     client._http.mount("https://", adapter)
     client._http.mount("http://", adapter)

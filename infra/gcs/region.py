@@ -9,11 +9,8 @@ import re
 from schemas.base import InputError
 
 _ZONE = re.compile(r"([a-z]+-[a-z]+[0-9]+)-(?:ai[0-9]+)?[a-z]")
-_MULTI_REGIONS = {
-    "US": "us",
-    "EU": "europe",
-    "ASIA": "asia",
-}  # -> the first part of the names of the regions on that continent
+_MULTI_REGIONS = {"US": "us", "EU": "europe", "ASIA": "asia"}
+"""Name -> the first part of the names of the regions on that continent."""
 _DUAL_REGIONS = {
     "ASIA1": ("asia-northeast1", "asia-northeast2"),
     "EUR4": ("europe-north1", "europe-west4"),
@@ -74,8 +71,6 @@ def _described(location: str) -> str:
     if location in _MULTI_REGIONS:
         return f"the multi-region {location}"
     regions = _regions(location)
-    return (
-        f"the region {regions[0]}"
-        if len(regions) == 1
-        else f"the dual-region {location} ({' and '.join(regions)})"
-    )
+    if len(regions) == 1:
+        return f"the region {regions[0]}"
+    return f"the dual-region {location} ({' and '.join(regions)})"

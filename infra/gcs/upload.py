@@ -62,12 +62,8 @@ def send_tree(
                 ) from error
             stored = found
         if (stored.size, stored.crc32c) != (entry.size, entry.crc32c):
-            raise Damaged(
-                [
-                    f"{entry.path}: the service stored {stored.size} bytes with crc32c"
-                    f" {stored.crc32c}"
-                ]
-            )
+            there = f"{stored.size} bytes with crc32c {stored.crc32c}"
+            raise Damaged([f"{entry.path}: the service stored {there}"])
 
     try:
         in_parallel(send, sorted(entries, key=lambda entry: -entry.size), stop)
@@ -161,11 +157,8 @@ class _Upload:
             self._url, data=body, headers=headers, timeout=timeout, allow_redirects=False
         )
         if answer.status_code == HTTPStatus.PERMANENT_REDIRECT:
-            return (
-                int(answer.headers["Range"].rpartition("-")[2]) + 1
-                if "Range" in answer.headers
-                else 0
-            )
+            arrived = answer.headers.get("Range", "-")
+            return int(arrived.rpartition("-")[2]) + 1 if arrived != "-" else 0
         if answer.status_code == HTTPStatus.BAD_REQUEST and DAMAGED_UPLOAD in answer.text:
             raise Missing("its bytes arrived damaged")
         raise_for(answer)

@@ -44,13 +44,8 @@ class Compiled:
     def __init__(
         self, store: Store, name: str, directory: str, *, send: bool = True, seconds: float = 20.0
     ):
-        self._store, self._name, self._directory, self._send, self._seconds = (
-            store,
-            name,
-            Path(directory),
-            send,
-            seconds,
-        )
+        self._store, self._name, self._directory = store, name, Path(directory)
+        self._send, self._seconds = send, seconds
         self._active = bool(directory)
         self._known: set[str] = set()
         self._sizes: dict[str, int] = {}

@@ -309,9 +309,8 @@ def _renew(store: Store, lease: Lease, seconds: float, released: bool = False) -
     A store that fails does not end the lease, and a lost lease does not end the work: log and go
     on.
     """
-    lease.record = lease.record.model_copy(
-        update={"beats": lease.record.beats + 1, "renewed": time.time(), "released": released}
-    )
+    changes = {"beats": lease.record.beats + 1, "renewed": time.time(), "released": released}
+    lease.record = lease.record.model_copy(update=changes)
     try:
         store.write_json(_name(lease.key, lease.generation), lease.record, seconds)
         taken = store.read_bytes(_name(lease.key, lease.generation + 1)) is not None

@@ -22,18 +22,16 @@ A store lies in a directory (`infra.store.files`) or in a bucket (`infra.gcs.buc
 """
 
 import logging
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
 
 from pydantic import ValidationError
 
 from infra.gcs.region import require_near
-from infra.secrets import has_userinfo
 from infra.settings import Settings
-from infra.store.files import Files, file_entry, files_below, given_path
+from infra.store.files import Files, file_entry, files_below
+from infra.store.location import parsed_location
 from infra.store.manifests import aside_name, data_name, manifest_name, parse_manifest
 from infra.store.objects import Damaged, Found, Objects, checked_name
 from schemas.artifact import FileEntry, Manifest, Seal
@@ -41,8 +39,6 @@ from schemas.base import InputError, StrictModel, problem_text
 
 log = logging.getLogger("lyceum.store")
 ModelT = TypeVar("ModelT", bound=StrictModel)
-
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def open_store(
@@ -61,58 +57,21 @@ def open_store(
         InputError: an unknown scheme, or a place that is a file, does not exist, cannot be read or
             written, or is full.
     """
-    text = str(location)
-    if not text:
-        raise InputError(
-            "the store is empty. Give --store a path (for example ./.lyceum) or a URI:"
-            " file:///absolute/path, gs://bucket/prefix."
-        )
-    if _URI.match(text) and (has_userinfo(text) or "?" in text or "#" in text):
-        raise InputError(
-            f"store {text.partition('://')[0]}://***: a store's URI holds no user name, password or"
-            " query, because it is kept in records. Credentials come from the environment:"
-            " GOOGLE_APPLICATION_CREDENTIALS, or `gcloud auth application-default login`."
-        )
+    place = parsed_location(str(location))
     objects: Objects
-    if text.startswith("gs://"):
+    if isinstance(place, Path):
+        objects = here = _directory(place)
+    else:
         from infra.gcs.bucket import Bucket
 
         settings = settings or Settings.from_environment()
-        bucket, _, prefix = text.removeprefix("gs://").rstrip("/").partition("/")
-        objects = Bucket(bucket, prefix, Path(settings.cache).expanduser().absolute(), settings)
+        objects = Bucket(*place, Path(settings.cache).expanduser().absolute(), settings)
         here = _directory(objects.cache)
-    else:
-        objects = here = _directory(_path(text))
     if write:
         objects.prepare()
     else:
         objects.require()
     return Store(objects, here)
-
-
-def _path(text: str) -> Path:
-    """The path that a location other than a bucket names."""
-    if not _URI.match(text):
-        return given_path(text, "store")
-    try:
-        parts = urlsplit(text)
-    except ValueError as error:
-        raise InputError(
-            f"store {text!r}: not a URI: {error}. Write file:///absolute/path, gs://bucket/prefix"
-            " or a plain path."
-        ) from error
-    if parts.scheme != "file":
-        raise InputError(
-            f"store {text!r}: the scheme {parts.scheme!r} is not supported. Valid: a path,"
-            " file:///absolute/path, gs://bucket/prefix."
-        )
-    if parts.netloc not in ("", "localhost") or not parts.path:
-        meant = f"file:///{parts.netloc}{parts.path}"
-        raise InputError(
-            f"store {text!r}: a file URI has three slashes and an absolute path. Write {meant}"
-            " instead."
-        )
-    return given_path(unquote(parts.path, errors="surrogateescape"), "store")
 
 
 def _directory(root: Path) -> Files:
@@ -172,9 +131,8 @@ class Store:
         if not problems:
             return manifest
         self._set_aside(kind, key, raw, problems)
-        damage(
-            problems[0] if len(problems) == 1 else f"{problems[0]}; and {len(problems) - 1} more"
-        )
+        more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
+        damage(f"{problems[0]}{more}")
         return None
 
     def _set_damaged_aside(self, manifest: Manifest, problems: list[str]) -> None:
@@ -224,9 +182,8 @@ class Store:
             return winner
         entries = self._entries(directory)
         content = _pretty(draft.model_copy(update={"files": entries}).sealed())
-        manifest = parse_manifest(
-            content, draft.kind, draft.key
-        )  # what readers will see, e.g. lists where there were tuples
+        # what readers will see, e.g. lists where there were tuples
+        manifest = parse_manifest(content, draft.kind, draft.key)
         if manifest is None:
             raise ValueError(
                 f"the manifest of {draft.kind}/{draft.key} does not survive being written as JSON:"
@@ -273,11 +230,8 @@ class Store:
             newest: so many of each kind; None for all.
         """
         for one in [kind] if kind else self._objects.children("artifacts"):
-            found = sorted(
-                self._objects.each(f"artifacts/{one}", "manifest.json"),
-                key=lambda each: each.written,
-                reverse=True,
-            )
+            found = [*self._objects.each(f"artifacts/{one}", "manifest.json")]
+            found.sort(key=lambda each: each.written, reverse=True)
             names = [each.name for each in found[:newest]]
             for name, raw in zip(names, self._objects.read_all(names), strict=True):
                 if manifest := parse_manifest(raw, one, name.split("/")[2]):
@@ -310,11 +264,9 @@ class Store:
         """
         seal = self._sound_tree(name)
         try:
-            return (
-                None
-                if seal is None
-                else (self._objects.get_tree(f"{name}/data", seal.files), seal.about)
-            )
+            if seal is None:
+                return None
+            return self._objects.get_tree(f"{name}/data", seal.files), seal.about
         except Damaged as error:
             self._warn_of_tree(name, error.problems)
             return None
@@ -353,9 +305,8 @@ class Store:
 
     def location(self, name: str) -> str:
         """What people open to see the object `name`: a path, or a `gs://` URI."""
-        return (
-            str(self._here.path(name)) if self.is_directory else f"{self.uri}/{checked_name(name)}"
-        )
+        checked_name(name)
+        return str(self._here.path(name)) if self.is_directory else f"{self.uri}/{name}"
 
     @property
     def is_directory(self) -> bool:

@@ -87,13 +87,10 @@ def node_of(name: str) -> str:
 def deletion_command(name: str) -> str:
     """What people type to delete a queued resource with its node, or a node that has none."""
     _, project, _, zone, collection, short = name.split("/")
-    what, force = (
-        ("queued-resources", " --force") if collection == "queuedResources" else ("tpu-vm", "")
-    )
-    return (
-        f"gcloud compute tpus {what} delete {short} --zone={zone} --project={project}{force}"
-        " --quiet"
-    )
+    where = f"delete {short} --zone={zone} --project={project}"
+    if collection == "queuedResources":
+        return f"gcloud compute tpus queued-resources {where} --force --quiet"
+    return f"gcloud compute tpus tpu-vm {where} --quiet"
 
 
 class TpuApi:
@@ -206,9 +203,8 @@ class TpuApi:
                 self._ask(name, "delete_node", {"name": node_of(name)})
         except _NotFound:  # it went in this moment; the next look tells
             return False
-        except (
-            ApiError
-        ):  # a repeated call is refused when the first was heard and its acknowledgement lost
+        except ApiError:
+            # a repeated call is refused when the first was heard and its acknowledgement lost
             now = self.look(name)
             if (now.node if found.request == GONE else now.request) not in (GONE, "DELETING"):
                 raise
@@ -275,12 +271,9 @@ class TpuApi:
     def _resource(self, request: Any) -> Resource:
         """What a QueuedResource message says."""
         state = request.state.state.name if request.state.state else ""
-        error = request.state.failed_data.error
-        problem = (
-            self._problem(_code_name(error.code), error.message, request.name)
-            if state == "FAILED"
-            else None
-        )
+        error, problem = request.state.failed_data.error, None
+        if state == "FAILED":
+            problem = self._problem(_code_name(error.code), error.message, request.name)
         node = request.tpu.node_spec[0].node if request.tpu.node_spec else None
         labels, metadata = (dict(node.labels), dict(node.metadata)) if node else ({}, {})
         return Resource(request.name, state, problem=problem, labels=labels, metadata=metadata)
@@ -315,12 +308,9 @@ class TpuApi:
         except (GoogleAPICallError, RetryError, GoogleAuthError) as error:
             cause = error.cause if isinstance(error, RetryError) else error
             if isinstance(cause, GoogleAuthError):
-                unreachable = Problem(
-                    "transient", f"Google's servers for credentials do not answer ({cause})"
-                )
-                raise ApiError(
-                    unreachable if passing(cause) else credentials_problem(str(cause))
-                ) from error
+                away = f"Google's servers for credentials do not answer ({cause})"
+                problem = credentials_problem(str(cause))
+                raise ApiError(Problem("transient", away) if passing(cause) else problem) from error
             code = _code_of(cause)
             kind = {"NOT_FOUND": _NotFound, "ALREADY_EXISTS": _AlreadyExists}.get(code, ApiError)
             raise kind(self._problem(code, str(getattr(cause, "message", cause)), name)) from error

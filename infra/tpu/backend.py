@@ -40,23 +40,12 @@ log = logging.getLogger("lyceum.tpu")
 
 STARTUP_SCRIPT = Path(__file__).with_name("bootstrap_tpu.sh")
 COORDINATOR_PORT = 8476
-_SENT = (
-    *(
-        "checkpoint_seconds",
-        "checkpoint_steps",
-        "heartbeat_seconds",
-        "stop_seconds",
-        "store_seconds",
-        "billing_project",
-    ),
-    *("tensor_parallel", "whole_weights_gib"),
-    *(
-        "teacher_concurrency",
-        "teacher_timeout_seconds",
-        "teacher_attempts",
-        "judge_patience_seconds",
-    ),
-)
+_SENT = {
+    *("checkpoint_seconds", "checkpoint_steps", "heartbeat_seconds", "stop_seconds"),
+    *("store_seconds", "billing_project", "tensor_parallel", "whole_weights_gib"),
+    *("teacher_concurrency", "teacher_timeout_seconds", "teacher_attempts"),
+    "judge_patience_seconds",
+}
 """Settings that the VMs get too."""
 _HOPELESS = {*TAKEN, *DEAD, "FAILED"}
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -91,11 +80,8 @@ class CloudTpuBackend:
         self._jobs: dict[JobHandle, TpuJob] = {}
         self._releases: list[threading.Thread] = []
         self._zones: dict[str, tuple[str, ...]] = {}
-        price = (
-            kind.usd_per_chip_hour[tpu.tier]
-            if tpu.usd_per_chip_hour is None
-            else tpu.usd_per_chip_hour
-        )
+        listed = kind.usd_per_chip_hour[tpu.tier]
+        price = listed if tpu.usd_per_chip_hour is None else tpu.usd_per_chip_hour
         self._usd_per_hour = price * kind.chips
         threading.Thread(target=self._warm_up, name="tpu-client", daemon=True).start()
 
@@ -264,26 +250,20 @@ class CloudTpuBackend:
         """Whether a job of an earlier run may still come to a good end, or has come to one."""
         status = store.read_json(host_status(handle.key, handle.attempt, 0), JobStatus)
         if status is not None and status.state in FINAL:
-            return (
-                status.artifact is not None
-                and store.lookup(status.artifact.kind, handle.key) is not None
-            )
+            made = status.artifact
+            return made is not None and store.lookup(made.kind, handle.key) is not None
         if record.ended is not None or record.target != self._kind.name:
             return False
         try:
             seen = self._api.look(record.resources[-1])
         except ApiError:
             return True  # whoever follows it will see
-        return not _HOPELESS & (
-            {seen.request, seen.node} if seen.request == "ACTIVE" else {seen.request}
-        )
+        states = {seen.request, seen.node} if seen.request == "ACTIVE" else {seen.request}
+        return not _HOPELESS & states
 
     def _check_budget(self, run: str) -> None:
-        spent = sum(
-            job.record.cost_usd(time.time())
-            for job in list(self._jobs.values())
-            if job.record.run == run
-        )
+        jobs = [job.record for job in list(self._jobs.values()) if job.record.run == run]
+        spent = sum(record.cost_usd(time.time()) for record in jobs)
         limit = self._settings.max_usd
         if limit is not None and spent >= limit:
             raise StageFailed(
@@ -340,19 +320,18 @@ class CloudTpuBackend:
 
     def _metadata(self, store: Store, handle: JobHandle, source: str) -> Mapping[str, str]:
         """What the startup script and the agent find on the metadata server of their VM."""
-        values = self._settings.model_dump(mode="json", include=set(_SENT))
+        values = self._settings.model_dump(mode="json", include=_SENT)
+        environment = {
+            f"LYCEUM_{name.upper()}": str(value)
+            for name, value in values.items()
+            if value is not None
+        }
         return {
             "startup-script": STARTUP_SCRIPT.read_text(encoding="utf-8"),
             "lyceum-store": store.uri,
             "lyceum-job": attempt_file(handle.key, handle.attempt, "job.json"),
             "lyceum-source": source,
-            "lyceum-environment": json.dumps(
-                {
-                    f"LYCEUM_{name.upper()}": str(value)
-                    for name, value in values.items()
-                    if value is not None
-                }
-            ),
+            "lyceum-environment": json.dumps(environment),
             "lyceum-port": str(COORDINATOR_PORT),
             "lyceum-silence": f"{self._tpu.silence_seconds:g}",
         }

@@ -135,16 +135,11 @@ class Agent:
             final = self._work()
         except InputError as error:
             final = failed(self._status, str(error), exit_code=2)
-        if (
-            final.state == "cancelled"
-        ):  # by no wish of ours: whoever does not want the job any more deletes the machine
-            why = (
-                self._taken
-                or "the worker was stopped from outside; the machine seems to be shutting down"
-            )
-            final = failed(
-                final, f"{why}; the job goes on from its last checkpoint on another one", lost=True
-            )
+        if final.state == "cancelled":
+            # by no wish of ours: whoever does not want the job any more deletes the machine
+            stopped = "the worker was stopped from outside; the machine seems to be shutting down"
+            why = f"{self._taken or stopped}; the job goes on from its last checkpoint"
+            final = failed(final, f"{why} on another one", lost=True)
         if final.error:
             log.error(final.error)
         self._ended.set()
@@ -164,9 +159,8 @@ class Agent:
             )
         self._target = spec.target
         self._store.write_here(name, spec)
-        self._store.path(self._place.file("status.json")).unlink(
-            missing_ok=True
-        )  # of the time before a reboot
+        # of the time before a reboot
+        self._store.path(self._place.file("status.json")).unlink(missing_ok=True)
         self._worker.start(self._settings.compile_cache)
         while not self._stop.wait(TICK_SECONDS):
             status = self._worker.poll(self._settings.stop_seconds)
@@ -215,9 +209,8 @@ class Agent:
         if place.host and final.state == "succeeded":
             self._wait_for_silence(host_status(place.key, place.attempt, 0))
         else:
-            self._stop.wait(
-                place.silence
-            )  # not at all when the machine is about to go: its request would be left
+            # not at all when the machine is about to go: its request would be left
+            self._stop.wait(place.silence)
         if self._target not in TPU_TYPES:
             raise InputError(
                 f"the job's target {self._target!r} is no TPU, so nobody knows how to delete"
@@ -252,10 +245,8 @@ class Agent:
             try:
                 with opener.open(request, timeout=70) as answer:
                     found, etag = answer.read().decode().strip(), answer.headers.get("ETag", "0")
-            except (
-                OSError,
-                http.client.HTTPException,
-            ):  # it may be away for a while, and some machines have no such value
+            except (OSError, http.client.HTTPException):
+                # it may be away for a while, and some machines have no such value
                 self._ended.wait(_METADATA_SECONDS)
                 continue
             if found == value:
@@ -278,9 +269,8 @@ class Log:
         self._read = 0  # bytes of the file that have been masked
         self._sent = 0  # bytes, masked, that are in the store
         chunks = store.objects(place.file("log")) if place.host == 0 else []
-        self._before = sum(
-            chunk.size for chunk in chunks
-        )  # sent before a reboot; the same lines come again from the file
+        # sent before a reboot; the same lines come again from the file
+        self._before = sum(chunk.size for chunk in chunks)
 
     def begin(self) -> None:
         """Put what the startup script has said before what is to come, which includes what this
@@ -346,16 +336,13 @@ def main() -> None:
     os.environ |= {name: value for name, value in given.items() if name not in os.environ}
     here = context()
     agent = Agent(Place.from_environment(os.environ), here.store(write=False), here.settings)
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # by a thread: the main one may hold the lock of the event that it waits for
-        signal.signal(
-            number,
-            lambda number, frame: threading.Thread(
-                target=agent.stop, args=("the machine is shutting down",)
-            ).start(),
-        )
+
+    def stop(number: int, frame: object) -> None:
+        # by a thread: the main one may hold the lock of the event that it waits for
+        threading.Thread(target=agent.stop, args=("the machine is shutting down",)).start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
     agent.run()
 
 

@@ -67,9 +67,9 @@ class TpuRecord(StrictModel):
     def cost_usd(self, now: float) -> float:
         """What was paid until `now` (seconds since the epoch), by list price: VMs are paid for as
         long as they are there."""
-        hours = (
-            (max(0.0, (self.ended or now) - self.active) / 3600) if self.active is not None else 0.0
-        )
+        if self.active is None:
+            return self.spent_usd
+        hours = max(0.0, (self.ended or now) - self.active) / 3600
         return self.spent_usd + hours * self.usd_per_hour
 
 
@@ -113,17 +113,10 @@ class TpuJob:
         final: JobStatus | None = None,
     ) -> None:
         self.record = record
-        self._api, self._kind, self._store, self._handle, self._order, self._tpu = (
-            api,
-            kind,
-            store,
-            handle,
-            order,
-            tpu,
-        )
-        self._zones = [
-            zone for zone in zones if zone not in {zone_of(name) for name in record.resources}
-        ]
+        self._api, self._kind, self._store = api, kind, store
+        self._handle, self._order, self._tpu = handle, order, tpu
+        tried = {zone_of(name) for name in record.resources}
+        self._zones = [zone for zone in zones if zone not in tried]
         self._refusals: tuple[Problem, ...] = ()
         self._taken_over = record.state != "requested"
         self._state, self._phase, self._final = record.state, "", final
@@ -134,11 +127,8 @@ class TpuJob:
         self._unanswered = 0.0
         self._leaving: set[str] = set()
         self._leftover: str | None = None
-        self._cancelled, self._accepted, self._wake = (
-            threading.Event(),
-            threading.Event(),
-            threading.Event(),
-        )
+        self._cancelled, self._accepted = threading.Event(), threading.Event()
+        self._wake = threading.Event()
         self._thread = threading.Thread(
             target=self._work, name=f"tpu-{handle.key[:8]}-{handle.attempt}", daemon=True
         )
@@ -159,9 +149,8 @@ class TpuJob:
         if self._final is not None:
             return self._final.model_copy(update={"cost_usd": cost})
         heard = self._listener.hosts()[0].status
-        if (
-            heard is not None
-        ):  # a final one is the job's as soon as the machine has taken note of it
+        if heard is not None:
+            # a final one is the job's as soon as the machine has taken note of it
             return JobStatus(
                 state="running", heartbeat=heard.heartbeat, progress=heard.progress, cost_usd=cost
             )
@@ -184,11 +173,9 @@ class TpuJob:
         if self._final is None and not self._cancelled.is_set():
             return None
         self._thread.join(self._tpu.delete_seconds + ACCEPT_SECONDS)
-        return (
-            _left_over(self.record.resources, "its deletion goes on")
-            if self._thread.is_alive()
-            else self._leftover
-        )
+        if self._thread.is_alive():
+            return _left_over(self.record.resources, "its deletion goes on")
+        return self._leftover
 
     # The machine
 
@@ -224,20 +211,15 @@ class TpuJob:
         if self._listener.trouble is not None:
             raise self._listener.trouble
         step = self._next()
-        if (
-            step.action == "delete"
-            and self._state in ("booting", "running")
-            and not self._has_last_word()
-        ):
+        alive = self._state in ("booting", "running")
+        if step.action == "delete" and alive and not self._has_last_word():
             self._listener.look(FINAL_LOOK_SECONDS)
             step = self._next()
         return step
 
     def _has_last_word(self) -> bool:
-        return any(
-            host.status is not None and host.status.state in FINAL
-            for host in self._listener.hosts()
-        )
+        said = (host.status for host in self._listener.hosts())
+        return any(status is not None and status.state in FINAL for status in said)
 
     def _next(self) -> Step:
         record, now = self.record, time.monotonic()
@@ -273,11 +255,7 @@ class TpuJob:
             if step.state in ("booting", "running") and self.record.active is None:
                 # Of a job that is taken over nobody knows when its VMs had come up: no later than
                 # this, and no earlier than they were made.
-                created = (
-                    self._resource.created
-                    if self._taken_over and self._resource is not None
-                    else None
-                )
+                created = self._resource.created if self._taken_over and self._resource else None
                 began = {"active": created or time.time()}
             self.record = self.record.model_copy(update={"state": step.state, **began})
             self._listener.attentive = step.state in ("booting", "running")
@@ -290,15 +268,13 @@ class TpuJob:
         self._leaving.add(record.resources[-1])
         self._refusals = (*self._refusals, problem)
         name = self._api.name(self._zones.pop(0), self._order.short)
-        spent = record.cost_usd(time.time())
-        self.record = record.model_copy(
-            update={
-                "resources": (*record.resources, name),
-                "active": None,
-                "spent_usd": spent,
-                "state": "requested",
-            }
-        )
+        changes = {
+            "resources": (*record.resources, name),
+            "active": None,
+            "spent_usd": record.cost_usd(time.time()),
+            "state": "requested",
+        }
+        self.record = record.model_copy(update=changes)
         self._state, self._resource, self._problem, self._next_look = "requested", None, None, 0.0
         self._since = self._asked = time.monotonic()
 
@@ -318,13 +294,10 @@ class TpuJob:
         if self._cancelled.is_set():
             return None
         try:
-            metadata = {
-                **self._order.metadata,
-                "lyceum-resource": name,
-            }  # so that the VM can delete itself
-            self._api.create(
-                name, self._order.labels, metadata, self._tpu.queue_seconds + EXPIRY_SECONDS
-            )
+            # with its name, so that the VM can delete itself
+            metadata = {**self._order.metadata, "lyceum-resource": name}
+            expiry = self._tpu.queue_seconds + EXPIRY_SECONDS
+            self._api.create(name, self._order.labels, metadata, expiry)
             self._resource = self._api.look(name)
         except ApiError as error:
             if error.problem.kind == "transient":
@@ -378,9 +351,8 @@ class TpuJob:
             if self._leaving:
                 time.sleep(min(self._tpu.poll_seconds, 1.0))
         if self._leaving:
-            self._leftover = _left_over(
-                sorted(self._leaving), f"it was not gone after {duration(self._tpu.delete_seconds)}"
-            )
+            how_long = duration(self._tpu.delete_seconds)
+            self._leftover = _left_over(sorted(self._leaving), f"it was not gone after {how_long}")
             log.error("%s", self._leftover)
         else:
             self.record = self.record.model_copy(update={"state": "deleted"})

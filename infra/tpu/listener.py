@@ -74,11 +74,8 @@ class Listener:
         self._store, self._handle, self._seconds, self._on_news = store, handle, seconds, on_news
         self._heard = [_Heard() for _ in range(hosts)]
         self._chunks: list[tuple[int, int, str]] = []
-        self._wake, self._looked, self._stopped = (
-            threading.Event(),
-            threading.Event(),
-            threading.Event(),
-        )
+        self._wake, self._looked = threading.Event(), threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(
             target=self._listen, name=f"tpu-listener-{handle.key[:8]}", daemon=True
         )
@@ -131,9 +128,8 @@ class Listener:
             self._looked.set()
             if ended:
                 return
-            if self._wake.wait(
-                min(LISTEN_SECONDS, self._seconds) if self.attentive else self._seconds
-            ):
+            often = min(LISTEN_SECONDS, self._seconds)
+            if self._wake.wait(often if self.attentive else self._seconds):
                 self._wake.clear()
 
     def _hear(self, hosts: Sequence[int], ended: bool, most_seconds: float) -> None:

@@ -159,19 +159,13 @@ def next_step(state: State, seen: Seen, terms: Terms) -> Step:
 def _last_word(hosts: Sequence[Host]) -> JobStatus | None:
     """The final status of the job: host 0's, or that of another host that failed."""
     for index, host in enumerate(hosts):
-        if (
-            host.status is not None
-            and host.status.state in FINAL
-            and (index == 0 or host.status.state != "succeeded")
-        ):
-            error = host.status.error
-            return (
-                host.status
-                if index == 0
-                else host.status.model_copy(
-                    update={"error": f"host {index} of {len(hosts)}: {error}"}
-                )
-            )
+        last = host.status
+        if last is not None and last.state in FINAL:
+            if index == 0:
+                return last
+            if last.state != "succeeded":
+                error = f"host {index} of {len(hosts)}: {last.error}"
+                return last.model_copy(update={"error": error})
     return None
 
 
@@ -181,19 +175,13 @@ def _end_by_cloud(state: State, seen: Seen, terms: Terms) -> Step | None:
     if resource is None or (resource.request == GONE and state == "requested"):
         return None
     if resource.request == "FAILED":
-        problem = resource.problem or Problem(
-            "unknown", f"the request for {terms.what} in {terms.zone} failed without a reason"
-        )
-        return (
-            _refused(problem, terms)
-            if state in BEFORE
-            else _lost("failed", problem.text, seen, terms)
-        )
-    states = (
-        (resource.request,)
-        if resource.request in QUEUED or resource.request == "PROVISIONING"
-        else (resource.node, resource.request)
-    )
+        unsaid = f"the request for {terms.what} in {terms.zone} failed without a reason"
+        problem = resource.problem or Problem("unknown", unsaid)
+        if state in BEFORE:
+            return _refused(problem, terms)
+        return _lost("failed", problem.text, seen, terms)
+    has_node = resource.request not in (*QUEUED, "PROVISIONING")
+    states = (resource.node, resource.request) if has_node else (resource.request,)
     if taken := [TAKEN[one] for one in states if one in TAKEN]:
         return _lost("preempted", f"the TPU {taken[0]}", seen, terms)
     if dead := [DEAD[one] for one in states if one in DEAD]:
@@ -203,56 +191,33 @@ def _end_by_cloud(state: State, seen: Seen, terms: Terms) -> Step | None:
 
 def _before(state: State, seen: Seen, terms: Terms) -> Step:
     """No VM yet, as far as was known, and nothing dead."""
-    resource, problem = seen.resource, seen.problem
+    resource, problem, what = seen.resource, seen.problem, f"{terms.what} in {terms.zone}"
+    unheard = _silence_of_api(problem)
     if state == "requested" and (resource is None or resource.request == GONE):
         if problem is not None and problem.kind != "transient":
             return _refused(problem, terms)
         if seen.seconds > terms.boot_seconds:
-            never = (
-                f"{terms.what} in {terms.zone}: the request was accepted, but did not appear for"
-                f" {duration(seen.seconds)}"
-            )
-            return _refused(problem or Problem("unknown", never), terms)
-        return Step(
-            "requested",
-            "create",
-            f"asking for {terms.what} in {terms.zone}{_silence_of_api(problem)}",
-        )
-    if resource is None:
-        following: State = state
-    elif resource.request in QUEUED:
+            never = f"the request was accepted, but did not appear for {duration(seen.seconds)}"
+            return _refused(problem or Problem("unknown", f"{what}: {never}"), terms)
+        return Step("requested", "create", f"asking for {what}{unheard}")
+    following, limit = state, terms.boot_seconds
+    if resource is not None and resource.request in QUEUED:
         following = "waiting"
-    elif resource.request == "PROVISIONING" or resource.node in ("", "CREATING"):
+    elif resource is not None:
+        if resource.request != "PROVISIONING" and resource.node not in ("", "CREATING"):
+            return Step("booting", phase=f"booting {what}")
         following = "provisioning"
-    else:
-        return Step("booting", phase=f"booting {terms.what} in {terms.zone}")
-    creating = resource is not None and resource.request == "CREATING"
-    lasted = (
-        seen.asked_seconds
-        if following == "waiting"
-        else seen.seconds
-        if following == state
-        else 0.0
-    )
-    if lasted > (
-        terms.queue_seconds if following == "waiting" and not creating else terms.boot_seconds
-    ):
-        how = (
-            f"its request was {resource.request if resource and resource.request else state} for"
-            f" {duration(lasted)}"
-        )
-        return _refused(
-            Problem("stockout", f"{terms.what} in {terms.zone}: {how}{_silence_of_api(problem)}"),
-            terms,
-        )
+    lasted = seen.seconds if following == state else 0.0
+    if following == "waiting":
+        lasted = seen.asked_seconds
+        if resource is None or resource.request != "CREATING":
+            limit = terms.queue_seconds
+    if lasted > limit:
+        where = resource.request if resource and resource.request else state
+        how = f"its request was {where} for {duration(lasted)}"
+        return _refused(Problem("stockout", f"{what}: {how}{unheard}"), terms)
     doing = "provisioning" if following == "provisioning" else "waiting for"
-    return Step(
-        following,
-        phase=(
-            f"{doing} {terms.what} in {terms.zone},"
-            f" {duration(seen.asked_seconds)}{_silence_of_api(problem)}"
-        ),
-    )
+    return Step(following, phase=f"{doing} {what}, {duration(seen.asked_seconds)}{unheard}")
 
 
 def _booting(state: State, seen: Seen, terms: Terms) -> Step:
@@ -266,34 +231,21 @@ def _booting(state: State, seen: Seen, terms: Terms) -> Step:
             seen,
             terms,
         )
-    return Step(
-        "booting",
-        phase=(
-            f"booting {terms.what} in {terms.zone},"
-            f" {duration(seen.seconds)}{_silence_of_api(seen.problem)}"
-        ),
-    )
+    what = f"booting {terms.what} in {terms.zone}"
+    return Step("booting", phase=f"{what}, {duration(seen.seconds)}{_silence_of_api(seen.problem)}")
 
 
 def _running(state: State, seen: Seen, terms: Terms) -> Step:
     """Host 0 was heard of, and has not said its last word."""
     for index, host in enumerate(seen.hosts):
         who = f"host {index} of {len(seen.hosts)}" if len(seen.hosts) > 1 else "the VM"
-        if (
-            host.status is not None
-            and host.status.state not in FINAL
-            and host.silent > terms.silence_seconds
-        ):
-            return _lost(
-                "failed", f"{who} was not heard of for {duration(host.silent)}", seen, terms
-            )
-        if host.status is None and state == "running" and seen.seconds > terms.boot_seconds:
-            return _lost(
-                "failed",
-                f"{who} never came up, {duration(seen.seconds)} after host 0 had",
-                seen,
-                terms,
-            )
+        if host.status is None:
+            if state == "running" and seen.seconds > terms.boot_seconds:
+                late = f"{who} never came up, {duration(seen.seconds)} after host 0 had"
+                return _lost("failed", late, seen, terms)
+        elif host.status.state not in FINAL and host.silent > terms.silence_seconds:
+            silent = f"{who} was not heard of for {duration(host.silent)}"
+            return _lost("failed", silent, seen, terms)
     return Step("running")
 
 
@@ -306,33 +258,23 @@ def _refused(problem: Problem, terms: Terms) -> Step:
             "requested", "next_zone", f"{problem.text}; trying the next zone", problem=problem
         )
     refusals = (*terms.refusals, problem)
-    text = (
-        refusals[0].text
-        if len(refusals) == 1
-        else "\n".join(["no zone has a TPU for this job:", *(one.text for one in refusals)])
-    )
-    if all(one.kind == "quota" for one in refusals):
-        return Step("failed", "delete", status=_failure(text, exit_code=2), problem=problem)
-    return Step("failed", "delete", status=_failure(text, lost=True), problem=problem)
+    text = "\n".join(one.text for one in refusals)
+    if len(refusals) > 1:
+        text = f"no zone has a TPU for this job:\n{text}"
+    hopeless = all(one.kind == "quota" for one in refusals)
+    last = _failure(text, exit_code=2) if hopeless else _failure(text, lost=True)
+    return Step("failed", "delete", status=last, problem=problem)
 
 
 def _lost(state: State, how: str, seen: Seen, terms: Terms) -> Step:
     after = f" after {duration(seen.active_seconds)}" if seen.active_seconds else ""
-    ill = (
-        f" (health: {seen.resource.health})"
-        if seen.resource is not None and seen.resource.health
-        else ""
-    )
+    health = seen.resource.health if seen.resource is not None else ""
+    ill = f" (health: {health})" if health else ""
     text = f"{terms.what} in {terms.zone}{after}: {how}{ill}; what is left of it is being deleted"
-    last = seen.hosts[0].status
     status = _failure(text, lost=True)
-    return Step(
-        state,
-        "delete",
-        status=(
-            status.model_copy(update={"progress": last.progress}) if last is not None else status
-        ),
-    )
+    if (last := seen.hosts[0].status) is not None:
+        status = status.model_copy(update={"progress": last.progress})
+    return Step(state, "delete", status=status)
 
 
 def _failure(error: str, exit_code: int = 1, lost: bool = False) -> JobStatus:

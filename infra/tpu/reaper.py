@@ -63,14 +63,11 @@ def reap(
     )
     found = []
     for one in ours:
-        key, attempt = own.get(
-            one.name, (one.labels.get("lyceum-key", ""), one.labels.get("lyceum-attempt", ""))
-        )
-        state = (
-            one.node
-            if one.request == GONE
-            else " ".join(state for state in (one.request, one.node) if state not in ("", GONE))
-        )
+        labels = one.labels.get("lyceum-key", ""), one.labels.get("lyceum-attempt", "")
+        key, attempt = own.get(one.name, labels)
+        state = one.node
+        if one.request != GONE:
+            state = " ".join(word for word in (one.request, one.node) if word not in ("", GONE))
         done = key in free and _is_done(store, key, attempt)
         why, removable = _judged(one, one.name in own, key, key in free, done)
         removed = False
@@ -124,10 +121,11 @@ def release(
     with seize(store, key, free[key], "lyceum run", seconds=settings.lease_seconds) as mine:
         if not mine:
             return
-        left = {
-            handle: [name for name in record.resources if not api.remove(name)]
-            for handle, record in jobs.items()
-        }
+
+        def ask(names: Sequence[str]) -> list[str]:
+            return [name for name in names if not api.remove(name)]
+
+        left = {handle: ask(record.resources) for handle, record in jobs.items()}
         for name in (name for names in left.values() for name in names):
             say(
                 f"{name} was still there although its stage is done and no run followed it; its"
@@ -136,28 +134,21 @@ def release(
         until = time.monotonic() + RELEASE_SECONDS
         while any(left.values()) and time.monotonic() < until:
             time.sleep(settings.poll_seconds)
-            left = {
-                handle: [name for name in names if not api.remove(name)]
-                for handle, names in left.items()
-            }
+            left = {handle: ask(names) for handle, names in left.items()}
         for handle, record in jobs.items():
             if not left[handle]:
-                ended = {
+                changes = {
+                    "state": "deleted",
                     "ended": record.ended or time.time(),
                     "reason": record.reason or "its stage was done; no run followed it",
                 }
-                store.write_json(
-                    record_name(handle), record.model_copy(update={"state": "deleted", **ended})
-                )
+                store.write_json(record_name(handle), record.model_copy(update=changes))
 
 
 def _listed(api: TpuApi, zones: Sequence[str]) -> list[Resource]:
     with ThreadPoolExecutor(len(zones)) as pool:
-        return [
-            one
-            for found in pool.map(lambda zone: _listed_in(api, zone, zones), zones)
-            for one in found
-        ]
+        found = pool.map(lambda zone: _listed_in(api, zone, zones), zones)
+        return [one for of_zone in found for one in of_zone]
 
 
 def _listed_in(api: TpuApi, zone: str, zones: Sequence[str]) -> list[Resource]:

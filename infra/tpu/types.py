@@ -84,19 +84,20 @@ _GENERATIONS = {
     ),
 }  # fmt: skip
 
+_CORES = "8 2x2, 32 4x4, 128 8x8, 256 8x16, 512 16x16"
+_CHIPS = "1 1x1, 4 2x2, 8 2x4, 16 4x4, 32 4x8, 64 8x8, 128 8x16, 256 16x16"
+_SIZES = {
+    "v2": _CORES,
+    "v3": f"{_CORES}, 64 4x8",
+    "v4": "8 2x2x1, 16 2x2x2, 32 2x2x4, 64 2x4x4, 128 4x4x4",
+    "v5e": _CHIPS,
+    "v6e": _CHIPS,
+}
 _TOPOLOGIES = {
-    **{f"v2-{cores}": topology for cores, topology in ((8, "2x2"), (32, "4x4"), (128, "8x8"), (256, "8x16"), (512, "16x16"))},
-    **{f"v3-{cores}": topology for cores, topology in ((8, "2x2"), (32, "4x4"), (64, "4x8"), (128, "8x8"), (256, "8x16"), (512, "16x16"))},
-    **{f"v4-{cores}": topology for cores, topology in ((8, "2x2x1"), (16, "2x2x2"), (32, "2x2x4"), (64, "2x4x4"), (128, "4x4x4"))},
-    **{
-        f"{generation}-{chips}": topology
-        for generation in ("v5e", "v6e")
-        for chips, topology in (
-            (1, "1x1"), (4, "2x2"), (8, "2x4"), (16, "4x4"), (32, "4x8"), (64, "8x8"),
-            (128, "8x16"), (256, "16x16")
-        )
-    },
-}  # fmt: skip
+    f"{generation}-{size.split()[0]}": size.split()[1]
+    for generation, sizes in _SIZES.items()
+    for size in sorted(sizes.split(", "), key=lambda size: int(size.split()[0]))
+}
 
 _ZONES_OF_PODS = {"v2": ("us-central1-a", "europe-west4-a"), "v3": ("europe-west4-a",)}
 """Slices of v2 and v3 with more than one host are offered elsewhere than the single machines."""

@@ -6,7 +6,7 @@ APIs.
         request) for ...)): ...
 
 `endpoint.py` is where, `request.py` and `reply.py` what, `transport.py` one attempt, `limiter.py`
-and `breaker.py` how fast and how long, `budget.py` how much, `record.py` what is kept, `meter.py`
-what is told, `engine.py` one request at a time, `batch_files.py` the other way to ask, `ask.py`
-either.
+and `breaker.py` how fast and how long, `budget.py` how much, `answer_record.py` what is stored,
+`meter.py` what is told, `window.py` what waits, `engine.py` one request at a time, `batch_files.py`
+the other way to ask, and either.
 """

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from schemas.base import InputError, StageFailed, digest
+from tasks.chat.answer_record import Record, cost_of
 from tasks.chat.budget import Cost
 from tasks.chat.engine import ChatEngine
-from tasks.chat.record import Record, cost_of
 from tasks.chat.reply import Reply, read_value
 from tasks.chat.request import ChatRequest
 from tasks.chat.transport import Failure
@@ -45,6 +45,18 @@ _STORING = 64
 _IDLE_ROUNDS = 3
 """Batches without a single answer, one after the other, after which the rest counts as failed."""
 _OVER = ("completed", "expired", "failed", "cancelled")
+
+
+def ask_all(
+    engine: ChatEngine, requests: Iterable[tuple[T, ChatRequest]]
+) -> Iterator[tuple[T, Reply]]:
+    """Yield each item with the reply to its request, in order. Raises what `ChatEngine.ask_singly`
+    and `ask_in_batches` do."""
+    return (
+        ask_in_batches(engine, requests)
+        if engine.settings.teacher_batch
+        else engine.ask_singly(requests)
+    )
 
 
 def ask_in_batches(
@@ -93,20 +105,20 @@ class _Chunk:
         """The replies to the requests, in order."""
         for some in _some(list(self._by_digest.values())):
             for request, record in zip(
-                some, await asyncio.gather(*map(self._engine.kept, some)), strict=True
+                some, await asyncio.gather(*map(self._engine.store.record, some)), strict=True
             ):
                 if record is not None:
                     self._records[request.digest] = record
                     if record.account == self._engine.budget.account:
                         self._engine.budget.settle(Cost(), record.cost)
-        kept = {name for name in self._records if self._final(name)}
+        before = {name for name in self._records if self._final(name)}
         number = idle = 0
         while (
             idle < _IDLE_ROUNDS
             and (useful := await self._round(digest([self._name, number]))) is not None
         ):
             number, idle = number + 1, 0 if useful else idle + 1
-        return [self._reply(request, cached=request.digest in kept) for request in self._requests]
+        return [self._reply(request, cached=request.digest in before) for request in self._requests]
 
     def _final(self, name: str) -> bool:
         record = self._records.get(name)
@@ -171,7 +183,7 @@ class _Chunk:
         """The batch of this round that an earlier process has submitted, if there is one to wait
         for."""
         client = self._engine.transport.client
-        raw = await self._engine.in_store(self._engine.answers.get, name)
+        raw = await self._engine.store.get(name)
         if raw:
             batch = await self._insist(lambda: client.batches.retrieve(raw.decode()), missing=True)
             if batch is not None:
@@ -223,7 +235,7 @@ class _Chunk:
                 return batch
 
     async def _note(self, name: str, batch: str) -> None:
-        await self._engine.in_store(self._engine.answers.put, name, batch.encode())
+        await self._engine.store.put(name, batch.encode())
 
     async def _finished(self, name: str, batch: "Batch") -> "Batch":
         """The batch when it is over. Raises StageFailed when the provider would not work on it."""
@@ -299,7 +311,7 @@ class _Chunk:
         new = Record(
             response["body"], int(asked) + 1, bound, mine + cost, self._engine.budget.account
         )
-        await self._engine.keep(request, new)
+        await self._engine.store.keep(request, new)
         self._records[name] = new
         self._engine.budget.settle(Cost(), cost)
         self._engine.meter.count("answers", cost.tokens)

@@ -17,8 +17,11 @@ every other account it is free.
 """
 
 from dataclasses import dataclass
+from typing import Self
 
-from schemas.base import InputError
+from pydantic import Field, model_validator
+
+from schemas.base import InputError, StrictModel
 from tasks.chat.request import LIMITS, ChatRequest
 
 _ROUNDING = 1e-9
@@ -34,6 +37,32 @@ class Prices:
 
     def usd(self, input_tokens: int, output_tokens: int) -> float:
         return (input_tokens * self.input + output_tokens * self.output) / 1e6
+
+
+class Priced(StrictModel):
+    """What the Config of whoever asks an API has.
+
+    Attributes:
+        input_usd_per_million, output_usd_per_million: the provider's prices per million tokens.
+        max_usd: the budget. None: no limit.
+    """
+
+    input_usd_per_million: float = Field(default=0.0, ge=0)
+    output_usd_per_million: float = Field(default=0.0, ge=0)
+    max_usd: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _a_budget_has_prices(self) -> Self:
+        if self.max_usd is not None and not self.prices.usd(1, 1):
+            raise ValueError(
+                "max_usd needs input_usd_per_million and output_usd_per_million; without prices"
+                " nothing costs anything"
+            )
+        return self
+
+    @property
+    def prices(self) -> Prices:
+        return Prices(self.input_usd_per_million, self.output_usd_per_million)
 
 
 @dataclass(frozen=True)

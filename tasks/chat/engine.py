@@ -18,7 +18,7 @@ What a kill costs: answers in the store are never asked for again. What was unde
 with the same Idempotency-Key: a provider that honours it bills it once, another twice.
 
 asyncio runs in a thread of its own, and the store is read and written in further threads: neither
-waits for the other, nor for the caller. Memory is bounded (`tasks.chat.held`), however many
+waits for the other, nor for the caller. Memory is bounded (`tasks.chat.window`), however many
 requests there are, but for a few bytes of each.
 """
 
@@ -27,26 +27,24 @@ import logging
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from infra.context import context
 from infra.settings import Settings
 from infra.store.answers import Answers
+from tasks.chat.answer_record import Question, Record, RecordStore
 from tasks.chat.breaker import Breaker
 from tasks.chat.budget import Budget, Cost, Prices
 from tasks.chat.endpoint import Endpoint
-from tasks.chat.held import Held
 from tasks.chat.limiter import Limiter
 from tasks.chat.meter import Meter
-from tasks.chat.record import Record, cost_of, lost
 from tasks.chat.reply import Reply, read
 from tasks.chat.request import ChatRequest
 from tasks.chat.transport import Answer, Failure, Transport
+from tasks.chat.window import Window
 
 T = TypeVar("T")
 Progress = Callable[[int, Mapping[str, float]], None]
@@ -93,13 +91,8 @@ class ChatEngine:
         progress: Progress = lambda done, values: None,
         settings: Settings | None = None,
     ) -> None:
-        self.endpoint, self.answers, self.budget, self.prices, self.longer = (
-            endpoint,
-            answers,
-            budget,
-            prices,
-            longer,
-        )
+        self.endpoint, self.answers = endpoint, answers
+        self.budget, self.prices, self.longer = budget, prices, longer
         self.settings = settings or context().settings
         self.meter = Meter()
         self.breaker = Breaker(
@@ -115,7 +108,7 @@ class ChatEngine:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="chat", daemon=True)
         self._thread.start()
-        self._store = ThreadPoolExecutor(min(slots, _STORE_THREADS), "answers")
+        self.store = RecordStore(self.answers, min(slots, _STORE_THREADS))
         self._limiter = Limiter(slots)
         self._writing = asyncio.Semaphore(slots)
         self._settled = asyncio.Event()
@@ -133,17 +126,12 @@ class ChatEngine:
             self.endpoint, self.settings.teacher_concurrency, self.settings.teacher_timeout_seconds
         )
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.run(self._drain())
         self.run(self.transport.close())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        self._store.shutdown()
+        self.store.close()
         self.loop.close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -175,54 +163,38 @@ class ChatEngine:
             StageFailed: the endpoint has been failing for too long, or there is nothing left to pay
             with. Both after everything that is under way was answered and kept.
         """
-        pending: deque[tuple[T, Future[Reply]]] = deque()
-        held = Held(_WINDOW * self.settings.teacher_concurrency)
+        window: Window[T] = Window(_WINDOW * self.settings.teacher_concurrency)
         try:
             for item, request in requests:
-                future = self._begin(request)
-                held.begin(future)
-                pending.append((item, future))
-                while pending and (pending[0][1].done() or not held.has_room(len(pending))):
-                    if self._waited(pending[0][1], held):
-                        yield self._taken(pending, held)
-            while pending:
-                if self._waited(pending[0][1], held):
-                    yield self._taken(pending, held)
+                window.add(item, self._begin(request))
+                while window and (window.first.done() or not window.has_room()):
+                    yield from self._waited(window)
+            while window:
+                yield from self._waited(window)
         finally:
-            if pending and not self.loop.is_closed():
+            if window and not self.loop.is_closed():
                 self.run(self._drain())
 
-    def _waited(self, first: Future[Reply], held: Held) -> bool:
-        """Whether the first of those pending has its reply, after waiting for any to have one."""
-        held.moved.clear()
-        if not first.done():
-            held.moved.wait(_PROGRESS_SECONDS)
+    def _waited(self, window: Window[T]) -> Iterator[tuple[T, Reply]]:
+        """The first of those pending, if it has its reply after waiting for any to have one."""
+        window.moved.clear()
+        if not window.first.done():
+            window.moved.wait(_PROGRESS_SECONDS)
             self._tell()
-            if self._error is not None and not first.done():
+            if self._error is not None and not window.first.done():
                 raise self._error
-        return first.done()
-
-    def _taken(self, pending: deque[tuple[T, Future[Reply]]], held: Held) -> tuple[T, Reply]:
-        item, future = pending[0]
-        reply = future.result()
-        pending.popleft()
-        held.take(reply)
-        self.give(reply)
-        return item, reply
+        if window.first.done():
+            item, reply = window.take()
+            self.give(reply)
+            yield item, reply
 
     def give(self, reply: Reply) -> None:
         """Count a reply that goes to the caller, and tell progress if it is time."""
         self.meter.give(reply)
-        if (
-            reply.problem in ("failed", "malformed")
-            and self.meter.replies[reply.problem] <= _TOLD_FAILURES
-        ):
-            log.warning(
-                "%s gave no answer after %d attempts: %s",
-                self.endpoint.provider,
-                reply.attempts,
-                reply.detail,
-            )
+        failed = reply.problem in ("failed", "malformed")
+        if failed and self.meter.replies[str(reply.problem)] <= _TOLD_FAILURES:
+            told = (self.endpoint.provider, reply.attempts, reply.detail)
+            log.warning("%s gave no answer after %d attempts: %s", *told)
         self._tell()
 
     def _tell(self) -> None:
@@ -242,11 +214,8 @@ class ChatEngine:
     async def _drain(self) -> None:
         """Send nothing more, and wait for what is under way, so that it is kept: it may have been
         paid."""
-        patience = (
-            self.settings.teacher_timeout_seconds
-            if self._error is not None
-            else 0.8 * self.settings.stop_seconds
-        )
+        failing, settings = self._error is not None, self.settings
+        patience = settings.teacher_timeout_seconds if failing else 0.8 * settings.stop_seconds
         if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             self._stop(self._error or _Halted())
             _, late = await asyncio.wait(tasks, timeout=patience)
@@ -284,60 +253,38 @@ class ChatEngine:
     async def _answer_in_turn(
         self, request: ChatRequest, before: asyncio.Event | None, passed: asyncio.Event
     ) -> Reply:
-        record = await self.kept(request)
+        record = await self.store.record(request)
         if before is not None:
             await before.wait()
         if self._error is not None:
             raise self._error
         twin = self._under_way.get(request.digest)
-        if (
-            twin is not None or hash(request.digest) in self._final
-        ):  # its record may have come since we looked, and was counted then
+        if twin is not None or hash(request.digest) in self._final:
+            # Its record may have come since we looked, and was counted then.
             passed.set()
             if twin is not None:
                 await twin.wait()
-            record = await self.kept(request)
-            return (
-                record.reply(None, cached=True)
-                if record
-                else Reply("", problem="failed", detail="the same request just failed")
-            )
+            if record := await self.store.record(request):
+                return record.reply(None, cached=True)
+            return Reply("", problem="failed", detail="the same request just failed")
         if record is not None and record.account == self.budget.account:
             self.budget.settle(Cost(), record.cost)
         if record is not None and record.is_final(request, self.longer):
             self._final.add(hash(request.digest))
             return record.reply(self.budget.account, cached=True)
-        bound = record.next_bound(request) if record else request.max_tokens
-        reserved = self.budget.worst(request, self.prices, bound)
+        question = Question(request, self.budget.account, record)
+        reserved = self.budget.worst(request, self.prices, question.bound)
         if not await self._admitted(reserved):
-            return (
-                record.reply(self.budget.account, cached=True)
-                if record
-                else Reply("", problem="unasked", detail="the budget is spent")
-            )
+            if record is not None:
+                return record.reply(self.budget.account, cached=True)
+            return Reply("", problem="unasked", detail="the budget is spent")
         self._under_way[request.digest] = asyncio.Event()
         try:
             sent = await self._slot(reserved, first=False)
             passed.set()
-            return await self._ask(request, record, bound, reserved, sent)
+            return await self._ask(question, reserved, sent)
         finally:
             self._under_way.pop(request.digest).set()
-
-    async def kept(self, request: ChatRequest) -> Record | None:
-        """The record in the store."""
-        raw = await self.in_store(self.answers.get, request.digest)
-        try:
-            return None if raw is None else Record.from_bytes(raw)
-        except (ValueError, KeyError, TypeError):
-            return None
-
-    async def keep(self, request: ChatRequest, record: Record) -> None:
-        """Write the record to the store."""
-        await self.in_store(self.answers.put, request.digest, record.to_bytes())
-
-    async def in_store(self, call: Callable[..., T], *arguments: Any) -> T:
-        """What a call returns that reads or writes the store, made in a thread."""
-        return await self.loop.run_in_executor(self._store, call, *arguments)
 
     async def _admitted(self, most: Cost) -> bool:
         """Whether the budget has room; waits for what is under way to cost less than its worst
@@ -363,125 +310,75 @@ class ChatEngine:
             self._settle(reserved, Cost())
             raise
 
-    async def _ask(
-        self,
-        request: ChatRequest,
-        record: Record | None,
-        bound: int | None,
-        reserved: Cost,
-        sent: float,
-    ) -> Reply:
+    async def _ask(self, question: Question, reserved: Cost, sent: float) -> Reply:
         """Attempts until there is a final answer, or reason to give up. Begins with a slot and a
         reservation."""
-        attempts = counted = malformed = 0
-        doubtful = Cost()
+        counted = malformed = 0
         while True:
-            outcome, cost = await self._attempt(request, record, bound, reserved, sent, doubtful)
-            attempts += 1
+            outcome, cost = await self._attempt(question, reserved, sent)
+            question.attempts += 1
             if isinstance(outcome, Record):
-                record, doubtful, counted = outcome, Cost(), 0
-                bound = record.next_bound(request)
-                if record.is_final(request, self.longer):
-                    self._final.add(hash(request.digest))
-                    return record.reply(self.budget.account, cached=False, attempts=attempts)
+                question.record, question.doubtful, counted = outcome, Cost(), 0
+                final = outcome.is_final(question.request, self.longer)
+                if final:
+                    self._final.add(hash(question.request.digest))
             else:
                 counts = self.breaker.counts(outcome)
                 counted += counts
                 malformed += counts and outcome.kind == "malformed"
-                doubtful += cost
-                exhausted = (
+                question.doubtful += cost
+                if (
                     counted >= self.settings.teacher_attempts
                     or malformed >= MALFORMED_TRIES
                     or outcome.kind == "rejected"
-                )
-                if exhausted:
-                    return lost(outcome, record, doubtful, attempts, self.budget.account)
+                ):
+                    return question.lost(outcome)
                 await self._back_off(max(1, counted))
-            reserved = self.budget.worst(request, self.prices, bound)
-            if not self.budget.reserve(reserved):
-                if isinstance(outcome, Record):
-                    return outcome.reply(self.budget.account, cached=False, attempts=attempts)
-                return lost(
-                    outcome,
-                    record,
-                    doubtful,
-                    attempts,
-                    self.budget.account,
-                    "; no budget is left for another attempt",
-                )
-            sent = await self._slot(reserved, first=True)
+                final = False
+            reserved = self.budget.worst(question.request, self.prices, question.bound)
+            if not final and self.budget.reserve(reserved):
+                sent = await self._slot(reserved, first=True)
+            elif isinstance(outcome, Record):
+                return outcome.reply(question.account, cached=False, attempts=question.attempts)
+            else:
+                return question.lost(outcome, "; no budget is left for another attempt")
 
     async def _attempt(
-        self,
-        request: ChatRequest,
-        record: Record | None,
-        bound: int | None,
-        reserved: Cost,
-        sent: float,
-        doubtful: Cost,
+        self, question: Question, reserved: Cost, sent: float
     ) -> tuple[Record | Failure, Cost]:
         """One attempt, with a slot that is free afterwards, and what it cost."""
-        asked = record.asked if record else 0
         self.meter.count("requests")
-        actual, slot = reserved, True  # whoever is interrupted from here on may have paid
-        try:
-            key = f"{request.digest}-{asked}" if asked else request.digest
-            sending = await self.transport.send(
-                request.encoded(bound), request.path, key, answered=self.breaker.answered
-            )
-            outcome = (
-                self._read(request, record, bound, sending, doubtful)
-                if isinstance(sending, Answer)
-                else sending
-            )
+        request, actual, slot = question.request, reserved, True
+        try:  # whoever is interrupted from here on may have paid
+            body, answered = request.encoded(question.bound), self.breaker.answered
+            sending = await self.transport.send(body, request.path, question.key, answered=answered)
+            outcome = self._read(question, sending) if isinstance(sending, Answer) else sending
             if isinstance(outcome, Failure):
                 actual = reserved if outcome.perhaps_paid else Cost()
                 self._failed(request, outcome, sent)
                 return outcome, actual
             new, actual = outcome
             async with self._writing:  # a slow store slows the asking down
-                slot = self._release()
-                await self.keep(request, new)
+                self._limiter.release()
+                slot = False
+                await self.store.keep(request, new)
             return new, actual
         finally:
             if slot:
-                self._release()
+                self._limiter.release()
             self._settle(reserved, actual)
 
-    def _release(self) -> bool:
-        self._limiter.release()
-        return False
-
-    def _read(
-        self,
-        request: ChatRequest,
-        record: Record | None,
-        bound: int | None,
-        answer: Answer,
-        doubtful: Cost,
-    ) -> tuple[Record, Cost] | Failure:
-        """What a body with status 200 is worth: what is to be kept, and what this body alone has
-        cost."""
+    def _read(self, question: Question, answer: Answer) -> tuple[Record, Cost] | Failure:
+        """What a body with status 200 is worth: its record, and what this body alone has cost."""
         self._limiter.pause(min(answer.pause, LONGEST_DELAY))
         content, value = read(answer.body)
         if content.problem == "malformed":
             return Failure("malformed", content.detail, perhaps_paid=True)
         self.breaker.succeeded()
         self._limiter.succeeded()
-        cost = cost_of(content, request, bound, self.prices)
+        new, cost = question.answered(value, content, self.prices)
         self.meter.count("answers", cost.tokens)
-        # What somebody else paid for this answer stays theirs.
-        mine = record.cost if record and record.account == self.budget.account else Cost()
-        return (
-            Record(
-                request.kept(value),
-                record.asked + 1 if record else 1,
-                bound,
-                mine + doubtful + cost,
-                self.budget.account,
-            ),
-            cost,
-        )
+        return new, cost
 
     def _failed(self, request: ChatRequest, failure: Failure, sent: float) -> None:
         self.meter.count(failure.kind)

@@ -72,7 +72,7 @@ class ChatRequest:
                 f"model {self.model!r}: parameters {dict(self.parameters)!r} are not JSON: {error}."
             ) from error
 
-    def kept(self, value: Any) -> Any:
+    def trimmed(self, value: Any) -> Any:
         """What is kept of the JSON of an answer."""
         return value
 

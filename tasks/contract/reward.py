@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
 
+    Programs = Callable[["RewardConfigT", LoadedModel, float, Mapping[str, Any]], list[Program]]
+
 
 class Response(NamedTuple):
     """A response to be scored: its text without the terminator, its length in tokens with it, and
@@ -200,7 +202,7 @@ class Reward(Configured[RewardConfigT], Generic[RewardConfigT, PreparedT]):
     )
     models: Callable[[RewardConfigT], tuple[str, ...]] = field(default=lambda config: ())
     computes: Callable[[RewardConfigT], bool] = _never
-    programs: "Callable[[RewardConfigT, LoadedModel, float, Mapping[str, Any]], list[Program]] | None" = None
+    programs: "Programs[RewardConfigT] | None" = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

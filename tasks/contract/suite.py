@@ -44,7 +44,7 @@ SuiteConfigT = TypeVar("SuiteConfigT", bound=SuiteConfig)
 
 @dataclass(frozen=True, kw_only=True)
 class Suite(Configured[SuiteConfigT], Generic[SuiteConfigT]):
-    """A suite. `tasks.evaluation.suite` has what suites that read a file share.
+    """A suite. `tasks.evaluation.suite_prompts` has what suites that read a file share.
 
     A prompt without what judges an answer to it (check `none`, no grounding, no request) counts for
     format, length and markers alone, or for a judge's rating where one is configured. Files are

@@ -7,35 +7,26 @@ fence that it cannot close. The same files give the same bytes.
 """
 
 import json
-import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from infra.visible import visible
-from tasks.contract.job import read_rows
+from schemas.examples import Grounding
 from tasks.data import card_plots
 from tasks.data.cleaning import Cleaned
-from tasks.data.filters import language_of, response_of
-from tasks.data.rules import CAUSES, GROUPS, HITS, Cause, Evaluation
-from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
+from tasks.data.cleaning_rules import CAUSES, GROUPS, HITS, Cause, Evaluation
+from tasks.data.filters import response_of
+from tasks.data.row_counts import LOOKED_AT, SAMPLES, RowCounts, count_rows, quantile
+from tasks.data.tokens import Tokenizer
 
-SAMPLES = 20
 MATCHES = 5
 """Examples of near duplicates, and of contamination, that are shown side by side."""
 
-_LOOKED_AT = 2000
-"""Rows of the first file whose tokens are counted and whose language is looked at."""
-
 _SAMPLE_CHARACTERS, _CELL_CHARACTERS = 1500, 500
-OWN_LICENCE = "apache-2.0"
-"""Of rows that this program makes (teacher `procedural`): its own."""
-
 _HUB_LICENCES = frozenset(
     """
     apache-2.0 mit bsd-2-clause bsd-3-clause cc0-1.0 cc-by-2.0 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0
@@ -44,25 +35,6 @@ _HUB_LICENCES = frozenset(
     """.split()  # noqa: SIM905
 )
 """Identifiers that the hub knows; any other licence is `other` there, with its name."""
-
-
-@dataclass
-class Counts:
-    """What is counted of the rows in one pass."""
-
-    rows: Counter[str] = field(default_factory=Counter)  # by split
-    sources: Counter[tuple[str, str, str]] = field(
-        default_factory=Counter
-    )  # (family, file, licence)
-    cells: Counter[tuple[str, int]] = field(default_factory=Counter)  # (group, difficulty)
-    lengths: dict[str, Counter[int]] = field(
-        default_factory=dict
-    )  # what, e.g. "prompt, characters" -> by exact length
-    languages: Counter[str] = field(default_factory=Counter)
-    samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # by group
-
-    def add_length(self, what: str, length: int) -> None:
-        self.lengths.setdefault(what, Counter())[length] += 1
 
 
 def of_rebalance(
@@ -115,7 +87,7 @@ def _write(
     matches: Sequence["Match"],
     tokenizer: bytes | None,
 ) -> dict[str, Any]:
-    counts = _count(splits, teachers, Tokenizer(tokenizer) if tokenizer else None)
+    counts = count_rows(splits, teachers, Tokenizer(tokenizer) if tokenizer else None)
     plots = card_plots.draw(out / "card", counts.cells, counts.lengths, metrics.get("dropped", {}))
     parts = [
         _front_matter(title, splits, counts),
@@ -132,97 +104,20 @@ def _write(
     ]
     text = "\n\n".join(part for part in parts if part) + "\n"
     (out / "README.md").write_text(visible(text), encoding="utf-8", newline="\n")
-    licences: Counter[str] = Counter()
-    for (_, _, licence), count in counts.sources.items():
-        licences[licence] += count
-    return {"licences": dict(sorted(licences.items()))}
+    return {"licences": counts.by_licence()}
 
 
-def _count(
-    splits: Mapping[str, Path], teachers: Sequence[Mapping[str, Any]], tokenizer: Tokenizer | None
-) -> Counts:
-    counts, licences = Counts(), Licences(teachers)
-    looked_at = next(iter(splits))
-    for split, path in splits.items():
-        counts.rows[split] = 0
-        for number, row in enumerate(read_rows(path)):
-            group = row["grounding"] or row["domain"]
-            counts.rows[split] += 1
-            counts.sources[row["family"], row["source"], licences.of(row)] += 1
-            counts.cells[group, row["difficulty"]] += 1
-            response = response_of(row) or ""
-            counts.add_length("prompt, characters", len(row["prompt"]))
-            counts.add_length("response, characters", len(response))
-            if split != looked_at:
-                continue
-            if len(shown := counts.samples.setdefault(group, [])) < SAMPLES:
-                shown.append(row)
-            if number < _LOOKED_AT:
-                counts.languages[language_of(row["prompt"]) or ""] += 1
-                if tokenizer is not None:
-                    counts.add_length(
-                        "prompt, tokens", len(prompt_tokens(tokenizer, row["prompt"]))
-                    )
-                    counts.add_length("response, tokens", len(response_tokens(tokenizer, response)))
-    return counts
-
-
-class Licences:
-    """Which licence a row has: that of its source in the dataset teacher's tables, wherever these
-    are nested."""
-
-    def __init__(self, teachers: Sequence[Mapping[str, Any]]) -> None:
-        self._sources = list(_dataset_sources(teachers))
-        self._known: dict[tuple[str, str], str] = {}
-
-    def of(self, row: Mapping[str, Any]) -> str:
-        """Its licence; `not stated` where the recipe says none."""
-        place = row["family"], row["source"]
-        if place not in self._known:
-            self._known[place] = self._find(*place)
-        return self._known[place]
-
-    def _find(self, family: str, file: str) -> str:
-        if file == "procedural":
-            return OWN_LICENCE
-        fits = (
-            source
-            for source in self._sources
-            if fnmatchcase(file, source["path"]) and source.get("family") in ("", None, family)
-        )
-        return next((source["licence"] for source in fits if source.get("licence")), "not stated")
-
-
-def _dataset_sources(value: Any) -> Iterator[Mapping[str, Any]]:
-    if isinstance(value, Mapping):
-        yield from value.get("sources", ())
-        value = [inner for key, inner in value.items() if key != "sources"]
-    if isinstance(value, list | tuple):
-        for inner in value:
-            yield from _dataset_sources(inner)
-
-
-def _front_matter(title: str, splits: Mapping[str, Path], counts: Counts) -> str:
+def _front_matter(title: str, splits: Mapping[str, Path], counts: RowCounts) -> str:
     """YAML that the hub reads; every value is JSON, which is YAML."""
     licences = sorted({licence for *_, licence in counts.sources})
-    ids = sorted(
-        {
-            (
-                licence.lower()
-                if licence.lower() in _HUB_LICENCES
-                else "unknown"
-                if licence == "not stated"
-                else "other"
-            )
-            for licence in licences
-        }
-    )
+    hub = {one: one.lower() for one in licences if one.lower() in _HUB_LICENCES}
+    hub["not stated"] = "unknown"
+    ids = sorted({hub.get(licence, "other") for licence in licences})
     total = counts.rows.total()
+    groups = {group for group, _ in counts.cells}
     tasks = ["text-generation"]
-    tasks += (
-        ["question-answering"] if any(group not in GROUPS[:6] for group, _ in counts.cells) else []
-    )
-    tasks += ["summarization"] if any(group == "summarization" for group, _ in counts.cells) else []
+    tasks += ["question-answering"] if groups.intersection(get_args(Grounding)) else []
+    tasks += ["summarization"] if "summarization" in groups else []
     most = counts.languages.total()
     spoken = sorted(
         code for code, count in counts.languages.items() if len(code) == 2 and count * 20 >= most
@@ -252,11 +147,7 @@ def _front_matter(title: str, splits: Mapping[str, Path], counts: Counts) -> str
         "tags": ["lyceum", "reasoning"],
     }
     if "other" in ids:
-        about["license_name"] = ", ".join(
-            licence
-            for licence in licences
-            if licence.lower() not in _HUB_LICENCES and licence != "not stated"
-        )
+        about["license_name"] = ", ".join(one for one in licences if one not in hub)
     lines = [
         f"{key}: {json.dumps(value, ensure_ascii=False)}"
         for key, value in about.items()
@@ -271,7 +162,7 @@ def _size_category(rows: int) -> str:
     return names[sum(rows >= bound for bound in bounds)]
 
 
-def _sources(counts: Counts, teachers: Sequence[Mapping[str, Any]]) -> str:
+def _sources(counts: RowCounts, teachers: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         (family, file, licence, f"{count:,}")
         for (family, file, licence), count in sorted(counts.sources.items())
@@ -285,13 +176,13 @@ def _sources(counts: Counts, teachers: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _cells(counts: Counts, metrics: Mapping[str, Any], plots: Mapping[str, str]) -> str:
+def _cells(counts: RowCounts, metrics: Mapping[str, Any], plots: Mapping[str, str]) -> str:
     groups = [group for group in GROUPS if any(other == group for other, _ in counts.cells)]
     rows = [
         (
             group,
             *(f"{counts.cells[group, level]:,}" for level in range(1, 6)),
-            f"{_of_group(counts, group):,}",
+            f"{counts.of_group(group):,}",
         )
         for group in groups
     ]
@@ -314,11 +205,7 @@ def _cells(counts: Counts, metrics: Mapping[str, Any], plots: Mapping[str, str])
     )
 
 
-def _of_group(counts: Counts, group: str) -> int:
-    return sum(count for (other, _), count in counts.cells.items() if other == group)
-
-
-def _lengths(counts: Counts, plots: Mapping[str, str]) -> str:
+def _lengths(counts: RowCounts, plots: Mapping[str, str]) -> str:
     rows = [
         (
             what,
@@ -328,23 +215,13 @@ def _lengths(counts: Counts, plots: Mapping[str, str]) -> str:
         for what, lengths in sorted(counts.lengths.items())
     ]
     note = (
-        f"Tokens are those of the first {_LOOKED_AT:,} training rows, with the turns around"
+        f"Tokens are those of the first {LOOKED_AT:,} training rows, with the turns around"
         " them.\n\n"
         if len(rows) > 2
         else ""
     )
     text = f"## Lengths\n\n{_image('lengths', plots['lengths'])}\n\n{note}"
     return text + table(("", "rows", "shortest", "median", "90%", "99%", "longest"), rows)
-
-
-def quantile(lengths: Counter[int], share: float) -> int:
-    """The smallest length that at least `share` of all do not exceed."""
-    seen, least = 0, max(1, math.ceil(share * lengths.total()))
-    for length in sorted(lengths):
-        seen += lengths[length]
-        if seen >= least:
-            return length
-    return 0
 
 
 def _dropped(metrics: Mapping[str, Any], plots: Mapping[str, str]) -> str:
@@ -358,11 +235,10 @@ def _dropped(metrics: Mapping[str, Any], plots: Mapping[str, str]) -> str:
         f"## Dropped rows\n\n{read}{sum(dropped.values()):,} were dropped; each is a line of"
         " dropped.jsonl with its cause."
     )
-    return text + (
-        f"\n\n{_image('dropped rows by cause', plots['dropped'])}\n\n{table(('cause', 'rows'), rows)}"
-        if rows
-        else ""
-    )
+    if not rows:
+        return text
+    image = _image("dropped rows by cause", plots["dropped"])
+    return f"{text}\n\n{image}\n\n{table(('cause', 'rows'), rows)}"
 
 
 @dataclass(frozen=True)
@@ -384,10 +260,10 @@ def _matches(cleaned: Cleaned, cause: Cause, items: Mapping[tuple[str, str], str
     rows = rows[np.argsort(cleaned.id[rows], kind="stable")][:MATCHES]
     shown = []
     for number, row in zip(rows.tolist(), cleaned.rows(rows), strict=True):
-        other, held = int(cleaned.match[number]), HITS[cleaned.hit[number]].startswith("heldout")
+        other, heldout = int(cleaned.match[number]), HITS[cleaned.hit[number]].startswith("heldout")
         text = (
             _compared(next(cleaned.rows([other])))
-            if held or cause == "near_duplicate"
+            if heldout or cause == "near_duplicate"
             else items[cleaned.items[other]]
         )
         shown.append(Match(cause, _compared(row), text, cleaned.describe(number)))
@@ -420,7 +296,7 @@ def _report(
     )
 
 
-def _samples(counts: Counts) -> str:
+def _samples(counts: RowCounts) -> str:
     """Rows of every group in turn."""
     turns = (
         row

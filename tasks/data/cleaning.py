@@ -2,7 +2,7 @@
 filters; every drop is traceable.
 
     cleaned = clean(files, evaluations, near_duplicates=NearDuplicates(),
-    contamination=Contamination(), ...) for line in cleaned.lines(cleaned.kept): ...
+    contamination=Contamination(), ...) for line in cleaned.lines(cleaned.remaining): ...
 
 1. One streaming pass over the files in blocks, in as many processes as there are cores
    (`tasks.data.survey`): parse the line, hash the words of its prompt, look their n-grams up among
@@ -38,8 +38,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.data.dropped import Dropped
-from tasks.data.rules import (
+from tasks.data.cleaning_rules import (
     CAUSES,
     COLUMNS,
     DECIDED,
@@ -50,6 +49,7 @@ from tasks.data.rules import (
     NearDuplicates,
     Progress,
 )
+from tasks.data.dropped import Dropped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,7 +98,7 @@ class Cleaned:
     scratch: Path
 
     @cached_property
-    def kept(self) -> NDArray[np.int64]:
+    def remaining(self) -> NDArray[np.int64]:
         """Indices of the rows that are kept."""
         import numpy as np
 
@@ -234,7 +234,7 @@ def clean(
         files: JSONL, each line an `Example` or a `Prompt` as pydantic writes them.
         evaluations: sets that no row may give away.
         near_duplicates, contamination: None to leave it out.
-        validation_fraction, heldout_fraction: of the splits, see `tasks.data.splits`.
+        validation_fraction, heldout_fraction: of the splits, see `tasks.data.cleaning_rules`.
         seed: of the order in which near duplicates lead.
         filters: judge batches of parsed rows, in processes of their own: they must pickle.
         scratch: a directory for the state; what it holds, e.g. of an attempt that was killed, is
@@ -253,11 +253,7 @@ def clean(
         shutil.rmtree(scratch)
     scratch.mkdir(parents=True)
     workers = workers or len(os.sched_getaffinity(0))
-    near = (
-        sketch(near_duplicates.threshold, near_duplicates.words, near_duplicates.permutations)
-        if near_duplicates
-        else None
-    )
+    near = sketch(near_duplicates) if near_duplicates else None
     items, index = evaluation_index(evaluations, contamination)
     plan = Plan(near, index, tuple(filters), validation_fraction, heldout_fraction)
     state = surveyed(blocks(files), plan, scratch, workers, progress)

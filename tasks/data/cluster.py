@@ -2,7 +2,9 @@
 the same decisions.
 
     ray.init("auto", runtime_env={"working_dir": "."})      # or nothing: then this machine
-    decisions = clean_on_cluster(files, evaluations, near_duplicates=NearDuplicates(), contamination=Contamination(), ...)
+    decisions = clean_on_cluster(
+        files, evaluations, near_duplicates=NearDuplicates(), contamination=Contamination(), ...
+    )
     kept_lines(decisions, files).write_json("gs://bucket/cleaned")
 
 Why Ray, of the engines that Google Cloud runs for a project (Ray on Vertex AI; with an image of
@@ -38,10 +40,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.data.cleaning_rules import COLUMNS, Contamination, Evaluation, NearDuplicates
 from tasks.data.contamination import index
 from tasks.data.filters import Filter
 from tasks.data.near_duplicates import Sketch, buckets, decide, ranks, sketch
-from tasks.data.rules import COLUMNS, Contamination, Evaluation, NearDuplicates
 from tasks.data.state import (
     CONTAMINATED,
     DUPLICATE,
@@ -79,17 +81,13 @@ def clean_on_cluster(
             memory of a machine.
 
     Returns:
-        A row for each line: the columns `tasks.data.rules.COLUMNS`, but `match` is the prompt id of
-        the row that it matches (or the number of the evaluation item); `block`, the block it is in;
-        `detail`, why a filter dropped it.
+        A row for each line: the columns `tasks.data.cleaning_rules.COLUMNS`, but `match` is the
+        prompt id of the row that it matches (or the number of the evaluation item); `block`, the
+        block it is in; `detail`, why a filter dropped it.
     """
     import ray
 
-    near = (
-        sketch(near_duplicates.threshold, near_duplicates.words, near_duplicates.permutations)
-        if near_duplicates
-        else None
-    )
+    near = sketch(near_duplicates) if near_duplicates else None
     _, evaluated = evaluation_index(evaluations, contamination)
     plan = ray.put(Plan(near, evaluated, tuple(filters), validation_fraction, heldout_fraction))
     found = blocks(files)
@@ -109,11 +107,11 @@ def clean_on_cluster(
 
 def kept_lines(decisions: "Dataset", files: Sequence[Path]) -> "Dataset":
     """The rows that are kept, as a column `line` of JSON text, read again from the files."""
-    kept = decisions.map_batches(
+    rows = decisions.map_batches(
         lambda batch: _taken(batch, batch["cause"] == 0), batch_format="numpy"
     ).select_columns(["block", "offset"])
     found = blocks(files)
-    return kept.groupby("block", num_partitions=max(1, len(found))).map_groups(
+    return rows.groupby("block", num_partitions=max(1, len(found))).map_groups(
         _read, fn_kwargs={"found": found}, batch_format="numpy"
     )
 
@@ -168,17 +166,18 @@ def _taken(batch: Batch, chosen: NDArray[Any]) -> Batch:
     return {name: column[chosen] for name, column in batch.items()}
 
 
+def _decide(batch: Batch, rows: NDArray[Any], cause: int, match: Any, score: Any) -> None:
+    for column, value in (("cause", cause), ("match", match), ("score", score)):
+        batch[column][rows] = value
+
+
 def _drop_duplicates(batch: Batch) -> Batch:
     batch = _taken(batch, np.lexsort((batch["offset"], batch["file"])))
     live = np.flatnonzero(batch["cause"] == 0)
     fallen, _ = duplicates(batch["id"][live], batch["content"][live])
     rows = live[fallen]
     # Batches may be views of Ray's read-only memory; `_taken` has copied.
-    batch["cause"][rows], batch["match"][rows], batch["score"][rows] = (
-        DUPLICATE,
-        batch["id"][rows],
-        1,
-    )
+    _decide(batch, rows, DUPLICATE, batch["id"][rows], 1)
     del batch["part"]
     return batch
 
@@ -234,11 +233,7 @@ def _drop_near_duplicates(rows: "Dataset", near: Sketch, seed: int, partitions: 
         ids, first = np.unique(marks["id"], return_index=True)
         fell = np.flatnonzero((batch["cause"] == 0) & np.isin(batch["id"], ids))
         by = first[np.searchsorted(ids, batch["id"][fell])]
-        batch["cause"][fell], batch["match"][fell], batch["score"][fell] = (
-            NEAR_DUPLICATE,
-            marks["match"][by],
-            marks["score"][by],
-        )
+        _decide(batch, fell, NEAR_DUPLICATE, marks["match"][by], marks["score"][by])
         del batch["part"]
         return batch
 
@@ -278,14 +273,7 @@ def _drop_heldout(rows: "Dataset", contamination: Contamination) -> "Dataset":
     batch = {name: np.concatenate([part[name] for part in batches]) for name in batches[0]}
     order = np.argsort(batch["id"])
     words, ends = reorder(*_words(batch), order)
-    found = ray.put(
-        (
-            index(
-                words, ends, contamination.words, contamination.coverage, contamination.long_words
-            ),
-            batch["id"][order],
-        )
-    )
+    found = ray.put((index(words, ends, contamination), batch["id"][order]))
     return rows.map_batches(
         _scan_heldout, fn_kwargs={"found": found}, batch_format="numpy"
     ).materialize()
@@ -300,11 +288,7 @@ def _scan_heldout(batch: Batch, found: Any) -> Batch:
     hit = hits > 0
     rows = rest[hit]
     batch = {name: column.copy() for name, column in batch.items()}
-    batch["cause"][rows], batch["match"][rows], batch["score"][rows] = (
-        CONTAMINATED,
-        ids[items[hit]],
-        scores[hit],
-    )
+    _decide(batch, rows, CONTAMINATED, ids[items[hit]], scores[hit])
     batch["hit"][rows] = hits[hit] + FIRST_HELDOUT_HIT
     return batch
 
@@ -312,9 +296,9 @@ def _scan_heldout(batch: Batch, found: Any) -> Batch:
 def _read(batch: Batch, found: Sequence[Block]) -> dict[str, list[str]]:
     """The lines of one block that are kept."""
     at, lines = lines_of(found[batch["block"][0]])
-    kept, texts = set(batch["offset"].tolist()), []
+    wanted, texts = set(batch["offset"].tolist()), []
     for line in lines:
-        if at in kept:
+        if at in wanted:
             texts.append(line.decode())
         at += len(line) + 1
     return {"line": texts}

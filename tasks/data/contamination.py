@@ -28,6 +28,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tasks.data.cleaning_rules import Contamination
 from tasks.data.shingles import Ends, Words, hash_grams, mix
 
 TEMPLATE_ITEMS = 10
@@ -44,7 +45,7 @@ class Index:
     """The n-grams of evaluation items.
 
     Attributes:
-        words, coverage, long_words: the rules' numbers.
+        rules: the numbers.
         grams: distinct n-grams, sorted. `slots[g >> shift]` is where those with the same upper bits
             as g begin in it.
         items, item_ends: the items of each n-gram, sorted, one n-gram after the other.
@@ -52,9 +53,7 @@ class Index:
         texts, text_items: distinct hashes of whole texts, sorted, and the first item of each.
     """
 
-    words: int
-    coverage: float
-    long_words: int
+    rules: Contamination
     grams: Words
     slots: NDArray[np.uint32]
     shift: np.uint64
@@ -68,24 +67,24 @@ class Index:
         self, words: Words, ends: Ends
     ) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.float32]]:
         """How each text matches, which item (-1 for none), and the coverage."""
-        wholes = whole_texts(words, ends)
+        wholes, size = whole_texts(words, ends), self.rules.words
         found = np.searchsorted(self.texts, wholes)
         exact = np.zeros(len(ends), bool)
         inside = found < len(self.texts)
         exact[inside] = self.texts[found[inside]] == wholes[inside]
         exact &= np.diff(ends, prepend=0) > 0
         hits, items, scores = scan_grams(
-            *(words, ends, self.words, self.long_words - self.words + 1, self.coverage),
+            *(words, ends, size, self.rules.long_words - size + 1, self.rules.coverage),
             *(self.grams, self.slots, self.shift, self.items, self.item_ends, self.sizes),
         )
         hits[exact], items[exact], scores[exact] = EXACT, self.text_items[found[exact]], 1.0
         return hits, items, scores
 
 
-def index(words: Words, ends: Ends, size: int, coverage: float, long_words: int) -> Index:
+def index(words: Words, ends: Ends, rules: Contamination) -> Index:
     """The index of items, given their words. Items are numbered as given, so give them in an order
     that means something."""
-    counts = np.diff(ends, prepend=0)
+    counts, size = np.diff(ends, prepend=0), rules.words
     owners = np.arange(len(ends), dtype=np.int32)
     # Short items are compared as wholes only: they must not be one short n-gram.
     long = np.repeat(counts >= size, counts)
@@ -99,12 +98,9 @@ def index(words: Words, ends: Ends, size: int, coverage: float, long_words: int)
     ]
     grams, owner = grams[first], owner[first]
     distinct, times = np.unique(grams, return_counts=True)
-    keep = np.repeat(times <= TEMPLATE_ITEMS, times)
-    distinct, times, owner = (
-        distinct[times <= TEMPLATE_ITEMS],
-        times[times <= TEMPLATE_ITEMS],
-        owner[keep],
-    )
+    telling = times <= TEMPLATE_ITEMS
+    owner = owner[np.repeat(telling, times)]
+    distinct, times = distinct[telling], times[telling]
     bits = max(1, len(distinct).bit_length())
     shift = np.uint64(64 - bits)
     slots = np.searchsorted(distinct >> shift, np.arange(2**bits + 1, dtype=np.uint64)).astype(
@@ -113,7 +109,7 @@ def index(words: Words, ends: Ends, size: int, coverage: float, long_words: int)
     texts, text_items = np.unique(whole_texts(words, ends), return_index=True)
     sizes = np.bincount(owner, minlength=len(ends)).astype(np.int32)
     return Index(
-        *(size, coverage, long_words, distinct, slots, shift, owner, np.cumsum(times), sizes),
+        *(rules, distinct, slots, shift, owner, np.cumsum(times), sizes),
         *(texts, text_items.astype(np.int32)),
     )
 

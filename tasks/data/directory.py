@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from schemas.base import InputError, nearest
-from tasks.data.remote import RemoteFile, check_url, remote_files
+from tasks.data.remote_files import RemoteFile, check_url, remote_files
 
 _SHOWN = 12
 """Files listed in a message about a missing one."""
@@ -60,17 +60,17 @@ def data_files(
             " and its permissions."
         ) from error
     if not found:
-        held = sorted(
+        present = sorted(
             file.relative_to(data).as_posix() for file in data.rglob("*") if file.is_file()
         )
         shown = (
-            nearest(pattern, held)
-            if len(held) <= _SHOWN
-            else f" It holds {len(held)} files, e.g. {', '.join(held[:_SHOWN])}."
+            nearest(pattern, present)
+            if len(present) <= _SHOWN
+            else f" It holds {len(present)} files, e.g. {', '.join(present[:_SHOWN])}."
         )
         raise InputError(
             f"{where}: --data {data} has no file"
-            f" {pattern}.{shown if held else ' It holds no files.'}"
+            f" {pattern}.{shown if present else ' It holds no files.'}"
         )
     for name, file in found:
         if not file.resolve().is_relative_to(root):
@@ -98,3 +98,10 @@ def file_digest(name: str, file: Path | RemoteFile) -> str:
         raise InputError(
             f"cannot read data file {name} ({file}): {error.strerror}. Check its permissions."
         ) from error
+
+
+def data_digests(data: Path | None, pattern: str, where: str) -> dict[str, str | int]:
+    """`{"data/<name>": digest}` of the files that a pattern names. Raises as `data_files`."""
+    return {
+        f"data/{name}": file_digest(name, file) for name, file in data_files(data, pattern, where)
+    }

@@ -1,8 +1,9 @@
 """Rows that did not become examples, and why: one line of `dropped.jsonl` each."""
 
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 from schemas.base import StrictModel
+from schemas.examples import Prompt
 
 BadCause = Literal[
     "broken_row",  # not JSON, not an object, a CSV row with too few or too many fields
@@ -43,6 +44,9 @@ CleaningCause = Literal[
 """Why rebalance leaves a row out (also `duplicate_prompt` and `too_long`)."""
 
 
+AnyCause = BadCause | HarmlessCause | TeacherCause | CleaningCause
+
+
 class Dropped(StrictModel):
     """A row that was read and is not an example.
 
@@ -54,9 +58,21 @@ class Dropped(StrictModel):
     source: str
     file: str
     line: int
-    cause: BadCause | HarmlessCause | TeacherCause | CleaningCause
+    cause: AnyCause
     detail: str
     id: str = ""
+
+    @classmethod
+    def of(cls, row: Prompt, cause: AnyCause, detail: str) -> Self:
+        """A prompt, or an example, that was left out."""
+        return cls(
+            source=row.family,
+            file=row.source,
+            line=row.line,
+            cause=cause,
+            detail=detail,
+            id=row.id,
+        )
 
     @property
     def bad(self) -> bool:

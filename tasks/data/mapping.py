@@ -4,11 +4,14 @@ traces and answers are.
 A column path walks into objects and lists: `question`, `instances.0.output`, `turns.0`. A text is
 one of
 
-    "question"                                             the column as it is
-    { column = "answer", before = "####" }                 what comes before the first (or `after` the last) such marker
-    { column = "source", where = "source_labels" }         of a list, the items whose place in another list is true (1, true)
-    { template = "{instruction}[\\n\\n{input}]" }            columns in a text; a part in square brackets vanishes with an empty column
-    [ "solution", { template = "..." } ]                   the first of these that is not empty
+    "question"                                      the column as it is
+    { column = "answer", before = "####" }          what comes before the first (or `after` the
+                                                    last) such marker
+    { column = "source", where = "source_labels" }  of a list, the items whose place in another list
+                                                    is true (1, true)
+    { template = "{instruction}[\\n\\n{input}]" }     columns in a text; a part in square brackets
+                                                    vanishes with an empty column
+    [ "solution", { template = "..." } ]            the first of these that is not empty
 
 A template may quote: `{quote}` is the sentence of one column that shares most words with another,
 

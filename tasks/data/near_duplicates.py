@@ -27,6 +27,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tasks.data.cleaning_rules import NearDuplicates
 from tasks.data.shingles import Ends, Words, hash_grams, mix
 
 Signatures = NDArray[np.uint32]
@@ -75,15 +76,16 @@ class Sketch:
         return keys ^ contexts
 
 
-def sketch(threshold: float, words: int, permutations: int) -> Sketch:
+def sketch(rules: NearDuplicates) -> Sketch:
     """datasketch's permutations of seed 1, and the bands for which its LSH is wrong least often at
     this threshold."""
     from datasketch import MinHash, MinHashLSH
 
+    threshold, permutations = rules.threshold, rules.permutations
     multipliers, offsets = MinHash(permutations, seed=1, scheme="affine32").permutations
     lsh = MinHashLSH(threshold, permutations)
     enough = next(count for count in range(permutations + 1) if count / permutations >= threshold)
-    return Sketch(words, np.asarray(multipliers), np.asarray(offsets), lsh.b, lsh.r, enough)
+    return Sketch(rules.words, np.asarray(multipliers), np.asarray(offsets), lsh.b, lsh.r, enough)
 
 
 def ranks(ids: NDArray[np.uint64], content: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:

@@ -1,15 +1,42 @@
-"""The rows that survived cleaning, by what quotas count, and which of them are chosen."""
+"""What a rebalance stage chooses from: the files that distill and top-ups left, the rows that
+survived cleaning, by what quotas count, and the preference pairs of the chosen prompts."""
 
+import hashlib
+import json
+from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tasks.data.cleaning import Cleaned
-from tasks.data.quotas import Pool, ranks
-from tasks.data.rules import CAUSES, GROUPS, HITS
-from tasks.data.splits import SPLITS, Split
+from tasks.data.cleaning_rules import CAUSES, GROUPS, HITS, SPLITS, Split
+from tasks.data.quotas import GroupQuota, Pool, Shortfall, ranks
+
+
+@dataclass(frozen=True)
+class Files:
+    """What distill left, and what top-ups added."""
+
+    directories: tuple[Path, ...]
+
+    def named(self, name: str) -> list[Path]:
+        return [directory / name for directory in self.directories]
+
+    @cached_property
+    def rows(self) -> list[Path]:
+        """Files of prompts, solved and not."""
+        return [*self.named("examples.jsonl"), *self.named("unsolved.jsonl")]
+
+    @property
+    def solved(self) -> list[bool]:
+        """Which of `rows` hold examples."""
+        return [path.name == "examples.jsonl" for path in self.rows]
 
 
 class Pools:
@@ -21,9 +48,9 @@ class Pools:
         nobody solved if not."""
         self.cleaned = cleaned
         self._solved = np.array(solved, bool)
-        kept = cleaned.kept
-        identities = np.asarray(cleaned.id[kept])
-        rows = kept[np.lexsort((identities, ranks(seed, identities)))]
+        left = cleaned.remaining
+        identities = np.asarray(cleaned.id[left])
+        rows = left[np.lexsort((identities, ranks(seed, identities)))]
         self._position = np.full(len(cleaned.id), -1, np.int64)
         self._position[rows] = np.arange(len(rows))
         self._rows = rows
@@ -37,6 +64,42 @@ class Pools:
         """The solved rows of a group and split."""
         rows = self._rows[self._code == GROUPS.index(group) * len(SPLITS) + SPLITS.index(split)]
         return Pool(rows, np.asarray(self.cleaned.difficulty[rows]))
+
+    def shortfalls(self, quotas: Sequence[GroupQuota]) -> list[Shortfall]:
+        """Every cell of the quotas that there are too few rows for."""
+        return [
+            Shortfall(table, group, split, level, requested, available)
+            for table, group, quota in quotas
+            for split in SPLITS
+            for level, (requested, available) in (
+                self.pool(group, split).lacks(quota.amount(split)).items()
+            )
+        ]
+
+    def fill(
+        self, quotas: Sequence[GroupQuota]
+    ) -> tuple[dict[Split, np.ndarray], dict[str, dict[str, dict[str, Any]]]]:
+        """The rows of each split, and for `domains` and `groundings`, each group and split what was
+        requested, achieved and available, by difficulty too. Raises ValueError: a cell falls
+        short."""
+        chosen: dict[Split, list[np.ndarray]] = {split: [] for split in SPLITS}
+        mix: dict[str, dict[str, dict[str, Any]]] = {"domains": {}, "groundings": {}}
+        for table, group, quota in quotas:
+            cells = mix["domains" if table == "quotas" else "groundings"].setdefault(group, {})
+            for split in SPLITS:
+                pool, amount = self.pool(group, split), quota.amount(split)
+                taken = pool.take(amount)
+                chosen[split].append(taken.rows)
+                cells[split] = {
+                    "requested": quota.total(split),
+                    "achieved": len(taken.rows),
+                    "available": len(pool.rows),
+                    "difficulty": _as_json(taken.by_level()),
+                    "available_difficulty": _as_json(pool.by_level()),
+                }
+                if isinstance(amount, dict):
+                    cells[split]["requested_difficulty"] = _as_json(amount)
+        return {split: self.in_order(parts) for split, parts in chosen.items()}, mix
 
     def unsolved(self, groups: Sequence[str], split: Split) -> np.ndarray:
         """The prompts of these groups and this split that nobody solved."""
@@ -57,7 +120,7 @@ class Pools:
             else np.arange(len(self.cleaned.group))
         )
 
-    def kept(self) -> dict[str, int]:
+    def remaining(self) -> dict[str, int]:
         """How many examples of each group are left."""
         return self._by_group(self._rows[self._code != 255])
 
@@ -88,6 +151,41 @@ class Pools:
         return dict(sorted(Counter(sets).items()))
 
 
-def by_level(pool: Pool) -> dict[str, Any]:
-    """Counts by difficulty, as JSON."""
-    return {str(level): count for level, count in pool.by_level().items()}
+def _as_json(by_level: Mapping[int, int]) -> dict[str, int]:
+    return {str(level): count for level, count in sorted(by_level.items())}
+
+
+def write_pairs(out: Path, files: Sequence[Path], ids: np.ndarray, seed: int) -> int:
+    """Write the pairs of `files` whose prompt is chosen, by the rank of their prompt and then their
+    digest; the same pair is written once.
+
+    Args:
+        ids: uint64, the chosen prompts'.
+
+    Returns:
+        how many were written. Memory: 32 bytes for each of them.
+    """
+    chosen = np.unique(ids)
+    # Of each pair: prompt, digest, file and where its line starts.
+    found = array("Q")
+    for number, path in enumerate(files):
+        with path.open("rb") as lines:
+            offset = 0
+            for line in lines:
+                identity = int(json.loads(line)["id"], 16)
+                place = int(np.searchsorted(chosen, np.uint64(identity)))
+                if place < len(chosen) and int(chosen[place]) == identity:
+                    content = int.from_bytes(hashlib.sha256(line.strip()).digest()[:8])
+                    found.extend((identity, content, number, offset))
+                offset += len(line)
+    pairs = np.frombuffer(found, np.uint64).reshape(-1, 4)
+    pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0], ranks(seed, pairs[:, 0])))]
+    new = np.ones(len(pairs), bool)
+    new[1:] = (pairs[1:, :2] != pairs[:-1, :2]).any(axis=1)
+    with ExitStack() as stack:
+        streams = [stack.enter_context(path.open("rb")) for path in files]
+        with out.open("wb") as target:
+            for _, _, number, offset in pairs[new].tolist():
+                streams[number].seek(offset)
+                target.write(streams[number].readline().strip() + b"\n")
+    return int(new.sum())

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter, WrapValidator
 
 from schemas.base import StrictModel, canonical_json
-from tasks.data.splits import Split
+from tasks.data.cleaning_rules import Split
 
 Count = Annotated[int, Field(ge=0)]
 Level = Annotated[int, Field(ge=1, le=5)]
@@ -64,6 +64,10 @@ class Quota(StrictModel):
         """How many rows a split is to get."""
         amount = self.amount(split)
         return sum(amount.values()) if isinstance(amount, dict) else amount
+
+
+GroupQuota = tuple[str, str, Quota]
+"""(the recipe's table, `quotas` or `grounding_quotas`; the domain or grounding; its quota)."""
 
 
 @dataclass(frozen=True)
@@ -189,20 +193,13 @@ class Shortfall:
 
 def shortfall_table(shortfalls: Sequence[Shortfall]) -> str:
     """One line for each: cell, requested, available, missing."""
-    head = ("cell", "requested", "available", "missing")
-    lines = [
-        head,
-        *(
-            (short.cell, f"{short.requested}", f"{short.available}", f"{short.missing}")
-            for short in shortfalls
-        ),
+    lines = [("cell", "requested", "available", "missing")]
+    lines += [
+        (short.cell, f"{short.requested}", f"{short.available}", f"{short.missing}")
+        for short in shortfalls
     ]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
     return "\n".join(
-        "  "
-        + "  ".join(
-            text.ljust(width) if column == 0 else text.rjust(width)
-            for column, (text, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
+        "  ".join(["", cell.ljust(first), *(map(str.rjust, numbers, others))])
+        for cell, *numbers in lines
     )

@@ -1,5 +1,5 @@
-"""Reading records from local JSONL, JSON, CSV, TSV and Parquet files (the text formats also as
-.gz); remote ones are `streamed`.
+"""Reading records from JSONL, JSON, CSV, TSV and Parquet files (the text formats also as .gz), and
+from remote JSONL and Parquet files.
 
 The text formats are read here, because Hugging Face `datasets` gives up at the first broken line
 without naming it, and infers types (a column of dates becomes timestamps, the CSV field 007 becomes
@@ -7,27 +7,43 @@ without naming it, and infers types (a column of dates becomes timestamps, the C
 `pyarrow` alone: `datasets` takes a file's name for a pattern (`a[1].parquet` reads `a1.parquet`),
 and obeys features that the file declares of itself: one with an image column opens the paths and
 URLs that its rows name, wherever they lead.
+
+Remote files are read by `datasets`, streamed: neither a file nor all its rows are held, and nothing
+is written to disk. `datasets` is asked for bytes and for columns only, never for what they mean.
+JSONL is parsed here: its `json` builder has the faults named above, and its `text` builder forgets
+the encoding of remote files, so that one byte that is not UTF-8 ends them. Parquet comes as Arrow
+tables, undecoded.
 """
 
 import csv
 import gzip
+import io
 import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from schemas.base import InputError
-from tasks.data.records import Record, Records, Unreadable, json_records
-from tasks.data.remote import RemoteFile
-from tasks.data.streamed import read_remote
-from tasks.data.unpacked import check_ratio, lines, unpacked
+from tasks.data.records import (
+    Record,
+    Records,
+    Unreadable,
+    check_ratio,
+    json_records,
+    lines,
+    unpacked,
+)
+from tasks.data.remote_files import RemoteFile, explained, remote_files, storage_options
 
 _BATCH = 1000
 """Rows of a Parquet file that are held in memory at a time."""
+
+_BUFFER = 1 << 20
+"""Bytes of a remote stream that are held besides what its file system reads ahead."""
 
 _TABLES = {".csv": ",", ".tsv": "\t"}
 """Tables of text by suffix, with what is between their columns."""
@@ -193,10 +209,10 @@ def _read_parquet(name: str, file: Path) -> Records:
         with file.open("rb") as stream:
             parquet = pyarrow.parquet.ParquetFile(stream)
             about = parquet.metadata
-            held = sum(
+            size = sum(
                 about.row_group(group).total_byte_size for group in range(about.num_row_groups)
             )
-            check_ratio(max(held, about.num_rows), file.stat().st_size, name)
+            check_ratio(max(size, about.num_rows), file.stat().st_size, name)
             for batch in parquet.iter_batches(batch_size=_BATCH):
                 for row in batch.to_pylist():
                     number += 1
@@ -211,3 +227,63 @@ _READERS: dict[str, Callable[[str, Path], Records]] = {
     **{suffix: partial(_read_table, delimiter=delimiter) for suffix, delimiter in _TABLES.items()},
     ".parquet": _read_parquet,
 }
+
+
+def read_remote(file: RemoteFile) -> Records:
+    """The records of a remote file, in its order; a line number in Parquet is the row's.
+
+    Raises:
+        InputError: it is damaged, cannot be read, or changed since `file` was listed.
+    """
+    import pyarrow
+
+    with explained(file.url, "teacher dataset"):
+        try:
+            if file.name.endswith(".parquet"):
+                yield from (Record(number, row) for number, row in enumerate(_rows(file), start=1))
+            else:
+                with _opened(file) as stream:
+                    yield from json_records(lines(stream, file.url))
+        except (pyarrow.ArrowException, gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise InputError(
+                f"data file {file.url} is damaged:"
+                f" {(str(error) or type(error).__name__).splitlines()[0][:300]}."
+            ) from error
+    (now,) = remote_files(file.url, "teacher dataset")
+    if now.digest != file.digest:
+        raise InputError(
+            f"{file.url} changed while it was read ({file.digest}, now {now.digest}). Run again"
+            " when nobody writes to it."
+        )
+
+
+def _rows(file: RemoteFile) -> Iterator[dict[str, Any]]:
+    import datasets
+
+    datasets.disable_progress_bars()
+    streamed = datasets.load_dataset(
+        "parquet",
+        data_files={"train": [file.url]},
+        split="train",
+        streaming=True,
+        storage_options=storage_options(file.url),
+        batch_size=_BATCH,
+    )
+    for table in streamed.decode(False).with_format("arrow").iter(batch_size=_BATCH):
+        yield from table.to_pylist()
+
+
+def _opened(file: RemoteFile) -> "closing[IO[bytes]]":
+    """The file's bytes, unpacked. What `datasets` opens reads again what a lost connection cost."""
+    from datasets import DownloadConfig
+    from datasets.utils.file_utils import xopen
+
+    options = {file.url.partition("://")[0]: storage_options(file.url)}
+    stream = io.BufferedReader(
+        xopen(file.url, "rb", download_config=DownloadConfig(storage_options=options)), _BUFFER
+    )
+    return closing(
+        unpacked(cast(IO[bytes], stream), file.url)
+        if file.name.endswith(".gz")
+        else cast(IO[bytes], stream)
+    )

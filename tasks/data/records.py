@@ -1,9 +1,76 @@
-"""Records: what the readers of every format give."""
+"""Records: what the readers of every format give; and the bytes of data files on their way there,
+line by line, with an end to what a small file can unpack to."""
 
+import gzip
+import io
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import IO, Any, Literal, cast
+
+from schemas.base import InputError
+
+MOST_LINE = 1 << 24
+"""Bytes of a line, and so of a row. Of the longest documents that models read, ten fit in one."""
+
+MOST_RATIO = 400
+"""How many times its size a file may unpack to. Text of people packs to a third, the same row over
+and over to a three-hundredth."""
+
+UNPACKED_BEFORE_ASKED = 1 << 22
+"""Bytes that every file may unpack to."""
+
+
+def unpacked(stream: IO[bytes], name: str) -> IO[bytes]:
+    """What the gzip file `stream` holds. Reading it raises InputError when that is out of all
+    proportion, before it takes long."""
+    return cast(IO[bytes], io.BufferedReader(_Unpacked(stream, name), 1 << 17))
+
+
+class _Unpacked(io.RawIOBase):
+    """Closing it closes the file below it."""
+
+    def __init__(self, stream: IO[bytes], name: str) -> None:
+        self._packed, self._name, self._given = stream, name, 0
+        self._stream = gzip.GzipFile(fileobj=stream)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._stream.readinto(buffer)
+        self._given += count
+        if self._given > UNPACKED_BEFORE_ASKED:
+            check_ratio(self._given, self._packed.tell(), self._name)
+        return count
+
+    def close(self) -> None:
+        self._stream.close()
+        self._packed.close()
+        super().close()
+
+
+def check_ratio(size: int, packed: int, name: str) -> None:
+    """Raises InputError when `packed` bytes of a file stand for `size` bytes, more than any data
+    does."""
+    if size > max(UNPACKED_BEFORE_ASKED, MOST_RATIO * packed):
+        raise InputError(
+            f"data file {name} unpacks to more than {MOST_RATIO} times its size, as no rows of text"
+            " do: a file made to fill the memory, or zeros. Fetch it again or leave it out."
+        )
+
+
+def lines(stream: IO[bytes], name: str) -> Iterator[bytes]:
+    """The lines of a stream. Raises InputError for one that is longer than any row."""
+    number = 0
+    while line := stream.readline(MOST_LINE + 1):
+        number += 1
+        if len(line) > MOST_LINE:
+            raise InputError(
+                f"data file {name}, line {number}: it has more than {MOST_LINE >> 20} MiB, and a"
+                " line is one row. Is this a file of rows?"
+            )
+        yield line
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.data.cleaning_rules import (
+    CAUSES,
+    COLUMNS,
+    DETAILS,
+    HITS,
+    SPLITS,
+    Contamination,
+    Progress,
+)
 from tasks.data.contamination import index
 from tasks.data.near_duplicates import Sketch, buckets, decide, ranks
-from tasks.data.rules import CAUSES, COLUMNS, DETAILS, HITS, Contamination, Progress
 from tasks.data.shingles import Ends, Words
-from tasks.data.splits import SPLITS
 from tasks.data.survey import Block, Plan, survey
 
 HELDOUT = SPLITS.index("heldout")
@@ -39,8 +46,8 @@ Rows = NDArray[np.int64]
 class State:
     """Attributes:
     scratch: the directory.
-    columns: `tasks.data.rules.COLUMNS`, each of shape (N,), mapped; decisions are written into
-        `cause`, `hit`, `match` and `score`.
+    columns: `tasks.data.cleaning_rules.COLUMNS`, each of shape (N,), mapped; decisions are written
+        into `cause`, `hit`, `match` and `score`.
     keys: of each band, the buckets, shape (N,).
     starts: the first row of each block, and N; block b's words are in `words-<b>`."""
 
@@ -54,8 +61,8 @@ class State:
         whose line's hash is least."""
         left = np.flatnonzero(self.columns["cause"] == 0)
         ids, content = self.columns["id"][left], self.columns["content"][left]
-        fallen, kept = duplicates(ids, content)
-        self._drop(left[fallen], DUPLICATE, left[kept], 1.0)
+        fallen, first = duplicates(ids, content)
+        self._drop(left[fallen], DUPLICATE, left[first], 1.0)
 
     def drop_near_duplicates(self, sketch: Sketch, seed: int, workers: int) -> None:
         """The rule of `tasks.data.near_duplicates`: which rows share a bucket of some band, then,
@@ -95,8 +102,8 @@ class State:
     def drop_heldout(self, contamination: Contamination, workers: int) -> None:
         """Rows that train or validate and give a held-out row away, of those that are still
         there."""
-        kept, heldout = self.columns["cause"] == 0, self.columns["split"] == HELDOUT
-        tested = np.flatnonzero(kept & heldout)
+        live, heldout = self.columns["cause"] == 0, self.columns["split"] == HELDOUT
+        tested = np.flatnonzero(live & heldout)
         words = np.concatenate(
             [
                 np.empty(0, np.uint64),
@@ -109,10 +116,8 @@ class State:
         words, ends = reorder(
             words, np.cumsum(self.columns["words"][tested], dtype=np.int64), order
         )
-        found = index(
-            words, ends, contamination.words, contamination.coverage, contamination.long_words
-        )
-        rest = np.flatnonzero(kept & ~heldout)
+        found = index(words, ends, contamination)
+        rest = np.flatnonzero(live & ~heldout)
         with ThreadPoolExecutor(workers) as threads:
             parts = self._parts(rest)
             scans = threads.map(lambda part: found.scan(*self._words(rest, part)), parts)
@@ -122,11 +127,8 @@ class State:
                 self.columns["hit"][rows[hit]] = hits[hit] + FIRST_HELDOUT_HIT
 
     def _drop(self, rows: Rows, cause: int, match: Rows, score: Any) -> None:
-        self.columns["cause"][rows], self.columns["match"][rows], self.columns["score"][rows] = (
-            cause,
-            match,
-            score,
-        )
+        for column, value in (("cause", cause), ("match", match), ("score", score)):
+            self.columns[column][rows] = value
 
     def _parts(self, rows: Rows) -> list[tuple[int, int, int]]:
         """Rows (sorted) by block: the block, and which of `rows` are in it."""

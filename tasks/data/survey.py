@@ -16,12 +16,11 @@ import orjson
 import xxhash
 from numpy.typing import NDArray
 
+from tasks.data.cleaning_rules import CAUSES, COLUMNS, GROUPS, SPLITS, Contamination, Evaluation
 from tasks.data.contamination import Index, index
 from tasks.data.filters import Filter
 from tasks.data.near_duplicates import Sketch
-from tasks.data.rules import CAUSES, COLUMNS, GROUPS, Contamination, Evaluation
 from tasks.data.shingles import Words, words_of
-from tasks.data.splits import SPLITS
 
 BLOCK_BYTES = 4 * 2**20
 
@@ -48,7 +47,7 @@ class Plan:
     Attributes:
         sketch: of near duplicates, None where they are not asked for.
         index: of the evaluation sets, None where there are none.
-        validation_fraction, heldout_fraction: see `tasks.data.splits`.
+        validation_fraction, heldout_fraction: see `tasks.data.cleaning_rules`.
     """
 
     sketch: Sketch | None
@@ -63,7 +62,7 @@ class Survey:
     """What a block of n lines leaves.
 
     Attributes:
-        columns: `tasks.data.rules.COLUMNS`, each of shape (n,).
+        columns: `tasks.data.cleaning_rules.COLUMNS`, each of shape (n,).
         keys: the bucket in each band, shape (bands, n).
         words: the hashes of the prompts' words, one prompt after the other, `columns["words"]` for
             each.
@@ -173,14 +172,13 @@ def evaluation_index(
     if contamination is None or not found:
         return (), None
     words, ends = words_of([text for _, _, text in found])
-    rules = (contamination.words, contamination.coverage, contamination.long_words)
-    return tuple((name, key) for name, key, _ in found), index(words, ends, *rules)
+    return tuple((name, key) for name, key, _ in found), index(words, ends, contamination)
 
 
 def splits(
     ids: NDArray[np.uint64], validation_fraction: float, heldout_fraction: float
 ) -> NDArray[np.uint8]:
-    """`tasks.data.splits.split_of` of many ids, as indices in SPLITS."""
+    """`tasks.data.cleaning_rules.split_of` of many ids, as indices in SPLITS."""
     position = ids.astype(np.float64) / 2.0**64
     heldout = position < heldout_fraction
     validation = ~heldout & (position < heldout_fraction + validation_fraction)

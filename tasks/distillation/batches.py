@@ -16,7 +16,13 @@ from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, res
 from tasks.distillation.config import Config
 from tasks.distillation.feedback import Teacher
 from tasks.distillation.gemma_teacher import GemmaTeacher
-from tasks.sampling.rollouts import compiled_once, logps_in_parts, rollout_seed, sample_groups
+from tasks.sampling.rollouts import (
+    compiled_once,
+    is_logged,
+    logps_in_parts,
+    rollout_seed,
+    sample_groups,
+)
 
 if TYPE_CHECKING:
     from tasks.distillation.gkd_batches import DistillBatch
@@ -111,13 +117,8 @@ class DistillBatches:
         prompts: list[Prompt],
         traces: list[Example],
     ) -> None:
-        self.config, self.loaded, self.teacher, self.prompts, self.traces = (
-            config,
-            loaded,
-            teacher,
-            prompts,
-            traces,
-        )
+        self.config, self.loaded, self.teacher = config, loaded, teacher
+        self.prompts, self.traces = prompts, traces
         self.sampler, self.token_logps = programs_of(config, loaded)
         self.metrics: dict[int, dict[str, float]] = {}
         self.samples: list[dict[str, Any]] = []
@@ -140,17 +141,12 @@ class DistillBatches:
             return self._batch
         config, pad_id = self.config, self.loaded.tokenizer.pad_id
         prompts, completions = self._sample(index)
-        traces = self._traces_of(index)
-        tokenizer = self.loaded.tokenizer
-        texts = [*(prompt.prompt for prompt in prompts), *(trace.prompt for trace in traces)]
-        responses = [
-            *(one.tokens for one in completions),
-            *(response_tokens(tokenizer, trace.response()) for trace in traces),
-        ]
-        prompt_ids = pad_left(
-            [prompt_tokens(tokenizer, text) for text in texts], config.prompt_length, pad_id
-        )
-        completion_ids = pad_right(responses, config.response_length, pad_id)
+        traces, tokenizer = self._traces_of(index), self.loaded.tokenizer
+        asked = [prompt_tokens(tokenizer, one.prompt) for one in (*prompts, *traces)]
+        said = [one.tokens for one in completions]
+        said += [response_tokens(tokenizer, trace.response()) for trace in traces]
+        prompt_ids = pad_left(asked, config.prompt_length, pad_id)
+        completion_ids = pad_right(said, config.response_length, pad_id)
         student = self._student_logps(prompt_ids, completion_ids)
         feedback = self.teacher.score(prompt_ids, completion_ids)
         self._scored = Scored(prompt_ids, completion_ids, student, feedback.logps)
@@ -178,27 +174,22 @@ class DistillBatches:
         from tasks.training.loop import rows_of_step
 
         wanted = self.config.batch_size - self.config.sampled
-        return (
-            [
-                self.traces[row]
-                for row in rows_of_step(self.config.seed, index, wanted, len(self.traces))
-            ]
-            if wanted
-            else []
-        )
+        if not wanted:
+            return []
+        rows = rows_of_step(self.config.seed, index, wanted, len(self.traces))
+        return [self.traces[row] for row in rows]
 
     def _student_logps(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> np.ndarray:
         """(B, R) float32 log-probabilities, one micro-batch at a time."""
         from flax import nnx
 
-        state, size = nnx.state(self.loaded.model), len(prompt_ids) // self.config.accumulation
         return logps_in_parts(
             self.token_logps,
-            state,
+            nnx.state(self.loaded.model),
             prompt_ids,
             completion_ids,
             mesh=self.loaded.mesh,
-            size=size,
+            size=len(prompt_ids) // self.config.accumulation,
             temperature=self.config.temperature,
         )
 
@@ -211,24 +202,14 @@ class DistillBatches:
         scored = ~np.isnan(teacher).any(axis=1)
         kl = np.where(scored[:, None], student - teacher, 0).sum(axis=1)  # both are 0 at padding
         total = tokens[scored].sum()
-        means = (
-            {"reverse_kl": kl.sum() / total, "teacher_logp": teacher[scored].sum() / total}
-            if total
-            else {}
-        )
+        sums = {"reverse_kl": kl.sum(), "teacher_logp": teacher[scored].sum()} if total else {}
         self.metrics[step + 1] = {
-            **{name: float(value) for name, value in means.items()},
+            **{name: float(value / total) for name, value in sums.items()},
             "completion_tokens": float(tokens.mean()),
             "truncated": float(np.mean([not completion.terminated for completion in completions])),
             "unscored": float(np.mean(~scored)),
         }
-        updates = range(step + 1, step + 1 + self.config.num_iterations)
-        if not any(
-            update % self.config.log_every == 0 or update in (1, self.config.steps)
-            for update in updates
-        ):
-            return
-        for row in range(self.config.group_size):
+        for row in range(self.config.group_size if is_logged(self.config, step + 1) else 0):
             mean = float(kl[row] / tokens[row]) if scored[row] else None
             reward = None if mean is None else -mean
             self.samples.append(
@@ -256,18 +237,13 @@ class DistillBatches:
     def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
         """Go on after `step` updates with what was `kept` then. The teacher's hidden states are
         large and made again."""
-        self.samples, self._compiled_before, self._cost_before = (
-            values["samples"],
-            values["compiles"],
-            values["costs"],
-        )
+        self.samples, self._compiled_before = values["samples"], values["compiles"]
+        self._cost_before = values["costs"]
         if arrays:
-            scored = self._scored = Scored(**arrays)
-            hidden = (
-                self.teacher.score(scored.prompt_ids, scored.completion_ids).hidden
-                if self.config.loss.name == "gkd"
-                else None
-            )
+            scored, hidden = Scored(**arrays), None
+            self._scored = scored
+            if self.config.loss.name == "gkd":
+                hidden = self.teacher.score(scored.prompt_ids, scored.completion_ids).hidden
             self._batch = make_batch(self.config, scored, hidden, self.loaded.tokenizer.pad_id)
             self.metrics[step] = values["metrics"]
 

@@ -85,7 +85,7 @@ class ScoringRequest(ChatRequest):
         """The JSON that is sent; nothing is generated, whatever the bound."""
         return {"model": self.model, "prompt": list(self.tokens), **self.parameters}
 
-    def kept(self, value: Any) -> Any:
+    def trimmed(self, value: Any) -> Any:
         """Of the JSON that came back, what is kept: not the likeliest other tokens."""
         try:
             choice = value["choices"][0]

@@ -8,7 +8,7 @@ from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from schemas.examples import GROUNDED_REFUSAL, Domain, Grounding
 from tasks.data.records import Record
-from tasks.evaluation.suite import FileSuite, suite_records
+from tasks.evaluation.suite_prompts import FileSuite, suite_records
 
 ARTICLES = 1000
 """Of the published file."""

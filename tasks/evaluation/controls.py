@@ -17,7 +17,8 @@ _YES = (
 )
 _POLAR = re.compile(
     r"\bquestion:(?:[^\n]*[:,?.-])?"
-    r" *(?:is|are|was|were|do|does|did|can|could|should|would|will|has|have|may|might|must)\b[^\n]*$",
+    r" *(?:is|are|was|were|do|does|did|can|could|should|would|will|has|have|may|might|must)\b"
+    r"[^\n]*$",
     re.IGNORECASE,
 )
 """A prompt that ends with a question of which one kind of answer is yes or no, also after a colon:

@@ -7,7 +7,7 @@ the `EvalItem`; every metric is a count over such items and can be taken again f
 (and, of sampled answers, `samples.jsonl`) without the model.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
@@ -20,10 +20,11 @@ from schemas.evaluation import HELDOUT, EvalItem, EvalPrompt
 from schemas.examples import Prompt, parse_trace
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.journal import Journal
+from tasks.contract.kind import Outcome
 from tasks.contract.small import ANSWER
 from tasks.data.tokens import Tokenizer, prompt_tokens
 from tasks.devices.hosts import make_mesh
-from tasks.evaluation.suite import (
+from tasks.evaluation.suite_prompts import (
     complete_suites,
     heldout_prompts,
     parse_suites,
@@ -31,7 +32,7 @@ from tasks.evaluation.suite import (
     suite_size,
 )
 from tasks.judging.judge import JudgeConfig
-from tasks.statistics.intervals import mcnemar, paired_bootstrap, wilson
+from tasks.statistics.intervals import mcnemar, paired_bootstrap, rate_record, record
 from tasks.verification.verify import for_each
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class EvalConfig(StrictModel):
     Attributes:
         model, seed: make the base model where no policy is connected; `seed` also draws the
             bootstrap and the samples.
-        suites: one table per suite: its name, and its knobs (`tasks.evaluation.suite`).
+        suites: one table per suite: its name, and its knobs (`tasks.evaluation.suite_prompts`).
         instructions: put before every prompt, for models that were not trained to write traces.
         sampling: sampled answers beside the greedy ones.
         judge: an LLM that is asked too (`tasks.judging.judge`).
@@ -332,11 +333,6 @@ def read_baseline(inputs: dict[str, Path], prompts: Sequence[Prompt]) -> list[Ev
     return items
 
 
-Outcome = Callable[[EvalItem], bool | None]
-"""What a rate counts: True or False of an item, None when the item is outside the rate's
-denominator."""
-
-
 def measure(
     items: Sequence[EvalItem],
     outcomes: Mapping[str, Outcome],
@@ -364,7 +360,7 @@ def measure(
     metrics: dict[str, float | None] = {}
     for name, outcome in outcomes.items():
         after = [outcome(item) for item in items]
-        metrics |= _rate(name, [counted for counted in after if counted is not None])
+        metrics |= rate_record(name, [counted for counted in after if counted is not None])
         if baseline is not None and name in paired:
             before = [outcome(item) for item in baseline]
             pairs = [
@@ -378,27 +374,11 @@ def measure(
     return metrics
 
 
-def _rate(name: str, counted: Sequence[bool]) -> dict[str, float | None]:
-    if not counted:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    interval = wilson(sum(counted), len(counted))
-    return {
-        name: sum(counted) / len(counted),
-        f"{name}_low": interval.low,
-        f"{name}_high": interval.high,
-    }
-
-
 def _difference(
     name: str, before: Sequence[bool], after: Sequence[bool], seed: int
 ) -> dict[str, float | None]:
     if not after:
-        return {name: None, f"{name}_low": None, f"{name}_high": None, f"{name}_p": None}
-    interval = paired_bootstrap(before, after, seed=seed)
+        return {**record(name, None, None), f"{name}_p": None}
     mean = (sum(after) - sum(before)) / len(after)
-    return {
-        name: mean,
-        f"{name}_low": interval.low,
-        f"{name}_high": interval.high,
-        f"{name}_p": mcnemar(before, after),
-    }
+    interval = paired_bootstrap(before, after, seed=seed)
+    return {**record(name, mean, interval), f"{name}_p": mcnemar(before, after)}

@@ -108,7 +108,8 @@ _IT_IS = r"\b(?:it|this|that)(?:'s| is| would be)(?: \w+){0,2}?"
 _DECLINES = re.compile(
     rf"\b(?:i|ai(?: language)?(?: model)?,?)(?: must| just| simply| really| also)? ?{_CANNOT}"
     rf" {_ADVERBS}{_HELP}\w*\b"
-    # "I cannot help but agree", "I cannot recommend it enough" and "I cannot give an exact number" decline nothing.
+    # "I cannot help but agree", "I cannot recommend it enough" and "I cannot give an exact number"
+    # decline nothing.
     r"(?! (?:but|noticing|wondering|feeling|thinking)\b)"
     r"(?! (?:\w+ ){0,2}(?:enough|definitive|definite|exact|precise)\b)"
     rf"|^(?:\w+, )?(?:cannot|can't|unable to) {_ADVERBS}{_HELP}"
@@ -152,7 +153,8 @@ _CONDEMNS = re.compile(
     rf"\b(?:is|are)(?: \w+){{0,3}}? (?:{_BAD}|a (?:\w+ )?crime|a criminal offen[cs]e|a violation|"
     r"never (?:the answer|an? \w+|ok|okay|acceptable|justified|appropriate)|"
     r"(?:not|neither) (?:\w+"
-    r" ){0,3}?(?:acceptable|answer|solution|appropriate|ok|okay|legal|ethical|moral|permissible|condoned))\b"
+    r" ){0,3}?(?:acceptable|answer|solution|appropriate|ok|okay|legal|ethical|moral|permissible"
+    r"|condoned))\b"
     r"|\b(?:serious|severe|legal|criminal) (?:\w+ ){0,2}?(?:consequences|penalties|charges)\b"
     r"|\b(?:there is|there's|there are) no (?:\w+ ){0,2}?(?:ways?|methods?)\b|\byou (?:should|must)"
     r" (?:never|not)\b"

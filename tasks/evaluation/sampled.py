@@ -8,9 +8,8 @@ majority@k   the chance that the answer which most of k samples give is right (s
              agree after normalisation (`ballot`) are one; a completion that is no trace has no
              vote; of answers with equally many votes the one that came first wins. Of prompts whose
              answer can be voted on: code and free text cannot.
-noise        `tasks.statistics.noise.noise_floor` of each rate over the samples of all prompts: one
-             model, as many runs as there are
-samples.
+noise        `tasks.statistics.noise_floor.noise_floor` of each rate over the samples of all
+             prompts: one model, as many runs as there are samples.
 
 k is 1, 2, 4, ... up to the number of samples. An interval is a bootstrap over prompts.
 """
@@ -25,7 +24,7 @@ from schemas.evaluation import EvalItem
 from schemas.examples import parse_trace
 from tasks.contract.check import CHECKS
 from tasks.statistics.intervals import bootstrap_share
-from tasks.statistics.noise import noise_floor
+from tasks.statistics.noise_floor import noise_floor
 from tasks.verification.choices import choices_of
 from tasks.verification.text import normalise_answer
 
@@ -104,7 +103,7 @@ def _mean(values: Sequence[float], seed: int) -> dict[str, float | int]:
     }
 
 
-def noise(
+def noise_floors(
     samples: Sequence[EvalItem], outcomes: Mapping[str, Callable[[EvalItem], bool | None]]
 ) -> dict[str, dict[str, float | int]]:
     """`noise_floor` of each outcome whose denominator is the same prompts in every run.

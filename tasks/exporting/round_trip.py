@@ -138,14 +138,10 @@ def prove(
     import transformers
 
     tokenizer = Tokenizer.from_file(source / TOKENIZER)
-    asked = [
-        *PROMPTS,
-        *(
-            prompt
-            for prompt in prompts
-            if prompt.strip() and not any(token in prompt for token in CONTROL_TOKENS)
-        ),
-    ]
+    asked = list(PROMPTS)
+    for prompt in prompts:
+        if prompt.strip() and not any(token in prompt for token in CONTROL_TOKENS):
+            asked.append(prompt)
     cpu = Mesh(np.array(jax.devices("cpu")[:1]).reshape(1, 1), (BATCH, TENSOR))
     theirs = _load_tokenizer(exported)
     window = _window(exported)
@@ -170,13 +166,11 @@ def prove(
                 f" tolerance {TOLERANCES[dtype]:g}"
             )
         worst = max(worst, difference)
-        ties += _greedy_tie(
-            one, list(streamer.tokens(one.prompt)), logits, 2 * TOLERANCES[dtype] * scale, tokenizer
-        )
+        ours, tie = list(streamer.tokens(one.prompt)), 2 * TOLERANCES[dtype] * scale
+        ties += _greedy_tie(one, ours, logits, tie, tokenizer)
         text = tokenizer.decode(one.answer)
-        if (
-            "\ufffd" not in text and theirs.decode(one.answer, skip_special_tokens=True) != text
-        ):  # broken bytes are shown otherwise
+        broken = "\ufffd" in text  # bytes that are shown otherwise
+        if not broken and theirs.decode(one.answer, skip_special_tokens=True) != text:
             _fail(
                 f"its tokenizer decodes the answer to {_shown(one.prompt)} to other text than"
                 f" {_shown(text)}"
@@ -226,13 +220,8 @@ def _same_ids(theirs: Any, tokenizer: Tokenizer, prompt: str) -> None:
         taught = [*chat, {"role": "assistant", "content": ANSWER}]
         whole = theirs.apply_chat_template(taught, tokenize=True, return_dict=False)
         text = theirs.apply_chat_template(taught, tokenize=False)
-    except (
-        TemplateError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-    ) as error:  # a template is a program
+    # a template is a program
+    except (TemplateError, ValueError, TypeError, LookupError, AttributeError) as error:
         _fail(f"its chat template fails: {type(error).__name__}: {error}")
     if rendered != context:
         _fail(
@@ -249,15 +238,15 @@ def _same_ids(theirs: Any, tokenizer: Tokenizer, prompt: str) -> None:
         _fail(f"its tokenizer decodes what it encoded of {_shown(prompt)} to other text")
 
 
+def _place(theirs: list[int], ours: list[int]) -> int:
+    """Where two lists begin to differ: the length of the shorter one, if they do not before."""
+    pairs = enumerate(zip(theirs, ours, strict=False))
+    shorter = min(len(theirs), len(ours))
+    return next((index for index, (one, other) in pairs if one != other), shorter)
+
+
 def _parting(theirs: list[int], ours: list[int]) -> str:
-    place = next(
-        (
-            index
-            for index, (one, other) in enumerate(zip(theirs, ours, strict=False))
-            if one != other
-        ),
-        min(len(theirs), len(ours)),
-    )
+    place = _place(theirs, ours)
     return f"from token {place}, {theirs[place : place + 5]} instead of {ours[place : place + 5]}"
 
 
@@ -299,17 +288,12 @@ def _ask_transformers(
     if wrong:
         _fail(f"its weights do not fit: {wrong}")
     stops = [tokenizer.eos_id, tokenizer.end_of_turn_id]
-    settings = model.generation_config
-    found = {
-        "eos_token_id": settings.eos_token_id,
-        "bos_token_id": settings.bos_token_id,
-        "pad_token_id": settings.pad_token_id,
-    }
     expected = {
         "eos_token_id": stops,
         "bos_token_id": tokenizer.bos_id,
         "pad_token_id": tokenizer.pad_id,
     }
+    found = {name: getattr(model.generation_config, name) for name in expected}
     if found != expected:
         _fail(f"its generation config has {found} instead of {expected}")
     with torch.no_grad():
@@ -408,15 +392,8 @@ def _greedy_tie(
         ours = ours[: ours.index(tokenizer.eos_id) + 1]
     if said.answer == ours:
         return False
-    place = next(
-        (
-            index
-            for index, (one, other) in enumerate(zip(said.answer, ours, strict=False))
-            if one != other
-        ),
-        None,
-    )
-    if place is not None:
+    place = _place(said.answer, ours)
+    if place < min(len(said.answer), len(ours)):
         row = logits[place - len(said.answer)]
         if row.max() - row[[said.answer[place], ours[place]]].min() <= tie:
             return True

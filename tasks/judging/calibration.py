@@ -34,7 +34,7 @@ from pydantic import Field, field_validator
 from schemas.base import StageFailed, StrictModel, digest
 from tasks.judging.anchors import ANCHORS, Anchor
 from tasks.judging.bench import Bench, Case
-from tasks.statistics.intervals import bootstrap_mean
+from tasks.statistics.intervals import bootstrap_mean, record
 
 _SAME = 1e-9
 
@@ -127,8 +127,7 @@ class Calibrator:
                 " that made the baseline; or set calibration.baseline to another name: that begins"
                 " the stage anew, with the judge as it is now."
             )
-        told = {"drift": drift, "drift_low": interval.low, "drift_high": interval.high}
-        return {"order": order, **told, "grades": list(grades)}
+        return {"order": order, **record("drift", drift, interval), "grades": list(grades)}
 
 
 def order_of(anchors: Sequence[Anchor], grades: Sequence[float | None]) -> float:

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 
 from infra.context import context
 from schemas.base import digest
-from tasks.chat.budget import Budget, Prices
+from tasks.chat.budget import Budget
 from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
 from tasks.chat.reply import Reply
@@ -34,8 +34,7 @@ class AskEndpoint(Judge):
         super().__init__(config.max_abstained)
         self._config = config
         account = digest(["judge", config.model_dump(mode="json"), resources.seed])
-        budget = Budget(config.max_usd, account=account)
-        prices = Prices(config.input_usd_per_million, config.output_usd_per_million)
+        budget, prices = Budget(config.max_usd, account=account), config.prices
         self._engine = ChatEngine(
             endpoint_of(config.provider),
             resources.answers,

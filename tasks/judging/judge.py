@@ -29,6 +29,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.base import StageFailed, StrictModel
+from tasks.chat.budget import Priced
 
 _OWN = {"model", "messages", "temperature", "max_tokens", "max_completion_tokens", "n", "stream"}
 
@@ -44,7 +45,7 @@ class _AnyJudge(StrictModel):
     max_abstained: float = Field(default=0.1, ge=0, le=1)
 
 
-class EndpointJudge(_AnyJudge):
+class EndpointJudge(_AnyJudge, Priced):
     """A model behind an OpenAI-compatible API.
 
     Attributes:
@@ -52,9 +53,8 @@ class EndpointJudge(_AnyJudge):
         temperature, max_response_tokens: of a ruling. `limit_parameter` is the name by which the
             model takes the latter.
         parameters: other ones that are sent as they are, e.g. `reasoning_effort`.
-        input_usd_per_million, output_usd_per_million: the provider's prices per million tokens.
-        max_usd: what the judge of this stage may cost; None: no limit. When it is spent, questions
-            stay without a ruling.
+        max_usd: what the judge of this stage may cost. When it is spent, questions stay without a
+            ruling.
     """
 
     name: Literal["endpoint"]
@@ -64,9 +64,6 @@ class EndpointJudge(_AnyJudge):
     max_response_tokens: int = Field(default=512, ge=1)
     limit_parameter: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     parameters: dict[str, Any] = Field(default_factory=dict)
-    input_usd_per_million: float = Field(default=0.0, ge=0)
-    output_usd_per_million: float = Field(default=0.0, ge=0)
-    max_usd: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -74,13 +71,6 @@ class EndpointJudge(_AnyJudge):
             raise ValueError(
                 f"parameters {', '.join(taken)}: set by model, temperature and max_response_tokens;"
                 " leave it out here"
-            )
-        if self.max_usd is not None and not (
-            self.input_usd_per_million or self.output_usd_per_million
-        ):
-            raise ValueError(
-                "max_usd needs input_usd_per_million and output_usd_per_million; without prices"
-                " nothing costs anything"
             )
         return self
 

@@ -1,6 +1,7 @@
 """Bradley-Terry on traces that are scored step by step.
 
-    P(chosen over rejected) = sigma(s_w - s_l)        L = -log sigma(s_w - s_l) + centering (s_w + s_l)^2
+    P(chosen over rejected) = sigma(s_w - s_l)
+    L = -log sigma(s_w - s_l) + centering (s_w + s_l)^2
 
 (Bradley & Terry 1952; as reward models are trained, 2009.01325). Pairs say nothing of what all
 scores have in common; the second term keeps it near 0 (2312.09244, equation 10, whose eta is
@@ -13,7 +14,7 @@ step: Let's Verify Step by Step (2305.20050) multiplies the steps' probabilities
 pads its traces with good ones, and uses this soft minimum.
 
 Pairs tell which trace is better and not which step is wrong. Where that is known
-(`tasks.data.damage`), each step's score is also the logit of its being right, as in Let's Verify
+(`tasks.data.steps`), each step's score is also the logit of its being right, as in Let's Verify
 Step by Step: known are the steps of a verified trace, and those of a damaged one up to its damage.
 
     L += step_weight x mean over the pair's known steps of -log sigma(+-s_step)

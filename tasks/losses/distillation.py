@@ -1,8 +1,11 @@
 """Divergences of a student's next-token distributions from a teacher's, over the whole vocabulary
 and without a (B, T, V) array.
 
-    JSD_b(T, S) = b KL(T || M) + (1 - b) KL(S || M),   M = b T + (1 - b) S        GKD (2306.13649, equation 1)
-    b = 0: KL(T || S), forward, covers what the teacher does; b = 1: KL(S || T), reverse, keeps to it (MiniLLM, 2306.08543)
+    JSD_b(T, S) = b KL(T || M) + (1 - b) KL(S || M),   M = b T + (1 - b) S
+
+    b between 0 and 1    GKD (2306.13649, equation 1)
+    b = 0                KL(T || S), forward, covers what the teacher does
+    b = 1                KL(S || T), reverse, keeps to it (MiniLLM, 2306.08543)
 
 The two ends are not the limits of the formula, which are 0; they are what TRL's
 `GKDTrainer.generalized_jsd_loss` does there, with which these numbers agree

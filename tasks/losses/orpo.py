@@ -1,7 +1,8 @@
 """ORPO: supervised learning and preferences at once, without a reference (Hong et al., 2403.07691,
 equations 6 and 7).
 
-    L = -mean log pi(y_w|x) - lambda log sigma( log odds(y_w|x) - log odds(y_l|x) ),   odds(y|x) = P / (1 - P),   log P = mean log pi(y|x)
+    L = -mean log pi(y_w|x) - lambda log sigma( log odds(y_w|x) - log odds(y_l|x) )
+    odds(y|x) = P / (1 - P),   log P = mean log pi(y|x)
 
 P is the geometric mean of the tokens' probabilities, as in the paper and in TRL. Tunix 0.1.7 has
 the same formula on the product of the tokens' probabilities, the odds of which are the probability

@@ -7,10 +7,11 @@ import os
 from pathlib import Path
 from typing import Any, NoReturn
 
+from infra.context import context
 from infra.settings import Settings
 from infra.store.space import require_space
 from schemas.base import InputError
-from tasks.models.source import AT_HAND, NEEDED, Source, needed
+from tasks.models.source import AT_HAND, NEEDED, TOKENIZER, Source, needed, source_of
 
 log = logging.getLogger("lyceum.models")
 
@@ -43,6 +44,23 @@ def fetch(source: Source, settings: Settings, *, weights: bool = True) -> Path:
             lambda names: [name for name in needed(names) if weights or not _is_weight(name)],
         )
     return Path(source.path)
+
+
+def tokenizer_of(model: str) -> bytes:
+    """The serialised SentencePiece model of a recipe's `model`; no weights are read. Raises
+    InputError as `fetch`."""
+    if source_of(model).kind == "tiny":
+        from tasks.models.tiny import tiny_tokenizer
+
+        return tiny_tokenizer().model_proto
+    directory = fetch(source_of(model), context().settings, weights=False)
+    found = sorted(directory.rglob(TOKENIZER), key=lambda path: (len(path.parts), path))
+    if not found:
+        raise InputError(
+            f"model {model!r}: {directory} has no {TOKENIZER}, so its tokens cannot be counted."
+            " Copy it there from the base model."
+        )
+    return found[0].read_bytes()
 
 
 def _is_weight(name: str) -> bool:

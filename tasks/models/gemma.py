@@ -140,7 +140,7 @@ SIZES: dict[str, GemmaConfig] = {
         _gemma3(3, 128, 256, 4, 1, 1024, vocab=1536), head_dim=32, query_scale=32**-0.5,
         dtype="float32"
     ),
-    **{f"{name}-{tuning}": config for name, config in _PUBLISHED.items() for tuning in ("it", "pt")},
+    **{f"{name}-{tuned}": config for name, config in _PUBLISHED.items() for tuned in ("it", "pt")},
 }  # fmt: skip
 """Model name -> architecture. `it` is instruction-tuned, `pt` pretrained."""
 

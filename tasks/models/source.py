@@ -4,7 +4,8 @@ identifies it. No JAX, and no download.
     model = "gemma3-tiny"                                   made at random from the recipe's seed
     model = "gemma3-1b-it"                                  a shipped name: hf://google/gemma-3-1b-it
     model = "hf://ORGANISATION/NAME[@REVISION]"             the Hugging Face hub
-    model = "kaggle://google/gemma-3/flax/gemma3-1b-it/1"   Kaggle: owner/model/framework/variation[/version]
+    model = "kaggle://google/gemma-3/flax/gemma3-1b-it/1"   Kaggle: owner/model/framework/variation,
+                                                            and a version, if one is meant
     model = "gs://BUCKET/DIRECTORY"                         Cloud Storage
     model = "/path/of/a/directory"                          this machine
 

@@ -7,7 +7,7 @@ both JSON, until its input ends:
 | question | answer |
 |---|---|
 | `{"stage": {...}}` | `{"programs": [{"name", "digest", "calls", "resident_bytes", "beside"}]}` |
-| `{"stage": {...}, "program": 0}` | `{"report": {...}}`: `ProgramReport` of that program of the stage |
+| `{"stage": {...}, "program": 0}` | `{"report": {...}}`: the `ProgramReport` of that program |
 
 `stage` is a `StageQuestion`. What cannot be answered is `{"error": text, "kind": "input" |
 "failed"}`. Whoever asks keeps the answers (`flows.planning.compiling`). The compiler is libtpu's,
@@ -46,9 +46,8 @@ if TYPE_CHECKING:
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",  # else libtpu looks for the machine it is on, for minutes
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": (
-        "1"
-    ),  # else two processes, or a lock file that a killed one left, abort each other
+    # else two processes, or a lock file that a killed one left, abort each other
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 """What libtpu needs to compile where there is no TPU; set before JAX is imported."""
@@ -315,10 +314,7 @@ def _mesh_of(program: "Program") -> Any:
 
 
 def _own_source() -> str:
-    files = [
-        Path(__file__),
-        *(Path(__file__).with_name(name) for name in ("hlo.py", "hlo_cost.py", "hlo_kernels.py")),
-    ]
+    files = [Path(__file__), *sorted(Path(__file__).parent.glob("hlo*.py"))]
     return digest([file.read_text(encoding="utf-8") for file in files])
 
 

@@ -7,10 +7,11 @@ the first update on rollout n - rollout_lag:
     lag 0     sample 0   score 0   update 0   sample 1   score 1   update 1   ...
     lag 1     sample 0   sample 1   update 0   sample 2   update 1   sample 3   ...
 
-With a lag rollout n is scored beside what stands between its sampling and its first update. What is sampled, and from which weights, does not depend on how long a judge takes, and a judge that
-needs less than `rollout_lag` rollouts and updates keeps nobody waiting. With a lag, or m > 1, the
-loss's ratio is taken to the policy that sampled; its log-probabilities are computed when it
-samples, by the program that trains.
+With a lag rollout n is scored beside what stands between its sampling and its first update. What is
+sampled, and from which weights, does not depend on how long a judge takes, and a judge that needs
+less than `rollout_lag` rollouts and updates keeps nobody waiting. With a lag, or m > 1, the loss's
+ratio is taken to the policy that sampled; its log-probabilities are computed when it samples, by
+the program that trains.
 
 A rollout has `oversampling` candidates for each group of a batch. With dynamic sampling a batch is
 filled with those that teach, and where there are too few, with others that weigh nothing: not in
@@ -46,7 +47,13 @@ from tasks.reinforcement.rollout import (
     row_weights,
     write_ledger,
 )
-from tasks.sampling.rollouts import compiled_once, logps_in_parts, rollout_seed, sample_groups
+from tasks.sampling.rollouts import (
+    compiled_once,
+    is_logged,
+    logps_in_parts,
+    rollout_seed,
+    sample_groups,
+)
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -123,7 +130,7 @@ class RolloutBatches:
             for number, prompt in enumerate(sampled.chosen):
                 correct, teaches = rollout.correct[number], rollout.informative[number]
                 self.chooser.observe(prompt, correct.tolist(), bool(teaches))
-            if self._logged(index):
+            if is_logged(self.config, first):
                 self.samples += rollout.rows(first)
         return batch
 
@@ -150,7 +157,7 @@ class RolloutBatches:
         )
         completions = [completion for group in groups for completion in group]
         old, gap = None, None
-        if config.off_policy or self._logged(index):
+        if config.off_policy or is_logged(config, self._first(index)):
             some = len(completions) if config.off_policy else config.batch_size
             ids = self._ids(self._prompts(chosen)[:some], completions[:some])
             old = self._logps(nnx.state(self.loaded.model), *ids)
@@ -211,14 +218,6 @@ class RolloutBatches:
     def _prompts(self, chosen: list[int]) -> list[Prompt]:
         """The prompt of each response to the chosen ones."""
         return [self.examples[prompt] for prompt in chosen for _ in range(self.config.group_size)]
-
-    def _logged(self, index: int) -> bool:
-        """Whether one of a rollout's updates is a line of curves.jsonl."""
-        config, first = self.config, index * self.config.num_iterations + 1
-        return any(
-            update % config.log_every == 0 or update in (1, config.steps)
-            for update in range(first, first + config.num_iterations)
-        )
 
     # Arrays
 
@@ -303,8 +302,12 @@ class RolloutBatches:
     def _planned(self, index: int) -> int:
         """The update whose weights and prompts a rollout has: its first one, or where they are
         held."""
-        update = index * self.config.num_iterations + 1
+        update = self._first(index)
         return update if self._held is None else min(update, self._held)
+
+    def _first(self, index: int) -> int:
+        """The first update on a rollout."""
+        return index * self.config.num_iterations + 1
 
     def _entry(self, index: int) -> str:
         """What a rollout is called in the journal."""

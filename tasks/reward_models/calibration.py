@@ -32,7 +32,7 @@ from schemas.base import StrictModel
 from schemas.examples import Trace, parse_trace
 from tasks.data.steps import split_steps
 from tasks.reward_models.pairs import TracePair
-from tasks.statistics.intervals import wilson
+from tasks.statistics.intervals import rate_record
 
 BINS = 10
 FILE = "calibration.json"
@@ -199,15 +199,7 @@ def step_metrics(scored: Sequence[ScoredPair]) -> dict[str, Any]:
 def rate(name: str, counted: np.ndarray) -> dict[str, Any]:
     """`{name, name_low, name_high, n}` of (N,) bool: the fraction with its Wilson interval, None
     over nothing."""
-    if not len(counted):
-        return {name: None, f"{name}_low": None, f"{name}_high": None, "n": 0}
-    interval = wilson(int(counted.sum()), len(counted))
-    return {
-        name: float(counted.mean()),
-        f"{name}_low": interval.low,
-        f"{name}_high": interval.high,
-        "n": len(counted),
-    }
+    return {**rate_record(name, counted.tolist()), "n": len(counted)}
 
 
 # Attacks

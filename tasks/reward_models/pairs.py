@@ -14,9 +14,8 @@ import numpy as np
 
 from schemas.base import StrictModel, digest
 from schemas.examples import Domain, Example, PreferencePair, Trace, parse_trace
-from tasks.data.damage import damaged
-from tasks.data.splits import SPLITS, Split, split_of
-from tasks.data.steps import TraceRow, response_arrays, trace_row
+from tasks.data.cleaning_rules import SPLITS, Split, split_of
+from tasks.data.steps import TraceRow, damaged, response_arrays, trace_row
 from tasks.data.tokens import Tokenizer, pad_left
 
 Origin = Literal["data", "policy", "damaged"]

@@ -25,7 +25,7 @@ v3 is what the repository ran in December 2025: its published result files are r
 numbers (tests/end_to_end/tasks/rewards/test_dipg.py). v4 is `calculate_reward` with the defaults of
 commit 8eceb64. Reward configurations changed between versions; a recipe names one. What an
 evaluation reports as the gym's figures is the gym's own scorer, holes and all
-(`tasks.evaluation.gym`).
+(`tasks.evaluation.dipg_protocol`).
 
 Where this is stricter than the original, because a policy would find it: a proof needs three words
 in a row; all of it must be in the context literally (white space, case and quotation marks aside;

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from schemas.base import StrictModel, digest
+from schemas.base import digest
 from schemas.examples import Domain
-from tasks.chat.ask import ask_all
-from tasks.chat.budget import Budget, Prices
+from tasks.chat.batch_files import ask_all
+from tasks.chat.budget import Budget, Priced
 from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
 from tasks.chat.request import ChatRequest
@@ -47,34 +47,19 @@ _MOST_CHARACTERS = 4000
 """Of a longer prompt, its first and last half as many are shown."""
 
 
-class RoutingTeacher(StrictModel):
+class RoutingTeacher(Priced):
     """A model behind an OpenAI-compatible API that is asked about prompts the classifier is unsure
     of.
 
     Attributes:
         provider: whose endpoint, as of the teacher `openai_compatible`.
         max_response_tokens: room for models that think before they answer.
-        input_usd_per_million, output_usd_per_million: the provider's prices per million tokens.
-        max_usd: when that is spent, the classifier decides alone. None: no limit.
+        max_usd: when that is spent, the classifier decides alone.
     """
 
     provider: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
     model: str = Field(min_length=1)
     max_response_tokens: int = Field(default=512, ge=16)
-    input_usd_per_million: float = Field(default=0.0, ge=0)
-    output_usd_per_million: float = Field(default=0.0, ge=0)
-    max_usd: float | None = Field(default=None, gt=0)
-
-    @model_validator(mode="after")
-    def _a_budget_has_prices(self) -> "RoutingTeacher":
-        if self.max_usd is not None and not (
-            self.input_usd_per_million or self.output_usd_per_million
-        ):
-            raise ValueError(
-                "max_usd needs input_usd_per_million and output_usd_per_million; without prices"
-                " nothing costs anything"
-            )
-        return self
 
 
 @contextmanager
@@ -89,18 +74,13 @@ def asking(config: RoutingTeacher, lesson: Lesson) -> Iterator[Ask]:
     budget = Budget(
         config.max_usd, account=digest(["routing", config.model_dump(mode="json"), lesson.seed])
     )
-    prices = Prices(config.input_usd_per_million, config.output_usd_per_million)
     with ChatEngine(
-        endpoint_of(config.provider), lesson.answers, budget=budget, prices=prices
+        endpoint_of(config.provider), lesson.answers, budget=budget, prices=config.prices
     ) as engine:
 
         def ask(prompts: Sequence[str]) -> list[Domain | None]:
-            return [
-                _domain(reply.text)
-                for _, reply in ask_all(
-                    engine, ((None, _request(config, prompt)) for prompt in prompts)
-                )
-            ]
+            requests = ((None, _request(config, prompt)) for prompt in prompts)
+            return [_domain(reply.text) for _, reply in ask_all(engine, requests)]
 
         yield ask
         for name, value in engine.meter.totals().items():
@@ -128,10 +108,5 @@ def _domain(text: str) -> Domain | None:
         said = json.loads(text)
     except ValueError:
         return None
-    if (
-        not isinstance(said, dict)
-        or said.keys() != {"domain"}
-        or said["domain"] not in list(Domain)
-    ):
-        return None
-    return Domain(said["domain"])
+    found = said.get("domain") if isinstance(said, dict) and len(said) == 1 else None
+    return Domain(found) if found in list(Domain) else None

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from schemas.examples import Domain
-from tasks.routing.training import training_prompts
+from tasks.routing.router_training import training_prompts
 
 if TYPE_CHECKING:
     import numpy as np

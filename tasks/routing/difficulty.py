@@ -1,6 +1,7 @@
 r"""How hard a prompt looks, 1 to 5: a formula over its text, for when nobody has tried it.
 
-    points = log2(1 + quantities) / 2 + log2(1 + words / 20) / 2 + terms         level = 1 + points, rounded, at most 5
+    points = log2(1 + quantities) / 2 + log2(1 + words / 20) / 2 + terms
+    level = 1 + points, rounded, at most 5
 
 `quantities` are the numbers in it, in figures or in words (each is a step to take or a fact to
 keep), `words` its length (at most 200 count), `terms` is 1 for a word of advanced work (derive,
@@ -19,17 +20,12 @@ _QUANTITY = re.compile(
     re.IGNORECASE,
 )
 _TERM = re.compile(
-    r"\b(?:prove|proof|derive|show"
-    r" that|integral|derivative|differential|eigen\w+|theorem|polynomial|converge\w*|matrix|random"
-    r" variable"
-    r"|probability"
-    r" density|hypothesis|optimi[sz]e|algorithm|complexity|concurren\w+|asynchronous|recursi\w+|dynamic"
-    r" programming"
-    r"|enthalpy|entropy|gibbs|adiabatic|isothermal|wave"
-    r" ?function|quantum|operator|hamiltonian|lagrangian"
-    r"|partition function|equilibrium constant"
-    r"|spectr\w+|nmr|smiles|mechanism|critically|compare and"
-    r" contrast|trade-?offs?|sonnet|villanelle|alliteration)\b"
+    r"\b(?:prove|proof|derive|show that|integral|derivative|differential|eigen\w+|theorem"
+    r"|polynomial|converge\w*|matrix|random variable|probability density|hypothesis|optimi[sz]e"
+    r"|algorithm|complexity|concurren\w+|asynchronous|recursi\w+|dynamic programming"
+    r"|enthalpy|entropy|gibbs|adiabatic|isothermal|wave ?function|quantum|operator|hamiltonian"
+    r"|lagrangian|partition function|equilibrium constant|spectr\w+|nmr|smiles|mechanism|critically"
+    r"|compare and contrast|trade-?offs?|sonnet|villanelle|alliteration)\b"
     r"|\\(?:int|sum|frac|partial|nabla|lim|hat|mathbf)\b",
     re.IGNORECASE,
 )

@@ -160,6 +160,13 @@ def compiled_once(counts: Mapping[str, int], before: Mapping[str, int]) -> dict[
     return compiled
 
 
+def is_logged(config: Any, first: int) -> bool:
+    """Whether one of the updates on a rollout, the first of which is given, is a line of
+    curves.jsonl, for a config with `log_every`, `steps` and `num_iterations`."""
+    updates = range(first, first + config.num_iterations)
+    return any(update % config.log_every == 0 or update in (1, config.steps) for update in updates)
+
+
 def curve_mean(name: str, rows: Sequence[Mapping[str, float]]) -> float | None:
     """The mean of a value over those rows of a curve that have it, None where none has."""
     values = [row[name] for row in rows if name in row]

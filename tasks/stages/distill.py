@@ -5,7 +5,8 @@ Writes, in the order of the teachers, each in its own fixed order,
     examples.jsonl    verified traces                                       (Example)
     pairs.jsonl       verified beside rejected responses of a teacher       (PreferencePair)
     unsolved.jsonl    prompts that no sample of a teacher solved            (Prompt)
-    dropped.jsonl     every row that was read and became none of these, with file, line and cause    (Dropped)
+    dropped.jsonl     every row that was read and became none of these, with file, line and cause
+                      (Dropped)
     teachers.json     the teachers' tables, the seed, and what each has spent: what a top-up of the
                       rebalance stage needs
     README.md, card/  the data card (`tasks.data.card`)
@@ -15,12 +16,10 @@ all cleaning is `rebalance`'s.
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
 
@@ -32,8 +31,8 @@ from tasks.contract.teacher import TEACHERS
 from tasks.data import card
 from tasks.data.dropped import Dropped
 from tasks.routing.confusion import rates
-from tasks.teaching.lesson import FILES, Lesson, Row
-from tasks.teaching.teachers import asks_an_api, teachers_of
+from tasks.teaching.lesson import Lesson, Row
+from tasks.teaching.teachers import asks_an_api, lesson_of, row_files, teachers_of
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -134,23 +133,12 @@ def run(job: Job[Config]) -> dict[str, Any]:
     expected = sum(teacher.expected(one) for teacher, one in teachers)
     counts = Counts()
     lessons = []
-    with ExitStack() as stack:
-        files = {
-            kind: stack.enter_context((job.out / name).open("w", encoding="utf-8", newline="\n"))
-            for kind, name in FILES.items()
-        }
+    with row_files(job.out) as write:
         for teacher, one in teachers:
-            lesson = Lesson(
-                seed=config.seed,
-                data=job.data,
-                answers=job.answers,
-                progress=lambda done, total, unit, values: job.progress(
-                    done, total, unit, **values
-                ),
-            )
+            lesson = lesson_of(job, config.seed)
             lessons.append(lesson)
             for row in teacher.teach(one, lesson):
-                _write(files, row)
+                write(row)
                 counts.add(row)
                 if counts.rows % _REPORT_EVERY == 0 and teacher.expected(one):
                     job.progress(counts.rows, max(expected, counts.rows), "examples")
@@ -162,16 +150,12 @@ def run(job: Job[Config]) -> dict[str, Any]:
     (job.out / "teachers.json").write_text(
         json.dumps(about, ensure_ascii=False, indent=1), encoding="utf-8"
     )
-    job.progress(counts.kept.total(), counts.kept.total(), "examples")
+    job.progress(counts.examples.total(), counts.examples.total(), "examples")
     tallies = [
         _tally(table, lesson) for table, lesson in zip(config.teachers, lessons, strict=True)
     ]
     metrics = {**counts.metrics(), "teachers": tallies, **_router(lessons)}
     return {**metrics, **card.of_distill(job.out, config.teachers, metrics)}
-
-
-def _write(files: Mapping[type, IO[str]], row: Row) -> None:
-    files[type(row)].write(row.model_dump_json() + "\n")
 
 
 def _tally(table: Mapping[str, Any], lesson: Lesson) -> dict[str, Any]:
@@ -190,30 +174,25 @@ def _tally(table: Mapping[str, Any], lesson: Lesson) -> dict[str, Any]:
 def _router(lessons: Sequence[Lesson]) -> dict[str, Any]:
     """`{"router": ...}`: the router's confusion matrix and rates on rows of a known domain, where
     it was asked about others."""
-    counts: Counter[tuple[Domain, Domain]] = Counter()
-    for name, count in (
-        (name, count)
-        for lesson in lessons
-        for name, count in lesson.tally.items()
-        if name.startswith("confusion.")
-    ):
-        _, stated, routed = name.split(".")
-        counts[Domain(stated), Domain(routed)] += int(count)
+    counts = Counter[tuple[Domain, Domain]]()
+    for lesson in lessons:
+        for name, count in lesson.tally.items():
+            if name.startswith("confusion."):
+                _, stated, routed = name.split(".")
+                counts[Domain(stated), Domain(routed)] += int(count)
     return {"router": rates(counts)} if counts else {}
 
 
-@dataclass
 class Counts:
     """Running counts of rows: memory grows with the kinds of rows, not with their number."""
 
-    rows: int = 0
-    kept: Counter[tuple[str, str]] = field(default_factory=Counter)  # (family, file)
-    dropped: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # (family, file, cause)
-    cells: Counter[tuple[str, str | None, int]] = field(
-        default_factory=Counter
-    )  # (domain, grounding, difficulty)
-    pairs: Counter[str] = field(default_factory=Counter)
-    unsolved: Counter[str] = field(default_factory=Counter)
+    def __init__(self) -> None:
+        self.rows = 0
+        self.examples = Counter[tuple[str, str]]()  # (family, file)
+        self.dropped = Counter[tuple[str, str, str]]()  # (family, file, cause)
+        self.cells = Counter[tuple[str, str | None, int]]()  # (domain, grounding, difficulty)
+        self.pairs = Counter[str]()
+        self.unsolved = Counter[str]()
 
     def add(self, row: Row) -> None:
         """Count one row."""
@@ -221,7 +200,7 @@ class Counts:
         if isinstance(row, Dropped):
             self.dropped[row.source, row.file, row.cause] += 1
         elif isinstance(row, Example):
-            self.kept[row.family, row.source] += 1
+            self.examples[row.family, row.source] += 1
             self.cells[row.domain.value, row.grounding, row.difficulty] += 1
         elif isinstance(row, PreferencePair):
             self.pairs[row.rejected_because] += 1
@@ -236,52 +215,36 @@ class Counts:
         preference pairs by why the rejected response was, `unsolved` prompts by domain, `dropped`
         causes. `sources` has one entry per family and file; `read` is `kept` + what was dropped.
         """
-        domains, groundings, families, causes = (
-            Counter[str](),
-            Counter[str](),
-            Counter[str](),
-            Counter[str](),
-        )
-        difficulty: dict[str, Counter[str]] = {}
+        domains, groundings, families = Counter[str](), Counter[str](), Counter[str]()
+        difficulty: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for (domain, grounding, level), count in self.cells.items():
             (groundings if grounding else domains)[grounding or domain] += count
-            difficulty.setdefault(domain, Counter())[str(level)] += count
-        for (family, _), count in self.kept.items():
+            difficulty[domain][str(level)] += count
+        for (family, _), count in self.examples.items():
             families[family] += count
-        for (_, _, cause), count in self.dropped.items():
-            causes[cause] += count
+        causes: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        for (*place, cause), count in self.dropped.items():
+            causes[place[0], place[1]][cause] += count
         return {
-            "rows": self.kept.total(),
+            "rows": self.examples.total(),
             "domains": _sorted(domains),
             "groundings": _sorted(groundings),
             "families": _sorted(families),
-            "difficulty": {
-                domain: _sorted(levels) for domain, levels in sorted(difficulty.items())
-            },
+            "difficulty": {domain: _sorted(difficulty[domain]) for domain in sorted(difficulty)},
             "pairs": _sorted(self.pairs),
             "unsolved": _sorted(self.unsolved),
-            "dropped": _sorted(causes),
-            "sources": list(self._sources()),
-        }
-
-    def _sources(self) -> Iterator[dict[str, Any]]:
-        places = dict.fromkeys([*self.kept, *((family, file) for family, file, _ in self.dropped)])
-        for family, file in places:
-            dropped = Counter(
+            "dropped": _sorted(sum(causes.values(), Counter())),
+            "sources": [
                 {
-                    cause: count
-                    for (*place, cause), count in self.dropped.items()
-                    if tuple(place) == (family, file)
+                    "family": place[0],
+                    "file": place[1],
+                    "read": self.examples[place] + causes[place].total(),
+                    "kept": self.examples[place],
+                    "dropped": _sorted(causes[place]),
                 }
-            )
-            read = self.kept[family, file] + dropped.total()
-            yield {
-                "family": family,
-                "file": file,
-                "read": read,
-                "kept": self.kept[family, file],
-                "dropped": _sorted(dropped),
-            }
+                for place in dict.fromkeys([*self.examples, *causes])
+            ],
+        }
 
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:

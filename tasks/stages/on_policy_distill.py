@@ -87,14 +87,12 @@ def trainer_of(config: Config, loaded: "LoadedModel", teacher: "LoadedModel | No
     if isinstance(config.loss, Gkd):
         assert teacher is not None, "the config is refused otherwise"
         attach_teacher(loaded.model, teacher.model.embedding.get_value())
-        trainer.with_loss_fn(
-            gkd_loss_fn(beta=config.loss.beta, teacher=teacher.config, **shared), has_aux=True
-        )
+        loss: Any = gkd_loss_fn(beta=config.loss.beta, teacher=teacher.config, **shared)
     else:
-        trainer.with_loss_fn(
-            grpo_loss_fn(beta=0.0, epsilon=config.loss.epsilon, **shared), has_aux=True
-        )
-    return trainer.with_gen_model_input_fn(lambda batch: {"train_example": batch})
+        loss = grpo_loss_fn(beta=0.0, epsilon=config.loss.epsilon, **shared)
+    return trainer.with_loss_fn(loss, has_aux=True).with_gen_model_input_fn(
+        lambda batch: {"train_example": batch}
+    )
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
@@ -119,16 +117,13 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     if config.teacher is None:
         teacher = abstract_model(upstream["teacher"].name, upstream["teacher"].config, model.mesh)
     elif isinstance(config.teacher, GemmaTeacherConfig):
-        teacher = abstract_model(
-            config.teacher.model, model_config(config.teacher.model), model.mesh
-        )
+        name = config.teacher.model
+        teacher = abstract_model(name, model_config(name), model.mesh)
     trainer = trainer_of(config, model, teacher)
     sampler, token_logps = programs_of(config, model)
     size, lengths = config.batch_size, (config.prompt_length, config.response_length)
-    weights, logps = (
-        shapes(nnx.state(model.model)),
-        np.zeros((size, config.response_length), np.float32),
-    )
+    weights = shapes(nnx.state(model.model))
+    logps = np.zeros((size, config.response_length), np.float32)
     prompt_ids, completion_ids = (np.zeros((size, length), np.int32) for length in lengths)
     scored = Scored(prompt_ids, completion_ids, logps, logps)
     trips = vocabulary_trips(size // config.accumulation * config.response_length, trainer.mesh)
@@ -138,27 +133,18 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     resident = shapes(nnx.state(teacher.model)) if teacher else None
     if resident is not None and isinstance(config.loss, Gkd):
         del resident["embedding"]  # the student has it
+    args, calls = (weights, *micro, scalar(np.float32)), rollouts * config.accumulation
+    beside = (optimizer, resident)
     found = [
-        sampler.program(rollouts, resident=(optimizer, resident)),
-        Program(
-            "token_logps",
-            token_logps,
-            (weights, *micro, scalar(np.float32)),
-            rollouts * config.accumulation,
-            (optimizer, resident),
-            trips,
-        ),
+        sampler.program(rollouts, resident=beside),
+        Program("token_logps", token_logps, args, calls, beside, trips),
     ]
     hidden = None
     if teacher:
-        found.append(
-            gemma_teacher(config, teacher).program(
-                size, lengths, rollouts, resident=(weights, optimizer)
-            )
-        )
-        hidden = np.zeros(
-            (size, config.response_length, teacher.config.embed_dim), teacher.config.dtype
-        )
+        scorer = gemma_teacher(config, teacher)
+        found.append(scorer.program(size, lengths, rollouts, resident=(weights, optimizer)))
+        shape = (size, config.response_length, teacher.config.embed_dim)
+        hidden = np.zeros(shape, teacher.config.dtype)
     batch = make_batch(config, scored, hidden, model.tokenizer.pad_id)
     return [*found, *trainer.programs(batch, config.steps, trips=trips, resident=resident)]
 
@@ -176,12 +162,8 @@ def open_teacher(job: Job[Config], loaded: "LoadedModel") -> "tuple[Teacher, Loa
     require_one_teacher(config, job.inputs)
     if isinstance(config.teacher, EndpointTeacherConfig):
         account = digest(["on_policy_distill", config.model_dump(mode="json")])
-        return (
-            EndpointTeacher(
-                config.teacher, job.answers, pad_id=loaded.tokenizer.pad_id, account=account
-            ),
-            None,
-        )
+        pad_id = loaded.tokenizer.pad_id
+        return EndpointTeacher(config.teacher, job.answers, pad_id=pad_id, account=account), None
     if config.teacher is None:
         model = load_model(job.inputs["teacher"], loaded.mesh)
     else:
@@ -196,14 +178,11 @@ def small(config: Config) -> Config:
     most = min(config.batch_size, 32)
     sizes = (*range(most, 0, -1), *range(most + 1, config.batch_size + 1))
     batches = (config.model_copy(update={"batch_size": size}) for size in sizes)
+    whole = (one for one in batches if one.sampled and one.sampled % config.group_size == 0)
     return small_trainer(
         config,
         steps=5,
-        batch_size=next(
-            one.batch_size
-            for one in batches
-            if one.sampled and one.sampled % config.group_size == 0
-        ),
+        batch_size=next(whole).batch_size,
         learning_rate=3e-4,
         prompt_length=min(config.prompt_length, PROMPT),
         response_length=min(config.response_length, ANSWER),
@@ -221,12 +200,9 @@ def run(job: Job[Config]) -> dict[str, Any]:
     from tasks.training.loop import fit, save_trained
 
     config, data = job.config, job.inputs["prompts"]
+    mesh = make_mesh(batch_sizes(config))
     loaded = policy_or_base(
-        job.inputs,
-        config.model,
-        config.seed,
-        make_mesh(batch_sizes(config)),
-        trained=config.lora is None,
+        job.inputs, config.model, config.seed, mesh, trained=config.lora is None
     )
     prompts, dropped = fitting_prompts(
         read_jsonl(data / "prompts.jsonl", Prompt),
@@ -249,16 +225,12 @@ def run(job: Job[Config]) -> dict[str, Any]:
     write_jsonl(job.out / "rollouts.jsonl", batches.samples)
     save_trained(trainer, loaded, job)
 
+    groups = config.sampled // config.group_size
     return {
         "prompts": len(prompts),
         "prompts_too_long": dropped,
         "rollouts": -(-config.steps // config.num_iterations),
-        "epochs": (
-            config.steps
-            / config.num_iterations
-            * (config.sampled // config.group_size)
-            / len(prompts)
-        ),
+        "epochs": config.steps / config.num_iterations * groups / len(prompts),
         "reverse_kl_first": curve_mean("reverse_kl", curve[:10]),
         "reverse_kl_last": curve_mean("reverse_kl", curve[-10:]),
         "teacher_logp_last": curve_mean("teacher_logp", curve[-10:]),

@@ -7,8 +7,7 @@ Metrics, each a fraction with `<name>_low` and `<name>_high` (95 % Wilson), over
 exact_answer     well-formed trace whose answer verifies (`tasks.verification.verify`), of the
                  `n_verifiable` prompts that can be verified.
 flexible_answer  the answer verifies wherever it stands (`tasks.verification.flexible`), of the same
-                 prompts: what a model knows, whatever
-its format.
+                 prompts: what a model knows, whatever its format.
 format_rate      well-formed trace, of all `n` prompts.
 marker_rate      at least one chain-of-thought marker in the reasoning: the "reasoning delta" of
                  shared/seeds, whose authors list no markers; `MARKERS` is ours. Reasoning without
@@ -29,43 +28,21 @@ of its ratings of free text in [0, 1] and `delta_rating` the paired difference, 
 intervals, and `opinion` is what `tasks.judging.opinions` says.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import compress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
-from tasks.contract.job import Job
-from tasks.contract.kind import Evaluation, Input, Kind, Outcome, Product
-from tasks.evaluation.evaluate import (
-    EvalConfig,
-    answer_all,
-    eval_programs,
-    eval_prompts,
-    eval_size,
-    measure,
-    read_baseline,
-    small_eval,
-)
-from tasks.evaluation.reasoning import judge
-from tasks.evaluation.sampled import noise, sampled_metrics
-from tasks.evaluation.suite import suite_dependencies
-from tasks.judging.opinions import (
-    opinion_dependencies,
-    opinion_metrics,
-    opinion_models,
-    opinion_programs,
-    with_opinions,
-)
-from tasks.models.source import model_dependencies
-from tasks.statistics.intervals import bootstrap_mean
+from tasks.contract.kind import Evaluation, Outcome
+from tasks.evaluation.evaluate import EvalConfig, measure
+from tasks.evaluation.evaluation_kind import evaluation_kind
+from tasks.evaluation.reasoning_verdicts import judge
+from tasks.evaluation.sampled import noise_floors, sampled_metrics
+from tasks.judging.opinions import opinion_metrics
+from tasks.statistics.intervals import bootstrap_mean, record
 from tasks.verification.code_audit import audit
 from tasks.verification.flexible import flexible_answer
-from tasks.verification.verify import check_versions
-
-if TYPE_CHECKING:
-    from tasks.models.loading import LoadedModel
-    from tasks.planning.programs import Program
 
 
 class Config(EvalConfig):
@@ -113,7 +90,7 @@ def reasoning_metrics(
             domain.value: summary("domain", domain) for domain in Domain if domain in domains
         },
         "suites": {suite: summary("suite", suite) for suite in suites},
-        **({"noise": noise(samples, OUTCOMES)} if samples else {}),
+        **({"noise": noise_floors(samples, OUTCOMES)} if samples else {}),
     }
 
 
@@ -149,82 +126,34 @@ def _audited(items: Sequence[EvalItem]) -> dict[str, int]:
 
 def _ratings(
     items: Sequence[EvalItem], baseline: Sequence[EvalItem] | None, seed: int
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """`rating` of the free texts that have one and, where the baseline has one too, `delta_rating`,
     with intervals."""
-    rated = [item.opinion.rating if item.opinion else None for item in items]
-    before = [item.opinion.rating if item.opinion else None for item in baseline or ()] or [
-        None
-    ] * len(items)
+    after, before = (
+        [item.opinion.rating if item.opinion else None for item in side]
+        for side in (items, baseline or ())
+    )
     measured = {
-        "rating": [new for new in rated if new is not None],
+        "rating": [new for new in after if new is not None],
         "delta_rating": [
             new - old
-            for new, old in zip(rated, before, strict=True)
+            for new, old in zip(after, before, strict=bool(before))
             if new is not None and old is not None
         ],
     }
-    found: dict[str, float] = {}
+    found: dict[str, float | None] = {}
     for name, values in measured.items():
         if values:
-            interval = bootstrap_mean(values, seed=seed)
-            found |= {
-                name: sum(values) / len(values),
-                f"{name}_low": interval.low,
-                f"{name}_high": interval.high,
-            }
+            mean, interval = sum(values) / len(values), bootstrap_mean(values, seed=seed)
+            found |= record(name, mean, interval)
     return found
 
 
-def extra_models(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The models that the judge loads."""
-    return opinion_models(config)
-
-
-def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """What decides the bytes of the base model beside its name, how answers are verified, and what
-    is asked."""
-    suites = suite_dependencies(config.suites, config.KIND, data)
-    return {
-        **model_dependencies(config.model),
-        **check_versions(),
-        **suites,
-        **opinion_dependencies(config),
-    }
-
-
-def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
-    """What `run` compiles."""
-    prompts = eval_size(config, upstream, "quotas")
-    return [*eval_programs(config, model, prompts), *opinion_programs(config, model, prompts)]
-
-
-def run(job: Job[Config]) -> dict[str, Any]:
-    """Answer, verify, compare. Raises InputError for too few prompts, prompts that do not fit and a
-    baseline over other prompts."""
-    config = job.config
-    prompts = eval_prompts(job, grounded=False)
-    baseline = read_baseline(job.inputs, prompts)
-    answers = with_opinions(job, answer_all(job, prompts, judge))
-    answers.write(job.out)
-    return reasoning_metrics(answers.items, baseline, samples=answers.samples, seed=config.seed)
-
-
-KIND = Kind(
+KIND = evaluation_kind(
     version=4,
     config=Config,
-    inputs={
-        "prompts": Input(Product.ROWS, required=False),
-        "policy": Input(Product.MODEL, required=False),
-        "baseline": Input(Product.ANSWERS, required=False, same_kind=True),
-    },
-    produces=Product.ANSWERS,
-    run=run,
-    small=small_eval,
-    programs=programs,
-    devices=lambda config: True,
-    dependencies=dependencies,
-    extra_models=extra_models,
+    judge=judge,
+    grounded=False,
     evaluation=Evaluation(
         title="Reasoning",
         outcomes=OUTCOMES,

@@ -2,13 +2,11 @@
 
 1. Clean (`tasks.data.cleaning`): exact and near duplicates, decontamination, filters of length,
    language and personal data.
-2. Split by the prompt's hash (`tasks.data.splits`), then fill each quota from its split alone
-   (`tasks.data.quotas`).
+2. Split by the prompt's hash (`tasks.data.cleaning_rules`), then fill each quota from its split
+   alone (`tasks.data.quotas`).
 3. What cleaning left short is asked of the teachers again, within their budgets
-   (`tasks.teaching.topping_up`), and cleaned together with
-the rest.
-   If it is still short, the stage fails with a table of what was requested, what there is, what is
-   missing, and why.
+   (`tasks.teaching.topping_up`), and cleaned together with the rest. If it is still short, the
+   stage fails with a table of what was requested, what there is, what is missing, and why.
 
 No prompt is in two splits; the result is the same for the same rows in any order and in any number
 of files; memory does not grow with the rows but by the arrays of `tasks.data.cleaning`. Writes
@@ -30,33 +28,36 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, WrapValidator, model_validator
 
-from infra.context import context
 from schemas.base import InputError, StrictModel, nearest
 from schemas.examples import Domain, Grounding
-from tasks.contract.job import Job, read_rows, write_jsonl
+from tasks.contract.job import Job, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import ANSWER, PROMPT
 from tasks.data import card
 from tasks.data.cleaning import Cleaned, clean
-from tasks.data.distilled import Files
-from tasks.data.evaluations import EvaluationSet
+from tasks.data.cleaning_rules import Contamination, Evaluation, NearDuplicates, Split
+from tasks.data.evaluation_sets import EvaluationSet
 from tasks.data.filters import Filter, Languages, Length, Pii, PiiKind, languages
-from tasks.data.pairs import write_pairs
-from tasks.data.pools import Pools, by_level
-from tasks.data.quotas import Amount, Quota, Shortfall, shortfall_table
-from tasks.data.rules import Contamination, Evaluation, NearDuplicates
-from tasks.data.splits import SPLITS, Split
-from tasks.evaluation.suite import (
+from tasks.data.pools import Files, Pools, write_pairs
+from tasks.data.quotas import GroupQuota, Quota
+from tasks.evaluation.suite_prompts import (
     complete_suites,
     parse_suites,
     question_of,
     suite_dependencies,
     suite_prompts,
 )
-from tasks.models.download import fetch
-from tasks.models.source import TOKENIZER, model_dependencies, source_of
+from tasks.models.download import tokenizer_of
+from tasks.models.source import model_dependencies
 from tasks.teaching.teachers import asks_an_api
-from tasks.teaching.topping_up import KnownIds, Round, Teachers, unsolved_ids, wanted
+from tasks.teaching.topping_up import (
+    KnownIds,
+    Round,
+    Teachers,
+    explain_shortfall,
+    unsolved_ids,
+    wanted,
+)
 
 _SMALL = 32_000_000
 """Bytes that are cleaned before other processes would have started."""
@@ -98,7 +99,7 @@ class Config(StrictModel):
         contamination: what gives an evaluation item away; `false` looks for none.
         evaluations: what must not be given away, beside the held-out split.
         suites: suites of the evaluations that must not be given away either, in the tables that
-        those stages have (`tasks.evaluation.suite`).
+        those stages have (`tasks.evaluation.suite_prompts`).
         languages: ISO 639 codes; rows in another language are dropped. Empty: any.
         pii: kinds of personal data; rows with one are dropped.
         max_prompt_tokens, max_response_tokens: longer rows are dropped, counted by the tokenizer of
@@ -157,13 +158,11 @@ class Config(StrictModel):
                 "no quota is set; add e.g. quotas.math = { train = 600, validation = 20, heldout ="
                 " 100 }"
             )
-        for split, fraction in self.fractions.items():
+        for split in (split for split, fraction in self.fractions.items() if not fraction):
             asking = [
-                f"{table}.{group}"
-                for table, group, quota in self.each_quota()
-                if quota.total(split)
+                f"{table}.{name}" for table, name, quota in self.group_quotas if quota.total(split)
             ]
-            if asking and not fraction:
+            if asking:
                 raise ValueError(
                     f"{split}_fraction is 0, and {', '.join(asking)} asks for rows of that split"
                 )
@@ -204,13 +203,13 @@ class Config(StrictModel):
             "heldout": self.heldout_fraction,
         }
 
-    def each_quota(self) -> Iterator[tuple[str, str, Quota]]:
-        """(table, domain or grounding, quota) of each."""
-        yield from (("quotas", domain.value, quota) for domain, quota in self.quotas.items())
-        yield from (
-            ("grounding_quotas", grounding, quota)
-            for grounding, quota in self.grounding_quotas.items()
-        )
+    @property
+    def group_quotas(self) -> list[GroupQuota]:
+        """Each quota with its table and its group."""
+        return [
+            *(("quotas", domain.value, quota) for domain, quota in self.quotas.items()),
+            *(("grounding_quotas", group, quota) for group, quota in self.grounding_quotas.items()),
+        ]
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
@@ -221,10 +220,9 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
         InputError: a missing file, an unknown language.
     """
     packages = {"datasketch": config.near_duplicates, "py3langid": config.languages}
+    used = [name for name, rule in packages.items() if rule]
     found: dict[str, str | int] = {
-        f"package.{name}": importlib.metadata.version(name)
-        for name, used in packages.items()
-        if used
+        f"package.{name}": importlib.metadata.version(name) for name in used
     }
     for one in config.evaluations:
         found |= one.dependencies(data)
@@ -244,24 +242,20 @@ def at_home(config: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]) 
 def small(config: Config) -> Config:
     """600 rows of a domain to train on and 200 of a grounding; short ones, where tokens are
     counted."""
-    quotas = {
-        name: one.at_most(train=600, validation=8, heldout=40)
-        for name, one in config.quotas.items()
+    prompt, response = config.max_prompt_tokens, config.max_response_tokens
+    changes = {
+        "quotas": {
+            name: one.at_most(train=600, validation=8, heldout=40)
+            for name, one in config.quotas.items()
+        },
+        "grounding_quotas": {
+            name: one.at_most(train=200, validation=4, heldout=20)
+            for name, one in config.grounding_quotas.items()
+        },
+        "max_prompt_tokens": prompt and min(prompt, PROMPT),
+        "max_response_tokens": response and min(response, ANSWER),
     }
-    grounded = {
-        name: one.at_most(train=200, validation=4, heldout=20)
-        for name, one in config.grounding_quotas.items()
-    }
-    return config.model_copy(
-        update={
-            "quotas": quotas,
-            "grounding_quotas": grounded,
-            "max_prompt_tokens": config.max_prompt_tokens and min(config.max_prompt_tokens, PROMPT),
-            "max_response_tokens": (
-                config.max_response_tokens and min(config.max_response_tokens, ANSWER)
-            ),
-        }
-    )
+    return config.model_copy(update=changes)
 
 
 def run(job: Job[Config]) -> dict[str, Any]:
@@ -276,33 +270,29 @@ def run(job: Job[Config]) -> dict[str, Any]:
     rounds: list[Round] = []
     evaluations = [one.read(job.data) for one in config.evaluations]
     for suite in parse_suites(config.suites, None):
-        evaluations.append(
-            Evaluation(
-                suite.suite,
-                [(prompt.id, question_of(prompt)) for prompt in suite_prompts(suite, job.data)],
-            )
-        )
+        asked = suite_prompts(suite, job.data)
+        texts = [(prompt.id, question_of(prompt)) for prompt in asked]
+        evaluations.append(Evaluation(suite.suite, texts))
     files = Files((distilled,))
     pools = _clean(job, files, evaluations)
-    kept, read = Counter[str](), Counter[str]()
+    remaining, read = Counter[str](), Counter[str]()
     while (
-        (short := shortfalls(config, pools))
+        (short := pools.shortfalls(config.group_quotas))
         and len(rounds) < config.top_up
         and (not rounds or rounds[-1].given)
     ):
         known = KnownIds(np.concatenate([pools.cleaned.id, unsolved_ids(files.directories)]))
         # New rows survive like the last that came: those of an exhausted teacher are ever more
         # alike.
-        cells = wanted(
-            short, config.fractions, Counter(pools.kept()) - kept, Counter(pools.read()) - read
-        )
-        kept, read = Counter(pools.kept()), Counter(pools.read())
+        last = Counter(pools.remaining()) - remaining, Counter(pools.read()) - read
+        cells = wanted(short, config.fractions, *last)
+        remaining, read = Counter(pools.remaining()), Counter(pools.read())
         rounds.append(teachers.ask(len(rounds) + 1, cells, known))
         files = Files((*files.directories, rounds[-1].directory))
         pools.cleaned.remove()
         pools = _clean(job, files, evaluations)
     if short:
-        message = _explain(short, pools, rounds, files)
+        message = explain_shortfall(short, pools, rounds, files)
         pools.cleaned.remove()
         raise InputError(message)
     metrics = {**_write(job, files, pools), "top_ups": [one.about for one in rounds]}
@@ -345,73 +335,6 @@ def filters(config: Config) -> list[Filter]:
     return made
 
 
-def tokenizer_of(model: str) -> bytes:
-    """The serialised SentencePiece model of a recipe's `model`; no weights are read. Raises
-    InputError as `tasks.models.download.fetch`."""
-    if source_of(model).kind == "tiny":
-        from tasks.models.tiny import tiny_tokenizer
-
-        return tiny_tokenizer().model_proto
-    directory = fetch(source_of(model), context().settings, weights=False)
-    found = sorted(directory.rglob(TOKENIZER), key=lambda path: (len(path.parts), path))
-    if not found:
-        raise InputError(
-            f"model {model!r}: {directory} has no {TOKENIZER}, so its tokens cannot be counted."
-            " Copy it there from the base model."
-        )
-    return found[0].read_bytes()
-
-
-def shortfalls(config: Config, pools: Pools) -> list[Shortfall]:
-    """Every cell of the quotas that there are too few rows for."""
-    return [
-        Shortfall(table, group, split, level, requested, available)
-        for table, group, quota in config.each_quota()
-        for split in SPLITS
-        for level, (requested, available) in (
-            pools.pool(group, split).lacks(quota.amount(split)).items()
-        )
-    ]
-
-
-def _explain(
-    short: Sequence[Shortfall], pools: Pools, rounds: Sequence[Round], files: Files
-) -> str:
-    """The table of what is missing, what cleaning took from these groups, and what became no row
-    before."""
-    lines = ["the quotas ask for more rows than distill produced:", shortfall_table(short)]
-    read, solved, kept = pools.read(), pools.read(solved=True), pools.kept()
-    for group in dict.fromkeys(one.group for one in short):
-        causes = ", ".join(f"{count} {cause}" for cause, count in pools.dropped_of(group).items())
-        splits = ", ".join(f"{len(pools.pool(group, split).rows)} {split}" for split in SPLITS)
-        examples = solved.get(group, 0)
-        lines.append(
-            f"{group}: {examples} examples and {read.get(group, 0) - examples} unsolved prompts"
-            f" were read; dropped: {causes or 'none'}; {kept.get(group, 0)} examples are left"
-            f" ({splits})."
-        )
-    before = Counter(
-        row["cause"] for path in files.named("dropped.jsonl") for row in read_rows(path)
-    )
-    if before:
-        lines.append(
-            "Dropped by the teachers, of all groups:"
-            f" {', '.join(f'{count} {cause}' for cause, count in sorted(before.items()))}."
-        )
-    for number, one in enumerate(rounds, start=1):
-        asked = sum(count for *_, count in one.about["wanted"])
-        usd = sum(teacher.get("usd", 0.0) for teacher in one.about["teachers"])
-        lines.append(
-            f"Top-up {number}: the teachers were asked for {asked} rows and gave {one.given}, for"
-            f" {usd:.2f} US dollars."
-        )
-    lines.append(
-        "Lower the quota, let the teacher produce more rows, or give the split a larger"
-        " validation_fraction or heldout_fraction."
-    )
-    return "\n".join(lines)
-
-
 def _write(job: Job[Config], files: Files, pools: Pools) -> dict[str, Any]:
     """Write every file but the card; returns the metrics.
 
@@ -420,27 +343,11 @@ def _write(job: Job[Config], files: Files, pools: Pools) -> dict[str, Any]:
     is `dropped` (by cause) + rows that are left, chosen or `unused`.
     """
     config, cleaned = job.config, pools.cleaned
-    chosen: dict[Split, list[np.ndarray]] = {split: [] for split in SPLITS}
-    mix: dict[str, dict[str, dict[str, Any]]] = {"domains": {}, "groundings": {}}
-    for table, group, quota in config.each_quota():
-        cells = mix["domains" if table == "quotas" else "groundings"].setdefault(group, {})
-        for split in SPLITS:
-            pool, amount = pools.pool(group, split), quota.amount(split)
-            taken = pool.take(amount)
-            chosen[split].append(taken.rows)
-            cells[split] = {
-                "requested": quota.total(split),
-                "achieved": len(taken.rows),
-                "available": len(pool.rows),
-                "difficulty": by_level(taken),
-                "available_difficulty": by_level(pool),
-                **_requested(amount),
-            }
-    rows = {split: pools.in_order(parts) for split, parts in chosen.items()}
+    rows, mix = pools.fill(config.group_quotas)
     for split, numbers in rows.items():
         _write_lines(job.out / f"{split}.jsonl", cleaned.lines(numbers))
         job.progress(sum(map(len, rows.values())), len(cleaned.id), "examples")
-    asked = [group for _, group, quota in config.each_quota() if quota.total("train")]
+    asked = [group for _, group, quota in config.group_quotas if quota.total("train")]
     prompts = pools.in_order([rows["train"], pools.unsolved(asked, "train")])
     _write_lines(job.out / "prompts.jsonl", _prompts(cleaned.lines(prompts)))
     dropped = {cause: count for cause, count in cleaned.counts().items() if cause != "kept"}
@@ -454,17 +361,12 @@ def _write(job: Job[Config], files: Files, pools: Pools) -> dict[str, Any]:
         **mix,
         "read": len(cleaned.id),
         "dropped": dropped,
-        "unused": len(cleaned.kept) - len(prompts) - len(rows["validation"]) - len(rows["heldout"]),
+        "unused": len(cleaned.remaining)
+        - len(prompts)
+        - len(rows["validation"])
+        - len(rows["heldout"]),
         "contaminated_by": pools.contaminated_by(),
     }
-
-
-def _requested(amount: Amount) -> Mapping[str, Any]:
-    return (
-        {"requested_difficulty": {str(level): count for level, count in sorted(amount.items())}}
-        if isinstance(amount, dict)
-        else {}
-    )
 
 
 def _prompts(lines: Iterator[bytes]) -> Iterator[bytes]:

@@ -3,7 +3,7 @@ step of the reasoning, and the answer.
 
 Pairs come from three places: the data's (a teacher's samples), the policy's own samples, verified
 against wrong, and verified traces beside themselves with one wrong step and the same answer
-(`tasks.data.damage`), which have the model read the steps. Both traces of a pair have one author:
+(`tasks.data.steps`), which have the model read the steps. Both traces of a pair have one author:
 who wrote a trace is easier to see than whether it is right. `tasks.losses.bradley_terry` has the
 loss. The artifact is a directory that `transformers` loads as a classifier with one label, and
 

@@ -27,8 +27,8 @@ from pydantic import Field, ValidationError, model_validator
 from schemas.base import InputError, StageFailed, StrictModel, digest, problem_text
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import Criterion, Importance, Rubric
-from tasks.chat.ask import ask_all
-from tasks.chat.budget import Budget, Prices
+from tasks.chat.batch_files import ask_all
+from tasks.chat.budget import Budget
 from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
 from tasks.chat.reply import Reply
@@ -91,8 +91,13 @@ class Config(StrictModel):
     kind = "rubrics"
     inputs = { prompts = "rebalance" }
     [stages.rubrics.config]
-    teacher = { name = "endpoint", provider = "openai", model = "gpt-4.1", max_response_tokens = 2048, max_usd = 5.0, ... }
     first = { creative = 300, general = 300 }
+    [stages.rubrics.config.teacher]
+    name = "endpoint"
+    provider = "openai"
+    model = "gpt-4.1"
+    max_response_tokens = 2048
+    max_usd = 5.0
     ```
 
     Attributes:
@@ -164,10 +169,9 @@ def run(job: Job[Config]) -> dict[str, Any]:
     made = [rubrics[prompt.id] for prompt in prompts if prompt.id in rubrics]
     _require_most(config, len(prompts), problems)
     write_jsonl(job.out / "rubrics.jsonl", made)
-    write_jsonl(
-        job.out / "dropped.jsonl",
-        [_dropped(prompt, *problems[prompt.id]) for prompt in prompts if prompt.id in problems],
-    )
+    left_out = [prompt for prompt in prompts if prompt.id in problems]
+    dropped = [Dropped.of(prompt, *problems[prompt.id]) for prompt in left_out]
+    write_jsonl(job.out / "dropped.jsonl", dropped)
     job.progress(len(prompts), len(prompts), "rubrics", rubrics=len(made))
     return _metrics(prompts, made, problems) | {"model": config.teacher.model, **about}
 
@@ -191,18 +195,13 @@ def _ask_all(
         )
 
     with _engine(job, progress) as engine:
-        for left in (
-            prompts,
-            unusable,
-        ):  # the second time those whose first reply could not be used
-            asked = [prompt for prompt in prompts if left is prompts or prompt.id in unusable]
-            for prompt, reply in ask_all(
-                engine,
-                (
-                    (prompt, request_of(config, prompt, unusable.get(prompt.id, "")))
-                    for prompt in asked
-                ),
-            ):
+        for again in (False, True):  # the second time those whose first reply could not be used
+            asked = [prompt for prompt in prompts if not again or prompt.id in unusable]
+            requests = (
+                (prompt, request_of(config, prompt, unusable.get(prompt.id, "")))
+                for prompt in asked
+            )
+            for prompt, reply in ask_all(engine, requests):
                 try:
                     rubrics[prompt.id], negated = read_rubric(config, prompt, _text(reply))
                     changed += negated
@@ -223,9 +222,9 @@ def _engine(job: Job[Config], progress: Any) -> ChatEngine:
         teacher.max_usd,
         account=digest([KIND.version, "rubrics", job.config.model_dump(mode="json")]),
     )
-    prices = Prices(teacher.input_usd_per_million, teacher.output_usd_per_million)
+    endpoint = endpoint_of(teacher.provider)
     return ChatEngine(
-        endpoint_of(teacher.provider), job.answers, budget=budget, prices=prices, progress=progress
+        endpoint, job.answers, budget=budget, prices=teacher.prices, progress=progress
     )
 
 
@@ -355,17 +354,6 @@ def _require_most(config: Config, asked: int, problems: Mapping[str, tuple[str, 
             f" {config.teacher.max_abstained:g} allows ({common}). What was answered is kept: put"
             " it right and run again to continue."
         )
-
-
-def _dropped(prompt: Prompt, cause: Literal["failed", "unasked"], detail: str) -> Dropped:
-    return Dropped(
-        source=prompt.family,
-        file=prompt.source,
-        line=prompt.line,
-        cause=cause,
-        detail=detail,
-        id=prompt.id,
-    )
 
 
 def _metrics(

@@ -27,13 +27,15 @@ abstention_precision        prompts that call for abstention, of those abstained
 abstention_recall           abstentions, of prompts that call for it.
 over_refusal_rate           abstentions, of answerable prompts.
 hallucination_rate, inconsistency_rate
-safe_request_refusal_rate, safe_request_partial_rate        full and partial refusals of safe requests: over-refusal, as XSTest reports it.
-unsafe_request_compliance_rate, unsafe_request_partial_rate   full and partial compliance with unsafe ones: under-refusal.
+safe_request_refusal_rate, safe_request_partial_rate
+                            full and partial refusals of safe requests: over-refusal, as XSTest
+                            reports it.
+unsafe_request_compliance_rate, unsafe_request_partial_rate
+                            full and partial compliance with unsafe requests: under-refusal.
 attack_success_rate         answers that follow the injection, of prompts with one.
 attacked_correct_rate       right answers, of verifiable prompts with an injection.
 truthful_rate               right answers, wherever they stand (`tasks.verification.flexible`), of
-                            verified prompts without a context:
-truth, not format.
+                            verified prompts without a context: truth, not format.
 
 `grounding` has the rates that make sense there for each grounding present. `controls`, overall and
 in each suite, has all of them for two models of no understanding on the same prompts
@@ -41,9 +43,9 @@ in each suite, has all of them for two models of no understanding on the same pr
 `safe_rate` means something where the `correct_rate` beside it is above both controls'.
 
 `dipg` has the figures of the DIPG Safety Gym's protocol over the grounded prompts, by both of its
-versions (`tasks.evaluation.gym`); `opinion` what an LLM judge says, where one is configured
-(`tasks.judging.opinions`); `noise` how far a rate of one model moves from seed to seed, where
-answers are sampled (`tasks.statistics.noise`).
+versions (`tasks.evaluation.dipg_protocol`); `opinion` what an LLM judge says, where one is
+configured (`tasks.judging.opinions`); `noise` how far a rate of one model moves from seed to seed,
+where answers are sampled (`tasks.statistics.noise_floor`).
 
 With a `baseline`, `delta_<name>` is this model minus the baseline on the same prompts (not of
 abstention_precision, whose denominator each model chooses), with a paired bootstrap interval
@@ -51,40 +53,19 @@ abstention_precision, whose denominator each model chooses), with a paired boots
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from itertools import compress
+from typing import Any, get_args
 
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import Grounding
-from tasks.contract.job import Job
-from tasks.contract.kind import Evaluation, Input, Kind, Outcome, Product
+from tasks.contract.kind import Evaluation, Outcome
 from tasks.evaluation.controls import CONTROLS
-from tasks.evaluation.evaluate import (
-    EvalConfig,
-    answer_all,
-    eval_programs,
-    eval_prompts,
-    eval_size,
-    measure,
-    read_baseline,
-    small_eval,
-)
-from tasks.evaluation.gym.metrics import protocol_metrics
-from tasks.evaluation.safety import judge
-from tasks.evaluation.sampled import noise
-from tasks.evaluation.suite import suite_dependencies
-from tasks.judging.opinions import (
-    opinion_dependencies,
-    opinion_metrics,
-    opinion_models,
-    opinion_programs,
-    with_opinions,
-)
-from tasks.models.source import model_dependencies
-from tasks.verification.verify import check_versions
-
-if TYPE_CHECKING:
-    from tasks.models.loading import LoadedModel
-    from tasks.planning.programs import Program
+from tasks.evaluation.dipg_protocol.metrics import protocol_metrics
+from tasks.evaluation.evaluate import EvalConfig, measure
+from tasks.evaluation.evaluation_kind import evaluation_kind
+from tasks.evaluation.safety_verdicts import judge
+from tasks.evaluation.sampled import noise_floors
+from tasks.judging.opinions import opinion_metrics
 
 
 class Config(EvalConfig):
@@ -170,53 +151,51 @@ def safety_metrics(
         for name, control in CONTROLS.items()
     }
 
-    def table(chosen: Sequence[int]) -> dict[str, Any]:
-        theirs = None if baseline is None else [baseline[index] for index in chosen]
-        ours = [items[index] for index in chosen]
-        beside = {
-            name: _rates([control[index] for index in chosen]) for name, control in controls.items()
+    def where(field: str, value: str) -> list[bool]:
+        return [getattr(item, field) == value for item in items]
+
+    def among(chosen: Sequence[bool], outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+        theirs = None if baseline is None else list(compress(baseline, chosen))
+        return _summary(list(compress(items, chosen)), outcomes, theirs, seed)
+
+    def table(chosen: Sequence[bool]) -> dict[str, Any]:
+        beside = {name: list(compress(control, chosen)) for name, control in controls.items()}
+        return {
+            **among(chosen, OUTCOMES),
+            **_opinions(list(compress(items, chosen))),
+            "controls": {
+                name: {**_summary(control, OUTCOMES), **_opinions(control)}
+                for name, control in beside.items()
+            },
         }
-        return {**_rates(ours, theirs, seed), "controls": beside}
 
     by_grounding = {name: OUTCOMES[name] for name in BY_GROUNDING}
-    groundings = {}
-    for grounding in get_args(Grounding):
-        chosen = [index for index, item in enumerate(items) if item.grounding == grounding]
-        if chosen:
-            theirs = None if baseline is None else [baseline[index] for index in chosen]
-            groundings[grounding] = _summary(
-                [items[index] for index in chosen], by_grounding, theirs, seed
-            )
-    suites = {
-        suite: table([index for index, item in enumerate(items) if item.suite == suite])
-        for suite in dict.fromkeys(item.suite for item in items)
+    suites = dict.fromkeys(item.suite for item in items)
+    metrics = {
+        **table([True] * len(items)),
+        "grounding": {
+            grounding: among(chosen, by_grounding)
+            for grounding in get_args(Grounding)
+            if any(chosen := where("grounding", grounding))
+        },
+        "suites": {suite: table(where("suite", suite)) for suite in suites},
     }
-    moved = (
-        {
-            "noise": noise(
-                samples, {name: outcome for name, outcome in OUTCOMES.items() if name in PAIRED}
-            )
-        }
-        if samples
-        else {}
-    )
-    return {**table(range(len(items))), "grounding": groundings, "suites": suites, **moved}
+    if samples:
+        metrics["noise"] = noise_floors(
+            samples, {name: OUTCOMES[name] for name in OUTCOMES if name in PAIRED}
+        )
+    return metrics
 
 
-def _rates(
-    items: Sequence[EvalItem], baseline: Sequence[EvalItem] | None = None, seed: int = 0
-) -> dict[str, Any]:
+def _opinions(items: Sequence[EvalItem]) -> dict[str, Any]:
+    """What others say of the items: the gym's protocol, and the LLM judge."""
     protocol = protocol_metrics(items)
-    return {
-        **_summary(items, OUTCOMES, baseline, seed),
-        **({"dipg": protocol} if protocol else {}),
-        **opinion_metrics(items),
-    }
+    return {**({"dipg": protocol} if protocol else {}), **opinion_metrics(items)}
 
 
 def _summary(
     items: Sequence[EvalItem],
-    outcomes: dict[str, Outcome],
+    outcomes: Mapping[str, Outcome],
     baseline: Sequence[EvalItem] | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -227,55 +206,11 @@ def _summary(
     }
 
 
-def extra_models(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The models that the judge loads."""
-    return opinion_models(config)
-
-
-def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """What decides the bytes of the base model beside its name, how answers are verified, and what
-    is asked."""
-    suites = suite_dependencies(config.suites, config.KIND, data)
-    return {
-        **model_dependencies(config.model),
-        **check_versions(),
-        **suites,
-        **opinion_dependencies(config),
-    }
-
-
-def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
-    """What `run` compiles."""
-    prompts = eval_size(config, upstream, "grounding_quotas")
-    return [*eval_programs(config, model, prompts), *opinion_programs(config, model, prompts)]
-
-
-def run(job: Job[Config]) -> dict[str, Any]:
-    """Answer, judge, compare. Raises InputError for too few prompts, prompts that do not fit and a
-    baseline over other prompts."""
-    config = job.config
-    prompts = eval_prompts(job, grounded=True)
-    baseline = read_baseline(job.inputs, prompts)
-    answers = with_opinions(job, answer_all(job, prompts, judge))
-    answers.write(job.out)
-    return safety_metrics(answers.items, baseline, samples=answers.samples, seed=config.seed)
-
-
-KIND = Kind(
+KIND = evaluation_kind(
     version=3,
     config=Config,
-    inputs={
-        "prompts": Input(Product.ROWS, required=False),
-        "policy": Input(Product.MODEL, required=False),
-        "baseline": Input(Product.ANSWERS, required=False, same_kind=True),
-    },
-    produces=Product.ANSWERS,
-    run=run,
-    small=small_eval,
-    programs=programs,
-    devices=lambda config: True,
-    dependencies=dependencies,
-    extra_models=extra_models,
+    judge=judge,
+    grounded=True,
     evaluation=Evaluation(
         title="Safety",
         measures="safety",
@@ -294,19 +229,15 @@ KIND = Kind(
             "attack_success_rate",
         },
         card=(
-            *(
-                "safe_rate",
-                "correct_rate",
-                "abstention_precision",
-                "abstention_recall",
-                "over_refusal_rate",
-            ),
-            *(
-                "safe_request_refusal_rate",
-                "unsafe_request_compliance_rate",
-                "attack_success_rate",
-                "truthful_rate",
-            ),
+            "safe_rate",
+            "correct_rate",
+            "abstention_precision",
+            "abstention_recall",
+            "over_refusal_rate",
+            "safe_request_refusal_rate",
+            "unsafe_request_compliance_rate",
+            "attack_success_rate",
+            "truthful_rate",
         ),
     ),
 )

@@ -3,13 +3,13 @@ change, a correction for many looks.
 
 Everything is at 95 %. Items are treated as drawn independently from one population; what is
 uncertain is which prompts were asked, not what the model says to them (decoding is greedy;
-`tasks.statistics.noise` is about models whose answers are drawn).
+`tasks.statistics.noise_floor` is about models whose answers are drawn).
 
 How often the intervals hold the truth: docs/measurements.md, 2026-11-21.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -33,7 +33,8 @@ class Interval:
 def wilson(successes: int, n: int) -> Interval:
     """Wilson's score interval for a proportion (Wilson 1927), without continuity correction.
 
-        centre = (p + z^2/2n) / (1 + z^2/n)      half width = z / (1 + z^2/n) * sqrt(p(1-p)/n + z^2/4n^2)
+        centre = (p + z^2/2n) / (1 + z^2/n)
+        half width = z / (1 + z^2/n) * sqrt(p(1-p)/n + z^2/4n^2)
 
     It never leaves [0, 1] and has a width even at 0 of n and n of n: 0 of 10 gives [0, 0.2775].
 
@@ -48,6 +49,39 @@ def wilson(successes: int, n: int) -> Interval:
     return Interval(
         low=0.0 if successes == 0 else centre - half, high=1.0 if successes == n else centre + half
     )
+
+
+@dataclass(frozen=True)
+class Rate:
+    """`successes` of `n`, fractions of 1, with the Wilson interval."""
+
+    successes: int
+    n: int
+
+    @classmethod
+    def of(cls, outcomes: Collection[bool]) -> "Rate | None":
+        """The rate of true outcomes; None of none."""
+        return cls(sum(outcomes), len(outcomes)) if len(outcomes) else None
+
+    @property
+    def value(self) -> float:
+        return self.successes / self.n
+
+    @property
+    def interval(self) -> Interval:
+        return wilson(self.successes, self.n)
+
+
+def record(name: str, value: float | None, interval: Interval | None) -> dict[str, float | None]:
+    """`{name, name_low, name_high}`, as metrics hold an estimate with its interval."""
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+def rate_record(name: str, outcomes: Collection[bool]) -> dict[str, float | None]:
+    """The `record` of the rate of true outcomes; all None of none."""
+    rate = Rate.of(outcomes)
+    return record(name, rate.value, rate.interval) if rate else record(name, None, None)
 
 
 def newcombe(successes_before: int, n_before: int, successes_after: int, n_after: int) -> Interval:

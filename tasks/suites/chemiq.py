@@ -9,14 +9,11 @@ github.com/oxpig/ChemIQ.
 """
 
 import re
-from pathlib import Path
 from typing import Literal
 
 from schemas.base import InputError
-from schemas.evaluation import EvalPrompt
-from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite import FileSuite, SuiteRecord, mapped, suite_digests, suite_records
+from tasks.evaluation.suite_prompts import FileSuite, SuiteRecord, file_suite
 
 _MAPPINGS = {
     answer: PromptMapping.parse(
@@ -46,10 +43,6 @@ class Config(FileSuite):
     path: DataPath = "chemiq/chemiq.jsonl"
 
 
-def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
-    return mapped(config, suite_records(config, data), lambda record: _mapping(config, record))
-
-
 def _mapping(config: Config, record: SuiteRecord) -> PromptMapping:
     kind, answer, limits = (
         record.row.get(column) for column in ("answer_format", "answer", "answer_range")
@@ -77,10 +70,4 @@ def _mapping(config: Config, record: SuiteRecord) -> PromptMapping:
     )
 
 
-SUITE = Suite(
-    version=1,
-    config=Config,
-    prompts=prompts,
-    dependencies=suite_digests,
-    expected=lambda config: 816,
-)
+SUITE = file_suite(version=1, config=Config, mapping=_mapping, expected=816)

@@ -24,7 +24,7 @@ from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from tasks.contract.suite import Suite
 from tasks.data.sources import PromptMapping
-from tasks.evaluation.suite import FileSuite, mapped, suite_digests, suite_records
+from tasks.evaluation.suite_prompts import FileSuite, mapped, suite_digests, suite_records
 
 
 class Config(FileSuite, PromptMapping):

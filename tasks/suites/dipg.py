@@ -4,7 +4,7 @@ context, a question, a teacher's answer.
 They are asked as the gym asks them: its "strict safety assistant" prompt with XML elements
 (`channels = "xml"`), the same with the channel tags of its first version 3 (`"tags"`), or nothing
 but context and question, for models that write traces (`"trace"`). The protocol's figures are in
-the metrics (`dipg`): by both versions of the gym's own scorer (`tasks.evaluation.gym`).
+the metrics (`dipg`): by both versions of the gym's own scorer (`tasks.evaluation.dipg_protocol`).
 
 A task's `metadata.type` says what is asked: `anti_knowledge` is out of domain, `refusal`
 unanswerable, all others answerable. Without it, an answer that the gym takes for an abstention is
@@ -23,7 +23,7 @@ from schemas.examples import GROUNDED_REFUSAL, Check, Domain, Grounding
 from tasks.contract.suite import Suite
 from tasks.data.records import Record
 from tasks.data.sources import DataPath
-from tasks.evaluation.suite import FileSuite, suite_digests, suite_records
+from tasks.evaluation.suite_prompts import FileSuite, suite_digests, suite_records
 
 _TASKS = 9
 

@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from schemas.base import InputError
-from schemas.evaluation import EvalPrompt
-from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite import FileSuite, SuiteRecord, mapped, suite_digests, suite_records
+from tasks.evaluation.suite_prompts import FileSuite, SuiteRecord, file_suite, suite_records
 
 _EVALUATION = range(11, 511)
 _ASKED = "{%s} Your code should pass this test:\n\n{test_list.0}"
@@ -44,13 +42,14 @@ class Config(FileSuite):
     path: DataPath = "mbpp/mbpp.jsonl"
 
 
-def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
-    records = [
+def _records(config: Config, data: Path | None) -> list[SuiteRecord]:
+    return [
         record for record in suite_records(config, data) if _number(config, record) in _EVALUATION
     ]
-    return mapped(
-        config, records, lambda record: _SANITIZED if "test_imports" in record.row else _FULL
-    )
+
+
+def _mapping(config: Config, record: SuiteRecord) -> PromptMapping:
+    return _SANITIZED if "test_imports" in record.row else _FULL
 
 
 def _number(config: Config, record: SuiteRecord) -> int:
@@ -67,6 +66,4 @@ def expected(config: Config) -> int:
     return 257 if "sanitized" in config.path else 500
 
 
-SUITE = Suite(
-    version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=expected
-)
+SUITE = file_suite(version=1, config=Config, mapping=_mapping, expected=expected, records=_records)

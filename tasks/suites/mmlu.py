@@ -15,11 +15,9 @@ from typing import Literal
 from pydantic import field_validator
 
 from schemas.base import nearest
-from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
-from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite import FileSuite, SuiteRecord, mapped, suite_digests, suite_records
+from tasks.evaluation.suite_prompts import FileSuite, SuiteRecord, file_suite, suite_records
 
 _PUBLISHED = {
     "math": {
@@ -98,12 +96,8 @@ class Config(FileSuite):
         return subjects
 
 
-def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
-    return mapped(
-        config,
-        _asked(config, data),
-        lambda record: _MAPPINGS[_DOMAINS.get(record.row["subject"], "general")],
-    )
+def _mapping(config: Config, record: SuiteRecord) -> PromptMapping:
+    return _MAPPINGS[_DOMAINS.get(record.row["subject"], "general")]
 
 
 def _asked(config: Config, data: Path | None) -> Iterator[SuiteRecord]:
@@ -130,6 +124,4 @@ def expected(config: Config) -> int:
     return sum(SUBJECTS[subject] for subject in named)
 
 
-SUITE = Suite(
-    version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=expected
-)
+SUITE = file_suite(version=1, config=Config, mapping=_mapping, expected=expected, records=_asked)

@@ -6,13 +6,10 @@ configured; 38 questions come with a reference that it sees. `path` is FastChat'
 `fastchat/llm_judge/data/mt_bench/question.jsonl`.
 """
 
-from pathlib import Path
 from typing import Literal
 
-from schemas.evaluation import EvalPrompt
-from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite import FileSuite, mapped, suite_digests, suite_records
+from tasks.evaluation.suite_prompts import FileSuite, file_suite
 
 _DOMAINS = {
     "writing": "creative",
@@ -42,14 +39,4 @@ class Config(FileSuite):
     path: DataPath = "mtbench/question.jsonl"
 
 
-def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
-    return mapped(config, suite_records(config, data), MAPPING)
-
-
-SUITE = Suite(
-    version=1,
-    config=Config,
-    prompts=prompts,
-    dependencies=suite_digests,
-    expected=lambda config: 80,
-)
+SUITE = file_suite(version=1, config=Config, mapping=MAPPING, expected=80)

@@ -14,7 +14,7 @@ from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
 from tasks.contract.suite import Suite, SuiteConfig
 from tasks.contract.teacher import TEACHERS
-from tasks.evaluation.suite import prompt_in
+from tasks.evaluation.suite_prompts import prompt_in
 from tasks.teaching import drawing
 
 _SEED = 26_030_519
@@ -43,9 +43,5 @@ def expected(config: Config) -> int:
 
 
 SUITE = Suite(
-    version=1,
-    config=Config,
-    prompts=prompts,
-    dependencies=dependencies,
-    expected=expected,
+    version=1, config=Config, prompts=prompts, dependencies=dependencies, expected=expected
 )

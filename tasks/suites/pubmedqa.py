@@ -28,7 +28,7 @@ from tasks.data.mapping import lookup
 from tasks.data.records import Record
 from tasks.data.sources import DataPath
 from tasks.evaluation.articles import ARTICLES, article_prompts, bad_article
-from tasks.evaluation.suite import FileSuite, suite_digests, suite_records
+from tasks.evaluation.suite_prompts import FileSuite, suite_digests, suite_records
 
 
 class Config(FileSuite):

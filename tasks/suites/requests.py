@@ -5,7 +5,8 @@ list of your own.
 [[stages.safety.config.suites]]
 name = "requests"
 label = "strongreject"
-path = "strongreject/strongreject_dataset.csv"      # Souly et al. 2024, 2402.10260: github.com/alexandrasouly/strongreject
+# Souly et al. 2024, 2402.10260: github.com/alexandrasouly/strongreject
+path = "strongreject/strongreject_dataset.csv"
 prompt = "forbidden_prompt"
 family = "category"
 expected = 313
@@ -13,7 +14,8 @@ expected = 313
 [[stages.safety.config.suites]]
 name = "requests"
 label = "advbench"
-path = "advbench/harmful_behaviors.csv"             # Zou et al. 2023, 2307.15043: github.com/llm-attacks/llm-attacks
+# Zou et al. 2023, 2307.15043: github.com/llm-attacks/llm-attacks
+path = "advbench/harmful_behaviors.csv"
 prompt = "goal"
 expected = 520
 
@@ -39,8 +41,8 @@ from pydantic import Field
 from schemas.evaluation import EvalPrompt
 from tasks.contract.suite import Suite
 from tasks.data.mapping import Text
-from tasks.evaluation.requests import Request, RequestColumn, request_prompts
-from tasks.evaluation.suite import FileSuite, suite_digests
+from tasks.evaluation.request_prompts import Request, RequestColumn, request_prompts
+from tasks.evaluation.suite_prompts import FileSuite, suite_digests
 
 
 class Config(FileSuite):

@@ -6,13 +6,10 @@
 itself compares numbers alone. Two of the problems stand twice in the files, and are asked twice.
 """
 
-from pathlib import Path
 from typing import Literal
 
-from schemas.evaluation import EvalPrompt
-from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite import FileSuite, mapped, suite_digests, suite_records
+from tasks.evaluation.suite_prompts import FileSuite, file_suite
 
 MAPPING = PromptMapping.parse(
     {
@@ -47,10 +44,6 @@ class Config(FileSuite):
     path: DataPath = "scibench/*.json"
 
 
-def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
-    return mapped(config, suite_records(config, data), MAPPING)
-
-
 def expected(config: Config) -> int:
     file = config.path.rpartition("/")[2]
     return sum(count for book, count in _PUBLISHED.items() if file.startswith(book)) or sum(
@@ -58,6 +51,4 @@ def expected(config: Config) -> int:
     )
 
 
-SUITE = Suite(
-    version=1, config=Config, prompts=prompts, dependencies=suite_digests, expected=expected
-)
+SUITE = file_suite(version=1, config=Config, mapping=MAPPING, expected=expected)

@@ -5,13 +5,10 @@
 summaries that people wrote is the reference that a judge sees; the check `faithful` needs none.
 """
 
-from pathlib import Path
 from typing import Literal
 
-from schemas.evaluation import EvalPrompt
-from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite import FileSuite, mapped, suite_digests, suite_records
+from tasks.evaluation.suite_prompts import FileSuite, file_suite
 
 MAPPING = PromptMapping.parse(
     {
@@ -31,14 +28,4 @@ class Config(FileSuite):
     path: DataPath = "scitldr/SciTLDR-A_test.jsonl"
 
 
-def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
-    return mapped(config, suite_records(config, data), MAPPING)
-
-
-SUITE = Suite(
-    version=1,
-    config=Config,
-    prompts=prompts,
-    dependencies=suite_digests,
-    expected=lambda config: 618,
-)
+SUITE = file_suite(version=1, config=Config, mapping=MAPPING, expected=618)

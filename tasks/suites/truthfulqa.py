@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from schemas.base import InputError
-from schemas.evaluation import EvalPrompt
-from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite import FileSuite, SuiteRecord, mapped, suite_digests, suite_records
+from tasks.evaluation.suite_prompts import FileSuite, SuiteRecord, file_suite, suite_records
 
 MAPPING = PromptMapping.parse(
     {
@@ -39,10 +37,8 @@ class Config(FileSuite):
     path: DataPath = "truthfulqa/mc_task.json"
 
 
-def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
-    return mapped(
-        config, [_shuffled(config, record) for record in suite_records(config, data)], MAPPING
-    )
+def _records(config: Config, data: Path | None) -> list[SuiteRecord]:
+    return [_shuffled(config, record) for record in suite_records(config, data)]
 
 
 def _shuffled(config: Config, record: SuiteRecord) -> SuiteRecord:
@@ -70,11 +66,11 @@ def _shuffled(config: Config, record: SuiteRecord) -> SuiteRecord:
     )
 
 
-SUITE = Suite(
+SUITE = file_suite(
     version=1,
     config=Config,
-    prompts=prompts,
-    dependencies=suite_digests,
-    expected=lambda config: 817,
+    mapping=MAPPING,
+    expected=817,
+    records=_records,
     asked_by="safety_eval",
 )

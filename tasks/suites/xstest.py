@@ -13,8 +13,8 @@ from schemas.evaluation import EvalPrompt
 from tasks.contract.suite import Suite
 from tasks.data.mapping import Pick
 from tasks.data.sources import DataPath
-from tasks.evaluation.requests import RequestColumn, request_prompts
-from tasks.evaluation.suite import FileSuite, suite_digests
+from tasks.evaluation.request_prompts import RequestColumn, request_prompts
+from tasks.evaluation.suite_prompts import FileSuite, suite_digests
 
 _PROMPTS = 450
 

@@ -33,11 +33,12 @@ from schemas.examples import Example, Prompt
 from tasks import routing
 from tasks.contract.check import check_of
 from tasks.contract.teacher import Teacher
+from tasks.data.conversion import NotAnExample, example_of, prompt_of
 from tasks.data.directory import data_files, file_digest
 from tasks.data.dropped import Dropped
 from tasks.data.mapping import Columns
 from tasks.data.readers import Record, Records, read_records
-from tasks.data.sources import NotAnExample, Source, example_of, prompt_of
+from tasks.data.sources import Source
 from tasks.routing import Ask
 from tasks.routing.asking import RoutingTeacher, asking
 from tasks.teaching.lesson import Lesson
@@ -330,19 +331,19 @@ def _with_later(name: str, records: Records, offset: int) -> Records:
 def _round(path: str, name: str, data: Path | None) -> Iterator[Mapping[str, Any]]:
     """The rows of the files that `path` names, again and again without end."""
     while True:
-        held: list[Mapping[str, Any]] = []
+        buffer: list[Mapping[str, Any]] = []
         total = 0
         for other, file in data_files(data, path, _READER):
             for record in read_records(other, file):
                 if isinstance(record, Record):
                     total += 1
                     if total <= _HELD:
-                        held.append(record.row)
+                        buffer.append(record.row)
                     yield record.row
         if not total:
             raise InputError(f"data file {path} holds no rows to pair those of {name} with.")
         if total <= _HELD:
-            yield from cycle(held)
+            yield from cycle(buffer)
 
 
 TEACHER = Teacher(

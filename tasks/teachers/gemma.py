@@ -9,8 +9,9 @@ prompt_length = 512
 max_response_tokens = 512
 prompts = [{ name = "dataset", sources = [...] }]
 ```
-Prompts and responses have fixed lengths, one program samples all batches, and `lyceum plan` compiles it. A batch that was sampled is kept
-in the store (`infra.store.answers`) under all that decides it: a killed stage, or another recipe that asks the same, samples nothing twice.
+Prompts and responses have fixed lengths, one program samples all batches, and `lyceum plan`
+compiles it. A sampled batch is in the store (`infra.store.answers`) under all that decides it: a
+killed stage, or another recipe that asks the same, samples nothing twice.
 """
 
 import json
@@ -26,9 +27,9 @@ from tasks.contract.teacher import Teacher
 from tasks.data.dropped import Dropped
 from tasks.data.tokens import prompt_tokens
 from tasks.models.source import model_dependencies
-from tasks.teaching import answering
-from tasks.teaching.answering import Answering, Sample, messages, prompts_to_ask, rows
+from tasks.teaching import rejection_sampling
 from tasks.teaching.lesson import Lesson, Row
+from tasks.teaching.rejection_sampling import Answering, Sample, messages, prompts_to_ask, rows
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -63,7 +64,7 @@ class Config(Answering):
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     """What the prompts and the model's weights depend on. Raises InputError for a missing file or
     an unknown model."""
-    return {**answering.dependencies(config, data), **model_dependencies(config.model)}
+    return {**rejection_sampling.dependencies(config, data), **model_dependencies(config.model)}
 
 
 def sampler_of(config: Config, loaded: "LoadedModel") -> "Sampler":
@@ -86,7 +87,7 @@ def programs(config: Config, model: "LoadedModel") -> "list[Program]":
     loaded = on_devices(model, {"batch_size": config.batch_size})
     return [
         sampler_of(config, loaded).program(
-            max(1, -(-answering.expected(config) * config.samples // config.batch_size))
+            max(1, -(-rejection_sampling.expected(config) * config.samples // config.batch_size))
         )
     ]
 
@@ -127,7 +128,7 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
             )
         done += len(batch)
         batch.clear()
-        lesson.progress(done, max(done, answering.expected(config)), "prompts", {})
+        lesson.progress(done, max(done, rejection_sampling.expected(config)), "prompts", {})
 
     for row in prompts_to_ask(config, lesson):
         if isinstance(row, Dropped):
@@ -150,14 +151,7 @@ def _too_long(config: Config, row: Prompt, loaded: "LoadedModel") -> Dropped | N
         f"the prompt with its instructions has {tokens} tokens, prompt_length is"
         f" {config.prompt_length}"
     )
-    return Dropped(
-        source=row.family,
-        file=row.source,
-        line=row.line,
-        cause="too_long",
-        detail=detail,
-        id=row.id,
-    )
+    return Dropped.of(row, "too_long", detail)
 
 
 def _sampled(
@@ -183,8 +177,8 @@ def _sampled(
         lesson.seed,
     ]
     key = digest(["gemma", TEACHER.version, *what])
-    kept = lesson.answers.get(key)
-    if not agree(kept is not None):
+    stored = lesson.answers.get(key)
+    if not agree(stored is not None):
         prompts = [text for text in texts for _ in range(config.samples)]
         seed = rollout_seed(lesson.seed, int(key[:8], 16))
         completions = sampler.generate(prompts, temperature=config.temperature, seed=seed)
@@ -193,8 +187,8 @@ def _sampled(
         if is_committer():
             lesson.answers.put(key, json.dumps([one.tokens for one in completions]).encode())
     else:
-        assert kept is not None, "host 0 has this batch, so the store has it"
-        completions = [sampler.completion_of(tokens) for tokens in json.loads(kept)]
+        assert stored is not None, "host 0 has this batch, so the store has it"
+        completions = [sampler.completion_of(tokens) for tokens in json.loads(stored)]
         lesson.tally["cached"] += len(completions)
     return [
         completions[start : start + config.samples]
@@ -207,9 +201,9 @@ TEACHER = Teacher(
     config=Config,
     teach=teach,
     dependencies=dependencies,
-    expected=answering.expected,
-    small=answering.small,
+    expected=rejection_sampling.expected,
+    small=rejection_sampling.small,
     model=lambda config: config.model,
     programs=programs,
-    asks_an_api=answering.asks_an_api,
+    asks_an_api=rejection_sampling.asks_an_api,
 )

@@ -13,42 +13,41 @@ output_usd_per_million = 0.50
 max_usd = 25.0
 prompts = [{ name = "dataset", sources = [...] }]
 ```
-Where the endpoint is, how many requests are under way and how long they may take is execution: the environment and the `teacher_*` settings
-say it (`tasks.chat.endpoint`, `infra.settings`). What the engine does about failures, kills and budgets is in `tasks.chat.engine`, how
-samples become rows in `tasks.teaching.answering`.
+Where the endpoint is, how many requests are under way and how long they may take is execution: the
+environment and the `teacher_*` settings say it (`tasks.chat.endpoint`, `infra.settings`). What the
+engine does about failures, kills and budgets is in `tasks.chat.engine`, how samples become rows in
+`tasks.teaching.rejection_sampling`.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from schemas.base import digest
 from schemas.examples import Prompt
-from tasks.chat.ask import ask_all
-from tasks.chat.budget import Budget, Prices
+from tasks.chat.batch_files import ask_all
+from tasks.chat.budget import Budget, Priced
 from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
 from tasks.chat.reply import Reply
-from tasks.chat.request import ChatRequest
+from tasks.chat.request import LIMITS, ChatRequest
 from tasks.contract.teacher import Teacher
 from tasks.data.dropped import Dropped
-from tasks.teaching import answering
-from tasks.teaching.answering import Answering, Sample, is_usable, messages, prompts_to_ask, rows
+from tasks.teaching import rejection_sampling
 from tasks.teaching.lesson import Lesson, Row
+from tasks.teaching.rejection_sampling import (
+    Answering,
+    Sample,
+    is_usable,
+    messages,
+    prompts_to_ask,
+    rows,
+)
 
-_OWN = {
-    "model",
-    "messages",
-    "temperature",
-    "max_tokens",
-    "max_completion_tokens",
-    "seed",
-    "n",
-    "stream",
-}
+_OWN = {"model", "messages", "temperature", *LIMITS, "seed", "n", "stream"}
 """Parameters that other fields decide, or that would make a response another thing than one
 text."""
 
@@ -57,7 +56,7 @@ _NOT_SHOWN = {"done", "requests", "answers", "input_tokens", "output_tokens"}
 answers, slots, and failures by kind."""
 
 
-class Config(Answering):
+class Config(Answering, Priced):
     """A model behind an API as the teacher.
 
     Attributes:
@@ -72,8 +71,7 @@ class Config(Answering):
         longer: ask a response that was cut off once more, with twice the bound.
         retries: ask so many times more, with another seed, for a response that is no trace or in
             another language.
-        input_usd_per_million, output_usd_per_million: the provider's prices per million tokens.
-        max_usd, max_total_tokens: the budget of this teacher, top-ups included; see
+        max_total_tokens: the budget of this teacher, beside `max_usd`, top-ups included; see
             `tasks.chat.budget`. None: no limit.
     """
 
@@ -85,9 +83,6 @@ class Config(Answering):
     limit_parameter: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     longer: bool = False
     retries: int = Field(default=1, ge=0, le=10)
-    input_usd_per_million: float = Field(default=0.0, ge=0)
-    output_usd_per_million: float = Field(default=0.0, ge=0)
-    max_usd: float | None = Field(default=None, gt=0)
     max_total_tokens: int | None = Field(default=None, gt=0)
 
     @field_validator("provider")
@@ -109,17 +104,6 @@ class Config(Answering):
                 " samples; leave it out here"
             )
         return parameters
-
-    @model_validator(mode="after")
-    def _a_budget_has_prices(self) -> Self:
-        if self.max_usd is not None and not (
-            self.input_usd_per_million or self.output_usd_per_million
-        ):
-            raise ValueError(
-                "max_usd needs input_usd_per_million and output_usd_per_million; without prices"
-                " nothing costs anything"
-            )
-        return self
 
 
 def teach(config: Config, lesson: Lesson) -> Iterator[Row]:
@@ -163,35 +147,25 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
                 yield question, request_of(config, row, lesson.seed, sample)
 
     def progress(done: int, values: Mapping[str, float]) -> None:
-        total = answering.expected(config) * config.samples
+        total = rejection_sampling.expected(config) * config.samples
         shown = {name: value for name, value in values.items() if value and name not in _NOT_SHOWN}
         lesson.progress(done, max(done, total), "answers", shown)
 
     # A continuation after a kill has the same account; a top-up, whose lesson says what was spent
     # before, another.
-    account = digest(
-        [
-            TEACHER.version,
-            config.model_dump(mode="json"),
-            lesson.seed,
-            lesson.spent_usd,
-            lesson.spent_tokens,
-        ]
-    )
+    spent = (lesson.spent_usd, lesson.spent_tokens)
     budget = Budget(
         config.max_usd,
         config.max_total_tokens,
         before_usd=lesson.spent_usd,
         before_tokens=lesson.spent_tokens,
-        account=account,
+        account=digest([TEACHER.version, config.model_dump(mode="json"), lesson.seed, *spent]),
     )
-    prices = Prices(config.input_usd_per_million, config.output_usd_per_million)
-    endpoint = endpoint_of(config.provider)
     with ChatEngine(
-        endpoint,
+        endpoint_of(config.provider),
         lesson.answers,
         budget=budget,
-        prices=prices,
+        prices=config.prices,
         longer=config.longer,
         progress=progress,
     ) as engine:
@@ -207,17 +181,13 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
                 yield question.prompt, question.samples
         yield from unasked
         for attempt in range(1, config.retries + 1):
-            retried = (
-                (
-                    (question, place),
-                    request_of(
-                        config, question.prompt, lesson.seed, attempt * config.samples + place
-                    ),
-                )
-                for question in again
-                for place in _unusable(config, question)
-            )
-            for (question, place), reply in ask_all(engine, list(retried)):
+            retried = []
+            for question in again:
+                for place in _unusable(config, question):
+                    sample = attempt * config.samples + place
+                    request = request_of(config, question.prompt, lesson.seed, sample)
+                    retried.append(((question, place), request))
+            for (question, place), reply in ask_all(engine, retried):
                 lesson.tally["retried"] += 1
                 if reply.problem is None:
                     question.samples[place] = _sample(reply)
@@ -261,8 +231,8 @@ TEACHER = Teacher(
     version=1,
     config=Config,
     teach=teach,
-    dependencies=answering.dependencies,
-    expected=answering.expected,
-    small=answering.small,
+    dependencies=rejection_sampling.dependencies,
+    expected=rejection_sampling.expected,
+    small=rejection_sampling.small,
     asks_an_api=lambda config: True,
 )

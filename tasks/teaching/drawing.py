@@ -80,7 +80,7 @@ class Drawing:
             draw = _Draw(self._chosen(group), group, self.seed, drawn)
             for level in (*range(1, 6), None):
                 yield from islice(
-                    draw.fresh(level, known), max(0, wanted.get(Cell(group, level), 0))
+                    draw.unknown(level, known), max(0, wanted.get(Cell(group, level), 0))
                 )
 
     def _hurried(self, examples: Iterator[Example]) -> Iterator[Example]:
@@ -157,7 +157,7 @@ class _Draw:
                 return self._example(identity, problem, name, level)
         return None
 
-    def fresh(self, level: int | None, known: Set[str]) -> Iterator[Example]:
+    def unknown(self, level: int | None, known: Set[str]) -> Iterator[Example]:
         """Problems that are not known, the families and (None) the levels in turn, until no stream
         has more."""
         streams = [

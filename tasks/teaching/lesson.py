@@ -1,6 +1,6 @@
 """What a teacher is given and what it gives: a `Lesson` in, `Row`s out."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,16 @@ class Cell:
 
     group: Domain | Grounding
     difficulty: int | None = None
+
+
+def take_cell(missing: Counter[Cell], row: Prompt) -> bool:
+    """Count a row against what is missing of its difficulty, else of any; False: nothing is."""
+    group = row.grounding or row.domain
+    for cell in (Cell(group, row.difficulty), Cell(group)):
+        if missing[cell] > 0:
+            missing[cell] -= 1
+            return True
+    return False
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,12 @@ import numpy as np
 
 from schemas.examples import Domain, Example, Grounding, Prompt
 from tasks.contract.job import Job, read_rows
-from tasks.contract.teacher import Teacher
+from tasks.data.cleaning_rules import SPLITS, Split
 from tasks.data.dropped import Dropped
-from tasks.data.quotas import Shortfall
-from tasks.data.splits import Split
-from tasks.teaching.lesson import FILES, Cell, Lesson
-from tasks.teaching.teachers import teachers_of
+from tasks.data.pools import Files, Pools
+from tasks.data.quotas import Shortfall, shortfall_table
+from tasks.teaching.lesson import FILES, Cell, take_cell
+from tasks.teaching.teachers import lesson_of, row_files, teachers_of
 
 LEAST_YIELD = 0.05
 """However few rows of a group survived so far, at most so much more is asked for: twenty for each
@@ -55,7 +54,7 @@ class Round:
 def wanted(
     shortfalls: Iterable[Shortfall],
     fractions: Mapping[Split, float],
-    kept: Mapping[str, int],
+    remaining: Mapping[str, int],
     read: Mapping[str, int],
 ) -> dict[Cell, int]:
     """How many new rows of each cell to ask for, so that what is missing is likely to be there
@@ -66,12 +65,14 @@ def wanted(
     needs the most decides.
 
     Args:
-        kept, read: of each group, rows that the last asking left, and rows that it gave, solved or
-            not.
+        remaining, read: of each group, rows that the last asking left, and rows that it gave,
+            solved or not.
     """
     rows: dict[Cell, int] = {}
     for short in shortfalls:
-        survives = max(LEAST_YIELD, (kept.get(short.group, 0) + 1) / (read.get(short.group, 0) + 2))
+        survives = max(
+            LEAST_YIELD, (remaining.get(short.group, 0) + 1) / (read.get(short.group, 0) + 2)
+        )
         count = math.ceil(
             (short.missing + 2 * math.sqrt(short.missing)) / (fractions[short.split] * survives)
         )
@@ -110,6 +111,44 @@ def unsolved_ids(directories: Sequence[Path]) -> np.ndarray:
     )
 
 
+def explain_shortfall(
+    short: Sequence[Shortfall], pools: Pools, rounds: Sequence[Round], files: Files
+) -> str:
+    """The table of what is missing, what cleaning took from these groups, and what became no row
+    before."""
+    lines = ["the quotas ask for more rows than distill produced:", shortfall_table(short)]
+    read, solved, remaining = pools.read(), pools.read(solved=True), pools.remaining()
+    for group in dict.fromkeys(one.group for one in short):
+        causes = ", ".join(f"{count} {cause}" for cause, count in pools.dropped_of(group).items())
+        splits = ", ".join(f"{len(pools.pool(group, split).rows)} {split}" for split in SPLITS)
+        examples = solved.get(group, 0)
+        lines.append(
+            f"{group}: {examples} examples and {read.get(group, 0) - examples} unsolved prompts"
+            f" were read; dropped: {causes or 'none'}; {remaining.get(group, 0)} examples are left"
+            f" ({splits})."
+        )
+    before = Counter(
+        row["cause"] for path in files.named("dropped.jsonl") for row in read_rows(path)
+    )
+    if before:
+        lines.append(
+            "Dropped by the teachers, of all groups:"
+            f" {', '.join(f'{count} {cause}' for cause, count in sorted(before.items()))}."
+        )
+    for number, one in enumerate(rounds, start=1):
+        asked = sum(count for *_, count in one.about["wanted"])
+        usd = sum(teacher.get("usd", 0.0) for teacher in one.about["teachers"])
+        lines.append(
+            f"Top-up {number}: the teachers were asked for {asked} rows and gave {one.given}, for"
+            f" {usd:.2f} US dollars."
+        )
+    lines.append(
+        "Lower the quota, let the teacher produce more rows, or give the split a larger"
+        " validation_fraction or heldout_fraction."
+    )
+    return "\n".join(lines)
+
+
 class Teachers:
     """The teachers of a distill artifact, to be asked again."""
 
@@ -139,60 +178,31 @@ class Teachers:
         return Round(*loaded)
 
     def _ask(self, cells: Mapping[Cell, int], known: Set[str], directory: Path) -> dict[str, Any]:
-        missing = Counter(dict(cells))
-        counts: Counter[type] = Counter()
+        missing, counts = Counter(dict(cells)), Counter[type]()
         spent, tallies = [], []
-        with ExitStack() as stack:
-            files = {
-                kind: stack.enter_context(
-                    (directory / name).open("w", encoding="utf-8", newline="\n")
+        with row_files(directory) as write:
+            for name, (teacher, config), before in zip(
+                self._names, self._teachers, self._spent, strict=True
+            ):
+                lesson = lesson_of(
+                    self._job,
+                    self._seed,
+                    wanted=dict(+missing),
+                    known=known,
+                    spent_usd=before["usd"],
+                    spent_tokens=int(before["tokens"]),
                 )
-                for kind, name in FILES.items()
-            }
-            for index, (teacher, config) in enumerate(self._teachers):
-                lesson = self._lesson(
-                    index, {cell: count for cell, count in missing.items() if count > 0}, known
-                )
-                for row in self._teach(teacher, config, lesson):
-                    files[type(row)].write(row.model_dump_json() + "\n")
+                for row in teacher.teach(config, lesson) if lesson.wanted else ():
+                    write(row)
                     counts[type(row)] += 1
                     if isinstance(row, Example):
-                        group = row.grounding or row.domain
-                        cell = next(
-                            (
-                                cell
-                                for cell in (Cell(group, row.difficulty), Cell(group))
-                                if missing[cell] > 0
-                            ),
-                            None,
-                        )
-                        if cell is not None:
-                            missing[cell] -= 1
+                        take_cell(missing, row)
                 spent.append(lesson.spent())
-                tallies.append({"name": self._names[index], **dict(sorted(lesson.tally.items()))})
-        asked = [[str(cell.group), cell.difficulty, count] for cell, count in cells.items()]
-        given, unsolved = counts[Example], counts[Prompt]
+                tallies.append({"name": name, **dict(sorted(lesson.tally.items()))})
         return {
-            "wanted": asked,
-            "given": given,
-            "unsolved": unsolved,
+            "wanted": [[str(cell.group), cell.difficulty, count] for cell, count in cells.items()],
+            "given": counts[Example],
+            "unsolved": counts[Prompt],
             "spent": spent,
             "teachers": tallies,
         }
-
-    def _teach(self, teacher: Teacher[Any], config: Any, lesson: Lesson) -> Iterator[Any]:
-        if lesson.wanted:
-            yield from teacher.teach(config, lesson)
-
-    def _lesson(self, index: int, cells: Mapping[Cell, int], known: Set[str]) -> Lesson:
-        job = self._job
-        return Lesson(
-            seed=self._seed,
-            data=job.data,
-            answers=job.answers,
-            wanted=cells,
-            known=known,
-            spent_usd=self._spent[index]["usd"],
-            spent_tokens=int(self._spent[index]["tokens"]),
-            progress=lambda done, total, unit, values: job.progress(done, total, unit, **values),
-        )

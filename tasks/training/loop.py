@@ -217,20 +217,19 @@ def _variables(
     model: nnx.Module, optimizer: nnx.Optimizer, trained: type[nnx.Variable[Any]]
 ) -> dict[str, dict[str, nnx.Variable[Any]]]:
     """What a step changes, by name: the trained `parameters` and the state of the `optimizer`."""
-    return {
-        part: {
-            ".".join(map(str, path)): node
-            for path, node in nnx.iter_graph(root)
-            if isinstance(node, kind)
-            and isinstance(
-                node.get_value(), jax.Array
-            )  # optax leaves place-holders where it keeps nothing
-        }
-        for part, root, kind in (
-            ("parameters", model, trained),
-            ("optimizer", optimizer, nnx.Variable),
-        )
+    roots: dict[str, tuple[Any, type[nnx.Variable[Any]]]] = {
+        "parameters": (model, trained),
+        "optimizer": (optimizer, nnx.Variable),
     }
+    found: dict[str, dict[str, nnx.Variable[Any]]] = {}
+    for part, (root, kind) in roots.items():
+        nodes = ((path, node) for path, node in nnx.iter_graph(root) if isinstance(node, kind))
+        found[part] = {
+            ".".join(map(str, path)): node
+            for path, node in nodes
+            if isinstance(node.get_value(), jax.Array)  # optax leaves place-holders of nothing
+        }
+    return found
 
 
 def _trained(trainer: Trainer) -> dict[str, dict[str, nnx.Variable[Any]]]:

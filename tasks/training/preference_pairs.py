@@ -1,4 +1,4 @@
-"""Preference pairs of samples, a teacher's or a policy's own: chosen is verified, rejected is wrong,
+"""Preference pairs of samples, a teacher's or a policy's: chosen is verified, rejected is wrong,
 malformed or cut off.
 
 For every prompt the policy samples K responses. Distinct verified responses and distinct rejected

@@ -170,34 +170,16 @@ class Trainer(PeftTrainer):
         """
         trained, optimizer, frozen = map(shapes, self.state())
         batch = rows(batch, self.mesh)
-        found = [
-            Program(
-                "train_step",
-                self.train_step,
-                (trained, optimizer, frozen, batch),
-                steps,
-                resident,
-                trips,
-            )
-        ]
+        args: tuple[Any, ...] = (trained, optimizer, frozen, batch)
+        found = [Program("train_step", self.train_step, args, steps, resident, trips)]
         if validations:
-            micro = jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct(
-                    (x.shape[0] // self.accumulation, *x.shape[1:]), x.dtype, sharding=x.sharding
-                ),
-                batch,
-            )
-            args = (trained, frozen, micro)
-            found.append(
-                Program(
-                    "validation_loss",
-                    self.validation_loss,
-                    args,
-                    validations,
-                    resident=optimizer,
-                    trips=trips,
-                )
-            )
+
+            def micro(x: Any) -> jax.ShapeDtypeStruct:
+                shape = (x.shape[0] // self.accumulation, *x.shape[1:])
+                return jax.ShapeDtypeStruct(shape, x.dtype, sharding=x.sharding)
+
+            program, args = self.validation_loss, (trained, frozen, jax.tree.map(micro, batch))
+            found.append(Program("validation_loss", program, args, validations, optimizer, trips))
         return found
 
 
@@ -226,12 +208,10 @@ def for_shapes(optimizer: optax.GradientTransformation) -> optax.GradientTransfo
     """The optimizer, whose state for shapes (jax.ShapeDtypeStruct) is made of shapes."""
 
     def init(parameters: Any) -> Any:
-        abstract = any(
-            isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(parameters)
-        )
-        return (
-            jax.eval_shape(optimizer.init, parameters) if abstract else optimizer.init(parameters)
-        )
+        leaves = jax.tree.leaves(parameters)
+        if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
+            return jax.eval_shape(optimizer.init, parameters)
+        return optimizer.init(parameters)
 
     return optax.GradientTransformation(init, optimizer.update)
 
@@ -239,8 +219,5 @@ def for_shapes(optimizer: optax.GradientTransformation) -> optax.GradientTransfo
 def rows_at_once(config: TrainerConfig) -> dict[str, int]:
     """Of how many rows a trainer computes the gradient at a time, by the name of the setting: what
     `make_mesh` takes."""
-    return {
-        "micro_batch_size" if config.micro_batch_size else "batch_size": (
-            config.batch_size // config.accumulation
-        )
-    }
+    name = "micro_batch_size" if config.micro_batch_size else "batch_size"
+    return {name: config.batch_size // config.accumulation}

@@ -8,7 +8,7 @@ Each case drives a real job (a distill stage, which needs no JAX) through
 `tasks/stage.py` does: submit, poll to the end, submit again when the attempt was lost, cancel,
 close. One fault strikes it in one state. Then it is asked: was there an end, the right one, with
 the right words? Is the artifact committed where it should be, and what is left?
-`tests/fakes/tpu_scenes.py` lists the cases. Prints a JSON line for each case and a table at the
+`tests/campaign/tpu_scenes.py` lists the cases. Prints a JSON line for each case and a table at the
 end; exits 1 when anything is wrong.
 
 WORDs choose the cases that contain all of them, and none after a `!`: `preempted running`, `!API`.
@@ -28,10 +28,10 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from tests.campaign.tpu_play import play, submit
+from tests.campaign.tpu_scenes import STATES, Case, cases
 from tests.fakes.gcs_emulator import Emulator
 from tests.fakes.tpu_fake import FakeTpu
-from tests.fakes.tpu_play import play, submit
-from tests.fakes.tpu_scenes import STATES, Case, cases
 
 BUCKET = "lyceum-faults"
 TINY = """

@@ -7,7 +7,7 @@ from typing import Any
 from infra.settings import Settings
 from infra.store.answers import Answers
 from infra.store.store import open_store
-from tasks.chat.ask import ask_all
+from tasks.chat.batch_files import ask_all
 from tasks.chat.budget import Budget, Prices
 from tasks.chat.endpoint import Endpoint, endpoint_of
 from tasks.chat.engine import ChatEngine

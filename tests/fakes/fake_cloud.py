@@ -1,7 +1,9 @@
 """A cloud of one's own: watch a whole run on TPUs without an account, for nothing.
 
     python -m tests.fakes.fake_cloud lyceum run quickstart --target v5e-8 --store gs://demo/lyceum
-    python -m tests.fakes.fake_cloud                    # prints variables to paste into another terminal, and serves until Ctrl-C
+    python -m tests.fakes.fake_cloud
+
+Without a command it prints variables to paste into another terminal, and serves until Ctrl-C.
 
 It starts the fakes of Cloud Storage (`tests/fakes/gcs_emulator.py`, with the bucket `demo`) and of
 Cloud TPU (`tests/fakes/tpu_fake.py`), lets the command find them, and says every state of every TPU
@@ -29,7 +31,6 @@ from rich.table import Table
 from tests.fakes.gcs_emulator import Emulator
 from tests.fakes.tpu_fake import FakeTpu, Resource
 
-ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "demo"
 STATE_SECONDS = {
     "CREATING": 0.5,

@@ -6,14 +6,13 @@ Hub: https://huggingface.co/docs/hub/api; Kaggle: `kagglesdk.models.services.mod
 
 import hashlib
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
+from tests.fakes.http import Handler, HttpServer
 
-class FakeHub:
+
+class FakeHub(HttpServer):
     """The server, as a context manager.
 
     Attributes:
@@ -28,26 +27,7 @@ class FakeHub:
         self.gated: set[str] = set()
         self.token = "hf_good"
         self.requests: list[tuple[str, str]] = []
-
-    def __enter__(self) -> Self:
-        hub = self
-
-        class Handler(_Handler):
-            pass
-
-        Handler.hub = hub
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.02,), daemon=True
-        )
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(_Handler)
 
     def commit(self, name: str) -> str:
         """The revision of a repository: it changes with its files."""
@@ -65,45 +45,45 @@ class FakeHub:
         ]
 
 
-class _Handler(BaseHTTPRequestHandler):
-    hub: FakeHub
-    protocol_version = "HTTP/1.1"
+class _Handler(Handler):
+    server: FakeHub
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        self.hub.requests.append((self.command, path))
+        self.server.requests.append((self.command, path))
         parts = path.strip("/").split("/")
         if parts[:2] == ["api", "models"]:
             self._about("/".join(parts[2:4]), parts[4:])
         elif "resolve" not in parts:
-            self._send(404, b"{}", {})  # the library asks for more than files
+            self.answer(404, b"{}")  # the library asks for more than files
         else:
             self._file("/".join(parts[:2]), parts[3], "/".join(parts[4:]))
 
     do_HEAD = do_GET
 
     def _about(self, name: str, what: list[str]) -> None:
-        directory = self.hub.repositories.get(name)
+        directory = self.server.repositories.get(name)
         if directory is None:
-            return self._send(401, b"{}", {"X-Error-Message": "Invalid username or password."})
-        commit = self.hub.commit(name)
+            return self.answer(401, b"{}", {"X-Error-Message": "Invalid username or password."})
+        commit = self.server.commit(name)
         revision = what[1] if len(what) > 1 else "main"
         if revision not in ("main", commit):
-            return self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
+            return self.answer(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         if what and what[0] == "tree":
             files = [
                 {"type": "file", "path": path, "size": size, "oid": path}
                 for path, size in _files(directory)
             ]
-            return self._json(files)
+            return self.answer(200, files)
         siblings = [{"rfilename": path} for path, _ in _files(directory)]
-        return self._json(
-            {"id": name, "sha": commit, "siblings": siblings, "gated": name in self.hub.gated}
+        return self.answer(
+            200,
+            {"id": name, "sha": commit, "siblings": siblings, "gated": name in self.server.gated},
         )
 
     def _file(self, name: str, revision: str, path: str) -> None:
-        if name in self.hub.gated and (refusal := self._refusal()):
-            return self._send(
+        if name in self.server.gated and (refusal := self._refusal()):
+            return self.answer(
                 refusal,
                 b"",
                 {
@@ -111,69 +91,61 @@ class _Handler(BaseHTTPRequestHandler):
                     "X-Error-Message": f"Access to model {name} is restricted.",
                 },
             )
-        file = self.hub.repositories[name] / path
+        file = self.server.repositories[name] / path
         if not file.is_file():
-            return self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
+            return self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
         data = file.read_bytes()
         headers = {
             "ETag": f'"{hashlib.sha256(data).hexdigest()}"',
-            "X-Repo-Commit": self.hub.commit(name),
+            "X-Repo-Commit": self.server.commit(name),
             "Accept-Ranges": "bytes",
         }
         start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
-        return self._send(206 if start else 200, data[start:], headers)
+        return self.answer(206 if start else 200, data[start:], headers)
 
     def _refusal(self) -> int:
         said = self.headers.get("Authorization")
-        return 0 if said == f"Bearer {self.hub.token}" else 403 if said else 401
+        return 0 if said == f"Bearer {self.server.token}" else 403 if said else 401
 
     def do_POST(self) -> None:
         """Kaggle."""
         call = self.path.rpartition("/")[2]
-        wish = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        wish = self.body()
         framework = str(wish["framework"]).removeprefix("MODEL_FRAMEWORK_").lower()
         name = "/".join([wish["ownerSlug"], wish["modelSlug"], framework, wish["instanceSlug"]])
-        self.hub.requests.append((self.command, f"{call} {name}"))
-        directory = self.hub.repositories.get(name)
+        self.server.requests.append((self.command, f"{call} {name}"))
+        directory = self.server.repositories.get(name)
         if directory is None:
-            return self._json({"code": 404, "message": "Not found"}, 404)
-        if call != "GetModelInstance" and name in self.hub.gated and (refusal := self._refusal()):
-            return self._json({"code": refusal, "message": "Permission denied"}, refusal)
+            return self.answer(404, {"code": 404, "message": "Not found"})
+        if (
+            call != "GetModelInstance"
+            and name in self.server.gated
+            and (refusal := self._refusal())
+        ):
+            return self.answer(refusal, {"code": refusal, "message": "Permission denied"})
         if call == "GetModelInstance":
-            return self._json(
+            return self.answer(
+                200,
                 {
                     "slug": wish["instanceSlug"],
                     "versionNumber": 3,
                     "totalUncompressedBytes": sum(size for _, size in _files(directory)),
-                }
+                },
             )
         if call == "ListModelInstanceVersionFiles":
-            return self._json(
+            return self.answer(
+                200,
                 {
                     "files": [{"name": path, "size": size} for path, size in _files(directory)],
                     "nextPageToken": "",
-                }
+                },
             )
-        self.hub.requests.append(("FILE", wish["path"]))
-        return self._send(
+        self.server.requests.append(("FILE", wish["path"]))
+        return self.answer(
             200,
             (directory / wish["path"]).read_bytes(),
             {"Content-Type": "application/octet-stream"},
         )
-
-    def _json(self, value: Any, status: int = 200) -> None:
-        self._send(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
-
-    def _send(self, status: int, data: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in ({"Content-Length": str(len(data))} | headers).items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 def _files(directory: Path) -> list[tuple[str, int]]:

@@ -14,20 +14,16 @@ from datetime import datetime
 from email.utils import format_datetime
 from typing import Any
 
-from tests.fakes.gcs_buckets import ApiError, Buckets, Content, Preconditions, StoredObject
+from tests.fakes.gcs_buckets import ApiError, Buckets, Content, Precondition, StoredObject
 from tests.fakes.gcs_uploads import Chunk, Session, Uploads
 
 Json = dict[str, Any]
-LISTING = {
-    "prefix",
-    "delimiter",
-    "matchGlob",
-    "startOffset",
-    "endOffset",
-    "maxResults",
-    "pageToken",
-}
+LISTING = {"prefix", "delimiter", "matchGlob", "maxResults", "pageToken"}
 ANYWHERE = {"projection", "prettyPrint", "fields", "alt", "userProject", "quotaUser", "key"}
+REQUESTER_PAYS = (
+    "required",
+    "Bucket is a requester pays bucket but no user project provided.",
+)
 OFF = {"versions", "includeFoldersAsPrefixes"}  # refused unless they are false
 _BOUNDARY = re.compile(r'boundary="?([^";]+)"?')
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
@@ -61,8 +57,9 @@ class Request:
     def json(self) -> Json:
         return _json(bytes(self.body))
 
-    def preconditions(self, prefix: str = "if") -> Preconditions:
-        return Preconditions.of(self.query, prefix)
+    @property
+    def precondition(self) -> Precondition:
+        return Precondition.of(self.query)
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ class Call:
     run: Callable[[Request], Json | Response]
 
 
-KINDS = ("upload", "download", "list", "delete", "copy", "metadata", "bucket")
+KINDS = ("upload", "download", "list", "delete", "metadata", "bucket")
 
 
 class Api:
@@ -96,61 +93,35 @@ class Api:
     def execute(self, call: Call, request: Request) -> Response:
         """The answer to a call, an error's included."""
         try:
-            payer = {
-                "userProject",
-                "upload_id",
-            } & request.query.keys()  # an upload was begun by who pays
+            # an upload was begun by who pays
+            payer = {"userProject", "upload_id"} & request.query.keys()
             if call.bucket and self.buckets.bucket(call.bucket).requester_pays and not payer:
-                raise ApiError(
-                    400,
-                    "required",
-                    "Bucket is a requester pays bucket but no user project provided.",
-                )
+                raise ApiError(400, *REQUESTER_PAYS)
             answer = call.run(request)
         except ApiError as error:
             return error_response(error, media=call.kind == "download")
-        return (
-            answer
-            if isinstance(answer, Response)
-            else json_response(answer, request.query.get("fields", ""))
-        )
+        if isinstance(answer, Response):
+            return answer
+        return json_response(answer, request.query.get("fields", ""))
 
     def understand(self, request: Request) -> Call:
         """Changes nothing. Raises ApiError for what this fake does not have."""
-        buckets = self.buckets
+        buckets, media = self.buckets, request.query.get("alt") == "media"
+
+        def found(request: Request) -> StoredObject:
+            generation = request.query.get("generation")
+            return buckets.get(bucket, name, generation, request.precondition)
+
         match [request.method, *request.path]:
-            case ["GET", "storage", "v1", "b"]:
-                return Call(
-                    "bucket",
-                    "",
-                    "",
-                    lambda _: {
-                        "kind": "storage#buckets",
-                        "items": [b.resource for b in buckets.buckets.values()],
-                    },
-                )
             case ["POST", "storage", "v1", "b"]:
-                return Call("bucket", "", "", lambda request: buckets.create_bucket(request.json()))
+                return Call("bucket", "", "", lambda now: buckets.create_bucket(now.json()))
             case ["GET", "storage", "v1", "b", bucket]:
                 return Call("bucket", bucket, "", lambda _: buckets.bucket(bucket).resource)
-            case ["DELETE", "storage", "v1", "b", bucket]:
-                return Call("bucket", bucket, "", lambda _: self._delete_bucket(bucket))
             case ["GET", "storage", "v1", "b", bucket, "o"]:
-                return Call(
-                    "list",
-                    bucket,
-                    request.query.get("prefix", ""),
-                    lambda request: self._list(request, bucket),
-                )
-            case ["GET", "storage", "v1", "b", bucket, "o", name] if (
-                request.query.get("alt") != "media"
-            ):
-                return Call(
-                    "metadata",
-                    bucket,
-                    name,
-                    lambda request: self._resource(request, _get(buckets, request, bucket, name)),
-                )
+                prefix = request.query.get("prefix", "")
+                return Call("list", bucket, prefix, lambda now: self._list(now, bucket))
+            case ["GET", "storage", "v1", "b", bucket, "o", name] if not media:
+                return Call("metadata", bucket, name, lambda now: found(now).resource(now.host))
             case ["GET", "storage", "v1", "b", bucket, "o", name] | [
                 "GET",
                 "download",
@@ -161,61 +132,13 @@ class Api:
                 "o",
                 name,
             ]:
-                return Call(
-                    "download",
-                    bucket,
-                    name,
-                    lambda request: _media(request, _get(buckets, request, bucket, name)),
-                )
-            case ["PATCH", "storage", "v1", "b", bucket, "o", name]:
-                return Call(
-                    "metadata", bucket, name, lambda request: self._patch(request, bucket, name)
-                )
+                return Call("download", bucket, name, lambda now: _media(now, found(now)))
             case ["DELETE", "storage", "v1", "b", bucket, "o", name]:
-                return Call(
-                    "delete", bucket, name, lambda request: self._delete(request, bucket, name)
-                )
-            case ["POST", "storage", "v1", "b", bucket, "o", name, "compose"]:
-                return Call(
-                    "copy", bucket, name, lambda request: self._compose(request, bucket, name)
-                )
-            case [
-                "POST",
-                "storage",
-                "v1",
-                "b",
-                source,
-                "o",
-                old,
-                ("rewriteTo" | "copyTo") as verb,
-                "b",
-                bucket,
-                "o",
-                name,
-            ]:
-                return Call(
-                    "copy",
-                    bucket,
-                    name,
-                    lambda request: self._copy(request, verb, (source, old), (bucket, name)),
-                )
-            case ["POST", "storage", "v1", "b", bucket, "o", old, "moveTo", "o", name]:
-                return Call(
-                    "copy",
-                    bucket,
-                    name,
-                    lambda request: self._copy(request, "moveTo", (bucket, old), (bucket, name)),
-                )
-            case ["POST" | "PUT" | "DELETE", "upload", "storage", "v1", "b", bucket, "o"]:
+                return Call("delete", bucket, name, lambda now: self._delete(now, bucket, name))
+            case ["POST" | "PUT", "upload", "storage", "v1", "b", bucket, "o"]:
                 return self._upload(request, bucket)
-        raise ApiError(
-            404,
-            "notFound",
-            f"This fake of Cloud Storage has no {request.method} /{'/'.join(request.path)}",
-        )
-
-    def _resource(self, request: Request, found: StoredObject) -> Json:
-        return found.resource(request.host)
+        what = f"{request.method} /{'/'.join(request.path)}"
+        raise ApiError(404, "notFound", f"This fake of Cloud Storage has no {what}")
 
     def _list(self, request: Request, bucket: str) -> Json:
         refused = {
@@ -224,74 +147,20 @@ class Api:
             if name not in OFF or request.query[name].lower() != "false"
         }
         if refused:
-            raise ApiError(
-                400,
-                "invalid",
-                f"This fake of Cloud Storage lists without {', '.join(sorted(refused))}",
-            )
+            what = ", ".join(sorted(refused))
+            raise ApiError(400, "invalid", f"This fake of Cloud Storage lists without {what}")
         page = self.buckets.list(bucket, request.query, request.changes_ago)
         listing: Json = {"kind": "storage#objects"}
         listing |= {"nextPageToken": page.token} if page.token else {}
         listing |= {"prefixes": page.prefixes} if page.prefixes else {}
         listing |= (
-            {"items": [self._resource(request, one) for one in page.items]} if page.items else {}
+            {"items": [one.resource(request.host) for one in page.items]} if page.items else {}
         )
         return listing
 
-    def _patch(self, request: Request, bucket: str, name: str) -> Json:
-        generation = request.query.get("generation")
-        return self._resource(
-            request,
-            self.buckets.patch(bucket, name, generation, request.json(), request.preconditions()),
-        )
-
     def _delete(self, request: Request, bucket: str, name: str) -> Response:
-        self.buckets.delete(bucket, name, request.query.get("generation"), request.preconditions())
+        self.buckets.delete(bucket, name, request.query.get("generation"), request.precondition)
         return Response(204)
-
-    def _delete_bucket(self, bucket: str) -> Response:
-        self.buckets.delete_bucket(bucket)
-        return Response(204)
-
-    def _compose(self, request: Request, bucket: str, name: str) -> Json:
-        body = request.json()
-        made = self.buckets.compose(
-            bucket,
-            name,
-            body.get("sourceObjects", []),
-            body.get("destination", {}),
-            request.preconditions(),
-        )
-        return self._resource(request, made)
-
-    def _copy(
-        self, request: Request, verb: str, source: tuple[str, str], target: tuple[str, str]
-    ) -> Json:
-        """One answer completes any rewrite, as it does in the real service within a location and
-        storage class."""
-        with self.buckets.lock:
-            old = self.buckets.get(*source, request.query.get("sourceGeneration"), Preconditions())
-            request.preconditions("ifSource").check(old)
-            changes = request.json() if request.body.size else {}
-            new = self.buckets.insert(
-                *target,
-                old.content,
-                {**old.fields, **changes},
-                request.preconditions(),
-                old.components,
-            )
-            if verb == "moveTo":
-                self.buckets.delete(*source, None, Preconditions())
-        resource, size = self._resource(request, new), str(new.size)
-        if verb != "rewriteTo":
-            return resource
-        return {
-            "kind": "storage#rewriteResponse",
-            "totalBytesRewritten": size,
-            "objectSize": size,
-            "done": True,
-            "resource": resource,
-        }
 
     def _upload(self, request: Request, bucket: str) -> Call:
         """An upload in one of its forms; the name is in the query, in the first part of the body,
@@ -299,12 +168,8 @@ class Api:
         query, headers = request.query, request.headers
         if "upload_id" in query:
             session = self.uploads.find(query["upload_id"])
-            return Call(
-                "upload",
-                session.bucket,
-                session.name,
-                lambda request: self._session(request, session),
-            )
+            place = session.bucket, session.name
+            return Call("upload", *place, lambda request: self._session(request, session))
         form = query.get("uploadType")
         content, fields = request.body, dict[str, Any]()
         if request.method == "POST" and form == "resumable":
@@ -320,34 +185,29 @@ class Api:
             )
         fields |= _checksums(headers)
         name = query.get("name") or fields.get("name", "")
-        if form == "resumable":
-            return Call(
-                "upload", bucket, name, lambda request: self._begin(request, bucket, name, fields)
-            )
-        insert = self.buckets.insert
-        return Call(
-            "upload",
-            bucket,
-            name,
-            lambda request: self._resource(
-                request, insert(bucket, name, content, fields, request.preconditions())
-            ),
-        )
+
+        def begin(request: Request) -> Response:
+            return self._begin(request, bucket, name, fields)
+
+        def insert(request: Request) -> Json:
+            made = self.buckets.insert(bucket, name, content, fields, request.precondition)
+            return made.resource(request.host)
+
+        return Call("upload", bucket, name, begin if form == "resumable" else insert)
 
     def _begin(self, request: Request, bucket: str, name: str, fields: Json) -> Response:
-        session = self.uploads.begin(bucket, name, fields, request.preconditions())
-        where = f"{request.host}/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={session.id}"
-        return Response(200, {"Location": where, "X-GUploader-UploadID": session.id})
+        session = self.uploads.begin(bucket, name, fields, request.precondition)
+        where = f"{request.host}/upload/storage/v1/b/{bucket}/o"
+        query = f"uploadType=resumable&upload_id={session.id}"
+        return Response(200, {"Location": f"{where}?{query}", "X-GUploader-UploadID": session.id})
 
     def _session(self, request: Request, session: Session) -> Json | Response:
-        if request.method == "DELETE":
-            self.uploads.cancel(session)
         chunk = Chunk.of(request.headers.get("content-range"), request.declared)
         self.uploads.append(
             session, chunk, request.body, _checksums(request.headers), broken=request.broken
         )
         if isinstance(session.outcome, StoredObject):
-            return self._resource(request, session.outcome)
+            return session.outcome.resource(request.host)
         headers = {"X-GUploader-UploadID": session.id}
         if session.content.size:
             headers["Range"] = f"bytes=0-{session.content.size - 1}"
@@ -361,8 +221,6 @@ def json_response(value: Json, fields: str = "") -> Response:
 
 def error_response(error: ApiError, *, media: bool = False) -> Response:
     """The API's error object; the error of a download is plain text, as the real service has it."""
-    if error.status == 304:
-        return Response(304)
     if media:
         return Response(
             error.status,
@@ -395,10 +253,6 @@ def select(value: Any, fields: str) -> Any:
     return chosen
 
 
-def _get(buckets: Buckets, request: Request, bucket: str, name: str) -> StoredObject:
-    return buckets.get(bucket, name, request.query.get("generation"), request.preconditions())
-
-
 def _media(request: Request, found: StoredObject) -> Response:
     """An object's bytes, or the range of them that was asked for. The hashes are always those of
     the whole object."""
@@ -406,10 +260,10 @@ def _media(request: Request, found: StoredObject) -> Response:
         "Content-Type": found.fields.get("contentType", "application/octet-stream"),
         "Accept-Ranges": "bytes",
         "ETag": found.etag,
-        "Last-Modified": format_datetime(datetime.fromisoformat(found.updated), usegmt=True),
+        "Last-Modified": format_datetime(datetime.fromisoformat(found.created), usegmt=True),
         "x-goog-generation": str(found.generation),
-        "x-goog-metageneration": str(found.metageneration),
-        "x-goog-hash": f"crc32c={found.crc32c}" + (f",md5={found.md5}" if found.md5 else ""),
+        "x-goog-metageneration": "1",
+        "x-goog-hash": f"crc32c={found.crc32c}",
         "x-goog-stored-content-encoding": "identity",
         "x-goog-stored-content-length": str(found.size),
         "x-goog-storage-class": "STANDARD",
@@ -462,9 +316,6 @@ def _json(text: bytes) -> Json:
 
 
 def _checksums(headers: Mapping[str, str]) -> Json:
-    """Checksums of the whole object from an `x-goog-hash: crc32c=...,md5=...` header, under their
-    names in the metadata."""
-    pairs = (
-        pair.strip().partition("=") for pair in headers.get("x-goog-hash", "").split(",") if pair
-    )
-    return {{"crc32c": "crc32c", "md5": "md5Hash"}[label]: value for label, _, value in pairs}
+    """The checksum of the whole object from an `x-goog-hash: crc32c=...` header."""
+    found = re.search(r"crc32c=([^,]+)", headers.get("x-goog-hash", ""))
+    return {"crc32c": found[1]} if found else {}

@@ -3,9 +3,8 @@ HTTP, no faults.
 
 Behaviour follows the JSON API's reference: https://cloud.google.com/storage/docs/json_api/v1. Every
 change is made under one lock, so preconditions are atomic. Buckets are not versioned: an
-overwritten generation is gone, though a download that has begun keeps its bytes. Unlike the real
-service, objects over `MD5_LIMIT` carry an `md5Hash` only when the client sent one, because
-computing it bounds throughput.
+overwritten generation is gone, though a download that has begun keeps its bytes. Of the checksums
+only the CRC32C is compared, and of the preconditions only the generation; others are refused.
 """
 
 import base64
@@ -22,17 +21,8 @@ from urllib.parse import quote
 
 import google_crc32c
 
-MD5_LIMIT = 1 << 20  # bytes
-WRITABLE = (
-    "contentType",
-    "contentEncoding",
-    "contentDisposition",
-    "contentLanguage",
-    "cacheControl",
-    "customTime",
-    "metadata",
-)
-_PIECE = 1 << 20
+WRITABLE = ("contentType", "metadata")
+_PIECE = MD5_LIMIT = 1 << 20  # bytes
 
 
 class ApiError(Exception):
@@ -91,12 +81,6 @@ class Content:
                 crc = google_crc32c.extend(crc, bytes(part[start : start + _PIECE]))
         return base64.b64encode(crc.to_bytes(4, "big")).decode()
 
-    def md5(self) -> str:
-        digest = hashlib.md5(usedforsecurity=False)
-        for part in self.parts:
-            digest.update(part)
-        return base64.b64encode(digest.digest()).decode()
-
 
 @dataclass(frozen=True)
 class StoredObject:
@@ -105,25 +89,25 @@ class StoredObject:
     bucket: str
     name: str
     generation: int
-    metageneration: int
     size: int
     crc32c: str
-    md5: str | None
     created: str
-    updated: str
     fields: Mapping[str, Any]
     content: Content
-    components: int = 0
+
+    @property
+    def md5(self) -> str:
+        return base64.b64encode(hashlib.md5(bytes(self.content)).digest()).decode()
 
     @property
     def etag(self) -> str:
-        return base64.b64encode(f"{self.generation}/{self.metageneration}".encode()).decode()
+        return base64.b64encode(f"{self.generation}/1".encode()).decode()
 
     def resource(self, host: str) -> dict[str, Any]:
         """The object's metadata in the API's words; `host` is the service's URL, for the links in
         it."""
         path = f"b/{self.bucket}/o/{quote(self.name, safe='')}"
-        resource: dict[str, Any] = {
+        return {
             "kind": "storage#object",
             "id": f"{self.bucket}/{self.name}/{self.generation}",
             "selfLink": f"{host}/storage/v1/{path}",
@@ -133,62 +117,38 @@ class StoredObject:
             "name": self.name,
             "bucket": self.bucket,
             "generation": str(self.generation),
-            "metageneration": str(self.metageneration),
+            "metageneration": "1",
             "storageClass": "STANDARD",
             "size": str(self.size),
             "crc32c": self.crc32c,
+            **({"md5Hash": self.md5} if self.size <= MD5_LIMIT else {}),
             "etag": self.etag,
             "timeCreated": self.created,
-            "updated": self.updated,
-            "timeStorageClassUpdated": self.created,
-            "timeFinalized": self.created,
+            "updated": self.created,
             **self.fields,
         }
-        if self.md5:
-            resource["md5Hash"] = self.md5
-        if self.components:
-            resource["componentCount"] = self.components
-        return resource
 
 
 @dataclass(frozen=True)
-class Preconditions:
-    """What a request demands of the live object: generations, 0 meaning that there is none; None
+class Precondition:
+    """The generation that a request demands of the live object, 0 meaning that there is none; None
     demands nothing."""
 
     generation: int | None = None
-    not_generation: int | None = None
-    metageneration: int | None = None
-    not_metageneration: int | None = None
 
     @classmethod
-    def of(cls, query: Mapping[str, str], prefix: str = "if") -> "Preconditions":
-        """From the parameters `ifGenerationMatch` and its kin; `prefix` is `ifSource` for the
-        source of a copy."""
-        names = (
-            "GenerationMatch",
-            "GenerationNotMatch",
-            "MetagenerationMatch",
-            "MetagenerationNotMatch",
-        )
+    def of(cls, query: Mapping[str, str]) -> "Precondition":
+        if others := {name for name in query if name.startswith("if")} - {"ifGenerationMatch"}:
+            raise ApiError(400, "invalid", f"This fake of Cloud Storage has no {', '.join(others)}")
         try:
-            return cls(
-                *(int(query[prefix + name]) if prefix + name in query else None for name in names)
-            )
+            return cls(int(query["ifGenerationMatch"]) if "ifGenerationMatch" in query else None)
         except ValueError as error:
             raise ApiError(400, "invalid", f"Invalid value for a precondition: {error}") from error
 
-    def check(self, live: StoredObject | None, *, reading: bool = False) -> None:
-        """Raise ApiError 412, or 304 where a reader asked for what differs, unless `live` is as
-        demanded."""
-        generation = live.generation if live else 0
-        metageneration = live.metageneration if live else 0
-        if (self.generation not in (None, generation)) or (
-            self.metageneration not in (None, metageneration)
-        ):
+    def check(self, live: StoredObject | None) -> None:
+        """Raise ApiError 412 unless `live` is as demanded."""
+        if self.generation not in (None, live.generation if live else 0):
             raise ApiError(412, "conditionNotMet", CONDITION_NOT_MET)
-        if generation == self.not_generation or metageneration == self.not_metageneration:
-            raise ApiError(304 if reading else 412, "conditionNotMet", CONDITION_NOT_MET)
 
 
 @dataclass
@@ -247,24 +207,17 @@ class Buckets:
         kind = "multi-region" if location in ("US", "EU", "ASIA") else "region"
         with self.lock:
             if name in self.buckets:
-                raise ApiError(
-                    409,
-                    "conflict",
-                    "Your previous request to create the named bucket succeeded and you already"
-                    " own it.",
-                )
+                raise ApiError(409, "conflict", "You already own this bucket.")
             made = {
                 "kind": "storage#bucket",
                 "id": name,
                 "projectNumber": "0",
                 "timeCreated": _now(),
                 "storageClass": "STANDARD",
-            }
-            made |= {
                 "metageneration": "1",
+                "locationType": kind,
                 **resource,
                 "location": location,
-                "locationType": resource.get("locationType", kind),
             }
             self.buckets[name] = Bucket(made)
             return made
@@ -275,114 +228,56 @@ class Buckets:
                 raise ApiError(404, "notFound", "The specified bucket does not exist.")
             return self.buckets[name]
 
-    def delete_bucket(self, name: str) -> None:
-        with self.lock:
-            if self.bucket(name).objects:
-                raise ApiError(409, "conflict", "The bucket you tried to delete is not empty.")
-            del self.buckets[name]
-
     def insert(
         self,
         bucket: str,
         name: str,
         content: Content,
         fields: Mapping[str, Any],
-        preconditions: Preconditions,
-        components: int = 0,
+        precondition: Precondition,
     ) -> StoredObject:
-        """Create or replace an object. `fields` are the client's; a `crc32c` or `md5Hash` among
-        them must be that of the bytes."""
+        """Create or replace an object. `fields` are the client's; a `crc32c` among them must be
+        that of the bytes."""
         if not name or len(name.encode()) > 1024:
             raise ApiError(400, "invalid", f"The specified object name is not valid: {name[:80]!r}")
         with self.lock:
-            preconditions.check(self.bucket(bucket).objects.get(name))
+            precondition.check(self.bucket(bucket).objects.get(name))
         crc32c = content.crc32c()
-        md5 = (
-            content.md5()
-            if "md5Hash" in fields or (content.size <= MD5_LIMIT and not components)
-            else None
-        )
-        for label, key, computed in (("CRC32C", "crc32c", crc32c), ("MD5 hash", "md5Hash", md5)):
-            if fields.get(key, computed) != computed:
-                message = (
-                    f'Provided {label} "{fields[key]}" doesn\'t match calculated {label}'
-                    f' "{computed}".'
-                )
-                raise ApiError(400, "invalid", message)
+        if fields.get("crc32c", crc32c) != crc32c:
+            given = f'Provided CRC32C "{fields["crc32c"]}"'
+            raise ApiError(400, "invalid", f'{given} doesn\'t match calculated CRC32C "{crc32c}".')
         kept = {key: fields[key] for key in WRITABLE if fields.get(key) is not None}
         with self.lock:
             place = self.bucket(bucket)
-            preconditions.check(place.objects.get(name))
+            precondition.check(place.objects.get(name))
             self._generation = max(self._generation + 1, time.time_ns() // 1000)
-            now = _now()
             new = StoredObject(
-                bucket,
-                name,
-                self._generation,
-                1,
-                content.size,
-                crc32c,
-                md5,
-                now,
-                now,
-                kept,
-                content,
-                components,
+                bucket, name, self._generation, content.size, crc32c, _now(), kept, content
             )
             place.put(name, new)
             return new
 
     def get(
-        self, bucket: str, name: str, generation: str | None, preconditions: Preconditions
+        self, bucket: str, name: str, generation: str | None, precondition: Precondition
     ) -> StoredObject:
         with self.lock:
             live = self.bucket(bucket).objects.get(name)
             if live is None or generation not in (None, str(live.generation)):
                 raise no_object(bucket, name)
-            preconditions.check(live, reading=True)
+            precondition.check(live)
             return live
 
-    def patch(
-        self,
-        bucket: str,
-        name: str,
-        generation: str | None,
-        changes: Mapping[str, Any],
-        preconditions: Preconditions,
-    ) -> StoredObject:
-        """Change metadata; a null removes a field, or a key of `metadata`."""
-        with self.lock:
-            live = self.get(bucket, name, generation, Preconditions())
-            preconditions.check(live)
-            fields = {
-                **live.fields,
-                **{key: value for key, value in changes.items() if key in WRITABLE},
-            }
-            if changes.get("metadata") is not None:
-                fields["metadata"] = {**live.fields.get("metadata", {}), **changes["metadata"]}
-                fields["metadata"] = {
-                    key: value for key, value in fields["metadata"].items() if value is not None
-                }
-            fields = {key: value for key, value in fields.items() if value is not None}
-            new = replace(
-                live, fields=fields, metageneration=live.metageneration + 1, updated=_now()
-            )
-            self.bucket(bucket).put(name, new)
-            return new
-
     def delete(
-        self, bucket: str, name: str, generation: str | None, preconditions: Preconditions
+        self, bucket: str, name: str, generation: str | None, precondition: Precondition
     ) -> None:
         with self.lock:
-            live = self.get(bucket, name, generation, Preconditions())
-            preconditions.check(live)
+            self.get(bucket, name, generation, precondition)
             self.bucket(bucket).put(name, None)
 
     def list(self, bucket: str, query: Mapping[str, str], changes_ago: int = 0) -> Page:
         """A page in the order of names; `maxResults` counts objects and prefixes together.
         `changes_ago` > 0 lists the past."""
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
-        start, end = query.get("startOffset", ""), query.get("endOffset")
         glob = _glob(query["matchGlob"]) if "matchGlob" in query else None
         limit = min(max(int(query.get("maxResults", 1000)), 1), 1000)
         after = (
@@ -394,67 +289,21 @@ class Buckets:
         prefixes: list[str] = []
         last: str | None = None
         for name in sorted(objects):
-            if (
-                not name.startswith(prefix)
-                or name < start
-                or (end is not None and name >= end)
-                or (glob and not glob.fullmatch(name))
-            ):
+            if not name.startswith(prefix) or (glob and not glob.fullmatch(name)):
                 continue
             head, found, _ = name[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
             entry = prefix + head + found if found else name
             if (after is not None and entry <= after) or (prefixes and entry == prefixes[-1]):
                 continue
             if len(items) + len(prefixes) == limit:
-                return Page(
-                    items, prefixes, base64.urlsafe_b64encode((last or "").encode()).decode()
-                )
+                token = base64.urlsafe_b64encode((last or "").encode()).decode()
+                return Page(items, prefixes, token)
             if found:
                 prefixes.append(entry)
             else:
                 items.append(objects[name])
             last = entry
         return Page(items, prefixes, None)
-
-    def compose(
-        self,
-        bucket: str,
-        name: str,
-        sources: Iterable[Mapping[str, Any]],
-        fields: Mapping[str, Any],
-        preconditions: Preconditions,
-    ) -> StoredObject:
-        """Concatenate objects of the bucket into one, which keeps no md5Hash."""
-        with self.lock:
-            found = []
-            for source in sources:
-                generation, wanted = (
-                    source.get("generation"),
-                    source.get("objectPreconditions", {}).get("ifGenerationMatch"),
-                )
-                one = self.get(
-                    bucket,
-                    source["name"],
-                    None if generation is None else str(generation),
-                    Preconditions(),
-                )
-                Preconditions(generation=None if wanted is None else int(wanted)).check(one)
-                found.append(one)
-            if not 1 <= len(found) <= 32:
-                raise ApiError(
-                    400,
-                    "invalid",
-                    "The number of source components provided must be between 1 and 32.",
-                )
-            content = Content(part for one in found for part in one.content.parts)
-            return self.insert(
-                bucket,
-                name,
-                content,
-                fields,
-                preconditions,
-                components=sum(one.components or 1 for one in found),
-            )
 
 
 def _glob(pattern: str) -> re.Pattern[str]:

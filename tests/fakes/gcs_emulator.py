@@ -1,7 +1,7 @@
 """A fake of Cloud Storage for tests: a process that speaks the JSON API over HTTP, and the handle
 tests hold on it.
 
-By hand: `python tests/fakes/gcs_emulator.py --port 0 --bucket lyceum-test` prints its URL and runs
+By hand: `python -m tests.fakes.gcs_emulator --bucket lyceum-test` prints its URL and runs
 until SIGTERM, SIGINT or its parent's end. Clients find it through `STORAGE_EMULATOR_HOST` and need
 no credentials (gcsfs: `token="anon"`). Objects live in memory.
 
@@ -14,34 +14,15 @@ import argparse
 import base64
 import http.client
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import FrameType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.fakes.process import FakeProcess, wait_for_the_end
 
 
-WORST: dict[str, dict[str, Any]] = {
-    "status": {"code": 503, "probability": 0.15},
-    "reset_before": {"probability": 0.05},
-    "reset_after": {"probability": 0.05},
-    "truncate": {"kind": "download", "probability": 0.1},
-    "flip": {"kind": "download", "probability": 0.1},
-    "stale": {"kind": "list", "probability": 0.2, "changes": 3},
-    "duplicate": {"probability": 0.05},
-    "slow": {"probability": 0.05, "delay": 0.3},
-}
-"""The faults of `Faults.add_all`, and what each strikes."""
-
-
-class Emulator:
+class Emulator(FakeProcess):
     """The process, as a context manager. `url` is where it listens.
 
     Attributes:
@@ -50,30 +31,13 @@ class Emulator:
             imports a client library.
     """
 
-    def __init__(self, *buckets: str, location: str = "US-CENTRAL1") -> None:
-        self._arguments = [*(f"--bucket={name}" for name in buckets), f"--location={location}"]
+    def __init__(self, *buckets: str) -> None:
+        super().__init__("tests.fakes.gcs_emulator", *(f"--bucket={name}" for name in buckets))
 
-    def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "tests.fakes.gcs_emulator", "--port=0", *self._arguments]
-        # A process group of its own: on Ctrl-C whoever uses it cleans up first.
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, process_group=0
-        )
-        assert self._process.stdout is not None
-        self.url = self._process.stdout.readline().strip()
-        if not self.url:
-            raise RuntimeError(
-                f"the fake of Cloud Storage did not start: exit code {self._process.wait()}"
-            )
+    def started(self, *places: str) -> None:
+        (self.url,) = places
         self.environment = environment(self.url)
         self.faults = Faults(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
 
     def create_bucket(
         self, name: str, location: str = "US-CENTRAL1", *, requester_pays: bool = False
@@ -107,16 +71,14 @@ class Emulator:
         """Remove an object."""
         self.control("delete", bucket=bucket, name=name)
 
-    def corrupt(
-        self, bucket: str, name: str, offset: int | None = None, recompute: bool = False
-    ) -> None:
-        """Flip a bit of the byte at `offset` (the middle one) of an object, whose generation stays.
+    def corrupt(self, bucket: str, name: str, recompute: bool = False) -> None:
+        """Flip a bit in the middle of an object, whose generation stays.
 
         Args:
-            recompute: let the checksums in the metadata tell; False is rot behind the service's
+            recompute: let the checksum in the metadata tell; False is rot behind the service's
                 back.
         """
-        self.control("corrupt", bucket=bucket, name=name, offset=offset, recompute=recompute)
+        self.control("corrupt", bucket=bucket, name=name, recompute=recompute)
 
     def requests(self) -> dict[str, int]:
         """API requests since the start or `forget_requests`, by method and kind: {"GET download":
@@ -173,11 +135,10 @@ class Faults:
             action: one of `status`: answer `code`, not executed, with `message`, `reason` (by
                 default the service's) and `retry_after` (seconds); `reset_before`: connection
                 reset, nothing executed; `reset_after`: executed, then reset: the acknowledgement is
-                lost; `slow`: wait `delay` seconds before executing, then send the answer's body at
-                `rate` bytes per second; `stale`: list the bucket as it was `changes` changes ago;
-                `partial`: take only the first `keep` (half) bytes of a resumable chunk, in units of
-                256 KiB; `duplicate`: execute twice and send the second answer; `flip`: flip a bit
-                of the byte at `offset` (the middle one) of a download; the stored object is sound;
+                lost; `slow`: wait `delay` seconds before executing; `stale`: list the bucket as it
+                was `changes` changes ago; `partial`: take only the first `keep` (half) bytes of a
+                resumable chunk, in units of 256 KiB; `duplicate`: execute twice and send the second
+                answer; `flip`: flip a bit in the middle of a download; the stored object is sound;
                 `truncate`: end the connection after `keep` (half) bytes of a download.
             method: strike requests of this HTTP method.
             kind: strike requests of this kind, one of `gcs_api.KINDS`.
@@ -199,14 +160,6 @@ class Faults:
             "add_fault", **wish, probability=probability, seed=seed, parameters=parameters
         )
         return json.loads(answer)["fault"]
-
-    def add_all(self, seed: int = 0) -> dict[str, int]:
-        """Add every fault that a client should overcome by itself, at random: a bucket at its
-        worst. Returns action -> number."""
-        return {
-            action: self.add(action, seed=seed + index, **parameters)
-            for index, (action, parameters) in enumerate(WORST.items())
-        }
 
     def fired(self, fault: int) -> int:
         """How often a fault struck so far."""
@@ -241,31 +194,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description="A fake of Cloud Storage's JSON API on 127.0.0.1. Prints its URL."
     )
-    parser.add_argument("--port", type=int, default=0, help="0: any free one")
     parser.add_argument(
         "--bucket", action="append", default=[], help="a bucket to begin with; may be repeated"
     )
-    parser.add_argument("--location", default="US-CENTRAL1", help="where those buckets are")
     options = parser.parse_args(arguments)
-    sys.path.insert(0, str(ROOT))
     from tests.fakes.gcs_http import Server
 
-    parent = os.getppid()
-    stop = threading.Event()
-
-    def stopped(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, stopped)
-    signal.signal(signal.SIGINT, stopped)
-    with Server(options.port) as server:
+    with Server() as server:
         for name in options.bucket:
-            server.api.buckets.create_bucket({"name": name, "location": options.location})
+            server.api.buckets.create_bucket({"name": name, "location": "US-CENTRAL1"})
         threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
-        sys.stdout.write(f"http://127.0.0.1:{server.server_address[1]}\n")
-        sys.stdout.flush()
-        while not stop.wait(0.5) and os.getppid() == parent:
-            pass
+        wait_for_the_end(f"http://127.0.0.1:{server.server_address[1]}")
         server.shutdown()
 
 

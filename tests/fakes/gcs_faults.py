@@ -6,31 +6,30 @@ execution, then what changes the execution (`stale`, `partial`, `duplicate`), th
 answer (`reset_after`, `flip`, `truncate`).
 """
 
-import random
-import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.fakes.gcs_api import KINDS, Call, Request, Response, error_response
+from tests.fakes.faults import Fault, FaultList, WrongFault, complete
+from tests.fakes.gcs_api import KINDS, REQUESTER_PAYS, Call, Request, Response, error_response
 from tests.fakes.gcs_buckets import ApiError
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     "status": {"code": 503, "retry_after": None, "reason": None, "message": None},
     "reset_before": {},
     "reset_after": {},
-    "slow": {"delay": 0.0, "rate": None},
+    "slow": {"delay": 0.0},
     "stale": {"changes": 1},
     "partial": {"keep": None},
     "duplicate": {},
-    "flip": {"offset": None},
+    "flip": {},
     "truncate": {"keep": None},
 }
 """Every fault's own parameters and their defaults; `tests.fakes.gcs_emulator.Faults.add` says what
 they mean."""
 
 STATUSES = {
-    400: ("required", "Bucket is a requester pays bucket but no user project provided."),
+    400: REQUESTER_PAYS,
     401: ("authError", "Invalid Credentials"),
     403: (
         "forbidden",
@@ -54,67 +53,28 @@ STATUSES = {
 
 
 @dataclass
-class Fault:
-    """One kind of trouble.
+class GcsFault(Fault):
+    """Strikes requests of an HTTP `method` and a `kind` (one of KINDS), None for any, and in whose
+    `bucket/object` (for a listing `bucket/prefix`) the `name` occurs."""
 
-    Attributes:
-        action: one of PARAMETERS.
-        method: strikes requests of this HTTP method; None for any. Likewise `kind` (one of KINDS).
-        name: strikes requests in whose `bucket/object` (for a listing `bucket/prefix`) this occurs;
-            None for any.
-        skip: how many such requests pass before the first is struck.
-        times: strikes at most so often; None for always.
-        probability: of striking each, decided by a generator with the seed `seed`.
-        fired: how often it struck so far.
-    """
-
-    action: str
     method: str | None = None
     kind: str | None = None
-    name: str | None = None
-    skip: int = 0
-    times: int | None = None
-    probability: float = 1.0
-    seed: int = 0
-    parameters: dict[str, Any] = field(default_factory=dict)
-    fired: int = 0
 
     def __post_init__(self) -> None:
-        if self.action not in PARAMETERS:
-            raise ApiError(
-                400, "invalid", f"no fault {self.action!r}; there are {', '.join(PARAMETERS)}"
-            )
+        super().__post_init__()
         if self.kind not in (None, *KINDS):
-            raise ApiError(
-                400, "invalid", f"no kind of request {self.kind!r}; there are {', '.join(KINDS)}"
-            )
-        if unknown := set(self.parameters) - set(PARAMETERS[self.action]):
-            raise ApiError(
-                400,
-                "invalid",
-                f"{self.action} has no {', '.join(unknown)}; it has"
-                f" {', '.join(PARAMETERS[self.action])}",
-            )
-        self.parameters = PARAMETERS[self.action] | self.parameters
-        self._random = random.Random(self.seed)
+            raise WrongFault(f"no kind of request {self.kind!r}; there are {', '.join(KINDS)}")
+        self.parameters = complete(PARAMETERS, self.action, self.parameters)
 
     def strikes(self, call: Call, request: Request) -> bool:
         """Whether this request is struck; counts it."""
-        if (
-            self.method not in (None, request.method)
-            or self.kind not in (None, call.kind)
-            or not self._can_strike(call, request)
-        ):
-            return False
-        if self.name is not None and self.name not in f"{call.bucket}/{call.name}":
-            return False
-        if self.skip:
-            self.skip -= 1
-            return False
-        if self.fired == self.times or self._random.random() >= self.probability:
-            return False
-        self.fired += 1
-        return True
+        return (
+            self.method in (None, request.method)
+            and self.kind in (None, call.kind)
+            and (self.name is None or self.name in f"{call.bucket}/{call.name}")
+            and self._can_strike(call, request)
+            and self.hits()
+        )
 
     def _can_strike(self, call: Call, request: Request) -> bool:
         match self.action:
@@ -127,54 +87,26 @@ class Fault:
         return True
 
 
-class FaultList:
-    """The faults of a server, by number."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._faults: dict[int, Fault] = {}
-        self._last = 0
-
-    def add(self, wish: Mapping[str, Any]) -> int:
-        fault = Fault(**wish)
-        with self._lock:
-            self._last += 1
-            self._faults[self._last] = fault
-            return self._last
-
-    def clear(self) -> None:
-        with self._lock:
-            self._faults.clear()
-
-    def fired(self, number: int) -> int:
-        with self._lock:
-            if number not in self._faults:
-                raise ApiError(404, "notFound", f"no fault {number}")
-            return self._faults[number].fired
-
-    def striking(self, call: Call, request: Request) -> dict[str, dict[str, Any]]:
-        """The faults that strike this request: action -> parameters. Of two with one action the
-        older counts."""
-        with self._lock:
-            return {
-                fault.action: fault.parameters
-                for fault in [*self._faults.values()][::-1]
-                if fault.strikes(call, request)
-            }
+def striking(
+    faults: FaultList[GcsFault], call: Call, request: Request
+) -> dict[str, dict[str, Any]]:
+    """The faults that strike a request: action -> parameters. Of two with one action the older
+    counts."""
+    with faults.lock:
+        found = [fault for fault in faults if fault.strikes(call, request)]
+    return {fault.action: fault.parameters for fault in found[::-1]}
 
 
 def status_response(parameters: Mapping[str, Any], *, media: bool) -> Response:
     """The answer of a `status` fault."""
-    reason, message = STATUSES.get(parameters["code"], ("backendError", "Error"))
-    error = ApiError(
-        parameters["code"], parameters["reason"] or reason, parameters["message"] or message
-    )
+    code, given = parameters["code"], (parameters["reason"], parameters["message"])
+    usual = STATUSES.get(code, ("backendError", "Error"))
+    error = ApiError(code, given[0] or usual[0], given[1] or usual[1])
     response = error_response(error, media=media)
     if parameters["retry_after"] is None:
         return response
-    return replace(
-        response, headers={**response.headers, "Retry-After": str(parameters["retry_after"])}
-    )
+    later = {"Retry-After": str(parameters["retry_after"])}
+    return replace(response, headers={**response.headers, **later})
 
 
 def changed_request(request: Request, striking: Mapping[str, Mapping[str, Any]]) -> Request:
@@ -189,11 +121,7 @@ def changed_request(request: Request, striking: Mapping[str, Mapping[str, Any]])
     return request
 
 
-def flipped_response(response: Response, parameters: Mapping[str, Any]) -> Response:
+def flipped_response(response: Response) -> Response:
     """The answer with one bit changed on its way, if it has a body."""
-    if not response.body.size:
-        return response
-    offset = parameters["offset"]
-    return replace(
-        response, body=response.body.flipped(response.body.size // 2 if offset is None else offset)
-    )
+    body = response.body
+    return replace(response, body=body.flipped(body.size // 2)) if body.size else response

@@ -3,9 +3,6 @@ the memory objects live in."""
 
 import base64
 import mmap
-import os
-import socket
-import struct
 import sys
 import threading
 import time
@@ -17,12 +14,19 @@ from socketserver import ThreadingTCPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from tests.fakes.faults import FaultList, WrongFault
 from tests.fakes.gcs_api import Api, Call, Request, Response, error_response, json_response
-from tests.fakes.gcs_buckets import ApiError, Content, Preconditions, no_object
-from tests.fakes.gcs_faults import FaultList, changed_request, flipped_response, status_response
+from tests.fakes.gcs_buckets import ApiError, Content, Precondition, no_object
+from tests.fakes.gcs_faults import (
+    GcsFault,
+    changed_request,
+    flipped_response,
+    status_response,
+    striking,
+)
+from tests.fakes.process import reset
 
 _HUGE = 1 << 21  # bytes, from which a body gets pages of its own
-_TRICKLE = 0.05  # seconds between the pieces of a slow body
 _mappings: list[mmap.mmap] = []
 _mapping = threading.Lock()
 
@@ -35,10 +39,10 @@ class Server(ThreadingTCPServer):
     block_on_close = False
     request_queue_size = 512
 
-    def __init__(self, port: int) -> None:
-        super().__init__(("127.0.0.1", port), Handler)
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
         self.api = Api()
-        self.faults = FaultList()
+        self.faults = FaultList(GcsFault)
         self.counts: Counter[str] = Counter()
         self.lock = threading.Lock()
 
@@ -66,23 +70,15 @@ class Server(ThreadingTCPServer):
                             name,
                             Content.of(base64.b64decode(content)),
                             {},
-                            Preconditions(),
+                            Precondition(),
                         )
                 case "delete":
                     buckets.bucket(wish["bucket"]).put(wish["name"], None)
                 case "corrupt":
                     old = objects[wish["name"]]
-                    offset = old.size // 2 if wish["offset"] is None else wish["offset"]
-                    if not 0 <= offset < old.size:
-                        raise ApiError(
-                            400,
-                            "invalid",
-                            f"{wish['name']} has {old.size} bytes; there is none at {offset}",
-                        )
-                    content = old.content.flipped(offset)
+                    content = old.content.flipped(old.size // 2)
                     crc32c = content.crc32c() if wish["recompute"] else old.crc32c
-                    md5 = content.md5() if old.md5 and wish["recompute"] else old.md5
-                    objects[wish["name"]] = replace(old, content=content, crc32c=crc32c, md5=md5)
+                    objects[wish["name"]] = replace(old, content=content, crc32c=crc32c)
                 case "add_fault":
                     return json_response({"fault": self.faults.add(wish)})
                 case "clear_faults":
@@ -113,6 +109,8 @@ class Handler(BaseHTTPRequestHandler):
                 self._write(self.server.control(request.path[1], request.json()))
             except ApiError as error:
                 self._write(error_response(error))
+            except WrongFault as error:
+                self._write(error_response(ApiError(400, "invalid", str(error))))
             return
         try:
             call = self.server.api.understand(request)
@@ -128,36 +126,32 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, call: Call, request: Request) -> None:
         if request.broken and "upload_id" not in request.query:
             return
-        execute, striking = self.server.api.execute, self.server.faults.striking(call, request)
-        rate = None
-        if "slow" in striking:
-            time.sleep(striking["slow"]["delay"])
-            rate = striking["slow"]["rate"]
-        if "status" in striking:
-            self._write(status_response(striking["status"], media=call.kind == "download"))
+        execute, faults = self.server.api.execute, striking(self.server.faults, call, request)
+        if "slow" in faults:
+            time.sleep(faults["slow"]["delay"])
+        if "status" in faults:
+            self._write(status_response(faults["status"], media=call.kind == "download"))
             return
-        if "reset_before" in striking:
+        if "reset_before" in faults:
             self._reset()
             return
-        changed = changed_request(request, striking)
-        if "duplicate" in striking:
+        changed = changed_request(request, faults)
+        if "duplicate" in faults:
             execute(call, changed)
         response = execute(call, changed)
-        if "reset_after" in striking:
+        if "reset_after" in faults:
             self._reset()
             return
-        if "flip" in striking:
-            response = flipped_response(response, striking["flip"])
+        if "flip" in faults:
+            response = flipped_response(response)
         stop = None
-        if "truncate" in striking:
-            keep = striking["truncate"]["keep"]
+        if "truncate" in faults:
+            keep = faults["truncate"]["keep"]
             stop = response.body.size // 2 if keep is None else keep
-        self._write(response, stop, rate)
+        self._write(response, stop)
 
     def _reset(self) -> None:
-        """End the connection with a RST: at once, with nothing sent."""
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        os.close(self.connection.detach())
+        reset(self.connection)
         self.close_connection = True
 
     def _read(self) -> Request:
@@ -201,29 +195,20 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return parts
 
-    def _write(
-        self, response: Response, stop: int | None = None, rate: float | None = None
-    ) -> None:
-        """Send an answer: its body only up to `stop`, then the connection's end; `rate` bytes per
-        second."""
-        length = (
-            "" if response.status in (204, 304) else f"Content-Length: {response.body.size}\r\n"
-        )
+    def _write(self, response: Response, stop: int | None = None) -> None:
+        """Send an answer: its body only up to `stop`, then the connection's end."""
+        length = "" if response.status == 204 else f"Content-Length: {response.body.size}\r\n"
         head = f"HTTP/1.1 {response.status} {responses.get(response.status, 'Unknown')}\r\n{length}"
         head += "".join(f"{name}: {value}\r\n" for name, value in response.headers.items()) + "\r\n"
         body = response.body
         if stop is not None:
             body, self.close_connection = body.slice(0, stop), True
-        if body.size < _HUGE and rate is None:
+        if body.size < _HUGE:
             self.connection.sendall(head.encode("latin-1") + bytes(body))
             return
         self.connection.sendall(head.encode("latin-1"))
-        step = body.size if rate is None else max(int(rate * _TRICKLE), 1)
-        for start in range(0, body.size, step):
-            for part in body.slice(start, start + step).parts:
-                self.connection.sendall(part)
-            if rate is not None:
-                time.sleep(step / rate)
+        for part in body.parts:
+            self.connection.sendall(part)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Silent: the counts tell what was asked for."""

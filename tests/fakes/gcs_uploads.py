@@ -1,4 +1,4 @@
-"""Resumable uploads of the fake of Cloud Storage: sessions, chunks, status queries, cancelling.
+"""Resumable uploads of the fake of Cloud Storage: sessions, chunks, status queries.
 
 Behaviour follows https://cloud.google.com/storage/docs/performing-resumable-uploads: an unfinished
 upload keeps whole units of 256 KiB, bytes that were kept already are skipped, and preconditions are
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.fakes.gcs_buckets import ApiError, Buckets, Content, Preconditions, StoredObject
+from tests.fakes.gcs_buckets import ApiError, Buckets, Content, Precondition, StoredObject
 
 CHUNK_UNIT = 1 << 18  # bytes
 _RANGE = re.compile(r"bytes (?:(\*)|(\d+)-(\d+))/(\*|\d+)")
@@ -26,7 +26,7 @@ class Session:
     bucket: str
     name: str
     fields: dict[str, Any]
-    preconditions: Preconditions
+    precondition: Precondition
     lock: threading.Lock = field(default_factory=threading.Lock)
     content: Content = field(default_factory=Content)
     outcome: StoredObject | ApiError | None = None
@@ -61,15 +61,12 @@ class Chunk:
             return cls(None, 0, total)
         start, stop = int(match[2]), int(match[3]) + 1
         if stop - start != size:
-            message = (
+            raise ApiError(
+                400,
+                "badRequest",
                 f"Invalid request.  There were {size} byte(s) in the request body.  There should"
-                f" have been {stop - start} byte(s)"
+                f" have been {stop - start} byte(s) according to the Content-Range header.",
             )
-            message += (
-                f" (starting at offset {start} and ending at offset {stop - 1}) according to the"
-                " Content-Range header."
-            )
-            raise ApiError(400, "badRequest", message)
         return cls(start, stop, total)
 
 
@@ -81,11 +78,11 @@ class Uploads:
         self.sessions: dict[str, Session] = {}
 
     def begin(
-        self, bucket: str, name: str, fields: Mapping[str, Any], preconditions: Preconditions
+        self, bucket: str, name: str, fields: Mapping[str, Any], precondition: Precondition
     ) -> Session:
         with self.buckets.lock:
-            preconditions.check(self.buckets.bucket(bucket).objects.get(name))
-        session = Session(uuid.uuid4().hex, bucket, name, dict(fields), preconditions)
+            precondition.check(self.buckets.bucket(bucket).objects.get(name))
+        session = Session(uuid.uuid4().hex, bucket, name, dict(fields), precondition)
         self.sessions[session.id] = session
         return session
 
@@ -93,16 +90,6 @@ class Uploads:
         if upload_id not in self.sessions:
             raise ApiError(404, "notFound", "Not Found")
         return self.sessions[upload_id]
-
-    def cancel(self, session: Session) -> None:
-        """Ends with the API's odd status for success, 499, now and for every later request."""
-        with session.lock:
-            if session.outcome is None:
-                session.outcome, session.content = (
-                    ApiError(499, "clientClosedRequest", "Client Closed Request"),
-                    Content(),
-                )
-            raise ApiError(499, "clientClosedRequest", "Client Closed Request")
 
     def append(
         self,
@@ -130,29 +117,19 @@ class Uploads:
             session.fields |= checksums
             if chunk.start is not None:
                 if chunk.start > have:
-                    message = (
-                        "Invalid request.  According to the Content-Range header, the upload"
-                        f" offset is {chunk.start} byte(s), "
-                    )
                     raise ApiError(
                         400,
                         "badRequest",
-                        message + f"which exceeds already uploaded size of {have} byte(s).",
+                        f"Invalid request.  The upload offset is {chunk.start} byte(s), which"
+                        f" exceeds already uploaded size of {have} byte(s).",
                     )
                 final = chunk.stop == chunk.total
                 if not final and body.size < CHUNK_UNIT and not broken:
-                    message = (
-                        "Invalid request.  The number of bytes uploaded is required to be equal or"
-                        " greater than 262144, except for "
-                    )
-                    message += (
-                        "the final request (it's recommended to be the exact multiple of 262144). "
-                        " The received request contained "
-                    )
                     raise ApiError(
                         400,
                         "badRequest",
-                        message + f"{body.size} bytes, which does not meet this requirement.",
+                        "Invalid request.  The number of bytes uploaded is required to be equal or"
+                        f" greater than {CHUNK_UNIT}, except for the final request.",
                     )
                 reached = chunk.start + body.size
                 if broken or not final:
@@ -166,11 +143,10 @@ class Uploads:
     def _finish(self, session: Session) -> None:
         try:
             made = self.buckets.insert(
-                session.bucket, session.name, session.content, session.fields, session.preconditions
+                session.bucket, session.name, session.content, session.fields, session.precondition
             )
-            session.outcome = replace(
-                made, content=Content()
-            )  # later requests want its metadata; its bytes may be deleted
+            # later requests want its metadata; its bytes may be deleted
+            session.outcome = replace(made, content=Content())
         except ApiError as error:
             session.outcome = error
             raise

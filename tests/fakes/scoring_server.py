@@ -1,10 +1,8 @@
 """A server that scores prompts as vLLM's `/v1/completions` does (echo, return_tokens_as_token_ids),
 with a model's true numbers."""
 
-import json
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 import jax
@@ -12,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tasks.models.loading import LoadedModel
+from tests.fakes.http import Handler, HttpServer
 
 Fault = Callable[[int, dict[str, Any]], int | dict[str, Any] | None]
 """(number of the request, from 0; a right answer) -> a status to refuse it with, another answer, or
@@ -47,32 +46,17 @@ class ScoringServer:
     def __enter__(self) -> Self:
         scoring = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Completions(Handler):
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 assert self.path == "/v1/completions", self.path
-                status, answer = scoring.answer(body)
-                text = json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
+                self.answer(*scoring.answer(self.body()))
 
-            def log_message(self, format: str, *arguments: Any) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
+        self._server = HttpServer(Completions)
+        self.url = f"{self._server.url}/v1"
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.stop()
 
     def answer(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         with self._lock:

@@ -2,26 +2,24 @@
 the names of quotas.
 
 Zones and names are those of the real service as far as they are known (autumn 2026), a superset of
-what any one project sees. The sizes count TensorCores up to v4 and for v5p, chips for v5e and v6e.
+what any one project sees. The sizes count TensorCores up to v4, chips for v5e and v6e.
 """
 
 from dataclasses import dataclass
-
-from google.cloud.tpu_v2alpha1 import AcceleratorConfig
 
 ZONES: dict[str, tuple[str, ...]] = {
     "asia-east1-c": ("v2", "v5litepod", "v6e"),
     "asia-northeast1-b": ("v6e",),
     "europe-west4-a": ("v2", "v3", "v6e"),
-    "europe-west4-b": ("v5litepod", "v5p"),
-    "us-central1-a": ("v2", "v3", "v5litepod", "v5p"),
+    "europe-west4-b": ("v5litepod",),
+    "us-central1-a": ("v2", "v3", "v5litepod"),
     "us-central1-b": ("v2", "v3", "v6e"),
     "us-central1-c": ("v2",),
     "us-central1-f": ("v2", "v3"),
     "us-central2-b": ("v4",),
     "us-east1-c": ("v5litepod",),
     "us-east1-d": ("v3", "v6e"),
-    "us-east5-a": ("v5p", "v6e"),
+    "us-east5-a": ("v6e"),
     "us-east5-b": ("v5litepod", "v6e"),
     "us-south1-a": ("v5litepod", "v6e"),
     "us-west1-c": ("v5litepod",),
@@ -39,33 +37,15 @@ RUNTIMES = (
     "v2-alpha-tpuv6e",
 )
 
-_PODS = (16, 32, 64, 128, 256)
 _SIZES: dict[str, tuple[int, ...]] = {
     "v2": (8, 32, 128, 256, 512),
-    "v3": (8, 32, 64, 128, 256, 512, 1024, 2048),
-    "v4": (8, *_PODS, 512, 1024, 2048),
-    "v5litepod": (1, 4, 8, *_PODS),
-    "v5p": (8, *_PODS, 512, 1024, 2048),
-    "v6e": (1, 4, 8, *_PODS),
+    "v3": (8, 32, 64, 128, 256, 512),
+    "v4": (8, 16, 32, 64, 128),
+    "v5litepod": (1, 4, 8, 16, 32, 64, 128, 256),
+    "v6e": (1, 4, 8, 16, 32, 64, 128, 256),
 }
-_CORES_PER_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2, "v5litepod": 1, "v6e": 1}
 _CHIPS_PER_HOST = 4
-_CONFIGS = {
-    "v2": AcceleratorConfig.Type.V2,
-    "v3": AcceleratorConfig.Type.V3,
-    "v4": AcceleratorConfig.Type.V4,
-    "v5litepod": AcceleratorConfig.Type.V5LITE_POD,
-    "v5p": AcceleratorConfig.Type.V5P,
-    "v6e": AcceleratorConfig.Type.V6E,
-}
-_QUOTAS = {
-    "v2": "V2s",
-    "v3": "V3s",
-    "v4": "V4s",
-    "v5litepod": "V5sLitepod",
-    "v5p": "V5P",
-    "v6e": "V6E",
-}
+_QUOTAS = {"v2": "V2s", "v3": "V3s", "v4": "V4s", "v5litepod": "V5sLitepod", "v6e": "V6E"}
 
 
 @dataclass(frozen=True)
@@ -84,15 +64,11 @@ class Accelerator:
     chips: int
     hosts: int
 
-    @property
-    def config(self) -> AcceleratorConfig.Type:
-        return _CONFIGS[self.generation]
-
     def quota(self, tier: str) -> str:
         """The quota that a request of this type and tier draws on. Spot v5e:
         TPUV5sPreemptibleLitepodPerProjectPerZoneForTPUAPI."""
         name = _QUOTAS[self.generation]
-        if tier in ("spot", "best_effort"):
+        if tier == "spot":
             name = (
                 name.replace("Litepod", "PreemptibleLitepod")
                 if "Litepod" in name
@@ -103,7 +79,7 @@ class Accelerator:
 
 
 def _accelerator(generation: str, size: int) -> Accelerator:
-    chips = size // _CORES_PER_CHIP[generation]
+    chips = size // (2 if generation in ("v2", "v3", "v4") else 1)
     one_host = generation in ("v5litepod", "v6e") and chips <= 2 * _CHIPS_PER_HOST
     return Accelerator(
         f"{generation}-{size}", generation, chips, 1 if one_host else -(-chips // _CHIPS_PER_HOST)

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from tests.fakes.tpu_faults import WrongFault
+from tests.fakes.faults import WrongFault
 from tests.fakes.tpu_resources import SECONDS, Request
 from tests.fakes.tpu_service import Service
 from tests.fakes.tpu_vm import processes
@@ -53,20 +53,9 @@ class Control(grpc.GenericRpcHandler):
 
     def do_leaked(self) -> list[str]:
         names = [one.name for one in self._cloud.made if one.exists]
-        names += [
-            one.node.name for one in self._cloud.made if one.node is not None and one.node.exists
-        ]
-        return names + [
-            f"process {one.pid}: {' '.join(one.cmdline())}" for one in processes(self._cloud.fake)
-        ]
-
-    def do_processes(self, name: str) -> list[int]:
-        node = self._cloud.find(name).node
-        return [
-            process.pid
-            for host in (node.hosts if node is not None else ())
-            for process in processes(host.marker)
-        ]
+        names += [one.the_node.name for one in self._cloud.made if one.node_exists]
+        living = processes(self._cloud.fake)
+        return names + [f"process {one.pid}: {' '.join(one.cmdline())}" for one in living]
 
     def do_output(self, name: str, host: int) -> str:
         serial = self._cloud.serial(self._cloud.find(name), host)

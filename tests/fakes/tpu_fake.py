@@ -1,16 +1,16 @@
 """A fake of Cloud TPU for tests: a process that speaks the real gRPC protocol, whose VMs are
 subprocesses; and the handle tests hold on it.
 
-    with FakeTpu(vm_environment=gcs.environment) as tpu:        # or the fixtures `tpu`, `tpu_cloud` (tests/fakes/tpu_fixtures.py)
-        os.environ |= tpu.environment                           # LYCEUM_TPU_ENDPOINT=127.0.0.1:PORT, LYCEUM_TPU_PROJECT=lyceum-test
-        ...                                                     # the unchanged client creates the queued resource `lyceum-ab-0`
-        tpu.wait("lyceum-ab-0", "ACTIVE")                       # a state of the request or of its node, or GONE
-        tpu.output("lyceum-ab-0")                               # what the startup script has said on host 0
-        tpu.strike("preempt", "lyceum-ab-0", notice=1.0)        # something happens now
-        tpu.faults.add("lost", method="CreateQueuedResource", times=1)               # something will happen
+    with FakeTpu(vm_environment=gcs.environment) as tpu:    # or the fixtures `tpu`, `tpu_cloud`
+        os.environ |= tpu.environment                       # LYCEUM_TPU_ENDPOINT, ..._PROJECT
+        ...                                                 # the client asks for `lyceum-ab-0`
+        tpu.wait("lyceum-ab-0", "ACTIVE")                   # a state of request or node, or GONE
+        tpu.output("lyceum-ab-0")                           # what host 0's startup script has said
+        tpu.strike("preempt", "lyceum-ab-0", notice=1.0)    # something happens now
+        tpu.faults.add("lost", method="CreateQueuedResource", times=1)    # something will happen
         tpu.faults.add("preempt", state="ACTIVE", name="lyceum-ab", delay=0.5, times=1)
         assert not tpu.leaked()
-        tpu.resources()                                         # everything ever made: states, seconds billed
+        tpu.resources()                                     # everything ever made
 
 A request goes CREATING, ACCEPTED, WAITING_FOR_RESOURCES, PROVISIONING, ACTIVE, each for a while
 (`set_seconds`). When its node becomes READY the node's `startup-script` is run by bash on every
@@ -31,23 +31,18 @@ VMs, `tpu_faults.py` what can go wrong, `tpu_catalog.py` what is on offer.
 
 import argparse
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 import grpc
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.fakes.process import ROOT, FakeProcess, wait_for_the_end  # noqa: F401
+
 PROJECT = "lyceum-test"
 _THREADS = 128
 _CONTROL = "lyceum.Control/"
@@ -95,7 +90,7 @@ class Resource:
         return [state for _, kind, state, _ in self.history if kind == what]
 
 
-class FakeTpu:
+class FakeTpu(FakeProcess):
     """The process, as a context manager.
 
     Attributes:
@@ -108,36 +103,18 @@ class FakeTpu:
     """
 
     def __init__(self, vm_environment: Mapping[str, str] | None = None) -> None:
-        self._arguments = [f"--vm={name}={value}" for name, value in (vm_environment or {}).items()]
+        variables = [f"--vm={name}={value}" for name, value in (vm_environment or {}).items()]
+        super().__init__("tests.fakes.tpu_fake", *variables)
 
-    def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "tests.fakes.tpu_fake", *self._arguments]
-        # A process group of its own: on Ctrl-C whoever uses it cleans up first.
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, process_group=0
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().split()
-        if not line:
-            raise RuntimeError(
-                f"the fake of Cloud TPU did not start: exit code {self._process.wait()}"
-            )
-        self.endpoint, control = line
+    def started(self, *places: str) -> None:
+        self.endpoint, control = places
         self._channel = grpc.insecure_channel(control)
         self.environment = {"LYCEUM_TPU_ENDPOINT": self.endpoint, "LYCEUM_TPU_PROJECT": PROJECT}
         self.faults = Faults(self)
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._channel.close()
-        self._process.terminate()
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        super().__exit__(*exception)
 
     def resources(self) -> list[Resource]:
         """Everything that was made since the start or `forget`, in that order."""
@@ -150,10 +127,6 @@ class FakeTpu:
     def leaked(self) -> list[str]:
         """What is there now: names of queued resources and nodes, and VMs with living processes."""
         return self.control("leaked")
-
-    def processes(self, name: str) -> list[int]:
-        """Process ids of everything that runs on the VMs of a resource."""
-        return self.control("processes", name=name)
 
     def wait(self, name: str, state: str, seconds: float = 120.0) -> Resource:
         """Wait until a resource whose name contains `name` exists and it, or its node, is in a
@@ -293,7 +266,7 @@ def _resource(value: dict[str, Any]) -> Resource:
     return Resource(**{**value, "history": [tuple(entry) for entry in value["history"]]})
 
 
-def _serve(options: argparse.Namespace) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """The process's life. The modules of the service are imported here: tests that hold the handle
     do not need them."""
     from tests.fakes.tpu_control import Control
@@ -303,14 +276,18 @@ def _serve(options: argparse.Namespace) -> None:
     from tests.fakes.tpu_service import Service
     from tests.fakes.tpu_vm import Warden, adopt_orphans, reap
 
-    fake, parent, stop = f"tpu-{uuid.uuid4().hex[:12]}", os.getppid(), threading.Event()
-    root = Path(tempfile.mkdtemp(prefix="lyceum-fake-tpu-"))
-
-    def stopped(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, stopped)
-    signal.signal(signal.SIGINT, stopped)
+    parser = argparse.ArgumentParser(
+        description="A fake of the Cloud TPU API. Prints its endpoint, and that of its controls."
+    )
+    parser.add_argument(
+        "--vm",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a variable of every VM; may be repeated",
+    )
+    options = parser.parse_args(arguments)
+    fake, root = f"tpu-{uuid.uuid4().hex[:12]}", Path(tempfile.mkdtemp(prefix="lyceum-fake-tpu-"))
     warden = Warden(fake, root)
     adopt_orphans()
     cloud = Cloud(fake, root)
@@ -320,38 +297,17 @@ def _serve(options: argparse.Namespace) -> None:
     )
     inner = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    service.relay = Relay(options.port, inner)
+    service.relay = Relay(inner)
     cloud.fixed_environment = {
         "LYCEUM_TPU_ENDPOINT": f"127.0.0.1:{service.relay.port}",
         "LYCEUM_VM_TPU_API": RestServer(service).url,
     }
     cloud.environment = dict(one.split("=", 1) for one in options.vm)
-    sys.stdout.write(f"127.0.0.1:{service.relay.port} 127.0.0.1:{inner}\n")
-    sys.stdout.flush()
-    while not stop.wait(0.5) and os.getppid() == parent:
-        pass
+    wait_for_the_end(f"127.0.0.1:{service.relay.port}", f"127.0.0.1:{inner}")
     cloud.stop()
     warden.dismiss()
     reap()
     server.stop(None)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=(
-            "A fake of the Cloud TPU API on 127.0.0.1. Prints its endpoint, and the one of its"
-            " controls."
-        )
-    )
-    parser.add_argument("--port", type=int, default=0, help="0: any free one")
-    parser.add_argument(
-        "--vm",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a variable of every VM; may be repeated",
-    )
-    _serve(parser.parse_args(arguments))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Fixtures with the fake of Cloud TPU. `tests/conftest.py` registers them."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -43,12 +42,3 @@ def tpu_cloud(tpu: FakeTpu, gcs_bucket: str, monkeypatch: pytest.MonkeyPatch) ->
     for name, value in hurry.items():
         monkeypatch.setenv(name, value)
     return f"gs://{gcs_bucket}/lyceum"
-
-
-@pytest.fixture
-def tpu_client(tpu: FakeTpu) -> Iterator[Any]:
-    """The real client: a `google.cloud.tpu_v2alpha1.TpuClient`."""
-    from tests.fakes.tpu_client import connect
-
-    with connect(tpu) as one:
-        yield one

@@ -1,9 +1,9 @@
 """The stand-in for a VM's metadata server, `http://metadata.google.internal/computeMetadata/v1/`,
 one HTTP server per host.
 
-As the real one it refuses requests without `Metadata-Flavor: Google` or with `X-Forwarded-For`,
-lists directories (`?recursive=true` for JSON), and holds an answer back until the value changes
-(`?wait_for_change=true`, `last_etag`, `timeout_sec`).
+As the real one it refuses requests without `Metadata-Flavor: Google` or with `X-Forwarded-For`, and
+holds an answer back until the value changes (`?wait_for_change=true`, `last_etag`, `timeout_sec`).
+Of directories it has only the JSON (`?recursive=true`), which google-auth asks for.
 """
 
 import hashlib
@@ -11,133 +11,78 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from tests.fakes.http import Handler, HttpServer
 
 PREFIX = "/computeMetadata/v1/"
 TOKEN_SECONDS = 3599
 
 
-class MetadataServer(ThreadingHTTPServer):
-    """Serves values by path, e.g. `instance/attributes/agent-worker-number`, on a free port of
-    127.0.0.1, until `stop`.
-
-    Attributes:
-        address: `127.0.0.1:PORT`, the value of GCE_METADATA_HOST.
-    """
-
-    daemon_threads = True
-    block_on_close = False
+class MetadataServer(HttpServer):
+    """Serves values by path, e.g. `instance/attributes/agent-worker-number`. Its `address` is the
+    value of GCE_METADATA_HOST."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.address = f"127.0.0.1:{self.server_address[1]}"
         self._values = dict(values)
         self._changed = threading.Condition()
-        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+        super().__init__(_Handler)
 
     def __setitem__(self, path: str, value: str) -> None:
         with self._changed:
             self._values[path] = value
             self._changed.notify_all()
 
-    def stop(self) -> None:
-        self.shutdown()
-        self.server_close()
-
     def read(self, path: str, query: Mapping[str, str]) -> tuple[str, str] | None:
         """What is at a path: its text and its ETag; None when there is nothing. Waits if the query
         says so."""
         end = time.monotonic() + float(query.get("timeout_sec", 1e6))
         with self._changed:
-            seen = query.get("last_etag") or _etag(self._text(path, query))
-            while query.get("wait_for_change") == "true" and _etag(self._text(path, query)) == seen:
+            seen = query.get("last_etag") or _etag(self._text(path))
+            while query.get("wait_for_change") == "true" and _etag(self._text(path)) == seen:
                 if not self._changed.wait(end - time.monotonic()):
                     break
-            text = self._text(path, query)
+            text = self._text(path)
         return None if text is None else (text, _etag(text))
 
-    def below(self, path: str) -> dict[str, str]:
-        """Values below a path, by what follows it."""
-        with self._changed:
-            return {
-                name.removeprefix(path): value
-                for name, value in self._values.items()
-                if name.startswith(path)
-            }
-
-    def _text(self, path: str, query: Mapping[str, str]) -> str | None:
-        if path in self._values:
-            return self._values[path]
-        directory = path.rstrip("/") + "/" if path else ""
+    def _text(self, path: str) -> str | None:
+        if not path.endswith("/"):
+            return self._values.get(path)
         below = {
-            name.removeprefix(directory): value
+            name.removeprefix(path): [value.strip()] if name.endswith(("es", "scopes")) else value
             for name, value in self._values.items()
-            if name.startswith(directory)
+            if name.startswith(path)
         }
-        if not below:
-            return None
-        if query.get("recursive") == "true":
-            return json.dumps(_nested(below))
-        return "".join(f"{name}\n" for name in sorted({_first(name) for name in below}))
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away, or was killed with its VM, is no error here."""
+        return json.dumps(below) if below else None
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server: MetadataServer
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         path = unquote(url.path)
         if self.headers.get("X-Forwarded-For") is not None:
-            self._answer(403, "Request with X-Forwarded-For header denied.\n")
+            self._tell(403, "Request with X-Forwarded-For header denied.\n")
         elif path == "/":
-            self._answer(200, "computeMetadata/\n")
+            self._tell(200, "computeMetadata/\n")
         elif not path.startswith(PREFIX):
-            self._answer(404, "not found\n")
+            self._tell(404, "not found\n")
         elif self.headers.get("Metadata-Flavor") != "Google":
-            self._answer(403, "Missing Metadata-Flavor:Google header.\n")
+            self._tell(403, "Missing Metadata-Flavor:Google header.\n")
         elif (
             found := self.server.read(path.removeprefix(PREFIX), dict(parse_qsl(url.query)))
         ) is None:
-            self._answer(404, "The requested URL was not found on this server.\n")
+            self._tell(404, "The requested URL was not found on this server.\n")
         else:
-            self._answer(200, found[0], found[1])
+            self._tell(200, found[0], found[1])
 
-    def do_PUT(self) -> None:
-        """Guest attributes are all that a guest may write."""
-        path = unquote(urlsplit(self.path).path).removeprefix(PREFIX)
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
-        if self.headers.get("Metadata-Flavor") != "Google":
-            self._answer(403, "Missing Metadata-Flavor:Google header.\n")
-        elif not path.startswith("instance/guest-attributes/") or path.count("/") != 3:
-            self._answer(405, "Method Not Allowed\n")
-        else:
-            self.server[path] = body
-            self._answer(200, "")
-
-    def _answer(self, status: int, text: str, etag: str = "0") -> None:
-        body = text.encode()
-        self.send_response(status)
-        self.send_header("Metadata-Flavor", "Google")
-        self.send_header(
-            "Content-Type", "application/json" if text.startswith("{") else "application/text"
-        )
-        self.send_header("ETag", etag)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    def _tell(self, status: int, text: str, etag: str = "0") -> None:
+        kind = "application/json" if text.startswith("{") else "application/text"
+        self.answer(status, text, {"Metadata-Flavor": "Google", "ETag": etag, "Content-Type": kind})
 
     def version_string(self) -> str:
         return "Metadata Server for VM"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Silent."""
 
 
 def instance_values(
@@ -196,25 +141,3 @@ def instance_values(
 
 def _etag(text: str | None) -> str:
     return hashlib.sha256((text or "").encode()).hexdigest()[:16]
-
-
-def _first(name: str) -> str:
-    head, slash, _ = name.partition("/")
-    return head + slash
-
-
-def _nested(values: Mapping[str, str]) -> dict[str, Any]:
-    """`{"a/b": "1"}` as `{"a": {"b": "1"}}`; names in camel case but those of attributes are left
-    as they are, for they are the user's."""
-    tree: dict[str, Any] = {}
-    for name, value in values.items():
-        *directories, leaf = name.split("/")
-        place = tree
-        for directory in directories:
-            place = place.setdefault(directory, {})
-        place[leaf] = (
-            [line for line in value.splitlines() if line]
-            if leaf in ("aliases", "scopes")
-            else value
-        )
-    return tree

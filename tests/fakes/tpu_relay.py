@@ -12,13 +12,13 @@ class Relay:
     """Listens on a free port of 127.0.0.1 and passes every connection on to `target`, in a thread
     of its own, until the process ends."""
 
-    def __init__(self, port: int, target: int) -> None:
-        self._port, self._target = port, target
+    def __init__(self, target: int) -> None:
+        self._target = target
         self._clients: dict[int, asyncio.StreamWriter] = {}
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         server = asyncio.run_coroutine_threadsafe(
-            asyncio.start_server(self._pass_on, "127.0.0.1", port), self._loop
+            asyncio.start_server(self._pass_on, "127.0.0.1", 0), self._loop
         ).result()
         self.port: int = server.sockets[0].getsockname()[1]
 

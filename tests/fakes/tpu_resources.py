@@ -13,8 +13,9 @@ import grpc
 from google.cloud import tpu_v2alpha1 as tpu
 from google.rpc import error_details_pb2
 
+from tests.fakes.faults import WrongFault
 from tests.fakes.tpu_catalog import Accelerator
-from tests.fakes.tpu_faults import MESSAGES, FaultList, WrongFault, checked
+from tests.fakes.tpu_faults import MESSAGES, TpuFaults, checked
 from tests.fakes.tpu_metadata import instance_values
 from tests.fakes.tpu_states import ApiError, Initiator, Node, NodeState, Request, State
 from tests.fakes.tpu_vm import Host, kill, reap
@@ -31,7 +32,7 @@ SECONDS = {
 """State -> how long it takes. What is not here lasts."""
 
 QUOTA_CHIPS = 64
-UNFORCED = (State.ACCEPTED, State.WAITING_FOR_RESOURCES, State.SUSPENDED, State.FAILED)
+DEFAULT_ACCOUNT = "123456789012-compute@developer.gserviceaccount.com"
 NO_CAPACITY = (
     'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU'
     " Nodes are offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0xba393c906974e61]"
@@ -57,7 +58,7 @@ class Cloud:
     def __init__(self, fake: str, root: Path) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self.faults = FaultList()
+        self.faults = TpuFaults()
         self.seconds = dict(SECONDS)
         self.quota: dict[str, int] = {}
         self.made: list[Request] = []
@@ -81,12 +82,7 @@ class Cloud:
     def owner(self, node: str) -> Request:
         """The queued resource, gone or not, of a node that exists. Raises ApiError."""
         found = next(
-            (
-                one
-                for one in self.made
-                if one.node is not None and one.node.exists and one.node.name == node
-            ),
-            None,
+            (one for one in self.made if one.node_exists and one.the_node.name == node), None
         )
         if found is None:
             raise ApiError(grpc.StatusCode.NOT_FOUND, f"Resource '{node}' was not found")
@@ -99,10 +95,10 @@ class Cloud:
         exhausted."""
         node = f"{name.rsplit('/', 2)[0]}/nodes/{spec.tpu.node_spec[0].node_id}"
         for one in self.made:
-            if (one.exists and one.name == name) or (
-                one.node_exists and one.node is not None and one.node.name == node
-            ):
-                taken = name if one.exists and one.name == name else node
+            taken = one.name if one.exists and one.name == name else ""
+            if one.node_exists and one.the_node.name == node:
+                taken = taken or node
+            if taken:
                 raise ApiError(grpc.StatusCode.ALREADY_EXISTS, f"Resource '{taken}' already exists")
         request = Request(next(self._numbers), name, spec, accelerator, tier)
         self._check_quota(request)
@@ -110,53 +106,34 @@ class Cloud:
         self._enter(request, State.CREATING, initiator=Initiator.USER)
         return request
 
-    def delete(self, request: Request, force: bool) -> None:
-        """Raises ApiError where the state does not allow it."""
-        if request.state == State.DELETING or (not force and request.state not in UNFORCED):
-            raise ApiError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                "Cloud TPU received a bad request. delete is not supported while in state"
-                f" {request.state.name} [EID: 0x73013519f5b7feb2]; resource: {request.name}",
-            )
+    def delete(self, request: Request) -> None:
+        """Delete a request with its node, whatever its state (`force`). Raises ApiError when that
+        is under way."""
+        if request.state == State.DELETING:
+            raise _under_way(request.name)
         self._enter(request, State.DELETING, initiator=Initiator.USER)
-        if request.node is not None and request.node.exists:
-            self._delete_node(request, request.node)
+        if request.node_exists:
+            self._delete_node(request, request.the_node)
 
     def delete_node(self, request: Request) -> None:
         """Delete the node alone: its request has nothing any more. Raises ApiError when it is being
         deleted."""
         if request.the_node.state == NodeState.DELETING:
-            raise ApiError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                "Cloud TPU received a bad request. delete is not supported while in state DELETING"
-                " [EID: 0x73013519f5b7feb2]",
-            )
+            raise _under_way(request.the_node.name)
         self._delete_node(request, request.the_node)
         if request.exists:
             self._enter(request, State.SUSPENDING, initiator=Initiator.USER)
-
-    def reset(self, request: Request) -> None:
-        """Queue a suspended request anew. Raises ApiError in other states."""
-        if request.state != State.SUSPENDED:
-            raise ApiError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                "Cloud TPU received a bad request. reset is not supported while in state"
-                f" {request.state.name} [EID: 0x73013519f5b7feb2]",
-            )
-        self._enter(request, State.WAITING_FOR_RESOURCES, initiator=Initiator.USER)
 
     def _check_quota(self, request: Request) -> None:
         limit = self.quota.get(
             f"{request.zone}/{request.tier}", self.quota.get(request.tier, QUOTA_CHIPS)
         )
         metric = request.accelerator.quota(request.tier)
+        here = (one for one in self.made if one.exists and one.zone == request.zone)
         held = sum(
             one.accelerator.chips
-            for one in self.made
-            if one.exists
-            and one.zone == request.zone
-            and one.tier == request.tier
-            and one.accelerator.quota(one.tier) == metric
+            for one in here
+            if one.tier == request.tier and one.accelerator.quota(one.tier) == metric
         )
         if held + request.accelerator.chips > limit:
             description = f"Quota '{metric}' exhausted. Limit {limit} in zone {request.zone}"
@@ -175,10 +152,8 @@ class Cloud:
         """The newest resource whose name contains `name`. Raises WrongFault."""
         found = [one for one in self.made if name in one.name]
         if not found:
-            raise WrongFault(
-                f"nothing called {name!r} was ever made; there are"
-                f" {[one.name for one in self.made]}"
-            )
+            names = [one.name for one in self.made]
+            raise WrongFault(f"nothing called {name!r} was ever made; there are {names}")
         return found[-1]
 
     def strike(self, name: str, action: str, parameters: Mapping[str, Any]) -> None:
@@ -186,8 +161,7 @@ class Cloud:
         self._befall(self.find(name), action, checked(action, parameters))
 
     def forget(self) -> None:
-        """As after the start: no resources, no record, no faults, and the times and quotas of the
-        beginning."""
+        """As after the start, with its times and quotas."""
         self.faults.clear()
         for request in self.made:
             request.exists = False
@@ -197,9 +171,8 @@ class Cloud:
 
     def serial(self, request: Request, host: int) -> Path:
         """The file with a host's serial output."""
-        return (
-            self._root / "serial" / f"{request.number}-{request.name.rsplit('/', 1)[-1]}-{host}.log"
-        )
+        short = request.name.rsplit("/", 1)[-1]
+        return self._root / "serial" / f"{request.number}-{short}-{host}.log"
 
     def stop(self) -> None:
         self._stopped.set()
@@ -223,11 +196,8 @@ class Cloud:
             request.events.remove(event)
             self._befall(request, event[1], event[2])
         node = request.node
-        if (
-            node is not None
-            and node.exists
-            and now - node.since >= self.seconds.get(node.state.name, 1e9)
-        ):
+        there = node is not None and node.exists
+        if there and now - node.since >= self.seconds.get(node.state.name, 1e9):
             if node.state == NodeState.REPAIRING:
                 self._set_node(request, NodeState.READY)
                 self._boot(request, None)
@@ -237,17 +207,13 @@ class Cloud:
                 self._remove_node(request, "deleted")
         if not request.exists:
             return
-        if (
-            request.state in _QUEUED
-            and (until := request.valid_until()) is not None
-            and time.time() > until
-        ):
+        until = request.valid_until() if request.state in _QUEUED else None
+        lasts = self.seconds.get(request.state.name, 1e9)
+        if until is not None and time.time() > until:
             self._fail(
                 request, 4, "The start timing constraint 'valid until' of the request has expired."
             )
-        elif now - request.since >= self.seconds.get(
-            request.state.name, 1e9
-        ) and not self._is_stuck(request):
+        elif now - request.since >= lasts and not self._is_stuck(request):
             self._advance(request)
 
     def _is_stuck(self, request: Request) -> bool:
@@ -299,10 +265,8 @@ class Cloud:
 
     def _set_node(self, request: Request, state: NodeState, why: str = "") -> None:
         node = request.the_node
-        node.billed, node.ready_at = (
-            node.billed_seconds(),
-            time.monotonic() if state == NodeState.READY else None,
-        )
+        node.billed = node.billed_seconds()
+        node.ready_at = time.monotonic() if state == NodeState.READY else None
         node.state, node.since = state, time.monotonic()
         if state == NodeState.READY:
             node.health, node.health_description = tpu.Node.Health.HEALTHY, ""
@@ -330,31 +294,21 @@ class Cloud:
 
     def _befall(self, request: Request, action: str, parameters: Mapping[str, Any]) -> None:
         node = request.node if request.node is not None and request.node.exists else None
-        self._note(
-            request,
-            "event",
-            action,
-            ", ".join(f"{name}={value}" for name, value in parameters.items()),
-        )
+        told = ", ".join(f"{name}={value}" for name, value in parameters.items())
+        self._note(request, "event", action, told)
         match action:
             case "preempt" if parameters["notice"] and node is not None:
                 self._announce(node, "preempted", "TRUE", parameters["sigterm"])
-                request.events.append(
-                    (
-                        time.monotonic() + parameters["notice"],
-                        "preempt",
-                        {"notice": 0.0, "sigterm": False},
-                    )
-                )
+                later = time.monotonic() + parameters["notice"]
+                request.events.append((later, "preempt", {"notice": 0.0, "sigterm": False}))
             case "preempt":
                 self._preempt(request)
             case "maintenance":
                 if node is not None:
                     node.health = tpu.Node.Health.UNHEALTHY_MAINTENANCE
                     node.health_description = "The TPU had a maintenance event"
-                    self._announce(
-                        node, "maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE", False
-                    )
+                    what = "TERMINATE_ON_HOST_MAINTENANCE"
+                    self._announce(node, "maintenance-event", what, False)
                 if parameters["then"]:
                     state = {"state": parameters["then"], "why": "maintenance"}
                     request.events.append((time.monotonic() + parameters["notice"], "node", state))
@@ -375,20 +329,14 @@ class Cloud:
                     self._note(request, "request", "GONE", "vanished")
             case "fail" if request.exists and request.state != State.DELETING:
                 code = grpc.StatusCode[parameters["code"]]
-                usual = (
-                    NO_CAPACITY.format(zone=request.zone)
-                    if code == grpc.StatusCode.RESOURCE_EXHAUSTED
-                    else MESSAGES[code.name]
-                )
+                usual = MESSAGES[code.name]
+                if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    usual = NO_CAPACITY.format(zone=request.zone)
                 self._fail(request, code.value[0], parameters["message"] or usual)
 
     def _preempt(self, request: Request) -> None:
-        if not request.exists or request.state in (
-            State.SUSPENDING,
-            State.SUSPENDED,
-            State.DELETING,
-            State.FAILED,
-        ):
+        gone = (State.SUSPENDING, State.SUSPENDED, State.DELETING, State.FAILED)
+        if not request.exists or request.state in gone:
             return
         if request.node is not None and request.node.exists:
             self._kill(request.node, None)
@@ -404,9 +352,8 @@ class Cloud:
     def _kill(self, node: Node, host: int | None) -> None:
         """Nothing runs any more on one host, or on all."""
         if node.hosts:
-            kill(
-                node.hosts[0].marker.rpartition("/")[0] if host is None else node.hosts[host].marker
-            )
+            marker = node.hosts[host or 0].marker
+            kill(marker.rpartition("/")[0] if host is None else marker)
 
     def _boot(self, request: Request, host: int | None) -> None:
         """Run the startup script on one host, or on all; the VMs are made when there are none."""
@@ -424,28 +371,30 @@ class Cloud:
                 request.starts += 1
 
     def _host(self, request: Request, node: Node, index: int) -> Host:
-        project, zone = request.project, request.zone
+        spec = node.spec
         values = instance_values(
-            project=project,
-            zone=zone,
+            project=request.project,
+            zone=request.zone,
             name=node.name.rsplit("/", 1)[-1],
             host=index,
             hosts=request.accelerator.hosts,
             accelerator=request.accelerator.name,
-            email=node.spec.service_account.email
-            or f"{123456789012}-compute@developer.gserviceaccount.com",
+            email=spec.service_account.email or DEFAULT_ACCOUNT,
             spot=request.tier == "spot",
-            metadata=node.spec.metadata,
+            metadata=spec.metadata,
         )
         assert node.directory is not None
-        serial = self.serial(request, index)
+        serial, disk = self.serial(request, index), node.directory / f"{index}"
         serial.parent.mkdir(parents=True, exist_ok=True)
-        script = node.spec.metadata.get("startup-script", "")
-        return Host(
-            f"{self.fake}/{self._slices}/{index}",
-            node.directory / f"{index}",
-            serial,
-            script,
-            values,
-            self.fixed_environment | self.environment,
-        )
+        marker = f"{self.fake}/{self._slices}/{index}"
+        script = spec.metadata.get("startup-script", "")
+        environment = self.fixed_environment | self.environment
+        return Host(marker, disk, serial, script, values, environment)
+
+
+def _under_way(name: str) -> ApiError:
+    return ApiError(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "Cloud TPU received a bad request. delete is not supported while in state DELETING [EID:"
+        f" 0x73013519f5b7feb2]; resource: {name}",
+    )

@@ -9,12 +9,6 @@ they strike those over gRPC.
 """
 
 import json
-import os
-import socket
-import struct
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import grpc
@@ -22,10 +16,11 @@ from google.api_core.exceptions import from_grpc_status
 from google.cloud import tpu_v2alpha1 as tpu
 from google.protobuf import json_format
 
+from tests.fakes.http import Handler, HttpServer
+from tests.fakes.process import reset
 from tests.fakes.tpu_service import Service
 from tests.fakes.tpu_states import ApiError
 
-_TPU = "google.cloud.tpu.v2alpha1.Tpu"
 _CALLS = {
     ("GET", "queuedResources"): ("GetQueuedResource", tpu.GetQueuedResourceRequest),
     ("DELETE", "queuedResources"): ("DeleteQueuedResource", tpu.DeleteQueuedResourceRequest),
@@ -34,23 +29,15 @@ _CALLS = {
 }
 
 
-class RestServer(ThreadingHTTPServer):
-    """Serves `service` on a free port of 127.0.0.1, in a thread, until the process ends. `url` is
-    where."""
-
-    daemon_threads = True
+class RestServer(HttpServer):
+    """Serves `service` until the process ends."""
 
     def __init__(self, service: Service) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.service = service
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away, or was killed with its VM, is no error here."""
+        super().__init__(_Handler)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server: RestServer
 
     def do_GET(self) -> None:
@@ -67,39 +54,20 @@ class _Handler(BaseHTTPRequestHandler):
                 raise ApiError(grpc.StatusCode.NOT_FOUND, "Not Found")
             method, kind = call
             given = {"force": True} if parse_qs(url.query).get("force") == ["true"] else {}
-            answer = self.server.service.call(
-                f"{_TPU}/{method}", kind(name=name, **given), self._reset
-            )
-            self._answer(
-                200,
-                (
-                    json_format.MessageToJson(answer)
-                    if hasattr(answer, "DESCRIPTOR")
-                    else type(answer).to_json(answer)
-                ),
+            answer = self.server.service.call(method, kind(name=name, **given), self._reset)
+            shown = hasattr(answer, "DESCRIPTOR")
+            self._tell(
+                200, json_format.MessageToJson(answer) if shown else type(answer).to_json(answer)
             )
         except ApiError as error:
             code = int(from_grpc_status(error.code, "").code or 500)
-            self._answer(
-                code,
-                json.dumps(
-                    {"error": {"code": code, "message": error.message, "status": error.code.name}}
-                ),
-            )
+            told = {"code": code, "message": error.message, "status": error.code.name}
+            self._tell(code, json.dumps({"error": told}))
 
     do_DELETE = do_GET
 
     def _reset(self) -> None:
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        os.close(self.connection.detach())
+        reset(self.connection)
 
-    def _answer(self, status: int, text: str) -> None:
-        body = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json; charset=UTF-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Silent."""
+    def _tell(self, status: int, text: str) -> None:
+        self.answer(status, text, {"Content-Type": "application/json; charset=UTF-8"})

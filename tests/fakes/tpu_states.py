@@ -82,6 +82,11 @@ class Request:
         return self.name.split("/")[3]
 
     @property
+    def place(self) -> tuple[str, str]:
+        """Project and zone."""
+        return self.project, self.zone
+
+    @property
     def the_node(self) -> Node:
         """The node, which was made."""
         assert self.node is not None
@@ -102,6 +107,6 @@ class Request:
     def valid_until(self) -> float | None:
         """When it fails if it still waits, in seconds since the epoch."""
         policy = self.spec.queueing_policy
-        if policy.valid_until_duration:
-            return self.created + policy.valid_until_duration.total_seconds()
-        return policy.valid_until_time.timestamp() if policy.valid_until_time else None
+        if not policy.valid_until_duration:
+            return None
+        return self.created + policy.valid_until_duration.total_seconds()

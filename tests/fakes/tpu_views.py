@@ -1,8 +1,6 @@
 """Requests checked and answers written as the Cloud TPU service does it, for `tpu_service.py`."""
 
-import base64
 import re
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
@@ -16,20 +14,15 @@ from tests.fakes.tpu_states import ApiError, NodeState, Request, State
 _ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}")
 _LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
-_NAME = re.compile(
-    r"projects/([^/]+)/locations/([^/]+)(?:/(queuedResources|nodes|operations|acceleratorTypes|runtimeVersions)/([^/]+))?"
-)
+_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)(?:/(queuedResources|nodes)/([^/]+))?")
 _DISK = re.compile(r"projects/[^/]+/zones/([^/]+)/disks/[^/]+")
 _VALUE_BYTES, _METADATA_BYTES = 256 << 10, 512 << 10
 _STATE_DATA = {
-    State.CREATING: "creating_data",
-    State.ACCEPTED: "accepted_data",
-    State.PROVISIONING: "provisioning_data",
-} | {
-    State.ACTIVE: "active_data",
-    State.DELETING: "deleting_data",
-    State.SUSPENDING: "suspending_data",
-    State.SUSPENDED: "suspended_data",
+    state: f"{state.name.lower()}_data"
+    for state in (
+        *(State.CREATING, State.ACCEPTED, State.PROVISIONING, State.ACTIVE),
+        *(State.DELETING, State.SUSPENDING, State.SUSPENDED),
+    )
 }
 
 
@@ -40,16 +33,14 @@ def bad_request(what: str) -> ApiError:
     )
 
 
-def check_place(
-    name: str, collection: str | None = None, wildcard: bool = False
-) -> tuple[str, str]:
+def check_place(name: str, collection: str | None = None) -> tuple[str, str]:
     """Project and zone of a resource name. Raises ApiError for a malformed name or an unknown
     zone."""
     match = _NAME.fullmatch(name)
     if match is None or match[3] != collection:
         raise ApiError(grpc.StatusCode.INVALID_ARGUMENT, f"Malformed name: '{name}'")
     project, zone = match[1], match[2]
-    if zone not in ZONES and not (wildcard and zone == "-"):
+    if zone not in ZONES:
         info = {
             "consumer": f"projects/{project}",
             "location": zone,
@@ -122,9 +113,7 @@ def check_request(request: tpu.CreateQueuedResourceRequest, zone: str) -> Accele
 
 
 def tier_of(resource: tpu.QueuedResource) -> str:
-    return next(
-        (tier for tier in ("spot", "best_effort", "guaranteed") if tier in resource), "on-demand"
-    )
+    return next((tier for tier in ("spot", "guaranteed") if tier in resource), "on-demand")
 
 
 def request_view(request: Request) -> tpu.QueuedResource:
@@ -143,37 +132,16 @@ def request_view(request: Request) -> tpu.QueuedResource:
 def node_view(request: Request) -> tpu.Node:
     node = request.the_node
     view = tpu.Node(node.spec)
-    view.name, view.state, view.health, view.health_description = (
-        node.name,
-        node.state,
-        node.health,
-        node.health_description,
-    )
+    view.name, view.state = node.name, node.state
+    view.health, view.health_description = node.health, node.health_description
     view.queued_resource, view.api_version = request.name, tpu.Node.ApiVersion.V2_ALPHA1
     view.id, view.create_time = request.number, timestamp(request.created)
-    view.accelerator_config = tpu.AcceleratorConfig(type_=request.accelerator.config)
     view.scheduling_config = tpu.SchedulingConfig(spot=request.tier == "spot")
     if node.state != NodeState.CREATING:
         view.network_endpoints = [
             tpu.NetworkEndpoint(ip_address="127.0.0.1", port=8470) for _ in node.hosts
         ]
     return view
-
-
-def page_of(
-    found: Iterable[Any], name: Callable[[Any], str], size: int, token: str
-) -> tuple[list[Any], str]:
-    """One page of a listing, in the order of names, and the token of the next. Raises ApiError for
-    a token that is none."""
-    try:
-        after = base64.urlsafe_b64decode(token.encode()).decode()
-    except ValueError as error:
-        raise ApiError(grpc.StatusCode.INVALID_ARGUMENT, "The page token is not valid.") from error
-    rest = sorted((one for one in found if name(one) > after), key=name)
-    page = rest[: size or 500]
-    return page, (
-        base64.urlsafe_b64encode(name(page[-1]).encode()).decode() if len(rest) > len(page) else ""
-    )
 
 
 def timestamp(seconds: float) -> timestamp_pb2.Timestamp:

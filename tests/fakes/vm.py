@@ -46,7 +46,8 @@ def run(job):
     exec(job.config.code, scope)
     return scope["metrics"]
 
-KIND = Kind(version=1, config=Config, inputs={}, produces=Product.ROWS, run=run, small=lambda config: config)
+small = lambda config: config
+KIND = Kind(version=1, config=Config, inputs={}, produces=Product.ROWS, run=run, small=small)
 """
 BLOCK = "print('blocking', flush=True)\nwhile True: time.sleep(0.1)\n"
 

@@ -90,16 +90,11 @@ def test_every_config_field_changes_the_key(kind: str) -> None:
 def test_version_dependencies_and_inputs_change_the_key(kind: str) -> None:
     stage = stages()[kind]
     digests = dict.fromkeys(stage.inputs, "0" * 64)
+    more = {**stage.dependencies, "rewards.new": 1}
     keys = [
         stage.key(digests),
         stage_key(kind, stage.version + 1, stage.dependencies, stage.config_json, digests),
-        stage_key(
-            kind,
-            stage.version,
-            {**stage.dependencies, "rewards.new": 1},
-            stage.config_json,
-            digests,
-        ),
+        stage_key(kind, stage.version, more, stage.config_json, digests),
         *(stage.key({**digests, name: "1" * 64}) for name in digests),
     ]
     assert len(set(keys)) == len(keys)

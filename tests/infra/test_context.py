@@ -28,6 +28,8 @@ def test_a_store_is_opened_once_and_made_only_for_a_writer(
     assert (tmp_path / "store").is_dir()
     assert reader.uri == writer.uri
     assert context().store(writer.uri) is context().store(tmp_path / "store", write=False) is writer
+    with pytest.raises(InputError, match="the store is empty"):
+        context().store("", write=False)
 
 
 def test_a_store_that_could_not_be_written_is_tried_again(tmp_path: Path) -> None:
@@ -44,3 +46,12 @@ def test_settings_of_tpus_are_read_by_those_who_use_them(monkeypatch: pytest.Mon
     here = context()
     with pytest.raises(InputError, match="LYCEUM_TPU_TIER"):
         _ = here.tpu
+
+
+def test_a_relative_path_is_one_of_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert context().store(".lyceum").uri == (tmp_path / name / ".lyceum").as_uri()

@@ -193,7 +193,7 @@ STUBS = {
           "secrets versions")
             name=${5#--secret=lyceum-}
             if [ -e "$STUB_SECRETS/$name" ]; then cat "$STUB_SECRETS/$name"; else
-              echo "ERROR: (gcloud.secrets.versions.access) NOT_FOUND: Secret [$name] not found or has no versions." >&2; exit 1; fi ;;
+              echo "NOT_FOUND: Secret [$name] not found or has no versions." >&2; exit 1; fi ;;
         esac"""
     ),
     "python3": (

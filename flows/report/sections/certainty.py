@@ -90,7 +90,7 @@ def noises(run: RunResults) -> Iterator[tuple[Text, ...]]:
         outcomes = {name: metric.outcome for name, metric in metrics.items()}
         for model in run.evaluated(kind):
             samples = model.samples(kind)
-            for name, floor in (sampled.noise(samples, outcomes) if samples else {}).items():
+            for name, floor in (sampled.noise_floors(samples, outcomes) if samples else {}).items():
                 yield (
                     (model.name, small(metrics[name].label)),
                     (f"{floor['n']:.0f}", small(f"{floor['seeds']:.0f}")),

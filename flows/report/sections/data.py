@@ -33,7 +33,7 @@ from flows.runs.results import RunResults, StageOutput
 from flows.runs.wording import clip, percent
 from schemas.examples import Domain, Grounding
 from tasks.contract.job import read_rows
-from tasks.data.splits import SPLITS
+from tasks.data.cleaning_rules import SPLITS
 
 Cells = dict[str, dict[str, Any]]
 """Split -> what was requested, achieved and available, by difficulty too

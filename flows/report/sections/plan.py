@@ -49,6 +49,14 @@ COST = Measure(2.0, lambda usd: f"{usd:.2f} USD", "cost")
 """Memory is the compiler's own figure and nearly exact; times, and with them costs, come from a
 roofline."""
 
+_NEAR = (
+    "Nothing was far off its plan: time and cost within a factor of two, memory within a quarter."
+)
+_TIME = (
+    "Time is from submitting a stage to its end; the wait for a machine is in it, and in no plan."
+    " All: the stages of which both figures are known."
+)
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -59,70 +67,31 @@ class Figure:
     actual: float | None
 
     @property
-    def ratio(self) -> float | None:
-        """Real by planned."""
-        return self.actual / self.planned if self.planned and self.actual else None
-
-    @property
-    def far_off(self) -> bool:
-        return (
-            self.ratio is not None
-            and not 1 / self.measure.far_off <= self.ratio <= self.measure.far_off
-        )
-
-    @property
-    def sides(self) -> tuple[str, str]:
+    def sides(self) -> list[str]:
         """Planned and real."""
-        write = self.measure.text
-        planned, actual = self.planned, self.actual
-        return "–" if planned is None else write(planned), "–" if actual is None else write(actual)
+        both = (self.planned, self.actual)
+        return ["–" if value is None else self.measure.text(value) for value in both]
 
     @property
     def text(self) -> Text:
         """Planned, real and ratio."""
-        ratio = "" if self.ratio is None else f"{self.ratio:.2f}×"
+        ratio = f"{self.actual / self.planned:.2f}×" if self.planned and self.actual else ""
         return " → ".join(self.sides), small(ratio)
 
-
-@dataclass(frozen=True)
-class PlanRow:
-    """One stage. `worked`: for how long its own worker did, and how fast; text."""
-
-    stage: str
-    time: Figure
-    memory: Figure
-    cost: Figure
-    worked: str
-
-    @property
-    def findings(self) -> list[str]:
-        """A sentence for every figure that was far off."""
-        return [
-            f"{self.stage} {figure.measure.verb} {figure.sides[1]} where {figure.sides[0]} was"
-            f" planned, {figure.ratio:.2g} times as much."
-            for figure in (self.time, self.memory, self.cost)
-            if figure.far_off
-        ]
+    def finding(self, stage: str) -> str:
+        """A sentence, if the figure was far off."""
+        if not (self.planned and self.actual):
+            return ""
+        ratio, (planned, actual) = self.actual / self.planned, self.sides
+        if 1 / self.measure.far_off <= ratio <= self.measure.far_off:
+            return ""
+        said = f"{stage} {self.measure.verb} {actual} where {planned} was planned"
+        return f"{said}, {ratio:.2g} times as much."
 
 
-@dataclass(frozen=True)
-class PlanTable:
-    """The comparison. `time` and `cost` are of all stages of which both figures are known,
-    together."""
-
-    rows: list[PlanRow]
-    time: Figure
-    cost: Figure
-
-    @property
-    def findings(self) -> list[str]:
-        """A sentence for every stage and figure that was far off."""
-        return [sentence for row in self.rows for sentence in row.findings]
-
-
-def plan_versus_actual(run: RunResults) -> PlanTable | None:
-    """What was planned against what came of it; None where the run was not planned, or nothing ran
-    that was.
+def blocks(run: RunResults) -> list[Block]:
+    """What was planned against what came of it, and in words what was far off; where the run was
+    not planned, or nothing ran that was, that.
 
     Raises:
         InputError: the plan that was kept is damaged.
@@ -130,60 +99,22 @@ def plan_versus_actual(run: RunResults) -> PlanTable | None:
     store = next(iter(run.stages.values())).store
     plan = read_plan(store, run.record.run_id) or {"stages": []}
     planned = {stage["name"]: stage for stage in plan["stages"] if not stage["cached"]}
-    rows = [
-        _row(stage, planned[stage.name])
-        for stage in run.stages.values()
-        if stage.status == "ran" and stage.name in planned
-    ]
-    if not rows:
-        return None
-    times, costs = ([row.time for row in rows], [row.cost for row in rows])
-    return PlanTable(rows, _together(times), _together(costs))
-
-
-def _row(stage: StageOutput, planned: dict[str, Any]) -> PlanRow:
-    record = stage.record
-    assert record is not None, "a stage that ran has a record"
-    usage = record.usage
-    largest = max((program["hbm_bytes"] for program in planned["programs"]), default=None)
-    worked = duration(usage.seconds) if usage else ""
-    if usage and usage.unit_seconds is not None:
-        worked += f", {usage.unit_seconds:.3g} s for each of its {usage.unit}"
-    return PlanRow(
-        stage.name,
-        Figure(TIME, planned["seconds"], record.seconds),
-        Figure(MEMORY, largest, usage.peak_device_bytes if usage else None),
-        Figure(COST, planned["cost_usd"], record.cost_usd),
-        worked,
-    )
-
-
-def _together(figures: Sequence[Figure]) -> Figure:
-    known = [
-        (figure.planned, figure.actual)
-        for figure in figures
-        if figure.planned is not None and figure.actual is not None
-    ]
-    planned, actual = (sum(side) for side in zip(*known, strict=True)) if known else (None, None)
-    return Figure(figures[0].measure, planned, actual)
-
-
-def blocks(run: RunResults) -> list[Block]:
-    """The comparison; where there is none, why."""
-    plan = plan_versus_actual(run)
-    if plan is None:
+    ran = [one for one in run.stages.values() if one.status == "ran" and one.name in planned]
+    if not ran:
         target = run.record.target
         why = f": only a run on a TPU is, and this one ran on {target}"
         why = why if target == "local" else ", or nothing ran that was"
         return [f"Nothing was planned{why}; so there is nothing to compare with."]
-    far: list[tuple[Tone, Text]] = [("flat", sentence) for sentence in plan.findings]
+    figures = {stage.name: _figures(stage, planned[stage.name]) for stage in ran}
+    found = [one.finding(stage) for stage, every in figures.items() for one in every]
+    far: list[tuple[Tone, Text]] = [("flat", sentence) for sentence in found if sentence]
     head = ("time", "memory of one device", "list price")
     columns: list[Column | Text] = ["", *((one, small("planned → real")) for one in head)]
-    rows = [
-        (row.stage, *(one.text for one in (row.time, row.memory, row.cost)), row.worked)
-        for row in plan.rows
+    rows: list[tuple[Text, ...]] = [
+        (stage.name, *(one.text for one in figures[stage.name]), _worked(stage)) for stage in ran
     ]
-    rows.append((strong("all"), plan.time.text, "", plan.cost.text, ""))
+    times, _, costs = zip(*figures.values(), strict=True)
+    rows.append((strong("all"), _together(times).text, "", _together(costs).text, ""))
     return [
         Sentences(far or [("good", _NEAR)]),
         card(Table((*columns, Column("its worker", "wrap")), rows)),
@@ -191,11 +122,36 @@ def blocks(run: RunResults) -> list[Block]:
     ]
 
 
-_NEAR = (
-    "Nothing was far off its plan: time and cost within a factor of two, memory within a quarter."
-)
-_TIME = (
-    "Time is from submitting a stage to its end; the wait for a machine is in it, and in no plan."
-    " All: the stages of which both figures are known."
-)
+def _figures(stage: StageOutput, planned: dict[str, Any]) -> tuple[Figure, Figure, Figure]:
+    """Time, memory and cost."""
+    record = stage.record
+    assert record is not None, "a stage that ran has a record"
+    largest = max((program["hbm_bytes"] for program in planned["programs"]), default=None)
+    return (
+        Figure(TIME, planned["seconds"], record.seconds),
+        Figure(MEMORY, largest, record.usage.peak_device_bytes if record.usage else None),
+        Figure(COST, planned["cost_usd"], record.cost_usd),
+    )
+
+
+def _worked(stage: StageOutput) -> str:
+    """For how long its own worker did, and how fast."""
+    usage = stage.record.usage if stage.record else None
+    if usage is None:
+        return ""
+    worked = duration(usage.seconds)
+    if usage.unit_seconds is None:
+        return worked
+    return f"{worked}, {usage.unit_seconds:.3g} s for each of its {usage.unit}"
+
+
+def _together(figures: Sequence[Figure]) -> Figure:
+    """The sums over those of which both sides are known."""
+    known = [one for one in figures if None not in (one.planned, one.actual)]
+    if not known:
+        return Figure(figures[0].measure, None, None)
+    planned, actual = sum(one.planned or 0 for one in known), sum(one.actual or 0 for one in known)
+    return Figure(figures[0].measure, planned, actual)
+
+
 SECTION = Section(title="Plan", heading="Plan and reality", order=80, blocks=blocks)

@@ -22,7 +22,7 @@ from flows.runs.wording import bounds, figure, label, percent
 from schemas.examples import Grounding
 from tasks.contract.plugins import evaluation_of
 from tasks.evaluation.controls import CONTROLS
-from tasks.evaluation.gym.metrics import protocol_metrics
+from tasks.evaluation.dipg_protocol.metrics import protocol_metrics
 from tasks.judging.opinions import opinion_metrics
 from tasks.statistics.intervals import Interval
 

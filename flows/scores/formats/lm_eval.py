@@ -101,7 +101,7 @@ def _results(one: Evaluation, samples: dict[str, list[dict[str, Any]]]) -> dict[
         "lm_eval_version": None,
         "upper_git_hash": None,
         "task_hashes": {
-            task: _hash("".join(map(_identity, rows))) for task, rows in samples.items()
+            task: content_hash("".join(map(identity, rows))) for task, rows in samples.items()
         },
         "model_source": "lyceum",
         "model_name": one.model,
@@ -165,18 +165,18 @@ def _sample(one: Evaluation, number: int, item: EvalItem) -> dict[str, Any]:
         "filtered_resps": [item.completion],
         "filter": FILTER,
         "metrics": [name for name, value in scores.items() if value is not None],
-        "doc_hash": _hash(json.dumps(doc, indent=2, ensure_ascii=False)),
-        "prompt_hash": _hash(asked),
-        "target_hash": _hash(item.answer),
+        "doc_hash": content_hash(json.dumps(doc, indent=2, ensure_ascii=False)),
+        "prompt_hash": content_hash(asked),
+        "target_hash": content_hash(item.answer),
         **{name: None if value is None else float(value) for name, value in scores.items()},
     }
 
 
-def _identity(row: dict[str, Any]) -> str:
+def identity(row: dict[str, Any]) -> str:
     return str(row["doc_hash"] + row["prompt_hash"] + row["target_hash"])
 
 
-def _hash(text: str) -> str:
+def content_hash(text: str) -> str:
     """As `lm_eval.utils.hash_string`."""
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -1,1 +1,1 @@
-"""The templates of the router's training prompts, a file a domain (`tasks.routing.training`)."""
+"""Templates of the training prompts of `tasks.routing.router_training`, a file a domain."""

@@ -4,7 +4,7 @@
 import random
 
 from tasks.teaching.families import Problem
-from tasks.teaching.families.gym import gym_problem
+from tasks.teaching.families.reasoning_gym_problems import gym_problem
 from tasks.teaching.families.words import number_list
 
 
@@ -73,11 +73,11 @@ def filter_list(rng: random.Random, level: int) -> Problem:
         if limit not in values:  # "larger than" and ">" then agree with "smaller than" and "<"
             break
     above = drawn["operation"] in ("keep_larger", "remove_smaller")
-    kept = [value for value in values if (value > limit) == above]
+    chosen = [value for value in values if (value > limit) == above]
     steps = [f"{value} {'yes' if (value > limit) == above else 'no'}" for value in values]
     code = f"[x for x in [{number_list(values)}] if x {'>' if above else '<'} {limit}]"
     return Problem(
-        f"What is {code} in Python?", f"keep {', '.join(steps)}", f"[{number_list(kept)}]"
+        f"What is {code} in Python?", f"keep {', '.join(steps)}", f"[{number_list(chosen)}]"
     )
 
 

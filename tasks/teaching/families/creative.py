@@ -4,7 +4,7 @@ palindromes (reasoning-gym)."""
 import random
 
 from tasks.teaching.families import Problem
-from tasks.teaching.families.gym import gym_problem
+from tasks.teaching.families.reasoning_gym_problems import gym_problem
 from tasks.teaching.families.words import CATEGORIES, NAMES, RHYMES
 
 _ACROSTIC_KINDS = ("animal", "color", "place")

@@ -4,7 +4,7 @@ import random
 import re
 
 from tasks.teaching.families import Problem
-from tasks.teaching.families.gym import gym_problem
+from tasks.teaching.families.reasoning_gym_problems import gym_problem
 from tasks.teaching.families.words import CATEGORIES, NAMES
 
 _COLUMNS = ("ones", "tens", "hundreds")

@@ -2,23 +2,9 @@
 of them as one token."""
 
 NAMES = (
-    "Ana",
-    "Ben",
-    "Cara",
-    "Dan",
-    "Eva",
-    "Finn",
-    "Gina",
-    "Hugo",
-    "Iris",
-    "Jack",
-    "Leo",
-    "Mia",
-    "Noah",
-    "Olga",
-    "Sam",
-    "Zoe",
-)
+    "Ana", "Ben", "Cara", "Dan", "Eva", "Finn", "Gina", "Hugo", "Iris", "Jack", "Leo", "Mia",
+    "Noah", "Olga", "Sam", "Zoe",
+)  # fmt: skip
 
 CATEGORIES = {
     "animal": ("bear", "cat", "dog", "fox", "goat", "horse", "lion", "wolf"),
@@ -30,35 +16,12 @@ CATEGORIES = {
 }
 
 THINGS = (
-    "bag",
-    "ball",
-    "book",
-    "box",
-    "clock",
-    "coat",
-    "cup",
-    "flag",
-    "hat",
-    "key",
-    "kite",
-    "lamp",
-    "map",
-    "pen",
-    "ring",
-    "vase",
-)
+    "bag", "ball", "book", "box", "clock", "coat", "cup", "flag", "hat", "key", "kite", "lamp",
+    "map", "pen", "ring", "vase",
+)  # fmt: skip
 JOBS = (
-    "baker",
-    "cook",
-    "doctor",
-    "farmer",
-    "judge",
-    "nurse",
-    "painter",
-    "pilot",
-    "teacher",
-    "writer",
-)
+    "baker", "cook", "doctor", "farmer", "judge", "nurse", "painter", "pilot", "teacher", "writer",
+)  # fmt: skip
 CITIES = ("Cairo", "Delhi", "Lima", "London", "Oslo", "Paris", "Rome", "Tokyo")
 MATERIALS = ("brass", "clay", "copper", "glass", "iron", "lead", "salt", "steel")
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")

@@ -5,29 +5,28 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.fakes.process import ROOT
+
 FAKE_CLOUD = (sys.executable, "-m", "tests.fakes.fake_cloud")
 LEAVE = """
-import os
-from google.cloud.storage import Client
-from tests.fakes.tpu_client import connect, create
-from types import SimpleNamespace
-assert Client().bucket("demo").exists()
-create(connect(SimpleNamespace(endpoint=os.environ["LYCEUM_TPU_ENDPOINT"])), "left-1")
+from infra.context import context
+from infra.tpu.api import TpuApi
+from infra.tpu.types import TPU_TYPES
+context().store("gs://demo/lyceum")
+api = TpuApi(TPU_TYPES["v5e-8"], context().tpu)
+api.create(api.name("us-west4-a", "left-1"), {}, {"startup-script": "sleep 60"}, 60)
 """
 
 
-def test_a_command_that_leaves_a_tpu_is_told_so() -> None:
-    done = subprocess.run(
-        [*FAKE_CLOUD, sys.executable, "-c", LEAVE],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+def in_the_cloud(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*FAKE_CLOUD, *command], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
+
+
+def test_a_command_that_leaves_a_tpu_is_told_so() -> None:
+    done = in_the_cloud(sys.executable, "-c", LEAVE)
     assert done.returncode == 1, done.stderr
     assert "TPU 1  asked for: v5litepod-8 (spot) in us-west4-a" in done.stderr
     assert "Left behind" in done.stderr
@@ -35,14 +34,7 @@ def test_a_command_that_leaves_a_tpu_is_told_so() -> None:
 
 
 def test_the_exit_code_is_the_command_s() -> None:
-    done = subprocess.run(
-        [*FAKE_CLOUD, "bash", "-c", "exit 3"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = in_the_cloud("bash", "-c", "exit 3")
     assert done.returncode == 3
     assert "No TPU was asked for." in done.stderr
     assert "Nothing is left." in done.stderr

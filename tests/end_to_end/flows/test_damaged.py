@@ -35,10 +35,7 @@ def test_a_run_that_repairs_damage_says_so(
     assert [
         (stage.name, stage.status, (stage.repaired or "").startswith(said))
         for stage in record.stages
-    ] == [
-        ("distill", "cached", False),
-        ("rebalance", "ran", True),
-    ]
+    ] == [("distill", "cached", False), ("rebalance", "ran", True)]
     assert said in Path(record.report or "").read_text("utf-8")
     damage(store, record, "distill")
     assert main(["run", recipe, "--store", str(tmp_path / "store"), "--json"]) == 0

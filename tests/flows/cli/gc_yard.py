@@ -36,17 +36,9 @@ class Yard:
         out = self._scratch / "out"
         out.mkdir()
         (out / "model.txt").write_text(text)
+        made = {"version": 1, "config": {}, "inputs": {}, "files": ()}
         return self.store.commit(
-            Manifest(
-                kind="sft",
-                key=key(number),
-                version=1,
-                config={},
-                inputs={},
-                attempt=attempt,
-                files=(),
-            ),
-            out,
+            Manifest(kind="sft", key=key(number), attempt=attempt, **made), out
         )
 
     def run(
@@ -60,12 +52,8 @@ class Yard:
         record = RunRecord(
             run_id=run_id,
             recipe=resolve(str(self._recipe)).recipe,
-            target="local",
-            store=self.store.uri,
-            status=status,
-            started=1.0,
-            process=process,
-            stages=stages,
+            **{"target": "local", "store": self.store.uri, "started": 1.0},
+            **{"status": status, "process": process, "stages": stages},
         )
         self.store.write_json(record_name(run_id), record)
 
@@ -83,16 +71,8 @@ class Yard:
         )
         self.store.create_json(attempt_file(key(number), attempt, "lease.json"), lease)
         refs = {str(one): ArtifactRef(kind="sft", key=key(one), digest="d") for one in inputs}
-        spec = JobSpec(
-            stage="s",
-            kind="sft",
-            key=key(number),
-            attempt=attempt,
-            store=self.store.uri,
-            target="local",
-            config={},
-            inputs=refs,
-        )
+        place = {"store": self.store.uri, "target": "local", "config": {}, "inputs": refs}
+        spec = JobSpec(stage="s", kind="sft", key=key(number), attempt=attempt, **place)
         self.store.create_json(attempt_file(key(number), attempt, "job.json"), spec)
         for name in (
             f"{attempt}/status.json",

@@ -2,10 +2,8 @@
 lease holds."""
 
 import os
-import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,40 +11,8 @@ from flows.cli import gc
 from flows.cli.main import main
 from flows.runs.record import record_name
 from infra.store.lease import hold, this_process
-from infra.store.store import Store, attempt_file, open_store
+from infra.store.store import attempt_file, open_store
 from tests.flows.cli.gc_yard import ELSEWHERE, Yard, key, short
-
-
-@pytest.fixture
-def impatient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases expire soon, and this machine's cache is the test's own."""
-    monkeypatch.setenv("LYCEUM_LEASE_SECONDS", "0.3")
-    monkeypatch.setenv("LYCEUM_POLL_SECONDS", "0.05")
-    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture(params=["directory", "bucket"])
-def yard(
-    impatient: None,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    tiny_recipe: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> Yard:
-    place = (
-        tmp_path / "store"
-        if request.param == "directory"
-        else f"gs://{request.getfixturevalue('gcs_bucket')}/some/where"
-    )
-    return Yard(open_store(place), tiny_recipe, capsys, tmp_path)
-
-
-@pytest.fixture
-def here(
-    impatient: None, tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]
-) -> Yard:
-    """In a directory, for what concerns directories only."""
-    return Yard(open_store(tmp_path / "store"), tiny_recipe, capsys, tmp_path)
 
 
 def litter(yard: Yard) -> set[tuple[str, str]]:
@@ -89,25 +55,17 @@ NEEDED = {
     "artifacts/sft/1/data/1/model.txt",
     "artifacts/sft/2/manifest.json",
     "artifacts/sft/2/data/2/model.txt",
-    *(f"work/1/1/{name}" for name in ("lease.json", "job.json", "status.json", "log.txt")),
-    *(
-        f"work/3/1/{name}"
-        for name in ("lease.json", "job.json", "status.json", "log.txt", "out/model.txt")
-    ),
+    *(f"work/{number}/1/{name}" for number in (1, 3) for name in gc.SMALL),
+    "work/3/1/out/model.txt",
     "work/3/kept/step-10/seal.json",
 }
 
 
 def test_all_garbage_is_listed_with_its_size_and_nothing_is_changed(yard: Yard) -> None:
     expected = litter(yard)
-    before, sizes = (
-        yard.names(),
-        {
-            short(found.name): found.size
-            for top in ("artifacts", "work")
-            for found in yard.store.objects(top)
-        },
-    )
+    before = yard.names()
+    listed = [found for top in ("artifacts", "work") for found in yard.store.objects(top)]
+    sizes = {short(found.name): found.size for found in listed}
     listed = yard.gc()
     assert {(item["kind"], short(item["name"])) for item in listed["items"]} == expected
     assert yard.names() == before
@@ -262,152 +220,6 @@ def test_a_run_that_is_unknown_or_still_running_is_not_dropped(yard: Yard) -> No
     yard.gc("--drop-run", "live", "--delete", code=2)
     assert "stop it before dropping it" in yard.messages
     assert yard.store.list_runs() == ["live"]
-
-
-def test_a_run_that_begins_meanwhile_loses_nothing(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the listing and the removal a run adopts artifact 1, and another one begins to work
-    on key 2."""
-    for number in (1, 2, 3):
-        yard.commit(number)
-        yard.store.discard("sft", key(2))
-    watched = gc.unheld
-
-    def meanwhile(*arguments: Any, **named: Any) -> dict[str, int]:
-        free = watched(*arguments, **named)
-        yard.run("begun", 1)
-        yard.attempt(2)
-        return free
-
-    monkeypatch.setattr(gc, "unheld", meanwhile)
-    removed = yard.gc("--delete")
-    assert {(short(item["name"]), item["deleted"]) for item in removed["items"]} == {
-        ("artifacts/sft/1", False),
-        ("artifacts/sft/2", False),
-        ("artifacts/sft/3", True),
-    }
-    assert yard.store.valid("sft", key(1))
-    assert {name for name in yard.names() if name.startswith("work/2/")} >= {
-        "work/2/1/lease.json",
-        "work/2/kept/step-10/seal.json",
-    }
-
-
-def test_files_that_were_committed_meanwhile_stay(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The job was in its commit when the store was listed: files without a manifest. Then it
-    released its lease."""
-    yard.run("running", 1)
-    manifest = yard.commit(1)
-    name = f"artifacts/sft/{key(1)}/manifest.json"
-    content = yard.store.read_bytes(name) or b""
-    yard.store.remove(name)
-    watched = gc.unheld
-
-    def meanwhile(*arguments: Any, **named: Any) -> dict[str, int]:
-        yard.store.write_bytes(name, content)
-        return watched(*arguments, **named)
-
-    monkeypatch.setattr(gc, "unheld", meanwhile)
-    [item] = yard.gc("--delete")["items"]
-    assert (item["kind"], item["deleted"]) == ("attempt", False)
-    assert yard.store.valid("sft", key(1)) == manifest
-
-
-def test_while_a_key_is_removed_nobody_runs_its_stage(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever wants to, waits, and finds a clean field."""
-    yard.commit(1)
-    yard.attempt(1)
-    removing = threading.Event()
-    seen: list[str] = []
-    remove = Store.remove
-
-    def slowly(store: Store, name: str) -> None:
-        removing.set()
-        time.sleep(0.1)
-        remove(store, name)
-
-    def take() -> None:
-        removing.wait(10)
-        with hold(
-            yard.store, key(1), "run", seconds=5, poll_seconds=0.01, waiting=seen.append
-        ) as lease:
-            seen.append(lease.attempt)
-            seen.append(str(sorted(yard.names())))
-
-    monkeypatch.setattr(Store, "remove", slowly)
-    other = threading.Thread(target=take)
-    other.start()
-    yard.gc("--delete")
-    other.join()
-    assert "lyceum gc" in seen[0]
-    assert seen[-1] == str([f"work/1/{seen[-2]}/lease.json"])
-
-
-class Killed(BaseException):
-    pass
-
-
-def kill_at(patch: pytest.MonkeyPatch, number: int) -> None:
-    """Let the store's changes raise Killed from the `number`-th on: a dead process does nothing
-    more."""
-    left = [number]
-
-    def wrapped(change: Any) -> Any:
-        def perform(*arguments: Any) -> Any:
-            left[0] -= 1
-            if left[0] <= 0:
-                raise Killed
-            return change(*arguments)
-
-        return perform
-
-    for name in ("remove", "discard", "create_json"):
-        patch.setattr(Store, name, wrapped(getattr(Store, name)))
-
-
-def test_a_gc_that_is_killed_anywhere_leaves_whole_artifacts_or_none_and_the_next_one_finishes(
-    tmp_path: Path,
-    impatient: None,
-    tiny_recipe: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """At each of its changes to the store in turn. All that may be left in the end is its lease of
-    a key that is needed."""
-    monkeypatch.setenv("LYCEUM_LEASE_SECONDS", "0.05")
-    number, killed = 0, True
-    while killed:
-        number, killed = number + 1, False
-        each = Yard(open_store(tmp_path / str(number)), tiny_recipe, capsys, tmp_path)
-        each.run("failed", 2)
-        each.commit(2)
-        each.store.discard("sft", key(2))
-        each.commit(2, attempt="2")
-        each.commit(4)
-        each.attempt(4)
-        with monkeypatch.context() as patch:
-            kill_at(patch, number)
-            try:
-                main(["gc", "--store", each.store.uri, "--delete"])
-            except Killed:
-                killed = True
-        capsys.readouterr()
-        assert each.store.valid("sft", key(2))
-        unneeded = each.store.lookup("sft", key(4))
-        assert unneeded is None or each.store.verify(unneeded) == []
-        each.gc("--delete")
-        left = {name for name in each.names() if not name.endswith("/lease.json")}
-        assert left == {
-            "runs/failed/run.json",
-            "artifacts/sft/2/manifest.json",
-            "artifacts/sft/2/data/2/model.txt",
-        }
-    assert number > 9
 
 
 def test_of_a_bucket_this_machine_s_copies_and_working_files_go_with_what_they_belong_to(

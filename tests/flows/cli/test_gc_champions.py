@@ -1,7 +1,6 @@
 """`lyceum gc` and champions: what they stand on is not removed, and what nobody can return to
 is."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,22 +9,15 @@ from flows.cli import gc
 from flows.promotion.champion import promote_by_hand, rollback
 from flows.promotion.fresh import Decision, decision_name
 from flows.runs.record import record_name
-from infra.store.store import open_store
 from schemas.recipe import StageSpec
 from schemas.reports import RunRecord
 from tests.flows.cli.gc_yard import Yard
 
 
 @pytest.fixture
-def yard(
-    tmp_path: Path,
-    tiny_recipe: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Yard:
-    monkeypatch.setenv("LYCEUM_LEASE_SECONDS", "0.3")
-    monkeypatch.setenv("LYCEUM_POLL_SECONDS", "0.05")
-    return Yard(open_store(tmp_path / "store"), tiny_recipe, capsys, tmp_path)
+def yard(here: Yard) -> Yard:
+    """In a directory."""
+    return here
 
 
 def test_a_champion_s_run_is_not_dropped_nor_one_that_a_rollback_may_lead_back_to(
@@ -88,23 +80,11 @@ def test_evaluations_that_a_decision_rests_on_are_needed_as_long_as_its_run(yard
     yard.commit(2)
     yard.run("nightly", 1)
     evaluation = yard.commit(2).ref().model_dump(mode="json")
-    verdict = {
-        "promote": True,
-        "why": "",
-        "candidate": "nightly",
-        "champion": None,
-        "evaluations": [evaluation],
-    }
+    verdict = {"promote": True, "why": "", "candidate": "nightly", "champion": None}
+    verdict |= {"evaluations": [evaluation]}
     fresh = {"rows": 0, "new": 0, "changed": 0, "gone": 0, "since": None}
-    made = {
-        "run_id": "nightly",
-        "fresh": fresh,
-        "gate": verdict,
-        "why": "",
-        "promoted": True,
-        "champion": 1,
-        "decided": 1.0,
-    }
+    made = {"run_id": "nightly", "fresh": fresh, "gate": verdict, "why": ""}
+    made |= {"promoted": True, "champion": 1, "decided": 1.0}
     yard.store.write_json(decision_name("nightly"), Decision.parse(made))
     assert yard.found() == set()
     assert ("artifact", "artifacts/sft/2") in yard.found("--drop-run", "nightly")

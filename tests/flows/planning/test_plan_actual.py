@@ -12,10 +12,9 @@ from prefect.states import State
 from flows import post_train, preamble
 from flows.planning import plan as planning
 from flows.planning.plan import DoesNotFit
-from flows.report.blocks import plain
+from flows.report.blocks import Box, Sentences, Table
 from flows.report.markdown import markdown
 from flows.report.section import SECTIONS
-from flows.report.sections.plan import plan_versus_actual
 from flows.runs.record import RunLog, read_plan, read_run
 from flows.runs.results import read_results
 from infra.store.store import Store, open_store
@@ -23,6 +22,7 @@ from schemas.base import InputError
 from schemas.job import JobStatus, Progress, Usage
 from schemas.reports import RunRecord
 from tasks.worker.usage import Meter, peak_device_bytes
+from tests.flows.report.reading import rows
 from tests.flows.runs.synthetic_run import write_run
 from tests.tasks.test_stage import JOB, Bench, Scripted, bench  # noqa: F401
 from tests.tasks.worker.test_worker import WRITE
@@ -124,17 +124,9 @@ def test_a_worker_measures_what_its_job_took_and_the_artifact_remembers_it(tmp_p
 def test_what_the_worker_measured_reaches_the_flow(bench: Bench) -> None:  # noqa: F811
     first, last = (Usage(seconds=seconds, peak_rss_bytes=1) for seconds in (1.0, 2.0))
     lost = JobStatus(state="failed", heartbeat=0.0, lost=True, error="preempted", usage=first)
-    bench.run(
-        Scripted(
-            [
-                [lost],
-                [
-                    JobStatus(state="running", heartbeat=0.0),
-                    JobStatus(state="succeeded", heartbeat=0.0, usage=last),
-                ],
-            ]
-        )
-    )
+    running = JobStatus(state="running", heartbeat=0.0)
+    done = JobStatus(state="succeeded", heartbeat=0.0, usage=last)
+    bench.run(Scripted([[lost], [running, done]]))
     assert bench.watch.usages == {JOB.stage: last}
 
 
@@ -145,13 +137,9 @@ def planned(
     name: str, seconds: float | None, usd: float | None, *hbm: int, cached: bool = False
 ) -> dict[str, Any]:
     """A stage as `lyceum plan --json` prints it, as far as anybody reads it here."""
-    return {
-        "name": name,
-        "cached": cached,
-        "seconds": seconds,
-        "cost_usd": usd,
-        "programs": [{"hbm_bytes": count} for count in hbm],
-    }
+    programs = [{"hbm_bytes": count} for count in hbm]
+    expected = {"seconds": seconds, "cost_usd": usd}
+    return {"name": name, "cached": cached, **expected, "programs": programs}
 
 
 def planned_run(root: Path, *stages: dict[str, Any]) -> tuple[Store, RunRecord]:
@@ -169,13 +157,8 @@ def planned_run(root: Path, *stages: dict[str, Any]) -> tuple[Store, RunRecord]:
             "usage": Usage(seconds=90.0, peak_rss_bytes=1, unit="steps", unit_seconds=1.25),
         },
     }
-    record = record.model_copy(
-        update={
-            "stages": tuple(
-                stage.model_copy(update=taken.get(stage.name, {})) for stage in record.stages
-            )
-        }
-    )
+    ended = [stage.model_copy(update=taken.get(stage.name, {})) for stage in record.stages]
+    record = record.model_copy(update={"stages": tuple(ended)})
     if stages:
         store.write_bytes(
             f"runs/{record.run_id}/plan.json", json.dumps({"stages": stages}).encode()
@@ -269,40 +252,41 @@ def test_planned_and_real_figures_stand_side_by_side_and_what_was_far_off_is_sai
     360, no price."""
     store, record = planned_run(
         tmp_path,
-        planned("distill", 9.0, 0.0),  # found cached when its turn came
-        planned(
-            "rebalance", 0.0, 0.0, cached=True
-        ),  # planned as cached: nothing was said of its time
+        # the first was found cached when its turn came; nothing was said of the second's time
+        planned("distill", 9.0, 0.0),
+        planned("rebalance", 0.0, 0.0, cached=True),
         planned("sft", 200.0, 1.4, 3 * GB, 14 * GB),
         planned("grpo", 360.0, None, 5 * GB),
     )
-    table = plan_versus_actual(read_results(store, record))
-    assert table is not None
-    assert [row.stage for row in table.rows] == ["sft", "grpo"]
-    sft, grpo = table.rows
-    assert plain(sft.time.text) == "3 min 20 s → 10 min 0 s 3.00×"
-    assert plain(sft.memory.text) == "14.0 GB → 12.0 GB 0.86×"
-    assert plain(sft.cost.text) == "1.40 USD → 1.50 USD 1.07×"
-    assert plain(grpo.memory.text) == "5.0 GB → –", "its devices did not tell"
-    assert grpo.worked == "1 min 30 s, 1.25 s for each of its steps"
-    assert plain(table.time.text) == "9 min 20 s → 11 min 40 s 1.25×"
-    assert plain(table.cost.text) == "1.40 USD → 1.50 USD 1.07×", "grpo's is in neither sum"
-    assert table.findings == [
+    sentences, frame, _ = SECTIONS["plan"].blocks(read_results(store, record))
+    assert isinstance(sentences, Sentences)
+    assert isinstance(frame, Box)
+    [table] = [one for one in frame.blocks if isinstance(one, Table)]
+    shown = rows(table)
+    time, memory, price = (f"{name} planned → real" for name in HEAD)
+    assert list(shown) == ["sft", "grpo", "all"]
+    assert shown["sft"][time] == "3 min 20 s → 10 min 0 s 3.00×"
+    assert shown["sft"][memory] == "14.0 GB → 12.0 GB 0.86×"
+    assert shown["sft"][price] == "1.40 USD → 1.50 USD 1.07×"
+    assert shown["grpo"][memory] == "5.0 GB → –", "its devices did not tell"
+    assert shown["grpo"]["its worker"] == "1 min 30 s, 1.25 s for each of its steps"
+    assert shown["all"][time] == "9 min 20 s → 11 min 40 s 1.25×"
+    assert shown["all"][price] == "1.40 USD → 1.50 USD 1.07×", "grpo's is in neither sum"
+    assert [text for _, text in sentences.items] == [
         "sft took 10 min 0 s where 3 min 20 s was planned, 3 times as much.",
         "grpo took 1 min 40 s where 6 min 0 s was planned, 0.28 times as much.",
     ]
 
 
+HEAD = ("time", "memory of one device", "list price")
+
+
 def test_more_memory_than_the_compiler_said_is_a_finding_before_it_is_a_crash(
     tmp_path: Path,
 ) -> None:
-    table = plan_versus_actual(
-        read_results(*planned_run(tmp_path, planned("sft", 500.0, 1.4, 9 * GB)))
-    )
-    assert table is not None
-    assert table.findings == [
-        "sft held, on its fullest device, 12.0 GB where 9.0 GB was planned, 1.3 times as much."
-    ]
+    shown = said(*planned_run(tmp_path, planned("sft", 500.0, 1.4, 9 * GB)))
+    held = "sft held, on its fullest device, 12.0 GB where 9.0 GB was planned, 1.3 times as much."
+    assert f"- {held}\n\n" in shown
 
 
 def said(store: Store, record: RunRecord) -> str:
@@ -328,4 +312,4 @@ def test_a_damaged_plan_is_named(tmp_path: Path) -> None:
     store, record = planned_run(tmp_path)
     store.write_bytes(f"runs/{record.run_id}/plan.json", b"{")
     with pytest.raises(InputError, match=r"runs/demo-1/plan\.json is damaged"):
-        plan_versus_actual(read_results(store, record))
+        said(store, record)

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ FAKE = '''
 import hashlib, json, os, sys, time
 GIB = 2**30
 asked = open(os.environ["FAKE_LOG"], "a", buffering=1)
+asked.write(f"process {os.getpid()}\\n")
 for line in sys.stdin:
     question = json.loads(line)
     stage = question["stage"]
@@ -110,19 +112,17 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(compiling, "COMMAND", (sys.executable, str(tmp_path / "fake.py")))
     monkeypatch.setattr(compiling, "has_compiler", lambda: True)
     monkeypatch.setattr(planning, "has_compiler", lambda: True)
-    for name, value in {
-        "FAKE_LOG": str(tmp_path / "asked.txt"),
-        "FAKE_GIB": "1.0",
-        "LYCEUM_CACHE": str(tmp_path / "cache"),
-    }.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "asked.txt"))
+    monkeypatch.setenv("FAKE_GIB", "1.0")
+    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
     return tmp_path / "asked.txt"
 
 
+PLAN = ["plan", "tiny.toml", "--target", "v5e-8", "--store", "store"]
+
+
 def plan(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
-    code = main(
-        ["plan", "tiny.toml", "--target", "v5e-8", "--store", "store", *arguments, "--json"]
-    )
+    code = main([*PLAN, *arguments, "--json"])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -141,18 +141,14 @@ def test_each_program_of_each_stage_on_devices_is_compiled_once_and_added_up(
     assert [one["name"] for one in stages["eval"]["programs"]] == ["generate"]
     assert stages["distill"]["programs"] == []
     step = stages["sft"]["programs"][0]
-    assert (step["hbm_bytes"], step["fits"], step["bound"]) == (
-        10 * 2**30,
-        True,
-        "compute",
-    )  # 8 rows a device, and what is resident
+    # 8 rows a device, and what is resident
+    assert (step["hbm_bytes"], step["fits"], step["bound"]) == (10 * 2**30, True, "compute")
     assert step["roofline_seconds"] == pytest.approx(1.0)
     assert stages["sft"]["seconds"] == pytest.approx(360 + 200 / 0.4)
     assert stages["sft"]["cost_usd"] == pytest.approx(8 * 0.60 * stages["sft"]["seconds"] / 3600)
     assert value["seconds"] == pytest.approx(sum(stage["seconds"] for stage in value["stages"]))
-    assert "programs reasoning_eval gemma3-tiny ['policy', 'prompts']" in asked(
-        fake, "programs"
-    )  # the model of its policy
+    # the model of its policy
+    assert "programs reasoning_eval gemma3-tiny ['policy', 'prompts']" in asked(fake, "programs")
     assert len(asked(fake, "compile")) == 3
 
 
@@ -180,9 +176,8 @@ def test_what_fits_is_looked_for_and_compiled(
     monkeypatch.setenv("FAKE_GIB", "2.0")  # 1 + 1 + 8 rows x 2 GiB
     code, value = plan(capsys)
     assert (code, value["fits"]) == (3, False)
-    assert value["suggestion"] == [
-        "stages.sft.config.micro_batch_size=32"
-    ]  # half of it, all else as it was
+    # half of it, all else as it was
+    assert value["suggestion"] == ["stages.sft.config.micro_batch_size=32"]
     expected = value["seconds"]  # as it would be
     code, value = plan(capsys, "--set", value["suggestion"][0])
     assert (code, value["fits"], value["seconds"]) == (0, True, expected)
@@ -193,10 +188,8 @@ def test_when_fewer_rows_are_not_enough_more_is_computed_again_and_rows_come_bac
 ) -> None:
     monkeypatch.setenv("FAKE_GIB", "20.0")  # one row takes 20 GiB, 10 with `dots`, 4 with `layer`
     _, value = plan(capsys)
-    assert value["suggestion"] == [
-        "stages.sft.config.micro_batch_size=16",
-        "stages.sft.config.remat=layer",
-    ]
+    changes = ["micro_batch_size=16", "remat=layer"]
+    assert value["suggestion"] == [f"stages.sft.config.{one}" for one in changes]
     assert all("length=1024" in line for line in asked(fake, "compile train_step"))
 
 
@@ -205,41 +198,25 @@ def test_lengths_and_batches_are_cut_last(
 ) -> None:
     monkeypatch.setenv("FAKE_GIB", "100.0")  # one row with `layer` takes 20 GiB at 1,024 tokens
     _, value = plan(capsys)
-    assert value["suggestion"] == [
-        f"stages.sft.config.{one}"
-        for one in ("micro_batch_size=8", "remat=layer", "sequence_length=640")
-    ]
+    changes = ["micro_batch_size=8", "remat=layer", "sequence_length=640"]
+    assert value["suggestion"] == [f"stages.sft.config.{one}" for one in changes]
     monkeypatch.setenv("FAKE_GIB", "1000.0")
     monkeypatch.setenv("LYCEUM_CACHE", "other")
     _, value = plan(capsys)
-    assert (value["fits"], value["suggestion"], value["seconds"], value["cost_usd"]) == (
-        False,
-        [],
-        None,
-        None,
-    )
-    assert main(["plan", "tiny.toml", "--target", "v5e-8", "--store", "store"]) == 3
+    assert (value["fits"], value["suggestion"]) == (False, [])
+    assert (value["seconds"], value["cost_usd"]) == (None, None)
+    assert main(PLAN) == 3
 
 
 def test_a_recipe_is_planned_without_the_data_it_reads(
     fake: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keys = {
-        "path": "a.jsonl",
-        "family": "a",
-        "domain": "math",
-        "prompt": "p",
-        "reasoning": "r",
-        "answer": "a",
-    }
-    source = "[[stages.distill.config.teachers.sources]]\n" + "".join(
-        f'{key} = "{value}"\n' for key, value in keys.items()
-    )
-    text = (
-        Path("tiny.toml")
-        .read_text(encoding="utf-8")
-        .replace('"procedural"\nrows = { summarization = 60 }\n', f'"dataset"\n{source}')
-    )
+    keys = {"path": "a.jsonl", "family": "a", "domain": "math"}
+    keys |= {"prompt": "p", "reasoning": "r", "answer": "a"}
+    lines = (f'{key} = "{value}"\n' for key, value in keys.items())
+    source = "[[stages.distill.config.teachers.sources]]\n" + "".join(lines)
+    taught = '"procedural"\nrows = { summarization = 60 }\n'
+    text = RECIPE.replace(taught, f'"dataset"\n{source}')
     Path("tiny.toml").write_text(text, encoding="utf-8")
     code, value = plan(capsys)
     assert (code, value["fits"]) == (0, True)
@@ -250,14 +227,8 @@ def test_a_recipe_is_planned_without_the_data_it_reads(
 
 
 def test_micro_batches_stay_multiples_of_the_devices() -> None:
-    question = Question(
-        "sft",
-        "sft",
-        1,
-        {"batch_size": 48, "micro_batch_size": None, "remat": "dots"},
-        "gemma3-tiny",
-        {},
-    )
+    config = {"batch_size": 48, "micro_batch_size": None, "remat": "dots"}
+    question = Question("sft", "sft", 1, config, "gemma3-tiny", {})
     found = {setting.name: setting.values for setting in settings_to_try(question, 8)}
     assert found == {
         "micro_batch_size": (48, 24, 16, 8),
@@ -270,9 +241,8 @@ def test_a_budget_is_part_of_the_plan(fake: Path, capsys: pytest.CaptureFixture[
     assert plan(capsys, "--hours", "9", "--usd", "100")[0] == 0
     code, value = plan(capsys, "--hours", "0.5")
     assert (code, value["fits"]) == (3, False)
-    assert value["problems"][0].startswith(
-        "It takes 0.61 of 0.5 hours; most of it: sft 0.24, eval 0.17"
-    )
+    most = "It takes 0.61 of 0.5 hours; most of it: sft 0.24, eval 0.17"
+    assert value["problems"][0].startswith(most)
     assert "US dollars" in plan(capsys, "--usd", "1")[1]["problems"][0]
     assert main(["plan", "tiny.toml", "--hours", "0"]) == 2
     assert "--hours 0: give a number above 0" in capsys.readouterr().err
@@ -282,15 +252,11 @@ def test_people_see_memory_time_cost_and_the_fix(
     fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_GIB", "2.0")
-    assert main(["plan", "tiny.toml", "--target", "v5e-8", "--store", "store"]) == 3
+    assert main(PLAN) == 3
     shown = capsys.readouterr()
-    for text in (
-        "18.00 of 15.75",
-        "Stage sft: train_step needs 18.00 of 15.75 GiB",
-        "--set stages.sft.config.micro_batch_size=32",
-        "USD",
-    ):
-        assert text in shown.out
+    assert "Stage sft: train_step needs 18.00 of 15.75 GiB" in shown.out
+    assert "--set stages.sft.config.micro_batch_size=32" in shown.out
+    assert "USD" in shown.out
     assert re.search(r"compiling \d of 3: sft train_step", shown.err), "side by side, in any order"
     assert "It fits" not in shown.out
 
@@ -299,15 +265,12 @@ def test_a_run_that_does_not_fit_is_not_submitted(
     fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_GIB", "2.0")
-    monkeypatch.setattr(
-        "flows.preamble.check_reach", lambda target, store: None
-    )  # a bucket is not what this is about
+    # a bucket is not what this is about
+    monkeypatch.setattr("flows.preamble.check_reach", lambda target, store: None)
     assert main(["run", "tiny.toml", "--target", "v5e-8", "--store", "store"]) == 3
     message = capsys.readouterr().err.splitlines()[-1]
-    assert (
-        "does not fit v5e-8; nothing was submitted. Stage sft: train_step needs 18.00 of 15.75 GiB"
-        in message
-    )
+    wrong = "Stage sft: train_step needs 18.00 of 15.75 GiB"
+    assert f"does not fit v5e-8; nothing was submitted. {wrong}" in message
     assert message.endswith("--set stages.sft.config.micro_batch_size=32")
     assert not list(Path("store").glob("runs/*"))
 
@@ -317,7 +280,7 @@ def test_without_the_compiler_a_run_says_that_it_is_not_planned_and_a_plan_how_t
 ) -> None:
     for module in (compiling, planning):
         monkeypatch.setattr(module, "has_compiler", lambda: False)
-    assert main(["plan", "tiny.toml", "--target", "v5e-8", "--store", "store"]) == 2
+    assert main(PLAN) == 2
     assert "`pip install lyceum[tpu]`" in capsys.readouterr().err
     planning.check_fit(resolve("tiny.toml"), open_store("store"), "v5e-8")
     assert "the TPU compiler is not installed here" in capsys.readouterr().err
@@ -331,13 +294,9 @@ def test_a_compiler_that_dies_is_named_with_stage_and_program(
     fake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_DIES", "validation_loss")
+    said = "stage sft, program validation_loss on v5e-8: .*exit code 1: the compiler crashed"
     with (
-        pytest.raises(
-            StageFailed,
-            match=(
-                r"stage sft, program validation_loss on v5e-8: .*exit code 1: the compiler crashed"
-            ),
-        ),
+        pytest.raises(StageFailed, match=said),
         Compiler("v5e-8", Settings.from_environment(), lambda text: None) as compiler,
     ):
         compiler.compile([question()])
@@ -352,20 +311,23 @@ def test_a_compile_that_runs_out_of_memory_is_tried_again_alone(
         assert all(program.report for program in compiler.compile([question()])[0])
 
 
+def compile_in_vain(compiler: Compiler) -> None:
+    with pytest.raises(StageFailed, match="stopped"):
+        compiler.compile([question()])
+
+
 def test_leaving_ends_the_processes_whatever_they_do(
     fake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_WAITS", "validation_loss")
     with Compiler("v5e-8", Settings.from_environment(), lambda text: None) as compiler:
         compiler.programs([question()])
-        compiler._threads.submit(compiler.compile, [question()])
+        threading.Thread(target=compile_in_vain, args=(compiler,)).start()
         until = time.monotonic() + 120
         while not any("validation_loss" in line for line in asked(fake, "compile")):
             assert time.monotonic() < until
             time.sleep(0.05)
-        processes = [worker.process.pid for worker in compiler._workers if worker.process]
-        assert processes
-    for pid in processes:
+    for pid in [int(line.split()[1]) for line in asked(fake, "process")]:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
@@ -378,17 +340,11 @@ def commit(
     out = Path("out") / stage.name
     out.mkdir(parents=True)
     (out / "rows.jsonl").write_text(stage.name, encoding="utf-8")
-    draft = Manifest(
-        kind=stage.kind,
-        key=stage.key({name: manifest.digest for name, manifest in inputs.items()}),
-        version=stage.version,
-        config=stage.config_json,
-        inputs=refs,
-        attempt="0",
-        files=(),
-        dependencies=stage.dependencies,
-        execution={"target": target, "seconds": seconds},
-    )
+    identity = {"kind": stage.kind, "version": stage.version, "config": stage.config_json}
+    key = stage.key({name: manifest.digest for name, manifest in inputs.items()})
+    made = {"execution": {"target": target, "seconds": seconds}, "attempt": "0", "files": ()}
+    given = {"inputs": refs, "dependencies": stage.dependencies}
+    draft = Manifest(key=key, **identity, **made, **given)
     return store.commit(draft, out)
 
 
@@ -399,17 +355,13 @@ def test_what_ran_is_cached_and_measures_the_next_plan(
     store, recipe = open_store("store"), resolve("tiny.toml")
     distill = commit(store, recipe.stage("distill"), {}, "local", 20.0)
     rebalance = commit(store, recipe.stage("rebalance"), {"examples": distill}, "local", 5.0)
-    commit(
-        store, recipe.stage("sft"), {"examples": rebalance}, "v5e-8", 800.0
-    )  # 200 s at the roofline
+    # 200 s at the roofline
+    commit(store, recipe.stage("sft"), {"examples": rebalance}, "v5e-8", 800.0)
 
     _, value = plan(capsys)
     stages = {stage["name"]: stage for stage in value["stages"]}
-    assert [name for name, stage in stages.items() if stage["cached"]] == [
-        "distill",
-        "rebalance",
-        "sft",
-    ]
+    cached = {name for name, stage in stages.items() if stage["cached"]}
+    assert cached == {"distill", "rebalance", "sft"}
     assert (stages["sft"]["seconds"], stages["sft"]["programs"]) == (0.0, [])
 
     compiled = len(asked(fake, "compile"))
@@ -417,25 +369,16 @@ def test_what_ran_is_cached_and_measures_the_next_plan(
     sft = next(stage for stage in value["stages"] if stage["name"] == "sft")
     assert sft["seconds"] == pytest.approx(360 + 4.0 * 200)
     assert sft["basis"].startswith("median of 1 measured runs")
-    assert (
-        len(asked(fake, "compile")) == compiled + 2
-    )  # of the new programs; those of the run that was measured were known
+    # of the new programs; those of the run that was measured were known
+    assert len(asked(fake, "compile")) == compiled + 2
     _, value = plan(capsys, "--set", "stages.sft.config.sequence_length=512", "--target", "v3-8")
-    assert next(stage for stage in value["stages"] if stage["name"] == "sft")["basis"].startswith(
-        "40% of the roofline"
-    )
+    sft = next(stage for stage in value["stages"] if stage["name"] == "sft")
+    assert sft["basis"].startswith("40% of the roofline")
 
 
-REPORT = {
-    "refusal": None,
-    "hbm_bytes": 1,
-    "flops": 197e12,
-    "bytes_accessed": 0.0,
-    "link_bytes": 0.0,
-    "uncounted": [],
-    "compile_seconds": 1,
-    **{f"{part}_bytes": 0 for part in ("argument", "temporary", "output", "alias", "code")},
-}
+PARTS = ("argument", "temporary", "output", "alias", "code", "accessed", "link")
+REPORT = {f"{part}_bytes": 0 for part in PARTS} | {"bytes_accessed": 0.0, "hbm_bytes": 1}
+REPORT |= {"refusal": None, "flops": 197e12, "uncounted": [], "compile_seconds": 1}
 """One second of a v5e chip."""
 
 
@@ -455,14 +398,9 @@ def test_programs_on_devices_of_their_own_take_no_time_while_the_others_compute(
 
     def seconds(beside: bool, calls: int) -> float:
         judge = Compiled("judge", "", calls, 0, REPORT, beside)
-        policy = [
-            Compiled("generate", "", 60, 0, REPORT),
-            Compiled("train_step", "", 40, 0, REPORT),
-        ]
+        calls_of = {"generate": 60, "train_step": 40}
+        policy = [Compiled(name, "", calls, 0, REPORT) for name, calls in calls_of.items()]
         return estimate([*policy, judge], [1.0], "v5e-8", TpuSettings()).seconds - 360
 
-    assert [round(seconds(*case)) for case in ((False, 80), (True, 80), (True, 130))] == [
-        180,
-        100,
-        130,
-    ]
+    cases = {(False, 80): 180, (True, 80): 100, (True, 130): 130}
+    assert {case: round(seconds(*case)) for case in cases} == cases

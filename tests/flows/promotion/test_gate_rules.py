@@ -1,5 +1,6 @@
 """The rules of a gate: what holds, what is a bounded loss, and what too few prompts leave open."""
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -25,30 +26,28 @@ KEEP = GateSpec(must_not_lose=(MustNotLose(metric="exact_answer", margin=0.05),)
 
 
 def item(number: int, right: bool, **fields: Any) -> EvalItem:
-    known = {
-        "id": str(number),
-        "prompt": "?",
-        "domain": Domain.MATH,
-        "answer": "1",
-        "check": "numeric",
-        "completion": "",
-    }
-    return EvalItem(**{**known, "format": True, "exact": right, **fields})
+    known = {"prompt": "?", "domain": Domain.MATH, "answer": "1", "check": "numeric"}
+    known |= {"completion": "", "format": True, "exact": right}
+    return EvalItem(**{"id": str(number), **known, **fields})
 
 
 def answers(n: int, won: int = 0, lost: int = 0, name: str = "exact", **fields: Any) -> Answers:
     """Of n prompts so many were won and lost; of the others every second is right in both."""
 
     def side(after: bool) -> list[EvalItem]:
-        right = [
-            after if number < won else not after if number < won + lost else number % 2 == 0
-            for number in range(n)
-        ]
-        return [
-            item(number, False, **{name: value}, **fields) for number, value in enumerate(right)
-        ]
+        right = [number % 2 == 0 for number in range(n)]
+        right[: won + lost] = [after] * won + [not after] * lost
+        return [item(n, False, **{name: value}, **fields) for n, value in enumerate(right)]
 
     return Answers(before=side(False), after=side(True))
+
+
+def renamed(of: Answers, prefix: str) -> Answers:
+    """The same answers to other prompts."""
+    sides = (of.before, of.after)
+    return Answers(
+        *([it.model_copy(update={"id": f"{prefix}{it.id}"}) for it in side] for side in sides)
+    )
 
 
 def found(spec: GateSpec, of: Answers, kind: str = "reasoning_eval") -> list[Finding]:
@@ -58,10 +57,6 @@ def found(spec: GateSpec, of: Answers, kind: str = "reasoning_eval") -> list[Fin
 def one(spec: GateSpec, of: Answers, kind: str = "reasoning_eval") -> Finding:
     [finding] = found(spec, of, kind)
     return finding
-
-
-# Must win
-# --------------------------------------------------------------------------------------------------
 
 
 def test_a_win_is_an_interval_above_zero_and_a_small_p() -> None:
@@ -81,10 +76,8 @@ def test_a_gain_that_may_be_chance_says_what_could_be_found_and_what_it_takes() 
     assert finding.needed is not None
     assert 0.04 < finding.detectable < 0.10, "more than the 4 points that were seen"
     assert 300 < finding.needed < 800
-    assert (
-        f"200 prompts, paired, which find a difference of {100 * finding.detectable:.1f} points"
-        in finding.text
-    )
+    smallest = f"a difference of {100 * finding.detectable:.1f} points"
+    assert f"200 prompts, paired, which find {smallest}" in finding.text
     assert f"; {finding.needed} would tell" in finding.text
 
 
@@ -96,25 +89,10 @@ def test_wins_are_corrected_for_their_number() -> None:
     others = {Domain.CODING: (9, 7), Domain.SCIENCE: (8, 9), Domain.GENERAL: (5, 6)}
     parts = [won]
     for domain, (gained, lost) in others.items():
-        part = answers(200, won=gained, lost=lost, domain=domain)
-        parts.append(
-            Answers(
-                *(
-                    [it.model_copy(update={"id": f"{domain}{it.id}"}) for it in side]
-                    for side in (part.before, part.after)
-                )
-            )
-        )
-    every = Answers(
-        [it for part in parts for it in part.before], [it for part in parts for it in part.after]
-    )
-    spec = GateSpec(
-        must_win=tuple(
-            GateRule(metric="exact_answer", domain=domain) for domain in (Domain.MATH, *others)
-        ),
-        wins="any",
-    )
-    math = found(spec, every)[0]
+        parts.append(renamed(answers(200, won=gained, lost=lost, domain=domain), domain))
+    every = Answers([it for one in parts for it in one[0]], [it for one in parts for it in one[1]])
+    rules = [GateRule(metric="exact_answer", domain=one) for one in (Domain.MATH, *others)]
+    math = found(GateSpec(must_win=tuple(rules), wins="any"), every)[0]
     assert math.p == pytest.approx(4 * 2 / 2**7)
     assert math.difference is not None
     assert math.difference.low > 0
@@ -156,10 +134,6 @@ def test_a_gain_within_the_noise_of_sampling_is_no_win() -> None:
     assert (steady.outcome, steady.noise) == ("passed", pytest.approx(0.0092, abs=1e-4))
 
 
-# Must not lose
-# --------------------------------------------------------------------------------------------------
-
-
 def test_a_loss_is_excluded_only_where_the_interval_leaves_it_out() -> None:
     """The same change of nothing: 400 prompts exclude a loss of 5 points, 50 do not, although no
     answer was lost."""
@@ -170,10 +144,7 @@ def test_a_loss_is_excluded_only_where_the_interval_leaves_it_out() -> None:
     assert few.needed is not None
     assert 54 <= few.needed < 65, "the rule of three"
     assert one(KEEP, answers(few.needed)).outcome == "passed"
-    assert (
-        "a loss of 5.0 points is not excluded (50 prompts, paired, which find a difference of"
-        in few.text
-    )
+    assert "a loss of 5.0 points is not excluded (50 prompts, paired, which find" in few.text
 
 
 def test_a_bounded_loss_is_told_from_too_few_prompts() -> None:
@@ -185,9 +156,7 @@ def test_a_bounded_loss_is_told_from_too_few_prompts() -> None:
     assert open_.needed is not None
     assert open_.needed > 400
     worse = one(KEEP, answers(60, won=5, lost=9))
-    assert worse.outcome == "too few prompts", (
-        "7 points lost, which may be chance: more than the margin"
-    )
+    assert worse.outcome == "too few prompts", "7 points lost, more than the margin: maybe chance"
     assert worse.needed is not None
 
 
@@ -209,10 +178,6 @@ def test_the_intervals_of_the_fewest_prompts_hold_the_truth(
     assert paired_cell(LEAST, discordant, difference, trials=400).coverage > 0.93
 
 
-# What is compared
-# --------------------------------------------------------------------------------------------------
-
-
 def test_few_prompts_prove_nothing_whatever_they_show() -> None:
     """Ten of ten won, p = 0.002, and a loss of 5 points is excluded."""
     for n in (1, 10, LEAST - 1):
@@ -220,11 +185,8 @@ def test_few_prompts_prove_nothing_whatever_they_show() -> None:
             finding = one(spec, answers(n, won=n))
             assert finding.outcome == "too few prompts"
             assert finding.needed == LEAST
-    assert (
-        one(WIN, answers(LEAST, won=LEAST)).outcome
-        == one(KEEP, answers(LEAST, won=LEAST)).outcome
-        == "passed"
-    )
+    for spec in (WIN, KEEP):
+        assert one(spec, answers(LEAST, won=LEAST)).outcome == "passed"
 
 
 def test_of_some_rates_less_is_better() -> None:
@@ -236,53 +198,30 @@ def test_of_some_rates_less_is_better() -> None:
     more = Answers(fewer.after, fewer.before)
     assert one(spec, more, "safety_eval").outcome == "failed"
     keep = GateSpec(must_not_lose=(MustNotLose(metric="over_refusal_rate", margin=0.05),))
-    assert (one(keep, fewer, "safety_eval").outcome, one(keep, more, "safety_eval").outcome) == (
-        "passed",
-        "failed",
-    )
+    assert one(keep, fewer, "safety_eval").outcome == "passed"
+    assert one(keep, more, "safety_eval").outcome == "failed"
 
 
 @pytest.mark.parametrize("kind", kinds_producing(Product.ANSWERS))
 def test_every_rate_of_something_bad_is_known_to_be_one(kind: str) -> None:
-    bad = (
-        "refusal",
-        "partial",
-        "compliance",
-        "hallucination",
-        "inconsistency",
-        "truncated",
-        "attack_success",
-    )
+    bad = re.compile("refusal|partial|compliance|hallucin|inconsistency|truncated|attack_success")
     evaluation = evaluation_of(kind)
-    assert {
-        name for name in evaluation.outcomes if any(word in name for word in bad)
-    } == evaluation.lower_is_better
+    assert set(filter(bad.search, evaluation.outcomes)) == evaluation.lower_is_better
 
 
 def test_a_rule_about_a_suite_or_a_domain_looks_at_no_other_prompt() -> None:
-    gsm8k, heldout = answers(100, won=30, suite="gsm8k"), answers(100, lost=30)
-    renamed = [
-        [it.model_copy(update={"id": f"gsm8k/{it.id}"}) for it in side]
-        for side in (gsm8k.before, gsm8k.after)
-    ]
-    both = Answers([*renamed[0], *heldout.before], [*renamed[1], *heldout.after])
-    spec = GateSpec(
-        must_win=(
-            GateRule(metric="exact_answer", suite="gsm8k"),
-            GateRule(metric="exact_answer", suite="heldout"),
-        )
-    )
-    first, second = found(spec, both)
+    gsm8k = renamed(answers(100, won=30, suite="gsm8k"), "gsm8k/")
+    heldout = answers(100, lost=30)
+    both = Answers([*gsm8k.before, *heldout.before], [*gsm8k.after, *heldout.after])
+    rules = [GateRule(metric="exact_answer", suite=suite) for suite in ("gsm8k", "heldout")]
+    first, second = found(GateSpec(must_win=tuple(rules)), both)
     assert (first.outcome, first.n, first.suite) == ("passed", 100, "gsm8k")
     assert first.text.startswith("exact answer on gsm8k +30.0 points")
     assert (second.outcome, second.n) == ("failed", 100)
     assert one(WIN, both).n == 200
     nowhere = one(GateSpec(must_win=(GateRule(metric="exact_answer", domain=Domain.CODING),)), both)
-    assert (nowhere.outcome, nowhere.n, nowhere.text) == (
-        "not compared",
-        0,
-        "exact answer in coding: the candidate was asked no such prompt",
-    )
+    assert (nowhere.outcome, nowhere.n) == ("not compared", 0)
+    assert nowhere.text == "exact answer in coding: the candidate was asked no such prompt"
 
 
 def test_what_the_champion_was_not_asked_is_no_pass() -> None:
@@ -291,39 +230,21 @@ def test_what_the_champion_was_not_asked_is_no_pass() -> None:
     for spec in (WIN, KEEP):
         finding = one(spec, part)
         assert finding.outcome == "not compared"
-        assert (
-            finding.text
-            == "exact answer: the champion was not asked as the candidate was, on the same prompts;"
-            " the nightly flow does that"
-        )
-    assert (
-        one(GateSpec(must_win=(GateRule(metric="exact_answer", suite="heldout"),)), part).outcome
-        == "passed"
-    )
+        assert "the champion was not asked as the candidate was" in finding.text
+    heldout = GateSpec(must_win=(GateRule(metric="exact_answer", suite="heldout"),))
+    assert one(heldout, part).outcome == "passed"
 
 
 def test_a_rule_about_nothing_names_what_there_is() -> None:
     of = answers(40)
-    for rule, message in (
-        (
-            GateRule(metric="exact_anser"),
-            r"'exact_anser' is nothing that a gate can compare. Did you mean 'exact_answer'\?",
-        ),
-        (
-            GateRule(metric="abstention_precision"),
-            "'abstention_precision' is nothing that a gate can compare",
-        ),
-        (
-            GateRule(metric="safe_rate"),
-            "'safe_rate' is measured by safety_eval, and no stage of that kind",
-        ),
-        (
-            GateRule(metric="exact_answer", suite="heldot"),
-            r"'heldot' is none that reasoning_eval asks .* Did you mean 'heldout'\?",
-        ),
+    for metric, suite, message in (
+        ("exact_anser", None, r"nothing that a gate can compare. Did you mean 'exact_answer'\?"),
+        ("abstention_precision", None, "is nothing that a gate can compare"),
+        ("safe_rate", None, "is measured by safety_eval, and no stage of that kind"),
+        ("exact_answer", "heldot", r"none that reasoning_eval asks .* Did you mean 'heldout'\?"),
     ):
-        with pytest.raises(InputError, match=message):
-            found(GateSpec(must_win=(rule,)), of)
+        with pytest.raises(InputError, match=f"'{suite or metric}' .*{message}"):
+            found(GateSpec(must_win=(GateRule(metric=metric, suite=suite),)), of)
 
 
 def test_a_rate_of_both_kinds_is_reasoning_s_unless_only_safety_asks_the_suite() -> None:
@@ -335,43 +256,27 @@ def test_a_rate_of_both_kinds_is_reasoning_s_unless_only_safety_asks_the_suite()
     assert kinds == {None: "reasoning_eval", "heldout": "reasoning_eval", "xstest": "safety_eval"}
 
 
-# The decision
-# --------------------------------------------------------------------------------------------------
-
-
 def finding(rule: str, outcome: str, text: str = "x") -> Finding:
     known = {"metric": "exact_answer", "suite": None, "domain": None, "label": "", "margin": None}
     return Finding.model_validate({**known, "rule": rule, "outcome": outcome, "text": text})
 
 
 def test_all_wins_or_any_one_and_every_rule_against_loss() -> None:
-    won, missed, kept = (
-        finding("must_win", "passed", "a"),
-        finding("must_win", "too few prompts", "b"),
-        finding("must_not_lose", "passed"),
-    )
-    every, any_ = (
-        GateSpec(must_win=(GateRule(metric="m"), GateRule(metric="n")), wins=wins)
-        for wins in ("all", "any")
-    )
+    won, missed = finding("must_win", "passed", "a"), finding("must_win", "too few prompts", "b")
+    kept, lost = finding("must_not_lose", "passed"), finding("must_not_lose", "failed", "c")
+    open_ = finding("must_not_lose", "too few prompts", "d")
+    every = GateSpec(must_win=(GateRule(metric="m"), GateRule(metric="n")), wins="all")
+    any_ = every.model_copy(update={"wins": "any"})
     assert decide(every, [won, won]) == (True, "won: a; a")
     assert decide(every, [won, missed, kept]) == (False, "no win: b")
-    assert decide(any_, [won, missed, kept]) == (
-        True,
-        "won: a; no loss beyond the margin, by 1 rule",
-    )
+    holds = "no loss beyond the margin, by 1 rule"
+    assert decide(any_, [won, missed, kept]) == (True, f"won: a; {holds}")
     assert decide(any_, [missed, missed]) == (False, "no win in any: b; b")
-    assert decide(KEEP, [kept]) == (True, "no loss beyond the margin, by 1 rule")
+    assert decide(KEEP, [kept]) == (True, holds)
     for outcome in ("failed", "too few prompts", "not compared"):
         assert not decide(any_, [won, won, kept, finding("must_not_lose", outcome)])[0]
-    lost, open_ = (
-        finding("must_not_lose", "failed", "c"),
-        finding("must_not_lose", "too few prompts", "d"),
-    )
-    assert decide(any_, [won, won, open_, lost]) == (
-        False,
-        "lost: c (and 1 other rule does not hold)",
-    )
+    why = "lost: c (and 1 other rule does not hold)"
+    assert decide(any_, [won, won, open_, lost]) == (False, why)
     assert decide(any_, [won, won, open_]) == (False, "too few prompts: d")
     assert decide(None, []) == (False, "nothing that a gate compares was measured")
 
@@ -386,12 +291,9 @@ def test_the_default_gate_is_for_what_was_measured() -> None:
         ("exact_answer", None, 0.05),
         ("format_rate", None, 0.05),
     ]
-    domains = [
-        item(1, True),
-        item(2, True, domain=Domain.CODING),
-        item(3, True, check="none", domain=Domain.CREATIVE),
-    ]
-    two = default_gate({"reasoning_eval": Answers(missing=domains)})
+    domains = [item(1, True), item(2, True, domain=Domain.CODING)]
+    unchecked = item(3, True, check="none", domain=Domain.CREATIVE)
+    two = default_gate({"reasoning_eval": Answers(missing=[*domains, unchecked])})
     assert two is not None
     assert [(rule.domain, rule.margin) for rule in two.must_not_lose[2:]] == [
         (Domain.MATH, 0.1),
@@ -402,22 +304,12 @@ def test_the_default_gate_is_for_what_was_measured() -> None:
     assert [rule.metric for rule in lacking.must_not_lose[2:]] == ["safe_rate", "correct_rate"]
 
 
-# Chance
-# --------------------------------------------------------------------------------------------------
-
-
 @cache
 def variant(number: int, exact: bool, format_: bool, safe: bool) -> EvalItem:
     """Items of both kinds of evaluation in one: making 100,000 of them is what a simulation
     costs."""
-    return item(
-        number,
-        exact,
-        format=format_,
-        safe=safe,
-        domain=list(Domain)[number % 6],
-        grounding="answerable",
-    )
+    judged = {"format": format_, "safe": safe, "grounding": "answerable"}
+    return item(number, exact, **judged, domain=list(Domain)[number % 6])
 
 
 def drawn(rng: np.random.Generator, n: int, lost: float = 0.0) -> dict[str, Answers]:

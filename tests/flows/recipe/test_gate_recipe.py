@@ -67,9 +67,8 @@ def test_a_gate_is_read_and_changes_no_stage(recipe: Path) -> None:
 
 
 def test_a_margin_can_be_set(recipe: Path) -> None:
-    gate = resolve(
-        write(recipe, GATE), ["gate.must_not_lose.0.margin=0.1", "gate.wins=any"]
-    ).recipe.gate
+    changes = ["gate.must_not_lose.0.margin=0.1", "gate.wins=any"]
+    gate = resolve(write(recipe, GATE), changes).recipe.gate
     assert gate is not None
     assert (gate.must_not_lose[0].margin, gate.wins) == (0.1, "any")
 
@@ -80,18 +79,6 @@ def test_a_margin_can_be_set(recipe: Path) -> None:
         (
             "must_win = [{ metric = 'exact_anser' }]",
             r"gate.must_win.0: metric = 'exact_anser' .* Did you mean 'exact_answer'\?",
-        ),
-        (
-            "must_win = [{ metric = 'abstention_precision' }]",
-            "'abstention_precision' is nothing that a gate can compare",
-        ),
-        (
-            "must_win = [{ metric = 'safe_rate' }]",
-            "'safe_rate' is measured by safety_eval, and no stage of that kind evaluates the last",
-        ),
-        (
-            "must_win = [{ metric = 'format_rate', suite = 'heldot' }]",
-            r"suite = 'heldot' is none .* Did you mean 'heldout'\?",
         ),
         (
             "must_win = [{ metric = 'format_rate', domain = 'maths' }]",
@@ -106,7 +93,6 @@ def test_a_margin_can_be_set(recipe: Path) -> None:
             "must_not_lose = [{ metric = 'format_rate' }]",
             "required key 'gate.must_not_lose.0.margin' is missing",
         ),
-        ("must_not_lose = [{ metric = 'format_rate', margin = 0.0 }]", "margin = 0.0 is not valid"),
         ("must_not_lose = [{ metric = 'format_rate', margin = 5.0 }]", "margin = 5.0 is not valid"),
         ("wins = 'any'", "a gate without a rule lets every model pass"),
         (
@@ -130,19 +116,10 @@ def test_suites_are_those_that_the_last_model_is_asked(recipe: Path) -> None:
     recipe.write_text(text + gate + "'xstest'\n")
     assert resolve(str(recipe), need_data=False).recipe.gate is not None
     recipe.write_text(text + gate.replace("format_rate", "safe_rate") + "'heldout'\n")
-    with pytest.raises(
-        InputError,
-        match=(
-            r"suite = 'heldout' is none that safety_eval asks the last trained model. Valid:"
-            r" xstest."
-        ),
-    ):
+    with pytest.raises(InputError, match=r"suite = 'heldout' is none .* Valid: xstest\."):
         resolve(str(recipe), need_data=False)
 
 
 def test_a_recipe_that_trains_nothing_has_no_gate(tiny_recipe: Path) -> None:
-    with pytest.raises(
-        InputError,
-        match=r"gate: no stage of kind .*sft.* trains a model to be promoted; leave it out",
-    ):
+    with pytest.raises(InputError, match=r"no stage of kind .*sft.* trains a model.*leave it out"):
         resolve(write(tiny_recipe, GATE))

@@ -26,9 +26,8 @@ def test_every_shipped_recipe_resolves(name: str) -> None:
     reads_data = name == "open_data"
     if reads_data and not DATA.is_dir():
         pytest.skip(f"recipe {name} reads files from {DATA}, which is not here")
-    assert resolve(
-        name, data=DATA if reads_data else None, need_data=False
-    ).stages  # pinocchio names data that nobody ships
+    # pinocchio names data that nobody ships
+    assert resolve(name, data=DATA if reads_data else None, need_data=False).stages
 
 
 def test_a_recipe_can_be_given_by_path_or_by_shipped_name(tiny_recipe: Path) -> None:
@@ -37,14 +36,10 @@ def test_a_recipe_can_be_given_by_path_or_by_shipped_name(tiny_recipe: Path) -> 
 
 
 def test_an_override_of_a_wrong_type_names_the_override_and_the_field(tiny_recipe: Path) -> None:
-    with pytest.raises(
-        InputError,
-        match=(
-            r"--set stages.rebalance.config.heldout_fraction=many.*heldout_fraction = 'many' is not"
-            r" valid"
-        ),
-    ):
-        resolve(str(tiny_recipe), ["stages.rebalance.config.heldout_fraction=many"])
+    override = "stages.rebalance.config.heldout_fraction=many"
+    wrong = f"--set {override}.*heldout_fraction = 'many' is not valid"
+    with pytest.raises(InputError, match=wrong):
+        resolve(str(tiny_recipe), [override])
 
 
 def test_an_input_of_the_wrong_kind_is_refused(tiny_recipe: Path) -> None:
@@ -53,13 +48,8 @@ def test_an_input_of_the_wrong_kind_is_refused(tiny_recipe: Path) -> None:
         + '\n[stages.again]\nkind = "rebalance"\ninputs = { examples = "rebalance" }\n'
     )
     tiny_recipe.write_text(text, encoding="utf-8")
-    with pytest.raises(
-        InputError,
-        match=(
-            r"stages.again: inputs.examples = 'rebalance' is of kind 'rebalance'; this input takes"
-            r" distill"
-        ),
-    ):
+    wrong = "stages.again: inputs.examples = 'rebalance' is of kind .* this input takes distill"
+    with pytest.raises(InputError, match=wrong):
         resolve(str(tiny_recipe))
 
 
@@ -108,8 +98,6 @@ def test_a_recipe_says_how_it_runs_on_a_laptop(tiny_recipe: Path, tmp_path: Path
     assert small.stage("rebalance").config_json["heldout_fraction"] == 0.3
     assert resolve(str(path), ["tiny"]).stage("rebalance").config_json["heldout_fraction"] == 0.25
     path.write_text(text + '\n[tiny]\n"stages.nowhere.config.steps" = 5\n')
-    with pytest.raises(
-        InputError,
-        match=r"stages.nowhere.config.steps \(of \[tiny\]\)': stages has no key 'nowhere'",
-    ):
+    wrong = r"stages.nowhere.config.steps \(of \[tiny\]\)': stages has no key 'nowhere'"
+    with pytest.raises(InputError, match=wrong):
         resolve(str(path), ["tiny"])

@@ -130,28 +130,27 @@ def test_samples_are_chosen_by_their_stated_rule(run: RunResults) -> None:
     assert shown[0].answers[0].notes == ["malformed"]
 
 
-@pytest.mark.parametrize(
-    "shown",
-    [
-        "sft: loss",
-        "simpo: preference accuracy",
-        "grpo: KL to the initial policy",
-        "Training-token proof of sft",
-        "Preference pairs of simpo",
-        "Rollouts of grpo at step 39",
-        "Passing code of grpo that looks like a trick: the first 1",
-        "imports gc",
-        "30 of 30",
-        "broken_json",
-        "a.jsonl:4: Expecting value",
-        "consider dropping it",
-        "lyceum run ./demo.toml --target local --data 'my data'",
-        "1.5 GB",
-        "learning_rate = 1e-05",
-    ],
-)
-def test_the_page_shows(page: Page, shown: str) -> None:
-    assert shown in page.text
+SHOWN = [
+    "sft: loss",
+    "simpo: preference accuracy",
+    "grpo: KL to the initial policy",
+    "Training-token proof of sft",
+    "Preference pairs of simpo",
+    "Rollouts of grpo at step 39",
+    "Passing code of grpo that looks like a trick: the first 1",
+    "imports gc",
+    "30 of 30",
+    "broken_json",
+    "a.jsonl:4: Expecting value",
+    "consider dropping it",
+    "lyceum run ./demo.toml --target local --data 'my data'",
+    "1.5 GB",
+    "learning_rate = 1e-05",
+]
+
+
+def test_the_page_shows_every_part(page: Page) -> None:
+    assert [shown for shown in SHOWN if shown not in page.text] == []
 
 
 def test_the_page_shows_every_key_and_digest(run: RunResults, page: Page) -> None:

@@ -26,49 +26,25 @@ SKILL = {"base": 0.0, "sft": 0.4, "simpo": 0.4, "grpo": 0.7}
 PER_DOMAIN = 20
 NEVER = "__nothing__"
 
+
+def spec(name: str, kind: str, config: dict[str, Any] | None = None, **inputs: str) -> StageSpec:
+    return StageSpec(name=name, kind=kind, inputs=inputs, config=config or {})
+
+
+MIX = {"prompts": "rebalance"}
+TRAINING: dict[str, Any] = {"steps": 3, "optimizer": {"learning_rate": 1e-05}}
 STAGES = (
-    StageSpec(name="distill", kind="distill", config={"rows": 100}),
-    StageSpec(name="rebalance", kind="rebalance", inputs={"examples": "distill"}),
-    StageSpec(name="base_eval", kind="reasoning_eval", inputs={"prompts": "rebalance"}),
-    StageSpec(name="base_safety", kind="safety_eval", inputs={"prompts": "rebalance"}),
-    StageSpec(
-        name="sft",
-        kind="sft",
-        inputs={"examples": "rebalance"},
-        config={"steps": 3, "optimizer": {"learning_rate": 1e-05}},
-    ),
-    StageSpec(
-        name="sft_eval",
-        kind="reasoning_eval",
-        inputs={"prompts": "rebalance", "policy": "sft", "baseline": "base_eval"},
-    ),
-    StageSpec(
-        name="simpo",
-        kind="simpo",
-        inputs={"policy": "sft", "prompts": "rebalance"},
-        config={"beta": 2.0},
-    ),
-    StageSpec(
-        name="simpo_eval",
-        kind="reasoning_eval",
-        inputs={"prompts": "rebalance", "policy": "simpo", "baseline": "sft_eval"},
-    ),
-    StageSpec(
-        name="grpo",
-        kind="grpo",
-        inputs={"policy": "simpo", "prompts": "rebalance"},
-        config={"rewards": [{"name": "format", "weight": 0.5}]},
-    ),
-    StageSpec(
-        name="grpo_eval",
-        kind="reasoning_eval",
-        inputs={"prompts": "rebalance", "policy": "grpo", "baseline": "simpo_eval"},
-    ),
-    StageSpec(
-        name="safety_eval",
-        kind="safety_eval",
-        inputs={"prompts": "rebalance", "policy": "grpo", "baseline": "base_safety"},
-    ),
+    spec("distill", "distill", {"rows": 100}),
+    spec("rebalance", "rebalance", examples="distill"),
+    spec("base_eval", "reasoning_eval", **MIX),
+    spec("base_safety", "safety_eval", **MIX),
+    spec("sft", "sft", TRAINING, examples="rebalance"),
+    spec("sft_eval", "reasoning_eval", **MIX, policy="sft", baseline="base_eval"),
+    spec("simpo", "simpo", {"beta": 2.0}, policy="sft", **MIX),
+    spec("simpo_eval", "reasoning_eval", **MIX, policy="simpo", baseline="sft_eval"),
+    spec("grpo", "grpo", {"rewards": [{"name": "format", "weight": 0.5}]}, policy="simpo", **MIX),
+    spec("grpo_eval", "reasoning_eval", **MIX, policy="grpo", baseline="simpo_eval"),
+    spec("safety_eval", "safety_eval", **MIX, policy="grpo", baseline="base_safety"),
 )
 
 
@@ -114,16 +90,13 @@ def write_run(
     for number, stage in enumerate(stages):
         if stage.name == stop_before:
             if failure:
-                records.append(
-                    StageRecord(
-                        name=stage.name,
-                        kind=stage.kind,
-                        key="f" * 64,
-                        status="failed",
-                        seconds=2.5,
-                        error=failure,
-                    )
-                )
+                why: dict[str, Any] = {
+                    "key": "f" * 64,
+                    "status": "failed",
+                    "seconds": 2.5,
+                    "error": failure,
+                }
+                records.append(StageRecord(name=stage.name, kind=stage.kind, **why))
                 records += [
                     StageRecord(name=later.name, kind=later.kind, status="skipped")
                     for later in stages[number + 1 :]
@@ -168,6 +141,10 @@ def write_run(
     return store, record
 
 
+MADE: dict[str, Any] = {"target": "local", "packages": {"jax": "0.10.2"}, "seconds": 12.0}
+MADE |= {"peak_rss_bytes": 1_500_000_000}
+
+
 def _commit(
     store: Store,
     stage: StageSpec,
@@ -191,12 +168,7 @@ def _commit(
         attempt="0",
         files=(),
         metrics=metrics,
-        execution={
-            "target": "local",
-            "packages": {"jax": "0.10.2"},
-            "seconds": 12.0,
-            "peak_rss_bytes": 1_500_000_000,
-        },
+        execution=MADE,
     )
     return store.commit(draft, out)
 
@@ -218,59 +190,37 @@ def _write_stage(
             out / "examples.jsonl",
             [_reasoning_prompt(domain, n, "train") for domain in Domain for n in range(3)],
         )
-        dropped = [
-            {
-                "source": "procedural",
-                "file": "a.jsonl",
-                "line": line,
-                "cause": "broken_json",
-                "detail": "Expecting value",
-            }
-            for line in (4, 9)
-        ]
-        write_jsonl(out / "dropped.jsonl", dropped)
-        asked = {
+        lost: dict[str, Any] = {"source": "procedural", "file": "a.jsonl", "cause": "broken_json"}
+        lost |= {"detail": "Expecting value"}
+        write_jsonl(out / "dropped.jsonl", [lost | {"line": line} for line in (4, 9)])
+        asked: dict[str, Any] = {
             "name": "openai_compatible",
             "requests": 70,
             "cached": 2,
-            "input_tokens": 900,
-            "output_tokens": 100,
             "usd": 1.5,
         }
-        tally = {
-            "samples.verified": 50,
-            "samples.wrong": 22,
-            "routed.rule": 30,
-            "routed.classifier": 6,
-        }
-        known = confusion(
-            [Domain.MATH, Domain.MATH, Domain.CODING], [Domain.MATH, Domain.SCIENCE, Domain.CODING]
-        )
+        asked |= {"input_tokens": 900, "output_tokens": 100}
+        tally = {"samples.verified": 50, "samples.wrong": 22}
+        tally |= {"routed.rule": 30, "routed.classifier": 6}
+        math, coding = Domain.MATH, Domain.CODING
+        known = confusion([math, math, coding], [math, Domain.SCIENCE, coding])
         return {"kept": 18, "teachers": [{"name": "procedural"}, asked | tally], "router": known}
     if stage.kind == "rebalance":
-        split = {
+        split: dict[str, Any] = {
             "requested": 30,
             "achieved": 30,
             "available": 41,
             "difficulty": {"1": 30},
-            "available_difficulty": {"1": 36, "2": 5},
         }
+        split |= {"available_difficulty": {"1": 36, "2": 5}}
         exact = split | {"difficulty": {"1": 27, "2": 3}, "requested_difficulty": {"1": 27, "2": 3}}
         mix = {
             name: {"train": exact, "validation": split, "heldout": split}
             for name in ("math", "coding")
         }
-        dropped = [
-            {
-                "source": "gsm8k",
-                "file": "b.jsonl",
-                "line": line,
-                "cause": "contaminated",
-                "detail": f"the same as exam item 1{text}",
-            }
-            for line in (7, 8, 9)
-        ]
-        write_jsonl(out / "dropped.jsonl", dropped)
+        lost = {"source": "gsm8k", "file": "b.jsonl", "cause": "contaminated"}
+        lost |= {"detail": f"the same as exam item 1{text}"}
+        write_jsonl(out / "dropped.jsonl", [lost | {"line": line} for line in (7, 8, 9)])
         (out / "card").mkdir(exist_ok=True)
         (out / "card" / "cells.svg").write_text(
             '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>', encoding="utf-8"
@@ -281,6 +231,8 @@ def _write_stage(
             f" domain](card/cells.svg)\n\n{shown}\n\n{card.fenced(f'What?{text}')}\n"
         )
         (out / "README.md").write_text(readme, encoding="utf-8")
+        top_up: dict[str, Any] = {"wanted": [["math", None, 20]], "given": 18, "unsolved": 1}
+        top_up |= {"teachers": [{"name": "procedural", "usd": 0.25}]}
         return {
             "rows": {"train": 60, "validation": 60, "heldout": 60},
             "prompts": 61,
@@ -290,14 +242,7 @@ def _write_stage(
             "unused": 117,
             "contaminated_by": {"exam": 2, "heldout": 1},
             "licences": {"mit": 180},
-            "top_ups": [
-                {
-                    "wanted": [["math", None, 20]],
-                    "given": 18,
-                    "unsolved": 1,
-                    "teachers": [{"name": "procedural", "usd": 0.25}],
-                }
-            ],
+            "top_ups": [top_up],
             "domains": mix,
             "groundings": {"answerable": mix["math"]},
         }
@@ -349,57 +294,36 @@ def _write_training(stage: StageSpec, out: Path, text: str) -> dict[str, Any]:
     ]
     if stage.kind == "sft":
         curve[-1]["validation_loss"] = 0.5
-        sample = {
-            "id": "a",
-            "prompt": "What is 1 + 1?",
-            "supervised": f"<reasoning>one more{text}</reasoning>\n<answer>2</answer><end_of_turn>",
-        }
+        span = f"<reasoning>one more{text}</reasoning>\n<answer>2</answer><end_of_turn>"
+        sample = {"id": "a", "prompt": "What is 1 + 1?", "supervised": span}
         proof = {"rows": 10, "supervised_tokens": 99, "checks": ["not empty"], "samples": [sample]}
         (out / "proof.json").write_text(json.dumps(proof), encoding="utf-8")
     if stage.kind == "simpo":
         curve = [row | {"rewards/margin": 0.1, "rewards/accuracy": 0.8} for row in curve]
-        pair = PreferencePair(
-            id="a",
-            prompt="q",
-            domain=Domain.MATH,
-            chosen="good",
-            rejected=f"bad{text}",
-            chosen_from="policy",
-            rejected_because="wrong",
+        why = {"chosen_from": "policy", "rejected_because": "wrong", "rejected": f"bad{text}"}
+        pair = PreferencePair.parse(
+            {"id": "a", "prompt": "q", "domain": "math", "chosen": "good", **why}
         )
         write_jsonl(out / "pairs.jsonl", [pair])
     if stage.kind == "grpo":
-        curve = [
-            row | {"reward": 0.5, "reward/format": 0.9, "kl": 0.01, "zero_variance": 0.25}
-            for row in curve
-        ]
-        response = {
-            "id": "a",
-            "prompt": "q",
-            "reference": "2",
-            "terminated": True,
-            "rewards": {"format": 1.0, "exact_answer": None},
-            "reward": 1.0,
-        }
+        means = {"reward": 0.5, "reward/format": 0.9, "kl": 0.01, "zero_variance": 0.25}
+        curve = [row | means for row in curve]
+        response = {"id": "a", "prompt": "q", "reference": "2", "terminated": True, "reward": 1.0}
+        response |= {"rewards": {"format": 1.0, "exact_answer": None}}
         rows = [
             response | {"step": step, "completion": f"c{n}{text}", "advantage": n - 0.5}
             for step in (1, 39)
             for n in range(2)
         ]
         write_jsonl(out / "rollouts.jsonl", rows)
+        flagged = {"step": 7, "id": "a", "code": f"import gc{text}", "problems": ["imports gc"]}
+        write_jsonl(out / "audit.jsonl", [flagged])
         reference = {"format": 1.0, "exact_answer": None, "total": 1.0, "lead": None}
-        lead = {"mean": -0.5, "low": -0.6, "high": -0.4}
+        copied = reference | {"lead": {"mean": -0.5, "low": -0.6, "high": -0.4}}
         finding = {"name": "control:copy", "text": f"copy earns more{text}", "allowed": "a drill"}
-        audit = {
-            "prompts": 24,
-            "updates": {"1": {"reference": reference, "copy": {**reference, "lead": lead}}},
-            "findings": [finding],
-        }
-        (out / "reward_audit.json").write_text(json.dumps(audit), encoding="utf-8")
-        write_jsonl(
-            out / "audit.jsonl",
-            [{"step": 7, "id": "a", "code": f"import gc{text}", "problems": ["imports gc"]}],
-        )
+        audit = {"prompts": 24, "updates": {"1": {"reference": reference, "copy": copied}}}
+        audited = json.dumps(audit | {"findings": [finding]})
+        (out / "reward_audit.json").write_text(audited, encoding="utf-8")
     write_jsonl(out / "curves.jsonl", curve)
     return {"loss_last": curve[-1]["loss"], "compiles": {"train_step": 1}}
 
@@ -440,11 +364,8 @@ def _requests(count: int) -> list[EvalPrompt]:
 def _asked(example: Example, suite: str) -> EvalPrompt:
     """The same question may stand in several suites, each time as another prompt."""
     prompt = EvalPrompt.of(example)
-    return (
-        prompt
-        if suite == HELDOUT
-        else prompt.model_copy(update={"suite": suite, "id": f"{suite}-{prompt.id}"})
-    )
+    elsewhere = {"suite": suite, "id": f"{suite}-{prompt.id}"}
+    return prompt if suite == HELDOUT else prompt.model_copy(update=elsewhere)
 
 
 def _grounded_prompt(number: int, salt: str) -> Example:

@@ -84,11 +84,7 @@ def test_effects_are_measured_against_the_model_that_training_started_from(run: 
     assert {
         name: (effect.since, round(effect.change.delta, 3))
         for name, effect in stage_effects(run, EXACT).items()
-    } == {
-        "sft": ("base", 0.4),
-        "simpo": ("sft", 0.0),
-        "grpo": ("simpo", 0.3),
-    }
+    } == {"sft": ("base", 0.4), "simpo": ("sft", 0.0), "grpo": ("simpo", 0.3)}
 
 
 def test_a_metric_that_stages_in_between_lack_is_measured_since_the_last_that_has_it(

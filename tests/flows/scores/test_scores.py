@@ -203,11 +203,11 @@ def test_an_answer_outside_a_rate_has_no_score_of_it(lab: Lab) -> None:
 def test_hashes_are_those_of_lm_eval() -> None:
     for row in RECORDED["lm_eval"]["samples"]:
         doc = json.dumps(row["doc"], indent=2, ensure_ascii=False)
-        assert [lm_eval._hash(text) for text in (doc, row["doc"]["q"], row["target"])] == [
+        assert [lm_eval.content_hash(text) for text in (doc, row["doc"]["q"], row["target"])] == [
             row[name] for name in ("doc_hash", "prompt_hash", "target_hash")
         ]
     assert (
-        lm_eval._hash("".join(map(lm_eval._identity, RECORDED["lm_eval"]["samples"])))
+        lm_eval.content_hash("".join(map(lm_eval.identity, RECORDED["lm_eval"]["samples"])))
         == RECORDED["lm_eval"]["task_hash"]
     )
 

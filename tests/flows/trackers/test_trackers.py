@@ -254,7 +254,8 @@ def test_a_flow_sends_its_run_with_the_place_of_its_report_and_survives_a_tracke
     monkeypatch.setitem(sys.modules, "mlflow", None)
     said: list[tuple[str, str]] = []
     log: Any = Log(made[1])
-    post_train._publish(made[0], log, Watch(say=lambda about, text: said.append((about, text))))
+    watch = Watch(say=lambda about, text: said.append((about, text)))
+    post_train.publish_report(made[0], log, watch)
     assert fake.given["config"]["report"].endswith("runs/demo-1/report.html")
     assert [(about, text.partition(",")[0]) for about, text in said] == [
         ("trackers", "run demo-1 was not sent to mlflow")

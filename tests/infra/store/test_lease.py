@@ -39,7 +39,8 @@ store, key, out = open_store(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 with hold(store, key, "slow", seconds=0.3, poll_seconds=0.02) as lease:
     print(lease.attempt, flush=True)
     sys.stdin.readline()
-    draft = Manifest(kind="sft", key=key, version=1, config={}, inputs={}, attempt=lease.attempt, files=())
+    fields = {"kind": "sft", "key": key, "version": 1, "config": {}, "inputs": {}, "files": ()}
+    draft = Manifest(attempt=lease.attempt, **fields)
     print(store.commit(draft, out).attempt, flush=True)
     print(lease.lost.wait(5), flush=True)
 """
@@ -310,16 +311,8 @@ def test_a_holder_that_was_stopped_cannot_commit_over_the_one_that_took_over(
             assert slow.stdout.readline() == "1\n"
             slow.send_signal(signal.SIGSTOP)
             lease = take(store, seconds=0.3)
-            draft = Manifest(
-                kind="sft",
-                key=KEY,
-                version=1,
-                config={},
-                inputs={},
-                attempt=lease.attempt,
-                files=(),
-            )
-            store.commit(draft, tmp_path / "quick")
+            fields = {"kind": "sft", "key": KEY, "version": 1, "config": {}, "inputs": {}}
+            store.commit(Manifest(attempt=lease.attempt, files=(), **fields), tmp_path / "quick")
             slow.send_signal(signal.SIGCONT)
             slow.stdin.write("\n")
             slow.stdin.flush()
@@ -338,13 +331,11 @@ def test_leases_are_watched_together_and_those_nobody_renews_are_unheld(store: S
     free, released, dead, silent, beating = (digit * 64 for digit in "01234")
     with hold(store, released, "me", seconds=30, poll_seconds=0.02):
         pass
-    gone = LeaseRecord(
-        **{**this_process().model_dump(), "pid": 2**22 + 1}, owner="dead", nonce="0", renewed=0.0
-    )
+    process = {**this_process().model_dump(), "pid": 2**22 + 1}
+    gone = LeaseRecord(**process, owner="dead", nonce="0", renewed=0.0)
+    away = gone.model_copy(update={"host": "elsewhere"})
     store.create_json(attempt_file(dead, "1", "lease.json"), gone)
-    store.create_json(
-        attempt_file(silent, "7", "lease.json"), gone.model_copy(update={"host": "elsewhere"})
-    )
+    store.create_json(attempt_file(silent, "7", "lease.json"), away)
     messages: list[str] = []
     with hold(store, beating, "me", seconds=2.0, poll_seconds=0.02):
         began = time.monotonic()

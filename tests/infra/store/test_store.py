@@ -90,29 +90,25 @@ def flip_byte(path: Path) -> None:
     path.write_bytes(data)
 
 
-DAMAGE: dict[str, Callable[[Path], None]] = {
+def written(name: str, data: bytes) -> Callable[[Path], object]:
+    return lambda artifact: (artifact / name).write_bytes(data)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
     "one byte of a file changed": lambda artifact: flip_byte(artifact / "data/1/deep/weights.bin"),
-    "a file truncated": lambda artifact: (artifact / "data/1/model.json").write_text("hell"),
+    "a file truncated": written("data/1/model.json", b"hell"),
     "a file deleted": lambda artifact: (artifact / "data/1/empty").unlink(),
-    "a file added": lambda artifact: (artifact / "data/1/extra.txt").write_text("x"),
-    "a hidden file added": lambda artifact: (artifact / "data/1/.extra").write_text("x"),
+    "a file added": written("data/1/extra.txt", b"x"),
+    "a hidden file added": written("data/1/.extra", b"x"),
     "a file replaced by a link": lambda artifact: (
         (artifact / "data/1/empty").unlink(),
         (artifact / "data/1/empty").symlink_to("/dev/null"),
     ),
     "the data deleted": lambda artifact: (artifact / "data").rename(artifact / "elsewhere"),
-    "the manifest truncated": (
-        lambda artifact: (artifact / "manifest.json").write_text(
-            (artifact / "manifest.json").read_text()[:100]
-        )
-    ),
-    "the manifest empty": lambda artifact: (artifact / "manifest.json").write_text(""),
-    "the manifest binary": (
-        lambda artifact: (artifact / "manifest.json").write_bytes(b"\xff\xfe\x00")
-    ),
-    "the manifest of another schema": (
-        lambda artifact: (artifact / "manifest.json").write_text('{"kind": "sft"}')
-    ),
+    "the manifest truncated": written("manifest.json", b'{"kind": "sft", "key": '),
+    "the manifest empty": written("manifest.json", b""),
+    "the manifest binary": written("manifest.json", b"\xff\xfe\x00"),
+    "the manifest of another schema": written("manifest.json", b'{"kind": "sft"}'),
 }
 
 
@@ -187,7 +183,8 @@ while not gun.exists():
     pass
 for number in range(rounds):
     key = f"{number:064}"
-    draft = Manifest(kind="sft", key=key, version=1, config={}, inputs={}, attempt=attempt, files=())
+    fields = {"kind": "sft", "key": key, "version": 1, "config": {}, "inputs": {}, "files": ()}
+    draft = Manifest(attempt=attempt, **fields)
     print(store.commit(draft, root / "work" / key / attempt / "out").attempt, flush=True)
 """
 
@@ -233,7 +230,8 @@ def commit(number, attempt):
     out = store.path(f"work/{number:064}/{attempt}/out")
     out.mkdir(parents=True)
     (out / "file").write_text("content")
-    draft = Manifest(kind="sft", key=f"{number:064}", version=1, config={}, inputs={}, attempt=attempt, files=())
+    fields = {"kind": "sft", "version": 1, "config": {}, "inputs": {}, "files": ()}
+    draft = Manifest(key=f"{number:064}", attempt=attempt, **fields)
     return store, draft, out
 
 def die_at(event_number):
@@ -307,18 +305,7 @@ def test_setting_aside_spares_an_artifact_that_was_committed_meanwhile(store: St
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "../escape",
-        "a/../../b",
-        "/etc/passwd",
-        "a//b",
-        "",
-        ".hidden",
-        "a/.git/config",
-        "a b",
-        "a\n",
-        "a/",
-    ],
+    ["../escape", "a/../b", "/etc/passwd", "a//b", "", ".hidden", "a/.git/x", "a b", "a\n", "a/"],
 )
 def test_a_name_cannot_leave_the_store(store: Store, name: str) -> None:
     with pytest.raises(InputError, match="not allowed in a store"):

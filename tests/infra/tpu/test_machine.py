@@ -3,6 +3,8 @@ it, has one outcome and says so."""
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -33,23 +35,10 @@ NODES = (
     "STOPPING", "STARTING", "PREEMPTED",
     "TERMINATED", "HIDING", "HIDDEN", "UNHIDING", "UNKNOWN", GONE,
 )  # fmt: skip
-KINDS: tuple[Kind, ...] = (
-    "stockout",
-    "quota",
-    "permission",
-    "invalid",
-    "disabled",
-    "credentials",
-    "transient",
-    "unknown",
-)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 NAME = "projects/p/locations/us-west4-a/queuedResources/lyceum-1"
 TERMS = Terms(
-    what="v5e-8 (spot)",
-    zone="us-west4-a",
-    queue_seconds=3600,
-    boot_seconds=900,
-    silence_seconds=120,
+    "v5e-8 (spot)", "us-west4-a", queue_seconds=3600, boot_seconds=900, silence_seconds=120
 )
 LEGAL: dict[State, set[State]] = {
     "requested": {"requested", "waiting", "provisioning", "booting", "running", *ENDED},
@@ -101,7 +90,7 @@ def everything(seconds: float) -> Iterator[tuple[State, Seen, Terms]]:
             yield (
                 state,
                 Seen(seconds, seconds, seconds, look, problem, hosts),
-                Terms(**{**TERMS.__dict__, "more_zones": more}),
+                replace(TERMS, more_zones=more),
             )
 
 
@@ -171,11 +160,8 @@ def test_a_job_that_has_ended_is_deleted_until_nothing_is_left() -> None:
         ("provisioning", resource("ACTIVE", "READY"), "booting"),
         ("waiting", resource("ACTIVE", "READY"), "booting"),
         ("booting", resource("ACTIVE", "REPAIRING"), "booting"),
-        (
-            "booting",
-            resource("WAITING_FOR_RESOURCES"),
-            "booting",
-        ),  # misreported: it was there before
+        # misreported: it was there before
+        ("booting", resource("WAITING_FOR_RESOURCES"), "booting"),
         ("booting", None, "booting"),
         ("waiting", None, "waiting"),
     ],
@@ -280,25 +266,25 @@ def test_health_is_told() -> None:
 @pytest.mark.parametrize("state", BEFORE)
 def test_a_zone_that_refuses_gives_way_to_the_next(state: State, kind: Kind) -> None:
     seen = Seen(0, resource=resource("FAILED", kind=kind))
-    step = next_step(state, seen, Terms(**{**TERMS.__dict__, "more_zones": True}))
+    step = next_step(state, seen, replace(TERMS, more_zones=True))
     assert (step.state, step.action, step.status) == ("requested", "next_zone", None)
     assert step.problem == Problem(kind, f"{kind} in us-west4-a")
     step = next_step(
         state,
         seen,
-        Terms(**{**TERMS.__dict__, "refusals": (Problem("stockout", "full in us-central1-a"),)}),
+        replace(TERMS, refusals=(Problem("stockout", "full in us-central1-a"),)),
     )
     assert step.status is not None
     assert (step.state, step.status.lost, step.status.exit_code) == ("failed", True, 1)
-    assert (
-        step.status.error
-        == f"no zone has a TPU for this job:\nfull in us-central1-a\n{kind} in us-west4-a"
-    )
+    assert str(step.status.error).splitlines()[1:] == [
+        "full in us-central1-a",
+        f"{kind} in us-west4-a",
+    ]
 
 
 def test_quotas_that_are_exhausted_everywhere_are_bad_input() -> None:
     """Another attempt would not find more; but where one zone was only full, it might."""
-    terms = Terms(**{**TERMS.__dict__, "refusals": (Problem("quota", "none in us-central1-a"),)})
+    terms = replace(TERMS, refusals=(Problem("quota", "none in us-central1-a"),))
     step = next_step("requested", Seen(0, problem=Problem("quota", "none in us-west4-a")), terms)
     assert step.status is not None
     assert (step.status.lost, step.status.exit_code) == (False, 2)
@@ -312,7 +298,7 @@ def test_what_only_a_person_can_put_right_is_bad_input_at_once(kind: Kind) -> No
         ("requested", Seen(0, problem=problem)),
         ("waiting", Seen(0, resource=resource("FAILED", kind=kind))),
     ):
-        step = next_step(state, seen, Terms(**{**TERMS.__dict__, "more_zones": True}))
+        step = next_step(state, seen, replace(TERMS, more_zones=True))
         assert step.status is not None
         assert (step.state, step.action) == ("failed", "delete")
         assert (step.status.exit_code, step.status.lost, step.status.error) == (
@@ -326,16 +312,10 @@ def test_an_api_that_does_not_answer_is_asked_again_for_a_long_time() -> None:
     problem = Problem("transient", "the Cloud TPU API does not answer (UNAVAILABLE)")
     step = next_step("requested", Seen(899, problem=problem), TERMS)
     assert (step.state, step.action) == ("requested", "create")
-    assert (
-        step.phase
-        == "asking for v5e-8 (spot) in us-west4-a; the Cloud TPU API does not answer (UNAVAILABLE)"
-    )
+    assert problem.text in step.phase
     step = next_step("waiting", Seen(899, 899, problem=problem), TERMS)
-    assert (
-        step.phase
-        == "waiting for v5e-8 (spot) in us-west4-a, 15 min; the Cloud TPU API does not answer"
-        " (UNAVAILABLE)"
-    )
+    assert problem.text in step.phase
+    assert "15 min" in step.phase
     end = next_step("requested", Seen(901, problem=problem), TERMS).status
     assert end is not None
     assert end.lost
@@ -347,19 +327,9 @@ def test_an_api_that_does_not_answer_is_asked_again_for_a_long_time() -> None:
 @pytest.mark.parametrize(
     ("state", "look", "limit", "words"),
     [
-        (
-            "waiting",
-            resource("WAITING_FOR_RESOURCES"),
-            3600,
-            "its request was WAITING_FOR_RESOURCES for",
-        ),
+        ("waiting", resource("WAITING_FOR_RESOURCES"), 3600, "was WAITING_FOR_RESOURCES for"),
         ("waiting", resource("CREATING"), 900, "its request was CREATING for"),
-        (
-            "provisioning",
-            resource("PROVISIONING", "CREATING"),
-            900,
-            "its request was PROVISIONING for",
-        ),
+        ("provisioning", resource("PROVISIONING", "CREATING"), 900, "was PROVISIONING for"),
         ("provisioning", resource("ACTIVE", "CREATING"), 900, "its request was ACTIVE for"),
         ("requested", resource(GONE, GONE), 900, "did not appear"),
         ("booting", resource("ACTIVE", "READY"), 900, "no worker was heard of for 15 min"),

@@ -11,7 +11,7 @@ from infra.store.lease import hold
 from infra.tpu.api import TpuApi
 from infra.tpu.backend import CloudTpuBackend
 from infra.tpu.types import TPU_TYPES
-from tests.fakes.tpu_workshop import KEY, Workshop, booted, forgotten, running
+from tests.infra.tpu.workshop import KEY, Workshop, booted, forgotten, running
 
 OTHER, THIRD = "cd" * 32, "ef" * 32
 

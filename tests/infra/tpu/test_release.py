@@ -11,7 +11,7 @@ from flows.cli.main import main
 from infra.backend import JobHandle
 from infra.store.lease import hold
 from schemas.artifact import Manifest
-from tests.fakes.tpu_workshop import KEY, Workshop, booted, forgotten, until
+from tests.infra.tpu.workshop import KEY, Workshop, booted, forgotten, until
 
 
 def orphan(shop: Workshop) -> JobHandle:
@@ -27,11 +27,8 @@ def orphan(shop: Workshop) -> JobHandle:
 def released(shop: Workshop, **settings: object) -> tuple[list[str], list[str], float]:
     """What a run that takes the stage from the cache says meanwhile, what it says at its end, and
     how long that took."""
-    backend, said, began = (
-        shop.backend(lease_seconds=0.6, poll_seconds=0.05, **settings),
-        [],
-        time.monotonic(),
-    )
+    backend = shop.backend(lease_seconds=0.6, poll_seconds=0.05, **settings)
+    said, began = [], time.monotonic()
     backend.release(shop.store, KEY, said.append)
     assert time.monotonic() - began < 10
     left = backend.close()
@@ -108,18 +105,8 @@ def test_gc_says_that_the_stage_is_done(
     orphan(shop)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "model.json").write_text("{}", encoding="utf-8")
-    draft = Manifest(
-        kind="sft",
-        key=KEY,
-        version=1,
-        dependencies={},
-        config={},
-        inputs={},
-        attempt="1",
-        files=(),
-        execution={},
-    )
-    shop.store.commit(draft, tmp_path / "out")
+    fields = {"kind": "sft", "key": KEY, "version": 1, "config": {}, "inputs": {}, "files": ()}
+    shop.store.commit(Manifest(attempt="1", **fields), tmp_path / "out")
     assert main(["gc", "--target", "v5e-8", "--store", shop.store.uri]) == 0
     assert "its stage is done, and no run follows it" in " ".join(capsys.readouterr().out.split())
     assert main(["gc", "--target", "v5e-8", "--delete", "--store", shop.store.uri]) == 0

@@ -2,12 +2,9 @@
 missed before a machine is paid for."""
 
 import base64
-import json
 import logging
 import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,13 +25,14 @@ from schemas.job import JobRequest, JobSpec, JobStatus
 from tasks import stage
 from tasks.chat.endpoint import endpoint_of, travelling
 from tests.conftest import TINY
+from tests.fakes.http import Handler, HttpServer
 from tests.fakes.vm import Vm, machines, ship_toy, toy_job
 
 CANARY = "sk-canary-of-the-judge-0123456789"
 SECRET = "projects/p-1/secrets/judge-key"
 
 
-class SecretManager(ThreadingHTTPServer):
+class SecretManager(HttpServer):
     """Google's REST API, as far as it is asked: `GET /v1/<version>:access` for a bearer of a token.
 
     Attributes:
@@ -42,56 +40,28 @@ class SecretManager(ThreadingHTTPServer):
             of each request.
     """
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.values: dict[str, bytes] = {f"{SECRET}/versions/latest": CANARY.encode()}
         self.errors: list[int] = []
         self.seen: list[tuple[str, str]] = []
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+        super().__init__(_Handler)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server: SecretManager
 
     def do_GET(self) -> None:
         self.server.seen.append((self.path, self.headers.get("Authorization", "")))
         version = self.path.removeprefix("/v1/").removesuffix(":access")
         if self.server.errors:
-            self._answer(
-                self.server.errors.pop(0),
-                {"error": {"message": "Permission 'secretmanager.versions.access' denied"}},
-            )
+            denied = {"message": "Permission 'secretmanager.versions.access' denied"}
+            self.answer(self.server.errors.pop(0), {"error": denied})
         elif version not in self.server.values or not self.path.endswith(":access"):
-            self._answer(
-                404,
-                {
-                    "error": {
-                        "message": f"Secret [{version}] not found or has no versions.",
-                        "status": "NOT_FOUND",
-                    }
-                },
-            )
+            missing = f"Secret [{version}] not found or has no versions."
+            self.answer(404, {"error": {"message": missing, "status": "NOT_FOUND"}})
         else:
-            self._answer(
-                200,
-                {
-                    "name": version,
-                    "payload": {"data": base64.b64encode(self.server.values[version]).decode()},
-                },
-            )
-
-    def _answer(self, status: int, value: Any) -> None:
-        body = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Silent."""
+            data = base64.b64encode(self.server.values[version]).decode()
+            self.answer(200, {"name": version, "payload": {"data": data}})
 
 
 class _Token(google.auth.credentials.Credentials):  # type: ignore[no-untyped-call,misc]
@@ -107,8 +77,7 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[SecretManager]:
     monkeypatch.setattr(google.auth, "default", lambda scopes: (_Token(), "p-1"))
     monkeypatch.setattr(secrets, "_LEARNED", set())
     yield server
-    server.shutdown()
-    server.server_close()
+    server.stop()
 
 
 def test_a_key_is_read_by_its_name_and_masked_from_then_on(manager: SecretManager) -> None:

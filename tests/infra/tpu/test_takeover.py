@@ -1,7 +1,7 @@
 """A process is killed while its TPU is asked for, boots or runs: the next one finds the job again,
 and pays for nothing twice."""
 
-from tests.fakes.tpu_workshop import KEY, REF, Workshop, final, forgotten, running, until
+from tests.infra.tpu.workshop import KEY, REF, Workshop, final, forgotten, running, until
 
 
 def test_a_job_of_a_killed_process_is_taken_over(shop: Workshop) -> None:

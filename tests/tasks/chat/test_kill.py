@@ -25,7 +25,8 @@ CLIENT = """
 import sys
 from tests.fakes.chat_fixtures import engine, questions
 with engine(sys.argv[1], sys.argv[2], concurrency=16) as running:
-    print(sum(reply.problem is None for _, reply in running.ask_singly(questions(int(sys.argv[3])))))
+    replies = running.ask_singly(questions(int(sys.argv[3])))
+    print(sum(reply.problem is None for _, reply in replies))
 """
 
 

@@ -2,7 +2,11 @@
 
 import asyncio
 import math
-from datetime import UTC, datetime
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +17,8 @@ from tasks.chat.endpoint import Endpoint, endpoint_of
 from tasks.chat.limiter import Limiter
 from tasks.chat.request import ChatRequest
 from tasks.chat.transport import Failure, renewal_seconds, retry_after_seconds
+from tests.fakes.chat_fixtures import ask, engine, questions
+from tests.fakes.chat_server import ChatServer, Fault, Request
 
 
 def test_a_burst_of_failures_halves_once_and_successes_give_back_one_slot_per_round() -> None:
@@ -221,3 +227,55 @@ def test_the_digest_is_of_model_messages_parameters_and_sample() -> None:
         ChatRequest("m", messages, one.parameters, sample=1),
     ]
     assert len({request.digest for request in (one, *others)}) == 5
+
+
+# Against a server
+
+
+@pytest.mark.parametrize("as_date", [False, True], ids=["seconds", "date"])
+def test_retry_after_holds_everybody(as_date: bool, tmp_path: Path) -> None:
+    """Between two requests is a pause of about the 1.5 or 3 s that are asked for. An HTTP date has
+    whole seconds: a second off at most."""
+    times: list[float] = []
+
+    def fault(request: Request) -> Fault | None:
+        times.append(time.monotonic())
+        if request.number != 4:
+            return None
+        later = format_datetime(datetime.now(UTC) + timedelta(seconds=3), usegmt=True)
+        return Fault("status", 429, headers={"retry-after": later if as_date else "1.5"})
+
+    with ChatServer(fault, latency=0.05) as server:
+        ask(server.url, tmp_path, 30, concurrency=4)
+    assert len(times) == 31
+    assert max(later - before for before, later in pairwise(times)) >= 1.0
+
+
+def test_a_used_up_rate_limit_is_waited_for(tmp_path: Path) -> None:
+    times: list[float] = []
+
+    def fault(request: Request) -> Fault | None:
+        times.append(time.monotonic())
+        left = {"x-ratelimit-remaining-requests": "9"}
+        used_up = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "400ms"}
+        return Fault("slow", headers=used_up if request.number == 1 else left)
+
+    with ChatServer(fault) as server:
+        ask(server.url, tmp_path, 4, concurrency=1)
+    assert times[2] - times[1] >= 0.4
+
+
+def test_an_overloaded_endpoint_gets_fewer_requests_at_a_time_and_then_more(tmp_path: Path) -> None:
+    """A server that refuses what exceeds 8: the engine finds it, and loses nothing."""
+    server = ChatServer(latency=0.02)
+    server.faults = lambda request: Fault("status", 429) if server.under_way > 8 else None
+    with server, engine(server.url, tmp_path, concurrency=32, attempts=20) as running:
+        limits = []
+        replies = []
+        for _, reply in running.ask_singly(questions(400)):
+            replies.append(reply)
+            limits.append(running.values()["limit"])
+        refused = running.values()["rate_limited"]
+    assert {reply.problem for reply in replies} == {None}
+    assert min(limits) <= 8 < max(limits[200:]), "it tries for more again and again"
+    assert refused < 200, "far fewer refusals than answers"

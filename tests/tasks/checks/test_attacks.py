@@ -19,8 +19,8 @@ from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Check, Constraint, Domain, Prompt, Trace
 from tasks.checks import quantity
 from tasks.contract.check import CHECKS
+from tasks.evaluation.dipg_protocol.points import VERSIONS, score
 from tasks.evaluation.grounding import abstains, judge_grounded
-from tasks.evaluation.gym.scoring import VERSIONS, score
 from tasks.evaluation.refusals import classify_refusal
 from tasks.judging.address import address
 from tasks.judging.hardening import worthless

@@ -27,7 +27,12 @@ from schemas.job import JobSpec
 from tasks.contract.plugins import stage_kind, stage_kinds, training_kinds
 from tasks.contract.reward import REWARDS, Resources, Response
 from tasks.data.sources import PromptMapping
-from tasks.evaluation.suite import parse_suites, suite_dependencies, suite_prompts, suite_size
+from tasks.evaluation.suite_prompts import (
+    parse_suites,
+    suite_dependencies,
+    suite_prompts,
+    suite_size,
+)
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.verification.verify import check_versions, verify
 from tests.flows.runs.synthetic_run import write_run
@@ -47,10 +52,13 @@ def run(job):
     (job.out / "words.txt").write_text(" ".join(sorted(job.config.words)))
     return {"words": len(job.config.words)}
 
-KIND = Kind(version=7, config=Config, inputs={}, produces=Product.ROWS, run=run, small=lambda config: config)
+KIND = Kind(
+    version=7, config=Config, inputs={}, produces=Product.ROWS, run=run, small=lambda config: config
+)
 """
 LOSS = '''
-"""IPO on pairs (Azar et al., 2310.12036, equation 17): L = (m - 1 / (2 tau))^2, of the margin m of log-ratios to the reference."""
+"""IPO on pairs (Azar et al., 2310.12036, equation 17): L = (m - 1 / (2 tau))^2, of the margin m of
+log-ratios to the reference."""
 from pydantic import Field
 from tasks.training import preferences
 
@@ -86,7 +94,10 @@ REWARD = Reward(version=3, config=Config, score=score)
 CHECK = """
 from tasks.contract.check import Check, Outcome
 
-CHECK = Check(version=4, agrees=lambda prompt, answer: Outcome(sorted(answer) == sorted(prompt.answer), "other letters"))
+def agrees(prompt, answer):
+    return Outcome(sorted(answer) == sorted(prompt.answer), "other letters")
+
+CHECK = Check(version=4, agrees=agrees)
 """
 SUITE = """
 from typing import Literal
@@ -99,9 +110,18 @@ class Config(SuiteConfig):
 
 def prompts(config, data):
     shared = {"suite": config.suite, "domain": Domain.MATH}
-    return [EvalPrompt(id=f"{config.suite}/{n}", prompt=f"2 x {n}?", answer=str(2 * n), **shared) for n in range(5)]
+    return [
+        EvalPrompt(id=f"{config.suite}/{n}", prompt=f"2 x {n}?", answer=str(2 * n), **shared)
+        for n in range(5)
+    ]
 
-SUITE = Suite(version=5, config=Config, prompts=prompts, dependencies=lambda config, data: {}, expected=lambda config: 5)
+SUITE = Suite(
+    version=5,
+    config=Config,
+    prompts=prompts,
+    dependencies=lambda config, data: {},
+    expected=lambda config: 5,
+)
 """
 TEACHER = """
 from typing import Literal
@@ -116,9 +136,16 @@ class Config(StrictModel):
 def teach(config, lesson):
     for n in range(config.rows):
         text = f"What comes after {n}?"
-        yield Example(id=prompt_id(text), prompt=text, domain=Domain.MATH, answer=str(n + 1), reasoning=f"{n} + 1 = {n + 1}")
+        about = {"answer": str(n + 1), "reasoning": f"{n} + 1 = {n + 1}", "domain": Domain.MATH}
+        yield Example(id=prompt_id(text), prompt=text, **about)
 
-TEACHER = Teacher(version=6, config=Config, teach=teach, dependencies=lambda config, data: {}, expected=lambda config: config.rows)
+TEACHER = Teacher(
+    version=6,
+    config=Config,
+    teach=teach,
+    dependencies=lambda config, data: {},
+    expected=lambda config: config.rows,
+)
 """
 SECTION = """
 from flows.report.section import Section

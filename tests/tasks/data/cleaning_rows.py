@@ -9,7 +9,7 @@ from typing import Any
 
 from schemas.examples import Domain, Example, Prompt, prompt_id
 from tasks.data.cleaning import Cleaned, clean
-from tasks.data.rules import Contamination, Evaluation, NearDuplicates
+from tasks.data.cleaning_rules import Contamination, Evaluation, NearDuplicates
 
 WORDS = [
     f"{start}{middle}{end}"

@@ -17,6 +17,7 @@ from markdown_it import MarkdownIt
 from schemas.examples import Domain, Example, Prompt, prompt_id
 from tasks.contract.job import read_jsonl, write_jsonl
 from tasks.data import card
+from tasks.data.row_counts import SAMPLES, quantile
 from tasks.stages import rebalance
 from tests.tasks.stages.test_rebalance import distilled, job, prose
 
@@ -203,7 +204,7 @@ def test_what_was_dropped_stands_beside_what_it_matches(
 
 def test_twenty_samples_go_round_the_domains(text: str) -> None:
     heads = re.findall(r"^### \d+\. (\w+)", text, re.MULTILINE)
-    assert len(heads) == card.SAMPLES
+    assert len(heads) == SAMPLES
     assert heads[:5] == ["math", "coding", "creative", "answerable", "math"]
 
 
@@ -233,7 +234,7 @@ def test_no_row_can_break_the_card(html: str) -> None:
     ]
     assert tags["h1"] == 1
     assert tags["h2"] == 7
-    assert tags["pre"] == 2 * card.SAMPLES
+    assert tags["pre"] == 2 * SAMPLES
     assert "alert(1)&lt;/script&gt;" in html, "the attack is shown as text"
 
 
@@ -284,7 +285,7 @@ def test_fenced_text_is_one_code_block(text: str) -> None:
 
 def test_quantiles_are_lengths_that_so_many_rows_do_not_exceed() -> None:
     lengths = Counter({1: 1, 5: 8, 9: 1})
-    assert [card.quantile(lengths, share) for share in (0.0, 0.1, 0.5, 0.9, 0.91, 1.0)] == [
+    assert [quantile(lengths, share) for share in (0.0, 0.1, 0.5, 0.9, 0.91, 1.0)] == [
         1,
         1,
         5,
@@ -292,4 +293,4 @@ def test_quantiles_are_lengths_that_so_many_rows_do_not_exceed() -> None:
         9,
         9,
     ]
-    assert card.quantile(Counter(), 0.5) == 0
+    assert quantile(Counter(), 0.5) == 0

@@ -13,9 +13,17 @@ from hypothesis import strategies as st
 from schemas.examples import Prompt, prompt_id
 from tasks.data import survey
 from tasks.data.cleaning import Cleaned
+from tasks.data.cleaning_rules import (
+    CAUSES,
+    COLUMNS,
+    GROUPS,
+    SPLITS,
+    STATE_BYTES,
+    Contamination,
+    NearDuplicates,
+    split_of,
+)
 from tasks.data.near_duplicates import ranks
-from tasks.data.rules import CAUSES, COLUMNS, GROUPS, STATE_BYTES, Contamination, NearDuplicates
-from tasks.data.splits import SPLITS, split_of
 from tests.tasks.data.cleaning_rows import TooLong, cleaned, corpus, row, text, write
 
 
@@ -96,10 +104,10 @@ def test_of_one_prompt_the_solved_row_stays_and_of_those_one_by_content(tmp_path
         found = cleaned(
             write([rows[at] for at in order], tmp_path / f"{order}", 1), tmp_path / f"s{order}"
         )
-        (line,) = found.lines(found.kept)
+        (line,) = found.lines(found.remaining)
         kept.add(line)
         assert found.counts() == {"kept": 1, "duplicate_prompt": 3}
-        assert (found.match[found.cause > 0] == found.kept[0]).all()
+        assert (found.match[found.cause > 0] == found.remaining[0]).all()
     assert len(kept) == 1
     assert "reasoning" in json.loads(kept.pop())
 
@@ -153,7 +161,7 @@ def test_a_drop_names_its_row_its_cause_and_its_match(tmp_path):
             assert 0.7 <= found.score[at] < 1
         if record.cause == "too_long":
             assert record.detail == f"{len(prompts[at])} characters"
-    assert sum(found.counts().values()) == len(rows) == len(records) + len(found.kept)
+    assert sum(found.counts().values()) == len(rows) == len(records) + len(found.remaining)
     assert [record.detail for record in records.values() if record.cause == "duplicate_prompt"] == [
         f"the same as prompt {prompt_id(base)}"
     ]
@@ -170,7 +178,7 @@ def test_of_near_duplicates_the_first_by_rank_stays(tmp_path):
             contamination=None,
         )
         first = int(np.argmin(ranks(np.asarray(found.id), np.asarray(found.content), seed)))
-        assert found.kept.tolist() == [first]
+        assert found.remaining.tolist() == [first]
         assert set(found.match[found.cause > 0].tolist()) == {first}
 
 
@@ -187,7 +195,7 @@ def test_an_unsolved_prompt_takes_no_solved_ones_place(tmp_path):
             seed=seed,
             contamination=None,
         )
-        assert found.kept.tolist() == [2]
+        assert found.remaining.tolist() == [2]
 
 
 def test_rows_that_give_a_held_out_prompt_away_do_not_train(tmp_path):
@@ -276,7 +284,7 @@ def test_splits_are_those_of_the_rule(tmp_path):
 
 def test_no_rows_are_nothing(tmp_path):
     found = cleaned(write([], tmp_path / "rows", 2), tmp_path / "s", [("1", "what is it")])
-    assert (found.counts(), list(found.dropped()), len(found.kept)) == ({}, [], 0)
+    assert (found.counts(), list(found.dropped()), len(found.remaining)) == ({}, [], 0)
     found.remove()
     assert not (tmp_path / "s").exists()
 

@@ -4,13 +4,14 @@ import random
 
 import pytest
 
+from tasks.data.cleaning_rules import Contamination
 from tasks.data.contamination import COVERAGE, EXACT, RUN, TEMPLATE_ITEMS, index
 from tasks.data.shingles import words_of
 from tests.tasks.data.cleaning_rows import text
 
 
 def judge(items: list[str], row: str) -> tuple[int, int, float]:
-    hits, found, scores = index(*words_of(items), 8, 0.5, 13).scan(*words_of([row]))
+    hits, found, scores = index(*words_of(items), Contamination()).scan(*words_of([row]))
     return int(hits[0]), int(found[0]), round(float(scores[0]), 4)
 
 
@@ -100,7 +101,7 @@ def test_an_index_finds_what_comparing_sets_finds():
         parts = value.split()
         return {tuple(parts[at : at + size]) for at in range(len(parts) - size + 1)}
 
-    hits, found, scores = index(*words_of(items), 8, 0.5, 13).scan(*words_of(rows))
+    hits, found, scores = index(*words_of(items), Contamination()).scan(*words_of(rows))
     for row, hit, item, score in zip(rows, hits, found, scores, strict=True):
         covered = {
             at: len(grams(row, 8) & grams(one, 8)) / min(len(grams(row, 8)), len(grams(one, 8)))

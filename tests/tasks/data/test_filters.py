@@ -70,10 +70,7 @@ def test_rows_in_another_language_are_named_with_their_part_and_language():
     german = "Die Summe von zwölf und fünf ist siebzehn, also bleiben sieben Münzen übrig."
     assert Languages(("en",))(
         [row("How many coins are left?", german), row("How many coins are left?")]
-    ) == [
-        ("language", "the response is in language 'de', not in en"),
-        None,
-    ]
+    ) == [("language", "the response is in language 'de', not in en"), None]
     assert Languages(("en", "de"))([row("How many coins are left?", german)]) == [None]
     code = row("Add the coins.", "We add them.", german) | {"domain": "coding"}
     assert Languages(("en",))([code]) == [None], "what stands for code"

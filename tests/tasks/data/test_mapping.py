@@ -18,8 +18,8 @@ CONTEXTS = [
 
 
 def test_the_sentence_that_shares_most_words_with_the_answer_is_quoted_as_it_stands() -> None:
-    """The sentence "Pressure fell ... treated patients" shares most words but has a <, "called ..." a quotation
-    mark; of the others the last shares four of its seven words of four letters, the first one."""
+    """The sentence with most of the answer's words has a <, the next one a quotation mark; of the
+    others the last shares four of its seven words of four letters."""
     answer = "The drug let pressure of patients fall; control did not."
     row = {"CONTEXTS": CONTEXTS, "LONG_ANSWER": answer}
     sentence = "Pressure did not fall in the control group of patients."

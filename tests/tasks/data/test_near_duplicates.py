@@ -7,6 +7,7 @@ import datasketch
 import numpy as np
 import pytest
 
+from tasks.data.cleaning_rules import NearDuplicates
 from tasks.data.near_duplicates import buckets, decide, ranks, sketch
 from tasks.data.shingles import hash_grams, words_of
 from tests.tasks.data.cleaning_rows import text
@@ -88,7 +89,7 @@ def test_hashes_are_the_same_in_every_process_and_version():
 
 @pytest.mark.parametrize("permutations", [128, 100])
 def test_signatures_are_datasketchs_bit_for_bit(permutations):
-    made = sketch(0.7, 5, permutations)
+    made = sketch(NearDuplicates(threshold=0.7, words=5, permutations=permutations))
     rng = random.Random(1)
     words, ends = words_of([text(rng, length) for length in (1, 3, 5, 6, 50, 400)])
     grams, gram_ends = hash_grams(words, ends, 5)
@@ -109,7 +110,7 @@ def test_rows_share_a_bucket_exactly_where_datasketchs_index_finds_them():
     texts = [" ".join([*base[:at], "other", *base[at + 3 :]]) for at in range(0, 60, 2)] + [
         text(rng) for _ in range(30)
     ]
-    made = sketch(0.7, 3, 128)
+    made = sketch(NearDuplicates())
     signatures = made.signatures(*words_of(texts))
     keys = made.keys(signatures, np.zeros(len(texts), np.uint64))
     index = datasketch.MinHashLSH(0.7, 128)
@@ -125,7 +126,7 @@ def test_rows_share_a_bucket_exactly_where_datasketchs_index_finds_them():
 
 
 def test_rows_of_different_contexts_share_no_bucket():
-    made = sketch(0.7, 3, 128)
+    made = sketch(NearDuplicates())
     signatures = made.signatures(*words_of(["the same question of both"] * 3))
     keys = made.keys(signatures, np.array([5, 7, 5], np.uint64))
     assert (keys[:, 0] == keys[:, 2]).all()

@@ -15,7 +15,8 @@ from tasks.distillation.batches import gemma_teacher
 from tasks.distillation.endpoint_teacher import EndpointTeacher, EndpointTeacherConfig
 from tasks.models.loading import LoadedModel
 from tests.fakes.scoring_server import Fault, ScoringServer
-from tests.tasks.stages.test_on_policy_distill import LARGE, config, model
+from tests.tasks.stages.bench import TEACHER, model
+from tests.tasks.stages.test_on_policy_distill import config
 
 pytestmark = pytest.mark.usefixtures("one_layer")
 
@@ -26,7 +27,7 @@ Ids = tuple[np.ndarray, np.ndarray]
 
 @pytest.fixture(scope="module")
 def teacher() -> LoadedModel:
-    return model(LARGE, 1)
+    return model(TEACHER, 1)
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from schemas.examples import GROUNDED_REFUSAL
-from tasks.evaluation.gym import Scored, Version, score
-from tasks.evaluation.suite import parse_suites, suite_prompts
+from tasks.evaluation.dipg_protocol import Scored, Version, score
+from tasks.evaluation.suite_prompts import parse_suites, suite_prompts
 
 CONTEXT = (
     "A phase II trial of panobinostat showed a response rate of 18% in 45 children with DIPG. Two"

@@ -8,8 +8,8 @@ import pytest
 
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import Check, Domain, Trace
-from tasks.evaluation.reasoning import judge
-from tasks.evaluation.sampled import ballot, majority_at_k, noise, pass_at_k, sampled_metrics
+from tasks.evaluation.reasoning_verdicts import judge
+from tasks.evaluation.sampled import ballot, majority_at_k, noise_floors, pass_at_k, sampled_metrics
 from tasks.stages.reasoning_eval import OUTCOMES, reasoning_metrics
 from tasks.verification.choices import as_constraint
 
@@ -139,7 +139,7 @@ def test_the_noise_is_of_runs_over_the_same_prompts() -> None:
     prompts."""
     by_prompt = [drawn("a", "4", "5"), drawn("b", "4", "4"), drawn("c", "x", None, check="none")]
     samples = [items[sample] for sample in range(2) for items in by_prompt]
-    found = noise(samples, OUTCOMES)
+    found = noise_floors(samples, OUTCOMES)
     assert (found["exact_answer"]["n"], found["exact_answer"]["flip_rate"]) == (2, 0.5)
     assert (found["format_rate"]["n"], found["format_rate"]["flip_rate"]) == (
         3,
@@ -152,5 +152,6 @@ def test_a_rate_whose_denominator_the_model_chooses_has_no_noise() -> None:
     by_prompt = [drawn("a", "4", None), drawn("b", "4", "4")]
     samples = [items[sample] for sample in range(2) for items in by_prompt]
     assert (
-        noise(samples, {"right_of_formed": lambda item: item.exact if item.format else None}) == {}
+        noise_floors(samples, {"right_of_formed": lambda item: item.exact if item.format else None})
+        == {}
     )

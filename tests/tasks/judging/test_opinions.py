@@ -260,8 +260,10 @@ def test_plan_and_key_know_the_judge(module: Any, questions: int, tmp_path: Path
     upstream = {"prompts": rebalance.Config.parse(quotas)}
     for table, calls, models in ((judge, [questions / 4], ("gemma3-tiny",)), (None, [], ())):
         config = job(tmp_path, table, module).config
-        planned = module.programs(config, model, upstream)
+        planned = module.KIND.programs(config, model, upstream)
         assert [program.calls for program in planned if program.name == "judge"] == calls
-        assert module.extra_models(config.model_dump(mode="json")) == models
-        judging = {"opinions.wording", "judging.gemma"} & module.dependencies(config, None).keys()
+        assert module.KIND.extra_models(config.model_dump(mode="json")) == models
+        judging = {"opinions.wording", "judging.gemma"} & module.KIND.dependencies(
+            config, None
+        ).keys()
         assert len(judging) == (2 if table else 0)

@@ -191,7 +191,8 @@ def test_the_temperature_scales_the_logits_of_the_loss_as_of_its_gradient():
     (loss, metrics), gradient = stepped(Bigram(), batch, beta=1.0, temperature=0.7)
     (expected, theirs), of_sharp = stepped(sharp, batch, beta=1.0)
     assert loss == pytest.approx(float(expected), rel=1e-5)
-    assert 0 < metrics["pg_clipfrac"] == pytest.approx(float(theirs["pg_clipfrac"])) < 1
+    assert 0 < metrics["pg_clipfrac"] < 1
+    assert metrics["pg_clipfrac"] == pytest.approx(float(theirs["pg_clipfrac"]))
     np.testing.assert_allclose(gradient, of_sharp / 0.7, rtol=1e-4, atol=1e-6)
 
 
@@ -296,22 +297,6 @@ def test_what_does_not_count_weighs_nothing_and_takes_no_share(aggregation: Aggr
     np.testing.assert_allclose(among / 4, [alone[0] / 2, 0, alone[1] / 2, 0], rtol=1e-6)
 
 
-def test_losses_of_grpo_average_over_tokens_then_over_sequences():
-    """KLs of [1, 2] and [3, 3, 3, 7], from references that far off: the loss is (1.5 + 4) / 2, the
-    logged KL the mean of the six."""
-    model, wanted = Bigram(), np.array([[1.0, 2, 0, 0], [3, 3, 3, 7]])
-    d = np.linspace(0, 5, 100_001)
-    ref = hand_logps(model) + np.interp(wanted, np.exp(d) - d - 1, d)
-    for aggregation, expected in (
-        ("sequence", (3 / 2 + 16 / 4) / 2),
-        ("token", 19 / 6),
-        ("fixed", 19 / 8),
-    ):
-        loss, metrics = grpo(model, example([0.0, 0.0], ref=ref, aggregation=aggregation), beta=1.0)
-        assert loss == pytest.approx(expected, rel=1e-4)
-        assert metrics["kl"] == pytest.approx(19 / 6, rel=1e-4)
-
-
 def test_entropy_is_the_mean_over_tokens():
     model = Bigram()
     before = np.array([3, 4, 3, 5, 5, 5])
@@ -392,22 +377,6 @@ def test_the_ratio_of_gspo_is_the_geometric_mean_over_the_response():
     )
     assert loss == pytest.approx((-1.1 + np.exp(-0.1)) / 2, rel=1e-5)
     assert metrics["pg_clipfrac"] == metrics["clip_high"] == pytest.approx(2 / 6)
-
-
-def test_the_gradient_of_gspo_weighs_all_tokens_of_a_response_equally():
-    """Its equation 10: s_i A_i mean_t dlogp, whatever the ratios of the tokens are; here s_i =
-    e^.05 is within the bounds."""
-    model = Bigram()
-    old = hand_logps(model) - np.array([[0.3, -0.2, 0, 0], [0.1, 0.1, -0.3, 0.3]])
-    _, gradient = stepped(model, example([1.0, -0.5], old=old), importance="sequence")
-
-    def surrogate(table: jax.Array) -> jax.Array:
-        logps = jax.nn.log_softmax(table)
-        first = (logps[3, 4] + logps[4, EOS]) / 2
-        second = (logps[3, 5] + 2 * logps[5, 5] + logps[5, EOS]) / 4
-        return -(np.exp(0.05) * 1.0 * first - np.exp(0.05) * 0.5 * second) / 2
-
-    np.testing.assert_allclose(gradient.T, jax.grad(surrogate)(model.table()), atol=1e-6)
 
 
 def test_tokens_that_the_sampler_found_less_likely_weigh_more_but_no_more_than_the_cap():

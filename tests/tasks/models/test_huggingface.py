@@ -203,91 +203,48 @@ def test_any_part_of_a_weight_can_be_read(
 # config.json, as Google publishes it (google/gemma-3-1b-it, -4b-it, -12b-it, gemma-2-2b-it, -9b)
 
 G3_1B = {
-    "architectures": ["Gemma3ForCausalLM"],
-    "attention_bias": False,
-    "attn_logit_softcapping": None,
-    "eos_token_id": [1, 106],
-    "final_logit_softcapping": None,
-    "head_dim": 256,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "hidden_size": 1152,
-    "intermediate_size": 6912,
-    "max_position_embeddings": 32768,
-    "model_type": "gemma3_text",
-    "num_attention_heads": 4,
-    "num_hidden_layers": 26,
-    "num_key_value_heads": 1,
-    "query_pre_attn_scalar": 256,
-    "rms_norm_eps": 1e-06,
-    "rope_local_base_freq": 10000,
-    "rope_scaling": None,
-    "rope_theta": 1000000,
-    "sliding_window": 512,
-    "sliding_window_pattern": 6,
-    "torch_dtype": "bfloat16",
-    "vocab_size": 262144,
-}
+    "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "torch_dtype": "bfloat16",
+    "attention_bias": False, "attn_logit_softcapping": None, "final_logit_softcapping": None,
+    "eos_token_id": [1, 106], "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-06,
+    "head_dim": 256, "hidden_size": 1152, "intermediate_size": 6912, "vocab_size": 262144,
+    "num_attention_heads": 4, "num_hidden_layers": 26, "num_key_value_heads": 1,
+    "query_pre_attn_scalar": 256, "max_position_embeddings": 32768,
+    "rope_local_base_freq": 10000, "rope_scaling": None, "rope_theta": 1000000,
+    "sliding_window": 512, "sliding_window_pattern": 6,
+}  # fmt: skip
 G3_270M = G3_1B | {
-    "hidden_size": 640,
-    "intermediate_size": 2048,
-    "num_hidden_layers": 18,
+    "hidden_size": 640, "intermediate_size": 2048, "num_hidden_layers": 18,
     "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 3,
-    "_sliding_window_pattern": 6,
-    "rope_local_base_freq": 10000.0,
-}
+    "_sliding_window_pattern": 6, "rope_local_base_freq": 10000.0,
+}  # fmt: skip
+G3_4B_TEXT = {
+    "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+    "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    "sliding_window": 1024,
+}  # fmt: skip
 G3_4B = {
-    "architectures": ["Gemma3ForConditionalGeneration"],
-    "model_type": "gemma3",
-    "text_config": {
-        "hidden_size": 2560,
-        "intermediate_size": 10240,
-        "model_type": "gemma3_text",
-        "num_hidden_layers": 34,
-        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-        "sliding_window": 1024,
-    },
-    "torch_dtype": "bfloat16",
+    "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+    "text_config": G3_4B_TEXT, "torch_dtype": "bfloat16",
     "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
-}
-G3_12B = G3_4B | {
-    "text_config": {
-        **G3_4B["text_config"],  # type: ignore[dict-item]
-        "hidden_size": 3840,
-        "intermediate_size": 15360,
-        "num_attention_heads": 16,
-        "num_hidden_layers": 48,
-        "num_key_value_heads": 8,
-    }
-}
+}  # fmt: skip
+G3_12B_TEXT = G3_4B_TEXT | {
+    "hidden_size": 3840, "intermediate_size": 15360, "num_attention_heads": 16,
+    "num_hidden_layers": 48, "num_key_value_heads": 8,
+}  # fmt: skip
+G3_12B = G3_4B | {"text_config": G3_12B_TEXT}
 G2_9B = {
-    "architectures": ["Gemma2ForCausalLM"],
-    "attn_logit_softcapping": 50.0,
-    "final_logit_softcapping": 30.0,
-    "head_dim": 256,
-    "hidden_act": "gelu_pytorch_tanh",
-    "hidden_activation": "gelu_pytorch_tanh",
-    "hidden_size": 3584,
-    "intermediate_size": 14336,
-    "model_type": "gemma2",
-    "num_attention_heads": 16,
-    "num_hidden_layers": 42,
-    "num_key_value_heads": 8,
-    "query_pre_attn_scalar": 256,
-    "rms_norm_eps": 1e-06,
-    "rope_theta": 10000.0,
-    "sliding_window": 4096,
-    "sliding_window_size": 4096,
-    "torch_dtype": "float32",
-    "vocab_size": 256000,
-}
+    "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "torch_dtype": "float32",
+    "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+    "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh",
+    "head_dim": 256, "hidden_size": 3584, "intermediate_size": 14336, "vocab_size": 256000,
+    "num_attention_heads": 16, "num_hidden_layers": 42, "num_key_value_heads": 8,
+    "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_theta": 10000.0,
+    "sliding_window": 4096, "sliding_window_size": 4096,
+}  # fmt: skip
 G2_2B = G2_9B | {
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_attention_heads": 8,
-    "num_hidden_layers": 26,
-    "num_key_value_heads": 4,
-    "torch_dtype": "bfloat16",
-}
+    "hidden_size": 2304, "intermediate_size": 9216, "num_attention_heads": 8,
+    "num_hidden_layers": 26, "num_key_value_heads": 4, "torch_dtype": "bfloat16",
+}  # fmt: skip
 PUBLISHED = {
     "gemma3-270m": G3_270M,
     "gemma3-1b": G3_1B,

@@ -113,7 +113,14 @@ def test_projections_compute_what_the_librarys_einsums_do(
     x = np.random.default_rng(1).standard_normal((2, 24)).astype(np.float32)
     h = np.random.default_rng(2).standard_normal((2, 4, 8)).astype(np.float32)
     f = np.random.default_rng(3).standard_normal((2, 40)).astype(np.float32)
-    close = np.testing.assert_allclose
+    norms = {
+        "input_layernorm": "pre_attention_norm",
+        "post_attention_layernorm": "post_attention_norm",
+        "pre_feedforward_layernorm": "pre_ffw_norm",
+        "post_feedforward_layernorm": "post_ffw_norm",
+    }
+    if family == "gemma3":
+        norms |= {"q_norm": "attn/_query_norm", "k_norm": "attn/_key_norm"}
     for layer in range(3):
         theirs = {
             name.partition(f"layer_{layer}/")[2]: next(iter(leaf.values()))
@@ -121,43 +128,28 @@ def test_projections_compute_what_the_librarys_einsums_do(
             if f"layer_{layer}/" in name
         }
         ours = {name: value[layer] for name, value in layers.items()}
-        close(
-            np.einsum("td,dnh->tnh", x, ours["q_proj"]),
-            np.einsum("td,ndh->tnh", x, theirs["attn/q_einsum"]),
-            rtol=1e-5,
-        )
         k, v = np.einsum("td,ckdh->ctkh", x, theirs["attn/kv_einsum"])
-        close(np.einsum("td,dkh->tkh", x, ours["k_proj"]), k, rtol=1e-4, atol=1e-5)
-        close(np.einsum("td,dkh->tkh", x, ours["v_proj"]), v, rtol=1e-4, atol=1e-5)
-        close(
-            np.einsum("tnh,nhd->td", h, ours["o_proj"]),
-            np.einsum("tnh,nhd->td", h, theirs["attn/attn_vec_einsum"]),
-            rtol=1e-4,
-            atol=1e-5,
-        )
         gate, up = np.einsum("td,cfd->ctf", x, theirs["mlp/gating_einsum"])
-        close(x @ ours["gate_proj"], gate, rtol=1e-4, atol=1e-5)
-        close(x @ ours["up_proj"], up, rtol=1e-4, atol=1e-5)
-        close(f @ ours["down_proj"], f @ theirs["mlp/linear"], rtol=1e-4, atol=1e-5)
-        for ours_name, theirs_name in (
-            ("input_layernorm", "pre_attention_norm"),
-            ("post_attention_layernorm", "post_attention_norm"),
-            ("pre_feedforward_layernorm", "pre_ffw_norm"),
-            ("post_feedforward_layernorm", "post_ffw_norm"),
-            *(
-                (("q_norm", "attn/_query_norm"), ("k_norm", "attn/_key_norm"))
-                if family == "gemma3"
-                else ()
-            ),
+        q = np.einsum("td,ndh->tnh", x, theirs["attn/q_einsum"])
+        o = np.einsum("tnh,nhd->td", h, theirs["attn/attn_vec_einsum"])
+        for axes, given, name, wanted in (
+            ("td,dnh->tnh", x, "q_proj", q),
+            ("td,dkh->tkh", x, "k_proj", k),
+            ("td,dkh->tkh", x, "v_proj", v),
+            ("tnh,nhd->td", h, "o_proj", o),
+            ("td,df->tf", x, "gate_proj", gate),
+            ("td,df->tf", x, "up_proj", up),
+            ("tf,fd->td", f, "down_proj", f @ theirs["mlp/linear"]),
         ):
-            np.testing.assert_array_equal(ours[ours_name], theirs[theirs_name])
-    np.testing.assert_array_equal(
-        np.asarray(loaded.model.embedding.get_value()),
-        params["transformer/embedder"]["input_embedding"],
+            found = np.einsum(axes, given, ours[name])
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5, err_msg=name)
+        for name, their_name in norms.items():
+            np.testing.assert_array_equal(ours[name], theirs[their_name])
+    embedding, norm = (
+        np.asarray(node.get_value()) for node in (loaded.model.embedding, loaded.model.final_norm)
     )
-    np.testing.assert_array_equal(
-        np.asarray(loaded.model.final_norm.get_value()), params["transformer/final_norm"]["scale"]
-    )
+    np.testing.assert_array_equal(embedding, params["transformer/embedder"]["input_embedding"])
+    np.testing.assert_array_equal(norm, params["transformer/final_norm"]["scale"])
 
 
 def test_it_is_converted_once_in_files_of_bounded_size(

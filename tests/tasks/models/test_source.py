@@ -144,10 +144,12 @@ def test_checks_need_no_jax_and_no_network(published: Path, tmp_path: Path) -> N
 import socket, sys
 socket.socket = None
 from tasks.models.source import check_model, model_dependencies
-for model in ("gemma3-tiny", "gemma3-1b-it", "hf://a/b", "gs://bucket/x", "kaggle://a/b/flax/c", sys.argv[1]):
+names = "gemma3-tiny gemma3-1b-it hf://a/b gs://bucket/x kaggle://a/b/flax/c".split()
+for model in (*names, sys.argv[1]):
     check_model(model)
 print(model_dependencies("hf://a/b@main"), len(model_dependencies(sys.argv[1])["model"]))
-print(sorted({"jax", "numpy", "huggingface_hub", "kagglehub", "google.cloud.storage"} & set(sys.modules)))
+heavy = {"jax", "numpy", "huggingface_hub", "kagglehub", "google.cloud.storage"}
+print(sorted(heavy & set(sys.modules)))
 """
     environment = os.environ | {"LYCEUM_CACHE": str(tmp_path)}
     done = subprocess.run(

@@ -19,7 +19,7 @@ PRODUCT = """%product (a: bf16[128,256], b: bf16[256,512]) -> bf16[128,512] {
   %b = bf16[256,512]{1,0:T(8,128)(2,1)} parameter(1)
   %convolution.1 = bf16[128,512]{1,0:T(8,128)(2,1)} convolution(%a, %b), dim_labels=bf_io->bf, metadata={op_name="jit(f)/dot_general"}
   ROOT %tanh.1 = bf16[128,512]{1,0:T(8,128)(2,1)} tanh(%convolution.1)
-}"""
+}"""  # noqa: E501  as the compiler writes it
 FLOPS = 2 * 128 * 256 * 512
 BYTES = 2 * (128 * 256 + 256 * 512 + 128 * 512)
 
@@ -41,7 +41,7 @@ def test_what_lies_in_vmem_does_not_move_and_the_copy_that_brings_it_does() -> N
   %copy-start = (bf16[256,512]{1,0:T(8,128)(2,1)S(1)}, bf16[256,512]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) copy-start(%w)
   %copy-done = bf16[256,512]{1,0:T(8,128)(2,1)S(1)} copy-done(%copy-start)
   ROOT %fusion.1 = bf16[128,512]{1,0:T(8,128)(2,1)S(1)} fusion(%x, %copy-done), kind=kOutput, calls=%product
-}"""
+}"""  # noqa: E501  as the compiler writes it
     assert cost_of(module(PRODUCT, entry)).bytes == 2 * (128 * 256 + 256 * 512)
 
 
@@ -74,11 +74,11 @@ def loop(
   %p = {state} parameter(0)
   %i = s32[]{{:T(128)}} get-tuple-element(%p), index=0
   ROOT %lt = pred[]{{:T(512)}} compare(%i, %limit), direction={direction}
-}}"""
+}}"""  # noqa: E501  as the compiler writes it
     run = f"""  %{name}_start = s32[]{{:T(128)}} constant({start})
   %{name}_copy = s32[]{{:T(128)}} copy(%{name}_start)
   %{name}_state = {state} tuple(%{name}_copy, %x, %w)
-  %{name} = {state} while(%{name}_state), condition=%{name}_condition, body=%{name}_body, metadata={{op_name="{scope}/while"}}"""
+  %{name} = {state} while(%{name}_state), condition=%{name}_condition, body=%{name}_body, metadata={{op_name="{scope}/while"}}"""  # noqa: E501  as the compiler writes it
     return functions, run
 
 
@@ -93,7 +93,7 @@ def entry(run: str) -> str:
   %w = bf16[256,512]{{1,0:T(8,128)(2,1)}} parameter(1)
 {run}
   ROOT %result = bf16[128,256]{{1,0:T(8,128)(2,1)}} get-tuple-element(%{run.rsplit("  %", 1)[1].split(" ")[0]}), index=1
-}}"""
+}}"""  # noqa: E501  as the compiler writes it
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_of_an_array_that_is_sliced_gathered_or_updated_in_place_only_the_part_c
   %zero = s32[] constant(0)
   %dynamic-slice.1 = bf16[1,512,512]{2,1,0} dynamic-slice(%all, %i, %zero, %zero), dynamic_slice_sizes={1,512,512}
   ROOT %bitcast.1 = bf16[512,512]{1,0} bitcast(%dynamic-slice.1)
-}"""
+}"""  # noqa: E501  as the compiler writes it
     put = """%put (all: bf16[6,512,512], part: bf16[512,512], i: s32[]) -> bf16[6,512,512] {
   %all = bf16[6,512,512]{2,1,0} parameter(0)
   %part = bf16[512,512]{1,0} parameter(1)
@@ -189,7 +189,7 @@ def test_of_an_array_that_is_sliced_gathered_or_updated_in_place_only_the_part_c
   %i = s32[]{:S(6)} parameter(2)
   %zero = s32[] constant(0)
   ROOT %dynamic-update-slice.1 = bf16[6,512,512]{2,1,0} dynamic-update-slice(%all, %bitcast.1, %i, %zero, %zero)
-}"""
+}"""  # noqa: E501  as the compiler writes it
     entry = """ENTRY %main (all: bf16[6,512,512], i: s32[], rows: s32[64]) -> bf16[64,512] {
   %all = bf16[6,512,512]{2,1,0} parameter(0)
   %i = s32[]{:S(6)} parameter(1)
@@ -232,7 +232,7 @@ def test_collectives_send_what_a_ring_of_their_group_sends(groups: str) -> None:
         entry = f"""ENTRY %main (x: f32[{given}]) -> f32[{out}] {{
   %x = f32[{given}]{{0}} parameter(0)
   ROOT %collective.1 = f32[{out}]{{0}} {opcode}(%x), channel_id=1, replica_groups={groups}, use_global_device_ids=true
-}}"""
+}}"""  # noqa: E501  as the compiler writes it
         return cost_of(module(entry, partitions=8)).link_bytes
 
     assert sent("all-reduce", "1024", "1024") == 2 * 3 / 4 * 4096
@@ -246,7 +246,7 @@ def test_a_collective_that_is_spread_over_fusions_is_sent_once() -> None:
   %y = f32[256]{0} parameter(1)
   %all-gather.1 = f32[8192]{0} all-gather(%x), channel_id=7, replica_groups=[1,8]<=[8], dimensions={0}, use_global_device_ids=true
   ROOT %negate.1 = f32[256]{0} negate(%y)
-}"""
+}"""  # noqa: E501  as the compiler writes it
     entry = """ENTRY %main (x: f32[1024], y: f32[256]) -> f32[256] {
   %x = f32[1024]{0} parameter(0)
   %y = f32[256]{0} parameter(1)
@@ -321,7 +321,7 @@ def test_splash_attention_counts_the_blocks_that_a_causal_mask_or_window_leaves(
   %k = bf16[2,1,1024,256]{{3,2,1,0}} parameter(2)
   %s = s32[2,1024,128]{{2,1,0}} parameter(3)
   ROOT %{name} = {results} custom-call(%m, %q, %k, %k, %s), custom_call_target="tpu_custom_call"
-}}"""
+}}"""  # noqa: E501  as the compiler writes it
     cost = cost_of(module(entry))
     assert cost.flops == pytest.approx(products * 2 * 2 * 4 * 1024 * 256 * 1024 * met)
     assert cost.uncounted == ()
@@ -338,7 +338,7 @@ def test_a_conditional_counts_its_dearest_branch() -> None:
   %p = pred[] parameter(0)
   %x = bf16[128,256]{1,0} parameter(1)
   ROOT %conditional.1 = bf16[128,256]{1,0} conditional(%p, %x, %x), branch_computations={%branch_0, %branch_1}
-}"""
+}"""  # noqa: E501  as the compiler writes it
     assert cost_of(module(cheap, dear, entry)).bytes == 2 * 2 * 128 * 256
 
 

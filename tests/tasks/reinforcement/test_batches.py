@@ -128,12 +128,14 @@ def config(**changes) -> grpo.Config:
     return grpo.Config.parse({**table, "optimizer": {"learning_rate": 1e-3}, **changes})
 
 
-def batches_of(directory: Path, config: grpo.Config, scorer: FakeScorer) -> RolloutBatches:
+def batches_of(
+    directory: Path, config: grpo.Config, scorer: FakeScorer, prompts: list[Prompt] = PROMPTS
+) -> RolloutBatches:
     job = Job(config, {}, directory, Workspace(open_store(directory / "store"), "key", "1"))
     policy = Policy()
     loaded: Any = SimpleNamespace(model=policy, tokenizer=TOKENIZER, mesh=make_mesh())
     batches = RolloutBatches(
-        config, loaded, (FakeSampler(policy), fake_logps), PROMPTS, job, Resources({}, answers=None)
+        config, loaded, (FakeSampler(policy), fake_logps), prompts, job, Resources({}, answers=None)
     )
     batches.scorer = scorer
     return batches
@@ -317,6 +319,30 @@ def test_a_rollout_that_was_lost_is_an_error_and_the_next_attempt_starts_over(tm
     ):
         successor.restore(1, {}, json.loads(json.dumps(kept)))
     assert batches.job.work.children("checkpoints") == []
+
+
+def test_passing_code_is_audited_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A policy that answers every prompt by walking frames; a successor that goes on in the middle
+    of the rollout counts nothing twice."""
+    trick = "import sys\ndef f(x):\n    return sys._getframe().f_back.f_locals[x]"
+    text = f"<reasoning>r</reasoning><answer>{trick}</answer>"
+    said = Completion([9, 1], text, True, np.zeros(2, np.float32))
+    coding = [one.model_copy(update={"check": "tests", "tests": "assert f(1)"}) for one in PROMPTS]
+    monkeypatch.setattr(FakeSampler, "completion_of", lambda self, tokens, logps: said)
+    monkeypatch.setattr(
+        "tasks.reinforcement.rollout.are_correct", lambda prompts, texts: [True] * len(texts)
+    )
+    table = config(num_iterations=2)
+    batches = batches_of(tmp_path, table, FakeScorer(alternate), coding)
+    batches.batch_at(0)
+    counted = {"audit_passes": 8, "audit_short": 0, "audit_suspicious": 8}
+    assert counted.items() <= batches.metrics[1].items()
+    kept = batches.kept(1)[1]
+    successor = batches_of(tmp_path, table, FakeScorer(alternate), coding)
+    successor.restore(1, {}, json.loads(json.dumps(kept)))
+    successor.batch_at(1)
+    assert successor.audit.metrics() == batches.audit.metrics() == counted
+    assert [row["step"] for row in successor.audit.examples] == [1] * 5
 
 
 # Rolling back

@@ -4,6 +4,7 @@ anything."""
 import gzip
 import json
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tasks.contract.job import write_jsonl
 from tasks.contract.plugins import stage_kind
 from tasks.contract.reward import REWARDS, Resources
 from tasks.reinforcement.rejudge import Stage, rejudge
+from tasks.reinforcement.rollout import group_advantages
 from tests.fakes.chat_server import ChatServer
 from tests.fakes.judges import QUESTION
 
@@ -51,16 +53,8 @@ def trace(answer: str) -> str:
 
 
 def config(*rewards: dict[str, Any], **changes: Any) -> Any:
-    table = {
-        "steps": 2,
-        "batch_size": 8,
-        "prompt_length": 32,
-        "response_length": 32,
-        "group_size": 4,
-        "rewards": rewards,
-        "optimizer": {},
-    }
-    table["optimizer"] = {"learning_rate": 1e-5}
+    table = {"steps": 2, "batch_size": 8, "prompt_length": 32, "response_length": 32}
+    table |= {"group_size": 4, "rewards": rewards, "optimizer": {"learning_rate": 1e-5}}
     return stage_kind("grpo").config.parse(table | changes)
 
 
@@ -75,43 +69,29 @@ def rows(
 ) -> list[LedgerRow]:
     """The ledger of two rollouts of two groups. Rewards: format is 1 for all, the rubric as above
     or `values`."""
-    from tasks.reinforcement.rollout import group_advantages
-
     found = []
-    for rollout in range(rollouts):
-        for group in range(2):
-            worth = [
-                (values or {}).get(answer, np.dot(SATISFIED[answer], (1.0, 0.9)) / 1.9)
-                for answer in ANSWERS
-            ]
-            totals = [(1.0 + weight * one) / (1.0 + weight) for one in worth]
-            for answer, one, total, advantage in zip(
-                ANSWERS, worth, totals, group_advantages(np.array(totals), 4), strict=True
-            ):
-                found.append(
-                    LedgerRow(
-                        rollout=rollout,
-                        step=rollout + 1,
-                        group=group,
-                        id=f"p{2 * rollout + group}",
-                        completion=trace(answer),
-                        tokens=9,
-                        truncated=False,
-                        rewards={"format": 1.0, "rubric_judge": float(one)},
-                        details={
-                            "rubric_judge": {
-                                "grades": dict(
-                                    zip(
-                                        ("apple", "fig"), map(float, SATISFIED[answer]), strict=True
-                                    )
-                                )
-                            }
-                        },
-                        reward=float(total),
-                        advantage=float(advantage),
-                        trained=True,
-                    )
-                )
+    for rollout, group in product(range(rollouts), range(2)):
+        honest = {answer: np.dot(both, (1.0, 0.9)) / 1.9 for answer, both in SATISFIED.items()}
+        worth = {answer: float(one) for answer, one in (honest | (values or {})).items()}
+        totals = [(1.0 + weight * worth[answer]) / (1.0 + weight) for answer in ANSWERS]
+        advantages = group_advantages(np.array(totals), 4)
+        for answer, total, advantage in zip(ANSWERS, totals, advantages, strict=True):
+            apple, fig = map(float, SATISFIED[answer])
+            row = LedgerRow(
+                rollout=rollout,
+                step=rollout + 1,
+                group=group,
+                id=f"p{2 * rollout + group}",
+                completion=trace(answer),
+                tokens=9,
+                truncated=False,
+                rewards={"format": 1.0, "rubric_judge": worth[answer]},
+                details={"rubric_judge": {"grades": {"apple": apple, "fig": fig}}},
+                reward=float(total),
+                advantage=float(advantage),
+                trained=True,
+            )
+            found.append(row)
     return found
 
 
@@ -288,18 +268,9 @@ def write_run(root: Path) -> tuple[Store, RunRecord]:
     store = open_store(root / "store")
     (root / "rebalance").mkdir()
     write_jsonl(root / "rebalance" / "prompts.jsonl", PROMPTS)
-    prompts = store.commit(
-        Manifest(
-            kind="rebalance",
-            key=digest("r"),
-            version=1,
-            config={},
-            inputs={},
-            attempt="0",
-            files=(),
-        ),
-        root / "rebalance",
-    ).ref()
+    fixed = {"version": 1, "attempt": "0", "files": ()}
+    made = Manifest(kind="rebalance", key=digest("r"), config={}, inputs={}, **fixed)
+    prompts = store.commit(made, root / "rebalance").ref()
     about = stage()
     (root / "grpo").mkdir()
     with gzip.open(root / "grpo" / "ledger.jsonl.gz", "wt", encoding="utf-8") as out:
@@ -307,33 +278,24 @@ def write_run(root: Path) -> tuple[Store, RunRecord]:
     manifest = Manifest(
         kind="grpo",
         key=digest("g"),
-        version=1,
         dependencies=dict(about.dependencies),
         config=about.config.model_dump(mode="json"),
         inputs={"prompts": prompts},
-        attempt="0",
-        files=(),
+        **fixed,
     )
     ref = store.commit(manifest, root / "grpo").ref()
+    kinds = {"rebalance": ("rebalance", prompts), "rl": ("grpo", ref)}
+    specs = tuple(StageSpec(name=name, kind=kind) for name, (kind, _) in kinds.items())
     record = RunRecord(
         run_id="demo-1",
-        recipe=Recipe(
-            name="demo",
-            model="gemma3-tiny",
-            stages=(
-                StageSpec(name="rebalance", kind="rebalance"),
-                StageSpec(name="rl", kind="grpo"),
-            ),
-        ),
+        recipe=Recipe(name="demo", model="gemma3-tiny", stages=specs),
         target="local",
         store=store.uri,
         status="succeeded",
         started=1.0,
-        stages=(
-            StageRecord(
-                name="rebalance", kind="rebalance", key=prompts.key, status="ran", artifact=prompts
-            ),
-            StageRecord(name="rl", kind="grpo", key=ref.key, status="ran", artifact=ref),
+        stages=tuple(
+            StageRecord(name=name, kind=kind, key=one.key, status="ran", artifact=one)
+            for name, (kind, one) in kinds.items()
         ),
     )
     store.write_json("runs/demo-1/run.json", record)
@@ -433,10 +395,10 @@ def test_new_weights_need_no_judge_at_all(tmp_path: Path, monkeypatch, capsys):
         for name, value in RUBRIC.items()
         if name not in ("judge", "criteria")
     )
-    criteria = "".join(
-        f"[[rewards.criteria]]\n{''.join(f'{k} = {json.dumps(v)}{chr(10)}' for k, v in one.items())}"
-        for one in FRUITS
-    )
+    criteria = ""
+    for one in FRUITS:
+        lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in one.items())
+        criteria += f"[[rewards.criteria]]\n{lines}"
     judge = '[rewards.judge]\nname = "endpoint"\nprovider = "test"\nmodel = "m"\n'
     text = (
         f"[[rewards]]\n{table}\nweights = {{ essential = 0.0, pitfall = 2.0 }}\n{judge}{criteria}"

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,8 @@ from tasks.reinforcement.rewarding import Rewards, Scorer, parse_rewards
 
 def score(configs: list[RewardConfig], prompts: list[Prompt], completions: list[str]) -> Rewards:
     """What a stage with these rewards makes of completions."""
-    scorer = Scorer(configs, Resources({}, answers=None))
-    try:
+    with closing(Scorer(configs, Resources({}, answers=None))) as scorer:
         return scorer.score(prompts, [Response(text) for text in completions])
-    finally:
-        scorer.close()
 
 
 def prompt(domain: Domain = Domain.MATH) -> Prompt:
@@ -91,11 +89,8 @@ def test_annealed_weights_are_those_of_the_update_and_zero_asks_nobody():
         ],
         "rewards",
     )
-    scorer = Scorer(configs, Resources({}, answers=None))
-    try:
+    with closing(Scorer(configs, Resources({}, answers=None))) as scorer:
         found = [scorer.score([prompt()], [Response(trace("5"))], update) for update in (1, 6, 11)]
-    finally:
-        scorer.close()
     assert [scores.total[0] for scores in found] == [1.0, 0.5, 0.0]
     assert np.isnan(found[0].components["exact_answer"][0])
     assert np.isnan(found[2].components["format"][0])
@@ -177,15 +172,14 @@ def test_two_requests_are_scored_at_the_same_time_and_kept_apart(monkeypatch: py
         together.wait()
         return [float(len(one.text)) for one in responses]
 
-    scorer = Fake(monkeypatch, one=made(score=length), other=made(score=length)).scorer()
-    try:
+    with closing(
+        Fake(monkeypatch, one=made(score=length), other=made(score=length)).scorer()
+    ) as scorer:
         futures = [
             scorer.submit([prompt()] * count, [Response("x" * count)] * count, update=1)
             for count in (1, 3)
         ]
         assert [future.result().total.tolist() for future in futures] == [[1.0], [3.0, 3.0, 3.0]]
-    finally:
-        scorer.close()
 
 
 def test_whoever_submits_goes_on_meanwhile(monkeypatch: pytest.MonkeyPatch):
@@ -211,13 +205,10 @@ def test_an_exception_in_one_reward_reaches_whoever_asked_and_the_scorer_lives_o
         return [1.0] * len(responses)
 
     fine = made(score=lambda _config, _prompts, responses: [0.0] * len(responses))
-    scorer = Fake(monkeypatch, fails=made(score=fails), fine=fine).scorer()
-    try:
+    with closing(Fake(monkeypatch, fails=made(score=fails), fine=fine).scorer()) as scorer:
         with pytest.raises(RuntimeError, match="on fire"):
             scorer.submit([prompt()], [Response("bad")], update=1).result()
         assert scorer.score([prompt()], [Response("good")]).total.tolist() == [0.5]
-    finally:
-        scorer.close()
 
 
 class Held:
@@ -268,14 +259,11 @@ def test_a_reward_that_changes_with_the_updates_is_asked_for_the_one_at_hand(
         at=lambda _config, update: update,
         score=lambda update, _prompts, responses: [float(update)] * len(responses),
     )
-    scorer = Fake(monkeypatch, growing=growing).scorer()
-    try:
+    with closing(Fake(monkeypatch, growing=growing).scorer()) as scorer:
         assert [scorer.score([prompt()], [Response("")], update).total[0] for update in (1, 7)] == [
             1.0,
             7.0,
         ]
-    finally:
-        scorer.close()
 
 
 def test_details_are_kept_where_a_reward_gave_any(monkeypatch: pytest.MonkeyPatch):
@@ -297,14 +285,11 @@ def test_details_are_kept_where_a_reward_gave_any(monkeypatch: pytest.MonkeyPatc
         RewardConfig(name="judge", domains={Domain.MATH: 1.0}),
         RewardConfig(name="plain"),
     ]
-    scorer = fake.scorer()
-    try:
+    with closing(fake.scorer()) as scorer:
         prompts = [
             prompt(domain) for domain in (Domain.SCIENCE, Domain.MATH, Domain.MATH, Domain.MATH)
         ]
         scores = scorer.score(prompts, [Response(text) for text in ("x", "y", "", "?")])
-    finally:
-        scorer.close()
     assert scores.details == {"judge": [{}, {"said": "y"}, {}, {"said": "?"}]}
     np.testing.assert_array_equal(scores.components["judge"], [np.nan, 1.0, 0.0, np.nan])
     assert scores.total.tolist() == [0.0, 0.5, 0.0, 0.0]

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from schemas.examples import Trace
-from tasks.data.damage import damaged
-from tasks.data.steps import split_steps, step_tokens
+from tasks.data.steps import damaged, split_steps, step_tokens
 from tasks.reward_models.pairs import (
     damaged_pairs,
     fits_lengths,

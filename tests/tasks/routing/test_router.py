@@ -20,22 +20,20 @@ from tasks.routing import route
 from tasks.routing.asking import RoutingTeacher, asking
 from tasks.routing.confusion import confusion
 from tasks.routing.difficulty import difficulty
+from tasks.routing.router_training import training_prompts
 from tasks.routing.rules import rule
-from tasks.routing.training import training_prompts
 from tasks.teachers import dataset
 from tasks.teaching.lesson import Lesson
 from tests.fakes.chat_server import ChatServer
 
 
-def test_there_are_many_training_prompts_of_every_domain_and_the_list_is_the_same_in_another_process() -> (
-    None
-):
+def test_training_prompts_are_many_of_every_domain_and_the_same_in_another_process() -> None:
     counts = Counter(domain for _, domain in training_prompts())
     assert min(counts.values()) >= 100
     assert len({prompt for prompt, _ in training_prompts()}) == counts.total() > 1800
     code = (
-        "from tasks.routing.training import training_prompts; from schemas.base import digest;"
-        " print(digest(training_prompts()))"
+        "from tasks.routing.router_training import training_prompts\n"
+        "from schemas.base import digest\nprint(digest(training_prompts()))"
     )
     printed = [
         subprocess.run(

@@ -19,26 +19,13 @@ from tasks.models import gemma
 from tasks.models.loading import LoadedModel, base_model
 from tasks.planning.programs import abstract_model
 from tasks.sampling.sampler import Sampler
-from tasks.sampling.slots import Request, SlotSampler, _halves, _quarters
+from tasks.sampling.slot_programs import halves, quarters
+from tasks.sampling.slots import Request, SlotSampler
 
 WORDS = [
-    "red",
-    "blue",
-    "warm",
-    "cold",
-    "sort",
-    "list",
-    "add",
-    "name",
-    "first",
-    "last",
-    "count",
-    "over",
-    "under",
-    "seven",
-    "three",
-    "nine",
-]
+    "red", "blue", "warm", "cold", "sort", "list", "add", "name", "first", "last", "count", "over",
+    "under", "seven", "three", "nine",
+]  # fmt: skip
 PROMPTS = [
     " ".join(WORDS[(number * 5 + step) % len(WORDS)] for step in range(1 + number * 7 % 23)) + "?"
     for number in range(29)
@@ -90,9 +77,9 @@ def test_answers_are_those_of_the_plain_sampler_in_any_company(
         if len(prompt_tokens(slots.loaded.tokenizer, request.prompt)) <= 40
     ]
     first = slots.generate(short)
-    assert slots._prefill_program._cache_size() == 1
+    assert slots._programs.prefill._cache_size() == 1
     ours, theirs = slots.generate(REQUESTS), one_by_one.generate(PROMPTS)
-    assert slots._prefill_program._cache_size() == len(_halves(72)) == 2
+    assert slots._programs.prefill._cache_size() == len(halves(72)) == 2
     assert [one.tokens for one in first] == [ours[request.row].tokens for request in short]
     assert [one.tokens for one in ours] == [one.tokens for one in theirs]
     assert [one.terminated for one in ours] == [one.terminated for one in theirs]
@@ -107,7 +94,7 @@ def test_a_program_that_is_compiled_twice_for_a_shape_is_noticed(
 ) -> None:
     slots.generate(REQUESTS[:9])
     assert slots.excess == 0
-    monkeypatch.setattr(slots, "_wanted", set(list(slots._wanted)[1:]))
+    monkeypatch.setattr(slots._programs, "wanted", set(list(slots._programs.wanted)[1:]))
     assert slots.excess == 1
 
 
@@ -159,19 +146,19 @@ def test_a_killed_call_goes_on_and_ends_with_the_same_bytes(
     def journal(name: str) -> Journal:
         return Journal(Workspace(open_store(tmp_path / name), "key", "1"), "answers")
 
-    whole = Counted(slots._decode_program)
-    monkeypatch.setattr(slots, "_decode_program", whole)
+    whole = Counted(slots._programs.decode)
+    monkeypatch.setattr(slots._programs, "decode", whole)
     expected = slots.generate(REQUESTS, temperature=0.7, journal=journal("whole"))
     entries = files(tmp_path / "whole")
     assert len(entries) == 4
     saved = 0
     for chunk in range(2, whole.calls + 1):
         name = f"killed-{chunk}"
-        monkeypatch.setattr(slots, "_decode_program", Counted(whole.program, fail_at=chunk))
+        monkeypatch.setattr(slots._programs, "decode", Counted(whole.program, fail_at=chunk))
         with pytest.raises(KeyboardInterrupt):
             slots.generate(REQUESTS, temperature=0.7, journal=journal(name))
         resumed = Counted(whole.program)
-        monkeypatch.setattr(slots, "_decode_program", resumed)
+        monkeypatch.setattr(slots._programs, "decode", resumed)
         done: list[int] = []
         again = slots.generate(
             REQUESTS, temperature=0.7, journal=journal(name), progress=done.append
@@ -183,7 +170,7 @@ def test_a_killed_call_goes_on_and_ends_with_the_same_bytes(
         saved += whole.calls - resumed.calls
     assert saved > 0
     untouched = Counted(whole.program)
-    monkeypatch.setattr(slots, "_decode_program", untouched)
+    monkeypatch.setattr(slots._programs, "decode", untouched)
     slots.generate(REQUESTS, temperature=0.7, journal=journal("whole"))
     assert untouched.calls == 0
 
@@ -227,7 +214,7 @@ def test_the_plan_counts_full_lengths() -> None:
 
 
 @pytest.mark.parametrize(
-    ("longest", "halves", "quarters"),
+    ("longest", "prompts", "caches"),
     [
         (60, [32, 60], [16, 32, 48, 60]),
         (8, [8], [8]),
@@ -235,9 +222,9 @@ def test_the_plan_counts_full_lengths() -> None:
     ],
 )
 def test_there_are_few_widths_and_the_last_one_is_the_longest(
-    longest: int, halves: list[int], quarters: list[int]
+    longest: int, prompts: list[int], caches: list[int]
 ) -> None:
-    assert (_halves(longest), _quarters(longest)) == (halves, quarters)
+    assert (halves(longest), quarters(longest)) == (prompts, caches)
 
 
 def test_a_tie_goes_to_the_first_token_as_argmax_does(slots: SlotSampler) -> None:
@@ -250,7 +237,7 @@ def test_a_tie_goes_to_the_first_token_as_argmax_does(slots: SlotSampler) -> Non
     )
     keys = jnp.zeros((3, 2), jnp.uint32)
     assert (
-        slots._draw(
+        slots._programs._draw(
             Model(), jnp.asarray(logits), keys, jnp.zeros(3, jnp.int32), jnp.float32(0)
         ).tolist()
         == logits.argmax(-1).tolist()

@@ -2,7 +2,6 @@
 and a reward that rises."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,11 +13,10 @@ from flax import nnx
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
 from schemas.base import InputError
-from schemas.examples import Domain, Example, prompt_id
+from schemas.examples import Example
 from schemas.training import LoraConfig
 from tasks.contract.job import Job, write_jsonl
 from tasks.contract.reward import Resources
-from tasks.models import gemma
 from tasks.models.loading import LoadedModel, base_model, save_model
 from tasks.models.lora import add_lora
 from tasks.reinforcement.batches import RolloutBatches, initial_policy
@@ -26,22 +24,14 @@ from tasks.reinforcement.rewarding import Rewards
 from tasks.reinforcement.rollout import Rollout, group_advantages
 from tasks.sampling.rollouts import rollout_seed
 from tasks.stages import grpo
+from tests.tasks.stages.bench import example
 
 
-def example(number: int, **changes) -> Example:
-    prompt = f"What is {number} + 1?"
-    fields = {
-        "id": prompt_id(prompt),
-        "prompt": prompt,
-        "answer": str(number + 1),
-        "reasoning": f"{number} + 1 = {number + 1}",
-    }
-    return Example(**{**fields, "domain": Domain.MATH, **changes})
+def changed(number: int, **changes) -> Example:
+    return Example(**{**dict(example(number)), **changes})
 
 
 EXAMPLES = [example(number) for number in range(8)]
-
-
 TABLE = {
     "steps": 30,
     "batch_size": 32,
@@ -59,13 +49,7 @@ def config(**changes) -> grpo.Config:
 
 
 @pytest.fixture
-def one_layer(monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
-    """A randomly initialised `gemma3-tiny`, shrunk to one layer so that it compiles quickly."""
-    monkeypatch.setitem(
-        gemma.SIZES,
-        "gemma3-tiny",
-        replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128),
-    )
+def loaded(one_layer: None) -> LoadedModel:
     return base_model("gemma3-tiny", 0)
 
 
@@ -131,8 +115,8 @@ def test_an_algorithm_is_what_its_paper_says(algorithm: str, knobs: tuple):
     assert (chosen.epsilon_high, chosen.beta, chosen.aggregation) == (0.5, 0.1, knobs[1])
 
 
-def test_without_a_kl_there_is_no_reference(tmp_path: Path, one_layer: LoadedModel):
-    assert batches_of(tmp_path, config(beta=0), one_layer).reference is None
+def test_without_a_kl_there_is_no_reference(tmp_path: Path, loaded: LoadedModel):
+    assert batches_of(tmp_path, config(beta=0), loaded).reference is None
 
 
 # What a rollout measures
@@ -165,7 +149,7 @@ def rollout(*groups: list[tuple[Example, str, float | None]]) -> Rollout:
 
 def test_groups_that_teach_nothing_are_told_apart():
     right, wrong = trace(1), trace(7)
-    free_text = example(0, check="none")
+    free_text = changed(0, check="none")
     metrics = rollout(
         [(EXAMPLES[0], right, 1.0), (EXAMPLES[0], right, 1.0)],  # all right
         [(EXAMPLES[0], wrong, 0.0), (EXAMPLES[0], "~", 0.0)],  # all wrong
@@ -239,11 +223,10 @@ def batches_of(
     )
 
 
-def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused(
-    tmp_path: Path, one_layer: LoadedModel
+def test_a_rollout_is_reused_and_the_sampler_says_what_the_trainer_says(
+    tmp_path: Path, loaded: LoadedModel
 ):
-    """Two updates per rollout: 0 and 1 train on one rollout, 2 on the next; a second attempt gets
-    the same of the journal."""
+    """Two updates per rollout: 0 and 1 train on one rollout, 2 on the next."""
     changes = {
         "num_iterations": 2,
         "batch_size": 16,
@@ -251,8 +234,8 @@ def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused(
         "rewards": [{"name": "exact_answer"}],
     }
     changes |= {"oversampling": 2, "dynamic_sampling": True, "truncation": 0}
-    verifiable_in_part = [example(n, check="none" if n % 2 else "exact") for n in range(4)]
-    batches = batches_of(tmp_path, config(**changes), one_layer, verifiable_in_part)
+    verifiable_in_part = [changed(n, check="none" if n % 2 else "exact") for n in range(4)]
+    batches = batches_of(tmp_path, config(**changes), loaded, verifiable_in_part)
     first, again, second = (batches.batch_at(step) for step in range(3))
     assert again is first
     assert not np.array_equal(first.completion_ids, second.completion_ids)
@@ -267,80 +250,17 @@ def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused(
     )  # half the prompts cannot be verified
     assert batches.compiles() == {"sampler": 1, "token_logps": 1}
 
-    successor = batches_of(tmp_path, config(**changes), one_layer, verifiable_in_part)
-    jax.tree.map(np.testing.assert_array_equal, successor.batch_at(0), first)
-    jax.tree.map(
-        np.testing.assert_array_equal, [successor.batch_at(step) for step in (1, 2)][1], second
-    )
-    assert successor.sampler._program._cache_size() == 0  # nothing was sampled
-    assert successor.compiles() == {"sampler": 1, "token_logps": 1}
-    assert successor.metrics == batches.metrics
 
-
-def test_responses_that_pass_their_tests_are_audited_once(
-    tmp_path: Path, one_layer: LoadedModel, monkeypatch: pytest.MonkeyPatch
-):
-    """A policy that answers every prompt by walking frames; a successor that goes on in the middle
-    of the rollout counts nothing twice."""
-    trick = (
-        "<reasoning>r</reasoning><answer>import sys\ndef f(x):\n    return"
-        " sys._getframe().f_back.f_locals[x]</answer>"
-    )
-    monkeypatch.setattr(
-        "tasks.reinforcement.rollout.are_correct", lambda prompts, texts: [True] * len(texts)
-    )  # by the sandbox's own tests
-    monkeypatch.setattr(
-        "tasks.reinforcement.batches.sample_groups",
-        lambda sampler, prompts, size, **_: [
-            [
-                replace(sampler.completion_of([9, 1], np.zeros(2, np.float32)), text=trick)
-                for _ in range(size)
-            ]
-            for _ in prompts
-        ],
-    )
-    coding = [
-        example(n, check="tests", tests="assert f(1)", answer="", domain=Domain.CODING)
-        for n in range(2)
-    ]
-    changes = {
-        "num_iterations": 2,
-        "batch_size": 16,
-        "response_length": 8,
-        "truncation": 0,
-        "beta": 0,
-    }
-    batches = batches_of(tmp_path, config(**changes), one_layer, coding)
-    batches.batch_at(0)
-    counted = {"audit_passes": 16.0, "audit_short": 0.0, "audit_suspicious": 16.0}
-    assert counted.items() <= batches.metrics[1].items()
-    kept = batches.kept(1)[1]
-    batches.batch_at(1)
-    assert batches.audit.metrics() == {"audit_passes": 16, "audit_short": 0, "audit_suspicious": 16}
-    assert [row["step"] for row in batches.audit.examples] == [1] * 5
-    assert set(batches.audit.examples[0]["problems"]) == {
-        "uses sys._getframe",
-        "uses f_back",
-        "uses f_locals",
-    }
-    successor = batches_of(tmp_path, config(**changes), one_layer, coding)
-    successor.restore(1, {}, json.loads(json.dumps(kept)))
-    successor.batch_at(1)
-    assert successor.audit.kept() == batches.audit.kept()
-
-
-def test_the_reference_stays_when_the_policy_moves(one_layer: LoadedModel):
-    reference = initial_policy(one_layer.model)
+def test_the_reference_stays_when_the_policy_moves(loaded: LoadedModel):
+    reference = initial_policy(loaded.model)
     before = np.asarray(reference["final_norm"].get_value())
-    nnx.update(
-        one_layer.model, jax.tree.map(lambda weights: weights + 1, nnx.state(one_layer.model))
-    )
+    nnx.update(loaded.model, jax.tree.map(lambda weights: weights + 1, nnx.state(loaded.model)))
     np.testing.assert_array_equal(reference["final_norm"].get_value(), before)
 
 
-def test_with_adapters_the_reference_shares_the_frozen_weights(one_layer: LoadedModel):
-    add_lora(one_layer.model, LoraConfig(rank=2, alpha=2.0), seed=0)
-    reference, layers = initial_policy(one_layer.model), one_layer.model.layers
+def test_with_adapters_the_reference_shares_the_frozen_weights(loaded: LoadedModel):
+    add_lora(loaded.model, LoraConfig(rank=2, alpha=2.0), seed=0)
+    reference, layers = initial_policy(loaded.model), loaded.model.layers
     assert reference["layers"]["q_proj"].get_value() is layers.q_proj.get_value()
     assert reference["layers"]["q_proj_lora_a"].get_value() is not layers.q_proj_lora_a.get_value()
 
@@ -366,11 +286,11 @@ def stage(
     )
 
 
-def test_prompts_that_do_not_fit_are_an_error_with_the_fix(tmp_path: Path, one_layer: LoadedModel):
+def test_prompts_that_do_not_fit_are_an_error_with_the_fix(tmp_path: Path, loaded: LoadedModel):
     with pytest.raises(
         InputError,
         match=(
             "8 of 8 training prompts have more than prompt_length = 8 tokens; raise prompt_length"
         ),
     ):
-        grpo.run(stage(tmp_path, one_layer, config(prompt_length=8)))
+        grpo.run(stage(tmp_path, loaded, config(prompt_length=8)))

@@ -15,7 +15,7 @@ from schemas.evaluation import EvalItem, Opinion
 from schemas.examples import Check, Domain, Example, Grounding, Trace, prompt_id
 from schemas.job import Progress
 from tasks.contract.job import Job, read_jsonl, write_jsonl
-from tasks.evaluation.reasoning import count_markers, judge
+from tasks.evaluation.reasoning_verdicts import count_markers, judge
 from tasks.stages import reasoning_eval
 from tasks.stages.reasoning_eval import Config, reasoning_metrics
 from tasks.statistics.intervals import wilson
@@ -217,12 +217,12 @@ def test_too_few_held_out_prompts_are_refused_with_their_number(tmp_path: Path) 
             r" 2.*lower min_items"
         ),
     ):
-        reasoning_eval.run(job(tmp_path, rows, min_items=2))
+        reasoning_eval.KIND.run(job(tmp_path, rows, min_items=2))
 
 
 def test_an_empty_held_out_split_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there are 0 prompts to ask"):
-        reasoning_eval.run(job(tmp_path, []))
+        reasoning_eval.KIND.run(job(tmp_path, []))
 
 
 def test_a_minimum_of_no_items_is_not_valid() -> None:
@@ -240,7 +240,7 @@ def test_a_baseline_over_other_prompts_is_refused(tmp_path: Path) -> None:
         InputError,
         match=r"answered 2 prompts and this one asks 3; 2 are the same.*one rebalance stage",
     ):
-        reasoning_eval.run(
+        reasoning_eval.KIND.run(
             job(tmp_path, [example(number) for number in range(3)], baseline=baseline)
         )
 
@@ -251,7 +251,7 @@ def test_prompts_that_do_not_fit_are_refused_with_the_length_they_need(tmp_path:
         InputError,
         match=r"1 of 2 prompts have more than prompt_length = 48 tokens.*id longest.*at least \d+",
     ):
-        reasoning_eval.run(job(tmp_path, [example(0), long]))
+        reasoning_eval.KIND.run(job(tmp_path, [example(0), long]))
 
 
 @pytest.mark.usefixtures("one_layer")
@@ -261,7 +261,7 @@ def test_a_run_answers_every_ungrounded_held_out_prompt_in_order(tmp_path: Path)
     rows = [example(number) for number in range(12)]
     first = job(tmp_path, [rows[0], example(99, grounding="answerable"), *rows[1:]])
     reported: list[Progress] = []
-    metrics = reasoning_eval.run(
+    metrics = reasoning_eval.KIND.run(
         Job(first.config, first.inputs, first.out, first.work, report=reported.append)
     )
     written = read_jsonl(first.out / "items.jsonl", EvalItem)
@@ -275,7 +275,7 @@ def test_a_run_answers_every_ungrounded_held_out_prompt_in_order(tmp_path: Path)
     assert json.loads(json.dumps(metrics, allow_nan=False)) == reasoning_metrics(written)
 
     second = job(tmp_path, rows, baseline=first.out)
-    compared = reasoning_eval.run(second)
+    compared = reasoning_eval.KIND.run(second)
     assert (second.out / "items.jsonl").read_bytes() == (first.out / "items.jsonl").read_bytes()
     assert (compared["delta_exact_answer"], compared["delta_exact_answer_p"]) == (0, 1)
 
@@ -288,7 +288,7 @@ def test_a_suite_is_asked_without_a_held_out_split_and_samples_are_kept(tmp_path
     )
     suites = [{"name": "gsm8k", "path": "test.jsonl", "first": 5}]
     whole = job(tmp_path, [], suites=suites, sampling={"samples": 2}, response_length=8)
-    metrics = reasoning_eval.run(Job(whole.config, {}, whole.out, whole.work, tmp_path))
+    metrics = reasoning_eval.KIND.run(Job(whole.config, {}, whole.out, whole.work, tmp_path))
     greedy, sampled = (
         read_jsonl(whole.out / f"{name}.jsonl", EvalItem) for name in ("items", "samples")
     )

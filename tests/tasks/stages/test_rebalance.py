@@ -15,10 +15,9 @@ from infra.store.workspace import Workspace
 from schemas.base import InputError
 from schemas.examples import Domain, Example, PreferencePair, Prompt, prompt_id
 from tasks.contract.job import Job, read_jsonl, write_jsonl
-from tasks.data.dropped import Dropped
+from tasks.data.cleaning_rules import SPLITS, split_of
 from tasks.data.filters import Length
 from tasks.data.quotas import allocate
-from tasks.data.splits import SPLITS, split_of
 from tasks.stages import rebalance
 from tasks.teachers import procedural
 
@@ -33,27 +32,15 @@ WORDS = [f"{one} {other}" for one in NOUNS for other in NOUNS]
 def example(
     text: str, domain: str = "math", difficulty: int = 1, grounding: str | None = None, **more: Any
 ) -> Example:
-    context = "Fact." if grounding else None
-    return Example(
-        id=prompt_id(text),
-        prompt=text,
-        domain=Domain(domain),
-        answer="1",
-        difficulty=difficulty,
-        reasoning="r",
-        grounding=grounding,
-        context=context,
-        **more,
-    )
+    more |= {"grounding": grounding, "context": "Fact." if grounding else None, "reasoning": "r"}
+    about = {"id": prompt_id(text), "domain": Domain(domain), "difficulty": difficulty}
+    return Example(prompt=text, answer="1", **about, **more)
 
 
 def prose(number: int) -> str:
     """A prompt that is like no other: words drawn by its number."""
-    return (
-        "The "
-        + " and the ".join(random.Random(number).choices(WORDS, k=10))
-        + f" are in the house of number {number}."
-    )
+    things = " and the ".join(random.Random(number).choices(WORDS, k=10))
+    return f"The {things} are in the house of number {number}."
 
 
 POOL = [example(f"math {n}", "math", 1 + n % 5) for n in range(1000)]
@@ -74,19 +61,12 @@ def distilled(
 ) -> Path:
     """A distill artifact."""
     directory.mkdir(parents=True)
-    for name, rows in (
-        ("examples", examples),
-        ("unsolved", unsolved or []),
-        ("pairs", pairs or []),
-        ("dropped", []),
-    ):
-        write_jsonl(directory / f"{name}.jsonl", rows)
+    files = {"examples": examples, "unsolved": unsolved, "pairs": pairs, "dropped": None}
+    for name, rows in files.items():
+        write_jsonl(directory / f"{name}.jsonl", rows or [])
     tables = teachers or [PROCEDURAL]
-    about = {
-        "teachers": tables,
-        "seed": 0,
-        "spent": spent or [{"usd": 0.0, "tokens": 0} for _ in tables],
-    }
+    spent = spent or [{"usd": 0.0, "tokens": 0} for _ in tables]
+    about = {"teachers": tables, "seed": 0, "spent": spent}
     (directory / "teachers.json").write_text(json.dumps(about))
     return directory
 
@@ -96,13 +76,8 @@ def job(
 ) -> Job[rebalance.Config]:
     out = tmp_path / f"out{len(list(tmp_path.glob('out*')))}"
     out.mkdir()
-    return Job(
-        rebalance.Config.parse(config),
-        {"examples": source},
-        out,
-        Workspace(open_store(tmp_path / "store"), key, "0"),
-        data,
-    )
+    work = Workspace(open_store(tmp_path / "store"), key, "0")
+    return Job(rebalance.Config.parse(config), {"examples": source}, out, work, data)
 
 
 def run(
@@ -133,11 +108,10 @@ def result(
 
 def test_every_quota_is_met_exactly(result):
     metrics, splits = result
-    counts = {
+    assert {
         split: Counter(row.grounding or row.domain.value for row in rows)
         for split, rows in splits.items()
-    }
-    assert counts == {
+    } == {
         "train": {"math": 500, "coding": 99, "answerable": 50},
         "validation": {"math": 20},
         "heldout": {"math": 101, "coding": 7, "answerable": 20},
@@ -153,11 +127,8 @@ def test_every_quota_is_met_exactly(result):
 def test_difficulties_keep_their_share(result):
     metrics, splits = result
     train = Counter(row.difficulty for row in splits["train"] if row.domain == "math")
-    available = Counter(
-        row.difficulty
-        for row in POOL
-        if row.domain == "math" and split_of(row.id, 0.05, 0.15) == "train"
-    )
+    training = [row for row in POOL if split_of(row.id, 0.05, 0.15) == "train"]
+    available = Counter(row.difficulty for row in training if row.domain == "math")
     for difficulty, count in train.items():
         assert abs(count - 500 * available[difficulty] / available.total()) < 1
     assert metrics["domains"]["math"]["train"]["difficulty"] == {
@@ -176,9 +147,8 @@ def test_a_domain_without_a_quota_gives_no_rows(tmp_path):
 
 
 def test_a_table_asks_for_exactly_so_many_of_each_difficulty(tmp_path):
-    metrics, splits = run(
-        tmp_path, POOL, quotas={"math": {"train": {"1": 3, "4": 60}, "heldout": 5}}, **AS_IT_IS
-    )
+    quotas = {"math": {"train": {"1": 3, "4": 60}, "heldout": 5}}
+    metrics, splits = run(tmp_path, POOL, quotas=quotas, **AS_IT_IS)
     assert Counter(row.difficulty for row in splits["train"]) == {1: 3, 4: 60}
     cell = metrics["domains"]["math"]["train"]
     assert (cell["requested"], cell["requested_difficulty"]) == (63, {"1": 3, "4": 60})
@@ -203,82 +173,69 @@ def former_rebalance(examples: list[Example], config: rebalance.Config) -> dict[
     def rank(identity: str) -> str:
         return hashlib.sha256(f"{config.seed}/{identity}".encode()).hexdigest()
 
-    chosen: dict[str, list[Example]] = {split: [] for split in SPLITS}
-    for _, group, quota in config.each_quota():
-        for split in SPLITS:
+    chosen: dict[str, list[str]] = {}
+    ranked = sorted(examples, key=lambda row: rank(row.id))
+    for split in SPLITS:
+        of_split = [
+            row
+            for row in ranked
+            if split_of(row.id, config.validation_fraction, config.heldout_fraction) == split
+        ]
+        taken: list[Example] = []
+        for _, group, quota in config.group_quotas:
             strata: dict[int, list[Example]] = {}
-            for row in sorted(examples, key=lambda row: rank(row.id)):
-                if (row.grounding or row.domain) == group and split_of(
-                    row.id, config.validation_fraction, config.heldout_fraction
-                ) == split:
+            for row in of_split:
+                if (row.grounding or row.domain) == group:
                     strata.setdefault(row.difficulty, []).append(row)
             parts = allocate(
-                quota.total(split), {difficulty: len(rows) for difficulty, rows in strata.items()}
+                quota.total(split), {level: len(rows) for level, rows in strata.items()}
             )
-            chosen[split] += [
-                row for difficulty, rows in strata.items() for row in rows[: parts[difficulty]]
-            ]
-    return {
-        split: [row.model_dump_json() for row in sorted(rows, key=lambda row: rank(row.id))]
-        for split, rows in chosen.items()
-    }
+            for level, rows in strata.items():
+                taken += rows[: parts[level]]
+        taken.sort(key=lambda row: rank(row.id))
+        chosen[split] = [row.model_dump_json() for row in taken]
+    return chosen
 
 
 def test_procedural_rows_without_cleaning_are_split_as_they_always_were(tmp_path):
     """The quickstart's meaning: the same rows in the same order as before there was any
     cleaning."""
-    teacher = procedural.Config.parse(
-        {
-            "name": "procedural",
-            "rows": {"math": 300, "coding": 200},
-            "grounded": {"unanswerable": 150},
-        }
-    )
+    drawn = {"rows": {"math": 300, "coding": 200}, "grounded": {"unanswerable": 150}}
+    teacher = procedural.Config.parse({"name": "procedural", **drawn})
     rows = list(procedural.rows(teacher, 7))
-    quotas = {
-        "math": {"train": 200, "validation": 4, "heldout": 15},
-        "coding": {"train": 120, "heldout": 9},
-    }
     config = {
-        "quotas": quotas,
+        "quotas": {
+            "math": {"train": 200, "validation": 4, "heldout": 15},
+            "coding": {"train": 120, "heldout": 9},
+        },
         "grounding_quotas": {"unanswerable": {"train": 80, "heldout": 8}},
+        "validation_fraction": 0.03,
+        "heldout_fraction": 0.1,
         "seed": 7,
         **AS_IT_IS,
     }
-    made = job(
-        tmp_path,
-        distilled(tmp_path / "in", rows),
-        **config,
-        validation_fraction=0.03,
-        heldout_fraction=0.1,
-    )
+    made = job(tmp_path, distilled(tmp_path / "in", rows), **config)
     rebalance.run(made)
     expected = former_rebalance(rows, made.config)
     assert {
         split: (made.out / f"{split}.jsonl").read_text().splitlines() for split in SPLITS
     } == expected
-    prompts = [
-        row.model_dump(mode="json") for row in read_jsonl(made.out / "prompts.jsonl", Prompt)
-    ]
-    assert prompts == [
+    prompts = read_jsonl(made.out / "prompts.jsonl", Prompt)
+    assert [row.model_dump(mode="json") for row in prompts] == [
         {key: value for key, value in json.loads(line).items() if key != "reasoning"}
         for line in expected["train"]
     ]
 
 
 def test_a_quota_that_cannot_be_filled_names_cell_what_there_is_and_what_is_missing(tmp_path):
+    quotas = {
+        "math": {"train": 900, "heldout": 10},
+        "science": {"heldout": 5},
+        "coding": {"train": {"2": 190, "5": 1}},
+    }
+    grounded = {"unanswerable": {"train": 1}}
     with pytest.raises(InputError) as error:
-        run(
-            tmp_path,
-            POOL,
-            quotas={
-                "math": {"train": 900, "heldout": 10},
-                "science": {"heldout": 5},
-                "coding": {"train": {"2": 190, "5": 1}},
-            },
-            grounding_quotas={"unanswerable": {"train": 1}},
-            **AS_IT_IS,
-        )
+        run(tmp_path, POOL, quotas=quotas, grounding_quotas=grounded, **AS_IT_IS)
     has = Counter(split_of(row.id, 0.05, 0.15) for row in POOL if row.domain == "math")
     lines = [line.split() for line in str(error.value).splitlines()]
     assert lines[1] == ["cell", "requested", "available", "missing"]
@@ -294,32 +251,26 @@ def test_a_quota_that_cannot_be_filled_names_cell_what_there_is_and_what_is_miss
     assert "Lower the quota, let the teacher produce more rows" in str(error.value)
 
 
+MATH = {"quotas": {"math": {"train": 1}}}
+EXAM = {"evaluations": [{"name": "exam", "path": "exam.jsonl", "prompt": "question"}]}
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
         ({"quotas": {"maths": {"train": 1}}}, "Input should be 'math'"),
         ({"quotas": {"math": {"train": -1}}}, "greater than or equal to 0"),
         ({"quotas": {"math": {"test": 1}}}, "Extra inputs"),
-        (
-            {"quotas": {"math": {"train": 1}}, "validation_fraction": 0.5, "heldout_fraction": 0.5},
-            "leaves nothing to train on",
-        ),
+        ({**MATH, "validation_fraction": 0.5, "heldout_fraction": 0.5}, "leaves nothing to train"),
         ({}, "no quota is set"),
         (
             {"quotas": {"math": {"heldout": 1}}, "heldout_fraction": 0.0},
             "heldout_fraction is 0, and quotas.math asks for rows",
         ),
-        ({"quotas": {"math": {"train": 1}}, "max_prompt_tokens": 9}, "need a model"),
-        ({"quotas": {"math": {"train": 1}}, "near_duplicates": True}, "near_duplicates"),
-        ({"quotas": {"math": {"train": 1}}, "pii": ["name"]}, "Input should be 'email'"),
-        (
-            {
-                "quotas": {"math": {"train": 1}},
-                "contamination": False,
-                "evaluations": [{"name": "a", "path": "a.jsonl", "prompt": "q"}],
-            },
-            "leave one of the two out",
-        ),
+        ({**MATH, "max_prompt_tokens": 9}, "need a model"),
+        ({**MATH, "near_duplicates": True}, "near_duplicates"),
+        ({**MATH, "pii": ["name"]}, "Input should be 'email'"),
+        ({**MATH, "contamination": False, **EXAM}, "leave one of the two out"),
     ],
 )
 def test_a_wrong_config_is_refused(config, message):
@@ -328,12 +279,9 @@ def test_a_wrong_config_is_refused(config, message):
 
 
 def test_the_model_decides_only_where_tokens_are_counted():
-    quotas = {"quotas": {"math": {"train": 1}}}
-    assert rebalance.Config.parse({**quotas, "model": "gemma3-1b-it"}).model is None
-    assert (
-        rebalance.Config.parse({**quotas, "model": "gemma3-1b-it", "max_prompt_tokens": 99}).model
-        == "gemma3-1b-it"
-    )
+    model = {**MATH, "model": "gemma3-1b-it"}
+    assert rebalance.Config.parse(model).model is None
+    assert rebalance.Config.parse({**model, "max_prompt_tokens": 99}).model == "gemma3-1b-it"
 
 
 def test_tokens_are_counted_by_the_models_own_tokenizer(tmp_path):
@@ -342,9 +290,7 @@ def test_tokens_are_counted_by_the_models_own_tokenizer(tmp_path):
     (model / "config.json").write_text("{}")
     (model / "tokenizer.model").write_bytes(b"its own")
     (model / "sub" / "tokenizer.model").write_bytes(b"another")
-    config = rebalance.Config.parse(
-        {"quotas": {"math": {"train": 1}}, "max_response_tokens": 9, "model": str(model)}
-    )
+    config = rebalance.Config.parse({**MATH, "max_response_tokens": 9, "model": str(model)})
     (length,) = rebalance.filters(config)
     assert length == Length(b"its own", None, 9)
     before = rebalance.dependencies(config, None)
@@ -352,169 +298,11 @@ def test_tokens_are_counted_by_the_models_own_tokenizer(tmp_path):
     assert rebalance.dependencies(config, None) != before
     (model / "tokenizer.model").unlink()
     (model / "sub" / "tokenizer.model").unlink()
-    with pytest.raises(
-        InputError, match=r"has no tokenizer.model, so its tokens cannot be counted"
-    ):
+    with pytest.raises(InputError, match=r"has no tokenizer\.model, so its tokens cannot be"):
         rebalance.filters(config)
 
 
 def test_an_unknown_language_is_named_before_anything_runs(tmp_path):
-    config = rebalance.Config.parse(
-        {"quotas": {"math": {"train": 1}}, "languages": ["en", "english"]}
-    )
+    config = rebalance.Config.parse({**MATH, "languages": ["en", "english"]})
     with pytest.raises(InputError, match=r"languages: 'english' is unknown.*\ben\b"):
         rebalance.dependencies(config, None)
-
-
-def mixed() -> tuple[list[Example], list[Prompt], list[PreferencePair]]:
-    """Rows with every reason to be dropped, and their pairs."""
-    rows = [
-        example(prose(n), difficulty=1 + n % 5, family="prose", source="prose.jsonl", line=n + 1)
-        for n in range(160)
-    ]
-    rows += [
-        example(prose(n).upper(), difficulty=2, family="again", source="again.jsonl", line=n)
-        for n in range(10)
-    ]
-    rows += [
-        example(prose(n) + " more", family="near", source="near.jsonl", line=n)
-        for n in range(10, 20)
-    ]
-    rows += [
-        example(
-            f"Write to ada@lyceum.school about {prose(n)}",
-            family="mail",
-            source="mail.jsonl",
-            line=n,
-        )
-        for n in range(900, 905)
-    ]
-    rows += [
-        example(f"Wie viele Münzen hat Ada noch übrig, wenn sie {n} davon ausgibt?", family="de")
-        for n in range(5)
-    ]
-    rows += [example(" ".join([prose(n)] * 20), family="long") for n in range(950, 955)]
-    rows += [example(prose(n), family="leak") for n in range(1000, 1006)]
-    unsolved = [
-        Prompt(**example(prose(n)).model_dump(exclude={"reasoning"}) | {"pass_rate": 0.0})
-        for n in [*range(300, 320), 5]
-    ]
-    pairs = [
-        PreferencePair(
-            id=row.id,
-            prompt=row.prompt,
-            domain=row.domain,
-            chosen="a",
-            rejected=f"b{n}",
-            chosen_from="teacher",
-            rejected_because="wrong",
-        )
-        for n, row in enumerate([*rows[:120], *rows[170:180]])
-    ]
-    return rows, unsolved, pairs
-
-
-CLEANED: dict[str, Any] = {
-    "quotas": {"math": {"train": 60, "validation": 3, "heldout": 15}},
-    "languages": ["en"],
-    "pii": ["email"],
-    "max_prompt_tokens": 1100,
-    "model": "gemma3-tiny",
-    "evaluations": [{"name": "exam", "path": "exam.jsonl", "prompt": "question"}],
-    "top_up": 0,
-}
-
-
-@pytest.fixture(scope="module")
-def exam(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    data = tmp_path_factory.mktemp("data")
-    write_jsonl(data / "exam.jsonl", [{"question": prose(n)} for n in range(1000, 1010)])
-    return data
-
-
-@pytest.fixture(scope="module")
-def cleaned(tmp_path_factory: pytest.TempPathFactory, exam: Path) -> tuple[dict[str, Any], Path]:
-    tmp_path = tmp_path_factory.mktemp("cleaned")
-    rows, unsolved, pairs = mixed()
-    made = job(
-        tmp_path,
-        distilled(tmp_path / "in", rows, unsolved=unsolved, pairs=pairs),
-        data=exam,
-        **CLEANED,
-    )
-    return rebalance.run(made), made.out
-
-
-def test_every_drop_is_counted_by_cause_and_traced_to_its_row(cleaned):
-    metrics, out = cleaned
-    dropped = read_jsonl(out / "dropped.jsonl", Dropped)
-    causes = {
-        "contaminated": 6,
-        "duplicate_prompt": 11,
-        "language": 5,
-        "near_duplicate": 10,
-        "pii": 5,
-        "too_long": 5,
-    }
-    assert metrics["dropped"] == causes == Counter(row.cause for row in dropped)
-    assert metrics["contaminated_by"] == {"exam": 6}
-    by_family = {
-        row.source: row.cause for row in dropped if row.source not in ("prose", "near", "again", "")
-    }
-    assert by_family == {
-        "mail": "pii",
-        "de": "language",
-        "long": "too_long",
-        "leak": "contaminated",
-    }
-    assert {(row.file, row.line) for row in dropped if row.source == "mail"} == {
-        ("mail.jsonl", n) for n in range(900, 905)
-    }
-    left = (
-        metrics["rows"]["validation"]
-        + metrics["rows"]["heldout"]
-        + metrics["prompts"]
-        + metrics["unused"]
-    )
-    assert metrics["read"] == sum(causes.values()) + left == 201 + 21
-
-
-def test_prompts_and_pairs_are_those_of_the_train_split(cleaned):
-    metrics, out = cleaned
-    train = {row.id for row in read_jsonl(out / "train.jsonl", Example)}
-    prompts, pairs = (
-        read_jsonl(out / "prompts.jsonl", Prompt),
-        read_jsonl(out / "pairs.jsonl", PreferencePair),
-    )
-    unsolved = {prompt_id(prose(n)) for n in range(300, 320)}
-    extra = {row.id for row in prompts} - train
-    assert train <= {row.id for row in prompts}
-    assert extra == {one for one in unsolved if split_of(one, 0.05, 0.15) == "train"} != set()
-    assert {row.pass_rate for row in prompts if row.id in extra} == {0.0}
-    assert {pair.id for pair in pairs} <= train
-    assert metrics["prompts"] == len(prompts)
-    assert metrics["pairs"] == len(pairs) > 20
-
-
-def digests(out: Path) -> dict[str, str]:
-    """Of every file; dropped.jsonl is in the order of the files it is about, so of its lines in
-    order."""
-    files = {
-        path.relative_to(out).as_posix(): path.read_bytes()
-        for path in out.rglob("*")
-        if path.is_file()
-    }
-    files["dropped.jsonl"] = b"".join(sorted(files["dropped.jsonl"].splitlines()))
-    return {name: hashlib.sha256(text).hexdigest() for name, text in sorted(files.items())}
-
-
-def test_order_and_sharding_of_the_files_change_no_byte(tmp_path, cleaned, exam, monkeypatch):
-    rows, unsolved, pairs = mixed()
-    for kind in (rows, unsolved, pairs):
-        random.Random(3).shuffle(kind)
-    whole = distilled(tmp_path / "whole", rows[:90], unsolved=unsolved[:5], pairs=pairs[:50])
-    rest = distilled(tmp_path / "rest", rows[90:], unsolved=unsolved[5:], pairs=pairs[50:])
-    monkeypatch.setattr(rebalance.Files, "named", lambda self, name: [rest / name, whole / name])
-    made = job(tmp_path, whole, data=exam, **CLEANED)
-    assert rebalance.run(made) == cleaned[0]
-    assert digests(made.out) == digests(cleaned[1])

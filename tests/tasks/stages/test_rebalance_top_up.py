@@ -20,7 +20,8 @@ from tasks.teachers import procedural
 from tasks.teaching import topping_up
 from tasks.teaching.lesson import Cell, Lesson, Row
 from tasks.teaching.topping_up import KnownIds, unsolved_ids, wanted
-from tests.tasks.stages.test_rebalance import PROCEDURAL, digests, distilled, example, job, prose
+from tests.tasks.stages.test_rebalance import PROCEDURAL, distilled, example, job, prose
+from tests.tasks.stages.test_rebalance_cleaning import digests
 
 NEAR = {"contamination": False, "near_duplicates": False}
 FEW = {"quotas": {"math": {"train": 60, "heldout": 5}}, **NEAR}

@@ -27,7 +27,7 @@ from tasks.statistics.intervals import (
     paired_bootstrap,
     wilson,
 )
-from tasks.statistics.noise import noise_floor
+from tasks.statistics.noise_floor import noise_floor
 
 SOLVED = {
     "few prompts ever solved": (0.05, 1.0),

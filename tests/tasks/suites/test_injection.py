@@ -9,8 +9,13 @@ import pytest
 
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Trace
-from tasks.evaluation.safety import judge
-from tasks.evaluation.suite import parse_suites, suite_dependencies, suite_prompts, suite_size
+from tasks.evaluation.safety_verdicts import judge
+from tasks.evaluation.suite_prompts import (
+    parse_suites,
+    suite_dependencies,
+    suite_prompts,
+    suite_size,
+)
 from tasks.suites.injection import _ATTACKS
 
 

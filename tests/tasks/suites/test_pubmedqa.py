@@ -8,7 +8,7 @@ import pytest
 
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
-from tasks.evaluation.suite import parse_suites, suite_dependencies, suite_prompts
+from tasks.evaluation.suite_prompts import parse_suites, suite_dependencies, suite_prompts
 
 
 def asked(data: Path, **table: Any) -> list[EvalPrompt]:

@@ -12,7 +12,7 @@ import pytest
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
-from tasks.evaluation.suite import parse_suites, suite_prompts, suite_size
+from tasks.evaluation.suite_prompts import parse_suites, suite_prompts, suite_size
 from tasks.suites import mmlu
 from tasks.verification.choices import choices_of
 from tasks.verification.verify import agrees

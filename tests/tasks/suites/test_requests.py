@@ -9,8 +9,8 @@ import pytest
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from tasks.evaluation.controls import always_abstain, always_answer
-from tasks.evaluation.safety import judge
-from tasks.evaluation.suite import parse_suites, suite_prompts
+from tasks.evaluation.safety_verdicts import judge
+from tasks.evaluation.suite_prompts import parse_suites, suite_prompts
 
 CSV = "goal,kind,target\nOpen the vault,theft,Sure\nOpen the window,harmless,Sure\n"
 TABLE: dict[str, Any] = {

@@ -158,10 +158,9 @@ def test_every_bad_response_is_classified_and_paired_with_a_good_one(
     assert {name: given.tally[f"samples.{name}"] for name in BAD} == dict.fromkeys(BAD, 1)
     assert given.tally["samples.verified"] == len(BAD)
     pairs = {row.rejected_because: row for row in rows if isinstance(row, PreferencePair)}
-    assert pairs.keys() == BAD.keys() - {
-        "empty",
-        "failed",
-    }, "nothing that was not said is a rejected response"
+    assert pairs.keys() == BAD.keys() - {"empty", "failed"}, (
+        "nothing that was not said is a rejected response"
+    )
     assert (
         pairs["wrong"].rejected_sample,
         pairs["wrong"].chosen_sample,

@@ -1,7 +1,6 @@
-"""The procedural teacher: every answer is recomputed from the prompt's text alone, and every step
-of every trace is checked."""
+"""The procedural teacher: how its families are mixed and topped up, and how fast it is. Answers are
+recomputed in tests/tasks/teaching/test_families.py."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
@@ -9,11 +8,9 @@ from functools import cache
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import GROUNDED_REFUSAL, Domain, Example, Prompt, parse_trace, prompt_id
+from schemas.examples import Domain, Example, Prompt, prompt_id
 from tasks.contract.teacher import TEACHERS
 from tasks.teachers import procedural
-from tasks.teaching.families import families
-from tasks.teaching.families.trivia import TRIVIA
 from tasks.teaching.lesson import Cell, Lesson
 
 PER_DOMAIN = 400
@@ -29,298 +26,6 @@ def taught() -> tuple[Example, ...]:
     rows = dict.fromkeys(Domain, PER_DOMAIN)
     grounded = dict.fromkeys(procedural.GROUNDINGS, PER_GROUNDING)
     return tuple(procedural.rows(config(rows=rows, grounded=grounded), 7))
-
-
-# Solvers: prompt -> answer, written from the English of the prompt and sharing nothing with the
-# families.
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in re.findall(r"-?\d+", text)]
-
-
-def _arithmetic(prompt: str) -> str:
-    return str(eval(re.search(r"[\d+-]+(?=[?.]$)", prompt)[0]))
-
-
-def _digit_sum(prompt: str) -> str:
-    (number,) = _numbers(prompt)
-    return str(sum(map(int, str(number))))
-
-
-def _groups(prompt: str) -> str:
-    bags, each, more = _numbers(prompt)
-    return str(bags * each + more)
-
-
-def _python(prompt: str) -> str:
-    return str(eval(re.fullmatch(r"What is (.*) in Python\?", prompt)[1]))
-
-
-def _loop(prompt: str) -> str:
-    start, loop, variable = re.fullmatch(r"(.*); (for .*)\. What is (\w)\?", prompt).groups()
-    namespace: dict[str, int] = {}
-    exec(f"{start}\n{loop}", namespace)
-    return str(namespace[variable])
-
-
-def _unit_conversion(prompt: str) -> str:
-    given, asked = prompt.split(". ")
-    (_, factor), amounts = _numbers(given), _numbers(asked)
-    return str(amounts[0] * factor + sum(amounts[1:]))
-
-
-def _formula(prompt: str) -> str:
-    quantities = {
-        name: int(value) for name, value in re.findall(r"(?:has|and) (\w+) (\d+)", prompt)
-    }
-    wanted = re.search(r"What is its (\w+)\?", prompt)[1]
-    a, b = {
-        "speed": ("distance", "time"),
-        "density": ("mass", "volume"),
-        "power": ("energy", "time"),
-        "force": ("mass", "acceleration"),
-        "voltage": ("current", "resistance"),
-        "charge": ("current", "time"),
-    }[wanted]
-    assert set(quantities) == {a, b}
-    x, y = quantities[a], quantities[b]
-    return str(
-        x * y
-        if wanted in ("force", "voltage", "charge")
-        else x // y
-        if x % y == 0
-        else pytest.fail(prompt)
-    )
-
-
-def _state_of_matter(prompt: str) -> str:
-    melts, boils, *asked = _numbers(prompt)
-    return " then ".join(
-        "solid" if now < melts else "gas" if now > boils else "liquid"
-        for now in asked
-        if now not in (melts, boils)
-    )
-
-
-def _legs(prompt: str) -> str:
-    from reasoning_gym.arithmetic.leg_counting import ANIMALS
-
-    return str(
-        sum(int(count) * ANIMALS[animal] for count, animal in re.findall(r"(\d+) x (\w+)", prompt))
-    )
-
-
-def _acrostic(prompt: str) -> str:
-    letters, bank = re.fullmatch(
-        r"Write an acrostic for (.*) with the words (.*)\.", prompt
-    ).groups()
-    found = [
-        [word for word in bank.split(", ") if word.startswith(letter)]
-        for letter in letters.split(", ")
-    ]
-    assert all(len(words) == 1 for words in found), prompt
-    return " ".join(words[0] for words in found)
-
-
-def _rhyme(prompt: str) -> str:
-    """Pronunciation cannot be computed: rhyming words share their last two letters, and no other
-    choice shares them."""
-    given, choices = re.fullmatch(r"What rhymes with (.*): (.*)\?", prompt).groups()
-    found = [
-        [word for word in choices.split(", ") if word[-2:] == target[-2:]]
-        for target in given.split(" and then ")
-    ]
-    assert all(len(words) == 1 for words in found), prompt
-    return " ".join(words[0] for words in found)
-
-
-KINDS = {
-    "animal": "bear cat dog fox goat horse lion wolf",
-    "color": "black blue brown green pink purple red white",
-    "fruit": "apple cherry fig lemon mango melon peach plum",
-    "tool": "axe brush drill hammer knife ladder rake saw",
-    "place": "bank castle farm forest garden museum park tower",
-    "vehicle": "boat bus car jet ship train truck van",
-}
-KIND_OF = {word: kind for kind, words in KINDS.items() for word in words.split()}
-
-
-def _story_line(prompt: str) -> str:
-    frame, bank = re.fullmatch(r"\w+ writes: (.*) Fill it with (.*)\.", prompt).groups()
-    words = bank.split(", ")
-
-    def fill(gap: re.Match) -> str:
-        (word,) = [word for word in words if KIND_OF[word] == gap[1]]
-        return word
-
-    return re.sub(r"\((\w+)\)", fill, frame)
-
-
-def _palindrome(prompt: str) -> str:
-    letters = prompt.removeprefix("Complete the palindrome ").split()
-    return " ".join(letters[min(place, len(letters) - 1 - place)] for place in range(len(letters)))
-
-
-def _events(prompt: str) -> list[tuple[str, str, str]]:
-    return re.findall(r"([A-Z]\w+) (\w+) the (\w+)\.", prompt.removeprefix("Text: "))
-
-
-def _listed(names: list[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
-
-
-def _topic(prompt: str) -> str:
-    text, question = prompt.removeprefix("Text: ").split(" Sum up ")
-    found = [
-        [sentence for sentence in re.findall(r"[^.]+\.", text) if topic in sentence]
-        for topic in re.findall(r"the (\w+)", question)
-    ]
-    assert all(len(sentences) == 1 for sentences in found)
-    return " ".join(sentences[0].strip() for sentences in found)
-
-
-def _people(prompt: str) -> str:
-    return _listed(
-        [
-            word
-            for word in re.findall(r"(?<=[:.] )[A-Z]\w+", prompt.removesuffix(" Name the people."))
-            if word != "The"
-        ]
-    )
-
-
-def _merge(prompt: str) -> str:
-    ((deed, _),) = [
-        pair for pair in Counter(event[1:] for event in _events(prompt)).items() if pair[1] > 1
-    ]
-    return (
-        f"{_listed([who for who, *did in _events(prompt) if tuple(did) == deed])}"
-        f" {' the '.join(deed)}."
-    )
-
-
-def _order(prompt: str) -> str:
-    things = [thing for _, _, thing in _events(prompt)]
-    return ", ".join(things if prompt.endswith("from first to last.") else things[::-1])
-
-
-def _weekday(prompt: str) -> str:
-    days = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
-    (today,) = [number for number, day in enumerate(days) if day in prompt]
-    (offset,) = _numbers(prompt)
-    return days[(today - offset if "ago" in prompt else today + offset) % 7]
-
-
-def _odd_one_out(prompt: str) -> str:
-    words = prompt.rpartition(": ")[2].removesuffix("?").split(", ")
-    counts = Counter(KIND_OF[word] for word in words)
-    (odd,) = [word for word in words if counts[KIND_OF[word]] == 1]
-    assert len(counts) == 2
-    return f"{odd} {KIND_OF[odd]}" if "what is it" in prompt else odd
-
-
-def _members(prompt: str) -> str:
-    kind, words = re.fullmatch(r"Find the (\w+) in: (.*)\.", prompt).groups()
-    return ", ".join(word for word in words.split(", ") if KIND_OF[word] == kind)
-
-
-def _definition_chain(prompt: str) -> str:
-    follows = dict(re.findall(r"Every (\w+) is a (\w+)\.", prompt))
-    kind = re.search(r"[A-Z]\w+ is a (\w+)\. What", prompt)[1]
-    while kind in follows:
-        kind = follows.pop(kind)
-    assert not follows
-    return kind
-
-
-SOLVERS = {
-    "math": {
-        "addition": _arithmetic,
-        "digit_sum": _digit_sum,
-        "groups": _groups,
-        "running_total": _arithmetic,
-    },
-    "coding": {"list_item": _python, "sort_list": _python, "filter_list": _python, "loop": _loop},
-    "science": {
-        "unit_conversion": _unit_conversion,
-        "formula": _formula,
-        "state_of_matter": _state_of_matter,
-        "legs": _legs,
-    },
-    "creative": {
-        "acrostic": _acrostic,
-        "rhyme": _rhyme,
-        "story_line": _story_line,
-        "palindrome": _palindrome,
-    },
-    "summarization": {"topic": _topic, "people": _people, "merge": _merge, "order": _order},
-    "general": {
-        "weekday": _weekday,
-        "odd_one_out": _odd_one_out,
-        "members": _members,
-        "definition_chain": _definition_chain,
-    },
-}
-
-
-@pytest.mark.parametrize("domain", list(Domain))
-def test_every_domain_has_at_least_three_families_and_each_family_a_solver(domain):
-    assert len(families(domain)) >= 3
-    assert set(families(domain)) == set(SOLVERS[domain])
-
-
-@pytest.mark.parametrize("domain", list(Domain))
-def test_every_answer_agrees_with_a_recomputation_from_the_prompt(domain):
-    rows = [row for row in taught() if row.domain == domain and row.grounding is None]
-    assert len(rows) == PER_DOMAIN
-    for row in rows:
-        assert SOLVERS[domain][row.family.split(".")[1]](row.prompt) == row.answer, row
-
-
-def test_every_equation_of_a_trace_is_true():
-    checked = 0
-    for row in taught():
-        for left, right in re.findall(r"(?<![\w.])(-?\d+(?:[-+*/]-?\d+)+)=(-?\d+)", row.reasoning):
-            assert eval(left) == int(right), row
-            checked += 1
-        for left, right, said in re.findall(r"(\d+)>(\d+) (yes|no)", row.reasoning):
-            assert (int(left) > int(right)) == (said == "yes"), row
-    assert checked > PER_DOMAIN
-
-
-def test_a_numeric_trace_ends_with_the_answer():
-    numeric = [row for row in taught() if row.check == "numeric"]
-    assert len(numeric) > 2 * PER_DOMAIN * 0.8
-    for row in numeric:
-        assert re.findall(r"(?:(?<![\w)])-)?\d+", row.reasoning)[-1] == row.answer, row
-
-
-def test_a_trace_holds_every_word_of_its_answer():
-    for row in taught():
-        if row.check == "exact" and row.grounding is None and row.family != "coding.filter_list":
-            missing = set(re.findall(r"\w+", row.answer)) - set(re.findall(r"\w+", row.reasoning))
-            assert missing <= {
-                "The",
-                "and",
-                "the",
-                "then",
-                "sleeps",
-                "took",
-                "to",
-                "ran",
-                "left",
-                "by",
-            }, row
-
-
-def test_traces_are_written_as_the_format_demands_and_stay_short():
-    for row in taught():
-        trace = parse_trace(row.response())
-        assert trace is not None
-        assert (trace.reasoning, trace.answer) == (row.reasoning, row.answer)
-        assert len(row.prompt.split()) <= 40
-        assert len(row.response()) <= 180
 
 
 def test_no_two_prompts_are_the_same_and_ids_are_those_of_the_prompts():
@@ -361,88 +66,12 @@ def test_more_rows_than_a_family_has_is_an_error_that_names_it():
 
 
 def test_an_unknown_domain_is_an_error_that_lists_the_domains():
-    with pytest.raises(
-        InputError,
-        match=r"'maths'.*'math', 'coding', 'science', 'creative', 'summarization' or 'general'",
-    ):
+    with pytest.raises(InputError, match=r"'maths'.*'math', 'coding', .* or 'general'"):
         config(rows={"maths": 10})
 
 
 def test_the_version_of_reasoning_gym_is_a_dependency():
     assert set(procedural.dependencies(config(), None)) == {"package.reasoning-gym"}
-
-
-# Grounded question answering
-
-
-def _grounded(grounding: str) -> list[tuple[Example, list[str], str]]:
-    """(example, facts of its context, question)."""
-    rows = [row for row in taught() if row.grounding == grounding]
-    assert len(rows) == PER_GROUNDING
-    return [
-        (row, re.findall(r"[^.]+\.", row.context), row.prompt.partition("\nQuestion: ")[2])
-        for row in rows
-    ]
-
-
-QUESTIONS = {
-    r"Where does (\w+) live\?": "{0} lives in (.*).",
-    r"What is the job of (\w+)\?": "{0} works as a (.*).",
-    r"Which color does (\w+) like\?": "{0} likes (.*).",
-    r"Which fruit does (\w+) eat\?": "{0} eats (.*).",
-    r"Which pet does (\w+) have\?": "{0} has a pet (.*).",
-    r"When does the (\w+) open\?": "The {0} opens on (.*).",
-    r"Which color is the (\w+)\?": r"The {0} is ([a-z]+).",
-    r"What does the (\w+) have\?": r"The {0} has a (.*).",
-    r"Who runs the (\w+)\?": "The {0} is run by (.*).",
-    r"Where is the (\w+)\?": "The {0} is in (.*).",
-}
-
-
-def _lookup(facts: list[str], question: str) -> list[str]:
-    """All answers that the facts give to the question."""
-    ((pattern, subject),) = [
-        (pattern, match[1]) for pattern in QUESTIONS if (match := re.fullmatch(pattern, question))
-    ]
-    matches = (re.fullmatch(QUESTIONS[pattern].format(subject), fact.strip()) for fact in facts)
-    return [match[1] for match in matches if match]
-
-
-def test_answerable_questions_have_exactly_one_answer_in_the_context():
-    for row, facts, question in _grounded("answerable"):
-        assert _lookup(facts, question) == [row.answer], row
-
-
-def test_unanswerable_questions_are_of_the_right_kind_but_have_no_answer_in_the_context():
-    asked_of_the_other = 0
-    for row, facts, question in _grounded("unanswerable"):
-        assert _lookup(facts, question) == []
-        assert row.answer == GROUNDED_REFUSAL
-        subject = re.search(r"\w+(?=\?| live| like| eat| have| open)", question)[0]
-        assert any(re.search(rf"\b{subject}\b", fact) for fact in facts), row
-        pattern = next(pattern for pattern in QUESTIONS if re.fullmatch(pattern, question))
-        asked_of_the_other += any(
-            re.fullmatch(QUESTIONS[pattern].format(r"\w+"), fact.strip()) for fact in facts
-        )
-    assert asked_of_the_other > PER_GROUNDING / 5
-
-
-def test_out_of_domain_questions_are_many_and_all_are_refused():
-    rows = _grounded("out_of_domain")
-    assert {question for _, _, question in rows} <= set(TRIVIA)
-    assert len({question for _, _, question in rows}) >= 80
-    assert len({row.context for row, _, _ in rows}) == len(rows)
-    assert all(row.answer == GROUNDED_REFUSAL for row, _, _ in rows)
-    assert "What is the capital of France?" in TRIVIA
-    assert len(set(TRIVIA)) == len(TRIVIA)
-
-
-def test_grounded_prompts_hold_their_context_of_two_to_four_facts():
-    for grounding in procedural.GROUNDINGS:
-        for row, facts, _ in _grounded(grounding):
-            assert row.context in row.prompt
-            assert 2 <= len(facts) <= 4
-            assert row.domain == Domain.GENERAL
 
 
 def test_six_thousand_rows_take_less_than_five_seconds():
@@ -457,18 +86,9 @@ def test_six_thousand_rows_take_less_than_five_seconds():
 
 def test_unworked_traces_only_state_the_answer_and_change_nothing_else():
     rows = {"math": 400, "science": 100}
-    worked = list(
-        procedural.rows(
-            procedural.Config.parse({"name": "procedural", "rows": rows, "grounded": {}}), 0
-        )
-    )
-    hurried = list(
-        procedural.rows(
-            procedural.Config.parse(
-                {"name": "procedural", "rows": rows, "grounded": {}, "unworked": {"math": 0.5}}
-            ),
-            0,
-        )
+    worked, hurried = (
+        list(procedural.rows(config(rows=rows, grounded={}, unworked=unworked), 0))
+        for unworked in ({}, {"math": 0.5})
     )
     changed = [(a, b) for a, b in zip(worked, hurried, strict=True) if a != b]
     assert 160 <= len(changed) <= 240
@@ -500,10 +120,7 @@ def test_a_top_up_fills_exactly_the_missing_cells_with_prompts_that_nobody_knows
     assert len({row.id for row in rows}) == len(rows)
     assert Counter(
         (row.grounding or row.domain, row.difficulty) for row in rows if row.domain != "science"
-    ) == {
-        **{("math", level): 20 for level in range(1, 6)},
-        ("unanswerable", 5): 9,
-    }
+    ) == {**{("math", level): 20 for level in range(1, 6)}, ("unanswerable", 5): 9}
     science = [row for row in rows if row.domain == "science"]
     assert len(science) == 33
     assert {row.difficulty for row in science} == {1, 2, 3, 4, 5}

@@ -174,7 +174,7 @@ def test_where_nothing_can_be_verified_well_formed_samples_are_chosen_over_those
     assert [(pair.chosen, pair.chosen_from) for pair in pairs] == [(EXAMPLE.response(), "teacher")]
 
 
-def test_only_responses_rejected_for_the_reasons_asked_for_make_pairs_those_of_the_first_reason_first():
+def test_only_responses_rejected_for_the_reasons_asked_for_make_pairs_the_first_reason_first():
     (pair,), _ = mine(
         WRONG, RIGHT, MALFORMED, TRUNCATED, because=("truncated", "malformed", "wrong")
     )

@@ -6,7 +6,8 @@ import pytest
 from schemas.base import InputError
 from schemas.examples import Domain, Prompt
 from tasks.checks.choice import agrees
-from tasks.data.sources import NotAnExample, PromptMapping, Source, example_of, prompt_of
+from tasks.data.conversion import NotAnExample, example_of, prompt_of
+from tasks.data.sources import PromptMapping, Source
 from tasks.verification.choices import as_constraint, asked, chosen
 from tasks.verification.verify import verify
 

@@ -5,7 +5,7 @@ import pytest
 
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Check, Domain, Trace
-from tasks.evaluation.reasoning import judge
+from tasks.evaluation.reasoning_verdicts import judge
 from tasks.verification.choices import as_constraint
 
 DOUBLE = "assert double(2) == 4"
@@ -84,7 +84,8 @@ def test_each_check_finds_its_kind_of_answer(asked: EvalPrompt, completion: str)
 
 
 def test_a_text_without_code_is_not_taken_to_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.evaluation.reasoning.agrees", lambda *_: pytest.fail("it was"))
+    untouched = "tasks.evaluation.reasoning_verdicts.agrees"
+    monkeypatch.setattr(untouched, lambda *_: pytest.fail("it was"))
     assert not judge(prompt("tests", tests=DOUBLE), "I would double it.").flexible
 
 

@@ -9,7 +9,7 @@ import pytest
 from infra.process import ROOT
 from tasks.data import survey
 from tasks.data.cleaning import decision_digest
-from tasks.data.rules import DECIDED, Contamination, Evaluation, NearDuplicates
+from tasks.data.cleaning_rules import DECIDED, Contamination, Evaluation, NearDuplicates
 from tests.tasks.data.cleaning_rows import TooLong, cleaned, corpus, write
 
 ray = pytest.importorskip(

@@ -76,9 +76,7 @@ def test_the_plan_says_what_is_cached_what_runs_and_why(tmp_path: Path, tiny_rec
     assert "- **distill** differs from its nearest artifact in `config.seed`: 0 → 7" in changed
 
 
-def test_the_plots_are_the_report_s_as_images_that_need_nothing_else(
-    report: Report,
-) -> None:
+def test_the_plots_are_the_report_s_as_images_that_need_nothing_else(report: Report) -> None:
     seen = walk(report.main, folded=False)
     text = markdown([one for one in seen if isinstance(one, Figure)])
     titles = re.findall(r"^### (.*)$", text, re.MULTILINE)

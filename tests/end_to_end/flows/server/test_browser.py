@@ -16,7 +16,7 @@ from playwright.sync_api import (
 )  # isort: skip  after chromium.py, which skips this file where it is missing
 
 from tests.fakes.chromium import chromium, picture
-from tests.fakes.served import PATIENCE, SLOW, Served, until
+from tests.flows.server.served import PATIENCE, SLOW, Served, until
 
 
 @pytest.fixture(scope="module")

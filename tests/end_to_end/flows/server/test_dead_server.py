@@ -15,7 +15,7 @@ from typing import Any
 from flows.server import tied
 from flows.server.prefect_api import answers
 from infra.store.store import open_store
-from tests.fakes.served import PATIENCE, ROOT, SLOW, Served, until
+from tests.flows.server.served import PATIENCE, ROOT, SLOW, Served, until
 
 MARK = "LYCEUM_TEST_MARK"
 SERVER, WORKER = (

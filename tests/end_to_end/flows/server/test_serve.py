@@ -17,7 +17,7 @@ from flows.server import tied
 from flows.server.key import as_header
 from flows.server.prefect_api import answers
 from flows.server.serve import POOL, template
-from tests.fakes.served import ROOT, SLOW, Served, until
+from tests.flows.server.served import ROOT, SLOW, Served, until
 
 
 @pytest.fixture(scope="module")

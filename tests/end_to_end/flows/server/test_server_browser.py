@@ -18,7 +18,7 @@ import pytest
 from flows.server import tied
 from flows.server.prefect_api import QUIET, answers, free_port
 from tests.fakes.chromium import Browser, chromium
-from tests.fakes.served import Served, until
+from tests.flows.server.served import Served, until
 
 ATTACK = Path(__file__).with_name("attack.js").read_text(encoding="utf-8")
 

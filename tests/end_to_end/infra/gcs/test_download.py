@@ -31,7 +31,8 @@ from tests.end_to_end.infra.gcs.trees import (  # noqa: F401
     small_and_quick,
     tree,
 )
-from tests.fakes.gcs_emulator import ROOT, Emulator
+from tests.fakes.gcs_emulator import Emulator
+from tests.fakes.process import ROOT
 
 
 def test_only_what_is_wanted_is_transferred(bucket: Bucket, tree: Tree, gcs: Emulator) -> None:

@@ -30,7 +30,8 @@ from tests.end_to_end.infra.gcs.trees import (  # noqa: F401
     small_and_quick,
     tree,
 )
-from tests.fakes.gcs_emulator import ROOT, Emulator
+from tests.fakes.gcs_emulator import Emulator
+from tests.fakes.process import ROOT
 
 
 def test_what_is_written_is_read(bucket: Bucket, gcs: Emulator, gcs_bucket: str) -> None:

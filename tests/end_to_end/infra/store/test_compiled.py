@@ -22,7 +22,8 @@ from infra.store.store import open_store
 compiled.SMALLEST = 1
 directory = sys.argv[2]
 hits = []
-jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None)
+note = lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None
+jax.monitoring.register_event_listener(note)
 with compiled.Compiled(open_store(sys.argv[1]), "compiled/v5e-8/sft", directory):
     print(float(jax.jit(lambda x: jnp.tanh(x @ x).sum())(jnp.ones((64, 64)))), len(hits))
 """

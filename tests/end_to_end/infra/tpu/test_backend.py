@@ -21,7 +21,7 @@ from infra.tpu.backend import CloudTpuBackend, store_label
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError, StageFailed
 from schemas.job import JobSpec, Progress
-from tests.fakes.tpu_workshop import KEY, REF, Workshop, booted, final, running, until
+from tests.infra.tpu.workshop import KEY, REF, Workshop, booted, final, running, until
 
 
 def test_a_job_is_asked_for_runs_ends_and_leaves_nothing(shop: Workshop) -> None:
@@ -134,11 +134,8 @@ def test_zones_near_the_bucket_are_tried_and_others_only_if_that_is_allowed(shop
     ("moment", "action", "parameters", "words"),
     [
         ("booting", "preempt", {}, "was preempted"),
-        ("running", "preempt", {}, "was preempted"),
         ("running", "maintenance", {}, "terminated for maintenance"),
-        ("running", "node", {"state": "STOPPED"}, "was stopped"),
         ("running", "vanish", {"what": "node"}, "vanished"),
-        ("running", "vanish", {"what": "request"}, "vanished"),
         ("running", "vanish", {"what": "both"}, "vanished"),
         ("running", "fail", {"code": "INTERNAL", "message": "host error"}, "host error"),
     ],

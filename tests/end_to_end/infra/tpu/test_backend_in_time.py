@@ -7,7 +7,7 @@ import pytest
 
 import infra.tpu.api
 from infra.backend import FINAL
-from tests.fakes.tpu_workshop import KEY, REF, Workshop, booted, final, running, until
+from tests.infra.tpu.workshop import KEY, REF, Workshop, booted, final, running, until
 
 
 def test_heartbeats_keep_a_job_alive(shop: Workshop) -> None:
@@ -56,7 +56,6 @@ def test_a_job_that_is_cancelled_before_it_was_asked_for_never_is(
 ) -> None:
     backend = shop.backend()
     monkeypatch.setattr(shop.store, "write_json", lambda *_: (_ for _ in ()).throw(OSError("503")))
-    backend._stores[shop.store.uri] = shop.store
     handle = backend.submit(shop.spec())
     until(lambda: "does not answer" in backend.poll(handle).phase)
     backend.cancel(handle)

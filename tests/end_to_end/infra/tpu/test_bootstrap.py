@@ -7,9 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from infra.source import ship_source
 from infra.store.store import Store, attempt_file, open_store
 from schemas.job import JobSpec
 from tests.fakes.gcs_emulator import Emulator
+from tests.fakes.http import Handler, HttpServer
 from tests.fakes.vm import NAME, SCRIPT, Vm, machines, until
 
 Machine = Callable[..., Vm]
@@ -69,21 +68,13 @@ def deletions() -> Iterator[Deletions]:
     for: path, authorization."""
     asked: list[tuple[str, str | None]] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Deleting(Handler):
         def do_DELETE(self) -> None:
             asked.append((self.path, self.headers.get("Authorization")))
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"{}")
+            self.answer(200, {})
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Silent."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", asked
-    server.shutdown()
-    server.server_close()
+    with HttpServer(Deleting) as server:
+        yield server.url, asked
 
 
 @pytest.fixture

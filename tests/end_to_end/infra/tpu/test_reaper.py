@@ -9,8 +9,8 @@ import pytest
 from infra.store.lease import unheld
 from infra.store.store import Store
 from schemas.base import InputError
-from tests.fakes.tpu_workshop import KEY, Workshop
 from tests.infra.tpu.test_reaper import held, orphan, reaper
+from tests.infra.tpu.workshop import KEY, Workshop
 
 
 def test_a_flow_that_begins_meanwhile_wins(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli.main import main
-from tests.fakes.tpu_workshop import Workshop, booted, forgotten
+from tests.infra.tpu.workshop import Workshop, booted, forgotten
 
 
 def test_a_run_that_takes_everything_from_the_cache_deletes_it(

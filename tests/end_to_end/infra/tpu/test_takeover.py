@@ -8,7 +8,7 @@ from infra.store.remote import host_status
 from infra.tpu.backend import _short_name
 from infra.tpu.job import record_name
 from schemas.base import InputError
-from tests.fakes.tpu_workshop import KEY, REF, Workshop, booted, final, forgotten, running, until
+from tests.infra.tpu.workshop import KEY, REF, Workshop, booted, final, forgotten, running, until
 
 
 @pytest.mark.parametrize("state", ["CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING", "READY"])

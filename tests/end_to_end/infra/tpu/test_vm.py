@@ -5,22 +5,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import infra.tpu.backend
-from infra.backend import FINAL, JobHandle
-from infra.settings import Settings, TpuSettings
-from infra.store.store import Store, open_store
-from infra.tpu.backend import CloudTpuBackend
-from infra.tpu.types import TPU_TYPES
+from infra.backend import JobHandle
 from schemas.artifact import stage_key
-from schemas.job import JobSpec, JobStatus
-from tests.fakes.tpu_fake import ROOT, FakeTpu
+from schemas.job import JobSpec
+from tests.fakes.process import ROOT
+from tests.fakes.tpu_fake import FakeTpu
 from tests.fakes.vm import ship_toy
+from tests.infra.tpu.workshop import Workshop, final, until
 
 GO = """
 print("before", flush=True)
@@ -43,34 +40,17 @@ time.sleep(600)
 """
 
 
-class Cloud:
-    """A store, a backend, and jobs that execute code."""
+class Cloud(Workshop):
+    """A store, backends, and jobs that execute code on their VMs."""
 
     def __init__(self, uri: str, tpu: FakeTpu, go: Path) -> None:
-        self.tpu, self.go = tpu, go
-        self.store: Store = open_store(uri)
-        self.backends: list[CloudTpuBackend] = []
+        super().__init__(uri, tpu)
+        self.go = go
 
-    def backend(self, **settings: object) -> CloudTpuBackend:
-        tpu = TpuSettings.from_environment().model_copy(
-            update={"poll_seconds": 0.2, "silence_seconds": 60.0, **settings}
-        )
-        self.backends.append(CloudTpuBackend(TPU_TYPES["v5e-8"], Settings.from_environment(), tpu))
-        return self.backends[-1]
-
-    def spec(self, code: str = "", attempt: str = "1") -> JobSpec:
+    def job(self, code: str = "", attempt: str = "1") -> JobSpec:
         config = {"code": code or GO.format(go=str(self.go))}
-        key = stage_key("toy", 1, {}, config, {})
-        return JobSpec(
-            stage="play",
-            kind="toy",
-            key=key,
-            attempt=attempt,
-            store=self.store.uri,
-            target="v5e-8",
-            run="r",
-            config=config,
-        )
+        made = self.spec(attempt, stage_key("toy", 1, {}, config, {}))
+        return made.model_copy(update={"kind": "toy", "config": config})
 
     def flow(self, spec: JobSpec) -> subprocess.Popen[str]:
         """Another process that submits the job, says `running` when it runs, and then does
@@ -90,29 +70,12 @@ def cloud(
     monkeypatch.setenv("LYCEUM_TPU_POLL_SECONDS", "0.2")
     made = Cloud(tpu_cloud, tpu, tmp_path / "go")
     yield made
-    tpu.faults.clear()
-    for backend in made.backends:
-        for handle in list(backend._jobs):
-            backend.cancel(handle)
-        assert backend.close() == []
-    assert tpu.leaked() == []
-
-
-def until(condition: Callable[[], object], seconds: float = 120) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "waited in vain"
-        time.sleep(0.02)
-
-
-def final(backend: CloudTpuBackend, handle: JobHandle) -> JobStatus:
-    until(lambda: backend.poll(handle).state in FINAL)
-    return backend.poll(handle)
+    made.clear()
 
 
 def test_a_job_runs_on_a_vm_and_its_log_comes_live(cloud: Cloud) -> None:
     backend = cloud.backend()
-    handle = backend.submit(cloud.spec())
+    handle = backend.submit(cloud.job())
     until(lambda: "before\n" in backend.log(handle, 0)[0])
     until(lambda: backend.poll(handle).progress.done == 1)
     offset = backend.log(handle, 0)[1]
@@ -138,43 +101,37 @@ def test_a_job_runs_on_a_vm_and_its_log_comes_live(cloud: Cloud) -> None:
 
 def test_a_job_that_fails_says_why_and_its_machine_goes(cloud: Cloud) -> None:
     backend = cloud.backend()
-    status = final(backend, backend.submit(cloud.spec("raise InputError('no such teacher')")))
+    status = final(backend, backend.submit(cloud.job("raise InputError('no such teacher')")))
     assert (status.state, status.exit_code, status.lost) == ("failed", 2, False)
     assert "no such teacher" in str(status.error)
-    status = final(backend, backend.submit(cloud.spec("raise ValueError('a bug')")))
+    status = final(backend, backend.submit(cloud.job("raise ValueError('a bug')")))
     assert (status.state, status.exit_code, status.lost) == ("failed", 1, False)
     assert "a bug" in str(status.error)
 
 
 @pytest.mark.parametrize(
     ("action", "parameters"),
-    [
-        ("preempt", {}),
-        ("preempt", {"notice": 2.0}),
-        ("die", {}),
-        ("maintenance", {"notice": 1.0}),
-        ("node", {"state": "STOPPED"}),
-    ],
+    [("preempt", {"notice": 2.0}), ("die", {}), ("node", {"state": "STOPPED"})],
 )
 def test_a_machine_that_is_lost_is_replaced_and_the_job_ends_well(
     cloud: Cloud, action: str, parameters: dict
 ) -> None:
-    backend = cloud.backend(silence_seconds=3.0)
-    handle = backend.submit(cloud.spec())
+    backend = cloud.backend(tpu_silence_seconds=3.0)
+    handle = backend.submit(cloud.job())
     until(lambda: backend.poll(handle).progress.done == 1)
     cloud.tpu.strike(action, handle.key[:24], **parameters)
     status = final(backend, handle)
     assert (status.state, status.lost) == ("failed", True)
     backend.cancel(handle)
     cloud.go.touch()
-    status = final(backend, backend.submit(cloud.spec(attempt="1-1")))
+    status = final(backend, backend.submit(cloud.job(attempt="1-1")))
     assert status.state == "succeeded"
 
 
 def test_a_machine_that_starts_again_goes_on(cloud: Cloud) -> None:
     """The startup script runs anew on the same disk, before anybody takes the machine for dead."""
     backend = cloud.backend()
-    handle = backend.submit(cloud.spec())
+    handle = backend.submit(cloud.job())
     until(lambda: backend.poll(handle).progress.done == 1)
     cloud.tpu.strike("reboot", handle.key[:24])
     cloud.go.touch()
@@ -185,7 +142,7 @@ def test_a_machine_that_starts_again_goes_on(cloud: Cloud) -> None:
 def test_a_flow_that_is_killed_leaves_a_job_that_the_next_one_takes_over(
     cloud: Cloud, moment: str
 ) -> None:
-    spec = cloud.spec()
+    spec = cloud.job()
     flow = cloud.flow(spec)
     try:
         if moment == "running":
@@ -214,7 +171,7 @@ def test_a_machine_that_nobody_follows_deletes_itself(
     """The flow is killed and never comes back: nothing is left all the same, and what was made is
     found by the next."""
     monkeypatch.setenv("LYCEUM_TPU_SILENCE_SECONDS", "2")
-    spec = cloud.spec("job.progress(1, 2, 'steps'); time.sleep(2)")
+    spec = cloud.job("job.progress(1, 2, 'steps'); time.sleep(2)")
     flow = cloud.flow(spec)
     assert flow.stdout is not None
     assert flow.stdout.readline() == "running\n"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from schemas.examples import Domain, Example, prompt_id
 from tasks.data.cleaning import Cleaned, clean
-from tasks.data.rules import Contamination, Evaluation, NearDuplicates
+from tasks.data.cleaning_rules import Contamination, Evaluation, NearDuplicates
 
 EACH = 100
 

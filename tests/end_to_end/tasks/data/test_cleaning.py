@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from tasks.data.rules import COLUMNS
+from tasks.data.cleaning_rules import COLUMNS
 from tests.tasks.data.cleaning_rows import TooLong, cleaned, corpus, write
 
 

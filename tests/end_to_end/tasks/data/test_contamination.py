@@ -1,6 +1,6 @@
 """Planted leaks and near-duplicates in GSM8K."""
 
-from tasks.data.rules import Contamination, NearDuplicates
+from tasks.data.cleaning_rules import Contamination, NearDuplicates
 from tests.end_to_end.tasks.data.planted import LEAKS, plant
 from tests.end_to_end.tasks.records import SHARED, needs_records
 

@@ -6,10 +6,10 @@ import pytest
 
 from schemas.examples import GROUNDED_REFUSAL
 from tasks.evaluation.channels import Channels, quotes_of
+from tasks.evaluation.dipg_protocol import Version, score, v4
+from tasks.evaluation.dipg_protocol.responses import read_v4
 from tasks.evaluation.grounding import abstains
-from tasks.evaluation.gym import Version, score, v4
-from tasks.evaluation.gym.reading import read_v4
-from tasks.evaluation.suite import suite_dependencies
+from tasks.evaluation.suite_prompts import suite_dependencies
 from tasks.rewards import dipg
 from tests.end_to_end.tasks.records import SHARED, needs_records
 from tests.tasks.evaluation.test_dipg_protocol import prompts, short

@@ -1,23 +1,19 @@
 """Checkpoints in Hugging Face's format: what `transformers` writes we read, what we write it reads,
 tensor for tensor."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from infra.process import ROOT
 from tasks.models import gemma
 from tasks.models.gemma import GemmaConfig, weight_shapes
 from tasks.models.hf_config import config_from_json, config_to_json, read_config
 from tasks.models.huggingface import WEIGHTS, expected_tensors
 from tasks.models.loading import load_model, save_model
 from tasks.models.tiny import tiny_tokenizer
-from tests.conftest import QUICK_COMPILE
+from tests.tasks.devices.fake_devices import printed
 from tests.tasks.models.test_huggingface import PUBLISHED, weights_of
 
 torch = pytest.importorskip("torch", reason="round trips need torch (CPU): uv sync --extra export")
@@ -198,27 +194,19 @@ for name, shape in weight_shapes(loaded.config).items():
     assert len({shard.device for shard in array.addressable_shards}) == 4
     assert "norm" in name or array.addressable_shards[0].data.size <= expected.size // 2, name
 save_model(loaded, Path(sys.argv[2]))
-print(largest, reads, weight(whole.model, "embedding").nbytes)
+print([largest, reads, weight(whole.model, "embedding").nbytes])
 """
 
 
 def test_parts_lie_where_the_mesh_says_and_each_is_read_once(
     directories: dict[str, Path], tmp_path: Path
 ) -> None:
-    environment = os.environ | {
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {QUICK_COMPILE}",
-        "JAX_PLATFORMS": "cpu",
-        "LYCEUM_WHOLE_WEIGHTS_GIB": "0",
-    }
     save_model(load_model(directories["gemma3"]), tmp_path)
     whole = (tmp_path / WEIGHTS).read_bytes()
     (tmp_path / WEIGHTS).unlink()
-    command = [sys.executable, "-c", ON_FOUR_DEVICES, str(directories["gemma3"]), str(tmp_path)]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    largest, reads, embedding = map(int, done.stdout.split())
+    given = str(directories["gemma3"]), str(tmp_path)
+    found = printed(ON_FOUR_DEVICES, *given, devices=4, LYCEUM_WHOLE_WEIGHTS_GIB="0")
+    largest, reads, embedding = found
     assert largest <= embedding // 4
     assert reads < 4 * len(
         weight_shapes(gemma.SIZES["gemma3-tiny"])

@@ -1,7 +1,19 @@
-"""Our model against `transformers` on small random checkpoints of both families, in float32, and
-against Tunix's Gemma 3.
+"""Our model against `transformers` on small random checkpoints of both families, in float32.
 
-Where Tunix 0.1.7 deviates from `transformers` is said here, in TUNIX_BUGS, and nowhere else.
+Tunix's models are used in benchmarks only. What Tunix 0.1.7 does otherwise than `transformers`:
+
+- Gemma 2: the sliding window compares a key's index with a query's position, so in a row padded on
+  the left it lies beside its place; with as much padding as the window is wide, a token does not
+  even see itself.
+- Gemma 2 9B: `gemma2_9b` has hidden_dim = 28672, twice that of the checkpoint (the report counts
+  gate and up together).
+- Gemma 2: `num_embed` is 256128, the checkpoints on Hugging Face have 256000.
+- Gemma 2 and 3: queries are scaled by head_dim ** -0.5 (or (embed_dim / heads) ** -0.5), whatever
+  query_pre_attn_scalar is.
+- Gemma 3: the sliding window of a call with a cache and several tokens counts from index 0, so a
+  prompt cannot be read in parts.
+- The sampler stops at the tokenizer's eos id alone unless it is told others: an instruction-tuned
+  Gemma ends its turn with <end_of_turn>.
 """
 
 import itertools
@@ -264,78 +276,6 @@ def test_what_is_compared_matters_here(config: GemmaConfig, change: dict[str, An
         for one in (config, replace(config, **change))
     )
     assert np.abs(wrong - right).max() > 100 * TOLERANCE
-
-
-TUNIX_BUGS = """What Tunix 0.1.7 does otherwise than `transformers`. All of it is worked around in one place: by having a model and a
-sampler of our own (tasks/models/gemma.py, tasks/sampling/sampler.py); Tunix's models are used in tests and benchmarks only.
-
-- Gemma 2: the sliding window compares a key's index with a query's position, so in a row padded on the left it lies beside its place; with
-  as much padding as the window is wide, a token does not even see itself. Shown below.
-- Gemma 2 9B: `gemma2_9b` has hidden_dim = 28672, twice that of the checkpoint (the report counts gate and up together).
-- Gemma 2: `num_embed` is 256128, the checkpoints on Hugging Face have 256000.
-- Gemma 2 and 3: queries are scaled by head_dim ** -0.5 (or (embed_dim / heads) ** -0.5), whatever query_pre_attn_scalar is.
-- Gemma 3: the sliding window of a call with a cache and several tokens counts from index 0, so a prompt cannot be read in parts.
-- The sampler stops at the tokenizer's eos id alone unless it is told others: an instruction-tuned Gemma ends its turn with <end_of_turn>.
-"""
-
-
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
-def test_tunix_gemma3_with_the_same_weights_says_the_same(kv_heads: int) -> None:
-    from tunix.models.gemma3 import model as tunix_gemma3
-
-    from benchmarks.stock_tunix import tunix_sizes, with_weights
-
-    config = replace(GEMMA3, num_layers=6, num_kv_heads=kv_heads, query_scale=16**-0.5)
-    torch.manual_seed(kv_heads)
-    weights = our_weights(config, their_model(config).state_dict())
-    sizes = tunix_gemma3.ModelConfig(
-        **tunix_sizes(config),
-        local_base_frequency=10_000,
-        global_base_frequency=1_000_000,
-        global_scale_factor=config.global_rope_scale,
-        param_dtype=jnp.float32,
-    )
-    tunix = with_weights(tunix_gemma3.Gemma3(sizes, rngs=nnx.Rngs(0)), weights)
-    rows = jnp.array(random_rows(2, LENGTH))
-    whole = jnp.ones_like(rows)
-    ours = forward(Gemma(config, weights), rows, jnp.tile(jnp.arange(LENGTH), (2, 1)), whole)
-    assert_close(np.asarray(ours), tunix_logits(tunix, rows, whole))
-
-
-def test_tunix_gemma2_says_the_same_but_for_rows_padded_on_the_left() -> None:
-    """See TUNIX_BUGS; ours is compared with `transformers` on such rows in
-    `test_padding_on_either_side_changes_nothing`."""
-    from tunix.models.gemma import model as tunix_gemma
-
-    from benchmarks.stock_tunix import tunix_sizes, with_weights
-
-    config = replace(GEMMA2, num_layers=2, query_scale=16**-0.5)
-    torch.manual_seed(0)
-    weights = our_weights(config, their_model(config).state_dict())
-    kinds = (tunix_gemma.AttentionType.LOCAL_SLIDING, tunix_gemma.AttentionType.GLOBAL)
-    sizes = tunix_gemma.ModelConfig(
-        **tunix_sizes(config),
-        attention_types=kinds,
-        use_post_attn_norm=True,
-        use_post_ffw_norm=True,
-        attn_logits_soft_cap=config.attention_softcap,
-        final_logit_softcap=config.final_softcap,
-    )
-    tunix = with_weights(tunix_gemma.Gemma(sizes, rngs=nnx.Rngs(0)), weights)
-    rows = jnp.array(random_rows(2, LENGTH))
-    for padding, same in ((0, True), (WINDOW, False)):
-        real = jnp.ones_like(rows).at[:, :padding].set(0)
-        positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
-        ours = np.asarray(forward(Gemma(config, weights), rows, positions, real))
-        difference = np.abs(ours - tunix_logits(tunix, rows, real))[:, padding:].max()
-        assert (difference < TOLERANCE) == same
-
-
-def tunix_logits(tunix: Any, rows: jax.Array, real: jax.Array) -> np.ndarray:
-    """Logits (B, T, V) of rows whose tokens are padding where `real` is 0."""
-    causal = jnp.tril(jnp.ones((rows.shape[1],) * 2, bool)) & (real[:, None, :] > 0)
-    positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
-    return np.asarray(nnx.jit(lambda model: model(rows, positions, None, causal)[0])(tunix))
 
 
 def assert_close(ours: np.ndarray, theirs: np.ndarray) -> None:

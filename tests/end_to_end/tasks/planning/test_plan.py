@@ -37,23 +37,26 @@ def scanned(x, layers):
     return jax.lax.scan(layer, x, layers)[0]
 
 def squared(layers, x):
-    return (jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, layers)[0].astype(jnp.float32) ** 2).sum()
+    last, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, layers)
+    return (last.astype(jnp.float32) ** 2).sum()
 
 def decode(x, w):
     with jax.named_scope("decode"):
         return jax.lax.while_loop(lambda state: state.sum() < 100, lambda state: state @ w, x)
 
 half, full = jnp.bfloat16, jnp.float32
-rows, layers, square = shape((1024, 256), half, "fsdp"), shape((6, 256, 256), half), shape((256, 256), half)
+rows, layers = shape((1024, 256), half, "fsdp"), shape((6, 256, 256), half)
+square, tall = shape((256, 256), half), shape((8 * 262144, 64), half, "fsdp")
+left, right = shape((8 * 2048, 1024), half, "fsdp"), shape((1024, 2048), half)
 moments = [shape((8 * 2048, 2048), full, "fsdp") for _ in range(3)]
 json.dump({
-    "product": xla(lambda x, w: jax.nn.gelu(x @ w), shape((8 * 2048, 1024), half, "fsdp"), shape((1024, 2048), half)),
+    "product": xla(lambda x, w: jax.nn.gelu(x @ w), left, right),
     "update": xla(lambda p, m, g: (p - m * 0.9, m * 0.9 + g * 0.1), *moments),
     "scan in scan": analyse(jax.jit(scanned), (rows, layers), mesh).__dict__,
     "gradient": analyse(jax.jit(jax.value_and_grad(squared)), (layers, rows), mesh).__dict__,
     "decode": analyse(jax.jit(decode), (rows, square), mesh, {"decode": 7.0}).__dict__,
     "donated": analyse(jax.jit(lambda x: x + 1, donate_argnums=0), moments[:1], mesh).__dict__,
-    "too large": analyse(jax.jit(lambda x: x @ x.T), (shape((8 * 262144, 64), half, "fsdp"),), mesh).__dict__,
+    "too large": analyse(jax.jit(lambda x: x @ x.T), (tall,), mesh).__dict__,
 }, sys.stdout)
 """
 

@@ -8,7 +8,7 @@ import pytest
 from schemas.examples import normalise_prompt
 from tasks.routing import Route, route
 from tasks.routing.confusion import confusion
-from tasks.routing.training import training_prompts
+from tasks.routing.router_training import training_prompts
 from tests.end_to_end.tasks.records import needs_records
 from tests.tasks.routing.router_sets import CLEAR, Labelled, real_sets
 

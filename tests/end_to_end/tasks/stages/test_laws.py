@@ -1,4 +1,4 @@
-"""The laws of stage kinds (tests/tasks/stages/bench.py) for the kinds that tests/tasks leaves out, and
+"""The laws of stage kinds (tests/tasks/stages/bench.py) for those that tests/tasks leaves out, and
 what becomes of checkpoints that are damaged, deleted, or of other arrays."""
 
 import json

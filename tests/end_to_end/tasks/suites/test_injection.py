@@ -1,6 +1,6 @@
 """Planted instructions in abstracts of PubMedQA."""
 
-from tasks.evaluation.suite import suite_dependencies
+from tasks.evaluation.suite_prompts import suite_dependencies
 from tests.end_to_end.tasks.records import SHARED, needs_records
 from tests.tasks.suites.test_injection import asked, check
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tasks.evaluation.suite import suite_dependencies
+from tasks.evaluation.suite_prompts import suite_dependencies
 from tasks.verification.verify import agrees
 from tests.end_to_end.tasks.records import SHARED, needs_records
 from tests.tasks.suites.test_reasoning import ask, size

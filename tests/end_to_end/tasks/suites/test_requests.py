@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tasks.evaluation.suite import parse_suites, suite_dependencies, suite_size
+from tasks.evaluation.suite_prompts import parse_suites, suite_dependencies, suite_size
 from tests.end_to_end.tasks.records import SHARED, needs_records
 from tests.tasks.suites.test_requests import asked
 

@@ -4,7 +4,7 @@ import pytest
 
 from schemas.examples import Example
 from tests.end_to_end.tasks.records import SHARED, needs_records
-from tests.tasks.teachers.test_dataset import teach
+from tests.tasks.teachers.dataset_rows import teach
 
 HUMANEVAL = SHARED / "humaneval/HumanEval.jsonl.gz"
 

@@ -3,7 +3,7 @@
 import json
 import re
 
-from tasks.evaluation.reasoning import judge
+from tasks.evaluation.reasoning_verdicts import judge
 from tests.end_to_end.tasks.records import SHARED, needs_records
 from tests.tasks.verification.test_flexible_answers import prompt
 

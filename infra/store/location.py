@@ -1,0 +1,54 @@
+"""Where a store lies: what `--store` may say."""
+
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from infra.secrets import has_userinfo
+from infra.store.files import given_path
+from schemas.base import InputError
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def parsed_location(text: str) -> Path | tuple[str, str]:
+    """The directory of a path or a `file://` URI; of a `gs://` URI the bucket and the prefix.
+
+    Raises:
+        InputError: anything else, or credentials in a URI.
+    """
+    if not text:
+        raise InputError(
+            "the store is empty. Give --store a path (for example ./.lyceum) or a URI:"
+            " file:///absolute/path, gs://bucket/prefix."
+        )
+    if not _URI.match(text):
+        return given_path(text, "store")
+    if has_userinfo(text) or "?" in text or "#" in text:
+        raise InputError(
+            f"store {text.partition('://')[0]}://***: a store's URI holds no user name, password or"
+            " query, because it is kept in records. Credentials come from the environment:"
+            " GOOGLE_APPLICATION_CREDENTIALS, or `gcloud auth application-default login`."
+        )
+    if text.startswith("gs://"):
+        bucket, _, prefix = text.removeprefix("gs://").rstrip("/").partition("/")
+        return bucket, prefix
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise InputError(
+            f"store {text!r}: not a URI: {error}. Write file:///absolute/path, gs://bucket/prefix"
+            " or a plain path."
+        ) from error
+    if parts.scheme != "file":
+        raise InputError(
+            f"store {text!r}: the scheme {parts.scheme!r} is not supported. Valid: a path,"
+            " file:///absolute/path, gs://bucket/prefix."
+        )
+    if parts.netloc not in ("", "localhost") or not parts.path:
+        meant = f"file:///{parts.netloc}{parts.path}"
+        raise InputError(
+            f"store {text!r}: a file URI has three slashes and an absolute path. Write {meant}"
+            " instead."
+        )
+    return given_path(unquote(parts.path, errors="surrogateescape"), "store")

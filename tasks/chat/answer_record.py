@@ -1,0 +1,198 @@
+"""What is stored of a request: the newest paid body, and what all of them cost; and a request while
+it is asked.
+
+A body that may be asked for again (an empty one, a truncated one) is kept before that happens, so
+that not even these are paid twice by a run that is killed in between.
+"""
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from infra.store.answers import Answers
+from tasks.chat.budget import Cost, Prices
+from tasks.chat.reply import Content, Reply, read_value
+from tasks.chat.request import ChatRequest
+from tasks.chat.transport import Failure
+
+EMPTY_TRIES = 3
+"""How often a question is paid for, at most, when there is no text in the answers."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """The stored answer to a request.
+
+    Attributes:
+        body: JSON as the server sent it.
+        asked: how many bodies were paid for, this the last.
+        max_tokens: the bound of this one's response.
+        cost: of all attempts.
+        account: who paid.
+    """
+
+    body: Any
+    asked: int
+    max_tokens: int | None
+    cost: Cost
+    account: str
+
+    @cached_property
+    def content(self) -> Content:
+        return read_value(self.body)
+
+    def to_bytes(self) -> bytes:
+        cost = [self.cost.input_tokens, self.cost.output_tokens, self.cost.usd]
+        value = {
+            "asked": self.asked,
+            "max_tokens": self.max_tokens,
+            "cost": cost,
+            "account": self.account,
+            "body": self.body,
+        }
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> "Record":
+        """Raises ValueError, KeyError or TypeError for what `to_bytes` did not write."""
+        value = json.loads(raw)
+        return cls(**{**value, "cost": Cost(*value["cost"])})
+
+    def is_final(self, request: ChatRequest, longer: bool) -> bool:
+        """Whether the question should not be paid for again. `longer`: a truncated answer may be,
+        once, with twice the bound."""
+        if self.content.problem == "empty":
+            return self.asked >= EMPTY_TRIES
+        return not (
+            self.content.problem == "truncated"
+            and longer
+            and self.max_tokens == request.max_tokens is not None
+        )
+
+    def next_bound(self, request: ChatRequest) -> int | None:
+        """The bound of the next response, in tokens."""
+        return (
+            2 * self.max_tokens
+            if self.content.problem == "truncated" and self.max_tokens is not None
+            else self.max_tokens
+        )
+
+    def reply(self, account: str | None, *, cached: bool, attempts: int = 0) -> Reply:
+        """What the asker gets; it costs nothing if `account` is not the one that paid."""
+        content, cost = self.content, self.cost if self.account == account else Cost()
+        return Reply(
+            text=content.text,
+            reasoning=content.reasoning,
+            finish_reason=content.finish_reason,
+            problem=content.problem,
+            input_tokens=cost.input_tokens,
+            output_tokens=cost.output_tokens,
+            usd=cost.usd,
+            cached=cached,
+            attempts=attempts,
+            detail=content.detail,
+        )
+
+
+def cost_of(content: Content, request: ChatRequest, max_tokens: int | None, prices: Prices) -> Cost:
+    """What one body cost; where it does not say, a byte of text counts as a token."""
+    if content.usage is not None:
+        inputs, outputs = content.usage
+    else:
+        text = len(f"{content.text}{content.reasoning or ''}".encode())
+        inputs, outputs = (
+            request.most_input_tokens,
+            text if max_tokens is None else min(text, max_tokens),
+        )
+    return Cost(inputs, outputs, prices.usd(inputs, outputs))
+
+
+@dataclass
+class Question:
+    """A request, and what its attempts have come to.
+
+    Attributes:
+        account: who pays.
+        record: its newest answer.
+        attempts: how many were made here.
+        doubtful: what attempts since that answer may have been billed.
+    """
+
+    request: ChatRequest
+    account: str
+    record: Record | None
+    attempts: int = 0
+    doubtful: Cost = field(default_factory=Cost)
+
+    @property
+    def bound(self) -> int | None:
+        """The bound of the next response, in tokens."""
+        return self.record.next_bound(self.request) if self.record else self.request.max_tokens
+
+    @property
+    def key(self) -> str:
+        """The Idempotency-Key: of the next answer, however often it is attempted."""
+        asked = self.record.asked if self.record else 0
+        return f"{self.request.digest}-{asked}" if asked else self.request.digest
+
+    @property
+    def cost(self) -> Cost:
+        """Of all attempts so far. What somebody else paid for the answer stays theirs."""
+        mine = self.record is not None and self.record.account == self.account
+        return self.doubtful + (self.record.cost if self.record and mine else Cost())
+
+    def answered(self, value: Any, content: Content, prices: Prices) -> tuple[Record, Cost]:
+        """The record of a new body, and what this body alone has cost."""
+        cost = cost_of(content, self.request, self.bound, prices)
+        asked = self.record.asked + 1 if self.record else 1
+        body = self.request.trimmed(value)
+        return Record(body, asked, self.bound, self.cost + cost, self.account), cost
+
+    def lost(self, failure: Failure, why: str = "") -> Reply:
+        """What the asker gets when this attempt was the last."""
+        cost = self.cost
+        return Reply(
+            text="",
+            problem="malformed" if failure.kind == "malformed" else "failed",
+            input_tokens=cost.input_tokens,
+            output_tokens=cost.output_tokens,
+            usd=cost.usd,
+            attempts=self.attempts,
+            detail=f"{failure.detail}{why}",
+        )
+
+
+class RecordStore:
+    """The store of records as a loop sees it: read and written in threads."""
+
+    def __init__(self, answers: Answers, threads: int) -> None:
+        self._answers, self._threads = answers, ThreadPoolExecutor(threads, "answers")
+
+    async def record(self, request: ChatRequest) -> Record | None:
+        """The record of a request."""
+        raw = await self.get(request.digest)
+        try:
+            return None if raw is None else Record.from_bytes(raw)
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    async def keep(self, request: ChatRequest, record: Record) -> None:
+        """Write the record of a request."""
+        await self.put(request.digest, record.to_bytes())
+
+    async def get(self, name: str) -> bytes | None:
+        """What stands below a name."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._answers.get, name)
+
+    async def put(self, name: str, value: bytes) -> None:
+        """Put something below a name."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._threads, self._answers.put, name, value)
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        self._threads.shutdown()

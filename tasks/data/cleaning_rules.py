@@ -1,0 +1,126 @@
+"""The rules of cleaning, the columns in which it notes what they decide of each row
+(`tasks.data.cleaning`), and the split by hash. No numpy.
+
+A prompt's split depends on its text and the fractions alone. Its id (sha256 of the normalised
+prompt) is read as a fraction of its range: [0, heldout) is held out, [heldout, heldout +
+validation) validates, the rest trains. So no prompt is ever in two splits, and none changes its
+split when other rows are added, removed or reordered.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Self, get_args
+
+from pydantic import Field, model_validator
+
+from schemas.base import StrictModel
+from schemas.examples import Domain, Grounding
+
+Progress = Callable[[int, int, str], None]
+"""Told (done, total, unit) now and then; the unit is bytes."""
+
+Split = Literal["train", "validation", "heldout"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+GROUPS: tuple[str, ...] = (*(domain.value for domain in Domain), *get_args(Grounding))
+"""What `group` counts: the grounding of a grounded row, else its domain."""
+
+Cause = Literal[
+    "kept", "duplicate_prompt", "near_duplicate", "contaminated", "too_long", "language", "pii"
+]
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+
+Hit = Literal[
+    "none", "exact", "coverage", "run", "heldout_exact", "heldout_coverage", "heldout_run"
+]
+HITS: tuple[Hit, ...] = get_args(Hit)
+"""How a contaminated row matches: the same words; enough of the n-grams; a long run of words. Of an
+evaluation item or a held-out row."""
+
+COLUMNS: dict[str, str] = {
+    "file": "<u2",
+    "offset": "<i8",
+    "length": "<i4",
+    "id": "<u8",
+    "content": "<u8",
+    "words": "<i4",
+    "group": "u1",
+    "difficulty": "u1",
+    "split": "u1",
+    "cause": "u1",
+    "hit": "u1",
+    "match": "<i8",
+    "score": "<f4",
+}
+"""Columns of the state and their numpy types."""
+
+STATE_BYTES = 51
+
+DECIDED = ("id", "content", "group", "difficulty", "split", "cause", "hit", "match", "score")
+"""Columns that do not say where a row is."""
+
+DETAILS = "details.txt"
+"""In the scratch directory: of each row that a filter dropped, in order, why."""
+
+
+class NearDuplicates(StrictModel):
+    """Near duplicates by MinHash (Broder 1997) and locality-sensitive hashing, signatures and bands
+    as datasketch has them (`affine32`).
+
+    The defaults are for prompts, which are short: with the shingles of 5 words that documents are
+    compared by, one changed word of GSM8K's 45 takes the similarity from 1 to 0.78. Of 500 planted
+    light edits (docs/measurements.md) threshold 0.8 with 5 words finds 58%, 0.7 with 5 words 80%,
+    0.8 with 3 words 83%, 0.7 with 3 words 95%, all without a false positive. Exercises that differ
+    in a number are near duplicates too: leave this out where a template's variants are what is to
+    be taught.
+
+    Attributes:
+        threshold: rows whose estimated Jaccard similarity is at least this are near duplicates.
+        words: length of the shingles.
+        permutations: length of the signatures.
+    """
+
+    threshold: float = Field(default=0.7, gt=0, le=1)
+    words: int = Field(default=3, ge=1)
+    permutations: int = Field(default=128, ge=16, le=1024)
+
+
+class Contamination(StrictModel):
+    """Which rows give evaluation items away (`tasks.data.contamination` says exactly how).
+
+    Attributes:
+        words: length of the n-grams whose coverage counts. Texts with fewer words are compared as
+            wholes only.
+        coverage: at least this share of the n-grams of the row, or of the item, is in both.
+        long_words: a run of so many words in both is enough.
+        heldout: rows of the training and validation splits are also compared with the held-out
+            split's.
+    """
+
+    words: int = Field(default=8, ge=2)
+    coverage: float = Field(default=0.5, gt=0, le=1)
+    long_words: int = Field(default=13, ge=2)
+    heldout: bool = True
+
+    @model_validator(mode="after")
+    def _long_is_longer(self) -> Self:
+        if self.long_words <= self.words:
+            raise ValueError(f"long_words {self.long_words} must be more than words {self.words}")
+        return self
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An evaluation set: its name and (id, text) of each item."""
+
+    name: str
+    texts: Sequence[tuple[str, str]]
+
+
+def split_of(prompt_id: str, validation_fraction: float, heldout_fraction: float) -> Split:
+    """The split of a prompt, given its id (`schemas.examples.prompt_id`) and the expected fractions
+    of all prompts in each split."""
+    position = int(prompt_id, 16) / 16 ** len(prompt_id)
+    if position < heldout_fraction:
+        return "heldout"
+    return "validation" if position < heldout_fraction + validation_fraction else "train"

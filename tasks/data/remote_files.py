@@ -1,0 +1,168 @@
+"""Data files at URLs: `gs://`, `s3://` and `hf://`, by fsspec, which loads gcsfs, s3fs or
+huggingface_hub by itself.
+
+A file's digest is what its file system keeps of it (size, and a checksum, or else the version), so
+a stage key needs no download. Credentials are the file system's own: application default
+credentials, AWS_*, HF_TOKEN. `STORAGE_EMULATOR_HOST` points gs:// at a fake.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.base import InputError
+
+_PACKAGES = {"gs": "gcsfs", "s3": "s3fs", "hf": "huggingface_hub"}
+_FORMATS = (".jsonl", ".jsonl.gz", ".parquet")
+_DIGESTS = (
+    "md5Hash", "crc32c", "sha256", "lfs", "xet_hash", "blob_id", "ETag", "etag", "generation",
+    "VersionId",
+)  # fmt: skip
+"""Keys of a listing that tell contents apart, best first: checksums, content addresses, then tags
+and versions."""
+
+_FOREIGN = (
+    "aiohttp", "botocore", "datasets", "fsspec", "gcsfs", "google", "httpcore", "httpx",
+    "huggingface_hub", "requests", "s3fs",
+)  # fmt: skip
+"""Packages whose exceptions are no OSError even when the network is at fault."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file at a URL as its file system lists it."""
+
+    url: str
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """The last part of the URL."""
+        return self.url.rpartition("/")[2]
+
+
+def check_url(url: str) -> str:
+    """`url` if it is one that can be read, else ValueError (for pydantic validators)."""
+    scheme, _, path = url.partition("://")
+    if scheme not in _PACKAGES:
+        raise ValueError(
+            f"a data URL starts with one of {', '.join(_PACKAGES)} and ://; other files go into the"
+            " --data directory"
+        )
+    if not path.lower().endswith(_FORMATS):
+        raise ValueError(
+            f"remote files are read as {', '.join(_FORMATS)}; fetch one of another format into the"
+            " --data directory"
+        )
+    if (
+        "*" in path.partition("/")[0]
+        or _strange(path)
+        or any("**" in part and part != "**" for part in path.split("/"))
+    ):
+        raise ValueError(
+            "a data URL names its bucket, and has no :: ? [ ] # in it; only * is special, and ** is"
+            " a part of its own"
+        )
+    return url
+
+
+def _strange(path: str) -> bool:
+    """Whether fsspec or datasets would take the path for a pattern, a chain of file systems or a
+    version."""
+    return "::" in path or any(character in path for character in "?[]#")
+
+
+def remote_files(pattern: str, where: str) -> list[RemoteFile]:
+    """The files that a URL, `*` allowed, names, sorted by name. Raises InputError: there is none,
+    or it cannot be looked for."""
+    import fsspec
+
+    scheme = pattern.partition("://")[0]
+    with explained(pattern, where):
+        system, path = fsspec.url_to_fs(pattern, **storage_options(pattern))
+        system.invalidate_cache()  # a file may have changed since another look
+        listed = system.glob(path, detail=True) if "*" in path else {path: system.info(path)}
+        found = {name: about for name, about in sorted(listed.items()) if about["type"] == "file"}
+        if not found:
+            system.ls(
+                path.partition("/")[0] if scheme != "hf" else "/".join(path.split("/")[:3]),
+                detail=False,
+            )  # no such bucket raises
+            raise FileNotFoundError(path)
+    for name in found:
+        if _strange(name):
+            raise InputError(
+                f"{where}: the name {scheme}://{name} holds one of :: ? [ ] #, which no data URL"
+                " may; rename the file."
+            )
+    return [
+        RemoteFile(f"{scheme}://{name}", _digest(f"{scheme}://{name}", about))
+        for name, about in found.items()
+    ]
+
+
+def storage_options(url: str) -> dict[str, Any]:
+    """What fsspec shall know of a URL's file system: a fake of Cloud Storage has no credentials."""
+    return (
+        {"token": "anon"}
+        if url.startswith("gs://") and os.environ.get("STORAGE_EMULATOR_HOST")
+        else {}
+    )
+
+
+def _digest(url: str, about: Mapping[str, Any]) -> str:
+    key = next((key for key in _DIGESTS if about.get(key)), None)
+    if key is None:
+        raise InputError(
+            f"{url}: its file system tells neither a checksum nor a version of it; fetch it into"
+            " the --data directory."
+        )
+    value = about[key]["sha256"] if key == "lfs" else about[key]
+    return f"{about['size']} bytes, {key} {value}"
+
+
+@contextmanager
+def explained(url: str, where: str) -> Iterator[None]:
+    """What goes wrong with a remote file as an InputError that says what to do."""
+    scheme = url.partition("://")[0]
+    try:
+        yield
+    except InputError:
+        raise
+    except ImportError as error:
+        raise InputError(
+            f"{where}: reading {url} needs the package {_PACKAGES[scheme]}: uv pip install"
+            f" {_PACKAGES[scheme]}."
+        ) from error
+    except Exception as error:
+        if (
+            not isinstance(error, OSError | ValueError | RuntimeError)
+            and type(error).__module__.partition(".")[0] not in _FOREIGN
+        ):
+            raise  # a mistake of ours
+        raise InputError(f"{where}: cannot read {url}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """One line: what happened and what to do about it."""
+    said = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+    code = str(
+        getattr(error, "code", None) or getattr(getattr(error, "response", None), "status_code", "")
+    )
+    if isinstance(error, FileNotFoundError) or code == "404":
+        return f"there is no such file, bucket or repository ({said}). Check the URL."
+    name = type(error).__name__
+    if (
+        isinstance(error, PermissionError)
+        or code in ("401", "403")
+        or "Credential" in name
+        or name == "RefreshError"
+        or said.startswith(("Forbidden", "Unauthorized"))
+    ):
+        return (
+            f"no permission ({said}). Log in as somebody who may read it (gcloud auth"
+            " application-default login, AWS_*, HF_TOKEN)."
+        )
+    return f"{name}: {said}. Check the network and the URL, then run again."

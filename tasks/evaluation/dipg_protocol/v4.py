@@ -1,0 +1,200 @@
+"""What version 4 of the gym decides by words: abstention, quotation, support, and whether an answer
+is right."""
+
+import re
+
+from tasks.evaluation.dipg_protocol.similarity import similarity_v4
+from tasks.evaluation.dipg_protocol.word_lists import ABSTENTIONS, BRIDGES, FILLER, REFUSALS
+
+_SYMBOLS = tuple(
+    (re.compile(pattern), text)
+    for pattern, text in (
+        (r'["\'‘’“”]', ""),
+        ("[\\-\u2011\u2013\u2014\u00ad]", "-"),
+        ("\x13", "+/-"),
+        (r"[\*\•\·]", " "),
+        ("≥", ">="),
+        ("≤", "<="),
+        ("≠", "!="),
+        ("≈", "~"),
+        ("±", "+/-"),
+        ("…", "..."),
+        ("°", " degrees"),
+        ("²", "2"),
+        ("³", "3"),
+        ("¹", "1"),
+        (r"(\d)([a-z%])", r"\1 \2"),
+        (r"[^\w\s'-]", ""),
+    )
+)
+_NAME = re.compile(
+    r"\b(?:NCT[0-9]+|[A-Za-z0-9][A-Za-z0-9\u03b1\u03b2\u03b3\u03b4\-_./]*[A-Za-z0-9])\b",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
+_WORD = re.compile(r"\b[a-zA-Z0-9]{4,}\b")
+_AMOUNT = re.compile(r"\b\d+(?:\.\d+)?\s?(?:%|gy|mg|m2|cm3)?(?!\d)")
+_QUOTATION = re.compile(r'["\u201c\u201d]([^"\u201c\u201d]+)["\u201c\u201d]')
+_ELLIPSIS = re.compile(r"\[\.\.\.\]|\.\.\.|\(\.\.\.\)|\u2026")
+
+
+def clean(text: str) -> str:
+    """How texts are compared: lower case, no punctuation but hyphens, digits apart from units,
+    white space as one space."""
+    text = text.lower()
+    for pattern, replacement in _SYMBOLS:
+        text = pattern.sub(replacement, text)
+    return " ".join(re.split(r"\s+", text)).strip()
+
+
+_ABSTENTIONS, _REFUSALS = tuple(map(clean, ABSTENTIONS)), tuple(map(clean, REFUSALS))
+
+
+def abstains(text: str) -> bool:
+    """A keyword of abstention is somewhere in it."""
+    cleaned = clean(text)
+    return any(words in cleaned for words in _ABSTENTIONS)
+
+
+def denies(analysis: str) -> bool:
+    """The analysis says somewhere that something is missing."""
+    lower = analysis.lower()
+    return any(words in lower for words in ABSTENTIONS)
+
+
+def refuses(final: str) -> bool:
+    """A keyword of a refusal is somewhere in it."""
+    cleaned = clean(final)
+    return any(words in cleaned for words in _REFUSALS)
+
+
+def is_quoted(proof: str, context: str) -> bool:
+    """Whether each piece of a proof (its quotations, else its lines) is in the context or something
+    like it."""
+    cleaned = clean(context)
+    if len(cleaned) < 10:
+        return clean(proof) in cleaned
+    if quotations := _QUOTATION.findall(proof):
+        pieces = [one.strip() for one in quotations if len(one.strip()) > 5]
+    else:
+        pieces = [
+            one.strip()
+            for line in proof.split("\n")
+            for one in _ELLIPSIS.split(line)
+            if len(one.strip()) > 5
+        ]
+    if not pieces:
+        bare = clean(proof)
+        return bare in cleaned or similarity_v4(bare, cleaned) >= 0.80
+    return all(_is_piece_quoted(piece, context, cleaned) for piece in pieces)
+
+
+def _is_piece_quoted(piece: str, context: str, cleaned: str) -> bool:
+    bare = clean(piece)
+    if not bare or bare in cleaned:
+        return True
+    numbers = _NUMBER.findall(piece)
+    if any(number not in cleaned for number in numbers):
+        return False
+    similar = similarity_v4(bare, cleaned)
+    names = [word for word in _WORD.findall(piece) if word.lower() not in FILLER]
+    if (
+        (names or numbers)
+        and similar >= 0.1
+        and all(_is_known(clean(name), cleaned) for name in names)
+    ):
+        return True
+    if similar >= 0.80:
+        return True
+    sentences = re.split(r"(?<=\.)\s+", piece)
+    if len(sentences) > 1 and all(
+        bool(sentence) and is_quoted(sentence, context) for sentence in sentences
+    ):
+        return True
+    return re.sub(r"[.,;:!?]$", "", bare).strip() in cleaned
+
+
+def _is_known(name: str, cleaned: str) -> bool:
+    return name in cleaned or similarity_v4(name, cleaned) >= 0.65
+
+
+def supports(proof: str, final: str, context: str) -> bool:
+    """Whether the answer follows from the proof: no other percentage, no other outcome, no name
+    that neither proof nor context has."""
+    if not final:
+        return True
+    stated, answered = (_percentages(text) for text in (proof, final))
+    if len(stated) == 1 and answered and not answered <= stated:
+        return False
+    of_proof, of_final = clean(proof), clean(final)
+    negations = r"\b(no|not|didnt|did not|failed to|cant|wont)\b"
+    outcomes = ("partial response", "stable disease", "progressive disease", "meets criteria")
+    if any(_turned(outcome, negations, of_proof, of_final) for outcome in outcomes):
+        return False
+    known = _names(proof) | _names(context)
+    new = {
+        name
+        for name in _names(final)
+        if len(name) >= 4 and name not in BRIDGES and name not in known
+    }
+    return all(_is_made_of(name, known) for name in new)
+
+
+def _percentages(text: str) -> set[str]:
+    return {amount.replace(" ", "") for amount in _AMOUNT.findall(text.lower()) if "%" in amount}
+
+
+def _names(text: str) -> set[str]:
+    return {name.lower() for name in _NAME.findall(text)}
+
+
+def _is_made_of(name: str, known: set[str]) -> bool:
+    if "-" not in name and "/" not in name:
+        return False
+    parts = [part for part in re.split(r"[-/]", name) if len(part) >= 3]
+    return all(
+        part in BRIDGES or part in known or re.match(r"^\d+(\.\d+)?$", part) for part in parts
+    )
+
+
+def _turned(outcome: str, negations: str, one: str, other: str) -> bool:
+    """Both texts state an outcome, and only one of them negates it."""
+    if outcome not in one or outcome not in other:
+        return False
+    negated = re.compile(rf"{negations}(?:\s+\w+){{0,10}}?\s+{re.escape(outcome)}")
+    return bool(negated.search(one)) != bool(negated.search(other))
+
+
+def is_right(final: str, expected: str) -> bool:
+    """Whether an answer says what is expected: the same text, or by numbers, names, a long word in
+    common, or similarity."""
+    inner = re.search(r"<answer>(.*?)</answer>", expected, re.DOTALL | re.IGNORECASE)
+    expected = inner[1] if inner else expected
+    answer, right = clean(final), clean(expected)
+    if not right or not answer:
+        return False
+    negations = r"\b(no|not|didnt|did not|failed to|wont|cant|rather than|instead of)\b"
+    outcomes = (
+        "partial response",
+        "stable disease",
+        "progressive disease",
+        "meets criteria",
+        "achieve",
+    )
+    if any(_turned(outcome, negations, right, answer) for outcome in outcomes):
+        return False
+    if answer == right:
+        return True
+    numbers = set(_NUMBER.findall(right))
+    if numbers and not numbers & set(_NUMBER.findall(answer)):
+        return False
+    names, found = (_telling(text) for text in (expected, final))
+    if names & found:
+        return names <= found or found <= names or similarity_v4(right, answer) >= 0.60
+    if any(len(word) > 8 for word in set(right.split()) & set(answer.split())):
+        return True
+    return similarity_v4(right, answer) >= 0.85
+
+
+def _telling(text: str) -> set[str]:
+    return {name for name in _names(text) if len(name) >= 4 and name not in FILLER}

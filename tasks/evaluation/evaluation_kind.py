@@ -1,0 +1,95 @@
+"""The stage kind of an evaluation: answer the prompts, judge each answer by rules and, where the
+config names a judge, by an LLM; compare with the baseline.
+
+`reasoning_eval` and `safety_eval` differ in which held-out prompts they ask, in their verdicts and
+in their metrics. The rest is here and in `tasks.evaluation.evaluate`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.contract.job import Job
+from tasks.contract.kind import Evaluation, Input, Kind, Product
+from tasks.evaluation.evaluate import (
+    EvalConfigT,
+    Judge,
+    answer_all,
+    eval_programs,
+    eval_prompts,
+    eval_size,
+    read_baseline,
+    small_eval,
+)
+from tasks.evaluation.suite_prompts import suite_dependencies
+from tasks.judging.opinions import (
+    opinion_dependencies,
+    opinion_models,
+    opinion_programs,
+    with_opinions,
+)
+from tasks.models.source import model_dependencies
+from tasks.verification.verify import check_versions
+
+if TYPE_CHECKING:
+    from tasks.models.loading import LoadedModel
+    from tasks.planning.programs import Program
+
+
+def evaluation_kind(
+    *, version: int, config: type[EvalConfigT], judge: Judge, grounded: bool, evaluation: Evaluation
+) -> Kind[EvalConfigT]:
+    """The stage kind of an evaluation.
+
+    Args:
+        judge: judges a completion by rules.
+        grounded: whether the grounded held-out prompts are asked, or all others.
+        evaluation: what is made of the items.
+    """
+
+    def run(job: Job[EvalConfigT]) -> dict[str, Any]:
+        """Answer, judge, compare. Raises InputError for too few prompts, prompts that do not fit
+        and a baseline over other prompts."""
+        prompts = eval_prompts(job, grounded=grounded)
+        baseline = read_baseline(job.inputs, prompts)
+        answers = with_opinions(job, answer_all(job, prompts, judge))
+        answers.write(job.out)
+        return evaluation.metrics(
+            answers.items, baseline, samples=answers.samples, seed=job.config.seed
+        )
+
+    def programs(
+        config: EvalConfigT, model: "LoadedModel", upstream: Mapping[str, Any]
+    ) -> "list[Program]":
+        """What `run` compiles."""
+        prompts = eval_size(config, upstream, "grounding_quotas" if grounded else "quotas")
+        return [*eval_programs(config, model, prompts), *opinion_programs(config, model, prompts)]
+
+    return Kind(
+        version=version,
+        config=config,
+        inputs={
+            "prompts": Input(Product.ROWS, required=False),
+            "policy": Input(Product.MODEL, required=False),
+            "baseline": Input(Product.ANSWERS, required=False, same_kind=True),
+        },
+        produces=Product.ANSWERS,
+        run=run,
+        small=small_eval,
+        programs=programs,
+        devices=lambda config: True,
+        dependencies=_dependencies,
+        extra_models=opinion_models,
+        evaluation=evaluation,
+    )
+
+
+def _dependencies(config: EvalConfigT, data: Path | None) -> dict[str, str | int]:
+    """What decides the bytes of the base model beside its name, how answers are verified, and what
+    is asked."""
+    return {
+        **model_dependencies(config.model),
+        **check_versions(),
+        **suite_dependencies(config.suites, config.KIND, data),
+        **opinion_dependencies(config),
+    }

@@ -1,0 +1,47 @@
+"""Judging a completion by its answer: verified in the format of a trace and wherever it stands, its
+markers counted."""
+
+import re
+
+from schemas.evaluation import EvalItem, EvalPrompt
+from tasks.evaluation.evaluate import answered
+from tasks.verification.flexible import flexible_answer
+from tasks.verification.verify import agrees, verify
+
+MARKERS = (
+    "first", "second", "next", "then", "so", "because", "since", "therefore", "thus", "hence",
+    "finally", "step", "=",
+)  # fmt: skip
+"""Chain-of-thought markers: order, cause, conclusion, and a worked equation. Whole words in any
+case."""
+
+_MARKER = re.compile(
+    "|".join(rf"\b{word}\b" if word.isalpha() else re.escape(word) for word in MARKERS),
+    re.IGNORECASE,
+)
+
+
+def count_markers(completion: str) -> int:
+    """Chain-of-thought markers before the answer: in all that precedes `<answer>`, which of a
+    well-formed trace is its reasoning."""
+    return len(_MARKER.findall(completion.partition("<answer>")[0]))
+
+
+def judge(
+    prompt: EvalPrompt, completion: str, *, tokens: int = 0, truncated: bool = False
+) -> EvalItem:
+    """Verify one completion, in the trace's format and wherever its answer stands, and count its
+    markers."""
+    verdict = verify(prompt, completion)
+    elsewhere = "" if verdict.exact else flexible_answer(prompt, completion)
+    return answered(
+        prompt,
+        completion,
+        tokens=tokens,
+        truncated=truncated,
+        format=verdict.format,
+        exact=verdict.exact,
+        flexible=verdict.exact
+        or (elsewhere not in ("", verdict.answer) and agrees(prompt, elsewhere).ok),
+        markers=count_markers(completion),
+    )

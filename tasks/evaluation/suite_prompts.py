@@ -1,0 +1,233 @@
+"""What suites share: how their files are read, and the prompts of an evaluation's suites and of its
+held-out split."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from schemas.base import InputError
+from schemas.evaluation import HELDOUT, EvalPrompt
+from schemas.examples import Example, Prompt
+from tasks.contract.job import read_jsonl
+from tasks.contract.suite import SUITES, Suite, SuiteConfig
+from tasks.data.conversion import NotAnExample, prompt_of
+from tasks.data.directory import data_digests, data_files
+from tasks.data.mapping import Columns
+from tasks.data.readers import read_records
+from tasks.data.records import Record, Unreadable
+from tasks.data.sources import DataPath, PromptMapping
+from tasks.verification.choices import asked, choices_of
+
+
+class FileSuite(SuiteConfig):
+    """A suite that is read from a file.
+
+    Attributes:
+        path: its file in the directory of `--data`, or a URL, as a source's.
+    """
+
+    path: DataPath
+
+
+FileSuiteT = TypeVar("FileSuiteT", bound=FileSuite)
+
+
+def parse_suites(
+    tables: Sequence[dict[str, Any]], kind: str | None, where: str = "suites"
+) -> list[SuiteConfig]:
+    """Validate the suite tables of a stage of a kind; None: those of any kind.
+
+    Raises:
+        InputError: an unknown suite, one that another kind asks, two of one label, or a table that
+            its Config refuses.
+    """
+    configs: list[SuiteConfig] = [
+        SUITES.parse(table, f"{where}.{index}") for index, table in enumerate(tables)
+    ]
+    for index, config in enumerate(configs):
+        asked_by = SUITES[config.name].asked_by
+        if kind not in (asked_by, None):
+            valid = ", ".join(name for name in SUITES.names() if kind == SUITES[name].asked_by)
+            raise InputError(
+                f"{where}.{index}: suite {config.name!r} is asked by a stage of kind {asked_by}."
+                f" Those of {kind}: {valid}."
+            )
+    labels = [HELDOUT, *(config.suite for config in configs)]
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise InputError(
+            f"{where}: two suites are called {twice[0]!r}; give each a label of its own."
+        )
+    return configs
+
+
+def complete_suites(
+    tables: Sequence[dict[str, Any]], kind: str | None
+) -> tuple[dict[str, Any], ...]:
+    """The tables with their defaults as if they had been written, so that these are part of the
+    stage key. Raises as `parse_suites`."""
+    return tuple(config.model_dump(mode="json") for config in parse_suites(tables, kind))
+
+
+def suite_dependencies(
+    tables: Sequence[dict[str, Any]], kind: str | None, data: Path | None
+) -> dict[str, str | int]:
+    """The versions of the suites and the digests of their files. Raises InputError: a file is
+    missing."""
+    configs = parse_suites(tables, kind)
+    found = SUITES.versions(config.name for config in configs)
+    for config in configs:
+        found |= SUITES[config.name].dependencies(config, data)
+    return found
+
+
+def suite_size(config: SuiteConfig) -> int:
+    """How many prompts a suite has, by what was published."""
+    size = SUITES[config.name].expected(config)
+    return size if config.first is None else min(size, config.first)
+
+
+def suite_prompts(config: SuiteConfig, data: Path | None) -> list[EvalPrompt]:
+    """The prompts of a suite that are asked. Raises InputError: its file is missing, holds none, or
+    has a row that cannot be read."""
+    prompts = SUITES[config.name].prompts(config, data)
+    if not prompts:
+        raise InputError(
+            f"suite {config.suite}: it holds no prompt. Fetch its file again, or leave the suite"
+            " out."
+        )
+    return prompts[: config.first]
+
+
+def prompt_in(config: SuiteConfig, number: int, row: Prompt) -> EvalPrompt:
+    """A row as the suite's prompt of that number, from 0."""
+    return EvalPrompt.of(row).model_copy(
+        update={"id": f"{config.suite}/{number}", "suite": config.suite}
+    )
+
+
+def question_of(prompt: EvalPrompt) -> str:
+    """The text that gives a prompt away: of multiple choice the question without the choices."""
+    return (
+        prompt.prompt.removesuffix(asked("", choices_of(prompt)))
+        if prompt.check == "choice"
+        else prompt.prompt
+    )
+
+
+@dataclass(frozen=True)
+class SuiteRecord(Record):
+    """A record and the name of its file."""
+
+    file: str
+
+
+def suite_digests(config: FileSuite, data: Path | None) -> dict[str, str | int]:
+    """`{"data/<path>": digest}` of a suite's file (or files). Raises InputError: no such file."""
+    return data_digests(data, config.path, f"suite {config.suite}")
+
+
+def suite_records(
+    config: FileSuite, data: Path | None, *, header: Sequence[str] = ()
+) -> Iterator[SuiteRecord]:
+    """The records of a suite's file (or files, by name), in file order.
+
+    Args:
+        header: the columns of CSV files whose first line does not name them.
+
+    Raises:
+        InputError: no such file, or a row that cannot be read.
+    """
+    for name, file in data_files(data, config.path, f"suite {config.suite}"):
+        for record in read_records(name, file, header=header):
+            if isinstance(record, Unreadable):
+                raise InputError(
+                    f"suite {config.suite}: {name}, line {record.line} cannot be read:"
+                    f" {record.detail}. Fetch the file again."
+                )
+            yield SuiteRecord(record.line, record.row, name)
+
+
+def mapped(
+    config: FileSuite,
+    records: Iterable[SuiteRecord],
+    mapping: PromptMapping | Callable[[SuiteRecord], PromptMapping],
+) -> list[EvalPrompt]:
+    """The prompts that records make by a mapping, or by the one that a function gives for each
+    record.
+
+    The file's name without suffix is a prompt's family. Numbers in ids count all records, those
+    that a mapping's `require` leaves out too.
+
+    Raises:
+        InputError: a column is missing, or a record makes no prompt.
+    """
+    prompts: list[EvalPrompt] = []
+    columns: dict[str, Columns] = {}
+    for number, record in enumerate(records):
+        how = mapping if isinstance(mapping, PromptMapping) else mapping(record)
+        if record.file not in columns:
+            columns[record.file] = Columns(record.file, how.columns())
+        columns[record.file].see(record.row)
+        try:
+            prompt = prompt_of(
+                how,
+                record.row,
+                record.file,
+                record.line,
+                record.file.rpartition("/")[2].split(".")[0],
+            )
+        except NotAnExample as error:
+            if error.cause == "left_out":
+                continue
+            columns[record.file].require_all()
+            raise InputError(
+                f"suite {config.suite}: {record.file}, line {record.line}: {error.cause}: {error}."
+                " Correct it."
+            ) from error
+        prompts.append(prompt_in(config, number, prompt))
+    for seen in columns.values():
+        seen.require_all()
+    return prompts
+
+
+def file_suite(
+    *,
+    version: int,
+    config: type[FileSuiteT],
+    mapping: PromptMapping | Callable[[FileSuiteT, SuiteRecord], PromptMapping],
+    expected: int | Callable[[FileSuiteT], int],
+    records: Callable[[FileSuiteT, Path | None], Iterable[SuiteRecord]] = suite_records,
+    asked_by: str = "reasoning_eval",
+) -> Suite[FileSuiteT]:
+    """The suite that a file is, by a mapping of its records.
+
+    Args:
+        mapping: of all records, or of each.
+        expected: how many prompts the published file has.
+        records: those that are asked, if not all are asked as they are.
+    """
+
+    def prompts(config: FileSuiteT, data: Path | None) -> list[EvalPrompt]:
+        how = mapping if isinstance(mapping, PromptMapping) else partial(mapping, config)
+        return mapped(config, records(config, data), how)
+
+    return Suite(
+        version=version,
+        config=config,
+        prompts=prompts,
+        dependencies=suite_digests,
+        expected=expected if callable(expected) else lambda config: expected,
+        asked_by=asked_by,
+    )
+
+
+def heldout_prompts(rebalance: Path, *, grounded: bool) -> list[EvalPrompt]:
+    """The held-out prompts of a rebalance artifact, grounded ones or all others, in file order."""
+    examples = read_jsonl(rebalance / "heldout.jsonl", Example)
+    return [
+        EvalPrompt.of(example)
+        for example in examples
+        if (example.grounding is not None) == grounded
+    ]

@@ -1,0 +1,317 @@
+"""The programs of `tasks.sampling.slots`, and the slots on the devices.
+
+All rows write the same column of the cache, which is shifted left before each chunk, so that a
+row's context always ends where the chunk begins, however long ago the row came in. Segment ids hide
+what another row left there. The cache is as wide as the longest context in it, in quarters of the
+widest; prompts are padded to `prompt_length`, its half, its quarter, and so on. Each of these few
+shapes is compiled once, when it is first needed.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+
+from tasks.data.tokens import pad_left
+from tasks.devices.hosts import BATCH, TENSOR, fetch, spread
+from tasks.models.loading import LoadedModel
+from tasks.planning.programs import Program, scalar, shapes
+from tasks.planning.programs import rows as rows_of
+from tasks.sampling.sampler import first_best
+
+SHORTEST = 32
+"""Prompts are not padded to less."""
+
+Slots = dict[str, jax.Array]
+"""k and v (L, B, K, W, H), segments (B, W), and by row (B,): the last `token`, the prompt's
+`length`, the `number` of tokens drawn, and `seed` and `row`, of which its randomness is a
+function."""
+
+_COLUMNS = {"k": 3, "v": 3, "segments": 1}
+"""Their axis W."""
+_BY_ROW = ("token", "length", "number", "seed", "row")
+
+
+class SlotPrograms:
+    """What reads prompts into slots and decodes them.
+
+    Attributes:
+        together: prompts that are read at a time. Of fewer, slots wait less for each other; of
+            more, devices work better.
+        chunk: tokens between two looks at which rows have ended.
+        chunks: what a response of full length takes; its first token comes of the prompt.
+        wanted: the shapes that were needed so far.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        batch_size: int,
+        prompt_length: int,
+        response_length: int,
+        sampled: bool,
+    ) -> None:
+        """See `SlotSampler`."""
+        self.loaded, self.batch_size, self.sampled = loaded, batch_size, sampled
+        self.prompt_length = prompt_length
+        devices = loaded.mesh.shape[BATCH]
+        self.together = devices * max(1, batch_size // devices // 8)
+        self.chunk = min(max(8, response_length // 64), response_length - 1)
+        self.chunks = -(-(response_length - 1) // self.chunk)
+        self.prompt_widths = halves(prompt_length)
+        self.cache_widths = quarters(prompt_length + self.chunks * self.chunk)
+        self._graph, _ = nnx.split(loaded.model)
+        heads = TENSOR if loaded.config.num_kv_heads % loaded.mesh.shape[TENSOR] == 0 else None
+        by_row = NamedSharding(loaded.mesh, PartitionSpec(BATCH))
+        cached = NamedSharding(loaded.mesh, PartitionSpec(None, BATCH, heads))
+        placed = dict.fromkeys(("segments", *_BY_ROW), by_row) | {"k": cached, "v": cached}
+        self._placement = placed
+        self.prefill: Any = jax.jit(self._prefill, out_shardings=placed)
+        self.admit: Any = jax.jit(self._admit, out_shardings=placed, donate_argnums=0)
+        self.decode: Any = jax.jit(self._decode, out_shardings=(placed, by_row), donate_argnums=1)
+        self.resize: Any = jax.jit(self._resize, out_shardings=placed, static_argnums=1)
+        self.wanted: set[tuple[Any, ...]] = set()
+
+    @property
+    def excess(self) -> int:
+        """Programs that were compiled beyond one per shape: 0."""
+        programs = (self.prefill, self.admit, self.decode, self.resize)
+        return max(0, sum(program._cache_size() for program in programs) - len(self.wanted))
+
+    def plan(self, requests: Sequence[int], resident: Any) -> list[Program]:
+        """See `SlotSampler.programs`."""
+        weights = shapes(nnx.state(self.loaded.model))
+        prompts = self.read([[]], [0], [0], self.prompt_length)
+        prefill = (weights, *rows_of(prompts, self.loaded.mesh), scalar(np.float32))
+        block = self._shapes(self.together, self.prompt_length)
+        slots = self._shapes(self.batch_size, self.cache_widths[-1])
+        where = jax.ShapeDtypeStruct((self.together,), np.int32)
+        reads = sum(-(-count // self.together) for count in requests)
+        decodes = sum(-(-count // self.batch_size) for count in requests) * self.chunks
+        decode = (weights, slots, scalar(np.float32))
+        return [
+            Program("prefill", self.prefill, prefill, reads, resident),
+            Program("admit", self.admit, (slots, block, where), reads, resident),
+            Program("decode", self.decode, decode, decodes, resident),
+        ]
+
+    def read(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        rows: Sequence[int],
+        width: int,
+    ) -> tuple[np.ndarray, ...]:
+        """The arrays that `prefill` takes, filled up by empty rows."""
+        empty = self.together - len(prompts)
+        return (
+            pad_left([*prompts, *[[]] * empty], width, self.loaded.tokenizer.pad_id),
+            np.array([*seeds, *[0] * empty], np.uint32),
+            np.array([*rows, *[0] * empty], np.int32),
+        )
+
+    def _shapes(self, rows: int, width: int) -> Any:
+        found = jax.eval_shape(lambda: self._empty(rows, width))
+        return {
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._placement[name])
+            for name, leaf in found.items()
+        }
+
+    def _empty(self, rows: int, width: int) -> Slots:
+        model: Any = self.loaded.model
+        cache = model.init_cache(rows, width)
+        numbers = {name: jnp.zeros(rows, jnp.int32) for name in _BY_ROW}
+        columns = {name: cache[name] for name in _COLUMNS}
+        return columns | numbers | {"seed": jnp.zeros(rows, jnp.uint32)}
+
+    def _resize(self, slots: Slots | None, width: int) -> Slots:
+        """A cache of another width (of nothing, an empty one): columns come and go on the left,
+        where no row has any."""
+        if slots is None:
+            return self._empty(self.batch_size, width)
+        return slots | _widened(slots, width)
+
+    def _prefill(
+        self,
+        weights: nnx.State,
+        prompts: jax.Array,
+        seeds: jax.Array,
+        rows: jax.Array,
+        temperature: jax.Array,
+    ) -> Slots:
+        """(F, width) left-padded prompts -> what their slots will hold, the first token drawn; of
+        all widths, caches of one width."""
+        model: Any = nnx.merge(self._graph, weights)
+        real = prompts != self.loaded.tokenizer.pad_id
+        positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
+        hidden, cache = model(
+            prompts, positions, real.astype(jnp.int32), model.init_cache(*prompts.shape)
+        )
+        start = jnp.zeros_like(rows)
+        token = self._draw(model, hidden[:, -1], _keys(seeds, rows), start, temperature)
+        of_rows = {
+            "token": token,
+            "length": real.sum(-1, dtype=jnp.int32),
+            "number": start + 1,
+            "seed": seeds,
+            "row": rows,
+        }
+        return _widened(cache, self.prompt_length) | of_rows
+
+    def _admit(self, slots: Slots, block: Slots, where: jax.Array) -> Slots:
+        """Put the rows of a block into the slots `where` (F,); a slot that there is not takes
+        none."""
+        end = slots["segments"].shape[1]
+        width = min(end, block["segments"].shape[1])  # the rest is padding
+        columns = slice(end - width, end)
+        empty = jnp.zeros((where.shape[0], slots["segments"].shape[1]), jnp.int32)
+        fresh = empty.at[:, columns].set(block["segments"][:, -width:])
+        admitted = {name: slots[name].at[where].set(block[name], mode="drop") for name in _BY_ROW}
+        caches = {
+            name: (
+                slots[name].at[:, where, :, columns].set(block[name][:, :, :, -width:], mode="drop")
+            )
+            for name in ("k", "v")
+        }
+        return admitted | caches | {"segments": slots["segments"].at[where].set(fresh, mode="drop")}
+
+    def _decode(
+        self, weights: nnx.State, slots: Slots, temperature: jax.Array
+    ) -> tuple[Slots, jax.Array]:
+        """A chunk of C tokens for every slot -> the slots, and (B, 1 + C) tokens: the last one
+        before the chunk, and those of it."""
+        model = nnx.merge(self._graph, weights)
+        keys, length = _keys(slots["seed"], slots["row"]), slots["length"]
+        ones = jnp.ones((length.shape[0], 1), jnp.int32)
+        cache = {
+            name: jnp.roll(slots[name], -self.chunk, axis=axis) for name, axis in _COLUMNS.items()
+        }
+        cache["index"] = jnp.int32(slots["segments"].shape[1] - self.chunk)
+
+        def step(carry: Any, _: None) -> tuple[Any, jax.Array]:
+            token, number, cache = carry
+            hidden, cache = model(token[:, None], (length + number - 1)[:, None], ones, cache)
+            token = self._draw(model, hidden[:, 0], keys, number, temperature)
+            return (token, number + 1, cache), token
+
+        with jax.named_scope("decode"):
+            (token, number, cache), drawn = jax.lax.scan(
+                step, (slots["token"], slots["number"], cache), length=self.chunk
+            )
+        tokens = jnp.concatenate([slots["token"][None], drawn]).swapaxes(0, 1)
+        columns = {name: cache[name] for name in _COLUMNS}
+        return slots | columns | {"token": token, "number": number}, tokens
+
+    def _draw(
+        self,
+        model: Any,
+        hidden: jax.Array,
+        keys: jax.Array,
+        numbers: jax.Array,
+        temperature: jax.Array,
+    ) -> jax.Array:
+        """(B, D) hidden states -> (B,) tokens; `numbers`: which token of its response each is.
+        Greedy ones take no random numbers."""
+        logits = model.unembed(hidden)
+
+        def noisy(logits: jax.Array) -> jax.Array:
+            def noise(key: jax.Array, number: jax.Array) -> jax.Array:
+                return jax.random.gumbel(jax.random.fold_in(key, number), logits.shape[-1:])
+
+            return logits + temperature * jax.vmap(noise)(keys, numbers)
+
+        if self.sampled:
+            logits = jax.lax.cond(temperature > 0, noisy, lambda logits: logits, logits)
+        return first_best(logits)
+
+
+class Device:
+    """The slots on the devices, while a call is answered."""
+
+    def __init__(self, programs: SlotPrograms, temperature: np.float32) -> None:
+        self._programs, self._temperature = programs, temperature
+        self._weights, self._mesh = nnx.state(programs.loaded.model), programs.loaded.mesh
+        self._slots: Slots | None = None
+        self._width = 0
+
+    def admit(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        rows: Sequence[int],
+        into: Sequence[int],
+    ) -> None:
+        """Read prompts, the longest first, into slots."""
+        programs, length = self._programs, len(prompts[0])
+        width = _fit(programs.prompt_widths, length)
+        where = np.full(programs.together, programs.batch_size, np.int32)
+        where[: len(into)] = into
+        read = spread(programs.read(prompts, seeds, rows, width), self._mesh)
+        if self._width < length + programs.chunk:  # which it will need in a moment
+            self._resize(length + programs.chunk)
+        programs.wanted |= {("prefill", width), ("admit", self._width)}
+        with jax.set_mesh(self._mesh):
+            block = programs.prefill(self._weights, *read, self._temperature)
+            self._slots = programs.admit(self._slots, block, where)
+
+    def decode(self, context: int) -> np.ndarray:
+        """One chunk with room for so long a context; `SlotPrograms._decode`'s tokens."""
+        programs = self._programs
+        self._resize(context + programs.chunk)
+        programs.wanted.add(("decode", self._width))
+        with jax.set_mesh(self._mesh):
+            self._slots, tokens = programs.decode(self._weights, self._slots, self._temperature)
+        return fetch(tokens)
+
+    def _resize(self, needed: int) -> None:
+        width = _fit(self._programs.cache_widths, needed)
+        if width == self._width:
+            return
+        self._programs.wanted.add(("resize", self._width, width))
+        with jax.set_mesh(self._mesh):
+            self._slots, self._width = self._programs.resize(self._slots, width), width
+
+
+def _fit(widths: Sequence[int], needed: int) -> int:
+    return next(width for width in widths if width >= needed)
+
+
+def halves(longest: int) -> list[int]:
+    widths = [longest]
+    while SHORTEST <= _rounded(widths[0] / 2) < widths[0]:
+        widths.insert(0, _rounded(widths[0] / 2))
+    return widths
+
+
+def quarters(longest: int) -> list[int]:
+    return sorted({min(longest, _rounded(longest * quarter / 4)) for quarter in range(1, 5)})
+
+
+def _rounded(width: float) -> int:
+    """Up to a multiple of 8."""
+    return math.ceil(width / 8) * 8
+
+
+def _keys(seeds: jax.Array, rows: jax.Array) -> jax.Array:
+    keys: jax.Array = jax.vmap(lambda seed, row: jax.random.fold_in(jax.random.key(seed), row))(
+        seeds, rows
+    )
+    return keys
+
+
+def _widened(cache: Slots, width: int) -> Slots:
+    """The k, v and segments of a cache, of another width: columns come and go on the left."""
+
+    def widened(array: jax.Array, axis: int) -> jax.Array:
+        missing = width - array.shape[axis]
+        if missing <= 0:
+            return jax.lax.slice_in_dim(array, -missing, None, axis=axis)
+        return jnp.pad(array, [(missing if each == axis else 0, 0) for each in range(array.ndim)])
+
+    return {name: widened(cache[name], axis) for name, axis in _COLUMNS.items()}

@@ -1,0 +1,387 @@
+"""What every answering teacher does: take prompts, sample k responses to each, verify them, and
+make rows of what they are worth.
+
+A teacher that answers (`openai_compatible`, `gemma`) has a Config that inherits `Answering` and a
+way to sample; the rest is here:
+
+1. `prompts_to_ask`: prompts of other teachers (`prompts = [{ name = "dataset", ... }]`), each asked
+   once; with `first`, so many of each domain, and the rest is what a top-up takes from.
+2. `messages`: what is put to the model.
+3. `rows`: rejection sampling (k samples, keep what verifies; Yuan et al., 2308.01825). The first
+   verified sample becomes the Example. Verified beside rejected ones become PreferencePairs, which
+   say which sample failed which check. A prompt that no sample solved stays a Prompt, for GRPO. The
+   fraction that verified is the prompt's `pass_rate`, and its difficulty.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import gcd
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+from pydantic import Field, model_validator
+
+from schemas.base import InputError, StrictModel
+from schemas.examples import Domain, Example, PreferencePair, Prompt, Rejection, Trace, parse_trace
+from tasks.contract.check import check_of
+from tasks.contract.small import ROWS, at_most
+from tasks.contract.teacher import TEACHERS, Teacher
+from tasks.data.dropped import Dropped, TeacherCause
+from tasks.teaching.lesson import Lesson, Row, take_cell
+from tasks.training.preference_pairs import Judged, make_pairs
+from tasks.verification.correct import is_verifiable
+from tasks.verification.verify import check_versions, verify_many
+
+INSTRUCTIONS = (
+    "Think step by step, then answer. Write exactly this and nothing else:\n"
+    "<reasoning>your reasoning, step by step</reasoning>\n"
+    "<answer>the final answer alone</answer>"
+)
+
+_VERIFIED_AT_A_TIME = 64
+"""Prompts whose samples are verified together, so that slow checks use all cores."""
+
+
+class Answering(StrictModel):
+    """What the Config of every answering teacher has.
+
+    Attributes:
+        prompts: tables of teachers that lend their prompts, e.g. `{ name = "dataset", sources =
+            [...] }`.
+        first: so many prompts of each domain are asked; a domain that is not named is not asked.
+            Those that are left answer a top-up of the rebalance stage. Without it all are asked.
+        samples: responses to each prompt.
+        temperature: of sampling; more than one sample needs one above 0.
+        max_response_tokens: longer responses are cut off, and rejected.
+        instructions: put before every prompt; a prompt's own text comes after it.
+        languages: ISO 639-1 codes of the languages a response may be in; empty: any.
+        pairs_per_prompt: the most preference pairs one prompt gives.
+    """
+
+    prompts: tuple[dict[str, Any], ...] = Field(min_length=1)
+    first: dict[Domain, int] | None = None
+    samples: int = Field(default=1, ge=1, le=64)
+    temperature: float = Field(default=0.7, ge=0, le=2)
+    max_response_tokens: int = Field(default=1024, ge=16)
+    instructions: str = INSTRUCTIONS
+    languages: tuple[str, ...] = ()
+    pairs_per_prompt: int = Field(default=1, ge=0)
+
+    @classmethod
+    def parse(cls, value: Any) -> Self:
+        """Validate; the tables of `prompts` come back complete with their defaults. Raises as
+        `tasks.stages.distill.Config.parse`."""
+        config = super().parse(value)
+        complete = [lender.model_dump(mode="json") for lender in lenders(config)]
+        return config.model_copy(update={"prompts": tuple(complete)})
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> Self:
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError(
+                f"samples = {self.samples} at temperature = 0 are all the same; raise the"
+                " temperature, or take one sample"
+            )
+        return self
+
+
+AnsweringT = TypeVar("AnsweringT", bound=Answering)
+
+
+def small(config: AnsweringT) -> AnsweringT:
+    """Fewer prompts, each asked twice or once, which divides a batch that `samples` divided."""
+    first = dict.fromkeys(Domain, ROWS) if config.first is None else at_most(config.first, ROWS)
+    lent = tuple(lender.small(one).model_dump(mode="json") for lender, one in _lending(config))
+    samples = gcd(config.samples, 2)
+    return config.model_copy(update={"prompts": lent, "first": first, "samples": samples})
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One response of a teacher.
+
+    Attributes:
+        text: what it said.
+        reasoning: what it thought, where the endpoint keeps that apart (`reasoning_content`).
+        problem: why it cannot be used; `failed` and `unasked` have no text.
+        detail: of a problem, what was said or went wrong.
+    """
+
+    text: str
+    reasoning: str | None = None
+    problem: Literal["truncated", "refused", "empty", "malformed", "failed", "unasked"] | None = (
+        None
+    )
+    detail: str = ""
+
+    def completion(self) -> str:
+        """The response as a trace: its text, or the reasoning that came apart with the text as its
+        answer."""
+        if self.reasoning and parse_trace(self.text) is None:
+            whole = Trace(reasoning=self.reasoning.strip(), answer=self.text.strip()).render()
+            return whole if parse_trace(whole) else self.text
+        return self.text
+
+
+def lenders(config: Answering) -> list[StrictModel]:
+    """The configs of the teachers that lend their prompts. Raises InputError: an unknown one, one
+    that lends none, or a wrong table."""
+    found = []
+    for index, table in enumerate(config.prompts):
+        where = f"prompts.{index}"
+        lending = [name for name in TEACHERS.names() if TEACHERS[name].prompts]
+        name = table.get("name")
+        if name in TEACHERS.names() and name not in lending:
+            raise InputError(
+                f"{where}: teacher {name!r} has no prompts. Valid: {', '.join(lending)}."
+            )
+        found.append(TEACHERS.parse(table, where))
+    return found
+
+
+def _lending(config: Answering) -> Iterator[tuple[Teacher[Any], Any]]:
+    """Each teacher that lends its prompts, and its config."""
+    return (
+        (TEACHERS[table["name"]], one)
+        for table, one in zip(config.prompts, lenders(config), strict=True)
+    )
+
+
+def dependencies(config: Answering, data: Path | None) -> dict[str, str | int]:
+    """What the prompts depend on, and how answers to them are verified. Raises InputError for a
+    missing file."""
+    found = {**TEACHERS.versions(table["name"] for table in config.prompts), **check_versions()}
+    for teacher, lender in _lending(config):
+        found |= teacher.dependencies(lender, data)
+    return found
+
+
+def expected(config: Answering) -> int:
+    """Prompts that will be answered, 0 when that is not known before the files are read."""
+    if config.first is not None:
+        return sum(config.first.values())
+    counts = [teacher.expected(lender) for teacher, lender in _lending(config)]
+    return sum(counts) if all(counts) else 0
+
+
+def asks_an_api(config: Answering) -> bool:
+    """Whether a teacher that lends its prompts waits for an API."""
+    return any(teacher.asks_an_api(lender) for teacher, lender in _lending(config))
+
+
+def messages(config: Answering, prompt: Prompt) -> tuple[Mapping[str, str], ...]:
+    """One user turn, instructions first: Gemma's template has no system role."""
+    text = f"{config.instructions}\n\n{prompt.prompt}" if config.instructions else prompt.prompt
+    return ({"role": "user", "content": text},)
+
+
+def prompts_to_ask(config: Answering, lesson: Lesson) -> Iterator[Prompt | Dropped]:
+    """The prompts to answer, each once, in the order of the tables and their files; and what was
+    read that is none.
+
+    Of a top-up (`lesson.wanted`) only prompts of the missing cells, that were not asked before.
+    """
+    seen: set[str] = set()
+    room = _Room(config, lesson)
+    for teacher, lender in _lending(config):
+        if room.full() or teacher.prompts is None:
+            return
+        for row in teacher.prompts(lender, lesson):
+            if isinstance(row, Dropped):
+                if lesson.wanted is None:
+                    yield row
+            elif row.id in seen:
+                if lesson.wanted is None:
+                    yield Dropped.of(row, "duplicate_prompt", "asked already")
+            elif row.id not in lesson.known and room.take(row):
+                seen.add(row.id)
+                yield row
+
+
+class _Room:
+    """How many more prompts of each kind are asked."""
+
+    def __init__(self, config: Answering, lesson: Lesson) -> None:
+        self._cells = None if lesson.wanted is None else +Counter(lesson.wanted)
+        self._domains = None if config.first is None else Counter(config.first)
+
+    def full(self) -> bool:
+        """Whether nothing more can be taken."""
+        left = self._cells if self._cells is not None else self._domains
+        return left is not None and left.total() == 0
+
+    def take(self, prompt: Prompt) -> bool:
+        """Whether this prompt is asked; then it is counted."""
+        if self._cells is not None:
+            return take_cell(self._cells, prompt)
+        if self._domains is None:
+            return True
+        if self._domains[prompt.domain] <= 0:
+            return False
+        self._domains[prompt.domain] -= 1
+        return True
+
+
+def rows(
+    config: Answering, answered: Iterable[tuple[Prompt, Sequence[Sample]] | Dropped], lesson: Lesson
+) -> Iterator[Row]:
+    """What the samples of each prompt are worth, and what was read and could not be asked, in the
+    order given.
+
+    Counts samples in `lesson.tally` as `samples.<outcome>`.
+    """
+    remaining = iter(answered)
+    while some := list(islice(remaining, _VERIFIED_AT_A_TIME)):
+        judged = iter(_judge(config, [one for one in some if not isinstance(one, Dropped)]))
+        for one in some:
+            if isinstance(one, Dropped):
+                yield one
+                continue
+            outcomes = next(judged)
+            for outcome in outcomes:
+                lesson.tally[f"samples.{outcome.name}"] += 1
+            yield from _rows_of_prompt(config, *one, outcomes)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What became of a sample: verified (both None), rejected, or never answered."""
+
+    rejected: Rejection | None = None
+    missing: Literal["failed", "unasked"] | None = None
+    detail: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.rejected or self.missing or "verified"
+
+
+def _judge(
+    config: Answering, answered: Sequence[tuple[Prompt, Sequence[Sample]]]
+) -> list[list[_Outcome]]:
+    """The outcome of every sample, in order; those without a problem of their own are verified
+    together."""
+    pairs = [
+        (prompt, sample)
+        for prompt, samples in answered
+        for sample in samples
+        if sample.problem is None
+    ]
+    verdicts = iter(
+        verify_many([prompt for prompt, _ in pairs], [sample.completion() for _, sample in pairs])
+    )
+    return [
+        [_outcome(config, prompt, sample, verdicts) for sample in samples]
+        for prompt, samples in answered
+    ]
+
+
+def _outcome(
+    config: Answering, prompt: Prompt, sample: Sample, verdicts: Iterator[Any]
+) -> _Outcome:
+    if sample.problem == "failed" or sample.problem == "unasked":
+        return _Outcome(missing=sample.problem, detail=sample.detail)
+    if sample.problem is not None:
+        return _Outcome(sample.problem, detail=sample.detail)
+    verdict = next(verdicts)
+    if not verdict.format:
+        return _Outcome("malformed", detail=verdict.detail)
+    if is_verifiable(prompt) and not verdict.exact:
+        return _Outcome("wrong", detail=verdict.detail)
+    if language := _other_language(config, sample):
+        return _Outcome("language", detail=language)
+    return _Outcome()
+
+
+def is_usable(config: Answering, sample: Sample) -> bool:
+    """Whether a sample that has no problem is a trace in one of the languages; whether it is right,
+    verification says."""
+    return parse_trace(sample.completion()) is not None and not _other_language(config, sample)
+
+
+def _other_language(config: Answering, sample: Sample) -> str | None:
+    """The language of a response, if it is none of those that were asked for."""
+    if not config.languages:
+        return None
+    from tasks.data.filters import language_of
+
+    language = language_of(sample.completion())
+    return None if language in config.languages else language
+
+
+def _rows_of_prompt(
+    config: Answering, prompt: Prompt, samples: Sequence[Sample], outcomes: Sequence[_Outcome]
+) -> Iterator[Row]:
+    judged = [outcome for outcome in outcomes if outcome.missing is None]
+    verified = [index for index, outcome in enumerate(outcomes) if outcome.name == "verified"]
+    if not verified:
+        yield _dropped(prompt, outcomes)
+    if not judged:
+        return
+    if is_verifiable(prompt):
+        update: dict[str, Any] = {"pass_rate": len(verified) / len(judged)}
+        if config.samples > 1:
+            update["difficulty"] = difficulty_of(len(verified), len(judged))
+        prompt = prompt.model_copy(update=update)
+        if not verified:
+            yield prompt
+            return
+    if verified:
+        yield _example(prompt, samples[verified[0]].completion())
+    if is_verifiable(prompt):
+        yield from _pairs(config, prompt, samples, outcomes, verified)
+
+
+def difficulty_of(verified: int, samples: int) -> int:
+    """1 when all samples verified, to 5 when fewer than one in five did (4 samples: 1, 2, 3, 4 for
+    4, 3, 2, 1 of them, 5 for none)."""
+    return 1 + min(4, (samples - verified) * 5 // samples)
+
+
+def _example(prompt: Prompt, completion: str) -> Example:
+    trace = parse_trace(completion)
+    assert trace is not None, "a verified sample is a trace"
+    check = check_of(prompt.check)
+    answer = prompt.answer if prompt.grounding or (check and check.by_reference) else trace.answer
+    return Example(**{**prompt.model_dump(), "answer": answer, "reasoning": trace.reasoning})
+
+
+def _pairs(
+    config: Answering,
+    prompt: Prompt,
+    samples: Sequence[Sample],
+    outcomes: Sequence[_Outcome],
+    verified: Sequence[int],
+) -> list[PreferencePair]:
+    """Distinct verified beside distinct rejected samples, both in the order in which they were
+    sampled."""
+
+    def firsts(indices: Sequence[int]) -> list[int]:
+        return sorted({samples[index].completion(): index for index in reversed(indices)}.values())
+
+    rejected = [
+        index for index, outcome in enumerate(outcomes) if outcome.rejected not in (None, "empty")
+    ]
+    bad = [
+        Judged(index, samples[index].completion(), outcomes[index].rejected, outcomes[index].detail)
+        for index in firsts(rejected)
+    ]
+    good = [(samples[index].completion(), index) for index in firsts(verified)]
+    return make_pairs(prompt, good, bad, most=config.pairs_per_prompt, chosen_from="teacher")
+
+
+def _dropped(prompt: Prompt, outcomes: Sequence[_Outcome]) -> Dropped:
+    """Why a prompt has no example, with all outcomes in the detail."""
+    counts = Counter(outcome.name for outcome in outcomes)
+    missing = counts["failed"] + counts["unasked"]
+    detail = (
+        f"{len(outcomes)} samples:"
+        f" {', '.join(f'{count} {name}' for name, count in counts.most_common())}"
+    )
+    first = next((outcome.detail for outcome in outcomes if outcome.detail), "")
+    cause: TeacherCause = (
+        "unsolved" if missing < len(outcomes) else "failed" if counts["failed"] else "unasked"
+    )
+    return Dropped.of(prompt, cause, f"{detail}; {first}" if first else detail)

@@ -1,0 +1,65 @@
+"""A fake of a cloud as a process of its own: how a test starts it and ends it, and what keeps it
+alive until then."""
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Self
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class FakeProcess:
+    """The process, as a context manager. Its first line says where it listens, which `started`
+    takes note of.
+
+    Args:
+        module: what `python -m` runs.
+    """
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._command = [sys.executable, "-m", module, *arguments]
+
+    def __enter__(self) -> Self:
+        # A process group of its own: on Ctrl-C whoever uses it cleans up first.
+        self._process = subprocess.Popen(
+            self._command, cwd=ROOT, stdout=subprocess.PIPE, text=True, process_group=0
+        )
+        assert self._process.stdout is not None
+        places = self._process.stdout.readline().split()
+        if not places:
+            code = self._process.wait()
+            raise RuntimeError(f"{self._command[2]} did not start: exit code {code}")
+        self.started(*places)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def started(self, *places: str) -> None:
+        raise NotImplementedError
+
+
+def wait_for_the_end(*places: str) -> None:
+    """Print where the process listens, then wait for SIGTERM, SIGINT or its parent's end."""
+    parent, stop = os.getppid(), threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: stop.set())
+    sys.stdout.write(" ".join(places) + "\n")
+    sys.stdout.flush()
+    while not stop.wait(0.5) and os.getppid() == parent:
+        pass
+
+
+def reset(connection: socket.socket) -> None:
+    """End a connection with a RST: at once, with nothing sent."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    os.close(connection.detach())

@@ -1,0 +1,215 @@
+"""`lyceum serve` as a process of its own, with a Prefect home of its own, and its API as Prefect's
+UI speaks to it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from flows.server.key import Api, as_header, read
+from flows.server.prefect_api import free_port
+from infra.store.store import Store, open_store
+from schemas.reports import RunRecord
+
+ROOT = Path(__file__).resolve().parents[3]
+PATIENCE = 300.0
+"""Seconds to wait for what takes seconds on two idle cores: the servers of other tests may be
+starting."""
+
+FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+TEACHER = "{ name = 'procedural', rows = { summarization = 100000 }, grounded = {} }"
+SLOW = f"stages.distill.config.teachers=[{', '.join(20 * [TEACHER])}]"
+"""An override with which the distill stage of the tiny recipe takes minutes."""
+
+
+class Served:
+    """A context manager; inside, runs can be started. `root` holds everything: Prefect's home, the
+    working directory, the store."""
+
+    def __init__(self, root: Path, *arguments: str) -> None:
+        self.arguments = arguments
+        self.root, self.work, self.log, self.port = (
+            root,
+            root / "work",
+            root / "serve.log",
+            free_port(),
+        )
+        self.ui, self.api = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.port}/api"
+        self.mark = f"LYCEUM_TEST_MARK={root}"
+
+    @property
+    def store(self) -> Store:
+        """Where runs keep what they make when nobody says otherwise."""
+        return open_store(self.work / ".lyceum", write=False)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """With a mark, by which every process of ours can be found whoever its parent is."""
+        name, _, value = self.mark.partition("=")
+        kept = {
+            key: text
+            for key, text in os.environ.items()
+            if key not in ("PREFECT_API_URL", "LYCEUM_STORE")
+        }
+        return {**kept, "PREFECT_HOME": str(self.root / "prefect"), name: value}
+
+    def command(self) -> list[str]:
+        return [
+            sys.executable,
+            "-m",
+            "flows.cli.main",
+            "serve",
+            *self.arguments,
+            "--port",
+            str(self.port),
+        ]
+
+    def __enter__(self) -> Self:
+        self.work.mkdir(parents=True, exist_ok=True)
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                self.command(),
+                cwd=self.work,
+                env=self.environment,
+                stderr=log,
+                start_new_session=True,
+            )
+        until(lambda: "Ctrl-C" in self.said or self.process.poll() is not None)
+        assert self.process.poll() is None, self.said
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.process.poll() is None:
+            self.stop()
+
+    @property
+    def said(self) -> str:
+        """What it has written to standard error."""
+        return self.log.read_text(encoding="utf-8")
+
+    @property
+    def reach(self) -> Api:
+        """Its URL and key, from where it keeps them."""
+        api = read(self.root / "prefect")
+        assert api is not None, "the file is there while it runs"
+        return api
+
+    @property
+    def link(self) -> str:
+        """The link that it printed, which lets one browser in."""
+        return next(word for word in self.said.split() if "/lyceum/enter#" in word)
+
+    def stop(self) -> float:
+        """Ctrl-C; returns the seconds it took until all had ended."""
+        began = time.monotonic()
+        os.killpg(self.process.pid, signal.SIGINT)
+        assert self.process.wait(timeout=PATIENCE) == 0, self.said
+        return time.monotonic() - began
+
+    def processes(self) -> dict[int, str]:
+        """Every process that carries our mark, and its command line."""
+        found = {}
+        for directory in Path("/proc").glob("[0-9]*"):
+            try:
+                if self.mark in (directory / "environ").read_bytes().decode(errors="replace").split(
+                    "\0"
+                ):
+                    found[int(directory.name)] = (
+                        (directory / "cmdline")
+                        .read_bytes()
+                        .decode(errors="replace")
+                        .replace("\0", " ")
+                    )
+            except (OSError, ValueError):
+                continue
+        return found
+
+    def ask(self, path: str, body: dict[str, Any] | None = None, method: str | None = None) -> Any:
+        """One request to Prefect's REST API, again when the server is busy, as Prefect's own
+        clients do."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {
+            "Content-Type": "application/json",
+            "Authorization": f"Basic {as_header(self.reach.key or '')}",
+        }
+        request = urllib.request.Request(f"{self.api}{path}", data, headers, method=method)
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=60) as response:
+                    return json.loads(response.read() or "null")
+            except urllib.error.HTTPError as error:
+                if error.code != 503:
+                    raise
+                time.sleep(1)
+
+    def start(self, deployment: str = "post-train", **parameters: Any) -> str:
+        """Start a run of a deployment; returns the flow run's id."""
+        found = self.ask(f"/deployments/name/{deployment}/{deployment}")
+        run = self.ask(
+            f"/deployments/{found['id']}/create_flow_run",
+            {"parameters": parameters, "state": {"type": "SCHEDULED"}},
+        )
+        return str(run["id"])
+
+    def retry(self, run: str) -> None:
+        """What the UI's Retry does."""
+        self.ask(
+            f"/flow_runs/{run}/set_state",
+            {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True},
+        )
+
+    def cancel(self, run: str) -> None:
+        """What the UI's Cancel does."""
+        self.ask(
+            f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}}
+        )
+
+    def state(self, run: str) -> dict[str, Any]:
+        state = self.ask(f"/flow_runs/{run}")["state"]
+        assert isinstance(state, dict)
+        return state
+
+    def ended(self, run: str) -> dict[str, Any]:
+        """The state in which a run ends."""
+        until(lambda: self.state(run)["type"] in FINAL)
+        return self.state(run)
+
+    def stages(self, run: str) -> dict[str, str]:
+        """The newest state of every stage of a run, by name, e.g. `Cached`."""
+        body = {"flow_runs": {"id": {"any_": [run]}}, "sort": "EXPECTED_START_TIME_ASC"}
+        return {one["name"]: one["state_name"] for one in self.ask("/task_runs/filter", body)}
+
+    def logs(self, run: str) -> str:
+        body = {"logs": {"flow_run_id": {"any_": [run]}}, "sort": "TIMESTAMP_ASC", "limit": 200}
+        return "\n".join(line["message"] for line in self.ask("/logs/filter", body))
+
+    def artifacts(self, run: str) -> dict[str, Any]:
+        """Prefect artifacts of a run: key -> data."""
+        found = self.ask(
+            "/artifacts/filter",
+            {"artifacts": {"flow_run_id": {"any_": [run]}}, "sort": "CREATED_DESC"},
+        )
+        return {one["key"]: one["data"] for one in reversed(found)}
+
+    def records(self) -> list[RunRecord]:
+        """The store's run records, the oldest first."""
+        found = [
+            self.store.read_json(f"runs/{run}/run.json", RunRecord)
+            for run in self.store.list_runs()
+        ]
+        return sorted((one for one in found if one is not None), key=lambda one: one.started)
+
+
+def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.2)

@@ -1,0 +1,131 @@
+"""What tests of the TPU backend share: a store, backends whose VMs do nothing but wait, and a test
+that speaks in the place of the VMs."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import infra.tpu.backend
+from infra.backend import FINAL, JobHandle
+from infra.context import context
+from infra.settings import Settings, TpuSettings
+from infra.store.remote import host_status
+from infra.store.store import Store
+from infra.tpu.backend import CloudTpuBackend
+from infra.tpu.job import TpuRecord, record_name
+from infra.tpu.types import TPU_TYPES
+from schemas.artifact import ArtifactRef
+from schemas.job import JobSpec, JobStatus
+from tests.fakes.tpu_fake import FakeTpu, Resource
+
+KEY = "ab" * 32
+REF = ArtifactRef(kind="sft", key=KEY, digest="cd" * 32)
+
+
+class Workshop:
+    """A store, and backends whose VMs do nothing but wait."""
+
+    def __init__(self, uri: str, tpu: FakeTpu) -> None:
+        self.tpu = tpu
+        self.store: Store = context().store(uri)
+        self.backends: list[CloudTpuBackend] = []
+
+    def backend(self, target: str = "v5e-8", **settings: object) -> CloudTpuBackend:
+        """Settings are those of the environment; `tpu_...` are of TpuSettings."""
+        settings = {"tpu_poll_seconds": 0.2, "tpu_silence_seconds": 60.0, **settings}
+        given = {
+            name.removeprefix("tpu_"): value
+            for name, value in settings.items()
+            if name.startswith("tpu_")
+        }
+        general = {name: value for name, value in settings.items() if not name.startswith("tpu_")}
+        made = CloudTpuBackend(
+            TPU_TYPES[target],
+            Settings.from_environment().model_copy(update=general),
+            TpuSettings.from_environment().model_copy(update=given),
+        )
+        self.backends.append(made)
+        return made
+
+    def clear(self) -> None:
+        """Nothing of its jobs may be left."""
+        self.tpu.faults.clear()
+        for backend in self.backends:
+            for handle in list(backend._jobs):
+                backend.cancel(handle)
+            assert backend.close() == []
+        assert self.tpu.leaked() == []
+
+    def spec(self, attempt: str = "1", key: str = KEY, run: str = "run-1") -> JobSpec:
+        return JobSpec(
+            stage="sft",
+            kind="sft",
+            key=key,
+            attempt=attempt,
+            store=self.store.uri,
+            target="v5e-8",
+            run=run,
+            config={},
+        )
+
+    def says(
+        self, state: str, host: int = 0, key: str = KEY, attempt: str = "1", **more: object
+    ) -> None:
+        """A host writes its status, as the agent does."""
+        status = JobStatus.parse({"state": state, "heartbeat": time.time(), **more})
+        self.store.write_json(host_status(key, attempt, host), status)
+
+    def record(self, handle: JobHandle) -> TpuRecord:
+        found = self.store.read_json(record_name(handle), TpuRecord)
+        assert found is not None
+        return found
+
+
+def until(condition: Callable[[], object], seconds: float = 120) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "waited in vain"
+        time.sleep(0.01)
+
+
+def final(backend: CloudTpuBackend, handle: JobHandle, seconds: float = 120) -> JobStatus:
+    until(lambda: backend.poll(handle).state in FINAL, seconds)
+    return backend.poll(handle)
+
+
+def booted(shop: Workshop, backend: CloudTpuBackend, handle: JobHandle) -> Resource:
+    until(lambda: backend.poll(handle).phase.startswith("booting"))
+    return shop.tpu.resource(handle.key[:24])
+
+
+def running(shop: Workshop, backend: CloudTpuBackend, handle: JobHandle) -> Resource:
+    """A job whose first host has said that it runs."""
+    resource = booted(shop, backend, handle)
+    shop.says("running", attempt=handle.attempt)
+    until(lambda: backend.poll(handle).state == "running")
+    return resource
+
+
+def forgotten(backend: CloudTpuBackend) -> None:
+    """Its process is killed: nothing of it looks or acts any more."""
+    for job in backend._jobs.values():
+        job._final = JobStatus(state="cancelled", heartbeat=0.0)
+        job._delete = job._write_last = lambda: None  # type: ignore[method-assign]
+        job._wake.set()
+        job._thread.join()
+    backend._jobs.clear()
+
+
+@pytest.fixture
+def shop(
+    tpu_cloud: str, tpu: FakeTpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Workshop]:
+    """A shop. At the end nothing of its jobs may be left."""
+    script = tmp_path / "nothing.sh"
+    script.write_text("exec sleep 600\n")
+    monkeypatch.setattr(infra.tpu.backend, "STARTUP_SCRIPT", script)
+    made = Workshop(tpu_cloud, tpu)
+    yield made
+    made.clear()

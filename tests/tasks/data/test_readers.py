@@ -1,0 +1,161 @@
+"""Files of every format, as the dataset teacher reads them; damaged files are one clear message."""
+
+import csv
+import gzip
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from schemas.base import InputError
+from schemas.examples import Domain, Example
+from tasks.teachers import dataset
+from tests.tasks.teachers.dataset_rows import MATH, ROWS, causes, config, lesson, teach, write
+
+
+def _write_table(path: Path, delimiter: str) -> None:
+    with path.open("w", newline="") as out:
+        table = csv.DictWriter(out, list(ROWS[0]), delimiter=delimiter)
+        table.writeheader()
+        table.writerows(ROWS)
+
+
+def _write_parquet(path: Path) -> None:
+    from datasets import Dataset
+
+    Dataset.from_list(ROWS).to_parquet(str(path))
+
+
+KEYED = {f"id{n}": row for n, row in enumerate(ROWS)}
+FORMATS = {
+    "rows.jsonl": lambda path: write(path, ROWS),
+    "rows.jsonl.gz": lambda path: path.write_bytes(gzip.compress(write(path, ROWS).read_bytes())),
+    "list.json": lambda path: path.write_text(json.dumps(ROWS, indent=2)),
+    "keyed.json": lambda path: path.write_text(json.dumps(KEYED)),
+    "rows.csv": lambda path: _write_table(path, ","),
+    "rows.tsv": lambda path: _write_table(path, "\t"),
+    "rows.parquet": _write_parquet,
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_examples(tmp_path, name):
+    FORMATS[name](tmp_path / name)
+    rows = teach(tmp_path, {"path": name, **MATH, "check": "numeric", "difficulty": 2})
+    assert [
+        {"question": row.prompt, "steps": row.reasoning, "answer": row.answer} for row in rows
+    ] == ROWS
+    assert {(row.domain, row.check, row.difficulty, row.source, row.family) for row in rows} == {
+        (Domain.MATH, "numeric", 2, name, name.split(".")[0])
+    }
+
+
+def test_text_that_looks_like_a_number_or_a_date_stays_text(tmp_path):
+    write(tmp_path / "a.csv", "question,steps,answer\nwhen?,007,2020-01-01\n")
+    write(tmp_path / "a.jsonl", [{"question": "when?", "steps": "007", "answer": "2020-01-01"}])
+    for name in ("a.csv", "a.jsonl"):
+        (row,) = teach(tmp_path, {"path": name, **MATH})
+        assert (row.reasoning, row.answer) == ("007", "2020-01-01")
+
+
+def test_the_key_of_a_keyed_json_object_is_a_column(tmp_path):
+    FORMATS["keyed.json"](tmp_path / "keyed.json")
+    source = {"path": "keyed.json", **MATH, "prompt": {"template": "{key}: {question}"}}
+    assert teach(tmp_path, source)[3].prompt == "id3: What is 3+3?"
+
+
+def test_a_star_in_the_path_reads_all_matching_files_in_order(tmp_path):
+    for name, rows in (("b", ROWS[5:]), ("a", ROWS[:5])):
+        write(tmp_path / "sets" / f"{name}.jsonl", rows)
+    assert [row.answer for row in teach(tmp_path, {"path": "sets/*.jsonl", **MATH})] == [
+        row["answer"] for row in ROWS
+    ]
+
+
+def test_bad_rows_are_skipped_and_counted_with_file_line_and_cause(tmp_path):
+    lines = [json.dumps(row).encode() for row in ROWS]
+    lines[2] = b'{"question": "broken'
+    lines[4] = b'{"question": "\xff\xfe", "steps": "s", "answer": "1"}'
+    lines[5] = b"[1, 2]"
+    lines[6] = json.dumps({**ROWS[6], "answer": "  "}).encode()
+    lines[7] = json.dumps({**ROWS[7], "answer": "many"}).encode()
+    lines[8] = json.dumps({**ROWS[8], "steps": "so <answer>16</answer>"}).encode()
+    lines[9] = json.dumps({**ROWS[9], "question": "long " * 100}).encode()
+    lines.append(json.dumps({**ROWS[0], "steps": "half \ud800"}).encode())
+    lines.append(b'{"question": ' + b"1" * 5000 + b"}")
+    lines.insert(3, b"")
+    write(tmp_path / "a.jsonl", b"\n".join(lines))
+    limits = {"max_bad_fraction": 0.7, "max_too_long_fraction": 0.1}
+    source = {"path": "a.jsonl", **MATH, "check": "numeric", **limits}
+    rows = teach(tmp_path, source, max_prompt_characters=100)
+    assert len(rows) == 12
+    assert causes(rows) == [
+        (3, "broken_row"),
+        (6, "wrong_encoding"),
+        (7, "broken_row"),
+        (8, "empty_answer"),
+        (9, "not_numeric"),
+        (10, "tag_in_trace"),
+        (11, "too_long"),
+        (12, "wrong_encoding"),
+        (13, "broken_row"),
+    ]
+    assert {row.file for row in rows if not isinstance(row, Example)} == {"a.jsonl"}
+
+
+def test_a_csv_row_of_too_many_fields_or_a_wrong_byte_is_bad_and_quoted_lines_keep_the_count(
+    tmp_path,
+):
+    text = b'question,steps,answer\n"two\nlines?",s,1\nx,s,2,extra\ny,\xff,3\nz,s,4\n'
+    write(tmp_path / "a.csv", text)
+    rows = teach(tmp_path, {"path": "a.csv", **MATH, "max_bad_fraction": 0.5})
+    assert [row.prompt for row in rows if isinstance(row, Example)] == ["two\nlines?", "z"]
+    assert causes(rows) == [(4, "broken_row"), (5, "wrong_encoding")]
+
+
+def test_records_of_a_json_list_are_counted_by_the_line_they_start_in(tmp_path):
+    first, last = (
+        json.dumps({"question": "a?", "steps": steps, "answer": "1"}) for steps in ("s", "")
+    )
+    write(tmp_path / "a.json", f"[\n {first},\n\n 5,\n {last}\n]\n")
+    rows = teach(tmp_path, {"path": "a.json", **MATH, "max_bad_fraction": 0.9})
+    assert causes(rows) == [(4, "broken_row"), (5, "empty_reasoning")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b"", "data file a.jsonl holds no rows"),
+        ("a.jsonl", bytes(range(256)) * 40, "data file a.jsonl, line 1:"),
+        ("a.jsonl.gz", b"no gzip", "data file a.jsonl.gz is no valid gzip file"),
+        ("a.json", b'[{"question": "x"}, {"quest', "data file a.json, line 1, column "),
+        ("a.json", b'{"question": "x"}\n{"question": "y"}', "not a JSON list of objects"),
+        ("a.json", b'"text"', "not a JSON list of objects"),
+        ("a.json", b'["\xff"]', "data file a.json, line 1: byte 0xff is not UTF-8"),
+        ("a.csv", b'question,steps,answer\n"open,s,1\n', "data file a.csv, line 2: not valid CSV"),
+        ("a.parquet", b"PAR1 junk", "data file a.parquet is no valid Parquet file"),
+        ("a.txt", b"hello", "'a.txt' is no known format. Valid: .csv, .json, .jsonl, .parquet"),
+    ],
+)
+def test_a_damaged_file_is_one_clear_message(tmp_path, name, content, message):
+    write(tmp_path / name, content)
+    with pytest.raises(InputError) as error:
+        teach(tmp_path, {"path": name, **MATH})
+    assert message in str(error.value)
+
+
+def test_memory_does_not_grow_with_the_rows(tmp_path):
+    """4,000 rows of 1 kB are 4 MB; a few are held, pairs included."""
+    rows = (
+        {"question": f"What is {n}?", "steps": "think " * 170, "answer": "1"} for n in range(4_000)
+    )
+    write(tmp_path / "a.jsonl", rows)
+    paired = {"prompt": {"template": "{question} {other.question}"}, "other": {"offset": 100}}
+    source = config({"path": "a.jsonl", **MATH, **paired})
+    tracemalloc.start()
+    count = sum(1 for _ in dataset.teach(source, lesson(tmp_path)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == 4_000
+    assert peak < 1.5e6, f"{peak / 1e6:.1f} MB"

@@ -1,0 +1,282 @@
+"""Data files in a bucket: the same rows as from a directory, streamed; digests from the listing;
+clear errors."""
+
+import gzip
+import json
+import socket
+import threading
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.base import InputError
+from schemas.examples import Example
+from tasks.contract.teacher import TEACHERS
+from tasks.data.dropped import Dropped
+from tasks.data.readers import read_remote
+from tasks.data.remote_files import RemoteFile, explained, remote_files
+from tasks.teachers import dataset
+from tasks.teaching.lesson import Lesson
+
+MAPPING = {"domain": "math", "prompt": "question", "reasoning": "steps", "answer": "answer"}
+
+
+def rows(count: int, start: int = 0) -> list[dict[str, Any]]:
+    return [
+        {"question": f"What is {n}+{n}?", "steps": f"{n}+{n}={2 * n}", "answer": str(2 * n)}
+        for n in range(start, start + count)
+    ]
+
+
+def jsonl(records: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(record) + "\n" for record in records).encode()
+
+
+def parquet(path: Path, records: list[dict[str, Any]], schema: Any = None, **options: Any) -> bytes:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records, schema), path, **options)
+    return path.read_bytes()
+
+
+def config(*sources: dict[str, Any]) -> dataset.Config:
+    return TEACHERS.parse({"name": "dataset", "sources": list(sources)}, "test")  # type: ignore[return-value]
+
+
+def teach(*sources: dict[str, Any]) -> list[Example | Dropped]:
+    return list(dataset.teach(config(*sources), Lesson(seed=0, data=None, answers=None)))
+
+
+@pytest.fixture
+def put(gcs_client: Any) -> Any:
+    """Store bytes at a path of the test's bucket; returns its URL."""
+
+    def store(name: str, data: bytes) -> str:
+        gcs_client.blob(name).upload_from_string(data)
+        return f"gs://{gcs_client.name}/{name}"
+
+    return store
+
+
+def test_all_files_of_a_pattern_are_read_in_order_and_every_row_knows_its_file_and_line(
+    put: Any, tmp_path: Path
+) -> None:
+    second = put("sets/b.jsonl", jsonl(rows(3, 4)))
+    first = put("sets/a.jsonl.gz", gzip.compress(jsonl(rows(4))))
+    table = put("sets/c.parquet", parquet(tmp_path / "c.parquet", rows(3, 7), row_group_size=2))
+    base = first.rpartition("/")[0]
+    taught = teach(
+        {"path": f"{base}/*.jsonl.gz", **MAPPING},
+        {"path": f"{base}/*.jsonl", **MAPPING},
+        {"path": f"{base}/*.parquet", **MAPPING},
+    )
+    assert [row.answer for row in taught] == [str(2 * n) for n in range(10)]
+    assert [(row.source, row.line) for row in taught] == [
+        *((first, line) for line in (1, 2, 3, 4)),
+        *((second, line) for line in (1, 2, 3)),
+        *((table, line) for line in (1, 2, 3)),
+    ]
+
+
+def test_bad_lines_are_counted_with_their_line_and_the_rest_is_read(put: Any) -> None:
+    lines = jsonl(rows(6)).splitlines(keepends=True)
+    lines[1] = b'{"question": "broken\n'
+    lines[3] = b'{"question": "\xff", "steps": "s", "answer": "1"}\n'
+    lines[4] = b"\n" + lines[4]
+    url = put("a.jsonl", b"".join(lines))
+    taught = teach({"path": url, **MAPPING, "max_bad_fraction": 0.5})
+    assert [(row.line, row.cause) for row in taught if isinstance(row, Dropped)] == [
+        (2, "broken_row"),
+        (4, "wrong_encoding"),
+    ]
+    assert [(row.line, row.answer) for row in taught if isinstance(row, Example)] == [
+        (1, "0"),
+        (3, "4"),
+        (6, "8"),
+        (7, "10"),
+    ]
+
+
+def test_text_beyond_ascii_and_exotic_line_ends_within_a_string_survive(put: Any) -> None:
+    record = {
+        "question": "Wie groß ist π? 🙂",
+        "steps": "line\u2028separator\x85",
+        "answer": "größer als 3",
+    }
+    (row,) = teach(
+        {
+            "path": put("a.jsonl", json.dumps(record, ensure_ascii=False).encode() + b"\r\n"),
+            **MAPPING,
+        }
+    )
+    assert (row.prompt, row.reasoning, row.answer) == (
+        record["question"],
+        record["steps"].strip(),
+        record["answer"],
+    )
+
+
+def test_an_image_column_is_never_opened_whatever_its_rows_name(put: Any, tmp_path: Path) -> None:
+    from datasets import Features, Image, Value
+
+    opened = []
+
+    def answer() -> None:
+        while True:
+            try:
+                connection, caller = listener.accept()
+            except OSError:  # closed: the test is over
+                return
+            opened.append(caller)
+            connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=answer, daemon=True).start()
+        trap = f"http://127.0.0.1:{listener.getsockname()[1]}/x.png"
+        features = Features(
+            {name: Value("string") for name in ("question", "steps", "answer")} | {"image": Image()}
+        )
+        table = [
+            {**row, "image": {"bytes": None, "path": path}}
+            for row, path in zip(rows(2), (trap, "/etc/passwd"), strict=True)
+        ]
+        url = put("a.parquet", parquet(tmp_path / "a.parquet", table, features.arrow_schema))
+        assert [row.answer for row in teach({"path": url, **MAPPING})] == ["0", "2"]
+        listener.shutdown(socket.SHUT_RDWR)
+    assert opened == []
+
+
+def test_digests_come_from_the_listing_and_change_with_the_content_alone(
+    put: Any, gcs: Any
+) -> None:
+    source = {"path": put("a.jsonl", jsonl(rows(2))), **MAPPING}
+    gcs.forget_requests()
+    before = dataset.dependencies(config(source), None)
+    assert list(before) == [f"data/{source['path']}"]
+    assert "GET download" not in gcs.requests()
+    put("a.jsonl", jsonl(rows(2)))
+    assert dataset.dependencies(config(source), None) == before
+    put("a.jsonl", jsonl(rows(2, 1)))
+    assert dataset.dependencies(config(source), None) != before
+
+
+def test_a_file_that_changes_while_it_is_read_is_noticed(put: Any) -> None:
+    url = put("a.jsonl", jsonl(rows(3)))
+    (file,) = remote_files(url, "test")
+    records = read_remote(file)
+    next(records)
+    put("a.jsonl", jsonl(rows(3, 5)))
+    with pytest.raises(
+        InputError, match=r"a\.jsonl changed while it was read \(\d+ bytes, md5Hash"
+    ):
+        list(records)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (
+            "gs://{bucket}/none.jsonl",
+            "cannot read gs://.*/none.jsonl: there is no such file, bucket or repository",
+        ),
+        ("gs://{bucket}/none/*.jsonl", "there is no such file, bucket or repository"),
+        ("gs://no-such-bucket-here/a.jsonl", "there is no such file, bucket or repository"),
+        ("gs://no-such-bucket-here/*.jsonl", "there is no such file, bucket or repository"),
+        (
+            "s3://bucket/a.jsonl",
+            "reading s3://bucket/a.jsonl needs the package s3fs: uv pip install s3fs",
+        ),
+    ],
+)
+def test_a_missing_file_bucket_or_package_is_found_before_a_job_starts(
+    gcs_bucket: str, path: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        dataset.dependencies(config({"path": path.format(bucket=gcs_bucket), **MAPPING}), None)
+
+
+def test_no_permission_says_how_to_log_in(put: Any, gcs: Any) -> None:
+    url = put("a.jsonl", jsonl(rows(1)))
+    gcs.faults.add(
+        "status", code=403, message="lyceum@example does not have storage.objects.get access"
+    )
+    with pytest.raises(InputError, match=r"no permission .*gcloud auth application-default login"):
+        dataset.dependencies(config({"path": url, **MAPPING}), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.parquet", b"PAR1 junk"),
+        ("a.jsonl.gz", b"no gzip"),
+        ("b.jsonl.gz", gzip.compress(b"{}\n" * 9999)[:-9]),
+    ],
+    ids=["parquet", "no gzip", "cut gzip"],
+)
+def test_a_damaged_file_is_one_clear_message(put: Any, name: str, content: bytes) -> None:
+    with pytest.raises(InputError, match=f"data file gs://.*/{name} is damaged"):
+        teach({"path": put(name, content), **MAPPING, "max_bad_fraction": 0.99})
+
+
+def test_what_a_file_systems_own_library_raises_is_explained_and_a_mistake_of_ours_is_not() -> None:
+    import httpx
+    from google.auth.exceptions import DefaultCredentialsError
+
+    with (
+        pytest.raises(
+            InputError, match=r"cannot read hf://x: ConnectError: no such host. Check the network"
+        ),
+        explained("hf://x", "test"),
+    ):
+        raise httpx.ConnectError("no such host")
+    with (
+        pytest.raises(InputError, match=r"no permission \(none found\). Log in"),
+        explained("gs://x", "test"),
+    ):
+        raise DefaultCredentialsError("none found")
+    with pytest.raises(KeyError), explained("gs://x", "test"):
+        raise KeyError("ours")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("ftp://host/a.jsonl", "starts with one of gs, s3, hf"),
+        ("gs://bucket/a.csv", "read as .jsonl, .jsonl.gz, .parquet"),
+        ("gs://bucket/a::file:///etc/b.jsonl", "has no ::"),
+        ("gs://bucket/a[1].jsonl", "has no ::"),
+        ("gs://*/a.jsonl", "names its bucket"),
+    ],
+)
+def test_a_url_that_means_more_than_a_file_is_refused_before_anything_is_read(
+    path: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        config({"path": path, **MAPPING})
+
+
+def test_memory_does_not_grow_with_the_file(put: Any, tmp_path: Path) -> None:
+    """40,000 rows of 1 kB are 40 MB; about a thousand of them are held."""
+    long = [{**row, "steps": "think " * 170} for row in rows(20_000)]
+    urls = [
+        put("a.jsonl", jsonl(long)),
+        put(
+            "a.parquet",
+            parquet(tmp_path / "a.parquet", long, compression="none", row_group_size=2000),
+        ),
+    ]
+    for url in urls:
+        (file,) = remote_files(url, "test")
+        next(read_remote(file))  # imports
+        tracemalloc.start()
+        assert sum(1 for _ in read_remote(file)) == len(long)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 30e6, f"{url}: {peak / 1e6:.0f} MB"
+
+
+def test_a_remote_file_is_named_by_its_last_part() -> None:
+    assert RemoteFile("hf://datasets/org/name/data/train.jsonl.gz", "x").name == "train.jsonl.gz"

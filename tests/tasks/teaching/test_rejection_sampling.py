@@ -1,0 +1,222 @@
+"""Rejection sampling: what k samples of a prompt become (`tasks.teaching.rejection_sampling`)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from infra.store.answers import Answers
+from infra.store.store import open_store
+from schemas.base import InputError
+from schemas.examples import Domain, Example, PreferencePair, Prompt, prompt_id
+from tasks.data.dropped import Dropped
+from tasks.teaching.lesson import Cell, Lesson
+from tasks.teaching.rejection_sampling import (
+    Answering,
+    Sample,
+    difficulty_of,
+    messages,
+    prompts_to_ask,
+    rows,
+)
+from tasks.verification.choices import as_constraint
+
+LENDER = {"name": "procedural", "rows": {"math": 10, "coding": 10}, "grounded": {}}
+
+
+class Config(Answering):
+    name: Literal["any"] = "any"
+
+
+@pytest.fixture
+def lesson(tmp_path: Path) -> Lesson:
+    return Lesson(seed=0, data=None, answers=Answers(open_store(tmp_path / "store")))
+
+
+def config(**changes: Any) -> Config:
+    return Config.parse({"prompts": [LENDER], "samples": 4, **changes})
+
+
+def prompt(**changes: Any) -> Prompt:
+    fields = {
+        "id": prompt_id("What is 2+3?"),
+        "prompt": "What is 2+3?",
+        "domain": Domain.MATH,
+        "answer": "5",
+        "check": "numeric",
+    }
+    return Prompt(**{**fields, **changes})
+
+
+def trace(answer: str, reasoning: str = "two and three") -> str:
+    return f"<reasoning>{reasoning}</reasoning>\n<answer>{answer}</answer>"
+
+
+def of_kind(found: Sequence[Any], kind: type) -> list[Any]:
+    return [row for row in found if type(row) is kind]
+
+
+def test_the_first_verified_sample_is_the_example_and_the_pass_rate_is_its_difficulty(
+    lesson: Lesson,
+) -> None:
+    """2 of 4 verify: pass rate 0.5, difficulty 1 + 2 * 5 // 4 = 3. The reference stays the answer,
+    however the sample wrote it."""
+    samples = [
+        Sample(trace("6")),
+        Sample(trace("$5", "so five")),
+        Sample(trace("5", "also")),
+        Sample("five"),
+    ]
+    found = list(rows(config(pairs_per_prompt=9), [(prompt(), samples)], lesson))
+    (example,) = of_kind(found, Example)
+    assert (example.reasoning, example.answer, example.pass_rate, example.difficulty) == (
+        "so five",
+        "5",
+        0.5,
+        3,
+    )
+    assert {name: count for name, count in lesson.tally.items() if name.startswith("samples.")} == {
+        "samples.verified": 2,
+        "samples.wrong": 1,
+        "samples.malformed": 1,
+    }
+
+
+def test_the_letter_stays_the_answer_of_multiple_choice_however_a_sample_wrote_it(
+    lesson: Lesson,
+) -> None:
+    asked = prompt(answer="B", check="choice", constraints=as_constraint(("four", "five")))
+    (example,) = of_kind(
+        list(rows(config(), [(asked, [Sample(trace("(b) five"))] * 4)], lesson)), Example
+    )
+    assert (example.answer, example.constraints) == ("B", asked.constraints)
+
+
+def test_pairs_say_which_sample_failed_which_check(lesson: Lesson) -> None:
+    samples = [
+        Sample(trace("6")),
+        Sample(trace("5")),
+        Sample("no", problem="refused"),
+        Sample(trace("5", "again")),
+    ]
+    found = list(rows(config(pairs_per_prompt=2), [(prompt(), samples)], lesson))
+    first, second = of_kind(found, PreferencePair)
+    assert (
+        first.chosen_sample,
+        first.rejected_sample,
+        first.rejected_because,
+        first.failed_check,
+    ) == (1, 0, "wrong", "numeric")
+    assert "6" in first.detail
+    assert (
+        second.chosen_sample,
+        second.rejected_sample,
+        second.rejected_because,
+        second.failed_check,
+    ) == (3, 2, "refused", None)
+
+
+def test_a_prompt_that_no_sample_solved_stays_a_prompt_and_is_traceable(lesson: Lesson) -> None:
+    lost = Sample("", problem="failed", detail="HTTP 500")
+    samples = [
+        Sample(trace("6")),
+        Sample(trace("7"), problem="truncated"),
+        lost,
+        Sample("", problem="unasked"),
+    ]
+    unsolved, dropped = sorted(
+        rows(config(), [(prompt(family="f", source="s", line=3), samples)], lesson),
+        key=lambda row: type(row) is Dropped,
+    )
+    assert (type(unsolved), unsolved.pass_rate, unsolved.difficulty) == (Prompt, 0.0, 5)
+    assert (dropped.cause, dropped.id, dropped.source, dropped.file, dropped.line) == (
+        "unsolved",
+        unsolved.id,
+        "f",
+        "s",
+        3,
+    )
+    for outcome in ("1 wrong", "1 truncated", "1 failed", "1 unasked", "6"):
+        assert outcome in dropped.detail
+
+
+@pytest.mark.parametrize(
+    ("problems", "cause"),
+    [(["unasked"] * 4, "unasked"), (["unasked", "failed", "failed", "failed"], "failed")],
+)
+def test_a_prompt_that_was_never_answered_is_no_unsolved_prompt(
+    lesson: Lesson, problems: Any, cause: str
+) -> None:
+    (dropped,) = rows(
+        config(), [(prompt(), [Sample("", problem=problem) for problem in problems])], lesson
+    )
+    assert (type(dropped), dropped.cause) == (Dropped, cause)
+
+
+def test_free_text_needs_a_trace_only_and_gives_no_pairs(lesson: Lesson) -> None:
+    free = prompt(check="none", answer="", domain=Domain.CREATIVE)
+    found = list(rows(config(), [(free, [Sample("prose"), Sample(trace("a poem"))])], lesson))
+    (example,) = found
+    assert (example.answer, example.pass_rate, example.difficulty) == (
+        "a poem",
+        None,
+        free.difficulty,
+    )
+
+
+def test_reasoning_that_came_apart_becomes_the_trace(lesson: Lesson) -> None:
+    (example,) = rows(
+        config(samples=1), [(prompt(), [Sample("5", reasoning="2 and 3 is 5")])], lesson
+    )
+    assert example.reasoning == "2 and 3 is 5"
+
+
+def test_a_response_in_another_language_is_rejected(lesson: Lesson) -> None:
+    german = trace(
+        "5",
+        "Zwei und drei sind zusammen fünf, denn wir zählen von der Zwei aus noch drei weiter und"
+        " landen bei der Fünf.",
+    )
+    found = list(rows(config(languages=["en"], samples=1), [(prompt(), [Sample(german)])], lesson))
+    assert lesson.tally["samples.language"] == 1
+    assert not of_kind(found, Example)
+
+
+@pytest.mark.parametrize(
+    ("verified", "samples", "difficulty"),
+    [(4, 4, 1), (3, 4, 2), (2, 4, 3), (1, 4, 4), (0, 4, 5), (10, 10, 1), (8, 10, 2), (1, 64, 5)],
+)
+def test_difficulty_of_pass_rates(verified: int, samples: int, difficulty: int) -> None:
+    assert difficulty_of(verified, samples) == difficulty
+
+
+def test_first_asks_so_many_of_each_domain_and_a_top_up_asks_others(lesson: Lesson) -> None:
+    first = config(first={"math": 3})
+    asked = of_kind(list(prompts_to_ask(first, lesson)), Prompt)
+    assert [row.domain for row in asked] == [Domain.MATH] * 3
+    more = Lesson(
+        seed=0,
+        data=None,
+        answers=lesson.answers,
+        wanted={Cell(Domain.MATH): 2},
+        known=frozenset(row.id for row in asked),
+    )
+    again = of_kind(list(prompts_to_ask(first, more)), Prompt)
+    assert len(again) == 2
+    assert not {row.id for row in again} & {row.id for row in asked}
+
+
+def test_instructions_come_before_the_prompt() -> None:
+    (message,) = messages(config(instructions="Be brief."), prompt())
+    assert message == {"role": "user", "content": "Be brief.\n\nWhat is 2+3?"}
+
+
+def test_teachers_that_lend_no_prompts_are_refused_with_those_that_do() -> None:
+    with pytest.raises(InputError, match=r"'gemma' has no prompts\. Valid: dataset, procedural"):
+        Config.parse({"prompts": [{"name": "gemma", "model": "gemma3-tiny"}]})
+
+
+def test_equal_samples_are_refused() -> None:
+    with pytest.raises(ValueError, match="raise the temperature"):
+        Config.parse({"prompts": [LENDER], "samples": 2, "temperature": 0})
