@@ -338,9 +338,8 @@ def _mounts() -> tuple[str, ...]:
     own = {os.path.join(prefix, folder) for folder in ("lib", sys.platlibdir)} - set(_LIBRARIES)
     places = [*_LIBRARIES, *sorted(own), _PYTHON[0], *_DEVICES]
     parents = {str(parent) for place in places for parent in Path(place).parents} - {"/"}
-    arguments = [
-        word for parent in sorted(parents) for word in ("--dir", parent)
-    ]  # bwrap would make them for root's eyes only
+    # bwrap would make them for root's eyes only
+    arguments = [word for parent in sorted(parents) for word in ("--dir", parent)]
     for place in places:
         if os.path.islink(place):
             arguments += ["--symlink", os.readlink(place), place]

@@ -112,9 +112,8 @@ def test_a_good_response_earns_more_than_any_worthless_one(
         if name == "overlong":  # punishes length alone, which none of these has
             assert value == good == 0.0
         elif what == "punctuation in tags" and name in ("format", "length"):
-            assert (
-                value == good
-            )  # a well-formed trace, whatever it says: why these are never the only rewards
+            # a well-formed trace, whatever it says: why these are never the only rewards
+            assert value == good
         elif name == "idea_e":  # GOOD is no scaffold
             assert value == good == 0.0
         else:

@@ -24,12 +24,13 @@ from tasks.statistics.intervals import (
     [
         (0, 10, 0.0, 0.277533),  # z^2 / (n + z^2) = 3.841459 / 13.841459
         (10, 10, 0.722467, 1.0),
+        # 1/2 -+ z / (2 sqrt(n + z^2)) = 1/2 -+ 1.959964 / (2 * 3.720411)
         (
             5,
             10,
             0.236593,
             0.763407,
-        ),  # 1/2 -+ z / (2 sqrt(n + z^2)) = 1/2 -+ 1.959964 / (2 * 3.720411)
+        ),
         # Newcombe 1998, "Two-sided confidence intervals for the single proportion", table I, method
         # 3; four digits
         (81, 263, 0.2553, 0.3662),
