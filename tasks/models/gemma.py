@@ -9,8 +9,7 @@ model ends in hidden states, adapters are part of the layer, and what may attend
 segment ids and never by a (B, T, T) array.
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,6 +21,7 @@ from flax import nnx
 from schemas.training import Remat
 from tasks.devices.hosts import BATCH, TENSOR, constrained
 from tasks.models.attention import attend
+from tasks.models.decoder_layer import PROJECTIONS, decoder_layer, divides, rms_norm
 
 Cache = dict[str, jax.Array]
 
@@ -71,92 +71,68 @@ class GemmaConfig:
         return (np.arange(self.num_layers) + 1) % self.global_every == 0
 
 
-def _gemma3(
-    layers: int,
-    embed: int,
-    hidden: int,
-    heads: int,
-    kv_heads: int,
-    window: int,
-    rope_scale: float = 1.0,
-    vocab: int = 262144,
+_GEMMA3 = GemmaConfig(
+    family="gemma3",
+    num_layers=26,
+    vocab_size=262144,
+    embed_dim=1152,
+    hidden_dim=6912,
+    num_heads=4,
+    num_kv_heads=1,
+    head_dim=256,
+    window=512,
+    global_every=6,
+    local_rope=10_000.0,
+    global_rope=1_000_000.0,
+    global_rope_scale=1.0,
+    query_scale=256**-0.5,
+    attention_softcap=None,
+    final_softcap=None,
+    dtype="bfloat16",
+)
+_GEMMA3_LARGE = replace(_GEMMA3, window=1024, global_rope_scale=8.0, vocab_size=262208)
+_GEMMA2 = replace(
+    _GEMMA3,
+    family="gemma2",
+    vocab_size=256000,
+    window=4096,
+    global_every=2,
+    global_rope=10_000.0,
+    attention_softcap=50.0,
+    final_softcap=30.0,
+)
+
+
+def _sized(
+    base: GemmaConfig, layers: int, embed: int, hidden: int, heads: int, kv_heads: int
 ) -> GemmaConfig:
-    return GemmaConfig(
-        family="gemma3",
+    return replace(
+        base,
         num_layers=layers,
-        vocab_size=vocab,
         embed_dim=embed,
         hidden_dim=hidden,
         num_heads=heads,
         num_kv_heads=kv_heads,
-        head_dim=256,
-        window=window,
-        global_every=6,
-        local_rope=10_000.0,
-        global_rope=1_000_000.0,
-        global_rope_scale=rope_scale,
-        query_scale=256**-0.5,
-        attention_softcap=None,
-        final_softcap=None,
-        dtype="bfloat16",
-    )
-
-
-def _gemma2(layers: int, embed: int, hidden: int, heads: int, kv_heads: int) -> GemmaConfig:
-    return GemmaConfig(
-        family="gemma2",
-        num_layers=layers,
-        vocab_size=256000,
-        embed_dim=embed,
-        hidden_dim=hidden,
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=256,
-        window=4096,
-        global_every=2,
-        local_rope=10_000.0,
-        global_rope=10_000.0,
-        global_rope_scale=1.0,
-        query_scale=256**-0.5,
-        attention_softcap=50.0,
-        final_softcap=30.0,
-        dtype="bfloat16",
     )
 
 
 _PUBLISHED = {
-    "gemma3-270m": _gemma3(18, 640, 2048, 4, 1, 512),
-    "gemma3-1b": _gemma3(26, 1152, 6912, 4, 1, 512),
-    "gemma3-4b": _gemma3(34, 2560, 10240, 8, 4, 1024, rope_scale=8.0, vocab=262208),
-    "gemma3-12b": _gemma3(48, 3840, 15360, 16, 8, 1024, rope_scale=8.0, vocab=262208),
-    "gemma2-2b": _gemma2(26, 2304, 9216, 8, 4),
-    "gemma2-9b": _gemma2(42, 3584, 14336, 16, 8),
+    "gemma3-270m": _sized(_GEMMA3, 18, 640, 2048, 4, 1),
+    "gemma3-1b": _GEMMA3,
+    "gemma3-4b": _sized(_GEMMA3_LARGE, 34, 2560, 10240, 8, 4),
+    "gemma3-12b": _sized(_GEMMA3_LARGE, 48, 3840, 15360, 16, 8),
+    "gemma2-2b": _sized(_GEMMA2, 26, 2304, 9216, 8, 4),
+    "gemma2-9b": _sized(_GEMMA2, 42, 3584, 14336, 16, 8),
 }
+_TINY = replace(_GEMMA3, window=1024, vocab_size=1536, head_dim=32, query_scale=32**-0.5)
 
 SIZES: dict[str, GemmaConfig] = {
     # 0.6M parameters. Fewer than six layers means that all are local; the window covers the whole
     # context.
-    "gemma3-tiny": replace(
-        _gemma3(3, 128, 256, 4, 1, 1024, vocab=1536), head_dim=32, query_scale=32**-0.5,
-        dtype="float32"
-    ),
+    "gemma3-tiny": replace(_sized(_TINY, 3, 128, 256, 4, 1), dtype="float32"),
     **{f"{name}-{tuned}": config for name, config in _PUBLISHED.items() for tuned in ("it", "pt")},
-}  # fmt: skip
-"""Model name -> architecture. `it` is instruction-tuned, `pt` pretrained."""
-
-PROJECTIONS: dict[str, tuple[str, str]] = {
-    "q_proj": ("d", "nh"),
-    "k_proj": ("d", "kh"),
-    "v_proj": ("d", "kh"),
-    "o_proj": ("nh", "d"),
-    "gate_proj": ("d", "f"),
-    "up_proj": ("d", "f"),
-    "down_proj": ("f", "d"),
 }
-"""The matrices of a layer, by their Hugging Face names: axes in, axes out."""
-
-CHUNK = 64
-"""Positions of each row that go through the feed-forward part at a time with remat = "chunks"."""
+"""Model name -> architecture. `it` is instruction-tuned, `pt` pretrained."""
 
 UNROLLED_LAYERS = 8
 """A model of at most so many layers runs without a loop over them: the compiler can merge across
@@ -301,15 +277,9 @@ class Gemma(nnx.Module):
                 jax.lax.dynamic_index_in_dim(table, own["global"].astype(jnp.int32), keepdims=False)
                 for table in rope
             )
-            x = _layer(
-                config,
-                self.lora_scale,
-                weights,
-                x,
-                rotate,
-                attention,
-                chunked=self.remat == "chunks",
-            )
+            chunked = self.remat == "chunks"
+            scales = config.query_scale, self.lora_scale
+            x = decoder_layer(*scales, weights, x, rotate, attention, chunked=chunked)
             return (x, *kept), kept_new
 
         if self.remat != "none":
@@ -345,7 +315,7 @@ class Gemma(nnx.Module):
         H), segments (B, S), index ()."""
         config = self.config
         shape = (config.num_layers, batch_size, config.num_kv_heads, length, config.head_dim)
-        heads = TENSOR if _divides(TENSOR, config.num_kv_heads) else None
+        heads = TENSOR if divides(TENSOR, config.num_kv_heads) else None
         return {
             "k": constrained(jnp.zeros(shape, config.dtype), None, BATCH, heads),
             "v": constrained(jnp.zeros(shape, config.dtype), None, BATCH, heads),
@@ -370,95 +340,6 @@ def unembed(config: GemmaConfig, embedding: jax.Array, hidden: jax.Array) -> jax
     )
 
 
-@jax.checkpoint
-def rms_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """x / rms(x) * (1 + scale) along the last axis, in float32; the result has x's dtype."""
-    wide = x.astype(jnp.float32)
-    normed = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + 1e-6)
-    return (normed * (1 + scale.astype(jnp.float32))).astype(x.dtype)
-
-
-def _layer(
-    config: GemmaConfig,
-    lora_scale: float,
-    weights: dict[str, jax.Array],
-    x: jax.Array,
-    rotate: tuple[jax.Array, ...],
-    attention: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
-    *,
-    chunked: bool,
-) -> jax.Array:
-    """One layer on (B, T, D). `chunked`: the feed-forward part takes some positions at a time, and
-    keeps nothing of them."""
-
-    def project(name: str, x: jax.Array) -> jax.Array:
-        """As one product of matrices: XLA's gradient of a product with more axes takes three times
-        as long on a CPU."""
-        inside = len(PROJECTIONS[name][0])
-        width = weights[name].shape[:inside]
-        rows = x.reshape(-1, math.prod(width))
-
-        def product(rows: jax.Array, weight: jax.Array) -> jax.Array:
-            return rows @ weight.astype(x.dtype).reshape(rows.shape[1], -1)
-
-        out = product(rows, weights[name])
-        if f"{name}_lora_a" in weights:
-            low = product(rows, weights[f"{name}_lora_a"])
-            out = out + jnp.asarray(lora_scale, x.dtype) * product(low, weights[f"{name}_lora_b"])
-        return out.reshape(*x.shape[:2], *weights[name].shape[inside:])
-
-    normed = rms_norm(x, weights["input_layernorm"])
-    q, k, v = (_heads(project(name, normed)) for name in ("q_proj", "k_proj", "v_proj"))
-    if config.qk_norm:
-        q, k = rms_norm(q, weights["q_norm"]), rms_norm(k, weights["k_norm"])
-    q, k = _rotate(q, rotate), _rotate(k, rotate)
-    attended = project(
-        "o_proj", _heads(attention(q * jnp.asarray(config.query_scale, q.dtype), k, v))
-    )
-    x = constrained(x + rms_norm(attended, weights["post_attention_layernorm"]), BATCH)
-
-    def feed_forward(x: jax.Array) -> jax.Array:
-        normed = rms_norm(x, weights["pre_feedforward_layernorm"])
-        gate, up = (
-            constrained(project(name, normed), BATCH, None, TENSOR)
-            for name in ("gate_proj", "up_proj")
-        )
-        return rms_norm(
-            project("down_proj", _gated(gate, up)), weights["post_feedforward_layernorm"]
-        )
-
-    out = _in_chunks(jax.checkpoint(feed_forward), x) if chunked else feed_forward(x)
-    return constrained(x + out, BATCH)
-
-
-def _in_chunks(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
-    """A function of tokens on (B, T, D), at most CHUNK positions at a time."""
-    batch, length, width = x.shape
-    positions = max(size for size in range(1, CHUNK + 1) if length % size == 0)
-    chunks = x.reshape(batch, -1, positions, width).swapaxes(0, 1)
-    done = jax.lax.map(
-        lambda chunk: constrained(function(constrained(chunk, BATCH)), BATCH),
-        constrained(chunks, None, BATCH),
-    )
-    return done.swapaxes(0, 1).reshape(x.shape)
-
-
-@jax.checkpoint
-def _gated(gate: jax.Array, up: jax.Array) -> jax.Array:
-    """gelu(gate) * up, of which the backward pass keeps the two arguments and nothing in
-    float32."""
-    return jax.nn.gelu(gate, approximate=True) * up
-
-
-def _heads(array: jax.Array) -> jax.Array:
-    """(B, T, heads, H) spread over the heads where their number allows."""
-    return constrained(array, BATCH, None, TENSOR if _divides(TENSOR, array.shape[2]) else None)
-
-
-def _divides(axis: str, size: int) -> bool:
-    return size % int(jax.sharding.get_abstract_mesh().shape.get(axis, 1)) == 0
-
-
 def _rotations(config: GemmaConfig, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
     """cos and sin, each (2, B, T, 1, H/2) float32: of local layers, then of global ones (RoPE,
     2104.09864)."""
@@ -469,12 +350,3 @@ def _rotations(config: GemmaConfig, positions: jax.Array) -> tuple[jax.Array, ja
         positions[None, :, :, None, None].astype(jnp.float32) * frequencies[:, None, None, None, :]
     )
     return jnp.cos(angles), jnp.sin(angles)
-
-
-def _rotate(x: jax.Array, rotate: tuple[jax.Array, ...]) -> jax.Array:
-    """(B, T, N, H) turned by its positions."""
-    cos, sin = rotate
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate(
-        [first * cos - second * sin, second * cos + first * sin], axis=-1
-    ).astype(x.dtype)

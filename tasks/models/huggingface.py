@@ -19,7 +19,8 @@ from safetensors import SafetensorError, safe_open, serialize_file
 
 from schemas.base import InputError
 from tasks.data.tokens import Tokenizer
-from tasks.models.gemma import PROJECTIONS, GemmaConfig, weight_shapes
+from tasks.models.decoder_layer import PROJECTIONS
+from tasks.models.gemma import GemmaConfig, weight_shapes
 from tasks.models.hf_config import write_config
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -271,9 +272,8 @@ def write_weights(
 
     def flush() -> None:
         parts.append(directory / f"part-{len(parts) + 1}")
-        serialize_file(
-            waiting, parts[-1], metadata={"format": "pt"}
-        )  # transformers asks for the metadata
+        # transformers asks for the metadata
+        serialize_file(waiting, parts[-1], metadata={"format": "pt"})
         waiting.clear()
 
     for name, tensor in tensors:

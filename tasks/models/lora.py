@@ -9,7 +9,8 @@ import numpy as np
 from flax import nnx
 
 from schemas.training import LoraConfig
-from tasks.models.gemma import PROJECTIONS, Gemma
+from tasks.models.decoder_layer import PROJECTIONS
+from tasks.models.gemma import Gemma
 
 
 def add_lora(model: Gemma, lora: LoraConfig, seed: int) -> None:

@@ -3,7 +3,7 @@ they take.
 
 A stage file that computes on devices has `programs(config, model, upstream) -> list[Program]`, and
 its `run` calls the same functions on real arrays: what `lyceum plan` compiles for a TPU is what the
-stage runs there (tests/tasks/stages/test_programs.py compares the lowered texts).
+stage runs there (tests/tasks/stages/test_laws.py compares the lowered texts).
 """
 
 from collections.abc import Mapping

@@ -7,7 +7,7 @@ import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
 from schemas.training import OptimizerConfig
-from tasks.models.gemma import PROJECTIONS
+from tasks.models.decoder_layer import PROJECTIONS
 
 
 def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:

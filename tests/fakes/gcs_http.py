@@ -209,9 +209,8 @@ def _memory(size: int) -> memoryview:
         return memoryview(bytearray(size))
     with _mapping:
         for mapped in _mappings:
-            if (
-                size <= len(mapped) <= 2 * size and sys.getrefcount(mapped) == 3
-            ):  # the list's, the loop's, the argument: no view's
+            # the list's, the loop's, the argument: no view's
+            if size <= len(mapped) <= 2 * size and sys.getrefcount(mapped) == 3:
                 return memoryview(mapped)[:size]
         mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):

@@ -81,6 +81,7 @@ GRPO: dict[str, Any] = {
     "group_size": 8,
     "micro_batch_size": 8,
     "rewards": [{"name": "format"}, {"name": "exact_answer"}],
+    "audit": {"allow": {"too_long": "references of 20 tokens would make these programs longer"}},
     "beta": 0.01,
     "temperature": 0.9,
     "prompt_length": 24,

@@ -1,0 +1,126 @@
+"""One layer of the decoder (`tasks.models.gemma`), whose backward pass keeps little."""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from tasks.devices.hosts import BATCH, TENSOR, constrained
+
+PROJECTIONS: dict[str, tuple[str, str]] = {
+    "q_proj": ("d", "nh"),
+    "k_proj": ("d", "kh"),
+    "v_proj": ("d", "kh"),
+    "o_proj": ("nh", "d"),
+    "gate_proj": ("d", "f"),
+    "up_proj": ("d", "f"),
+    "down_proj": ("f", "d"),
+}
+"""The matrices of a layer, by their Hugging Face names: axes in, axes out."""
+
+CHUNK = 64
+"""Positions of each row that go through the feed-forward part at a time with remat = "chunks"."""
+
+
+@jax.checkpoint
+def rms_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """x / rms(x) * (1 + scale) along the last axis, in float32; the result has x's dtype."""
+    wide = x.astype(jnp.float32)
+    normed = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + 1e-6)
+    return (normed * (1 + scale.astype(jnp.float32))).astype(x.dtype)
+
+
+def decoder_layer(
+    query_scale: float,
+    lora_scale: float,
+    weights: dict[str, jax.Array],
+    x: jax.Array,
+    rotate: tuple[jax.Array, ...],
+    attention: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
+    *,
+    chunked: bool,
+) -> jax.Array:
+    """One layer on (B, T, D).
+
+    Args:
+        query_scale: what queries are multiplied by.
+        lora_scale: what the adapters' product is multiplied by, where there are adapters.
+        weights: of this layer, by their names; with `q_norm` queries and keys are normalised.
+        rotate: cos and sin of the positions, each (B, T, 1, H/2).
+        attention: queries, keys and values to what they attend to.
+        chunked: the feed-forward part takes some positions at a time, and keeps nothing of them.
+    """
+
+    def project(name: str, x: jax.Array) -> jax.Array:
+        """As one product of matrices: XLA's gradient of a product with more axes takes three times
+        as long on a CPU."""
+        inside = len(PROJECTIONS[name][0])
+        width = weights[name].shape[:inside]
+        rows = x.reshape(-1, math.prod(width))
+
+        def product(rows: jax.Array, weight: jax.Array) -> jax.Array:
+            return rows @ weight.astype(x.dtype).reshape(rows.shape[1], -1)
+
+        out = product(rows, weights[name])
+        if f"{name}_lora_a" in weights:
+            low = product(rows, weights[f"{name}_lora_a"])
+            out = out + jnp.asarray(lora_scale, x.dtype) * product(low, weights[f"{name}_lora_b"])
+        return out.reshape(*x.shape[:2], *weights[name].shape[inside:])
+
+    normed = rms_norm(x, weights["input_layernorm"])
+    q, k, v = (_heads(project(name, normed)) for name in ("q_proj", "k_proj", "v_proj"))
+    if "q_norm" in weights:
+        q, k = rms_norm(q, weights["q_norm"]), rms_norm(k, weights["k_norm"])
+    q, k = _rotate(q, rotate), _rotate(k, rotate)
+    attended = attention(q * jnp.asarray(query_scale, q.dtype), k, v)
+    attended = project("o_proj", _heads(attended))
+    x = constrained(x + rms_norm(attended, weights["post_attention_layernorm"]), BATCH)
+
+    def feed_forward(x: jax.Array) -> jax.Array:
+        normed = rms_norm(x, weights["pre_feedforward_layernorm"])
+        gate, up = (
+            constrained(project(name, normed), BATCH, None, TENSOR)
+            for name in ("gate_proj", "up_proj")
+        )
+        down = project("down_proj", _gated(gate, up))
+        return rms_norm(down, weights["post_feedforward_layernorm"])
+
+    out = _in_chunks(jax.checkpoint(feed_forward), x) if chunked else feed_forward(x)
+    return constrained(x + out, BATCH)
+
+
+def _in_chunks(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+    """A function of tokens on (B, T, D), at most CHUNK positions at a time."""
+    batch, length, width = x.shape
+    positions = max(size for size in range(1, CHUNK + 1) if length % size == 0)
+    chunks = x.reshape(batch, -1, positions, width).swapaxes(0, 1)
+    done = jax.lax.map(
+        lambda chunk: constrained(function(constrained(chunk, BATCH)), BATCH),
+        constrained(chunks, None, BATCH),
+    )
+    return done.swapaxes(0, 1).reshape(x.shape)
+
+
+@jax.checkpoint
+def _gated(gate: jax.Array, up: jax.Array) -> jax.Array:
+    """gelu(gate) * up, of which the backward pass keeps the two arguments and nothing in
+    float32."""
+    return jax.nn.gelu(gate, approximate=True) * up
+
+
+def _heads(array: jax.Array) -> jax.Array:
+    """(B, T, heads, H) spread over the heads where their number allows."""
+    return constrained(array, BATCH, None, TENSOR if divides(TENSOR, array.shape[2]) else None)
+
+
+def divides(axis: str, size: int) -> bool:
+    return size % int(jax.sharding.get_abstract_mesh().shape.get(axis, 1)) == 0
+
+
+def _rotate(x: jax.Array, rotate: tuple[jax.Array, ...]) -> jax.Array:
+    """(B, T, N, H) turned by its positions."""
+    cos, sin = rotate
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = [first * cos - second * sin, second * cos + first * sin]
+    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
