@@ -37,7 +37,7 @@ class Context:
     def store(self, location: str | Path | None = None, *, write: bool = True) -> Store:
         """The store at a location, or without one that of the settings; see `open_store`."""
         text = self.settings.store if location is None else str(location)
-        key = text if "://" in text else os.path.abspath(text)
+        key = os.path.abspath(text) if text and "://" not in text else text
         with self._lock:
             if key not in self._stores or (write and key not in self._writable):
                 store = open_store(text, self.settings, write=write)
@@ -50,7 +50,8 @@ def context() -> Context:
     """The context of this process; another one once its environment is another: a worker takes over
     the variables that its job brings."""
     global _current
-    environment = {name: os.environ[name] for name in os.environ if name.startswith(_READ)}
+    variables = os.environ.copy().items()
+    environment = {name: value for name, value in variables if name.startswith(_READ)}
     if _current is None or _current[0] != environment:
         _current = environment, Context()
     return _current[1]

@@ -64,9 +64,8 @@ def _secrets(environment: Mapping[str, str]) -> Iterator[str]:
     yield from _LEARNED
     for name, value in environment.items():
         if _VARIABLE.search(name) and not _NAME.fullmatch(value):
-            yield from (
-                line for line in map(str.strip, value.splitlines()) if len(line) >= LEAST
-            )  # a private key has several
+            # a private key has several
+            yield from (line for line in map(str.strip, value.splitlines()) if len(line) >= LEAST)
         for userinfo in _USERINFO.findall(value):
             password = userinfo[:-1].partition(":")[2]
             yield from (form for form in {password, unquote(password)} if len(form) >= LEAST)

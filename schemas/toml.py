@@ -42,9 +42,8 @@ def toml_text(path: Path, what: str) -> str:
         if status.st_size > MOST_BYTES:
             raise OSError(f"it has {status.st_size} bytes, and may have {MOST_BYTES}")
         with open(path, "rb", opener=_without_waiting) as file:
-            return (file.read(MOST_BYTES) or b"").decode(
-                "utf-8"
-            )  # files of /proc say that they have 0 bytes, and may wait for more
+            # files of /proc say that they have 0 bytes, and may wait for more
+            return (file.read(MOST_BYTES) or b"").decode("utf-8")
     except OSError as error:
         raise InputError(f"cannot read {what} {path}: {error.strerror or error}.") from error
     except ValueError as error:  # UnicodeDecodeError, or a path that no system has

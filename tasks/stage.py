@@ -223,9 +223,8 @@ class _Follower:
             while True:
                 status = self.machines.poll(handle)
                 offset = self._forward_log(handle, offset)
-                if (
-                    status.phase.partition(",")[0] != phase
-                ):  # what follows a comma is how long it takes
+                # what follows a comma is how long it takes
+                if status.phase.partition(",")[0] != phase:
                     phase = status.phase.partition(",")[0]
                     self._logger.info("%s", status.phase or status.state)
                 self._tell(status)

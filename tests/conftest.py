@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from absl import logging as absl_logging
 
-os.environ.setdefault(
-    "JAX_PLATFORMS", "cpu"
-)  # with libtpu installed JAX would look for a TPU, and warn; before anything imports JAX
+# with libtpu installed JAX would look for a TPU, and warn; before anything imports JAX
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # What tests cost is mostly compiling: the processes of one run share what they compiled, and so
 # does the next run.
 os.environ.setdefault(

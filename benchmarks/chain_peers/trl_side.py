@@ -38,9 +38,8 @@ def options(stage: str, settings: Settings, out: Path) -> dict[str, Any]:
         "output_dir": str(out),
         "max_steps": steps,
         "learning_rate": settings.rate(stage),
-        "warmup_steps": (
-            max(1, round(steps * settings.warmup)) + 1
-        ),  # as tasks.training.optimizers has it: no step at rate 0
+        # as tasks.training.optimizers has it: no step at rate 0
+        "warmup_steps": (max(1, round(steps * settings.warmup)) + 1),
         "lr_scheduler_type": "cosine_warmup_with_min_lr",
         "lr_scheduler_kwargs": {"min_lr_rate": settings.final},
         "adam_beta2": settings.b2,

@@ -74,10 +74,11 @@ def launch(
                 "start_seconds": startup_seconds(api) or START_SECONDS,
                 "end_seconds": END_SECONDS,
             }
+            # the record says it, and more
             with (
                 prefect_view(api.url, terminal.say, stop, **patience),
                 suppress(CancelledRun, FailedRun),
-            ):  # the record says it, and more
+            ):
                 try:
                     with handed(prepared):
                         post_train(recipe=recipe, target=target, **given)

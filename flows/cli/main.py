@@ -39,10 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
     try:
         options = _parser().parse_args(arguments)
+        # somebody waits for the answer, and nothing is lost by giving up
         if options.command not in (
             commands.run,
             commands.serve,
-        ):  # somebody waits for the answer, and nothing is lost by giving up
+        ):
             os.environ.setdefault("LYCEUM_STORE_SECONDS", "30")
         answer: commands.Answer = options.command(options)
         if options.json:

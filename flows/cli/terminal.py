@@ -3,7 +3,6 @@ elsewhere plain lines."""
 
 import threading
 import time
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -57,12 +56,7 @@ class Terminal:
             self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._live:
             self._bars.stop()
 

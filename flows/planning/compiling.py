@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from infra.process import ROOT
@@ -198,12 +197,7 @@ class Compiler:
         self._threads = ThreadPoolExecutor(len(self._workers))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for worker in self._workers:
             worker.end()
         self._threads.shutdown(cancel_futures=True)

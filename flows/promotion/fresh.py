@@ -69,9 +69,8 @@ def decision_name(run_id: str) -> str:
 def last_nightly(store: Store, recipe: str) -> tuple[RunRecord, Decision] | None:
     """The newest nightly run of a recipe that came to a decision; None when there is none. One that
     cannot be read is passed over."""
-    of_recipe = re.compile(
-        rf"{re.escape(recipe)}-\d{{8}}-\d{{6}}-\w+"
-    )  # `flows.runs.record.new_run_id`: sorted by name is sorted by time
+    # `flows.runs.record.new_run_id`: sorted by name is sorted by time
+    of_recipe = re.compile(rf"{re.escape(recipe)}-\d{{8}}-\d{{6}}-\w+")
     decided = (found.name.split("/")[1] for found in store.each("runs", DECISION))
     for run_id in sorted(filter(of_recipe.fullmatch, decided), reverse=True):
         try:

@@ -87,9 +87,8 @@ def form(flow: Flow[..., Any], store: str, recipes: Path | None = None) -> dict[
     for position, field in enumerate(schema["properties"].values()):
         field["position"] = position
     del schema["properties"]["recipe"]["type"]
-    schema["properties"]["recipe"]["anyOf"] = _recipe_choices(
-        recipes
-    )  # the UI shows a tab for each
+    # the UI shows a tab for each
+    schema["properties"]["recipe"]["anyOf"] = _recipe_choices(recipes)
     schema["properties"]["store"]["description"] += f" Empty: {store}"
     return schema
 

@@ -16,8 +16,8 @@ from flows.runs.wording import Tone
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of text. `small` stands below the text before it in a table's cell, else behind it.
-    `classes` are of the page's style sheet."""
+    """A piece of text. In a table's cell `small` text stands below the text before it, elsewhere
+    behind it. `classes` name rules of the style sheet."""
 
     text: str
     tag: Literal["strong", "code", "small", "span"]
@@ -46,9 +46,11 @@ def spans(text: Text) -> tuple[str | Span, ...]:
 
 def plain(text: Text) -> str:
     """A text without its styles."""
-    pieces = [one if isinstance(one, str) else one.text for one in spans(text)]
-    apart = [isinstance(one, Span) and one.tag == "small" for one in spans(text)]
-    return "".join(" " * space + one for one, space in zip(pieces, apart, strict=True)).strip()
+    found = ""
+    for one in spans(text):
+        gap = " " if isinstance(one, Span) and one.tag == "small" else ""
+        found += gap + (one if isinstance(one, str) else one.text)
+    return found.strip()
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def style_sheet() -> str:
 
 
 def tag(element: str, *inside: str, **attributes: str | bool) -> Markup:
-    """An element. What is no Markup is escaped; attributes that are empty are left out."""
+    """An element. Text that is not Markup is escaped; empty attributes are left out."""
     said = [
         Markup(" {}").format(key) if value is True else Markup(' {}="{}"').format(key, value)
         for key, value in ((key.strip("_").replace("_", "-"), of) for key, of in attributes.items())

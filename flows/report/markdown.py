@@ -65,7 +65,7 @@ def _block(block: Block) -> str:
 
 
 def _inline(text: Text) -> str:
-    return "".join(_span(one) for one in spans(text)).strip()
+    return re.sub(" +", " ", "".join(_span(one) for one in spans(text))).strip()
 
 
 def _span(one: str | Span) -> str:

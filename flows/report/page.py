@@ -37,7 +37,7 @@ from flows.runs.effects import (
     overall_effect,
     suite_effects,
 )
-from flows.runs.results import RunResults, read_results
+from flows.runs.results import RunResults
 from flows.runs.wording import (
     TONES,
     bounds,
@@ -86,18 +86,12 @@ class Report:
         )
 
 
-def render_report(store: Store, record: RunRecord) -> str:
+def write_report(store: Store, report: Report) -> str:
     """Write `runs/<run_id>/report.html` and return where it lies: a path, or a `gs://` URI.
 
     Raises:
         InputError: the store is full or cannot be written.
-        Damaged: a file of an artifact was damaged on its way here.
     """
-    return write_report(store, report_of(read_results(store, record)))
-
-
-def write_report(store: Store, report: Report) -> str:
-    """Write the page of a run. Returns and raises what `render_report` does."""
     name = f"runs/{report.run.record.run_id}/report.html"
     store.write_bytes(name, report.html().encode())
     return store.location(name)

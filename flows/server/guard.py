@@ -171,9 +171,8 @@ async def _token(receive: Receive) -> str:
 
 async def _refuse(scope: Scope, send: Send, code: int, why: str) -> None:
     if scope["type"] == "websocket":
-        await send(
-            {"type": "websocket.close", "code": 1008, "reason": why}
-        )  # before it is accepted: HTTP's 403
+        # before it is accepted: HTTP's 403
+        await send({"type": "websocket.close", "code": 1008, "reason": why})
     else:
         await _answer(send, code, "text/plain", f"Refused: {why}.\n")
 

@@ -271,9 +271,8 @@ def _starting_alone(stop: threading.Event) -> Iterator[None]:
 
 def _locked(lock: TextIO) -> bool:
     try:
-        fcntl.flock(
-            lock, fcntl.LOCK_EX | fcntl.LOCK_NB
-        )  # given up when the file is closed, or its holder dies
+        # given up when the file is closed, or its holder dies
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -156,9 +156,8 @@ def _alone() -> Iterator[Path]:
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lyceum-serve.lock").open("w") as lock:
         try:
-            fcntl.flock(
-                lock, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # given up when the file is closed, or its holder dies
+            # given up when the file is closed, or its holder dies
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             running = key.ours(home)
             way = f" A new link into it: {_link(running, '/')}" if running else ""
@@ -213,9 +212,8 @@ def _register(api: Api, recipes: Path | None) -> str:
                     description="Runs flows where `lyceum serve` is.",
                 )
             )
-        client.update_work_pool(
-            POOL, WorkPoolUpdate(base_job_template=template())
-        )  # it may be another version's
+        # it may be another version's
+        client.update_work_pool(POOL, WorkPoolUpdate(base_job_template=template()))
         _crash_what_is_left(client)
         pages = register(
             client, POOL, store if "://" in store else str(Path(store).absolute()), recipes, {}

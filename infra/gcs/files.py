@@ -29,9 +29,10 @@ def listing(uri: str, settings: Settings) -> dict[str, Stored]:
     is nothing, or cannot be read."""
     bucket, path = _bucket(uri, settings)
     stored, _ = bucket.examine(path, [], extra=False)
+    # no name leads out of a directory
     found = {
         name: one for name, one in stored.items() if not {"", ".", ".."} & set(name.split("/"))
-    }  # no name leads out of a directory
+    }
     if not found:
         raise InputError(
             f"{uri}: there is nothing below it in the bucket. Look: gcloud storage ls"

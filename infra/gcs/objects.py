@@ -5,8 +5,7 @@ atomically. A request whose answer was lost is repeated, and the repetition is r
 request had won: so each object that is created carries the mark of its writer, which is looked up
 before defeat is admitted.
 
-`STORAGE_EMULATOR_HOST` points the client library at a fake. Whole trees are
-`infra.gcs.bucket.Bucket`'s.
+`STORAGE_EMULATOR_HOST` points the client library at a fake. Trees: `infra.gcs.bucket`.
 """
 
 import base64
@@ -209,10 +208,8 @@ class BucketObjects:
             for blob in blobs
             if not blob.name.endswith("/")
         }
-        paths = found.keys() | expected.keys() if extra else expected.keys()
-        doubtful = sorted(
-            path for path in paths if _difference(expected.get(path), found.get(path))
-        )
+        paths = sorted(found.keys() | expected.keys() if extra else expected.keys())
+        doubtful = [one for one in paths if _difference(expected.get(one), found.get(one))]
         again = in_parallel(lambda path: self.stored(f"{name}/{path}"), doubtful)
         problems = {}
         for path, stored in zip(doubtful, again, strict=True):
@@ -252,15 +249,10 @@ class BucketObjects:
             blob = self._blob(path)
             if writer:
                 blob.metadata = {_WRITER: writer}
+            options: dict[str, Any] = {"if_generation_match": generation, "checksum": "crc32c"}
+            options |= {"timeout": timeout, "retry": None}
             try:
-                blob.upload_from_string(
-                    data,
-                    content_type(path),
-                    if_generation_match=generation,
-                    checksum="crc32c",
-                    timeout=timeout,
-                    retry=None,
-                )
+                blob.upload_from_string(data, content_type(path), **options)
             except DataCorruption as error:
                 raise Unusable("damaged bytes") from error
             return _stored(blob)
@@ -319,12 +311,11 @@ class BucketObjects:
         return blob
 
     def _delete(self, path: str, seconds: float | None = None, stop: Event | None = None) -> None:
+        def delete(timeout: Timeout) -> None:
+            self._blob(path).delete(timeout=timeout, retry=None)
+
         with suppress(Missing):
-            self.ask(
-                lambda timeout: self._blob(path).delete(timeout=timeout, retry=None),
-                seconds=seconds,
-                stop=stop,
-            )
+            self.ask(delete, seconds=seconds, stop=stop)
 
     def _delete_all(self, paths: Iterable[str], seconds: float | None = None) -> None:
         stop = Event()
@@ -339,11 +330,8 @@ class BucketObjects:
         glob: str | None = None,
         limit: int | None = None,
     ) -> Iterator[tuple[list["storage.Blob"], set[str]]]:
-        """Objects whose names begin with `prefix` and, with a delimiter, prefixes of names that go
-        on after it; a thousand at a time.
-
-        With a glob only those that it matches; its `*` stands for no slash.
-        """
+        """Objects whose names begin with `prefix`, of which a glob (its `*` stands for no slash)
+        picks some, and prefixes of names that go on after a delimiter; a thousand at a time."""
         token, handle = None, self._handle()
 
         def page(timeout: Timeout) -> Any:

@@ -14,7 +14,6 @@ import logging
 import os
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from infra.store.store import Store
@@ -60,12 +59,7 @@ class Compiled:
                 self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()

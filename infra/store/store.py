@@ -141,12 +141,8 @@ class Store:
             self._set_aside(manifest.kind, manifest.key, raw, problems)
 
     def _set_aside(self, kind: str, key: str, raw: bytes, problems: list[str]) -> None:
-        log.warning(
-            "artifact %s/%s does not verify and will be computed again: %s",
-            kind,
-            key,
-            "; ".join(problems),
-        )
+        what, why = f"artifact {kind}/{key}", "; ".join(problems)
+        log.warning("%s does not verify and will be computed again: %s", what, why)
         self._objects.set_aside(manifest_name(kind, key), aside_name(kind, key, "corrupt"), raw)
 
     def discard(self, kind: str, key: str) -> None:

@@ -229,9 +229,8 @@ class _Chunk:
             if outcome.kind == "rejected":
                 raise InputError(f"the provider takes no batch: {outcome.detail}.")
             await asyncio.sleep(outcome.wait or 1.0)
-            if (
-                batch := await self._submitted_before(name)
-            ) is not None:  # the answer was lost, the batch was not
+            # the answer was lost, the batch was not
+            if (batch := await self._submitted_before(name)) is not None:
                 return batch
 
     async def _note(self, name: str, batch: str) -> None:

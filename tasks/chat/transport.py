@@ -146,9 +146,8 @@ class Transport:
         import openai
 
         try:
-            async with asyncio.timeout(
-                self._seconds
-            ):  # the client's own time-out begins anew with every byte
+            # the client's own time-out begins anew with every byte
+            async with asyncio.timeout(self._seconds):
                 return await call()
         except TimeoutError:
             return self._late()

@@ -18,7 +18,7 @@ from infra.visible import visible
 from schemas.examples import Grounding
 from tasks.data import card_plots
 from tasks.data.cleaning import Cleaned
-from tasks.data.cleaning_rules import CAUSES, GROUPS, HITS, Cause, Evaluation
+from tasks.data.cleaning_rules import CAUSES, GROUPS, HITS, SPLITS, Cause, Evaluation
 from tasks.data.filters import response_of
 from tasks.data.row_counts import LOOKED_AT, SAMPLES, RowCounts, count_rows, quantile
 from tasks.data.tokens import Tokenizer
@@ -55,16 +55,10 @@ def of_rebalance(
         tokenizer: of the model that rows were measured for, or None.
     """
     teachers = json.loads((distilled / "teachers.json").read_text(encoding="utf-8"))["teachers"]
-    splits = {
-        "train": out / "train.jsonl",
-        "validation": out / "validation.jsonl",
-        "heldout": out / "heldout.jsonl",
-    }
+    splits: dict[str, Path] = {split: out / f"{split}.jsonl" for split in SPLITS}
     items = {(one.name, identity): text for one in evaluations for identity, text in one.texts}
-    matches = [
-        *_matches(cleaned, "near_duplicate", items),
-        *_matches(cleaned, "contaminated", items),
-    ]
+    causes: tuple[Cause, ...] = ("near_duplicate", "contaminated")
+    matches = [match for cause in causes for match in _matches(cleaned, cause, items)]
     return _write(out, "Training data", splits, teachers, metrics, matches, tokenizer)
 
 
@@ -73,9 +67,8 @@ def of_distill(
 ) -> dict[str, Any]:
     """Write the card of a distill artifact, what the teachers made before any cleaning; returns
     metrics as `of_rebalance`."""
-    return _write(
-        out, "Distilled traces", {"train": out / "examples.jsonl"}, teachers, metrics, [], None
-    )
+    splits = {"train": out / "examples.jsonl"}
+    return _write(out, "Distilled traces", splits, teachers, metrics, [], None)
 
 
 def _write(
@@ -89,11 +82,10 @@ def _write(
 ) -> dict[str, Any]:
     counts = count_rows(splits, teachers, Tokenizer(tokenizer) if tokenizer else None)
     plots = card_plots.draw(out / "card", counts.cells, counts.lengths, metrics.get("dropped", {}))
+    by_split = ", ".join(f"{count:,} {split}" for split, count in counts.rows.items())
     parts = [
         _front_matter(title, splits, counts),
-        f"# {title}\n\n{counts.rows.total():,} rows: "
-        + ", ".join(f"{count:,} {split}" for split, count in counts.rows.items())
-        + ".",
+        f"# {title}\n\n{counts.rows.total():,} rows: {by_split}.",
         _sources(counts, teachers),
         _cells(counts, metrics, plots),
         _lengths(counts, plots),
@@ -119,29 +111,25 @@ def _front_matter(title: str, splits: Mapping[str, Path], counts: RowCounts) -> 
     tasks += ["question-answering"] if groups.intersection(get_args(Grounding)) else []
     tasks += ["summarization"] if "summarization" in groups else []
     most = counts.languages.total()
-    spoken = sorted(
-        code for code, count in counts.languages.items() if len(code) == 2 and count * 20 >= most
-    )
+    common = [code for code, count in counts.languages.items() if count * 20 >= most]
+    files = [
+        {"split": {"heldout": "test"}.get(split, split), "path": path.name}
+        for split, path in splits.items()
+        if counts.rows[split]
+    ]
+    beside = [next(iter(splits.values())).with_name(f"{one}.jsonl") for one in ("prompts", "pairs")]
     about: dict[str, Any] = {
         "pretty_name": title,
         "license": ids[0] if len(ids) == 1 else ids,
-        "language": spoken,
+        "language": sorted(code for code in common if len(code) == 2),
         "size_categories": [_size_category(total)],
         "task_categories": tasks,
         "configs": [
-            {
-                "config_name": "default",
-                "data_files": [
-                    {"split": {"heldout": "test"}.get(split, split), "path": path.name}
-                    for split, path in splits.items()
-                    if counts.rows[split]
-                ],
-            },
+            {"config_name": "default", "data_files": files},
             *(
-                {"config_name": name, "data_files": f"{name}.jsonl"}
-                for name in ("prompts", "pairs")
-                if (path := next(iter(splits.values())).with_name(f"{name}.jsonl")).is_file()
-                and path.stat().st_size
+                {"config_name": path.stem, "data_files": path.name}
+                for path in beside
+                if path.is_file() and path.stat().st_size
             ),
         ],
         "tags": ["lyceum", "reasoning"],
@@ -163,10 +151,7 @@ def _size_category(rows: int) -> str:
 
 
 def _sources(counts: RowCounts, teachers: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        (family, file, licence, f"{count:,}")
-        for (family, file, licence), count in sorted(counts.sources.items())
-    ]
+    rows = [(*place, f"{count:,}") for place, count in sorted(counts.sources.items())]
     asked = ", ".join(
         f"`{table['name']}`" + (f" ({escape(str(table['model']))})" if table.get("model") else "")
         for table in teachers
@@ -179,12 +164,9 @@ def _sources(counts: RowCounts, teachers: Sequence[Mapping[str, Any]]) -> str:
 def _cells(counts: RowCounts, metrics: Mapping[str, Any], plots: Mapping[str, str]) -> str:
     groups = [group for group in GROUPS if any(other == group for other, _ in counts.cells)]
     rows = [
-        (
-            group,
-            *(f"{counts.cells[group, level]:,}" for level in range(1, 6)),
-            f"{counts.of_group(group):,}",
-        )
+        (group, *(f"{counts.cells[group, level]:,}" for level in range(1, 6)), f"{every:,}")
         for group in groups
+        for every in (counts.of_group(group),)
     ]
     text = "## Domains and difficulties\n\n" + _image(
         "rows by domain and difficulty", plots["cells"]
@@ -197,29 +179,20 @@ def _cells(counts: RowCounts, metrics: Mapping[str, Any], plots: Mapping[str, st
         if isinstance(cells, Mapping)
         for split, cell in cells.items()
     ]
-    return text + (
-        "\n\nAsked for, and met:\n\n"
-        + table(("", "split", "requested", "achieved", "available"), asked)
-        if asked
-        else ""
-    )
+    if not asked:
+        return text
+    met = table(("", "split", "requested", "achieved", "available"), asked)
+    return f"{text}\n\nAsked for, and met:\n\n{met}"
 
 
 def _lengths(counts: RowCounts, plots: Mapping[str, str]) -> str:
+    shares = (0.0, 0.5, 0.9, 0.99, 1.0)
     rows = [
-        (
-            what,
-            f"{lengths.total():,}",
-            *(f"{quantile(lengths, share):,}" for share in (0.0, 0.5, 0.9, 0.99, 1.0)),
-        )
+        (what, f"{lengths.total():,}", *(f"{quantile(lengths, share):,}" for share in shares))
         for what, lengths in sorted(counts.lengths.items())
     ]
-    note = (
-        f"Tokens are those of the first {LOOKED_AT:,} training rows, with the turns around"
-        " them.\n\n"
-        if len(rows) > 2
-        else ""
-    )
+    note = f"Tokens are those of the first {LOOKED_AT:,} training rows, with the turns around them."
+    note = f"{note}\n\n" if len(rows) > 2 else ""
     text = f"## Lengths\n\n{_image('lengths', plots['lengths'])}\n\n{note}"
     return text + table(("", "rows", "shortest", "median", "90%", "99%", "longest"), rows)
 
@@ -261,11 +234,10 @@ def _matches(cleaned: Cleaned, cause: Cause, items: Mapping[tuple[str, str], str
     shown = []
     for number, row in zip(rows.tolist(), cleaned.rows(rows), strict=True):
         other, heldout = int(cleaned.match[number]), HITS[cleaned.hit[number]].startswith("heldout")
-        text = (
-            _compared(next(cleaned.rows([other])))
-            if heldout or cause == "near_duplicate"
-            else items[cleaned.items[other]]
-        )
+        if heldout or cause == "near_duplicate":
+            text = _compared(next(cleaned.rows([other])))
+        else:
+            text = items[cleaned.items[other]]
         shown.append(Match(cause, _compared(row), text, cleaned.describe(number)))
     return shown
 
@@ -284,12 +256,8 @@ def _report(
     if not shown:
         return ""
     by_set = metrics.get("contaminated_by", {}) if cause == "contaminated" else {}
-    said = (
-        " By evaluation set:"
-        f" {', '.join(f'{escape(name)} {rows:,}' for name, rows in by_set.items())}."
-        if by_set
-        else ""
-    )
+    sets = ", ".join(f"{escape(name)} {rows:,}" for name, rows in by_set.items())
+    said = f" By evaluation set: {sets}." if sets else ""
     rows = [(match.dropped, match.other, match.how) for match in shown]
     return f"## {title}\n\n{count:,} rows.{said} The first of them:\n\n" + table(
         ("dropped", other, "why"), rows

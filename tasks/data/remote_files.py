@@ -86,10 +86,11 @@ def remote_files(pattern: str, where: str) -> list[RemoteFile]:
         listed = system.glob(path, detail=True) if "*" in path else {path: system.info(path)}
         found = {name: about for name, about in sorted(listed.items()) if about["type"] == "file"}
         if not found:
+            # no such bucket raises
             system.ls(
                 path.partition("/")[0] if scheme != "hf" else "/".join(path.split("/")[:3]),
                 detail=False,
-            )  # no such bucket raises
+            )
             raise FileNotFoundError(path)
     for name in found:
         if _strange(name):

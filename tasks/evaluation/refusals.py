@@ -300,9 +300,8 @@ def _first(rule: Rule, sentences: list[str], skipped: int) -> str | None:
 
 def _answers_all_the_same(rule: Rule, sentences: list[str], text: str) -> str:
     """The words of a refusal that answer the request after all, or nothing."""
-    if rule.name.startswith(
-        "denies"
-    ):  # "However, I can tell you that all people have rights" is the denial.
+    # "However, I can tell you that all people have rights" is the denial.
+    if rule.name.startswith("denies"):
         return ""
     if rule.name == "scolds" and _has_steps(text):
         return "steps"

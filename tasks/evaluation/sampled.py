@@ -71,9 +71,8 @@ def majority_at_k(items: Sequence[EvalItem], k: int) -> float:
 def _elected(items: Sequence[EvalItem]) -> bool:
     """Whether the answer with the most votes is right: it is where the first that gives it is."""
     ballots = [ballot(item) for item in items]
-    votes = Counter(
-        vote for vote in ballots if vote is not None
-    )  # of equals the first counts as the most common
+    # of equals the first counts as the most common
+    votes = Counter(vote for vote in ballots if vote is not None)
     return bool(votes) and items[ballots.index(votes.most_common(1)[0][0])].exact
 
 
@@ -83,9 +82,8 @@ def ballot(item: EvalItem) -> str | None:
     return _ballot(item.check, choices_of(item), item.completion)
 
 
-@lru_cache(
-    maxsize=1 << 16
-)  # a sample votes for every k, and overall as in its domain and its suite
+# a sample votes for every k, and overall as in its domain and its suite
+@lru_cache(maxsize=1 << 16)
 def _ballot(check: str, choices: tuple[str, ...], completion: str) -> str | None:
     trace = parse_trace(completion)
     if trace is None:

@@ -153,10 +153,11 @@ _PATTERNS: tuple[tuple[str, ...], ...] = (
 """Each with words of which a text that it matches has one, of every group: looking for a word costs
 next to nothing."""
 
+# one after the other is three times faster than all in one
 ADDRESSES = tuple(
     (tuple(tuple(words.split("|")) for words in needed), re.compile(pattern))
     for pattern, *needed in _PATTERNS
-)  # one after the other is three times faster than all in one
+)
 _ORDER = re.compile(rf"\b(?:{_RATE}|{_SAY})\b.{{0,40}}\b(?:{_TOP}|{_FULFILLED}|1|satisfied)\b")
 """Looked for where something else was found: `return 1` alone is code."""
 

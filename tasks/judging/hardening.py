@@ -62,9 +62,8 @@ def as_data(material: Material, longest: int) -> str:
             shown[name] = f"{seen[:head]} [...] {seen[len(seen) - (longest - head) :]}"
             shown[f"{name}_characters_left_out"] = len(seen) - longest
     line = json.dumps(shown, ensure_ascii=False)
-    line = re.sub(
-        "[\x85\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", line
-    )  # lines to some readers
+    # lines to some readers
+    line = re.sub("[\x85\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", line)
     return opens_nothing(line)
 
 
@@ -101,9 +100,8 @@ def _substance(text: str) -> bool:
     """Whether something is said beside openers: a letter or a digit of any script."""
     folded = " ".join(re.sub(r"[^\w\s']|_", " ", fold(text)).split())
     place = 0
-    while place < len(
-        folded
-    ):  # to the first that is: there is no need to look for openers in all of a long text
+    # to the first that is: there is no need to look for openers in all of a long text
+    while place < len(folded):
         if opener := _OPENERS.match(folded, place):
             place = opener.end()
         elif unicodedata.category(folded[place])[0] in "LN":

@@ -23,9 +23,8 @@ def cross_entropy(
         positions, segments: (B, T), as the model takes them.
     """
     hidden, _ = model(tokens, positions, segments)
-    following = (
-        jnp.roll(weights, -1, axis=1).at[:, -1].set(0)
-    )  # T stays what it was, a size that the compiler need not pad
+    # T stays what it was, a size that the compiler need not pad
+    following = jnp.roll(weights, -1, axis=1).at[:, -1].set(0)
     return -jnp.sum(
         token_logps(model, hidden, jnp.roll(tokens, -1, axis=1), following != 0) * following
     )

@@ -84,9 +84,8 @@ def _settings() -> dict[str, Any]:
         "mask_token": None,
         "clean_up_tokenization_spaces": False,
         "spaces_between_special_tokens": False,
-        "model_max_length": (
-            1_000_000_000_000_000_019_884_624_838_656
-        ),  # transformers' "unlimited"; the model's config has its limit
+        # transformers' "unlimited"; the model's config has its limit
+        "model_max_length": (1_000_000_000_000_000_019_884_624_838_656),
     }
 
 

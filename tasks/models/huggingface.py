@@ -272,9 +272,8 @@ def write_weights(
 
     def flush() -> None:
         parts.append(directory / f"part-{len(parts) + 1}")
-        serialize_file(
-            waiting, parts[-1], metadata={"format": "pt"}
-        )  # transformers asks for the metadata
+        # transformers asks for the metadata
+        serialize_file(waiting, parts[-1], metadata={"format": "pt"})
         waiting.clear()
 
     for name, tensor in tensors:

@@ -239,11 +239,12 @@ def _forward(
             if not slopes:
                 return *of_hidden(hidden), None
             values, pull, more = jax.vjp(of_hidden, hidden, has_aux=True)
+            # rows are independent: each row's own gradient
             return (
                 values,
                 more,
                 *pull(jnp.ones_like(values)),
-            )  # rows are independent: each row's own gradient
+            )
 
         order, chunks = _supervised_first(mask)
 
@@ -320,9 +321,8 @@ def _chunk_logps(
     weights = jnp.exp(logits - top[:, None])
     total = jnp.sum(weights, axis=-1)  # in one pass with the entropy's sum
     normaliser = top + jnp.log(total)
-    chosen = (
-        jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1) == targets[:, None]
-    )  # fuses, and works on a part of the vocabulary
+    # fuses, and works on a part of the vocabulary
+    chosen = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1) == targets[:, None]
     logps = jnp.sum(jnp.where(chosen, logits, 0), axis=-1) - normaliser
     if not entropy:
         return logps, None

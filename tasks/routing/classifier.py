@@ -71,9 +71,8 @@ def _trained() -> tuple[Any, Any]:
     rows = training_prompts()
     matrix = features.fit_transform([prompt for prompt, _ in rows])
     model = LogisticRegression(C=_C, class_weight="balanced", max_iter=1000)
-    with threadpool_limits(
-        limits=1
-    ):  # sums in one order; and on a busy machine BLAS's threads wait for each other
+    # sums in one order; and on a busy machine BLAS's threads wait for each other
+    with threadpool_limits(limits=1):
         return features, model.fit(matrix, [domain.value for _, domain in rows])
 
 

@@ -51,9 +51,8 @@ def _whole(block: str, prefix: str) -> str:
 
 def _continued(block: str, prefix: str) -> Iterator[str]:
     if prefix:
-        for start in dict.fromkeys(
-            (prefix.rstrip(" "), f"{prefix.rstrip()}\n")
-        ):  # a suite may have stripped the prefix
+        # a suite may have stripped the prefix
+        for start in dict.fromkeys((prefix.rstrip(" "), f"{prefix.rstrip()}\n")):
             yield start + block
             yield f"{start}    {block.lstrip()}"
             yield start + textwrap.indent(textwrap.dedent(block), "    ")

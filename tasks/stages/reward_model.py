@@ -269,9 +269,8 @@ def run(job: Job[Config]) -> dict[str, Any]:
     save_trained(trainer, loaded, job)
     compiles = trainer.compiles
     del trainer, loaded
-    scorer = scorer_of(
-        config, load_scoring_model(job.out, mesh)
-    )  # as it is written, rounded and with its adapters merged
+    # as it is written, rounded and with its adapters merged
+    scorer = scorer_of(config, load_scoring_model(job.out, mesh))
     measured = _measured(job, scorer, splits["validation"], splits["heldout"])
     last = curve[-10:]
     return {

@@ -111,15 +111,9 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
         f"data/{name}": file_digest(name, file) for name, file in sorted(files.items())
     }
     routed = routing.dependencies() if any(source.routed for source in config.sources) else {}
-    return (
-        digests
-        | routed
-        | check_versions(
-            source.check
-            for source in config.sources
-            if (check := check_of(source.check)) and check.at_once
-        )
-    )
+    checks = {source.check: check_of(source.check) for source in config.sources}
+    at_once = [name for name, check in checks.items() if check and check.at_once]
+    return digests | routed | check_versions(at_once)
 
 
 def expected(config: Config) -> int:
@@ -166,18 +160,14 @@ def _rows_of_sources(
     compares = any(source.routed for source in config.sources)
     for source in config.sources:
         total = 0
-        bad, too_long = (
-            _Limit("bad", "max_bad_fraction"),
-            _Limit("too long", "max_too_long_fraction"),
-        )
+        bad = _Limit("bad", "max_bad_fraction")
+        too_long = _Limit("too long", "max_too_long_fraction")
         rows = _unrouted(config, source, lesson.data, make)
-        for row in (
-            _routed(source, rows, lesson, ask)
-            if source.routed
-            else _compared(rows, lesson)
-            if compares
-            else rows
-        ):
+        if source.routed:
+            rows = _routed(source, rows, lesson, ask)
+        elif compares:
+            rows = _compared(rows, lesson)
+        for row in rows:
             total += 1
             if isinstance(row, Dropped) and row.bad:
                 (too_long if row.cause == "too_long" else bad).count(row)
@@ -218,24 +208,18 @@ def _routed(
     """The rows with the router's domain and difficulty, where the source asks for them; tallies who
     said them as `routed.<by>`."""
     while some := list(islice(rows, _ROUTED_AT_A_TIME)):
-        routes = iter(
-            routing.route([row.prompt for row in some if not isinstance(row, Dropped)], ask)
-        )
+        asked = [row.prompt for row in some if not isinstance(row, Dropped)]
+        routes = iter(routing.route(asked, ask))
         for row in some:
             if isinstance(row, Dropped):
                 yield row
                 continue
             found = next(routes)
-            unanswered = (
-                ask is not None and found.by == "classifier" and found.probability < routing.UNSURE
-            )
+            unsure = found.by == "classifier" and found.probability < routing.UNSURE
+            unanswered = ask is not None and unsure
             lesson.tally["routed.teacher_failed" if unanswered else f"routed.{found.by}"] += 1
-            said = {
-                key: getattr(found, key)
-                for key in ("domain", "difficulty")
-                if getattr(source, key) == "router"
-            }
-            yield row.model_copy(update=said)
+            asks = [key for key in ("domain", "difficulty") if getattr(source, key) == "router"]
+            yield row.model_copy(update={key: getattr(found, key) for key in asks})
 
 
 def _compared(rows: Iterator[P | Dropped], lesson: Lesson) -> Iterator[P | Dropped]:

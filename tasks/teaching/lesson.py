@@ -70,7 +70,8 @@ class Lesson:
 
     def spent(self) -> dict[str, float]:
         """What was spent of the teacher's budget, before this lesson and in it: `usd`, `tokens`."""
+        # counts nothing that was not
         usd, *tokens = (
             self.tally.get(name, 0) for name in ("usd", "input_tokens", "output_tokens")
-        )  # counts nothing that was not
+        )
         return {"usd": self.spent_usd + usd, "tokens": self.spent_tokens + int(sum(tokens))}

@@ -42,7 +42,7 @@ from tasks.contract.job import Job
 from tasks.contract.plugins import stage_kind
 from tasks.devices import hosts
 from tasks.models.shipping import receive_model, shipped_models
-from tasks.worker.supervisor import CANCELLED, Supervisor
+from tasks.worker.supervisor import CANCELLED, Supervisor, ended
 from tasks.worker.usage import Meter
 
 log = logging.getLogger("lyceum")
@@ -60,9 +60,7 @@ def main(arguments: list[str]) -> int:
     )
     log.setLevel(logging.INFO)
     spec = JobSpec.model_validate_json(Path(arguments[0]).read_bytes())
-    os.environ |= {
-        name: value for name, value in spec.environment.items() if name not in os.environ
-    }
+    os.environ |= {**spec.environment, **os.environ}
     # whoever submitted the job has proved that the store can be written
     store = context().store(spec.store, write=False)
     meter, parent = Meter(), os.environ.get("LYCEUM_PARENT_PID")
@@ -75,13 +73,10 @@ def main(arguments: list[str]) -> int:
     )
     with supervisor:
         try:
-            final = _outcome(spec, store, supervisor, meter).model_copy(
-                update={"usage": meter.usage()}
-            )
+            final = _outcome(spec, store, supervisor, meter)
+            final = final.model_copy(update={"usage": meter.usage()})
         except KeyboardInterrupt:
-            final = JobStatus(
-                state="cancelled", heartbeat=time.time(), error="cancelled", exit_code=CANCELLED
-            )
+            final = ended("cancelled", "cancelled", CANCELLED)
         supervisor.finish(final)
     if final.error:
         log.error(final.error)
@@ -104,9 +99,7 @@ def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) 
             store.remove(f"work/{spec.key}/{KEPT}")  # nobody needs another attempt
         return JobStatus(state="succeeded", heartbeat=time.time(), exit_code=0, artifact=artifact)
     except hosts.HostLost as error:
-        return JobStatus(
-            state="failed", heartbeat=time.time(), error=str(error), exit_code=1, lost=True
-        )
+        return ended("failed", str(error), 1, lost=True)
     except InputError as error:
         return _failed(str(error), exit_code=2)
     except AuditFailed as error:
@@ -115,10 +108,8 @@ def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) 
         return _failed(str(error))
     except MemoryError as error:
         return _failed(_no_memory(str(error)))
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # the last line of defence: a stage may raise anything, and the status must say so
+    except (Exception, SystemExit) as error:
+        # The last line of defence: a stage may raise anything, and the status must say so.
         if is_disk_full(error):
             return _failed(
                 f"store {store.uri}: no space is left on the disk. Free some, or give --store a"
@@ -142,7 +133,7 @@ def _no_memory(said: str) -> str:
 
 def _failed(message: str, exit_code: int = 1, *, sure: bool = True) -> JobStatus:
     message, exit_code = hosts.first_failure(mask(message), exit_code, sure=sure)
-    return JobStatus(state="failed", heartbeat=time.time(), error=message, exit_code=exit_code)
+    return ended("failed", message, exit_code)
 
 
 def _workspace(spec: JobSpec, store: Store) -> Workspace:

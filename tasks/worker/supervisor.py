@@ -17,7 +17,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
+from typing import Literal
 
 from schemas.base import InputError
 from schemas.job import JobStatus, Progress
@@ -36,6 +37,15 @@ GRACE_SECONDS = 1.5
 
 _FINISHED = b"\0"
 """Wakes the thread to end it; every other byte in the pipe is the number of a signal."""
+
+
+def ended(
+    state: Literal["failed", "cancelled"], error: str, exit_code: int, *, lost: bool = False
+) -> JobStatus:
+    """The final status of a job that made no artifact."""
+    return JobStatus(
+        state=state, heartbeat=time.time(), error=error, exit_code=exit_code, lost=lost
+    )
 
 
 class Supervisor:
@@ -71,12 +81,7 @@ class Supervisor:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._end_thread()
 
     def report(self, progress: Progress) -> None:
@@ -127,15 +132,8 @@ class Supervisor:
         only when its manifest does."""
         try:
             log.warning("cancelled; the stage did not stop within %g s", GRACE_SECONDS)
-            self._store(
-                JobStatus(
-                    state="cancelled",
-                    heartbeat=time.time(),
-                    progress=self._progress,
-                    error="cancelled",
-                    exit_code=CANCELLED,
-                )
-            )
+            final = ended("cancelled", "cancelled", CANCELLED)
+            self._store(final.model_copy(update={"progress": self._progress}))
         finally:
             os._exit(CANCELLED)
 

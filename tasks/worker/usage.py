@@ -39,10 +39,11 @@ class Meter:
             return
         if progress.unit != self._unit or (self._reports and progress.done < self._reports[-1][0]):
             self._reports, self._unit = [], progress.unit
+        # the first, the second and the newest say all
         self._reports = [
             *self._reports[:2],
             (progress.done, self._clock()),
-        ]  # the first, the second and the newest say all
+        ]
 
     def usage(self) -> Usage:
         """What was taken until now."""

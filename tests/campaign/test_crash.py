@@ -10,50 +10,56 @@ chain = test_crash.chain
 
 
 POINTS = [
+    # in the commit: the files are in place, the manifest is not
     (
         "rebalance",
         "os:link",
         1,
         "before",
-    ),  # in the commit: the files are in place, the manifest is not
+    ),
     ("sft", "infra.store.files:Files.create", 4, "before"),  # a checkpoint is kept and not sealed
     ("grpo", "tasks.sampling.sampler:Sampler.generate", 2, "after"),  # between rollout and update
+    # samples that are drawn and not kept
     (
         "simpo",
         "tasks.contract.journal:Journal.put",
         2,
         "before",
-    ),  # samples that are drawn and not kept
+    ),
+    # between the last step and the commit
     (
         "sft",
         "tasks.training.loop:save_trained",
         1,
         "before",
-    ),  # between the last step and the commit
+    ),
+    # a checkpoint is written and not kept
     (
         "sft",
         "infra.store.files:Files.put_tree",
         3,
         "before",
-    ),  # a checkpoint is written and not kept
+    ),
+    # everything is written, nothing is committed
     (
         "distill",
         "infra.store.store:Store.commit",
         1,
         "before",
-    ),  # everything is written, nothing is committed
+    ),
     ("rebalance", "os:link", 1, "after"),  # the manifest is there, and nobody heard of it
     *(("sft", "tasks.training.trainer:Trainer.step", step, "after") for step in range(1, 9)),
     ("sft", "tasks.training.checkpoints:Checkpoints.save", 3, "after"),
     *(("simpo", "tasks.training.trainer:Trainer.step", step, "after") for step in range(1, 5)),
     *(("grpo", "tasks.training.trainer:Trainer.step", step, "before") for step in range(1, 5)),
     ("reasoning_eval", "tasks.contract.journal:Journal.put", 1, "after"),
+    # with some of the answers under way
     (
         "reasoning_eval",
         "tasks.sampling.slots:SlotSampler._advance",
         2,
         "after",
-    ),  # with some of the answers under way
+    ),
     ("safety_eval", "infra.store.store:Store.commit", 1, "after"),
 ]
 

@@ -152,10 +152,11 @@ def cases() -> list[Case]:
     add_calls("API: lost acknowledgement", _calls("lost", 2))
     add_calls("API: slow", _calls("slow", 3, delay=1.0))
     outage = _calls("status", None, _OUTAGE_SECONDS)
+    # longer than the outage, as in life
     patient = {
         "LYCEUM_TPU_QUEUE_SECONDS": "60",
         "LYCEUM_TPU_BOOT_SECONDS": "60",
-    }  # longer than the outage, as in life
+    }
     add("API: outage", ("requested",), outage, "done", early=True, environment=patient)
     add("API: outage", STATES[1:], outage, "done", early=False, environment=patient)
     add("preempted", (*BEFORE, *VM, "finishing"), _event("preempt"), "again", "preempted")

@@ -289,9 +289,8 @@ def _multipart(content_type: str, body: Content) -> tuple[Json, Content]:
         raise malformed
     head = bytes(body.slice(0, 1 << 16))
     tail = bytes(body.slice(max(body.size - 1024, 0), body.size))
-    line = (
-        rb"\r\n" if head.partition(b"\n")[0].endswith(b"\r") else rb"\n"
-    )  # of one kind throughout: media may end in CR
+    # of one kind throughout: media may end in CR
+    line = rb"\r\n" if head.partition(b"\n")[0].endswith(b"\r") else rb"\n"
     mark = re.escape(b"--" + boundary[1].encode())
     parts = re.match(
         mark + line + b".*?" + line * 2 + b"(.*?)" + line + mark + line + b"(.*?)" + line * 2,

@@ -175,12 +175,10 @@ def environment(url: str) -> dict[str, str]:
         "STORAGE_EMULATOR_HOST": url,
         "GOOGLE_CLOUD_PROJECT": "lyceum-test",
         "NO_GCE_CHECK": "true",  # no search for a metadata server
-        "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": (
-            "true"
-        ),  # else a thread asks for each bucket, and may be struck by faults
-        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": (
-            "false"
-        ),  # else gcsfs asks a gRPC endpoint for about 60 s per bucket
+        # else a thread asks for each bucket, and may be struck by faults
+        "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": ("true"),
+        # else gcsfs asks a gRPC endpoint for about 60 s per bucket
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": ("false"),
         "FSSPEC_GCS_USE_LISTINGS_CACHE": "false",
         "FSSPEC_GS_USE_LISTINGS_CACHE": "false",
         "TENSORSTORE_GCS_HTTP_URL": url,

@@ -157,12 +157,8 @@ class Handler(BaseHTTPRequestHandler):
     def _read(self) -> Request:
         url = urlsplit(self.path)
         headers = {name.lower(): value for name, value in self.headers.items()}
-        if headers.get("transfer-encoding", "").lower() == "chunked":
-            body = Content(self._chunks())
-            declared = body.size
-        else:
-            declared = int(headers.get("content-length", 0))
-            body = Content([self._receive(declared)])
+        declared = int(headers.get("content-length", 0))
+        body = Content([self._receive(declared)])
         self.close_connection |= body.size < declared
         segments = [unquote(segment) for segment in url.path.strip("/").split("/")]
         host = f"http://{headers.get('host', '127.0.0.1')}"
@@ -186,14 +182,6 @@ class Handler(BaseHTTPRequestHandler):
         except ConnectionError:
             self.close_connection = True
         return view[:got]
-
-    def _chunks(self) -> list[memoryview]:
-        parts = []
-        while size := int(self.rfile.readline().partition(b";")[0], 16):
-            parts.append(self._receive(size))
-            self.rfile.readline()
-        self.rfile.readline()
-        return parts
 
     def _write(self, response: Response, stop: int | None = None) -> None:
         """Send an answer: its body only up to `stop`, then the connection's end."""
@@ -221,9 +209,8 @@ def _memory(size: int) -> memoryview:
         return memoryview(bytearray(size))
     with _mapping:
         for mapped in _mappings:
-            if (
-                size <= len(mapped) <= 2 * size and sys.getrefcount(mapped) == 3
-            ):  # the list's, the loop's, the argument: no view's
+            # the list's, the loop's, the argument: no view's
+            if size <= len(mapped) <= 2 * size and sys.getrefcount(mapped) == 3:
                 return memoryview(mapped)[:size]
         mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):

@@ -80,9 +80,8 @@ def test_a_plan_reads_the_newest_artifacts_of_each_kind_once(
     for _ in range(3):
         nearest = explain.nearest_artifact(outlooks, "rebalance", made)
         assert nearest is not None
-        assert (
-            nearest[0].config["seed"] > 1_000_000
-        )  # the recipe's own would be nearer; it is older than four others
+        # the recipe's own would be nearer; it is older than four others
+        assert nearest[0].config["seed"] > 1_000_000
     assert lab.asked() == {"GET list": 1, "GET download": 4}
 
 
@@ -96,10 +95,11 @@ def test_a_cached_stage_s_own_artifact_is_nearest_however_old_it_is(
         assert explain.nearest_artifact(
             explain.outlook(lab.resolved, lab.store), stage.name, explain.Made(lab.store)
         ) == (manifest, [])
+    # of three times three outlooks, nothing of the search
     assert lab.asked() == {
         "GET download": 9,
         "GET list": 9,
-    }  # of three times three outlooks, nothing of the search
+    }
 
 
 def test_the_newest_artifacts_are_those_committed_last(lab: Lab) -> None:
@@ -135,9 +135,8 @@ def test_leases_of_garbage_are_not_listed_again(lab: Lab) -> None:
     garbage = collect_garbage(lab.store, (), False, Settings.from_environment(), lambda text: None)
     assert len([item for item in garbage if item.kind == "artifact"]) == 23
     asked = lab.asked()
-    assert (
-        asked["GET list"] <= 10
-    )  # runs, decisions, artifacts, work, champions; the cache is of this machine
+    # runs, decisions, artifacts, work, champions; the cache is of this machine
+    assert asked["GET list"] <= 10
     assert asked["GET download"] == 20  # is the lease released
 
 

@@ -55,3 +55,6 @@ def test_a_relative_path_is_one_of_the_current_directory(
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
         assert context().store(".lyceum").uri == (tmp_path / name / ".lyceum").as_uri()
+    context().store(".")
+    with pytest.raises(InputError, match="the store is empty"):
+        context().store("")

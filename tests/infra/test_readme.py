@@ -7,7 +7,7 @@ import shlex
 from flows.cli import main as cli
 from infra.settings import Settings, TpuSettings
 from infra.tpu.types import TPU_TYPES
-from tests.fakes.terraform_files import FILES, REPOSITORY
+from tests.infra.terraform_files import FILES, REPOSITORY
 
 README = (REPOSITORY / "infra" / "README.md").read_text(encoding="utf-8")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.settings import Settings, TpuSettings
-from tests.fakes.terraform_files import FILES, REPOSITORY, TERRAFORM
+from tests.infra.terraform_files import FILES, REPOSITORY, TERRAFORM
 
 # Methods of google.cloud.tpu_v2alpha1 and what they ask for; queued resources have no permissions
 # of their own. Source: the table of methods in github.com/iann0036/iam-dataset (gcp/map.json,

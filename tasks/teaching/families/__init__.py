@@ -3,7 +3,7 @@ domain or of a subject (`robotics`).
 
 A family is a public function `name(rng, level) -> Problem`. It draws everything from `rng`; `level`
 1..5 sets how many steps the work takes or how large the numbers are. Adding a family is adding such
-a function (and its recomputation in `tests/tasks/teachers/test_procedural.py`); there is no list to
+a function (and its recomputation in `tests/tasks/teaching/test_families.py`); there is no list to
 edit.
 
 What makes a family learnable by a model of half a million parameters: one phrasing, a prompt of at
@@ -57,7 +57,7 @@ def domain_of(module: str) -> Domain:
 
 
 def families(module: str) -> dict[str, Family]:
-    """The families of `tasks/teachers/families/<module>.py`, by name, in file order.
+    """The families of `tasks/teaching/families/<module>.py`, by name, in file order.
 
     A module is a domain's name, a subject's, or `grounded`.
     """

@@ -66,9 +66,8 @@ def _grounded(
     """
     size = (2, 3, 3, 4, 4)[level - 1]
     pair = rng.sample(subjects, 2)
-    known: list[
-        tuple[str, _Attribute, str]
-    ] = []  # (subject, attribute, value), in the order of the context
+    # (subject, attribute, value), in the order of the context
+    known: list[tuple[str, _Attribute, str]] = []
     shared = level >= 4
     for index in range(size):
         who = pair[index % 2]

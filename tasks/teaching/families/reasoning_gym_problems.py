@@ -19,9 +19,8 @@ def _dataset(name: str, config: tuple[tuple[str, Any], ...]) -> Any:
     # pyproject.toml leaves it out.
     sys.modules.setdefault("pycosat", ModuleType("pycosat"))
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", SyntaxWarning
-        )  # cellpylib, which reasoning-gym imports, compares a literal with `is`
+        # cellpylib, which reasoning-gym imports, compares a literal with `is`
+        warnings.simplefilter("ignore", SyntaxWarning)
         # takes seconds: not at the top of a module that the flow process imports
         import reasoning_gym
     return reasoning_gym.create_dataset(name, seed=0, size=1, **dict(config))

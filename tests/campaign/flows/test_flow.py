@@ -55,9 +55,10 @@ def test_ctrl_c_in_the_middle_of_any_stage_of_the_quickstart(lab: Lab) -> None:
     arguments = [argument for override in SMALL for argument in ("--set", override)]
     command = ["run", "quickstart", "--store", str(lab.store_path), "--json", *arguments]
     finished: list[str] = []
+    # over before one can look
     for stage in [
         stage.name for stage in resolve("quickstart").stages if stage.name != "rebalance"
-    ]:  # over before one can look
+    ]:
         process = start(command)
         wait_until(
             lambda stage=stage, process=process: (

@@ -159,9 +159,8 @@ def assert_kept_no_secret(left: Left, database: Path) -> None:
     were rightly looked at."""
     assert left.code == 2, left.err
     deadline = time.monotonic() + 120
-    while "'***' is not in the table" not in dump(database).replace(
-        "''", "'"
-    ):  # the server writes logs by and by
+    # the server writes logs by and by
+    while "'***' is not in the table" not in dump(database).replace("''", "'"):
         assert time.monotonic() < deadline, "the stage's message is not in the database"
         time.sleep(0.2)
     found = (

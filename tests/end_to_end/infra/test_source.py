@@ -204,9 +204,10 @@ def test_versions_are_those_installed_here_and_jax_comes_with_its_tpu_extra() ->
     for name, version in {**locked, **direct}.items():
         assert version == f"=={importlib.metadata.version(name)}"
     assert set(direct) <= set(locked)
+    # some only under Linux
     assert {"jaxlib", "requests", "tensorstore", "pydantic-core", "array-record", "cffi"} <= set(
         locked
-    )  # some only under Linux
+    )
     assert not {"prefect", "pytest", "colorama", "mypy", "torch"} & set(locked)
     assert re.search(
         rf"^jax\[tpu\]=={re.escape(importlib.metadata.version('jax'))}$",

@@ -15,8 +15,8 @@ from infra.gcs.region import require_near
 from infra.settings import Settings, TpuSettings
 from infra.tpu.secret_manager import NAME
 from tasks.chat.endpoint import travelling
-from tests.fakes.terraform_files import FILES, TERRAFORM
 from tests.fakes.terraform_provider import Block, google_provider
+from tests.infra.terraform_files import FILES, TERRAFORM
 
 pytestmark = pytest.mark.skipif(
     shutil.which("terraform") is None, reason="terraform is not on the PATH"

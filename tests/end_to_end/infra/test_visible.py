@@ -79,9 +79,8 @@ def test_prefect_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     store, record = write_run(tmp_path, stop_before="grpo", failure=NASTY, text=NASTY)
     results = read_results(store, record)
     sent: list[str] = []
-    monkeypatch.setattr(
-        publish, "get_client", MagicMock()
-    )  # otherwise Prefect starts a server to ask how it is
+    # otherwise Prefect starts a server to ask how it is
+    monkeypatch.setattr(publish, "get_client", MagicMock())
     monkeypatch.setattr(
         publish, "create_markdown_artifact", lambda markdown, **_: sent.append(markdown)
     )

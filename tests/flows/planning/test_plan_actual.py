@@ -196,9 +196,8 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_recipe: Path) -> 
     monkeypatch.setattr(
         post_train, "get_run_logger", lambda: __import__("logging").getLogger("test")
     )
-    monkeypatch.setattr(
-        preamble, "check_reach", lambda target, store: None
-    )  # a bucket is not what this is about
+    # a bucket is not what this is about
+    monkeypatch.setattr(preamble, "check_reach", lambda target, store: None)
     monkeypatch.setattr(preamble, "check_endpoints", lambda *_: None)
     monkeypatch.setattr(planning, "has_compiler", lambda: True)
 

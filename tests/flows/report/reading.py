@@ -1,10 +1,19 @@
 """Reading what blocks show."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from flows.report.blocks import Block, Cell, Column, Details, Figure, Table, plain, walk
+from flows.report.page import report_of, write_report
 from flows.report.section import SECTIONS
-from flows.runs.results import RunResults
+from flows.runs.results import RunResults, read_results
+from infra.store.store import Store
+from schemas.reports import RunRecord
+
+
+def report_file(store: Store, record: RunRecord) -> Path:
+    """The report of a run, written."""
+    return Path(write_report(store, report_of(read_results(store, record))))
 
 
 def section(run: RunResults, name: str) -> list[Block]:

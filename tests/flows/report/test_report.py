@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.report.page import render_report, report_of
+from flows.report.page import report_of
 from flows.report.samples import samples
 from flows.report.sections.effects import heat_maps
 from flows.report.sections.training import curves
@@ -15,6 +15,7 @@ from flows.runs.results import RunResults, read_results
 from infra.store.store import Store
 from schemas.recipe import Recipe
 from schemas.reports import RunRecord, StageRecord
+from tests.flows.report.reading import report_file
 from tests.flows.runs.synthetic_run import STAGES, write_run
 
 ATTACK = "<script>alert('x')</script><img src=http://evil.example onerror=alert(1)> & $x$"
@@ -61,12 +62,12 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def path(written: tuple[Store, RunRecord]) -> Path:
-    return Path(render_report(*written))
+    return report_file(*written)
 
 
 def rendered(store: Store, record: RunRecord) -> str:
     """The text of a run's report."""
-    return Path(render_report(store, record)).read_text(encoding="utf-8")
+    return report_file(store, record).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +177,7 @@ def test_an_error_message_is_escaped_too(tmp_path: Path) -> None:
 
 
 def test_long_texts_do_not_make_a_large_page(tmp_path: Path) -> None:
-    path = Path(render_report(*write_run(tmp_path, text="long " * 400)))
+    path = report_file(*write_run(tmp_path, text="long " * 400))
     assert path.stat().st_size < 2_000_000
     assert "more characters)" in path.read_text(encoding="utf-8")
 

@@ -85,7 +85,9 @@ class Served:
         assert self.process.poll() is None, self.said
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: object, *exception: object) -> None:
+        if kind is not None:
+            sys.stdout.write(f"lyceum serve said:\n{self.said}")  # pytest shows it
         if self.process.poll() is None:
             self.stop()
 

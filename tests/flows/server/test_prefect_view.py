@@ -113,9 +113,8 @@ def test_how_a_run_ended_needs_no_answer_and_how_it_begins_does(
         assert client.set_flow_run_state(run, state).state == state
         with pytest.raises(httpx.TransportError):
             client.set_flow_run_state(run, Running())
-        client.renew_concurrency_lease(
-            UUID(run), 300
-        )  # raised, it would kill a night that holds its deployment's slot
+        # raised, it would kill a night that holds its deployment's slot
+        client.renew_concurrency_lease(UUID(run), 300)
         assert time.monotonic() - began < 60
         gate.turn("forward")
         until(lambda: len(said) == 2)

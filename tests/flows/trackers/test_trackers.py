@@ -39,9 +39,8 @@ def run(made: tuple[Store, RunRecord]) -> RunResults:
 def unconfigured(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "WANDB_PROJECT", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3"
-    )  # what the trackers set stays with this test
+    # what the trackers set stays with this test
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
     monkeypatch.setenv("WANDB_LOGIN_TIMEOUT", "30")
 
 

@@ -270,9 +270,8 @@ def test_on_a_vm_the_key_comes_with_the_machine_s_identity_and_is_left_nowhere(
     with machines() as running:
         vm = Vm(tmp_path, store, spec, ship_toy(store))
         running.append(vm)
-        vm.environment["GCE_METADATA_IP"] = (
-            vm.metadata.address
-        )  # where google-auth looks whether this is a VM
+        # where google-auth looks whether this is a VM
+        vm.environment["GCE_METADATA_IP"] = vm.metadata.address
         del vm.environment["NO_GCE_CHECK"]  # of the bucket's emulator, which asks for no token
         vm.boot()
         final = vm.final(120)

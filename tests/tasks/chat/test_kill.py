@@ -68,9 +68,8 @@ def asks_for_nothing_again(store: str, idempotent: bool) -> None:
             assert clients[-1].wait(300) == -signal.SIGKILL
             for number in range(REQUESTS):
                 raw = answers.get(question(number).digest)
-                if (
-                    raw and json.loads(raw)["body"]["choices"][0]["message"]["content"]
-                ):  # an empty answer is asked for again
+                # an empty answer is asked for again
+                if raw and json.loads(raw)["body"]["choices"][0]["message"]["content"]:
                     stored.setdefault(f"say {number}", asked_of(f"say {number}"))
         clients.append(start(server.url, store))
         assert clients[-1].communicate(timeout=300)[0] == f"{REQUESTS}\n"

@@ -27,9 +27,8 @@ def the_file(tmp_path: Path, entry: str) -> Path:
 
 def test_rows_come_back_to_the_last_bit(journal: Journal):
     generator = np.random.Generator(np.random.Philox(0))
-    values = generator.integers(0, 2**32, 10_000, np.uint32).view(
-        np.float32
-    )  # every kind of float32, NaN and infinities among them
+    # every kind of float32, NaN and infinities among them
+    values = generator.integers(0, 2**32, 10_000, np.uint32).view(np.float32)
     rows = [
         {"text": "a\nb\r\u2028 \x00 π", "logps": values.tolist(), "tokens": [1, 2], "none": None}
     ]

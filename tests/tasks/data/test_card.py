@@ -117,9 +117,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     source = distilled(tmp_path / "in", rows(), unsolved=unsolved, teachers=TEACHERS)
     stage = job(tmp_path, source, data=tmp_path, **CONFIG)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "tasks.teaching.topping_up.teachers_of", lambda tables: []
-        )  # these teachers exist on paper only
+        # these teachers exist on paper only
+        patch.setattr("tasks.teaching.topping_up.teachers_of", lambda tables: [])
         return stage.out, rebalance.run(stage)
 
 

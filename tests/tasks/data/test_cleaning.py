@@ -52,24 +52,15 @@ def test_order_and_sharding_of_the_files_change_nothing(
 ):
     tmp_path = tmp_path_factory.mktemp("cleaning")
     made = corpus(seed % 7, distinct=60)
-    one = cleaned(
-        write(made.rows, tmp_path / "one", 1), tmp_path / "1", made.items, filters=(TooLong(300),)
-    )
-    assert set(one.counts()) == {
-        "kept",
-        "duplicate_prompt",
-        "near_duplicate",
-        "contaminated",
-        "too_long",
-    }
+    long = (TooLong(300),)
+    files = write(made.rows, tmp_path / "one", 1)
+    one = cleaned(files, tmp_path / "1", made.items, filters=long)
+    causes = {"kept", "duplicate_prompt", "near_duplicate", "contaminated", "too_long"}
+    assert set(one.counts()) == causes
     shuffled = random.Random(seed).sample(made.rows, len(made.rows))
     monkeypatch.setattr(survey, "BLOCK_BYTES", block)
-    other = cleaned(
-        write(shuffled, tmp_path / "other", shards),
-        tmp_path / "2",
-        made.items[::-1],
-        filters=(TooLong(300),),
-    )
+    files = write(shuffled, tmp_path / "other", shards)
+    other = cleaned(files, tmp_path / "2", made.items[::-1], filters=long)
     assert by_line(other) == by_line(one)
     assert other.digest() == one.digest()
 

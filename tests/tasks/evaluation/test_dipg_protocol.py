@@ -34,13 +34,14 @@ def short(scored: Scored) -> tuple[float, str]:
 
 
 VECTORS: list[tuple[str, str, tuple[float, str], tuple[float, str], tuple[float, str]]] = [
+    # v3: even quotation marks are no literal quotation of a short context
     (
         xml("18%"),
         "18%",
         (-15.0, "h"),
         (-15.0, "h"),
         (50.0, "s"),
-    ),  # v3: even quotation marks are no literal quotation of a short context
+    ),
     (xml("30%"), "30%", (-15.0, "h"), (-15.0, "h"), (0.0, "i")),
     (
         xml("18%", analysis="The text does not specify it"),
@@ -66,13 +67,14 @@ VECTORS: list[tuple[str, str, tuple[float, str], tuple[float, str], tuple[float,
         (-15.0, "h"),
         (-35.0, "h"),
     ),
+    # words are enough in v4
     (
         xml("18%", '"children in Rome showed panobinostat response"'),
         "18%",
         (-15.0, "h"),
         (-15.0, "h"),
         (50.0, "s"),
-    ),  # words are enough in v4
+    ),
     (xml("everolimus"), "18%", (-15.0, "h"), (-15.0, "h"), (0.0, "i")),
     (xml("panobinostat-specific"), "panobinostat", (-15.0, "h"), (-15.0, "h"), (50.0, "s")),
     (

@@ -209,9 +209,8 @@ def test_the_ratio_is_clipped_on_the_side_that_would_gain():
     model = Bigram()
     loss, metrics = grpo(model, example([1.0, -1.0], old=hand_logps(model) - np.log(1.5)))
     assert loss == pytest.approx((-1.2 + 1.5) / 2, rel=1e-5)
-    assert (
-        metrics["pg_clipfrac"] == metrics["clip_high"] == pytest.approx(2 / 6)
-    )  # the two tokens of the first sequence, of six
+    # the two tokens of the first sequence, of six
+    assert metrics["pg_clipfrac"] == metrics["clip_high"] == pytest.approx(2 / 6)
     assert metrics["clip_low"] == 0
 
 
@@ -386,10 +385,11 @@ def test_tokens_that_the_sampler_found_less_likely_weigh_more_but_no_more_than_t
     gap = np.log(np.array([[1.5, 3, 1, 1], [0.5, 0.5, 0.5, 0.5]]))
     logps = hand_logps(model)
     expected = -(1.0 * (1.5 + 2) / 2 - 0.5 * 0.5) / 2
+    # without the log-probabilities at the time of sampling, they are today's
     for old in (
         None,
         logps,
-    ):  # without the log-probabilities at the time of sampling, they are today's
+    ):
         loss, metrics = grpo(
             model, example([1.0, -0.5], old=old, sampler=logps - gap), truncation=2.0
         )

@@ -230,9 +230,8 @@ def test_other_checkpoints_are_refused(known: dict[str, GemmaConfig], tmp_path: 
     ]
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # of a thread of the library that was told too late
+# of a thread of the library that was told too late
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_damaged_checkpoints_are_refused(known: dict[str, GemmaConfig], tmp_path: Path) -> None:
     save(tmp_path / "model", library_params(known["gemma3"]))
     checkpoint = tmp_path / "model" / "gemma-ckpt"

@@ -473,7 +473,6 @@ def test_a_model_of_a_chain_keeps_its_name_and_the_tokenizers_files(
         json.loads((tmp_path / "config.json").read_text())["_name_or_path"] == "hf://google/small"
     )
     assert load_model(tmp_path).name == "hf://google/small"
-    assert (
-        base_model(str(tmp_path), seed=0).name == tmp_path.name
-    )  # no path of a machine in what is written
+    # no path of a machine in what is written
+    assert base_model(str(tmp_path), seed=0).name == tmp_path.name
     assert Settings.from_environment().cache not in (tmp_path / "config.json").read_text()

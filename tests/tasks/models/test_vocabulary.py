@@ -212,9 +212,8 @@ def test_no_array_holds_more_than_one_chunk_of_logits(differentiated: Any) -> No
     assert (B, T, V) in set(dense_shapes)  # the search finds what it looks for
     loops = [line for line in text.splitlines() if " while(" in line]
     assert len(loops) == (1 if differentiated == 1 else 2)
-    assert all(
-        vocabulary.LOOP in line for line in loops
-    )  # by which `lyceum plan` knows how often they run
+    # by which `lyceum plan` knows how often they run
+    assert all(vocabulary.LOOP in line for line in loops)
 
 
 def test_a_models_gradients_are_those_of_its_dense_logits() -> None:

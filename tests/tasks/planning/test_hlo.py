@@ -123,9 +123,8 @@ def test_loops_in_loops_multiply() -> None:
 
 def test_a_limit_that_the_state_carries_is_found() -> None:
     functions, run = loop("scan", MULTIPLY, 6)
-    functions = functions.replace(
-        "constant(6)", "add(%i, %i)"
-    )  # no longer a constant: the loop cannot be counted
+    # no longer a constant: the loop cannot be counted
+    functions = functions.replace("constant(6)", "add(%i, %i)")
     cost = cost_of(module(PRODUCT, functions, entry(run)))
     assert cost.flops == FLOPS
     assert cost.uncounted == ("loop jit(f)/while counts once: how often it runs is not known",)

@@ -176,9 +176,10 @@ def test_a_rollout_is_sampled_from_the_weights_of_so_many_updates_before(
         batch = batches.batch_at(step)
         found.append(batch.completion_ids[0, 0] - 20)
         if lag:
+            # of then, not of now
             np.testing.assert_allclose(
                 batch.old_per_token_logps[0, :3], -1 - 0.1 * sampled_at[step]
-            )  # of then, not of now
+            )
         update(batches)
     assert found == sampled_at
     assert batches.sampler.calls == 6
@@ -198,9 +199,8 @@ def test_sampling_goes_on_while_a_judge_takes_its_time(tmp_path: Path):
     batches.batch_at(0)
     assert [future.done() for future in judge.futures] == [True, False]
     update(batches)
-    judge_sampler.generate = lambda *args, **named: (judge.answer(1), generate(*args, **named))[
-        1
-    ]  # while the third is sampled
+    # while the third is sampled
+    judge_sampler.generate = lambda *args, **named: (judge.answer(1), generate(*args, **named))[1]
     batches.batch_at(1)
     assert [future.done() for future in judge.futures] == [True, True, False]
     assert max(batches.judge_wait_seconds.values()) < 1
@@ -239,9 +239,8 @@ def test_a_rollout_that_teaches_nothing_at_all_moves_nothing(tmp_path: Path):
     batches = batches_of(tmp_path, config(dynamic_sampling=True), FakeScorer(lambda *_: 1.0))
     assert not batches.batch_at(0).weights.any()
     assert batches.metrics[1]["trained_groups"] == 0
-    assert (
-        sign_of(batches, {**batches.metrics[1], "entropy": 0.0, "kl": 0.0}).entropy is None
-    )  # of nothing, which is not little
+    # of nothing, which is not little
+    assert sign_of(batches, {**batches.metrics[1], "entropy": 0.0, "kl": 0.0}).entropy is None
 
 
 def test_without_dynamic_sampling_all_rewarded_responses_count(tmp_path: Path):

@@ -61,9 +61,8 @@ def test_the_easiest_prompts_come_first_and_then_all():
     assert {prompts[index].difficulty for index in by.choose(40, 1)} == {1, 2}
     asked = np.flatnonzero(by.weights(1))
     assert len(asked) == 25
-    assert (
-        min(prompts[index].pass_rate for index in asked if prompts[index].difficulty == 2) > 0.7
-    )  # of the second kind the easiest
+    # of the second kind the easiest
+    assert min(prompts[index].pass_rate for index in asked if prompts[index].difficulty == 2) > 0.7
     assert [int(by.weights(update).sum()) for update in (26, 51, 100)] == [73, 100, 100]
 
 

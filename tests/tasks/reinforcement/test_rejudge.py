@@ -152,9 +152,8 @@ def test_an_update_whose_advantages_point_the_other_way_is_reversed():
     """In the ledger "fig" was the best; by the rubric it is the worst, and "apple" the best."""
     was = {"apple": 0.0, "fig": 1.0, "apple fig": 0.6, "stone": 0.4}
     found = rejudge(stage(), rows(was), [FORMAT, RUBRIC | {"weights": {"essential": 1.0}}], NOTHING)
-    assert (
-        found["summary"]["reversed"] == 0
-    )  # the rubric has not changed: what the ledger says holds
+    # the rubric has not changed: what the ledger says holds
+    assert found["summary"]["reversed"] == 0
     backwards = rejudge(
         stage(),
         rows(was),
@@ -205,9 +204,8 @@ def test_with_dynamic_sampling_the_groups_that_would_be_trained_on_are_chosen_ag
     ]
     found = rejudge(about, changed, [FORMAT, RUBRIC | {"weights": {"essential": 2.0}}], NOTHING)
     assert [row.trained for row in found["ledger"]] == [False] * 4 + [True] * 4
-    assert found["updates"][0]["cosine"] == pytest.approx(
-        0.0
-    )  # the update would have been about another prompt
+    # the update would have been about another prompt
+    assert found["updates"][0]["cosine"] == pytest.approx(0.0)
 
 
 def test_a_reward_is_scored_again_where_the_ledger_does_not_know_it(monkeypatch):
@@ -246,9 +244,8 @@ def test_a_cap_in_dollars_needs_prices_and_holds(tmp_path: Path, monkeypatch):
     with ChatServer(reply=lambda body: "no ruling") as server:
         monkeypatch.setenv("TEST_BASE_URL", server.url)
         found = rejudge(stage(), rows(), [FORMAT, other | {"judge": priced}], resources, usd=0.008)
-        assert (
-            0 < server.billed.total() < 32
-        )  # each of 16 questions and, as no reply can be read, once more
+        # each of 16 questions and, as no reply can be read, once more
+        assert 0 < server.billed.total() < 32
     assert found["rewards"]["rubric_judge"]["usd"] <= 0.008
     assert all(row.rewards["rubric_judge"] is None for row in found["ledger"])
 
@@ -369,10 +366,11 @@ def test_the_command_judges_by_new_rubrics_once_and_tells_what_it_cost(
             "usd": 0,
         }
         assert value["rewards"]["rubric_judge"]["usd"] > 0
+        # "apple" was the best, "stone" is
         assert [one["cosine"] < 0 for one in value["updates"]] == [
             True,
             True,
-        ]  # "apple" was the best, "stone" is
+        ]
         assert value["summary"]["reversed"] == 2
         billed = server.billed.total()
         code, out, _ = command(capsys, *arguments)

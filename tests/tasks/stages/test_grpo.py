@@ -154,10 +154,11 @@ def test_groups_that_teach_nothing_are_told_apart():
         [(EXAMPLES[0], right, 1.0), (EXAMPLES[0], right, 1.0)],  # all right
         [(EXAMPLES[0], wrong, 0.0), (EXAMPLES[0], "~", 0.0)],  # all wrong
         [(EXAMPLES[0], right, 1.0), (EXAMPLES[0], wrong, 0.0)],  # teaches: std of (1, 0) is .7071
+        # equal rewards, neither right nor wrong
         [
             (free_text, right, 0.5),
             (free_text, wrong, 0.5),
-        ],  # equal rewards, neither right nor wrong
+        ],
         [(free_text, "~", None), (free_text, "~", 1.0)],  # one reward: nothing to compare with
     ).metrics()
     assert metrics["zero_variance"] == 4 / 5
@@ -239,15 +240,13 @@ def test_a_rollout_is_reused_and_the_sampler_says_what_the_trainer_says(
     first, again, second = (batches.batch_at(step) for step in range(3))
     assert again is first
     assert not np.array_equal(first.completion_ids, second.completion_ids)
-    np.testing.assert_allclose(
-        first.ref_per_token_logps, first.old_per_token_logps
-    )  # the policy is still the reference
+    # the policy is still the reference
+    np.testing.assert_allclose(first.ref_per_token_logps, first.old_per_token_logps)
     assert first.sampler_per_token_logps is None
     assert batches.metrics[1]["sampler_gap"] < 0.01
     assert batches.metrics[2] == batches.metrics[1]
-    assert (
-        batches.metrics[1]["unrewarded"] == batches.metrics[1]["abstained/exact_answer"] == 0.5
-    )  # half the prompts cannot be verified
+    # half the prompts cannot be verified
+    assert batches.metrics[1]["unrewarded"] == batches.metrics[1]["abstained/exact_answer"] == 0.5
     assert batches.compiles() == {"sampler": 1, "token_logps": 1}
 
 

@@ -18,7 +18,7 @@ from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.evaluation.reasoning_verdicts import count_markers, judge
 from tasks.stages import reasoning_eval
 from tasks.stages.reasoning_eval import Config, reasoning_metrics
-from tasks.statistics.intervals import wilson
+from tasks.statistics.intervals import Interval, wilson
 
 RIGHT = Trace(reasoning="First 2 + 2 = 4, so it is 4.", answer="4").render()
 WRONG = Trace(reasoning="Five.", answer="5").render()
@@ -32,18 +32,9 @@ def example(
     grounding: Grounding | None = None,
 ) -> Example:
     prompt = f"Question {number}: 2 + 2?"
-    context = "Mia has 4 pens." if grounding else None
-    return Example(
-        id=prompt_id(prompt),
-        prompt=prompt,
-        domain=domain,
-        answer="4",
-        check=check,
-        reasoning="2 + 2 = 4",
-        context=context,
-        grounding=grounding,
-        source="test",
-    )
+    about = {"grounding": grounding, "context": "Mia has 4 pens." if grounding else None}
+    made = {"answer": "4", "reasoning": "2 + 2 = 4", "check": check, "source": "test"}
+    return Example(id=prompt_id(prompt), prompt=prompt, domain=domain, **about, **made)
 
 
 def items(
@@ -63,13 +54,8 @@ def job(
     write_jsonl(prompts / "heldout.jsonl", examples)
     out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
     out.mkdir()
-    settings = {
-        "model": "gemma3-tiny",
-        "batch_size": 8,
-        "prompt_length": 48,
-        "response_length": 8,
-        "min_items": 1,
-    }
+    sizes = {"batch_size": 8, "prompt_length": 48, "response_length": 8, "min_items": 1}
+    settings = {"model": "gemma3-tiny", **sizes}
     inputs = {"prompts": prompts} | ({"baseline": baseline} if baseline else {})
     work = Workspace(open_store(tmp_path / "store"), out.name, "1")
     return Job(config=Config.parse(settings | config), inputs=inputs, out=out, work=work)
@@ -79,18 +65,10 @@ def test_rates_are_fractions_of_all_prompts_with_wilson_intervals() -> None:
     """Of 4: 2 right, 1 wrong but well formed, 1 malformed; 2 have markers."""
     metrics = reasoning_metrics(items(RIGHT, WRONG, MALFORMED, RIGHT))
     assert metrics["n"] == metrics["n_verifiable"] == 4
-    assert (metrics["exact_answer"], metrics["format_rate"], metrics["marker_rate"]) == (
-        0.5,
-        0.75,
-        0.5,
-    )
-    interval = wilson(2, 4)
-    assert (metrics["exact_answer_low"], metrics["exact_answer_high"]) == (
-        interval.low,
-        interval.high,
-    )
-    assert metrics["truncated_rate"] == 0
-    assert metrics["mean_tokens"] == 10
+    expected = {"exact_answer": 0.5, "format_rate": 0.75, "marker_rate": 0.5}
+    expected |= {"truncated_rate": 0, "mean_tokens": 10}
+    assert {name: metrics[name] for name in expected} == expected
+    assert Interval(metrics["exact_answer_low"], metrics["exact_answer_high"]) == wilson(2, 4)
 
 
 def test_domains_are_measured_apart_and_absent_ones_are_absent() -> None:
@@ -154,18 +132,11 @@ def test_free_text_counts_for_format_and_not_for_exact_answers() -> None:
     metrics = reasoning_metrics(
         items(RIGHT, WRONG) + items(RIGHT, MALFORMED, domain=Domain.CREATIVE, check="none")
     )
-    assert (
-        metrics["n"],
-        metrics["n_verifiable"],
-        metrics["exact_answer"],
-        metrics["format_rate"],
-    ) == (4, 2, 0.5, 0.75)
+    expected = {"n": 4, "n_verifiable": 2, "exact_answer": 0.5, "format_rate": 0.75}
+    assert {name: metrics[name] for name in expected} == expected
+    nothing = {"n_verifiable": 0, "exact_answer": None, "exact_answer_low": None}
     creative = metrics["domains"]["creative"]
-    assert (creative["n_verifiable"], creative["exact_answer"], creative["exact_answer_low"]) == (
-        0,
-        None,
-        None,
-    )
+    assert {name: creative[name] for name in nothing} == nothing
     assert creative["format_rate"] == 0.5
 
 

@@ -7,12 +7,14 @@ from scipy.stats import binomtest, ttest_1samp
 
 from tasks.statistics.intervals import (
     Interval,
+    Rate,
     bootstrap_mean,
     bootstrap_share,
     holm,
     mcnemar,
     newcombe,
     paired_bootstrap,
+    rate_record,
     wilson,
 )
 
@@ -22,12 +24,13 @@ from tasks.statistics.intervals import (
     [
         (0, 10, 0.0, 0.277533),  # z^2 / (n + z^2) = 3.841459 / 13.841459
         (10, 10, 0.722467, 1.0),
+        # 1/2 -+ z / (2 sqrt(n + z^2)) = 1/2 -+ 1.959964 / (2 * 3.720411)
         (
             5,
             10,
             0.236593,
             0.763407,
-        ),  # 1/2 -+ z / (2 sqrt(n + z^2)) = 1/2 -+ 1.959964 / (2 * 3.720411)
+        ),
         # Newcombe 1998, "Two-sided confidence intervals for the single proportion", table I, method
         # 3; four digits
         (81, 263, 0.2553, 0.3662),
@@ -51,6 +54,17 @@ def test_wilson_agrees_with_scipy_for_every_count() -> None:
             assert (found.low, found.high) == pytest.approx(
                 (expected.low, expected.high), abs=1e-12
             )
+
+
+def test_a_rate_is_recorded_with_its_interval_and_over_nothing_as_none() -> None:
+    interval = wilson(3, 4)
+    assert rate_record("right", [True, False, True, True]) == {
+        "right": 0.75,
+        "right_low": interval.low,
+        "right_high": interval.high,
+    }
+    assert rate_record("right", []) == {"right": None, "right_low": None, "right_high": None}
+    assert (Rate.of([True, False]), Rate.of([])) == (Rate(1, 2), None)
 
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 0), (-1, 5), (6, 5)])

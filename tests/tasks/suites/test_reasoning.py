@@ -75,23 +75,18 @@ QUESTION = ["Find all c in Z_3 such that Z_3[x]/(x^2 + c) is a field.", "0", "1"
 def test_mmlu_reads_the_published_tables_without_a_header_line(tmp_path: Path) -> None:
     (tmp_path / "test").mkdir()
     for subject in ("abstract_algebra", "virology"):
-        with (tmp_path / f"test/{subject}_test.csv").open(
-            "w", newline="", encoding="utf-8"
-        ) as file:
-            csv.writer(file).writerows(
-                [QUESTION, ['Say "2", or two?', "a, b", "x\ny", "c", "d", "D"]]
-            )
+        path = tmp_path / f"test/{subject}_test.csv"
+        with path.open("w", newline="", encoding="utf-8") as file:
+            another = ['Say "2", or two?', "a, b", "x\ny", "c", "d", "D"]
+            csv.writer(file).writerows([QUESTION, another])
     prompts = ask(tmp_path, name="mmlu", path="test/*_test.csv")
     assert len(prompts) == 4
     assert prompts[0].prompt.startswith(
         "Find all c in Z_3 such that Z_3[x]/(x^2 + c) is a field.\n\nA. 0\nB. 1\nC. 1\nD."
         " 3\n\nAnswer with"
     )
-    assert (prompts[0].answer, prompts[0].domain.value, prompts[2].domain.value) == (
-        "B",
-        "math",
-        "science",
-    )
+    assert prompts[0].answer == "B"
+    assert [prompts[place].domain.value for place in (0, 2)] == ["math", "science"]
     assert choices_of(prompts[1]) == ("a, b", "x\ny", "c", "d")
     assert [
         prompt.source
@@ -103,14 +98,8 @@ def test_mmlu_reads_the_hubs_columns_as_parquet_and_jsonl(tmp_path: Path) -> Non
     import pyarrow
     import pyarrow.parquet
 
-    rows = [
-        {
-            "question": "Which?",
-            "subject": "college_physics",
-            "choices": ["v", "w", "x", "y"],
-            "answer": 2,
-        }
-    ]
+    about = {"question": "Which?", "subject": "college_physics"}
+    rows = [{**about, "choices": ["v", "w", "x", "y"], "answer": 2}]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "test.parquet")
     lines(tmp_path / "mine.jsonl", {"question": "Which?", "choices": ["v", "w"], "answer": "w"})
     (hub,) = ask(tmp_path, name="mmlu", path="test.parquet")
@@ -133,14 +122,8 @@ def test_the_true_answer_of_truthfulqa_stands_first_in_the_file_and_anywhere_in_
     truths = {
         f"Question {number}?": {"true": 1, "false": 0, "wrong": 0, "no": 0} for number in range(200)
     }
-    (tmp_path / "mc_task.json").write_text(
-        json.dumps(
-            [
-                {"question": question, "mc1_targets": targets, "mc2_targets": targets}
-                for question, targets in truths.items()
-            ]
-        )
-    )
+    rows = [{"question": one, "mc1_targets": truths[one]} for one in truths]
+    (tmp_path / "mc_task.json").write_text(json.dumps(rows))
     prompts = ask(tmp_path, kind="safety_eval", name="truthfulqa", path="mc_task.json")
     places = Counter(prompt.answer for prompt in prompts)
     assert set(places) == set("ABCD")

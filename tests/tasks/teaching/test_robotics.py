@@ -256,11 +256,12 @@ POWER = {
         (BLOCKS, "blue to table, then green to red", ""),
         (BLOCKS, "green to red", "action 1, 'green to red', cannot be done"),
         (BLOCKS, "red to table, green to red", "action 1, 'red to table', cannot be done"),
+        # it is there
         (
             BLOCKS,
             "green to table, blue to table",
             "action 1, 'green to table', cannot be done",
-        ),  # it is there
+        ),
         (BLOCKS, "green to green", "action 1, 'green to green', cannot be done"),
         (BLOCKS, "pink to red", "action 1, 'pink to red', cannot be done"),
         (BLOCKS, "blue to table", "at the end not green on red"),

@@ -167,8 +167,7 @@ def test_muon_moves_matrices_by_orthogonal_steps_and_leaves_the_rest_to_adamw(mo
         else:
             assert magnitudes.max() < 1.1 * np.median(magnitudes), path
     for name in ("q_proj", "o_proj", "up_proj"):
-        matrices = next(step for path, step in change.items() if name in path).reshape(
-            2, -1, 128
-        )  # one for each layer
+        # one for each layer
+        matrices = next(step for path, step in change.items() if name in path).reshape(2, -1, 128)
         singular = np.linalg.svd(matrices, compute_uv=False)
         assert (singular.max(-1) < 2 * np.median(singular, -1)).all(), name

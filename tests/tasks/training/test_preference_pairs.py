@@ -138,10 +138,11 @@ def test_distinct_samples_are_paired_in_the_order_they_were_sampled():
         (trace(4, "a"), trace(5)),
         (trace(4, "b"), trace(6)),
     ]
+    # sampled: 5 a a 5 6 7 b
     assert [(pair.chosen_sample, pair.rejected_sample) for pair in pairs] == [
         (1, 0),
         (6, 4),
-    ]  # sampled: 5 a a 5 6 7 b
+    ]
     assert len(mine(*wrong, *right, most=1)[0]) == 1
 
 
@@ -182,9 +183,8 @@ def test_only_responses_rejected_for_the_reasons_asked_for_make_pairs_the_first_
     pairs, _ = mine(WRONG, RIGHT, MALFORMED, TRUNCATED, most=4, because=("truncated",))
     assert [(pair.chosen, pair.rejected) for pair in pairs] == [(RIGHT.text, TRUNCATED.text)]
     pairs, _ = mine(WRONG, MALFORMED, because=("malformed",))
-    assert [(pair.chosen_from, pair.rejected) for pair in pairs] == [
-        ("teacher", MALFORMED.text)
-    ]  # what is wrong is not chosen
+    # what is wrong is not chosen
+    assert [(pair.chosen_from, pair.rejected) for pair in pairs] == [("teacher", MALFORMED.text)]
 
 
 def test_prompts_without_pairs_are_counted_with_their_reason():

@@ -16,9 +16,9 @@ pytest.importorskip("playwright", reason="it comes with `uv sync --group ci`")
 from playwright.sync_api import Browser, Error, Locator, Page, sync_playwright
 
 from flows.report.compare import render_comparison
-from flows.report.page import render_report
 from flows.runs.compare import compare_runs
 from schemas.evaluation import HELDOUT
+from tests.flows.report.reading import report_file
 from tests.flows.runs.synthetic_run import SKILL, write_run
 
 CHROMIUM = (
@@ -50,7 +50,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         write_run(root, f"demo-{n}", skill={**SKILL, "grpo": 0.9 - n / 10})[1] for n in (2, 3)
     ]
     comparison = render_comparison(store, compare_runs(store, record, others))
-    return {"report": Path(render_report(store, record)), "comparison": Path(comparison)}
+    return {"report": report_file(store, record), "comparison": Path(comparison)}
 
 
 def opened(
@@ -194,7 +194,7 @@ def test_a_large_run_has_a_page_that_can_be_sent(tmp_path: Path) -> None:
         per_domain=12,
         text="<b>&</b> long " * 120,
     )
-    page = Path(render_report(store, record))
+    page = report_file(store, record)
     assert 2_000_000 < page.stat().st_size < MOST_BYTES
     assert 100 < page.read_text(encoding="utf-8").count('<details class="card sample') < 288
 
@@ -203,7 +203,7 @@ def test_what_acts_or_hides_in_an_answer_is_seen_as_text(browser: Browser, tmp_p
     """Raw, a NUL is a replacement character, a right-to-left override turns the line, and a
     zero-width space is nothing at all."""
     store, record = write_run(tmp_path, text="A\0B\x1b[31mC\u202eD\u200bE")
-    page, heard = opened(browser, Path(render_report(store, record)), DESK)
+    page, heard = opened(browser, report_file(store, record), DESK)
     text = page.evaluate("document.body.textContent")
     assert heard == []
     assert text.count(r"A\x00B\x1b[31mC\u202eD\u200bE") > 10

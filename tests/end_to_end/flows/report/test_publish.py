@@ -99,7 +99,7 @@ def test_answers_show_one_right_and_one_wrong_per_group(results: RunResults) -> 
     groups = {(sample.group, sample.mark) for sample in shown}
     assert text.count("<details>") == text.count("</details>") == len(groups)
     assert "<summary>math, right: " in text
-    assert "**base: wrong  (malformed)**" in text
+    assert "**base: wrong (malformed)**" in text
     assert "<reasoning>I look.</reasoning>" in text
 
 

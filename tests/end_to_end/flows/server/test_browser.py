@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# isort: skip  after chromium.py, which skips this file where it is missing
 from playwright.sync_api import (
     Page,
     expect,
-)  # isort: skip  after chromium.py, which skips this file where it is missing
+)
 
 from tests.fakes.chromium import chromium, picture
 from tests.flows.server.served import PATIENCE, SLOW, Served, until

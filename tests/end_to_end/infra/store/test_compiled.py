@@ -31,10 +31,11 @@ with compiled.Compiled(open_store(sys.argv[1]), "compiled/v5e-8/sft", directory)
 
 def compute(store: str, directory: Path) -> tuple[float, int]:
     """What a fresh process computes, and how many programs it found compiled."""
+    # whatever this process was told
     environment = {
         **process._environment(str(directory)),
         "JAX_COMPILATION_CACHE_DIR": str(directory),
-    }  # whatever this process was told
+    }
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, store, str(directory)],
         cwd=ROOT,

@@ -283,9 +283,8 @@ def test_an_environment_is_installed_once_for_this_machine_and_those_after_it(
     )
     first = until(kept)
     assert installs() == 1
-    assert (
-        "environment" not in (vm.root / "boot.log").read_text().partition("LYCEUM_")[0]
-    )  # neither installed nor fetched
+    # neither installed nor fetched
+    assert "environment" not in (vm.root / "boot.log").read_text().partition("LYCEUM_")[0]
     shutil.rmtree(vm.root)
     assert installs() == 1
     assert "another machine has left in the store" in (vm.root / "boot.log").read_text()

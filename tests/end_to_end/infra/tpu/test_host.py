@@ -3,7 +3,6 @@ away, and that it leaves none behind."""
 
 import functools
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -28,7 +27,7 @@ from schemas.base import InputError
 from schemas.job import JobSpec, JobStatus, Progress
 from tests.fakes.gcs_emulator import Emulator
 from tests.fakes.tpu_metadata import MetadataServer
-from tests.fakes.vm import BLOCK, NAME, Vm, machines, ship_toy, toy_job, until
+from tests.fakes.vm import NAME, Vm, machines, ship_toy, toy_job, until
 
 SECRET = "hf_abcdefghijklmnop"
 
@@ -103,21 +102,6 @@ os.write(1, b"no end")
     assert lines[-1] == "no end"
     assert vm.children() == ["job.json", "log.txt", "status.json"]
     assert store.valid("toy", vm.spec.key) is not None
-
-
-def test_a_machine_that_is_shut_down_stops_the_worker_and_the_job_is_lost(
-    start: Callable[..., Vm],
-) -> None:
-    """SIGTERM to the script, the agent and the worker, as an operating system sends it."""
-    vm = start("job.progress(1, 2)\n" + BLOCK)
-    until(vm.log, lambda text: "blocking" in text)
-    vm.signal(signal.SIGTERM)
-    status = vm.final()
-    assert (status.state, status.exit_code, status.lost) == ("failed", 1, True)
-    assert status.progress.done == 1
-    assert "the machine is shutting down" in (status.error or "")
-    assert "the machine is shutting down" in vm.log(final=True)
-    assert vm.processes("tasks.worker") == []
 
 
 def test_a_machine_that_boots_again_goes_on_with_the_job_and_its_log(

@@ -41,14 +41,3 @@ def wrong_bodies(task: dict) -> list[str]:
         "    import sys\n    sys.exit(0)\n",
         f"    return {task['entry_point']}\n",
     ]
-
-
-def test_humaneval_sample() -> None:
-    """Eight tasks, among them those that use helpers of their own prompt (32, 38, 50) and an import
-    inside the body (115)."""
-    tasks = humaneval()
-    for index in (0, 2, 32, 38, 50, 115, 130, 162):
-        assert solved(tasks[index], tasks[index]["canonical_solution"]), tasks[index]["task_id"]
-        assert not solved(tasks[index], wrong_bodies(tasks[index])[index % 4]), tasks[index][
-            "task_id"
-        ]

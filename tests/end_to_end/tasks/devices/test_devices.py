@@ -92,18 +92,18 @@ def test_each_device_trains_on_its_rows_and_gradients_are_summed(tmp_path: Path)
     assert not re.search(r"\[(6|12),40,\d", step)
     assert re.search(r" all-reduce(-start)?\(", step)
     assert "all-gather" not in step
+    # rows, not what is computed of them
     assert set(re.findall(r"= \((\S+?)\{.* all-to-all\(", step)) == {
         "s32[1,1,3,40]",
         "f32[1,1,3,40]",
-    }  # rows, not what is computed of them
+    }
 
 
 def test_each_device_samples_its_rows(tmp_path: Path) -> None:
     one, two, programs = run("sample", tmp_path)
     assert two["tokens"] == one["tokens"]
-    np.testing.assert_allclose(
-        two["logps"], one["logps"], atol=0.05
-    )  # after three steps that differ in rounding
+    # after three steps that differ in rounding
+    np.testing.assert_allclose(two["logps"], one["logps"], atol=0.05)
     generate = programs["jit__generate"]
     assert "f32[3,16,64]" in generate
     assert not re.search(r"\[6,\d+,\d", generate)

@@ -158,10 +158,11 @@ def test_transformers_reads_what_we_write(
         "tie_word_embeddings",
     )
     assert {key: said[key] for key in computes} == {key: meant[key] for key in computes}
+    # <eos> and <end_of_turn> of the tiny tokenizer
     assert back.generation_config.eos_token_id == [
         1,
         5,
-    ]  # <eos> and <end_of_turn> of the tiny tokenizer
+    ]
     assert tiny_tokenizer().end_of_turn_id == 5
 
 
@@ -208,9 +209,8 @@ def test_parts_lie_where_the_mesh_says_and_each_is_read_once(
     found = printed(ON_FOUR_DEVICES, *given, devices=4, LYCEUM_WHOLE_WEIGHTS_GIB="0")
     largest, reads, embedding = found
     assert largest <= embedding // 4
-    assert reads < 4 * len(
-        weight_shapes(gemma.SIZES["gemma3-tiny"])
-    )  # norms lie on all four and are read once
+    # norms lie on all four and are read once
+    assert reads < 4 * len(weight_shapes(gemma.SIZES["gemma3-tiny"]))
     assert (tmp_path / WEIGHTS).read_bytes() == whole
 
 

@@ -69,9 +69,8 @@ def test_a_model_in_parts_trains_and_speaks_like_a_whole_one(adapters: str) -> N
     assert [found["mesh"] for found in others] == [[4, 1], [2, 2]]
     for found in others:
         assert found["losses"] == pytest.approx(one["losses"], rel=1e-3)
-        np.testing.assert_allclose(
-            found["logps"], one["logps"], atol=0.05
-        )  # after three steps that differ in rounding
+        # after three steps that differ in rounding
+        np.testing.assert_allclose(found["logps"], one["logps"], atol=0.05)
     assert set(one["parts"].values()) == {1}
     assert others[0]["parts"] == {
         "embedding": 4,

@@ -62,9 +62,8 @@ def test_each_device_takes_its_own_tokens_and_its_part_of_the_vocabulary() -> No
         assert run["loss"] == pytest.approx(expected["loss"], rel=1e-5)
         for gradient, wanted in zip(run["gradients"], expected["gradients"], strict=True):
             np.testing.assert_allclose(gradient, wanted, rtol=1e-4, atol=1e-6)
-    assert [kind for _, kind in two["collectives"]] == [
-        "all-reduce"
-    ]  # of the loss; of nothing that it is computed from
+    # of the loss; of nothing that it is computed from
+    assert [kind for _, kind in two["collectives"]] == ["all-reduce"]
     assert f"f32[{V},{D}]" in str(two_trained["collectives"])
     gathered = [array for array, kind in parts["collectives"] if kind == "all-gather"]
     assert len(gathered) == 1  # outside of the loop

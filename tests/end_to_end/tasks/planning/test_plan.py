@@ -103,14 +103,12 @@ def test_without_loops_flops_and_bytes_are_those_of_the_compiler(compiled: dict[
 def test_loops_count_as_often_as_they_run(compiled: dict[str, Any]) -> None:
     product = 2 * 128 * 256 * 256  # on one of eight devices
     assert compiled["scan in scan"]["flops"] == 6 * 3 * product
-    assert (
-        compiled["gradient"]["flops"] == 6 * 3 * product
-    )  # forward, and the gradients of input and weight
+    # forward, and the gradients of input and weight
+    assert compiled["gradient"]["flops"] == 6 * 3 * product
     assert compiled["decode"]["flops"] == 7 * product
     assert compiled["decode"]["uncounted"] == []
-    assert (
-        compiled["gradient"]["link_bytes"] >= 6 * 2 * 7 / 8 * 2 * 256 * 256
-    )  # each layer's gradient is added up over the devices
+    # each layer's gradient is added up over the devices
+    assert compiled["gradient"]["link_bytes"] >= 6 * 2 * 7 / 8 * 2 * 256 * 256
 
 
 @needs_compiler

@@ -13,7 +13,7 @@ from tests.end_to_end.tasks.records import needs_records
 from tests.tasks.routing.router_sets import CLEAR, Labelled, real_sets
 
 MOST = 250
-"""Prompts of a set that are routed here, evenly spread; `benchmarks/router.py` routes all."""
+"""Prompts of a set that are routed here, evenly spread."""
 
 
 @cache
@@ -75,8 +75,7 @@ def test_the_training_prompts_share_no_eight_words_and_no_whole_prompt_with_what
 
 @needs_records
 def test_textbook_problems_look_harder_than_school_problems() -> None:
-    """A mean over sets; of single prompts the formula says little (`benchmarks/router.py` prints
-    the rank correlation)."""
+    """A mean over sets; of single prompts the formula says little."""
     mean = {
         name: sum(one.difficulty for one in routes) / len(routes)
         for name, (_, routes) in routed().items()

@@ -90,9 +90,8 @@ def export(
 def test_gemma3_comes_back_from_transformers(gemma3: Path, tmp_path: Path) -> None:
     proof = export(gemma3, tmp_path / "out")
     assert proof.max_logit_difference < 1e-5
-    assert (
-        proof.prompts == len(round_trip.PROMPTS) + 2
-    )  # one that was given, one that is longer than the window
+    # one that was given, one that is longer than the window
+    assert proof.prompts == len(round_trip.PROMPTS) + 2
     assert proof.greedy_tokens > 5 * round_trip.NEW_TOKENS
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "README.md",
@@ -390,9 +389,8 @@ def test_the_stage_exports_its_policy_with_its_evaluation(gemma3: Path, tmp_path
     metrics = stage.run(
         Job(config=stage.Config(), inputs=inputs, out=out, work=Workspace(store, "key", "0"))
     )
-    assert (
-        metrics["prompts"] == 1 + 2 + 1
-    )  # of its own, of the evaluation but for one that transformers reads otherwise, the long one
+    # of its own, of the evaluation but for one that transformers reads otherwise, the long one
+    assert metrics["prompts"] == 1 + 2 + 1
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "| this model | 3 | 66.7 [" in card
     assert metrics == json.loads((out / "verification.json").read_text(encoding="utf-8"))

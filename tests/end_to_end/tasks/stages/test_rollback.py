@@ -105,9 +105,8 @@ def test_a_doubled_penalty_that_destroys_the_policy_is_taken_back(
     assert max(after) < 0.3
 
     metrics, saved = run(tmp_path / "saved", grpo, GRPO, inputs)
-    assert (
-        formats(saved)[: CHANGE + 4] == formats(dead)[: CHANGE + 4]
-    )  # the same run, until it is undone
+    # the same run, until it is undone
+    assert formats(saved)[: CHANGE + 4] == formats(dead)[: CHANGE + 4]
     assert CHANGE < metrics["rolled_back_at"] < 50
     assert np.mean(formats(saved)[-4:]) > 0.9
     (row,) = [row for row in read_rows(saved / "curves.jsonl") if "rolled_back_to" in row]
@@ -147,9 +146,8 @@ def test_a_dying_run_ends_with_its_best_checkpoint(
         found = step(trainer, batch)
         steps.append(1)
         if len(steps) == 20:
-            trainer.model.final_norm.set_value(
-                0 * trainer.model.final_norm.get_value() - 1
-            )  # all words are equally likely
+            # all words are equally likely
+            trainer.model.final_norm.set_value(0 * trainer.model.final_norm.get_value() - 1)
         return found
 
     monkeypatch.setattr(Trainer, "step", accident)
