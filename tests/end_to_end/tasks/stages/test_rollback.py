@@ -41,6 +41,11 @@ GRPO = {
             "weight": {"start": 2.0, "end": 4.0, "from_step": CHANGE, "to_step": CHANGE},
         },
     ],
+    "audit": {
+        "allow": dict.fromkeys(
+            ("control:empty", "control:bare_answer"), "a penalty that destroys is what is tested"
+        )
+    },
     "beta": 0.0,
     "temperature": 1.3,
     "prompt_length": 24,
