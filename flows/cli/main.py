@@ -10,6 +10,7 @@ import argparse
 import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -91,9 +92,8 @@ def _parser() -> argparse.ArgumentParser:
         *parts: Callable[[argparse.ArgumentParser], None],
     ) -> None:
         text = inspect.cleandoc(command.__doc__ or "")
-        sub = subparsers.add_parser(
-            name, help=text.splitlines()[0].replace("%", "%%"), description=text, allow_abbrev=False
-        )
+        sentence = re.split(r"(?<=\.)\s", text, maxsplit=1)[0].replace("%", "%%")
+        sub = subparsers.add_parser(name, help=sentence, description=text, allow_abbrev=False)
         for part in parts:
             part(sub)
         sub.add_argument(
