@@ -110,6 +110,19 @@ class Emulator(FakeProcess):
         return body
 
 
+WORST: dict[str, dict[str, Any]] = {
+    "status": {"code": 503, "probability": 0.15},
+    "reset_before": {"probability": 0.05},
+    "reset_after": {"probability": 0.05},
+    "truncate": {"kind": "download", "probability": 0.1},
+    "flip": {"kind": "download", "probability": 0.1},
+    "stale": {"kind": "list", "probability": 0.2, "changes": 3},
+    "duplicate": {"probability": 0.05},
+    "slow": {"probability": 0.05, "delay": 0.3},
+}
+"""The faults of `Faults.add_all`, and what each strikes."""
+
+
 class Faults:
     """What shall go wrong with a process's requests, from now on."""
 
@@ -160,6 +173,14 @@ class Faults:
             "add_fault", **wish, probability=probability, seed=seed, parameters=parameters
         )
         return json.loads(answer)["fault"]
+
+    def add_all(self, seed: int = 0) -> dict[str, int]:
+        """Add every fault that a client should overcome by itself, at random: a bucket at its
+        worst. Returns action -> number."""
+        return {
+            action: self.add(action, seed=seed + index, **parameters)
+            for index, (action, parameters) in enumerate(WORST.items())
+        }
 
     def fired(self, fault: int) -> int:
         """How often a fault struck so far."""

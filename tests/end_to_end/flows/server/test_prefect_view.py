@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flows.server import prefect_view, tied
+from flows.server import prefect_view
 from infra.store.store import open_store
 from tests.fakes.gate import Gate
 from tests.flows.server.test_prefect_view import until
@@ -184,11 +184,9 @@ def test_ctrl_c_while_the_api_is_away_cancels_the_jobs(
         while not list(command.store_path.glob("work/*/*/job.json")):
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        began = time.monotonic()
         process.send_signal(signal.SIGINT)
         out, messages = process.communicate(timeout=300)
     assert process.returncode == 130, messages
-    assert time.monotonic() - began < tied.STOP_SECONDS
     assert json.loads(out)["status"] == "cancelled"
     assert "Traceback" not in messages
     jobs = [
