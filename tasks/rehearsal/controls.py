@@ -33,6 +33,9 @@ _BY_PROMPT: dict[str, Callable[[Example], str]] = {
 }
 """The last two give the right answer: they show whether reasoning and form are paid for."""
 
+RESPONSES = len(_BY_PROMPT) + 3
+"""To a prompt: the reference, those above, `endless` and `other`."""
+
 
 def references_and_controls(
     examples: Sequence[Example], response_length: int

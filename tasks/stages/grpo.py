@@ -34,6 +34,7 @@ from tasks.contract.reward import REWARDS, Resources
 from tasks.contract.small import ANSWER, PROMPT, small_trainer
 from tasks.data.tokens import response_tokens
 from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
+from tasks.rehearsal.controls import RESPONSES
 from tasks.rehearsal.reward_audit import audit_rewards
 from tasks.reinforcement.config import GrpoConfig
 from tasks.reinforcement.rewarding import parse_rewards
@@ -182,9 +183,10 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
         *trainer.programs(batch, config.steps, trips=trips, resident=reference),
     ]
     beside = config.rollout_lag > 0 and apart
+    scored = sampled * config.batch_size + config.audit.prompts * RESPONSES
     for reward in parse_rewards(config.rewards, "rewards"):
         if compiled := REWARDS[reward.name].programs:
-            theirs = compiled(reward, others, sampled * config.batch_size, upstream)
+            theirs = compiled(reward, others, scored, upstream)
             found += [replace(program, beside=beside) for program in theirs]
     return found
 

@@ -13,6 +13,7 @@ from schemas.base import AuditFailed
 from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Example, Prompt
 from tasks.contract.job import Job, write_jsonl
 from tasks.contract.reward import REWARDS, Resources, Response, Reward, RewardConfig
+from tasks.rehearsal.controls import RESPONSES, references_and_controls
 from tasks.rehearsal.reward_audit import RewardAudit, audit, audit_rewards, audited, judge
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.stages import grpo
@@ -205,6 +206,10 @@ def test_a_stage_leaves_the_audit_or_ends_with_its_table(tmp_path: Path) -> None
             audit_rewards(job, config.audit, scorer, len)
     finally:
         scorer.close()
+
+
+def test_a_plan_counts_as_many_responses_as_are_scored() -> None:
+    assert len(references_and_controls(sums(), 64)) == RESPONSES
 
 
 def test_prompts_are_taken_in_turn_from_every_domain_check_and_grounding() -> None:
