@@ -25,40 +25,20 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, zip_longest
 from typing import Any
 
-from pydantic import Field, field_validator
-
-from schemas.base import AuditFailed, StrictModel
+from schemas.base import AuditFailed
 from schemas.examples import Example
 from tasks.contract.job import Job, read_jsonl
 from tasks.contract.reward import Anneal, Response, RewardConfig
+from tasks.data.tokens import Tokenizer, response_tokens
 from tasks.devices.hosts import agree
+from tasks.rehearsal.config import RewardAudit
 from tasks.rehearsal.controls import REFERENCE, references_and_controls
-from tasks.rehearsal.reward_findings import Combined, look, of_references
-
-
-class RewardAudit(StrictModel):
-    """How a stage's rewards are audited.
-
-    Attributes:
-        prompts: how many, spread over domains, checks and grounding. A judge is asked about eleven
-            responses to each.
-        allow: finding -> the reason why it is meant to be so.
-    """
-
-    prompts: int = Field(default=24, ge=8, le=512)
-    allow: dict[str, str] = Field(default={})
-
-    @field_validator("allow")
-    @classmethod
-    def _has_reasons(cls, value: dict[str, str]) -> dict[str, str]:
-        bare = [finding for finding, reason in value.items() if not reason.strip()]
-        if bare:
-            raise ValueError(f"{bare[0]!r} is allowed without a reason; write why it is meant so")
-        return value
+from tasks.rehearsal.reward_findings import look, of_references
+from tasks.reinforcement.rewarding import Scorer
 
 
 def audit_rewards(
-    job: Job[Any], config: RewardAudit, scorer: Combined | None, tokens: Callable[[str], int]
+    job: Job[Any], config: RewardAudit, scorer: Scorer | None, tokenizer: Tokenizer
 ) -> None:
     """Audit the rewards of a GRPO job, write `reward_audit.json`, and end the stage when there is
     a finding that is not allowed.
@@ -81,7 +61,7 @@ def audit_rewards(
             scorer,
             updates=job.config.steps,
             response_length=job.config.response_length,
-            tokens=tokens,
+            tokens=lambda text: len(response_tokens(tokenizer, text)),
         )
     found = agree(found)
     job.log.info("reward audit, %d prompts:\n%s", len(examples), "\n".join(text_table(found)))
@@ -106,7 +86,7 @@ def audited(examples: Iterable[Example], most: int) -> list[Example]:
 def audit(
     config: RewardAudit,
     examples: Sequence[Example],
-    scorer: Combined,
+    scorer: Scorer,
     *,
     updates: int,
     response_length: int,
@@ -135,14 +115,14 @@ def audit(
     }
     found = {
         finding.name: finding
-        for update, look in looks.items()
-        for finding in look.findings(scorer.configs, update)
+        for update, scores in looks.items()
+        for finding in scores.findings(scorer.configs, update)
     }
     for finding in of_references(examples, responses[REFERENCE]):
         found[finding.name] = finding
     return {
         "prompts": len(examples),
-        "updates": {str(update): look.table() for update, look in looks.items()},
+        "updates": {str(update): scores.table() for update, scores in looks.items()},
         "findings": [
             {"name": one.name, "text": one.text, "allowed": config.allow.get(one.name)}
             for one in found.values()

@@ -4,13 +4,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from schemas.examples import Example, Prompt
+from schemas.examples import Example
 from tasks.contract.reward import Response, RewardConfig
 from tasks.rehearsal.controls import REFERENCE
+from tasks.reinforcement.rewarding import Scorer
 from tasks.statistics.intervals import bootstrap_mean
 from tasks.verification.correct import are_correct
 
@@ -19,25 +20,6 @@ _FEWEST = 4
 _SCALE = 30.0
 _SHARE = 0.1
 _NOTHING = 1e-9
-
-
-class Scored(Protocol):
-    """`tasks.reinforcement.rewarding.Rewards`."""
-
-    @property
-    def components(self) -> dict[str, np.ndarray]: ...
-    @property
-    def total(self) -> np.ndarray: ...
-
-
-class Combined(Protocol):
-    """`tasks.reinforcement.rewarding.Scorer`."""
-
-    configs: list[RewardConfig]
-
-    def score(
-        self, prompts: Sequence[Prompt], responses: Sequence[Response], update: int = 1
-    ) -> Scored: ...
 
 
 class Finding(NamedTuple):
@@ -83,8 +65,8 @@ class Look:
                     np.nanmax(self.asked[name]) * (np.nanmax(given) - np.nanmin(given))
                 )
                 found += self._blind(name)
-        if spreads and (least := min(spreads, key=spreads.__getitem__)):
-            most = max(spreads, key=spreads.__getitem__)
+        if spreads:
+            least, most = (end(spreads, key=spreads.__getitem__) for end in (min, max))
             if spreads[most] > _SCALE * spreads[least]:
                 text = (
                     f"reward {most} can move the total by {spreads[most]:.3g}, {least} by"
@@ -127,7 +109,8 @@ class Look:
                     f" on {lead.size} prompts{place and f' of {place[1:]}'} at update {update}"
                 )
                 found.append(Finding(name, text))
-                break  # what holds everywhere need not be said of a domain
+                if not place:
+                    break  # what holds everywhere need not be said of a domain
         if (alike := self._alike()) > 0.5:
             text = f"on {alike:.0%} of the prompts the reference and all controls earn the same"
             found.append(Finding("uninformative", text))
@@ -153,7 +136,7 @@ class Look:
 def look(
     examples: Sequence[Example],
     responses: dict[str, list[Response]],
-    scorer: Combined,
+    scorer: Scorer,
     update: int,
 ) -> Look:
     """All responses are scored at once, as a rollout is."""

@@ -29,7 +29,7 @@ from pydantic import Field, model_validator
 from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Prompt
 from schemas.training import TrainerConfig
-from tasks.rehearsal.reward_audit import RewardAudit
+from tasks.rehearsal.config import RewardAudit
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.reinforcement.rollout import Aggregation, Scale
 

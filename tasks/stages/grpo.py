@@ -22,7 +22,6 @@ its tests looks like a trick, `audit.jsonl` (`tasks.reinforcement.audit`).
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,10 +31,7 @@ from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.reward import REWARDS, Resources
 from tasks.contract.small import ANSWER, PROMPT, small_trainer
-from tasks.data.tokens import response_tokens
 from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
-from tasks.rehearsal.controls import RESPONSES
-from tasks.rehearsal.reward_audit import audit_rewards
 from tasks.reinforcement.config import GrpoConfig
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.sampling.rollouts import curve_mean, fitting_prompts
@@ -131,6 +127,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
         shapes,
         vocabulary_trips,
     )
+    from tasks.rehearsal.controls import RESPONSES
     from tasks.reinforcement.rollout import PolicyBatch
     from tasks.training.trainer import rows_at_once
 
@@ -214,6 +211,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
             than at the start.
     """
     from tasks.models.loading import load_model
+    from tasks.rehearsal.reward_audit import audit_rewards
     from tasks.reinforcement.batches import RolloutBatches
     from tasks.reinforcement.collapse import Guard
     from tasks.training.loop import fit, save_trained
@@ -237,8 +235,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     sampling = programs_of(config, loaded)
     # before `fit` restores: its reference is the initial policy
     with closing(RolloutBatches(config, loaded, sampling, examples, job, resources)) as batches:
-        tokens = partial(response_tokens, loaded.tokenizer)
-        audit_rewards(job, config.audit, batches.scorer, lambda text: len(tokens(text)))
+        audit_rewards(job, config.audit, batches.scorer, loaded.tokenizer)
         guard = Guard(config, batches, trainer, job)
         curve = fit(
             trainer,

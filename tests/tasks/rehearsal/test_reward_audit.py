@@ -13,8 +13,10 @@ from schemas.base import AuditFailed
 from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Example, Prompt
 from tasks.contract.job import Job, write_jsonl
 from tasks.contract.reward import REWARDS, Resources, Response, Reward, RewardConfig
+from tasks.models.tiny import tiny_tokenizer
+from tasks.rehearsal.config import RewardAudit
 from tasks.rehearsal.controls import RESPONSES, references_and_controls
-from tasks.rehearsal.reward_audit import RewardAudit, audit, audit_rewards, audited, judge
+from tasks.rehearsal.reward_audit import audit, audit_rewards, audited, judge
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.stages import grpo
 
@@ -135,6 +137,24 @@ def test_a_reward_for_length_pays_for_endless_text(reward: Any) -> None:
     assert "scale:long" in found
 
 
+def test_each_domain_in_which_a_control_wins_is_named(reward: Any) -> None:
+    """Copying pays in two of three domains, not on the whole."""
+    domains = (Domain.MATH, Domain.CODING, Domain.SCIENCE)
+    rows = [one.model_copy(update={"domain": domains[i % 3]}) for i, one in enumerate(sums(12))]
+
+    def copies(prompts: Sequence[Prompt], responses: Sequence[Response]) -> list[float]:
+        return [
+            9.0 * (one.text.count("make") > 0)
+            if prompt.domain == Domain.SCIENCE
+            else 1.0 * (prompt.prompt in one.text)
+            for prompt, one in zip(prompts, responses, strict=True)
+        ]
+
+    found = findings(rows, reward("copies", copies))
+    assert {"control:copy@math", "control:copy@coding"} <= found.keys()
+    assert "control:copy" not in found
+
+
 def test_a_reward_of_the_wrong_sign_is_blind(reward: Any) -> None:
     def wrong(prompts: Any, responses: Sequence[Response]) -> list[float]:
         return [-float("make" in one.text) for one in responses]
@@ -199,11 +219,11 @@ def test_a_stage_leaves_the_audit_or_ends_with_its_table(tmp_path: Path) -> None
     scorer = Scorer(parse_rewards(config.rewards, "rewards"), Resources({}, answers=None))
     try:
         write_jsonl(tmp_path / "train.jsonl", sums())
-        audit_rewards(job, config.audit, scorer, len)
+        audit_rewards(job, config.audit, scorer, tiny_tokenizer())
         assert json.loads((tmp_path / "reward_audit.json").read_text())["findings"] == []
         write_jsonl(tmp_path / "train.jsonl", free)
         with pytest.raises(AuditFailed, match=r"dead:exact_answer(.*\n)*reference +1 +abs"):
-            audit_rewards(job, config.audit, scorer, len)
+            audit_rewards(job, config.audit, scorer, tiny_tokenizer())
     finally:
         scorer.close()
 
