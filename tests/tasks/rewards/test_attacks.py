@@ -141,13 +141,13 @@ ENDLESS = (
 def test_endless_texts_take_no_time_to_speak_of(
     worth: Callable[[str, str], float | None], name: str
 ):
-    """100 kB, bare, and as reasoning and answer of a trace, in at most 1 s of processor time: what
-    is quadratic takes minutes."""
+    """20 kB, bare, and as reasoning and answer of a trace, in at most 0.3 s of processor time: what
+    is linear takes 0.02 s, what is quadratic seconds."""
     worth(name, GOOD)
-    for piece in (*ENDLESS, " ".join(map(str, range(16_000)))):
-        whole = (piece * 100_000)[:100_000]
+    for piece in (*ENDLESS, " ".join(map(str, range(4_000)))):
+        whole = (piece * 20_000)[:20_000]
         inside = whole.replace("<", "(")
         for response in (whole, OPENING + whole, Trace(reasoning=inside, answer=inside).render()):
             started = time.thread_time()
             worth(name, response)
-            assert time.thread_time() - started < 1, piece[:50]
+            assert time.thread_time() - started < 0.3, piece[:50]
