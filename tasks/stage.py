@@ -44,7 +44,7 @@ from infra.visible import visible
 from schemas.base import AuditFailed, InputError, StageFailed, Stopped
 from schemas.job import JobRequest, JobStatus, Usage
 from schemas.reports import RunRecord
-from tasks.chat.endpoint import travelling
+from tasks.chat.provider import travelling
 from tasks.models.shipping import ship_model, shipped_models
 
 PROGRESS_SECONDS = 3.0

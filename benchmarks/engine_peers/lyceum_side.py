@@ -29,8 +29,8 @@ def teacher(directory: Path, files: list[Path]) -> dict[str, Any]:
     from infra.store.answers import Answers
     from infra.store.store import open_store
     from tasks.chat.budget import Budget, Prices
-    from tasks.chat.endpoint import endpoint_of
     from tasks.chat.engine import ChatEngine
+    from tasks.chat.provider import endpoint_of
     from tasks.chat.request import ChatRequest
 
     seconds, answers = [], []

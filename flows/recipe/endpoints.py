@@ -8,7 +8,7 @@ from flows.recipe.resolve import ResolvedRecipe, ResolvedStage
 from infra.context import context
 from infra.store.store import Store
 from schemas.base import InputError
-from tasks.chat.endpoint import travelling
+from tasks.chat.provider import travelling
 
 
 def check_endpoints(

@@ -7,7 +7,7 @@ locals {
   tpu_tag   = "lyceum-tpu"
   vm_tag    = "lyceum-prefect"
 
-  # What `lyceum` reads (infra/settings.py, tasks/chat/endpoint.py), on a laptop and on the VM alike.
+  # What `lyceum` reads (infra/settings.py, tasks/chat/provider.py), on a laptop and on the VM alike.
   environment = merge(
     {
       LYCEUM_STORE               = "${google_storage_bucket.store.url}/${local.prefix}"

@@ -14,7 +14,7 @@ import logging
 import time
 
 from schemas.base import InputError, StageFailed
-from tasks.chat.endpoint import Endpoint
+from tasks.chat.provider import Endpoint
 from tasks.chat.transport import Failure
 
 _REQUESTS = 3

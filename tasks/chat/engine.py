@@ -38,9 +38,9 @@ from infra.store.answers import Answers
 from tasks.chat.answer_record import Question, Record, RecordStore
 from tasks.chat.breaker import Breaker
 from tasks.chat.budget import Budget, Cost, Prices
-from tasks.chat.endpoint import Endpoint
 from tasks.chat.limiter import Limiter
 from tasks.chat.meter import Meter
+from tasks.chat.provider import Endpoint
 from tasks.chat.reply import Reply, read
 from tasks.chat.request import ChatRequest
 from tasks.chat.transport import Answer, Failure, Transport

@@ -32,7 +32,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from schemas.base import InputError, StageFailed
-from tasks.chat.endpoint import Endpoint
+from tasks.chat.provider import Endpoint
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

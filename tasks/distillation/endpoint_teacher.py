@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 from infra.context import context
 from schemas.base import InputError, StageFailed, StrictModel, digest
 from tasks.chat.budget import Budget, Prices
-from tasks.chat.endpoint import endpoint_of
+from tasks.chat.provider import endpoint_of
 from tasks.chat.request import ChatRequest
 from tasks.distillation.feedback import Feedback
 

@@ -19,8 +19,8 @@ from concurrent.futures import Future
 from infra.context import context
 from schemas.base import digest
 from tasks.chat.budget import Budget
-from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
+from tasks.chat.provider import endpoint_of
 from tasks.chat.reply import Reply
 from tasks.chat.request import ChatRequest
 from tasks.contract.reward import Resources

@@ -49,7 +49,7 @@ class EndpointJudge(_AnyJudge, Priced):
     """A model behind an OpenAI-compatible API.
 
     Attributes:
-        provider: whose endpoint: <PROVIDER>_BASE_URL, <PROVIDER>_API_KEY (`tasks.chat.endpoint`).
+        provider: whose endpoint: <PROVIDER>_BASE_URL, <PROVIDER>_API_KEY (`tasks.chat.provider`).
         temperature, max_response_tokens: of a ruling. `limit_parameter` is the name by which the
             model takes the latter.
         parameters: other ones that are sent as they are, e.g. `reasoning_effort`.

@@ -12,8 +12,8 @@ from schemas.base import digest
 from schemas.examples import Domain
 from tasks.chat.batch_files import ask_all
 from tasks.chat.budget import Budget, Priced
-from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
+from tasks.chat.provider import endpoint_of
 from tasks.chat.request import ChatRequest
 from tasks.routing import Ask
 from tasks.teaching.lesson import Lesson

@@ -29,8 +29,8 @@ from schemas.examples import Domain, Prompt
 from schemas.rubrics import Criterion, Importance, Rubric
 from tasks.chat.batch_files import ask_all
 from tasks.chat.budget import Budget
-from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
+from tasks.chat.provider import endpoint_of
 from tasks.chat.reply import Reply
 from tasks.chat.request import ChatRequest
 from tasks.contract.job import Job, read_jsonl, write_jsonl

@@ -14,7 +14,7 @@ max_usd = 25.0
 prompts = [{ name = "dataset", sources = [...] }]
 ```
 Where the endpoint is, how many requests are under way and how long they may take is execution: the
-environment and the `teacher_*` settings say it (`tasks.chat.endpoint`, `infra.settings`). What the
+environment and the `teacher_*` settings say it (`tasks.chat.provider`, `infra.settings`). What the
 engine does about failures, kills and budgets is in `tasks.chat.engine`, how samples become rows in
 `tasks.teaching.rejection_sampling`.
 """
@@ -30,8 +30,8 @@ from schemas.base import digest
 from schemas.examples import Prompt
 from tasks.chat.batch_files import ask_all
 from tasks.chat.budget import Budget, Priced
-from tasks.chat.endpoint import endpoint_of
 from tasks.chat.engine import ChatEngine
+from tasks.chat.provider import endpoint_of
 from tasks.chat.reply import Reply
 from tasks.chat.request import LIMITS, ChatRequest
 from tasks.contract.teacher import Teacher

@@ -9,8 +9,8 @@ from infra.store.answers import Answers
 from infra.store.store import open_store
 from tasks.chat.batch_files import ask_all
 from tasks.chat.budget import Budget, Prices
-from tasks.chat.endpoint import Endpoint, endpoint_of
 from tasks.chat.engine import ChatEngine
+from tasks.chat.provider import Endpoint, endpoint_of
 from tasks.chat.reply import Reply
 from tasks.chat.request import ChatRequest
 

@@ -14,7 +14,7 @@ import pytest
 from infra.gcs.region import require_near
 from infra.settings import Settings, TpuSettings
 from infra.tpu.secret_manager import NAME
-from tasks.chat.endpoint import travelling
+from tasks.chat.provider import travelling
 from tests.fakes.terraform_provider import Block, google_provider
 from tests.infra.terraform_files import FILES, TERRAFORM
 

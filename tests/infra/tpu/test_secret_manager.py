@@ -23,7 +23,7 @@ from infra.tpu.host import masked_lines
 from schemas.base import InputError, StageFailed
 from schemas.job import JobRequest, JobSpec, JobStatus
 from tasks import stage
-from tasks.chat.endpoint import endpoint_of, travelling
+from tasks.chat.provider import endpoint_of, travelling
 from tests.conftest import TINY
 from tests.fakes.http import Handler, HttpServer
 from tests.fakes.vm import Vm, machines, ship_toy, toy_job
@@ -252,7 +252,7 @@ def test_a_job_for_a_machine_is_told_and_one_for_this_machine_is_not(
 CODE = """
 import infra.tpu.secret_manager
 infra.tpu.secret_manager.URL = {url!r}
-from tasks.chat.endpoint import endpoint_of
+from tasks.chat.provider import endpoint_of
 endpoint = endpoint_of("judge")
 print(f"url {{endpoint.url}} key {{endpoint.key}} {{len(endpoint.key)}}\\n", end="", flush=True)
 raise StageFailed(f"the endpoint refuses {{endpoint.key}}")

@@ -13,8 +13,8 @@ import pytest
 from schemas.base import InputError, StageFailed
 from tasks.chat import breaker as breaker_module
 from tasks.chat.breaker import Breaker
-from tasks.chat.endpoint import Endpoint, endpoint_of
 from tasks.chat.limiter import Limiter
+from tasks.chat.provider import Endpoint, endpoint_of
 from tasks.chat.request import ChatRequest
 from tasks.chat.transport import Failure, renewal_seconds, retry_after_seconds
 from tests.fakes.chat_fixtures import ask, engine, questions

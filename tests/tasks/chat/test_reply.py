@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.chat.endpoint import endpoint_of
+from tasks.chat.provider import endpoint_of
 from tasks.chat.reply import read
 from tests.fakes.chat_fixtures import ask
 from tests.fakes.chat_server import ChatServer, Fault
