@@ -8,13 +8,13 @@ that not even these are paid twice by a run that is killed in between.
 import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
 from infra.store.answers import Answers
 from tasks.chat.budget import Cost, Prices
-from tasks.chat.reply import Content, Reply, read_value
+from tasks.chat.reply import Content, Problem, Reply, read_value
 from tasks.chat.request import ChatRequest
 from tasks.chat.transport import Failure
 
@@ -45,14 +45,7 @@ class Record:
         return read_value(self.body)
 
     def to_bytes(self) -> bytes:
-        cost = [self.cost.input_tokens, self.cost.output_tokens, self.cost.usd]
-        value = {
-            "asked": self.asked,
-            "max_tokens": self.max_tokens,
-            "cost": cost,
-            "account": self.account,
-            "body": self.body,
-        }
+        value = {one.name: getattr(self, one.name) for one in fields(self)}
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
@@ -66,47 +59,21 @@ class Record:
         once, with twice the bound."""
         if self.content.problem == "empty":
             return self.asked >= EMPTY_TRIES
-        return not (
-            self.content.problem == "truncated"
-            and longer
-            and self.max_tokens == request.max_tokens is not None
-        )
-
-    def next_bound(self, request: ChatRequest) -> int | None:
-        """The bound of the next response, in tokens."""
-        return (
-            2 * self.max_tokens
-            if self.content.problem == "truncated" and self.max_tokens is not None
-            else self.max_tokens
-        )
+        first = self.max_tokens == request.max_tokens is not None
+        return not (self.content.problem == "truncated" and longer and first)
 
     def reply(self, account: str | None, *, cached: bool, attempts: int = 0) -> Reply:
         """What the asker gets; it costs nothing if `account` is not the one that paid."""
-        content, cost = self.content, self.cost if self.account == account else Cost()
-        return Reply(
-            text=content.text,
-            reasoning=content.reasoning,
-            finish_reason=content.finish_reason,
-            problem=content.problem,
-            input_tokens=cost.input_tokens,
-            output_tokens=cost.output_tokens,
-            usd=cost.usd,
-            cached=cached,
-            attempts=attempts,
-            detail=content.detail,
-        )
+        content = {name: one for name, one in vars(self.content).items() if name != "usage"}
+        cost = self.cost if self.account == account else Cost()
+        return Reply(**content, **cost._asdict(), cached=cached, attempts=attempts)
 
 
 def cost_of(content: Content, request: ChatRequest, max_tokens: int | None, prices: Prices) -> Cost:
     """What one body cost; where it does not say, a byte of text counts as a token."""
-    if content.usage is not None:
-        inputs, outputs = content.usage
-    else:
-        text = len(f"{content.text}{content.reasoning or ''}".encode())
-        inputs, outputs = (
-            request.most_input_tokens,
-            text if max_tokens is None else min(text, max_tokens),
-        )
+    text = len(f"{content.text}{content.reasoning or ''}".encode())
+    most = text if max_tokens is None else min(text, max_tokens)
+    inputs, outputs = content.usage or (request.most_input_tokens, most)
     return Cost(inputs, outputs, prices.usd(inputs, outputs))
 
 
@@ -130,7 +97,10 @@ class Question:
     @property
     def bound(self) -> int | None:
         """The bound of the next response, in tokens."""
-        return self.record.next_bound(self.request) if self.record else self.request.max_tokens
+        if self.record is None:
+            return self.request.max_tokens
+        last, cut_off = self.record.max_tokens, self.record.content.problem == "truncated"
+        return 2 * last if cut_off and last is not None else last
 
     @property
     def key(self) -> str:
@@ -153,16 +123,9 @@ class Question:
 
     def lost(self, failure: Failure, why: str = "") -> Reply:
         """What the asker gets when this attempt was the last."""
-        cost = self.cost
-        return Reply(
-            text="",
-            problem="malformed" if failure.kind == "malformed" else "failed",
-            input_tokens=cost.input_tokens,
-            output_tokens=cost.output_tokens,
-            usd=cost.usd,
-            attempts=self.attempts,
-            detail=f"{failure.detail}{why}",
-        )
+        problem: Problem = "malformed" if failure.kind == "malformed" else "failed"
+        detail, tried = f"{failure.detail}{why}", self.attempts
+        return Reply("", problem=problem, **self.cost._asdict(), attempts=tried, detail=detail)
 
 
 class RecordStore:

@@ -14,15 +14,13 @@ the budget thinks.
 
 import asyncio
 import json
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from schemas.base import InputError, StageFailed, digest
-from tasks.chat.answer_record import Record, cost_of
+from tasks.chat.answer_record import Question
 from tasks.chat.budget import Cost
 from tasks.chat.engine import ChatEngine
 from tasks.chat.reply import Reply, read_value
@@ -41,9 +39,9 @@ _CHUNK_BYTES = 50_000_000  # OpenAI takes 200 MB
 POLL_SECONDS = 20.0
 _RECENT = 500
 """So many of the newest batches are looked through for one that a killed process has submitted."""
-_STORING = 64
 _IDLE_ROUNDS = 3
 """Batches without a single answer, one after the other, after which the rest counts as failed."""
+_URL: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 _OVER = ("completed", "expired", "failed", "cancelled")
 
 
@@ -52,11 +50,8 @@ def ask_all(
 ) -> Iterator[tuple[T, Reply]]:
     """Yield each item with the reply to its request, in order. Raises what `ChatEngine.ask_singly`
     and `ask_in_batches` do."""
-    return (
-        ask_in_batches(engine, requests)
-        if engine.settings.teacher_batch
-        else engine.ask_singly(requests)
-    )
+    batches = engine.settings.teacher_batch
+    return ask_in_batches(engine, requests) if batches else engine.ask_singly(requests)
 
 
 def ask_in_batches(
@@ -93,25 +88,23 @@ class _Chunk:
     """Requests that are put in the same batches."""
 
     def __init__(self, engine: ChatEngine, requests: Sequence[ChatRequest]) -> None:
-        self._engine = engine
-        self._requests = requests
-        self._by_digest = {request.digest: request for request in requests}
-        self._records: dict[str, Record] = {}
+        self._engine, self._requests = engine, requests
+        self._questions = {
+            request.digest: Question(request, engine.budget.account, None) for request in requests
+        }
         self._rejected: dict[str, str] = {}
         self._affordable = True
-        self._name = digest(["batch", *self._by_digest])
+        self._name = digest(["batch", *self._questions])
 
     async def answer(self) -> list[Reply]:
         """The replies to the requests, in order."""
-        for some in _some(list(self._by_digest.values())):
-            for request, record in zip(
-                some, await asyncio.gather(*map(self._engine.store.record, some)), strict=True
-            ):
-                if record is not None:
-                    self._records[request.digest] = record
-                    if record.account == self._engine.budget.account:
-                        self._engine.budget.settle(Cost(), record.cost)
-        before = {name for name in self._records if self._final(name)}
+        questions, budget = list(self._questions.values()), self._engine.budget
+        found = [self._engine.store.record(question.request) for question in questions]
+        for question, record in zip(questions, await asyncio.gather(*found), strict=True):
+            question.record = record
+            if record is not None and record.account == budget.account:
+                budget.settle(Cost(), record.cost)
+        before = {question.request.digest for question in questions if self._is_final(question)}
         number = idle = 0
         while (
             idle < _IDLE_ROUNDS
@@ -120,25 +113,25 @@ class _Chunk:
             number, idle = number + 1, 0 if useful else idle + 1
         return [self._reply(request, cached=request.digest in before) for request in self._requests]
 
-    def _final(self, name: str) -> bool:
-        record = self._records.get(name)
-        return name in self._rejected or (
-            record is not None and record.is_final(self._by_digest[name], self._engine.longer)
-        )
+    def _is_final(self, question: Question) -> bool:
+        request, record = question.request, question.record
+        final = record is not None and record.is_final(request, self._engine.longer)
+        return final or request.digest in self._rejected
+
+    def _heard(self) -> int:
+        """How many answers and rejections there were."""
+        questions = self._questions.values()
+        return len(self._rejected) + sum(one.record.asked for one in questions if one.record)
 
     async def _round(self, name: str) -> bool | None:
         """Ask what is open, as far as the budget goes; None: nothing is, or nothing is affordable;
         False: no answer came."""
-        open_ = [
-            request for digest_, request in self._by_digest.items() if not self._final(digest_)
-        ]
+        open_ = [question for question in self._questions.values() if not self._is_final(question)]
         if not open_:
             return None
-        batch, reserved = await self._submitted_before(name), Cost()
-        resumed, before = (
-            batch is not None,
-            len(self._rejected) + sum(record.asked for record in self._records.values()),
-        )
+        before, reserved = self._heard(), Cost()
+        batch = await self._submitted_before(name)
+        resumed = batch is not None
         if batch is None:
             lines, reserved = self._affordable_lines(open_)
             if not lines:
@@ -152,31 +145,21 @@ class _Chunk:
             await self._collect(batch)
         finally:
             self._engine.budget.settle(reserved, Cost())
-        return (
-            resumed
-            or len(self._rejected) + sum(record.asked for record in self._records.values()) > before
-        )
+        return resumed or self._heard() > before
 
-    def _affordable_lines(self, open_: Sequence[ChatRequest]) -> tuple[list[dict[str, Any]], Cost]:
+    def _affordable_lines(self, open_: Sequence[Question]) -> tuple[list[dict[str, Any]], Cost]:
         """The batch's lines, in order until the first that does not fit into the budget, and what
         they can cost at most."""
         lines, total = [], Cost()
-        for request in open_:
-            record = self._records.get(request.digest)
-            bound = record.next_bound(request) if record else request.max_tokens
-            worst = self._engine.budget.worst(request, self._engine.prices, bound)
-            if not self._engine.budget.reserve(worst):
+        for question in open_:
+            request, budget = question.request, self._engine.budget
+            worst = budget.worst(request, self._engine.prices, question.bound)
+            if not budget.reserve(worst):
                 break
             total += worst
-            name = f"{request.digest}-{record.asked if record else 0}"
-            lines.append(
-                {
-                    "custom_id": name,
-                    "method": "POST",
-                    "url": "/v1/chat/completions",
-                    "body": request.body(bound),
-                }
-            )
+            name = f"{request.digest}-{question.record.asked if question.record else 0}"
+            sent = {"method": "POST", "url": _URL, "body": request.body(question.bound)}
+            lines.append({"custom_id": name, **sent})
         return lines, total
 
     async def _submitted_before(self, name: str) -> "Batch | None":
@@ -188,36 +171,31 @@ class _Chunk:
             batch = await self._insist(lambda: client.batches.retrieve(raw.decode()), missing=True)
             if batch is not None:
                 return batch
-        seen = 0
-        page = await self._insist(lambda: client.batches.list(limit=100))
-        while page is not None and page.data and seen < _RECENT:
-            for batch in page.data:
-                if (batch.metadata or {}).get("lyceum") == name and batch.status not in (
-                    "failed",
-                    "cancelling",
-                    "cancelled",
-                ):
+
+        async def listed() -> "Batch | None":
+            seen = 0
+            async for batch in client.batches.list(limit=100):
+                named = (batch.metadata or {}).get("lyceum") == name
+                if named and batch.status not in ("failed", "cancelling", "cancelled"):
                     return batch
-            seen, last = seen + len(page.data), page.data[-1].id
-            if not page.has_more:
-                return None
-            listing = partial(client.batches.list, limit=100, after=last)
-            page = await self._insist(listing)
-        return None
+                seen += 1
+                if seen == _RECENT:
+                    break
+            return None
+
+        return await self._insist(listed)
 
     async def _submit(self, name: str, lines: Sequence[dict[str, Any]]) -> "Batch":
         client = self._engine.transport.client
-        with tempfile.TemporaryDirectory() as directory:
-            path = Path(directory) / "requests.jsonl"
-            with path.open("w", encoding="utf-8") as out:
-                out.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-            file = await self._insist(lambda: client.files.create(file=path, purpose="batch"))
+        content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
+        upload = ("requests.jsonl", content)
+        file = await self._insist(lambda: client.files.create(file=upload, purpose="batch"))
         assert file is not None
         while True:
             outcome = await self._engine.transport.attempt(
                 lambda: client.batches.create(
                     input_file_id=file.id,
-                    endpoint="/v1/chat/completions",
+                    endpoint=_URL,
                     completion_window="24h",
                     metadata={"lyceum": name},
                     extra_headers={"Idempotency-Key": name},
@@ -241,22 +219,16 @@ class _Chunk:
         client, counts = self._engine.transport.client, self._engine.meter.counts
         while batch.status not in _OVER:
             if batch.request_counts:
-                counts["batch_total"], counts["batch_completed"] = (
-                    batch.request_counts.total,
-                    batch.request_counts.completed,
-                )
+                counts["batch_total"] = batch.request_counts.total
+                counts["batch_completed"] = batch.request_counts.completed
             await asyncio.sleep(POLL_SECONDS)
-            found = await self._insist(lambda number=batch.id: client.batches.retrieve(number))  # type: ignore[misc]
+            found = await self._insist(partial(client.batches.retrieve, batch.id))
             assert found is not None
             batch = found
         if batch.status in ("failed", "cancelled") and not batch.output_file_id:
             await self._note(name, "")  # a rerun submits it anew
-            reasons = (
-                "; ".join(
-                    str(error.message) for error in (batch.errors and batch.errors.data) or []
-                )
-                or "no reason given"
-            )
+            errors = (batch.errors and batch.errors.data) or []
+            reasons = "; ".join(str(error.message) for error in errors) or "no reason given"
             raise StageFailed(
                 f"batch {batch.id} of {self._engine.endpoint.provider}: {batch.status}:"
                 f" {self._engine.endpoint.scrub(reasons)}. Put that right, or unset"
@@ -266,61 +238,36 @@ class _Chunk:
 
     async def _collect(self, batch: "Batch") -> None:
         """Keep every answer of the batch's files."""
+        client = self._engine.transport.client
         for file in filter(None, (batch.output_file_id, batch.error_file_id)):
-            path = Path(tempfile.mkdtemp()) / "lines.jsonl"
-            try:
-                await self._insist(lambda file=file, path=path: self._download(file, path))  # type: ignore[misc]
-                with path.open(encoding="utf-8") as lines:
-                    waiting = []
-                    for line in lines:
-                        waiting.append(self._keep(json.loads(line)))
-                        if len(waiting) == _STORING:
-                            await asyncio.gather(*waiting)
-                            waiting = []
-                    await asyncio.gather(*waiting)
-            finally:
-                path.unlink(missing_ok=True)
-                path.parent.rmdir()
-
-    async def _download(self, file: str, path: Path) -> bool:
-        async with self._engine.transport.client.files.with_streaming_response.content(
-            file
-        ) as response:
-            await response.stream_to_file(path)
-        return True
+            content = await self._insist(partial(client.files.content, file))
+            assert content is not None
+            lines = content.content.splitlines()
+            await asyncio.gather(*(self._keep(json.loads(line)) for line in lines))
 
     async def _keep(self, line: dict[str, Any]) -> None:
         name, _, asked = str(line.get("custom_id")).partition("-")
-        request, record = self._by_digest.get(name), self._records.get(name)
-        if request is None or (record is not None and record.asked > int(asked)):
+        question = self._questions.get(name)
+        if question is None or (question.record and question.record.asked > int(asked)):
             return  # another chunk's, or kept before a kill
-        response = line.get("response") or {}
+        engine, response = self._engine, line.get("response") or {}
         status, content = response.get("status_code"), read_value(response.get("body"))
         if status != 200 or content.problem == "malformed":
-            reason = self._engine.endpoint.scrub(
-                json.dumps(line.get("error") or response.get("body"))[:300]
-            )
-            self._engine.meter.count("rejected" if status == 400 else "server_error")
+            said = json.dumps(line.get("error") or response.get("body"))[:300]
+            engine.meter.count("rejected" if status == 400 else "server_error")
             if status == 400:
-                self._rejected[name] = reason
+                self._rejected[name] = engine.endpoint.scrub(said)
             return
-        bound = record.next_bound(request) if record else request.max_tokens
-        cost = cost_of(content, request, bound, self._engine.prices)
-        mine = record.cost if record and record.account == self._engine.budget.account else Cost()
-        new = Record(
-            response["body"], int(asked) + 1, bound, mine + cost, self._engine.budget.account
-        )
-        await self._engine.store.keep(request, new)
-        self._records[name] = new
-        self._engine.budget.settle(Cost(), cost)
-        self._engine.meter.count("answers", cost.tokens)
+        record, cost = question.answered(response["body"], content, engine.prices)
+        await engine.store.keep(question.request, record)
+        question.record = record
+        engine.budget.settle(Cost(), cost)
+        engine.meter.count("answers", cost.tokens)
 
     def _reply(self, request: ChatRequest, *, cached: bool) -> Reply:
-        record = self._records.get(request.digest)
+        record, account = self._questions[request.digest].record, self._engine.budget.account
         if record is not None:
-            return record.reply(
-                self._engine.budget.account, cached=cached, attempts=0 if cached else record.asked
-            )
+            return record.reply(account, cached=cached, attempts=0 if cached else record.asked)
         if request.digest in self._rejected:
             return Reply("", problem="failed", detail=self._rejected[request.digest])
         if self._affordable:
@@ -349,8 +296,3 @@ class _Chunk:
                 )
             await asyncio.sleep(outcome.wait or delay)
             delay = min(2 * delay, POLL_SECONDS)
-
-
-def _some(requests: Sequence[ChatRequest]) -> Iterator[Sequence[ChatRequest]]:
-    for start in range(0, len(requests), _STORING):
-        yield requests[start : start + _STORING]

@@ -17,7 +17,8 @@ every other account it is free.
 """
 
 from dataclasses import dataclass
-from typing import Self
+from operator import add, sub
+from typing import NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -65,27 +66,18 @@ class Priced(StrictModel):
         return Prices(self.input_usd_per_million, self.output_usd_per_million)
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """Tokens and dollars."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     usd: float = 0.0
 
-    def __add__(self, other: "Cost") -> "Cost":
-        return Cost(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.usd + other.usd,
-        )
+    def __add__(self, other: "Cost") -> "Cost":  # type: ignore[override]
+        return Cost(*map(add, self, other))
 
     def __sub__(self, other: "Cost") -> "Cost":
-        return Cost(
-            self.input_tokens - other.input_tokens,
-            self.output_tokens - other.output_tokens,
-            self.usd - other.usd,
-        )
+        return Cost(*map(sub, self, other))
 
     @property
     def tokens(self) -> int:

@@ -59,20 +59,11 @@ class Meter:
         now = time.monotonic()
         recent = [second for second in list(self._seconds) if second.number > now - _SECONDS]
         length = max(1.0, min(_SECONDS, now - self._began))
-        rates = {
-            "requests_per_second": sum(second.answers for second in recent) / length,
-            "tokens_per_second": sum(second.tokens for second in recent) / length,
-        }
-        return {**self.totals(), **rates}
+        answers = sum(second.answers for second in recent) / length
+        tokens = sum(second.tokens for second in recent) / length
+        return {**self.totals(), "requests_per_second": answers, "tokens_per_second": tokens}
 
     def totals(self) -> dict[str, float]:
         """All counts, and the cost of the replies: `usd`, `input_tokens`, `output_tokens`."""
-        counts = {
-            name: float(count) for name, count in [*self.counts.items(), *self.replies.items()]
-        }
-        return {
-            **counts,
-            "usd": self.cost.usd,
-            "input_tokens": float(self.cost.input_tokens),
-            "output_tokens": float(self.cost.output_tokens),
-        }
+        totals = [*self.counts.items(), *self.replies.items(), *self.cost._asdict().items()]
+        return {name: float(value) for name, value in totals}

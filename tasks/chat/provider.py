@@ -59,15 +59,9 @@ def endpoint_of(provider: str, environment: Mapping[str, str] = os.environ) -> E
         InputError: the URL is not set, or none, or holds secrets; a hosted provider's key is not
             set; or the secret cannot be read.
     """
-    url, key_variable, secret_variable = (
-        _url(provider, environment),
-        _variable(provider, "KEY"),
-        _variable(provider, "SECRET"),
-    )
-    key, secret = (
-        environment.get(key_variable, "").strip(),
-        environment.get(secret_variable, "").strip(),
-    )
+    url = _url(provider, environment)
+    key_variable, secret_variable = (_variable(provider, what) for what in ("KEY", "SECRET"))
+    key, secret = (environment.get(one, "").strip() for one in (key_variable, secret_variable))
     if not key and secret:
         key = read_secret(secret, secret_variable)
     if not key and url == _URLS.get(provider):
@@ -119,12 +113,11 @@ def travelling(config: Any, environment: Mapping[str, str] = os.environ) -> dict
 
 def _providers(config: Any) -> set[str]:
     """Of a config as JSON: every table that asks an endpoint names it as its `provider`."""
-    if isinstance(config, dict):
-        named = config.get("provider")
-        return {named for named in [named] if isinstance(named, str)}.union(
-            *map(_providers, config.values())
-        )
-    return set().union(*map(_providers, config)) if isinstance(config, list | tuple) else set()
+    inner = config.values() if isinstance(config, dict) else config
+    if not isinstance(config, dict | list | tuple):
+        return set()
+    named = config.get("provider") if isinstance(config, dict) else None
+    return ({named} if isinstance(named, str) else set()).union(*map(_providers, inner))
 
 
 def _is_here(host: str) -> bool:
@@ -159,7 +152,5 @@ def _url(provider: str, environment: Mapping[str, str]) -> str:
 
 
 def _variable(provider: str, what: str) -> str:
-    return (
-        re.sub(r"[^A-Z0-9]", "_", provider.upper())
-        + {"URL": "_BASE_URL", "KEY": "_API_KEY", "SECRET": "_API_KEY_SECRET"}[what]
-    )
+    endings = {"URL": "_BASE_URL", "KEY": "_API_KEY", "SECRET": "_API_KEY_SECRET"}
+    return re.sub(r"[^A-Z0-9]", "_", provider.upper()) + endings[what]

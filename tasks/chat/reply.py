@@ -8,6 +8,7 @@ JSON, are the text then. Whatever a server sends, `read` makes a `Content` of it
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from tasks.evaluation.refusals import declines
@@ -17,6 +18,7 @@ Problem = Literal["truncated", "refused", "empty", "malformed", "failed", "unask
 declined. `empty`: no text. `malformed`: no chat completion. `failed`: no answer after all attempts,
 or the endpoint rejects the request. `unasked`: the budget was spent."""
 
+_FILTERED = "the provider's content filter"
 _LONGEST_REFUSAL, _AT_ONCE = 600, 200
 """Characters: who declines is brief, for a long text that begins so is an answer about declining;
 and says so at once."""
@@ -69,74 +71,49 @@ def read(body: bytes) -> tuple[Content, Any]:
         value = json.loads(body)
         return read_value(value), value
     except (ValueError, RecursionError) as error:
-        start = body[:80].decode("utf-8", "replace")
-        return (
-            Content(problem="malformed", detail=f"the body is no JSON ({error}): {start!r}"),
-            None,
-        )
+        detail = f"the body is no JSON ({error}): {body[:80].decode('utf-8', 'replace')!r}"
+        return Content(problem="malformed", detail=detail), None
 
 
 def read_value(value: Any) -> Content:
     """`read` of JSON that was parsed already."""
     usage = _usage(value)
     choices = value.get("choices") if isinstance(value, dict) else None
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        return Content(
-            problem="malformed", detail=f"no choices in {json.dumps(value)[:120]}", usage=usage
-        )
-    choice = choices[0]
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(choice, dict):
+        detail = f"no choices in {json.dumps(value)[:120]}"
+        return Content(problem="malformed", detail=detail, usage=usage)
     message, finish = choice.get("message"), choice.get("finish_reason")
     finish = finish if isinstance(finish, str) else ""
+    content = partial(Content, finish_reason=finish, usage=usage)
     if message is None and isinstance(choice.get("logprobs"), dict):
-        return Content(json.dumps(choice["logprobs"]), finish_reason=finish, usage=usage)
+        return content(json.dumps(choice["logprobs"]))
     if not isinstance(message, dict):
         # Gemini leaves the message out where its filter took the answer.
         if finish == "content_filter":
-            return Content(
-                finish_reason=finish,
-                problem="refused",
-                detail="the provider's content filter",
-                usage=usage,
-            )
-        return Content(
-            finish_reason=finish,
-            problem="malformed",
-            detail=f"no message in {json.dumps(choice)[:120]}",
-            usage=usage,
-        )
+            return content(problem="refused", detail=_FILTERED)
+        return content(problem="malformed", detail=f"no message in {json.dumps(choice)[:120]}")
     text, refusal = message.get("content"), message.get("refusal")
-    parts = [
-        part
-        for name in ("reasoning_content", "reasoning")
-        if isinstance(part := message.get(name), str) and part
-    ]
-    reasoning = _sound(parts[0]) if parts else None
     if not isinstance(text, str | None):
         detail = f"the content is no text but {json.dumps(text)[:120]}"
-        return Content(finish_reason=finish, problem="malformed", detail=detail, usage=usage)
+        return content(problem="malformed", detail=detail)
     text = _sound(text or "")
+    thoughts = (message.get(name) for name in ("reasoning_content", "reasoning"))
+    reasoning = next((_sound(one) for one in thoughts if isinstance(one, str) and one), None)
+    said = partial(content, text, reasoning)
     if isinstance(refusal, str) and refusal:
-        return Content(
-            text or _sound(refusal), reasoning, finish, "refused", _sound(refusal[:200]), usage
-        )
+        refusal = _sound(refusal)
+        return content(text or refusal, reasoning, problem="refused", detail=refusal[:200])
     if finish == "content_filter":
-        return Content(text, reasoning, finish, "refused", "the provider's content filter", usage)
+        return said(problem="refused", detail=_FILTERED)
     if finish == "length":
-        return Content(
-            text, reasoning, finish, "truncated", f"cut off after {len(text)} characters", usage
-        )
+        return said(problem="truncated", detail=f"cut off after {len(text)} characters")
     if not text.strip():
-        return Content(
-            "",
-            reasoning,
-            finish,
-            "empty",
-            "reasoning without an answer" if reasoning else "no text",
-            usage,
-        )
+        detail = "reasoning without an answer" if reasoning else "no text"
+        return content("", reasoning, problem="empty", detail=detail)
     if _declines(text):
-        return Content(text, reasoning, finish, "refused", text.strip()[:200], usage)
-    return Content(text, reasoning, finish, None, "", usage)
+        return said(problem="refused", detail=text.strip()[:200])
+    return said()
 
 
 def _sound(text: str) -> str:
@@ -145,10 +122,9 @@ def _sound(text: str) -> str:
 
 
 def _declines(text: str) -> bool:
-    stripped = text.strip()
-    if len(stripped) > _LONGEST_REFUSAL or "<answer>" in stripped:
-        return False
-    return declines(stripped[:_AT_ONCE])
+    text = text.strip()
+    brief = len(text) <= _LONGEST_REFUSAL and "<answer>" not in text
+    return brief and declines(text[:_AT_ONCE])
 
 
 def _usage(value: Any) -> tuple[int, int] | None:
@@ -156,10 +132,6 @@ def _usage(value: Any) -> tuple[int, int] | None:
     usage = value.get("usage") if isinstance(value, dict) else None
     if not isinstance(usage, dict):
         return None
-    counts = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
-    known = tuple(
-        count
-        for count in counts
-        if isinstance(count, int) and not isinstance(count, bool) and count >= 0
-    )
+    counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
+    known = [count for count in counts if type(count) is int and count >= 0]
     return (known[0], known[1]) if len(known) == 2 else None

@@ -37,24 +37,15 @@ class ChatRequest:
     def digest(self) -> str:
         """sha256 over the canonical JSON of model, messages, parameters and, from the second on,
         the sample: the key of its answer."""
-        identity = {
-            "model": self.model,
-            "messages": list(self.messages),
-            "parameters": dict(self.parameters),
-        }
-        return digest(identity | ({"sample": self.sample} if self.sample else {}))
+        asked = {"model": self.model, "messages": list(self.messages)}
+        sample = {"sample": self.sample} if self.sample else {}
+        return digest(asked | {"parameters": dict(self.parameters)} | sample)
 
     @property
     def max_tokens(self) -> int | None:
         """The bound of the response in tokens; None where the request sets none."""
-        return next(
-            (
-                int(self.parameters[name])
-                for name in LIMITS
-                if self.parameters.get(name) is not None
-            ),
-            None,
-        )
+        bounds = (self.parameters.get(name) for name in LIMITS)
+        return next((int(bound) for bound in bounds if bound is not None), None)
 
     def body(self, max_tokens: int | None = None) -> dict[str, Any]:
         """The JSON that is sent; `max_tokens` instead of the request's own bound."""
@@ -80,8 +71,6 @@ class ChatRequest:
     def most_input_tokens(self) -> int:
         """A bound of the prompt's tokens: the bytes of its text (a byte-level tokenizer makes no
         more), and what a chat template adds."""
-        text = sum(
-            len(json.dumps(dict(message), ensure_ascii=False).encode("utf-8"))
-            for message in self.messages
-        )
+        texts = (json.dumps(dict(message), ensure_ascii=False) for message in self.messages)
+        text = sum(len(one.encode()) for one in texts)
         return text + _PER_MESSAGE * len(self.messages) + _PER_REQUEST

@@ -169,11 +169,8 @@ class Transport:
             error = error.__cause__
         unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
         detail = self._endpoint.scrub(f"{type(error).__name__}: {error}")
-        return Failure(
-            "timeout" if isinstance(error, TimeoutError) else "connection",
-            detail,
-            perhaps_paid=not unsent,
-        )
+        kind: FailureKind = "timeout" if isinstance(error, TimeoutError) else "connection"
+        return Failure(kind, detail, perhaps_paid=not unsent)
 
     def _refused(
         self, status: int, headers: Mapping[str, str], body: bytes, answered: bool
@@ -203,10 +200,10 @@ class Transport:
                 f" {self._endpoint.url}/models lists them), or {self._endpoint.variable('URL')},"
                 " which ends before /chat/completions."
             )
-        if status in _LATER or status >= 500:
-            kind: FailureKind = "rate_limited" if status == 429 else "server_error"
-            return Failure(kind, words, retry_after_seconds(headers))
-        return Failure("rejected", words)
+        if status not in _LATER and status < 500:
+            return Failure("rejected", words)
+        kind: FailureKind = "rate_limited" if status == 429 else "server_error"
+        return Failure(kind, words, retry_after_seconds(headers))
 
 
 def _words(body: bytes) -> str:
@@ -217,10 +214,8 @@ def _words(body: bytes) -> str:
         value = json.loads(text)
         if isinstance(value, dict):
             value = value["error"] if isinstance(value.get("error"), dict) else value
-            return (
-                " ".join(str(value[name]) for name in ("message", "code") if value.get(name))[:500]
-                or str(value)[:300]
-            )
+            said = " ".join(str(value[name]) for name in ("message", "code") if value.get(name))
+            return said[:500] or str(value)[:300]
     return " ".join(text.split())[:300]
 
 
@@ -265,11 +260,8 @@ def _duration(text: str) -> float:
     text = text.strip()
     match = _DURATION.fullmatch(text)
     if match and match.group():
-        return sum(
-            float(part) * unit
-            for part, unit in zip(match.groups(), (86400, 3600, 60, 1, 0.001), strict=True)
-            if part
-        )
+        parts = zip(match.groups(default="0"), (86400, 3600, 60, 1, 0.001), strict=True)
+        return sum(float(part) * unit for part, unit in parts)
     number = float(text)
     if number > 1e11:
         number /= 1000

@@ -48,7 +48,7 @@ class Batches:
         ):
             self.polls += 1
             if self.ready and batch["status"] == "in_progress":
-                self._finish(batch)
+                self.finish(batch)
             connection.send(200, json.dumps(batch).encode())
         elif parts[0] == "files" and parts[-1] == "content" and parts[1] in self._files:
             connection.send(
@@ -83,7 +83,8 @@ class Batches:
         self.created.append(batch)
         return batch
 
-    def _finish(self, batch: dict[str, Any]) -> None:
+    def finish(self, batch: dict[str, Any]) -> None:
+        """Work the batch off."""
         from tests.fakes.chat_server import completion
 
         batch["status"] = self.ending

@@ -9,7 +9,7 @@ from infra.store.answers import Answers
 from infra.store.store import open_store
 from tasks.chat.batch_files import ask_all
 from tasks.chat.budget import Budget, Prices
-from tasks.chat.engine import ChatEngine
+from tasks.chat.engine import ChatEngine, Progress
 from tasks.chat.provider import Endpoint, endpoint_of
 from tasks.chat.reply import Reply
 from tasks.chat.request import ChatRequest
@@ -28,6 +28,7 @@ def engine(
     *,
     budget: Budget | None = None,
     longer: bool = False,
+    progress: Progress = lambda done, values: None,
     **settings: Any,
 ) -> ChatEngine:
     """An engine whose settings are the defaults but for `settings`, given without `teacher_`."""
@@ -38,6 +39,7 @@ def engine(
         budget=budget or Budget(),
         prices=PRICES,
         longer=longer,
+        progress=progress,
         settings=Settings(**given),
     )
 

@@ -56,13 +56,12 @@ def test_a_killed_run_finds_its_batch_again(
                     raise Killed
                 put(digest, body)
 
+            async def dies(seconds: float) -> None:
+                raise Killed
+
             patch.setattr(running.answers, "put", dying)
             if when == "while it is worked on":
-
-                async def dies(chunk: object, name: str, batch: object) -> None:
-                    raise Killed
-
-                patch.setattr(batch_files._Chunk, "_finished", dies)
+                patch.setattr(batch_files.asyncio, "sleep", dies)
             with pytest.raises(Killed):
                 list(batch_files.ask_in_batches(running, questions(10)))
         assert len(server.batches.created) == 1
@@ -77,22 +76,21 @@ def test_what_expires_or_fails_on_their_side_goes_into_the_next_batch_and_what_i
 ) -> None:
     failed, rejected, expired = (f"{question(number).digest}-0" for number in (1, 2, 3))
     with ChatServer() as server:
-        server.batches.fail = {
-            failed: {"response": {"status_code": 500, "body": {}}, "error": None},
-            rejected: {
-                "response": {"status_code": 400, "body": {"error": {"message": "too long"}}},
-                "error": None,
-            },
-        }
+        for name, status, body in [
+            (failed, 500, {}),
+            (rejected, 400, {"error": {"message": "too long"}}),
+        ]:
+            response = {"status_code": status, "body": body}
+            server.batches.fail[name] = {"response": response, "error": None}
         server.batches.unanswered = {expired}
-        finish = server.batches._finish
+        finish = server.batches.finish
 
         def once(batch: dict[str, object]) -> None:
             finish(batch)
             server.batches.fail.pop(failed, None)
             server.batches.unanswered = set()
 
-        server.batches._finish = once  # type: ignore[method-assign]
+        server.batches.finish = once  # type: ignore[method-assign]
         replies = ask(server.url, tmp_path, 5, batch=True)
         assert [reply.problem for reply in replies] == [None, None, "failed", None, None]
         assert "too long" in replies[2].detail

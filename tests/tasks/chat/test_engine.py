@@ -4,7 +4,7 @@ overcome, or classified and counted."""
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,7 @@ from tasks.chat.budget import Budget
 from tests.fakes.chat_fixtures import KEY, ask, engine, question, questions
 from tests.fakes.chat_server import ChatServer, Fault, Request
 
-
-@pytest.fixture(autouse=True)
-def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "FIRST_DELAY", 0.01)
-    monkeypatch.setattr(breaker, "LONGEST_PAUSE", 0.05)
+pytestmark = pytest.mark.usefixtures("no_long_waits")
 
 
 def first(fault: Fault, times: int = 1) -> Callable[[Request], Fault | None]:
@@ -32,6 +28,12 @@ def first(fault: Fault, times: int = 1) -> Callable[[Request], Fault | None]:
 def numbered(faults: Sequence[Fault]) -> Callable[[Request], Fault | None]:
     """The n-th fault strikes question n, each time."""
     return lambda request: dict(enumerate(faults)).get(int(request.question.split()[1]))
+
+
+def stored(store: Path, number: int) -> Path:
+    """Where the answer to a question lies."""
+    digest = question(number).digest
+    return store / "answers" / digest[:2] / digest
 
 
 def message(**fields: Any) -> Fault:
@@ -297,7 +299,7 @@ def test_a_damaged_answer_is_asked_for_again(
 ) -> None:
     with ChatServer() as server:
         ask(server.url, tmp_path, 3)
-        path = tmp_path / "answers" / question(1).digest[:2] / question(1).digest
+        path = stored(tmp_path, 1)
         path.write_bytes(path.read_bytes().replace(b"say 1", b"say 2"))
         assert [reply.cached for reply in ask(server.url, tmp_path, 3)] == [True, False, True]
         assert "is damaged" in caplog.text
@@ -309,16 +311,13 @@ def test_the_store_never_holds_up_the_loop(tmp_path: Path, monkeypatch: pytest.M
     """With a store that takes 50 ms for a read and for a write, 64 requests of 50 ms each still run
     side by side."""
     with ChatServer(latency=0.05) as server, engine(server.url, tmp_path) as running:
-        get, put = running.answers.get, running.answers.put
-        monkeypatch.setattr(running.answers, "get", lambda digest: time.sleep(0.05) or get(digest))
-        monkeypatch.setattr(
-            running.answers, "put", lambda digest, body: time.sleep(0.05) or put(digest, body)
-        )
+        for name in ("get", "put"):
+            call = getattr(running.answers, name)
+            slow = lambda *given, call=call: time.sleep(0.05) or call(*given)  # noqa: E731
+            monkeypatch.setattr(running.answers, name, slow)
         began = time.monotonic()
         for number, _ in running.ask_singly(questions(256)):
-            assert (
-                tmp_path / "answers" / question(number).digest[:2] / question(number).digest
-            ).exists(), "a reply before it is kept"
+            assert stored(tmp_path, number).exists(), "a reply before it is kept"
         assert time.monotonic() - began < 20, "one after the other it takes 38 s"
 
 
@@ -341,20 +340,19 @@ def test_progress_tells_rates_money_and_failures(
     monkeypatch.setattr(engine_module, "_PROGRESS_SECONDS", 0.1)
     told: list[tuple[int, dict[str, float]]] = []
     thread: set[str] = set()
+
+    def progress(done: int, values: Mapping[str, float]) -> None:
+        thread.add(threading.current_thread().name)
+        told.append((done, dict(values)))
+
     with ChatServer(first(Fault("status", 503)), latency=0.03) as server:
-        with engine(server.url, tmp_path, concurrency=4) as running:
-            running._progress = lambda done, values: (
-                thread.add(threading.current_thread().name),
-                told.append((done, dict(values))),
-            )
+        with engine(server.url, tmp_path, progress=progress, concurrency=4) as running:
             list(running.ask_singly(questions(40)))
         done, values = told[-1]
     assert thread == {"MainThread"}
     assert 0 < done <= 40
-    assert values["server_error"] > 0
-    assert values["requests_per_second"] > 0
-    assert values["tokens_per_second"] > 0
-    assert values["usd"] > 0
+    told_of = ("server_error", "requests_per_second", "tokens_per_second", "usd")
+    assert all(values[name] > 0 for name in told_of)
     assert 1 <= values["limit"] <= 4
     assert values["in_flight"] <= 4
 

@@ -173,12 +173,8 @@ def test_retry_after_is_read_as_seconds_and_as_a_date(
 )
 def test_used_up_rate_limits_are_read(remaining: str, reset: str, seconds: float) -> None:
     for ending in ("-requests", "-tokens", ""):
-        assert (
-            renewal_seconds(
-                {f"x-ratelimit-remaining{ending}": remaining, f"x-ratelimit-reset{ending}": reset}
-            )
-            == seconds
-        )
+        names = (f"x-ratelimit-remaining{ending}", f"x-ratelimit-reset{ending}")
+        assert renewal_seconds(dict(zip(names, (remaining, reset), strict=True))) == seconds
 
 
 def test_an_endpoint_is_read_from_the_environment() -> None:
@@ -214,12 +210,8 @@ def test_an_endpoint_that_is_not_set_says_what_to_set(
 def test_the_digest_is_of_model_messages_parameters_and_sample() -> None:
     messages = ({"role": "user", "content": "hi"},)
     one = ChatRequest("m", messages, {"temperature": 0.7, "seed": 1})
-    assert (
-        one.digest
-        == ChatRequest(
-            "m", ({"content": "hi", "role": "user"},), {"seed": 1, "temperature": 0.7}
-        ).digest
-    )
+    same = ({"content": "hi", "role": "user"},), {"seed": 1, "temperature": 0.7}
+    assert one.digest == ChatRequest("m", *same).digest
     others = [
         ChatRequest("n", messages, one.parameters),
         ChatRequest("m", (*messages, *messages), one.parameters),
