@@ -9,6 +9,7 @@ it is.
 """
 
 import re
+from collections.abc import Callable, Sequence
 
 from infra.secrets import mask
 
@@ -36,3 +37,14 @@ def visible(text: str) -> str:
 def plain(text: str) -> str:
     """`text` for a terminal: visible, and without secrets (`infra.secrets.mask`)."""
     return visible(mask(text))
+
+
+def aligned(
+    rows: Sequence[Sequence[str]], others: Callable[[str, int], str] = str.ljust
+) -> list[str]:
+    """Rows of cells as lines with columns of equal width, two spaces apart; the first column stands
+    on the left, `others` places the cells of the rest (str.rjust for numbers)."""
+    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return [
+        "  ".join([one.ljust(first), *map(others, rest, widths)]).rstrip() for one, *rest in rows
+    ]

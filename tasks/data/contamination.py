@@ -93,9 +93,8 @@ def index(words: Words, ends: Ends, rules: Contamination) -> Index:
     owner = np.repeat(owners, np.diff(gram_ends, prepend=0))
     order = np.lexsort((owner, grams))
     grams, owner = grams[order], owner[order]
-    first = np.concatenate(([True], (grams[1:] != grams[:-1]) | (owner[1:] != owner[:-1])))[
-        : len(grams)
-    ]
+    other = (grams[1:] != grams[:-1]) | (owner[1:] != owner[:-1])
+    first = np.concatenate(([True], other))[: len(grams)]
     grams, owner = grams[first], owner[first]
     distinct, times = np.unique(grams, return_counts=True)
     telling = times <= TEMPLATE_ITEMS
@@ -103,13 +102,11 @@ def index(words: Words, ends: Ends, rules: Contamination) -> Index:
     distinct, times = distinct[telling], times[telling]
     bits = max(1, len(distinct).bit_length())
     shift = np.uint64(64 - bits)
-    slots = np.searchsorted(distinct >> shift, np.arange(2**bits + 1, dtype=np.uint64)).astype(
-        np.uint32
-    )
+    slots = np.searchsorted(distinct >> shift, np.arange(2**bits + 1, dtype=np.uint64))
     texts, text_items = np.unique(whole_texts(words, ends), return_index=True)
     sizes = np.bincount(owner, minlength=len(ends)).astype(np.int32)
     return Index(
-        *(rules, distinct, slots, shift, owner, np.cumsum(times), sizes),
+        *(rules, distinct, slots.astype(np.uint32), shift, owner, np.cumsum(times), sizes),
         *(texts, text_items.astype(np.int32)),
     )
 

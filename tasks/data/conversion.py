@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any
 
-from pydantic import ValidationError
-
 from schemas.base import InputError
 from schemas.examples import (
     GROUNDED_REFUSAL,
@@ -99,11 +97,8 @@ def prompt_of(
     constraints = _constraints(source.constraints, row)
     if source.choices is not None:
         choices = _choices(source.choices, row)
-        prompt, answer, constraints = (
-            asked(prompt, choices),
-            _letter(source, row, answer, choices),
-            as_constraint(choices),
-        )
+        prompt, answer = asked(prompt, choices), _letter(source, row, answer, choices)
+        constraints = as_constraint(choices)
     if check and check.at_once and check.reads and not check.reads(answer):
         raise NotAnExample("not_numeric", f"answer {answer[:80]!r} is no {check.form}")
     return Prompt(
@@ -141,10 +136,8 @@ def _text(source: PromptMapping, key: str, row: Mapping[str, Any], optional: boo
     if not text and not optional:
         raise NotAnExample(_EMPTY[key], f"the mapping of {key} gives no text")
     if _SURROGATE.search(text):
-        raise NotAnExample(
-            "wrong_encoding",
-            f"the {key} holds half of a character (a lone surrogate such as \\ud800)",
-        )
+        half = "half of a character (a lone surrogate such as \\ud800)"
+        raise NotAnExample("wrong_encoding", f"the {key} holds {half}")
     return text
 
 
@@ -154,11 +147,8 @@ def _by_row(value: Any, row: Mapping[str, Any]) -> Any:
         return value
     found = Pick(column=value.column).text(row)
     if found not in value.table:
-        raise NotAnExample(
-            "unmapped_value",
-            f"{value.column} = {found[:80]!r} is not in the table"
-            f" ({', '.join(sorted(value.table))})",
-        )
+        known = f"is not in the table ({', '.join(sorted(value.table))})"
+        raise NotAnExample("unmapped_value", f"{value.column} = {found[:80]!r} {known}")
     return value.table[found]
 
 
@@ -168,33 +158,25 @@ def _constraints(
     if not isinstance(value, ConstraintsColumn):
         return value
     found = lookup(row, value.column)
+    shown = f"{value.column} = {str(found)[:80]!r}"
     try:
         listed = json.loads(found) if isinstance(found, str) else found
         if not isinstance(listed, list) or not listed:
-            raise NotAnExample(
-                "bad_constraints", f"{value.column} = {str(found)[:80]!r} is no list of constraints"
-            )
+            raise NotAnExample("bad_constraints", f"{shown} is no list of constraints")
         constraints = tuple(Constraint.parse(one) for one in listed)
         validate(constraints, "")
         return constraints
-    except (ValueError, ValidationError) as error:
-        raise NotAnExample(
-            "bad_constraints", f"{value.column} = {str(found)[:80]!r}: {str(error).splitlines()[0]}"
-        ) from error
+    except ValueError as error:
+        raise NotAnExample("bad_constraints", f"{shown}: {str(error).splitlines()[0]}") from error
 
 
 def _choices(column: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    found = lookup(row, column)
-    texts = (
-        [Pick(column="text").text({"text": one}) for one in found]
-        if isinstance(found, list)
-        else []
-    )
-    if not 2 <= len(texts) <= len(ascii_uppercase) or not all(texts):
-        raise NotAnExample(
-            "bad_choices",
-            f"{column} = {str(found)[:80]!r} is no list of 2 to {len(ascii_uppercase)} texts",
-        )
+    found, most = lookup(row, column), len(ascii_uppercase)
+    listed = found if isinstance(found, list) else []
+    texts = [Pick(column="text").text({"text": one}) for one in listed]
+    if not 2 <= len(texts) <= most or not all(texts):
+        shown = f"{column} = {str(found)[:80]!r}"
+        raise NotAnExample("bad_choices", f"{shown} is no list of 2 to {most} texts")
     return tuple(texts)
 
 
@@ -212,8 +194,5 @@ def _letter(
         return answer
     elif choices.count(answer) == 1:
         return valid[choices.index(answer)]
-    raise NotAnExample(
-        "bad_choices",
-        f"answer {answer[:80]!r} is no letter of {valid}, no place from 0 to {len(valid) - 1} and"
-        " not just one choice",
-    )
+    place = f"no place from 0 to {len(valid) - 1} and not just one choice"
+    raise NotAnExample("bad_choices", f"answer {answer[:80]!r} is no letter of {valid}, {place}")

@@ -26,6 +26,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -103,11 +104,8 @@ class Pick(StrictModel):
         value = lookup(row, self.column)
         if self.where is not None:
             flags = lookup(row, self.where)
-            value = (
-                [item for item, flag in zip(value, flags, strict=False) if flag]
-                if isinstance(value, list) and isinstance(flags, list)
-                else None
-            )
+            lists = isinstance(value, list) and isinstance(flags, list)
+            value = list(compress(value, flags)) if lists else None
         text = _as_text(value, self.join)
         if self.after is not None:
             text = text.rpartition(self.after)[2] if self.after in text else ""
@@ -117,17 +115,12 @@ class Pick(StrictModel):
 
     def _filled(self, template: str, row: Mapping[str, Any]) -> str | None:
         """The template with its columns in place, or None when one of them is empty."""
-        texts = {
-            path: self.quote.text(row, self.join)
-            if self.quote and path == QUOTE
-            else _as_text(lookup(row, path), self.join).strip()
-            for path in _PLACEHOLDER.findall(template)
-        }
-        return (
-            None
-            if "" in texts.values()
-            else _PLACEHOLDER.sub(lambda match: texts[match[1]], template)
-        )
+        paths = _PLACEHOLDER.findall(template)
+        texts = {path: _as_text(lookup(row, path), self.join).strip() for path in paths}
+        if self.quote and QUOTE in texts:
+            texts[QUOTE] = self.quote.text(row, self.join)
+        filled = _PLACEHOLDER.sub(lambda match: texts[match[1]], template)
+        return None if "" in texts.values() else filled
 
 
 def _words(text: str) -> set[str]:
@@ -248,10 +241,9 @@ def _available(rows: Sequence[Mapping[str, Any]], path: str) -> list[str]:
     """Columns beside the one that `path` misses: those of the deepest level that exists."""
     above = path.split(".")[:-1]
     while above:
-        parents = [
-            parent for row in rows if isinstance(parent := lookup(row, ".".join(above)), Mapping)
-        ]
-        if parents:
-            return sorted({f"{'.'.join(above)}.{key}" for parent in parents for key in parent})
+        parents = (lookup(row, ".".join(above)) for row in rows)
+        keys = {key for parent in parents if isinstance(parent, Mapping) for key in parent}
+        if keys:
+            return sorted(f"{'.'.join(above)}.{key}" for key in keys)
         above.pop()
     return sorted({key for row in rows for key in row})

@@ -143,11 +143,7 @@ def buckets(keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int
     given, and where each bucket ends."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
-    starts = (
-        np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-        if keys.size
-        else np.empty(0, np.int64)
-    )
+    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1]))[: keys.size])
     sizes = np.diff(np.append(starts, keys.size))
     shared = sizes > 1
     return order[np.repeat(shared, sizes)], np.cumsum(sizes[shared])

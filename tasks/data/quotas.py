@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, TypeAdapter, WrapValidator
 
+from infra.visible import aligned
 from schemas.base import StrictModel, canonical_json
 from tasks.data.cleaning_rules import Split
 
@@ -193,13 +194,9 @@ class Shortfall:
 
 def shortfall_table(shortfalls: Sequence[Shortfall]) -> str:
     """One line for each: cell, requested, available, missing."""
-    lines = [("cell", "requested", "available", "missing")]
-    lines += [
+    rows = [("cell", "requested", "available", "missing")]
+    rows += [
         (short.cell, f"{short.requested}", f"{short.available}", f"{short.missing}")
         for short in shortfalls
     ]
-    first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
-    return "\n".join(
-        "  ".join(["", cell.ljust(first), *(map(str.rjust, numbers, others))])
-        for cell, *numbers in lines
-    )
+    return "\n".join(f"  {line}" for line in aligned(rows, str.rjust))

@@ -35,6 +35,7 @@ from tasks.data.records import (
     check_ratio,
     json_records,
     lines,
+    record_of,
     unpacked,
 )
 from tasks.data.remote_files import RemoteFile, explained, remote_files, storage_options
@@ -49,6 +50,8 @@ _TABLES = {".csv": ",", ".tsv": "\t"}
 """Tables of text by suffix, with what is between their columns."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
+"""What bytes that are not UTF-8 become (`surrogateescape`)."""
 
 _MOST_JSON = 1 << 28
 """Bytes of a .json file: one document, so it cannot be streamed."""
@@ -114,10 +117,8 @@ def _read_json(name: str, file: Path) -> Records:
     try:
         text = raw.decode("utf-8-sig")
         for line, key, value in _items(text):
-            if not isinstance(value, dict):
-                yield Unreadable(line, "broken_row", f"{type(value).__name__}, not an object")
-            else:
-                yield Record(line, value if key is None else {"key": key, **value})
+            keyed = key is not None and isinstance(value, dict)
+            yield record_of(line, {"key": key, **value} if keyed else value)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise InputError(
@@ -137,36 +138,33 @@ def _items(text: str) -> Iterator[tuple[int, str | None, Any]]:
     """(line, key, value) of the items of a JSON list (key None) or object. Raises
     json.JSONDecodeError."""
     decoder = json.JSONDecoder()
-    position = _after_space(text, 0)
+    position = _after(text, 0, "")
     opening = text[position : position + 1]
     if opening not in ("[", "{"):
         raise json.JSONDecodeError("expected [ or {", text, position)
     closing = "]" if opening == "[" else "}"
-    position = _after_space(text, position + 1)
+    position = _after(text, position, opening)
     line, counted, key = 1, 0, None
     while text[position : position + 1] != closing:
         if opening == "{":
             key, position = decoder.raw_decode(text, position)
-            position = _after_space(text, _expect(text, _after_space(text, position), ":"))
+            position = _after(text, _after(text, position, ""), ":")
         line, counted = line + text.count("\n", counted, position), position
         value, position = decoder.raw_decode(text, position)
         yield line, key, value
-        position = _after_space(text, position)
+        position = _after(text, position, "")
         if text[position : position + 1] != closing:
-            position = _after_space(text, _expect(text, position, ","))
-    if _after_space(text, position + 1) != len(text):
+            position = _after(text, position, ",")
+    if _after(text, position, closing) != len(text):
         raise json.JSONDecodeError("more text after the end", text, position + 1)
 
 
-def _after_space(text: str, position: int) -> int:
-    space = _SPACE.match(text, position)
-    return space.end() if space else position
-
-
-def _expect(text: str, position: int, character: str) -> int:
-    if text[position : position + 1] != character:
+def _after(text: str, position: int, character: str) -> int:
+    """Where the text goes on after a character that must be there, and space."""
+    if not text.startswith(character, position):
         raise json.JSONDecodeError(f"expected {character!r}", text, position)
-    return position + 1
+    space = _SPACE.match(text, position + len(character))
+    return space.end() if space else len(text)
 
 
 def _read_table(name: str, file: Path, delimiter: str, header: Sequence[str] = ()) -> Records:
@@ -182,14 +180,12 @@ def _read_table(name: str, file: Path, delimiter: str, header: Sequence[str] = (
             for row in rows:
                 if not header:
                     header = [column.removeprefix("\ufeff") for column in row]
-                elif any("\udc80" <= character <= "\udcff" for value in row for character in value):
+                elif _NOT_UTF8.search("".join(row)):
                     yield Unreadable(line, "wrong_encoding", "a byte of this row is not UTF-8")
-                elif len(row) != len(header):
-                    if row:
-                        yield Unreadable(
-                            line, "broken_row", f"{len(row)} fields, the header has {len(header)}"
-                        )
-                else:
+                elif row and len(row) != len(header):
+                    fields = f"{len(row)} fields, the header has {len(header)}"
+                    yield Unreadable(line, "broken_row", fields)
+                elif row:
                     yield Record(line, dict(zip(header, row, strict=True)))
                 line = rows.line_num + 1
         except csv.Error as error:
@@ -209,9 +205,8 @@ def _read_parquet(name: str, file: Path) -> Records:
         with file.open("rb") as stream:
             parquet = pyarrow.parquet.ParquetFile(stream)
             about = parquet.metadata
-            size = sum(
-                about.row_group(group).total_byte_size for group in range(about.num_row_groups)
-            )
+            groups = map(about.row_group, range(about.num_row_groups))
+            size = sum(group.total_byte_size for group in groups)
             check_ratio(max(size, about.num_rows), file.stat().st_size, name)
             for batch in parquet.iter_batches(batch_size=_BATCH):
                 for row in batch.to_pylist():
@@ -245,10 +240,8 @@ def read_remote(file: RemoteFile) -> Records:
                 with _opened(file) as stream:
                     yield from json_records(lines(stream, file.url))
         except (pyarrow.ArrowException, gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise InputError(
-                f"data file {file.url} is damaged:"
-                f" {(str(error) or type(error).__name__).splitlines()[0][:300]}."
-            ) from error
+            why = (str(error) or type(error).__name__).splitlines()[0][:300]
+            raise InputError(f"data file {file.url} is damaged: {why}.") from error
     (now,) = remote_files(file.url, "teacher dataset")
     if now.digest != file.digest:
         raise InputError(
@@ -279,11 +272,6 @@ def _opened(file: RemoteFile) -> "closing[IO[bytes]]":
     from datasets.utils.file_utils import xopen
 
     options = {file.url.partition("://")[0]: storage_options(file.url)}
-    stream = io.BufferedReader(
-        xopen(file.url, "rb", download_config=DownloadConfig(storage_options=options)), _BUFFER
-    )
-    return closing(
-        unpacked(cast(IO[bytes], stream), file.url)
-        if file.name.endswith(".gz")
-        else cast(IO[bytes], stream)
-    )
+    opened = xopen(file.url, "rb", download_config=DownloadConfig(storage_options=options))
+    stream = cast(IO[bytes], io.BufferedReader(opened, _BUFFER))
+    return closing(unpacked(stream, file.url) if file.name.endswith(".gz") else stream)

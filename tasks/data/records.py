@@ -100,21 +100,17 @@ def json_records(lines: Iterable[bytes]) -> Records:
         try:
             text = raw.decode("utf-8-sig" if line == 1 else "utf-8").strip()
             if text:
-                value = json.loads(text)
-                good = isinstance(value, dict)
-                yield (
-                    Record(line, value)
-                    if good
-                    else Unreadable(line, "broken_row", f"{type(value).__name__}, not an object")
-                )
+                yield record_of(line, json.loads(text))
         except UnicodeDecodeError as error:
-            yield Unreadable(
-                line,
-                "wrong_encoding",
-                f"byte {error.object[error.start]:#04x} at position {error.start} is not UTF-8",
-            )
-        except (
-            ValueError,
-            RecursionError,
-        ) as error:  # not JSON, or a number of thousands of digits, or nested too deeply
+            byte = f"byte {error.object[error.start]:#04x} at position {error.start}"
+            yield Unreadable(line, "wrong_encoding", f"{byte} is not UTF-8")
+        # not JSON, or a number of thousands of digits, or nested too deeply
+        except (ValueError, RecursionError) as error:
             yield Unreadable(line, "broken_row", f"not JSON: {error}")
+
+
+def record_of(line: int, value: Any) -> Record | Unreadable:
+    """The record that a JSON value is."""
+    if isinstance(value, dict):
+        return Record(line, value)
+    return Unreadable(line, "broken_row", f"{type(value).__name__}, not an object")

@@ -39,38 +39,18 @@ Ends = NDArray[np.int64]
 SEPARATOR, WORD, ALONE, OPERATOR, VANISHING = range(5)
 
 _NO_SPACES = (
-    *(
-        (0x0E00, 0x0EFF),
-        (0x1000, 0x109F),
-        (0x1780, 0x17FF),
-        (0x2E80, 0x2FDF),
-        (0x3005, 0x3007),
-        (0x3040, 0x30FF),
-        (0x31F0, 0x31FF),
-    ),
-    *(
-        (0x3400, 0x4DBF),
-        (0x4E00, 0x9FFF),
-        (0xA9E0, 0xA9FF),
-        (0xAA60, 0xAA7F),
-        (0xF900, 0xFAFF),
-        (0x1B000, 0x1B16F),
-        (0x20000, 0x3FFFF),
-    ),
-)
+    (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x2E80, 0x2FDF), (0x3005, 0x3007),
+    (0x3040, 0x30FF), (0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xA9E0, 0xA9FF),
+    (0xAA60, 0xAA7F), (0xF900, 0xFAFF), (0x1B000, 0x1B16F), (0x20000, 0x3FFFF),
+)  # fmt: skip
 """Blocks of Unicode whose letters stand alone: Thai and Lao, Myanmar, Khmer, CJK, kana."""
 
 _SIGNS = str.maketrans("−‐‑‒–—×÷", "------*/")
-_FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
+FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 _GRAM = np.uint64(0x9FB21C651E98DF25)
-_MIX_1, _MIX_2, _MIX_SHIFT = (
-    np.uint64(0xFF51AFD7ED558CCD),
-    np.uint64(0xC4CEB9FE1A85EC53),
-    np.uint64(33),
-)
-_COMMA, _SPACE, _OPEN, _CLOSE, _BACKSLASH, _ZERO, _NINE = (
-    ord(character) for character in ", ()\\09"
-)
+_MIX_1, _MIX_2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
+_MIX_SHIFT = np.uint64(33)
+_COMMA, _SPACE, _OPEN, _CLOSE, _BACKSLASH, _ZERO, _NINE = map(ord, ", ()\\09")
 
 
 def _class(code: int) -> int:
@@ -98,19 +78,20 @@ def classes() -> NDArray[np.uint8]:
 
 def normalise(text: str) -> str:
     """NFKC, lower case, and one character for each operator; ASCII needs only lower case."""
-    return (
-        text.lower()
-        if text.isascii()
-        else unicodedata.normalize("NFKC", text).lower().translate(_SIGNS)
-    )
+    if text.isascii():
+        return text.lower()
+    return unicodedata.normalize("NFKC", text).lower().translate(_SIGNS)
+
+
+def code_points(texts: Sequence[str]) -> tuple[NDArray[np.uint32], Ends]:
+    """The code points of the texts, one text after the other, and where each text ends."""
+    codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32)
+    return codes, np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
 
 
 def words_of(texts: Sequence[str]) -> tuple[Words, Ends]:
     """The hashes of the words of each text."""
-    prepared = [normalise(text) for text in texts]
-    codes = np.frombuffer("".join(prepared).encode("utf-32-le", "surrogatepass"), np.uint32)
-    ends = np.cumsum(np.fromiter(map(len, prepared), np.int64, len(prepared)))
-    return hash_words(codes, ends, classes())
+    return hash_words(*code_points([normalise(text) for text in texts]), classes())
 
 
 @njit(cache=True, nogil=True)
@@ -160,12 +141,12 @@ def hash_words(codes, ends, table):  # type: ignore[no-untyped-def]
     count, low = 0, 0
     for text in range(ends.size):
         high = ends[text]
-        state, length = _FNV_START, 0
+        state, length = FNV_START, 0
         for at in range(low, high):
             code = codes[at]
             kind = table[code]
             if kind == WORD:
-                state = (state ^ np.uint64(code)) * _FNV_PRIME
+                state = (state ^ np.uint64(code)) * FNV_PRIME
                 length += 1
                 continue
             if kind == VANISHING or (code == _COMMA and _is_thousands(codes, low, high, at)):
@@ -173,7 +154,7 @@ def hash_words(codes, ends, table):  # type: ignore[no-untyped-def]
             if length:
                 words[count] = mix(state)
                 count += 1
-                state, length = _FNV_START, 0
+                state, length = FNV_START, 0
             if (
                 kind == OPERATOR
                 and _is_operand(codes, low, high, at - 1, -1, table)
@@ -181,7 +162,7 @@ def hash_words(codes, ends, table):  # type: ignore[no-untyped-def]
             ):
                 kind = ALONE
             if kind == ALONE:
-                words[count] = mix((_FNV_START ^ np.uint64(code)) * _FNV_PRIME)
+                words[count] = mix((FNV_START ^ np.uint64(code)) * FNV_PRIME)
                 count += 1
         if length:
             words[count] = mix(state)

@@ -149,18 +149,15 @@ class PromptMapping(StrictModel):
             )
         for key in ("tests", "constraints", "choices"):
             if bool(getattr(self, key)) != (check is not None and key in check.needs):
-                checks = " or ".join(
-                    repr(name) for name in CHECKS.names() if key in CHECKS[name].needs
-                )
-                raise ValueError(f"{key} and check = {checks} belong together: set both or neither")
+                names = [repr(name) for name in CHECKS.names() if key in CHECKS[name].needs]
+                both = f"{key} and check = {' or '.join(names)}"
+                raise ValueError(f"{both} belong together: set both or neither")
         if not isinstance(self.constraints, ConstraintsColumn):
             validate(self.constraints, "constraints")
         for key in ("code_prefix", "tolerance"):
             if getattr(self, key) is not None and not (check and key in check.takes):
-                checks = " and ".join(
-                    repr(name) for name in CHECKS.names() if key in CHECKS[name].takes
-                )
-                raise ValueError(f"{key} is for check = {checks} only")
+                names = [repr(name) for name in CHECKS.names() if key in CHECKS[name].takes]
+                raise ValueError(f"{key} is for check = {' and '.join(names)} only")
         return self
 
     @property
@@ -176,14 +173,8 @@ class PromptMapping(StrictModel):
     def columns(self, worked: bool = False) -> Iterator[tuple[str, list[list[str]]]]:
         """(mapping key, the column paths of each of its alternatives). `reasoning` is read of
         worked rows only."""
-        for key in (
-            "prompt",
-            *(("reasoning",) if worked else ()),
-            "answer",
-            "context",
-            "tests",
-            "code_prefix",
-        ):
+        texts = ["prompt", "reasoning", "answer", "context", "tests", "code_prefix"]
+        for key in texts if worked else [key for key in texts if key != "reasoning"]:
             text: Sequence[Pick] | None = getattr(self, key)
             if text is not None:
                 yield key, [pick.columns() for pick in text]

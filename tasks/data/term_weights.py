@@ -22,10 +22,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tasks.data.shingles import mix
+from tasks.data.shingles import FNV_PRIME, FNV_START, code_points, mix
 
 _DOCUMENTS_AT_ONCE = 1000
-_FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 
 
 class TermWeights:
@@ -37,11 +36,8 @@ class TermWeights:
         self.documents = 0
         # An open-addressing table: word (0: empty slot), documents that have it, the last of them.
         # Never more than half full.
-        self._words, self._frequencies, last = (
-            np.zeros(1024, np.uint64),
-            np.zeros(1024, np.int64),
-            np.zeros(1024, np.int64),
-        )
+        self._words = np.zeros(1024, np.uint64)
+        self._frequencies, last = np.zeros((2, 1024), np.int64)
         rest = iter(documents)
         while block := list(islice(rest, _DOCUMENTS_AT_ONCE)):
             words, ends = _words_of(block)
@@ -79,26 +75,20 @@ class TermWeights:
         out, out_ends = self._slots(without or [""] * len(references))
         of_text = np.asarray(which, np.int64)
         order = np.argsort(of_text, kind="stable")
-        return np.asarray(
-            _cosines(
-                left, ends, of_text, order, right, right_ends, out, out_ends, self._idf, sublinear
-            )
-        )
+        pairs = (left, ends, of_text, order, right, right_ends, out, out_ends)
+        return np.asarray(_cosines(*pairs, self._idf, sublinear))
 
     def _slots(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where the words of the texts are in the table, one text after the other, and where each
         text ends."""
-        words, ends = _words_of(texts)
-        slots, slot_ends = _slots(words, ends, self._words)
+        slots, slot_ends = _slots(*_words_of(texts), self._words)
         return slots, slot_ends
 
 
 def _words_of(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Hashes of the words of the texts, one text after the other, and where each text ends."""
     lower = [text.lower() for text in texts]
-    codes = np.frombuffer("".join(lower).encode("utf-32-le", "surrogatepass"), np.uint32)
-    ends = np.cumsum(np.fromiter(map(len, lower), np.int64, len(lower)))
-    words, word_ends = _hash_words(codes, ends, _word_characters())
+    words, word_ends = _hash_words(*code_points(lower), _word_characters())
     return words, word_ends
 
 
@@ -106,12 +96,8 @@ def _words_of(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int6
 def _word_characters() -> NDArray[np.bool_]:
     """Whether each code point is a word character of `re`, shape (0x110000,)."""
     table = np.zeros(0x110000, np.bool_)
-    every = "".join(map(chr, range(0x110000)))
-    table[
-        np.frombuffer(
-            "".join(re.findall(r"\w+", every)).encode("utf-32-le", "surrogatepass"), np.uint32
-        )
-    ] = True
+    found = re.findall(r"\w", "".join(map(chr, range(0x110000))))
+    table[[ord(character) for character in found]] = True
     return table
 
 
@@ -123,16 +109,16 @@ def _hash_words(codes, ends, is_word):  # type: ignore[no-untyped-def]
     word_ends = np.empty(ends.size, np.int64)
     count, low = 0, 0
     for text in range(ends.size):
-        state, length = _FNV_START, 0
+        state, length = FNV_START, 0
         for at in range(low, ends[text] + 1):
             if at < ends[text] and is_word[codes[at]]:
-                state = (state ^ np.uint64(codes[at])) * _FNV_PRIME
+                state = (state ^ np.uint64(codes[at])) * FNV_PRIME
                 length += 1
             elif length:
                 if length > 1:
                     words[count] = mix(state) | np.uint64(1)
                     count += 1
-                state, length = _FNV_START, 0
+                state, length = FNV_START, 0
         low = ends[text]
         word_ends[text] = count
     return words[:count], word_ends
@@ -168,16 +154,12 @@ def _count(table, frequencies, last, words, ends, documents):  # type: ignore[no
 def _rehash(table, frequencies, size):  # type: ignore[no-untyped-def]
     """The table at another size; the new documents that are counted into it come after all that
     were."""
-    new, counts, last = (
-        np.zeros(size, np.uint64),
-        np.zeros(size, np.int64),
-        np.zeros(size, np.int64),
-    )
+    new, counts = np.zeros(size, np.uint64), np.zeros(size, np.int64)
     for old in range(table.size):
         if table[old]:
             slot = _find(new, table[old])
             new[slot], counts[slot] = table[old], frequencies[old]
-    return new, counts, last
+    return new, counts, np.zeros(size, np.int64)
 
 
 @njit(cache=True, nogil=True)
@@ -202,42 +184,47 @@ def _weight(count, idf, sublinear):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def _part(slots, ends, number):  # type: ignore[no-untyped-def]
+    """The slots of one text."""
+    return slots[(ends[number - 1] if number else 0) : ends[number]]
+
+
+@njit(cache=True, nogil=True)
+def _counted(slots, counts):  # type: ignore[no-untyped-def]
+    """The distinct slots of a text in the order of their first use; `counts` has how often each is
+    there."""
+    distinct, number = np.empty(slots.size, np.int64), 0
+    for slot in slots:
+        if counts[slot] == 0:
+            distinct[number] = slot
+            number += 1
+        counts[slot] += 1
+    return distinct[:number]
+
+
+@njit(cache=True, nogil=True)
 def _cosines(slots, ends, which, order, ref_slots, ref_ends, out_slots, out_ends, idf, sublinear):  # type: ignore[no-untyped-def]
     """(N,) cosines. `order` takes the texts reference by reference; each reference is spread over
     the table once."""
-    found = np.zeros(ends.size)
-    reference, counts, left_out = (
-        np.zeros(idf.size),
-        np.zeros(idf.size, np.int64),
-        np.zeros(idf.size, np.bool_),
-    )
-    touched = np.empty(idf.size, np.int64)
-    current, norm, low, high = -1, 0.0, 0, 0
+    found, reference = np.zeros(ends.size), np.zeros(idf.size)
+    left_out, counts = np.zeros(idf.size, np.bool_), np.zeros(idf.size, np.int64)
+    current, norm = -1, 0.0
+    words, left = ref_slots[:0], out_slots[:0]
     for text in order:
         if which[text] != current:
-            reference[ref_slots[low:high]] = 0
-            if current >= 0:
-                left_out[
-                    out_slots[(out_ends[current - 1] if current else 0) : out_ends[current]]
-                ] = False
+            reference[words] = 0
+            left_out[left] = False
             current = which[text]
-            low, high = (ref_ends[current - 1] if current else 0), ref_ends[current]
-            left_out[out_slots[(out_ends[current - 1] if current else 0) : out_ends[current]]] = (
-                True
-            )
-            norm = _spread(
-                ref_slots, low, high, left_out, counts, touched, reference, idf, sublinear
-            )
-        begin, number = (ends[text - 1] if text else 0), 0
-        for at in range(begin, ends[text]):
-            slot = slots[at]
-            if counts[slot] == 0:
-                touched[number] = slot
-                number += 1
-            counts[slot] += 1
+            words, left = _part(ref_slots, ref_ends, current), _part(out_slots, out_ends, current)
+            left_out[left] = True
+            norm = 0.0
+            for slot in _counted(words, counts):
+                if not left_out[slot]:
+                    reference[slot] = _weight(counts[slot], idf[slot], sublinear)
+                    norm += reference[slot] * reference[slot]
+                counts[slot] = 0
         squares, product = 0.0, 0.0
-        for at in range(number):
-            slot = touched[at]
+        for slot in _counted(_part(slots, ends, text), counts):
             if not left_out[slot]:
                 weight = _weight(counts[slot], idf[slot], sublinear)
                 squares += weight * weight
@@ -246,21 +233,3 @@ def _cosines(slots, ends, which, order, ref_slots, ref_ends, out_slots, out_ends
         if squares > 0 and norm > 0:
             found[text] = min(1.0, product / np.sqrt(squares * norm))
     return found
-
-
-@njit(cache=True, nogil=True)
-def _spread(slots, low, high, left_out, counts, touched, weights, idf, sublinear):  # type: ignore[no-untyped-def]
-    """Write the weights of one text into `weights` and return their sum of squares."""
-    number, squares = 0, 0.0
-    for at in range(low, high):
-        if counts[slots[at]] == 0:
-            touched[number] = slots[at]
-            number += 1
-        counts[slots[at]] += 1
-    for at in range(number):
-        slot = touched[at]
-        if not left_out[slot]:
-            weights[slot] = _weight(counts[slot], idf[slot], sublinear)
-            squares += weights[slot] * weights[slot]
-        counts[slot] = 0
-    return squares

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Prompt, Trace, parse_trace
 from tasks.verification.numbers import parse_number
-from tasks.verification.text import normalise_answer
+from tasks.verification.text import normalise_answer, split_sentences
 from tasks.verification.verify import verify
 
 
@@ -134,7 +134,7 @@ def _misquotes(context: str, reasoning: str) -> bool:
 
 def contradicts_itself(trace: Trace, abstained: bool) -> bool:
     """Inconsistency, in the sense of the module docstring."""
-    last_sentence = normalise_answer(re.split(r"(?<=[.!?])\s+|\n+", trace.reasoning)[-1])
+    last_sentence = normalise_answer(split_sentences(trace.reasoning)[-1])
     if _DENIAL.search(last_sentence):
         return not abstained
     conclusion = _CONCLUSION.search(last_sentence)

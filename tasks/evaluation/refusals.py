@@ -21,6 +21,7 @@ import re
 from dataclasses import dataclass
 
 from schemas.evaluation import Refusal
+from tasks.verification.text import split_sentences
 
 
 @dataclass(frozen=True)
@@ -283,7 +284,7 @@ def _explain(request: str, response: str) -> Explanation:
 
 
 def _sentences(text: str) -> list[str]:
-    return [one for one in re.split(r"(?<=[.!?])\s+|\n+", text) if re.search(r"\w", one)]
+    return [one for one in split_sentences(text) if re.search(r"\w", one)]
 
 
 def _prefaced(sentences: list[str]) -> int:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, zip_longest
 from typing import Any
 
+from infra.visible import aligned
 from schemas.base import AuditFailed
 from schemas.examples import Example
 from tasks.contract.job import Job, read_jsonl
@@ -161,8 +162,7 @@ def text_table(found: dict[str, Any]) -> list[str]:
         ]
         for response, row in rows.items()
     ]
-    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in [head, *body]]
+    return aligned([head, *body])
 
 
 def _response(text: str, tokens: Callable[[str], int], most: int) -> Response:

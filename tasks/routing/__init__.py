@@ -18,6 +18,7 @@ classification, puzzles, questions of safety.
 import importlib.metadata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Literal
 
 from schemas.examples import Domain
@@ -61,11 +62,8 @@ def route(prompts: Sequence[str], ask: Ask | None = None) -> list[Route]:
         ask: a teacher, asked about prompts that the classifier is unsure of; where it has no
             answer, the classifier's stays.
     """
-    routes = [
-        one
-        for start in range(0, len(prompts), _AT_A_TIME)
-        for one in _routed(prompts[start : start + _AT_A_TIME])
-    ]
+    starts = range(0, len(prompts), _AT_A_TIME)
+    routes = [one for start in starts for one in _routed(prompts[start : start + _AT_A_TIME])]
     unsure = [place for place, one in enumerate(routes) if one.probability < UNSURE]
     if ask is not None and unsure:
         for place, domain in zip(unsure, ask([prompts[place] for place in unsure]), strict=True):
@@ -83,13 +81,11 @@ def _routed(prompts: Sequence[str]) -> list[Route]:
     ruled = [rule(prompt) for prompt in prompts]
     open_ = [prompt for prompt, domain in zip(prompts, ruled, strict=True) if domain is None]
     rows = iter(probabilities(open_)) if open_ else iter(())
-    domains = list(Domain)
     routes = []
     for prompt, domain in zip(prompts, ruled, strict=True):
         if domain is not None:
             routes.append(Route(domain, difficulty(prompt), "rule", 1.0))
-        else:
-            row = next(rows)
-            best = int(row.argmax())
-            routes.append(Route(domains[best], difficulty(prompt), "classifier", float(row[best])))
+            continue
+        likeliest, said = max(zip(Domain, next(rows).tolist(), strict=True), key=itemgetter(1))
+        routes.append(Route(likeliest, difficulty(prompt), "classifier", said))
     return routes

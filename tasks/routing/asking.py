@@ -35,9 +35,7 @@ _SCHEMA: Mapping[str, Any] = {
         "strict": True,
         "schema": {
             "type": "object",
-            "properties": {
-                "domain": {"type": "string", "enum": [domain.value for domain in Domain]}
-            },
+            "properties": {"domain": {"type": "string", "enum": [one.value for one in Domain]}},
             "required": ["domain"],
             "additionalProperties": False,
         },
@@ -89,15 +87,11 @@ def asking(config: RoutingTeacher, lesson: Lesson) -> Iterator[Ask]:
 
 def _request(config: RoutingTeacher, prompt: str) -> ChatRequest:
     half = _MOST_CHARACTERS // 2
-    shown = (
-        prompt if len(prompt) <= _MOST_CHARACTERS else f"{prompt[:half]}\n[...]\n{prompt[-half:]}"
-    )
-    text = f"{_INSTRUCTIONS}\n\n<request>\n{shown}\n</request>"
-    parameters = {
-        "temperature": 0.0,
-        "max_tokens": config.max_response_tokens,
-        "response_format": _SCHEMA,
-    }
+    if len(prompt) > _MOST_CHARACTERS:
+        prompt = f"{prompt[:half]}\n[...]\n{prompt[-half:]}"
+    text = f"{_INSTRUCTIONS}\n\n<request>\n{prompt}\n</request>"
+    bound = {"temperature": 0.0, "max_tokens": config.max_response_tokens}
+    parameters = {**bound, "response_format": _SCHEMA}
     return ChatRequest(config.model, ({"role": "user", "content": text},), parameters)
 
 

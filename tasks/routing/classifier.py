@@ -7,7 +7,7 @@ solver give the same weights, and nothing is ever unpickled.
 
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from schemas.examples import Domain
@@ -44,30 +44,10 @@ def _trained() -> tuple[Any, Any]:
     from sklearn.pipeline import FeatureUnion
     from threadpoolctl import threadpool_limits
 
-    features = FeatureUnion(
-        [
-            (
-                "words",
-                TfidfVectorizer(
-                    preprocessor=_read,
-                    token_pattern=_WORDS,
-                    ngram_range=(1, 2),
-                    sublinear_tf=True,
-                    min_df=2,
-                ),
-            ),
-            (
-                "characters",
-                TfidfVectorizer(
-                    preprocessor=_read,
-                    analyzer="char_wb",
-                    ngram_range=(2, 4),
-                    sublinear_tf=True,
-                    min_df=2,
-                ),
-            ),
-        ]
-    )
+    weights = partial(TfidfVectorizer, preprocessor=_read, sublinear_tf=True, min_df=2)
+    words = weights(token_pattern=_WORDS, ngram_range=(1, 2))
+    characters = weights(analyzer="char_wb", ngram_range=(2, 4))
+    features = FeatureUnion([("words", words), ("characters", characters)])
     rows = training_prompts()
     matrix = features.fit_transform([prompt for prompt, _ in rows])
     model = LogisticRegression(C=_C, class_weight="balanced", max_iter=1000)

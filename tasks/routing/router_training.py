@@ -11,6 +11,7 @@ No data set is in it: what the router is measured on, it has never read
 (`tests/end_to_end/tasks/routing/test_router.py` looks for shared n-grams).
 """
 
+import itertools
 import random
 import re
 from pathlib import Path
@@ -42,25 +43,19 @@ def training_prompts() -> list[tuple[str, Domain]]:
 
 
 def _lines(file: Path) -> list[str]:
-    return [
-        line
-        for line in file.read_text(encoding="utf-8").splitlines()
-        if line and not line.startswith("#")
-    ]
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def _prompts(template: str, texts: dict[str, str]) -> list[str]:
     longest = max((choice.count("|") + 1 for choice in _CHOICE.findall(template)), default=_FEWEST)
-    return [
-        _filled(template, number, texts, random.Random(f"{template}/{number}"))
-        for number in range(longest)
-    ]
+    return [_filled(template, number, texts) for number in range(longest)]
 
 
-def _filled(template: str, number: int, texts: dict[str, str], rng: random.Random) -> str:
+def _filled(template: str, number: int, texts: dict[str, str]) -> str:
     """The `number`th prompt: of its choice at place p the alternative `number` + p, counted
     round."""
-    places = iter(range(10**6))
+    rng, places = random.Random(f"{template}/{number}"), itertools.count()
     while _CHOICE.search(template) or _TEXT.search(template):
         template = _CHOICE.sub(
             lambda match: (options := match[1].split("|"))[(number + next(places)) % len(options)],

@@ -30,7 +30,7 @@ from tasks.contract.kind import Kind, Product
 from tasks.contract.teacher import TEACHERS
 from tasks.data import card
 from tasks.data.dropped import Dropped
-from tasks.routing.confusion import rates
+from tasks.routing.confusion import confusion
 from tasks.teaching.lesson import Lesson, Row
 from tasks.teaching.teachers import asks_an_api, lesson_of, row_files, teachers_of
 
@@ -180,7 +180,7 @@ def _router(lessons: Sequence[Lesson]) -> dict[str, Any]:
             if name.startswith("confusion."):
                 _, stated, routed = name.split(".")
                 counts[Domain(stated), Domain(routed)] += int(count)
-    return {"router": rates(counts)} if counts else {}
+    return {"router": confusion(counts)} if counts else {}
 
 
 class Counts:

@@ -19,7 +19,7 @@ All that a source may say is in `tasks.data.sources`, how a column becomes text 
 in `tasks.data.dropped`.
 """
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from itertools import cycle, islice
@@ -34,7 +34,7 @@ from tasks import routing
 from tasks.contract.check import check_of
 from tasks.contract.teacher import Teacher
 from tasks.data.conversion import NotAnExample, example_of, prompt_of
-from tasks.data.directory import data_files, file_digest
+from tasks.data.directory import data_digests, data_files
 from tasks.data.dropped import Dropped
 from tasks.data.mapping import Columns
 from tasks.data.readers import Record, Records, read_records
@@ -100,20 +100,17 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     Raises:
         InputError: a file is missing or unreadable.
     """
-    paths = [
-        path
-        for source in config.sources
-        for path in (source.path, source.other and source.other.path)
-        if path
-    ]
-    files = {name: file for path in paths for name, file in data_files(data, path, _READER)}
-    digests: dict[str, str | int] = {
-        f"data/{name}": file_digest(name, file) for name, file in sorted(files.items())
-    }
-    routed = routing.dependencies() if any(source.routed for source in config.sources) else {}
+    paths = {source.path for source in config.sources}
+    paths |= {one.other.path for one in config.sources if one.other and one.other.path}
+    found: dict[str, str | int] = {}
+    for path in paths:
+        found |= data_digests(data, path, _READER)
+    if any(source.routed for source in config.sources):
+        found |= routing.dependencies()
     checks = {source.check: check_of(source.check) for source in config.sources}
-    at_once = [name for name, check in checks.items() if check and check.at_once]
-    return digests | routed | check_versions(at_once)
+    return dict(sorted(found.items())) | check_versions(
+        name for name, check in checks.items() if check and check.at_once
+    )
 
 
 def expected(config: Config) -> int:
@@ -151,55 +148,38 @@ def prompts(config: Config, lesson: Lesson) -> Iterator[Prompt | Dropped]:
 
 def _rows(config: Config, lesson: Lesson, make: Made[P]) -> Iterator[P | Dropped]:
     with asking(config.routing, lesson) if config.routing is not None else nullcontext() as ask:
-        yield from _rows_of_sources(config, lesson, make, ask)
+        compares = any(source.routed for source in config.sources)
+        for source in config.sources:
+            rows = _unrouted(config, source, lesson.data, make)
+            if source.routed:
+                rows = _routed(source, rows, lesson, ask)
+            elif compares:
+                rows = _compared(rows, lesson)
+            yield from _limited(source, rows)
 
 
-def _rows_of_sources(
-    config: Config, lesson: Lesson, make: Made[P], ask: Ask | None
-) -> Iterator[P | Dropped]:
-    compares = any(source.routed for source in config.sources)
-    for source in config.sources:
-        total = 0
-        bad = _Limit("bad", "max_bad_fraction")
-        too_long = _Limit("too long", "max_too_long_fraction")
-        rows = _unrouted(config, source, lesson.data, make)
-        if source.routed:
-            rows = _routed(source, rows, lesson, ask)
-        elif compares:
-            rows = _compared(rows, lesson)
-        for row in rows:
-            total += 1
-            if isinstance(row, Dropped) and row.bad:
-                (too_long if row.cause == "too_long" else bad).count(row)
-            yield row
-        bad.check(total, source.max_bad_fraction)
-        too_long.check(total, source.max_too_long_fraction)
-
-
-class _Limit:
-    """Counts rows of which a source may have few."""
-
-    def __init__(self, what: str, setting: str) -> None:
-        self._what, self._setting = what, setting
-        self._causes: Counter[str] = Counter()
-        self._first: Dropped | None = None
-
-    def count(self, row: Dropped) -> None:
-        self._first = self._first or row
-        self._causes[row.cause] += 1
-
-    def check(self, total: int, limit: float) -> None:
-        """Raise InputError if they are more than the fraction `limit` of `total`."""
-        first, count = self._first, self._causes.total()
-        if first is None or count <= limit * total:
-            return
-        causes = ", ".join(f"{count} {cause}" for cause, count in self._causes.most_common())
-        raise InputError(
-            f"data file {first.file}, line {first.line}: {first.cause}: {first.detail}. It is the"
-            f" first of {count} rows (of {total}) that are {self._what}: {causes}; {self._setting}"
-            f" = {limit} allows {int(limit * total)}. Correct the file or the mapping, or raise"
-            f" {self._setting}."
-        )
+def _limited(source: Source, rows: Iterator[P | Dropped]) -> Iterator[P | Dropped]:
+    """The rows. Raises InputError at their end: more are bad, or too long, than the source
+    allows."""
+    total, first, causes = 0, dict[str, Dropped](), defaultdict[str, Counter[str]](Counter)
+    for row in rows:
+        total += 1
+        if isinstance(row, Dropped) and row.bad:
+            kind = "too_long" if row.cause == "too_long" else "bad"
+            first.setdefault(kind, row)
+            causes[kind][row.cause] += 1
+        yield row
+    for kind, one in sorted(first.items()):
+        setting, count = f"max_{kind}_fraction", causes[kind].total()
+        limit = getattr(source, setting)
+        if count > limit * total:
+            counted = ", ".join(f"{count} {cause}" for cause, count in causes[kind].most_common())
+            raise InputError(
+                f"data file {one.file}, line {one.line}: {one.cause}: {one.detail}. It is the first"
+                f" of {count} rows (of {total}) that are {kind.replace('_', ' ')}: {counted};"
+                f" {setting} = {limit} allows {int(limit * total)}. Correct the file or the"
+                f" mapping, or raise {setting}."
+            )
 
 
 def _routed(

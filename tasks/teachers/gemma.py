@@ -15,6 +15,7 @@ killed stage, or another recipe that asks the same, samples nothing twice.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
@@ -85,11 +86,8 @@ def programs(config: Config, model: "LoadedModel") -> "list[Program]":
     from tasks.planning.programs import on_devices
 
     loaded = on_devices(model, {"batch_size": config.batch_size})
-    return [
-        sampler_of(config, loaded).program(
-            max(1, -(-rejection_sampling.expected(config) * config.samples // config.batch_size))
-        )
-    ]
+    calls = math.ceil(rejection_sampling.expected(config) * config.samples / config.batch_size)
+    return [sampler_of(config, loaded).program(max(1, calls))]
 
 
 def teach(config: Config, lesson: Lesson) -> Iterator[Row]:
@@ -116,13 +114,12 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
     def answers() -> Iterator[tuple[Prompt, list[Sample]]]:
         nonlocal done
         texts = [messages(config, prompt)[0]["content"] for prompt in batch]
-        for prompt, completions in zip(
-            batch, _sampled(config, lesson, sampler, weights, texts), strict=True
-        ):
+        sampled = _sampled(config, lesson, sampler, weights, texts)
+        for prompt, completions in zip(batch, sampled, strict=True):
             yield (
                 prompt,
                 [
-                    Sample(text=one.text, problem=None if one.terminated else "truncated")
+                    Sample(one.text, problem=None if one.terminated else "truncated")
                     for one in completions
                 ],
             )
@@ -147,10 +144,8 @@ def _too_long(config: Config, row: Prompt, loaded: "LoadedModel") -> Dropped | N
     tokens = len(prompt_tokens(loaded.tokenizer, messages(config, row)[0]["content"]))
     if tokens <= config.prompt_length:
         return None
-    detail = (
-        f"the prompt with its instructions has {tokens} tokens, prompt_length is"
-        f" {config.prompt_length}"
-    )
+    most = f"prompt_length is {config.prompt_length}"
+    detail = f"the prompt with its instructions has {tokens} tokens, {most}"
     return Dropped.of(row, "too_long", detail)
 
 
@@ -166,17 +161,8 @@ def _sampled(
     from tasks.devices.hosts import agree, is_committer
     from tasks.sampling.rollouts import rollout_seed
 
-    what = [
-        config.model,
-        weights,
-        texts,
-        config.samples,
-        config.temperature,
-        config.prompt_length,
-        config.max_response_tokens,
-        lesson.seed,
-    ]
-    key = digest(["gemma", TEACHER.version, *what])
+    sizes = [config.samples, config.temperature, config.prompt_length, config.max_response_tokens]
+    key = digest(["gemma", TEACHER.version, config.model, weights, texts, *sizes, lesson.seed])
     stored = lesson.answers.get(key)
     if not agree(stored is not None):
         prompts = [text for text in texts for _ in range(config.samples)]
@@ -190,10 +176,8 @@ def _sampled(
         assert stored is not None, "host 0 has this batch, so the store has it"
         completions = [sampler.completion_of(tokens) for tokens in json.loads(stored)]
         lesson.tally["cached"] += len(completions)
-    return [
-        completions[start : start + config.samples]
-        for start in range(0, len(completions), config.samples)
-    ]
+    starts = range(0, len(completions), config.samples)
+    return [completions[start : start + config.samples] for start in starts]
 
 
 TEACHER = Teacher(

@@ -137,12 +137,12 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
     unasked: list[Dropped] = []
 
     def requests() -> Iterator[tuple[_Question, ChatRequest]]:
+        nonlocal unasked
         for row in prompts_to_ask(config, lesson):
             if isinstance(row, Dropped):
                 unasked.append(row)
                 continue
-            question = _Question(row, unasked.copy())
-            unasked.clear()
+            question, unasked = _Question(row, unasked), []
             for sample in range(config.samples):
                 yield question, request_of(config, row, lesson.seed, sample)
 
@@ -198,9 +198,7 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
 
 
 def _sample(reply: Reply) -> Sample:
-    return Sample(
-        text=reply.text, reasoning=reply.reasoning, problem=reply.problem, detail=reply.detail
-    )
+    return Sample(reply.text, reply.reasoning, reply.problem, reply.detail)
 
 
 def _unusable(config: Config, question: _Question) -> list[int]:

@@ -16,7 +16,6 @@ from tasks.teaching.families import domain_of, families
 from tasks.teaching.lesson import Lesson
 
 Rows = Annotated[int, Field(ge=0)]
-
 GROUNDINGS: tuple[Grounding, ...] = get_args(Grounding)
 
 

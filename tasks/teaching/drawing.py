@@ -12,10 +12,11 @@ import random
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 from schemas.base import InputError
 from schemas.examples import Domain, Example, Grounding, prompt_id
-from tasks.teaching.families import Family, Problem, domain_of, families
+from tasks.teaching.families import Family, domain_of, families
 from tasks.teaching.lesson import Cell
 
 _REDRAWS = 500
@@ -87,29 +88,22 @@ class Drawing:
         """The examples, some of which only state their answer."""
         for example in examples:
             share = 0.0 if example.grounding else self.unworked.get(example.domain, 0.0)
-            hurried = random.Random(f"{self.seed}/unworked/{example.id}").random() < share
-            yield (
-                example.model_copy(update={"reasoning": f"it is {example.answer}"})
-                if hurried
-                else example
-            )
+            if random.Random(f"{self.seed}/unworked/{example.id}").random() < share:
+                example = example.model_copy(update={"reasoning": f"it is {example.answer}"})
+            yield example
 
     def _chosen(self, group: Domain | Grounding) -> dict[str, Family]:
         """The families of a domain that are chosen, or the grounded ones: `module.name` ->
         family."""
-        own = [group.value] if isinstance(group, Domain) else ["grounded"]
-        named = [one for one in self.families if domain_of(one.partition(".")[0]) == group]
-        chosen = named if self.families and isinstance(group, Domain) else own
-        found = {}
-        for module, _, only in (one.partition(".") for one in chosen):
-            found.update(
-                {
-                    f"{module}.{name}": family
-                    for name, family in families(module).items()
-                    if not only or name == only
-                }
-            )
-        return found
+        chosen = [group.value] if isinstance(group, Domain) else ["grounded"]
+        if self.families and isinstance(group, Domain):
+            chosen = [one for one in self.families if domain_of(one.partition(".")[0]) == group]
+        return {
+            f"{module}.{name}": family
+            for module, _, only in (one.partition(".") for one in chosen)
+            for name, family in families(module).items()
+            if only in ("", name)
+        }
 
 
 class _Draw:
@@ -126,43 +120,31 @@ class _Draw:
         """`drawn`: ids of all prompts that this request has drawn so far, of any group."""
         self._domain = group if isinstance(group, Domain) else Domain.GENERAL
         self._grounding = None if isinstance(group, Domain) else group
-        self._families = chosen
-        self.names = list(self._families)
-        self._seed, self._drawn = seed, drawn
+        self._families, self._seed, self._drawn = chosen, seed, drawn
+        self.names = list(chosen)
         self._streams: dict[tuple[str, int], random.Random] = {}
 
     def next(self, name: str, level: int) -> Example | None:
         """The next problem of a stream that was not drawn yet, or None: the stream seems to have no
         more."""
-        begun = "/".join(
-            map(
-                str,
-                (
-                    self._seed,
-                    name.partition(".")[0],
-                    self._grounding,
-                    name.partition(".")[2],
-                    level,
-                ),
-            )
-        )
+        module, _, family = name.partition(".")
+        begun = f"{self._seed}/{module}/{self._grounding}/{family}/{level}"
         rng = self._streams.setdefault((name, level), random.Random(begun))
+        grounding = [self._grounding] if self._grounding else []
         for _ in range(_REDRAWS):
-            problem: Problem = self._families[name](
-                rng, level, *([self._grounding] if self._grounding else [])
-            )
+            problem = self._families[name](rng, level, *grounding)
             identity = prompt_id(problem.prompt)
             if identity not in self._drawn:
                 self._drawn.add(identity)
-                return self._example(identity, problem, name, level)
+                about: dict[str, Any] = {**vars(problem), "family": name, "source": "procedural"}
+                return Example(id=identity, domain=self._domain, difficulty=level, **about)
         return None
 
     def unknown(self, level: int | None, known: Set[str]) -> Iterator[Example]:
         """Problems that are not known, the families and (None) the levels in turn, until no stream
         has more."""
-        streams = [
-            (name, one) for one in ([level] if level else range(1, 6)) for name in self.names
-        ]
+        levels = [level] if level else range(1, 6)
+        streams = [(name, one) for one in levels for name in self.names]
         while streams:
             for stream in list(streams):
                 example = self.next(*stream)
@@ -172,19 +154,3 @@ class _Draw:
                     streams.remove(stream)
                 else:
                     yield example
-
-    def _example(self, identity: str, problem: Problem, name: str, level: int) -> Example:
-        return Example(
-            id=identity,
-            prompt=problem.prompt,
-            domain=self._domain,
-            answer=problem.answer,
-            check=problem.check,
-            constraints=problem.constraints,
-            difficulty=level,
-            family=name,
-            source="procedural",
-            context=problem.context,
-            grounding=problem.grounding,
-            reasoning=problem.reasoning,
-        )

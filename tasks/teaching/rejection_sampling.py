@@ -44,6 +44,9 @@ _VERIFIED_AT_A_TIME = 64
 """Prompts whose samples are verified together, so that slow checks use all cores."""
 
 
+Problem = Literal["truncated", "refused", "empty", "malformed", "failed", "unasked"]
+
+
 class Answering(StrictModel):
     """What the Config of every answering teacher has.
 
@@ -111,9 +114,7 @@ class Sample:
 
     text: str
     reasoning: str | None = None
-    problem: Literal["truncated", "refused", "empty", "malformed", "failed", "unasked"] | None = (
-        None
-    )
+    problem: Problem | None = None
     detail: str = ""
 
     def completion(self) -> str:
@@ -125,7 +126,7 @@ class Sample:
         return self.text
 
 
-def lenders(config: Answering) -> list[StrictModel]:
+def lenders(config: Answering) -> list[Any]:
     """The configs of the teachers that lend their prompts. Raises InputError: an unknown one, one
     that lends none, or a wrong table."""
     found = []
@@ -143,10 +144,7 @@ def lenders(config: Answering) -> list[StrictModel]:
 
 def _lending(config: Answering) -> Iterator[tuple[Teacher[Any], Any]]:
     """Each teacher that lends its prompts, and its config."""
-    return (
-        (TEACHERS[table["name"]], one)
-        for table, one in zip(config.prompts, lenders(config), strict=True)
-    )
+    return ((TEACHERS[one.name], one) for one in lenders(config))
 
 
 def dependencies(config: Answering, data: Path | None) -> dict[str, str | int]:
@@ -263,15 +261,10 @@ def _judge(
 ) -> list[list[_Outcome]]:
     """The outcome of every sample, in order; those without a problem of their own are verified
     together."""
-    pairs = [
-        (prompt, sample)
-        for prompt, samples in answered
-        for sample in samples
-        if sample.problem is None
-    ]
-    verdicts = iter(
-        verify_many([prompt for prompt, _ in pairs], [sample.completion() for _, sample in pairs])
-    )
+    asked = [(prompt, sample) for prompt, samples in answered for sample in samples]
+    asked = [(prompt, sample) for prompt, sample in asked if sample.problem is None]
+    completions = [sample.completion() for _, sample in asked]
+    verdicts = iter(verify_many([prompt for prompt, _ in asked], completions))
     return [
         [_outcome(config, prompt, sample, verdicts) for sample in samples]
         for prompt, samples in answered
@@ -327,11 +320,10 @@ def _rows_of_prompt(
         prompt = prompt.model_copy(update=update)
         if not verified:
             yield prompt
-            return
     if verified:
         yield _example(prompt, samples[verified[0]].completion())
-    if is_verifiable(prompt):
-        yield from _pairs(config, prompt, samples, outcomes, verified)
+        if is_verifiable(prompt):
+            yield from _pairs(config, prompt, samples, outcomes, verified)
 
 
 def difficulty_of(verified: int, samples: int) -> int:
@@ -358,17 +350,18 @@ def _pairs(
     """Distinct verified beside distinct rejected samples, both in the order in which they were
     sampled."""
 
+    texts = [sample.completion() for sample in samples]
+
     def firsts(indices: Sequence[int]) -> list[int]:
-        return sorted({samples[index].completion(): index for index in reversed(indices)}.values())
+        return sorted({texts[index]: index for index in reversed(indices)}.values())
 
     rejected = [
-        index for index, outcome in enumerate(outcomes) if outcome.rejected not in (None, "empty")
+        at for at, outcome in enumerate(outcomes) if outcome.rejected not in (None, "empty")
     ]
     bad = [
-        Judged(index, samples[index].completion(), outcomes[index].rejected, outcomes[index].detail)
-        for index in firsts(rejected)
+        Judged(at, texts[at], outcomes[at].rejected, outcomes[at].detail) for at in firsts(rejected)
     ]
-    good = [(samples[index].completion(), index) for index in firsts(verified)]
+    good = [(texts[at], at) for at in firsts(verified)]
     return make_pairs(prompt, good, bad, most=config.pairs_per_prompt, chosen_from="teacher")
 
 
@@ -376,10 +369,8 @@ def _dropped(prompt: Prompt, outcomes: Sequence[_Outcome]) -> Dropped:
     """Why a prompt has no example, with all outcomes in the detail."""
     counts = Counter(outcome.name for outcome in outcomes)
     missing = counts["failed"] + counts["unasked"]
-    detail = (
-        f"{len(outcomes)} samples:"
-        f" {', '.join(f'{count} {name}' for name, count in counts.most_common())}"
-    )
+    said = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    detail = f"{len(outcomes)} samples: {said}"
     first = next((outcome.detail for outcome in outcomes if outcome.detail), "")
     cause: TeacherCause = (
         "unsolved" if missing < len(outcomes) else "failed" if counts["failed"] else "unasked"

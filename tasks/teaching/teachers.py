@@ -14,9 +14,8 @@ from tasks.teaching.lesson import FILES, Lesson, Row
 def teachers_of(tables: Sequence[Mapping[str, Any]]) -> list[tuple[Teacher[Any], Any]]:
     """Each teacher and its config. Raises InputError: an unknown teacher, or a table that does not
     validate."""
-    configs = [
-        TEACHERS.parse(dict(table), f"teachers.{index}") for index, table in enumerate(tables)
-    ]
+    numbered = enumerate(tables)
+    configs = [TEACHERS.parse(dict(table), f"teachers.{index}") for index, table in numbered]
     return [(TEACHERS[config.name], config) for config in configs]
 
 

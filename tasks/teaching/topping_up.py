@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from schemas.examples import Domain, Example, Grounding, Prompt
+from schemas.examples import Domain, Example, Prompt
 from tasks.contract.job import Job, read_rows
 from tasks.data.cleaning_rules import SPLITS, Split
 from tasks.data.dropped import Dropped
@@ -70,19 +70,13 @@ def wanted(
     """
     rows: dict[Cell, int] = {}
     for short in shortfalls:
-        survives = max(
-            LEAST_YIELD, (remaining.get(short.group, 0) + 1) / (read.get(short.group, 0) + 2)
-        )
-        count = math.ceil(
-            (short.missing + 2 * math.sqrt(short.missing)) / (fractions[short.split] * survives)
-        )
-        cell = Cell(_group(short.group), short.level)
+        kept = (remaining.get(short.group, 0) + 1) / (read.get(short.group, 0) + 2)
+        survives = fractions[short.split] * max(LEAST_YIELD, kept)
+        count = math.ceil((short.missing + 2 * math.sqrt(short.missing)) / survives)
+        group: Any = Domain(short.group) if short.group in list(Domain) else short.group
+        cell = Cell(group, short.level)
         rows[cell] = max(rows.get(cell, 0), count)
     return rows
-
-
-def _group(name: str) -> Domain | Grounding:
-    return Domain(name) if name in list(Domain) else name  # type: ignore[return-value]
 
 
 class KnownIds(Set[str]):
@@ -106,9 +100,8 @@ def unsolved_ids(directories: Sequence[Path]) -> np.ndarray:
     """Ids of prompts that a teacher was asked in vain and that are in `dropped.jsonl` alone: asked
     again, they would give the same."""
     rows = (row for directory in directories for row in read_rows(directory / FILES[Dropped]))
-    return np.array(
-        [int(row["id"], 16) for row in rows if row["cause"] == "unsolved" and row["id"]], np.uint64
-    )
+    found = [int(row["id"], 16) for row in rows if row["cause"] == "unsolved" and row["id"]]
+    return np.array(found, np.uint64)
 
 
 def explain_shortfall(
@@ -127,14 +120,10 @@ def explain_shortfall(
             f" were read; dropped: {causes or 'none'}; {remaining.get(group, 0)} examples are left"
             f" ({splits})."
         )
-    before = Counter(
-        row["cause"] for path in files.named("dropped.jsonl") for row in read_rows(path)
-    )
-    if before:
-        lines.append(
-            "Dropped by the teachers, of all groups:"
-            f" {', '.join(f'{count} {cause}' for cause, count in sorted(before.items()))}."
-        )
+    dropped = (row for path in files.named("dropped.jsonl") for row in read_rows(path))
+    if before := Counter(row["cause"] for row in dropped):
+        causes = ", ".join(f"{count} {cause}" for cause, count in sorted(before.items()))
+        lines.append(f"Dropped by the teachers, of all groups: {causes}.")
     for number, one in enumerate(rounds, start=1):
         asked = sum(count for *_, count in one.about["wanted"])
         usd = sum(teacher.get("usd", 0.0) for teacher in one.about["teachers"])
@@ -181,17 +170,11 @@ class Teachers:
         missing, counts = Counter(dict(cells)), Counter[type]()
         spent, tallies = [], []
         with row_files(directory) as write:
-            for name, (teacher, config), before in zip(
-                self._names, self._teachers, self._spent, strict=True
-            ):
-                lesson = lesson_of(
-                    self._job,
-                    self._seed,
-                    wanted=dict(+missing),
-                    known=known,
-                    spent_usd=before["usd"],
-                    spent_tokens=int(before["tokens"]),
-                )
+            asked_in_turn = zip(self._names, self._teachers, self._spent, strict=True)
+            for name, (teacher, config), before in asked_in_turn:
+                paid = {"spent_usd": before["usd"], "spent_tokens": int(before["tokens"])}
+                asked = {"wanted": dict(+missing), "known": known}
+                lesson = lesson_of(self._job, self._seed, **asked, **paid)
                 for row in teacher.teach(config, lesson) if lesson.wanted else ():
                     write(row)
                     counts[type(row)] += 1

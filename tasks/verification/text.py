@@ -1,6 +1,9 @@
 """Texts compared by what they say."""
 
+import re
 import unicodedata
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def normalise_answer(answer: str) -> str:
@@ -8,3 +11,15 @@ def normalise_answer(answer: str) -> str:
     that agree after this are equal."""
     folded = " ".join(unicodedata.normalize("NFKC", answer).casefold().split())
     return folded.removesuffix(".").rstrip()
+
+
+def split_sentences(text: str) -> list[str]:
+    """The pieces between the ends of sentences (`.`, `!` or `?` before white space) and lines.
+
+    Others have rules of their own, which artifacts or verdicts rest on: `tasks.data.steps` (an
+    equation before a comma ends a step), `tasks.data.mapping` (a quotation goes on after "e.g."),
+    `tasks.suites.injection` (single spaces, which join the pieces again), `tasks.judging.address`
+    (every character stays, and Chinese ends count), `tasks.verification.constraints` (IFEval's) and
+    `tasks.evaluation.dipg_protocol` (the published scorer's).
+    """
+    return _SENTENCE_END.split(text)

@@ -46,12 +46,8 @@ def domain_of(module: str) -> Domain:
     if module in set(Domain):
         return Domain(module)
     is_file = module.isidentifier() and Path(__file__).with_name(f"{module}.py").exists()
-    domain = (
-        getattr(importlib.import_module(f"{__name__}.{module}"), "DOMAIN", None)
-        if is_file
-        else None
-    )
-    if domain is None:
+    subject = importlib.import_module(f"{__name__}.{module}") if is_file else None
+    if (domain := getattr(subject, "DOMAIN", None)) is None:
         raise ValueError(f"no families are called {module!r}")
     return Domain(domain)
 

@@ -8,23 +8,21 @@ from tasks.teaching.families.reasoning_gym_problems import gym_problem
 from tasks.teaching.families.words import number_list
 
 
+def _whole_numbers(count: int) -> dict[str, int]:
+    """reasoning-gym's settings for so many of them."""
+    return {"min_numbers": count, "max_numbers": count, "min_decimals": 0, "max_decimals": 0}
+
+
 def list_item(rng: random.Random, level: int) -> Problem:
     """One item of a list by its index: from the front (1-3, 5) or from the back (4), counted item
     by item."""
     length, most = ((3, 9), (4, 9), (5, 9), (4, 9), (4, 99))[level - 1]
     values = rng.sample(range(most + 1), length)
-    if level == 4:
-        index = -rng.randint(1, length)
-        steps = [f"{place} is {values[place]}" for place in range(-1, index - 1, -1)]
-    else:
-        index = rng.randrange(length)
-        steps = [f"{place} is {values[place]}" for place in range(index + 1)]
-    return Problem(
-        f"What is [{number_list(values)}][{index}] in Python?",
-        f"item {', '.join(steps)}",
-        str(values[index]),
-        "numeric",
-    )
+    index = -rng.randint(1, length) if level == 4 else rng.randrange(length)
+    counted = range(-1, index - 1, -1) if level == 4 else range(index + 1)
+    steps = ", ".join(f"{place} is {values[place]}" for place in counted)
+    code = f"[{number_list(values)}][{index}]"
+    return Problem(f"What is {code} in Python?", f"item {steps}", str(values[index]), "numeric")
 
 
 def sort_list(rng: random.Random, level: int) -> Problem:
@@ -32,14 +30,7 @@ def sort_list(rng: random.Random, level: int) -> Problem:
     Problems: reasoning-gym `number_sorting`."""
     length, low, high = ((3, 0, 9), (4, 0, 9), (3, 10, 99), (5, 0, 9), (4, 10, 99))[level - 1]
     drawn = gym_problem(
-        rng,
-        "number_sorting",
-        min_numbers=length,
-        max_numbers=length,
-        min_decimals=0,
-        max_decimals=0,
-        min_value=low,
-        max_value=high,
+        rng, "number_sorting", **_whole_numbers(length), min_value=low, max_value=high
     )
     values = [round(float(value)) for value in drawn["original_numbers"]]
     falling = drawn["direction"] == "descending"
@@ -58,16 +49,8 @@ def filter_list(rng: random.Random, level: int) -> Problem:
     `number_filtering`."""
     length, high = ((3, 9), (4, 9), (5, 9), (3, 99), (4, 99))[level - 1]
     while True:
-        drawn = gym_problem(
-            rng,
-            "number_filtering",
-            min_numbers=length,
-            max_numbers=length,
-            min_decimals=0,
-            max_decimals=0,
-            min_value=0.0,
-            max_value=float(high),
-        )
+        bounds = {"min_value": 0.0, "max_value": float(high)}
+        drawn = gym_problem(rng, "number_filtering", **_whole_numbers(length), **bounds)
         values = [int(value) for value in drawn["original_numbers"]]
         limit = round(float(drawn["filter_value"]))
         if limit not in values:  # "larger than" and ">" then agree with "smaller than" and "<"
@@ -85,21 +68,12 @@ def loop(rng: random.Random, level: int) -> Problem:
     """A variable through a `for` loop, one value per turn: of one digit (1, 2), below 25 (3),
     falling (4), larger (5)."""
     turns = rng.randint(*((2, 3), (3, 4), (2, 3), (2, 3), (3, 4))[level - 1])
-    step, variable = (
-        rng.randint(1, (2, 2, 5, 5, 9)[level - 1]),
-        rng.choice("abcdefghjkmnpqrstuvwxyz"),
-    )
-    start = rng.randint(
-        *((0, 9 - turns * step), (0, 9 - turns * step), (0, 9), (turns * step, 30), (10, 60))[
-            level - 1
-        ]
-    )
+    step = rng.randint(1, (2, 2, 5, 5, 9)[level - 1])
+    variable = rng.choice("abcdefghjkmnpqrstuvwxyz")
+    small, far = (0, 9 - turns * step), turns * step
+    start = rng.randint(*(small, small, (0, 9), (far, 30), (10, 60))[level - 1])
     sign, change = ("-", -step) if level == 4 else ("+", step)
     values = [start + turn * change for turn in range(turns + 1)]
-    prompt = (
-        f"{variable} = {start}; for i in range({turns}): {variable} {sign}= {step}. What is"
-        f" {variable}?"
-    )
-    return Problem(
-        prompt, f"{variable} is {', '.join(map(str, values))}", str(values[-1]), "numeric"
-    )
+    code = f"{variable} = {start}; for i in range({turns}): {variable} {sign}= {step}"
+    steps = f"{variable} is {', '.join(map(str, values))}"
+    return Problem(f"{code}. What is {variable}?", steps, str(values[-1]), "numeric")

@@ -21,12 +21,10 @@ def acrostic(rng: random.Random, level: int) -> Problem:
             words.append(word)
     chosen = words[:letters]
     bank = rng.sample(words, len(words))
-    steps = [f"{word[0]} {word}" for word in chosen]
-    prompt = (
-        f"Write an acrostic for {', '.join(word[0] for word in chosen)} with the words"
-        f" {', '.join(bank)}."
-    )
-    return Problem(prompt, f"letters {', '.join(steps)}", " ".join(chosen))
+    steps = ", ".join(f"{word[0]} {word}" for word in chosen)
+    initials = ", ".join(word[0] for word in chosen)
+    prompt = f"Write an acrostic for {initials} with the words {', '.join(bank)}."
+    return Problem(prompt, f"letters {steps}", " ".join(chosen))
 
 
 def rhyme(rng: random.Random, level: int) -> Problem:
@@ -35,18 +33,12 @@ def rhyme(rng: random.Random, level: int) -> Problem:
     targets, spare = ((1, 2), (1, 3), (1, 4), (2, 2), (2, 3))[level - 1]
     endings = rng.sample(sorted(RHYMES), targets + spare)
     pairs = [rng.sample(RHYMES[ending], 2) for ending in endings[:targets]]
-    choices = [rhyming for _, rhyming in pairs] + [
-        rng.choice(RHYMES[ending]) for ending in endings[targets:]
-    ]
+    given, rhyming = zip(*pairs, strict=True)
+    choices = [*rhyming, *(rng.choice(RHYMES[ending]) for ending in endings[targets:])]
     rng.shuffle(choices)
-    steps = [
-        f"{given} {ending} {rhyming}"
-        for (given, rhyming), ending in zip(pairs, endings, strict=False)
-    ]
-    prompt = (
-        f"What rhymes with {' and then '.join(given for given, _ in pairs)}: {', '.join(choices)}?"
-    )
-    return Problem(prompt, f"endings {', '.join(steps)}", " ".join(rhyming for _, rhyming in pairs))
+    steps = [" ".join(step) for step in zip(given, endings, rhyming, strict=False)]
+    prompt = f"What rhymes with {' and then '.join(given)}: {', '.join(choices)}?"
+    return Problem(prompt, f"endings {', '.join(steps)}", " ".join(rhyming))
 
 
 _FRAMES = (
@@ -66,9 +58,8 @@ def story_line(rng: random.Random, level: int) -> Problem:
     words = {kind: rng.choice(CATEGORIES[kind]) for kind in kinds}
     bank = list(words.values())
     if level in (1, 3, 4):
-        bank.append(
-            rng.choice(CATEGORIES[rng.choice([kind for kind in CATEGORIES if kind not in kinds])])
-        )
+        spare = rng.choice([kind for kind in CATEGORIES if kind not in kinds])
+        bank.append(rng.choice(CATEGORIES[spare]))
     rng.shuffle(bank)
     steps = [f"{kind} {word}" for kind, word in words.items()]
     gaps = frame.replace("{", "(").replace("}", ")")
@@ -80,13 +71,8 @@ def palindrome(rng: random.Random, level: int) -> Problem:
     """A palindrome completed from its first half, letter by letter. Palindromes: reasoning-gym
     `palindrome_generation`."""
     length = (3, 4, 5, 6, 7)[level - 1]
-    whole = gym_problem(rng, "palindrome_generation", min_length=length, max_length=length)[
-        "generated_palindrome"
-    ]
-    half = (length + 1) // 2
+    drawn = gym_problem(rng, "palindrome_generation", min_length=length, max_length=length)
+    whole, half = drawn["generated_palindrome"], (length + 1) // 2
     shown = " ".join([*whole[:half], *"_" * (length - half)])
-    return Problem(
-        f"Complete the palindrome {shown}",
-        f"front {' '.join(whole[:half])}, back {' '.join(whole[half:])}",
-        " ".join(whole),
-    )
+    steps = f"front {' '.join(whole[:half])}, back {' '.join(whole[half:])}"
+    return Problem(f"Complete the palindrome {shown}", steps, " ".join(whole))

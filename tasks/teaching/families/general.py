@@ -16,9 +16,8 @@ def weekday(rng: random.Random, level: int) -> Problem:
     weeks = f"{offset}-{offset - rest}={rest}, " if offset >= 7 else ""
     steps = ", ".join(f"{rest - turn} {day}" for turn, day in enumerate(walk))
     ask = f"What day was it {offset} days ago?" if back else f"What day is it in {offset} days?"
-    return Problem(
-        f"{rng.choice(NAMES)} says today is {DAYS[today]}. {ask}", f"{weeks}days {steps}", walk[-1]
-    )
+    prompt = f"{rng.choice(NAMES)} says today is {DAYS[today]}. {ask}"
+    return Problem(prompt, f"{weeks}days {steps}", walk[-1])
 
 
 def odd_one_out(rng: random.Random, level: int) -> Problem:
@@ -30,10 +29,9 @@ def odd_one_out(rng: random.Random, level: int) -> Problem:
     words = [*rng.sample(CATEGORIES[common], count - 1), odd]
     rng.shuffle(words)
     steps = ", ".join(f"{word} {other if word == odd else common}" for word in words)
-    ask = "Which is the odd one out" if level < 4 else "Which is the odd one out and what is it"
-    return Problem(
-        f"{ask}: {', '.join(words)}?", f"kinds {steps}", odd if level < 4 else f"{odd} {other}"
-    )
+    ask, answer = ("", odd) if level < 4 else (" and what is it", f"{odd} {other}")
+    prompt = f"Which is the odd one out{ask}: {', '.join(words)}?"
+    return Problem(prompt, f"kinds {steps}", answer)
 
 
 def members(rng: random.Random, level: int) -> Problem:
@@ -43,10 +41,8 @@ def members(rng: random.Random, level: int) -> Problem:
     rest = [word for other, words in CATEGORIES.items() if other != kind for word in words]
     words = rng.sample(CATEGORIES[kind], count) + rng.sample(rest, size - count)
     rng.shuffle(words)
-    found = [word for word in words if word in CATEGORIES[kind]]
-    return Problem(
-        f"Find the {kind} in: {', '.join(words)}.", f"{kind} {', '.join(found)}", ", ".join(found)
-    )
+    found = ", ".join(word for word in words if word in CATEGORIES[kind])
+    return Problem(f"Find the {kind} in: {', '.join(words)}.", f"{kind} {found}", found)
 
 
 def definition_chain(rng: random.Random, level: int) -> Problem:
@@ -57,8 +53,5 @@ def definition_chain(rng: random.Random, level: int) -> Problem:
     facts = [f"Every {a} is a {b}." for a, b in pairwise(kinds)]
     if level >= 4:
         rng.shuffle(facts)
-    return Problem(
-        f"{' '.join(facts)} {name} is a {kinds[0]}. What is {name} in the end?",
-        f"is {', is '.join(kinds)}",
-        kinds[-1],
-    )
+    prompt = f"{' '.join(facts)} {name} is a {kinds[0]}. What is {name} in the end?"
+    return Problem(prompt, f"is {', is '.join(kinds)}", kinds[-1])

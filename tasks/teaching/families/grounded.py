@@ -9,6 +9,7 @@ still refuse. The one right answer to both is `GROUNDED_REFUSAL`.
 
 import random
 from dataclasses import dataclass
+from itertools import product
 
 from schemas.examples import GROUNDED_REFUSAL, Grounding
 from tasks.teaching.families import Problem
@@ -68,56 +69,30 @@ def _grounded(
     pair = rng.sample(subjects, 2)
     # (subject, attribute, value), in the order of the context
     known: list[tuple[str, _Attribute, str]] = []
-    shared = level >= 4
+    shared, answer = level >= 4, GROUNDED_REFUSAL
     for index in range(size):
         who = pair[index % 2]
         taken = [attribute for other, attribute, _ in known if other == who or not shared]
         attribute = rng.choice([option for option in attributes if option not in taken])
-        known.append(
-            (who, attribute, rng.choice([value for value in attribute.values if value not in pair]))
-        )
-    context = " ".join(
-        attribute.fact.format(who=who, value=value) for who, attribute, value in known
-    )
+        value = rng.choice([value for value in attribute.values if value not in pair])
+        known.append((who, attribute, value))
+    facts = [attribute.fact.format(who=who, value=value) for who, attribute, value in known]
     if grounding == "out_of_domain":
-        question, reasoning = (
-            rng.choice(TRIVIA),
-            f"The context is about {pair[0]} and {pair[1]}, the question is not.",
-        )
+        question = rng.choice(TRIVIA)
+        reasoning = f"The context is about {pair[0]} and {pair[1]}, the question is not."
     elif grounding == "answerable":
-        who, attribute, value = rng.choice(known)
-        question, reasoning = (
-            attribute.question.format(who=who),
-            f"The context says: {attribute.fact.format(who=who, value=value)}",
-        )
-        return Problem(_prompt(context, question), reasoning, value, "exact", context, grounding)
+        who, attribute, answer = rng.choice(known)
+        question = attribute.question.format(who=who)
+        reasoning = f"The context says: {attribute.fact.format(who=who, value=answer)}"
     else:
-        facts = {(who, attribute) for who, attribute, _ in known}
-        missing = [
-            (who, attribute)
-            for who in pair
-            for attribute in attributes
-            if (who, attribute) not in facts
-        ]
-        told_of_other = [
-            (who, attribute)
-            for who, attribute in missing
-            if any(told == attribute for _, told in facts)
-        ]
-        who, attribute = rng.choice(told_of_other if shared and told_of_other else missing)
-        told = [
-            known_attribute.fact.format(who=who, value=value)
-            for other, known_attribute, value in known
-            if other == who
-        ]
-        question, reasoning = (
-            attribute.question.format(who=who),
-            f"The context only says: {' '.join(told)}",
-        )
-    return Problem(
-        _prompt(context, question), reasoning, GROUNDED_REFUSAL, "exact", context, grounding
-    )
-
-
-def _prompt(context: str, question: str) -> str:
-    return f"Context: {context}\nQuestion: {question}"
+        told = {(who, attribute) for who, attribute, _ in known}
+        missing = [one for one in product(pair, attributes) if one not in told]
+        mentioned = {attribute for _, attribute in told}
+        of_other = [one for one in missing if one[1] in mentioned]
+        who, attribute = rng.choice(of_other if shared and of_other else missing)
+        question = attribute.question.format(who=who)
+        said = [fact for fact, (other, *_) in zip(facts, known, strict=True) if other == who]
+        reasoning = f"The context only says: {' '.join(said)}"
+    context = " ".join(facts)
+    prompt = f"Context: {context}\nQuestion: {question}"
+    return Problem(prompt, reasoning, answer, "exact", context, grounding)

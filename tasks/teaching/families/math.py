@@ -2,6 +2,7 @@
 
 import random
 import re
+from itertools import accumulate
 
 from tasks.teaching.families import Problem
 from tasks.teaching.families.reasoning_gym_problems import gym_problem
@@ -14,21 +15,14 @@ def addition(rng: random.Random, level: int) -> Problem:
     """Column addition of two numbers of 1 to 3 digits, with the carry written in each column;
     without any carry at levels 1 and 3."""
     first, second = ((2, 1), (2, 1), (2, 2), (2, 2), (3, 3))[level - 1]
-    a, b = (
-        rng.randrange(10 ** (first - 1), 10**first),
-        rng.randrange(10 ** (second - 1), 10**second),
-    )
+    a, b = (rng.randrange(10 ** (digits - 1), 10**digits) for digits in (first, second))
     if level in (1, 3):  # each column stays below ten
         b = sum(rng.randint(0, 9 - a // 10**place % 10) * 10**place for place in range(second))
     steps, carry = [], 0
     for place in range(first):
         x, y = a // 10**place % 10, b // 10**place % 10
-        total = x + y + carry
-        steps.append(
-            f"{_COLUMNS[place]} {x}+{y}={total}"
-            if place == 0
-            else f"{_COLUMNS[place]} {x}+{y}+{carry}={total}"
-        )
+        total, carried = x + y + carry, f"+{carry}" if place else ""
+        steps.append(f"{_COLUMNS[place]} {x}+{y}{carried}={total}")
         carry = total // 10
     return Problem(f"What is {a}+{b}?", f"{', '.join(steps)}, so {a + b}", str(a + b), "numeric")
 
@@ -41,17 +35,11 @@ def digit_sum(rng: random.Random, level: int) -> Problem:
         digits = [rng.randint(1, 9), *(rng.randint(0, 9) for _ in range(count - 1))]
         if sum(digits) <= most:
             break
-    totals = [sum(digits[: place + 1]) for place in range(count)]
-    steps = [
-        f"{before}+{digit}={after}"
-        for before, digit, after in zip(totals, digits[1:], totals[1:], strict=False)
-    ]
-    return Problem(
-        f"What is the digit sum of {''.join(map(str, digits))}?",
-        ", ".join(steps),
-        str(totals[-1]),
-        "numeric",
-    )
+    totals = list(accumulate(digits))
+    added = zip(totals, digits[1:], totals[1:], strict=False)
+    steps = ", ".join(f"{before}+{digit}={after}" for before, digit, after in added)
+    prompt = f"What is the digit sum of {''.join(map(str, digits))}?"
+    return Problem(prompt, steps, str(totals[-1]), "numeric")
 
 
 def groups(rng: random.Random, level: int) -> Problem:
@@ -61,9 +49,8 @@ def groups(rng: random.Random, level: int) -> Problem:
     a, b, extra = rng.randint(2, most), rng.randint(2, most), rng.randint(low, high)
     name, fruit = rng.choice(NAMES), rng.choice(CATEGORIES["fruit"])
     prompt = f"{name} has {a} bags of {b} {fruit} slices and {extra} more slices. How many slices?"
-    return Problem(
-        prompt, f"{a}*{b}={a * b}, {a * b}+{extra}={a * b + extra}", str(a * b + extra), "numeric"
-    )
+    total = a * b + extra
+    return Problem(prompt, f"{a}*{b}={a * b}, {a * b}+{extra}={total}", str(total), "numeric")
 
 
 def running_total(rng: random.Random, level: int) -> Problem:
@@ -85,9 +72,5 @@ def running_total(rng: random.Random, level: int) -> Problem:
             steps.append(f"{totals[-2]}{operator}{value}={totals[-1]}")
         if low <= min(totals) and max(totals) <= high:
             break
-    return Problem(
-        f"Calculate {drawn['expression'].replace(' ', '')}.",
-        ", ".join(steps),
-        drawn["answer"],
-        "numeric",
-    )
+    prompt = f"Calculate {drawn['expression'].replace(' ', '')}."
+    return Problem(prompt, ", ".join(steps), drawn["answer"], "numeric")

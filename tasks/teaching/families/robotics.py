@@ -29,11 +29,9 @@ def stack(rng: random.Random, level: int) -> Problem:
         blocks = rng.sample(CATEGORIES["color"], count)
         start = Blocks(_stacked(rng, blocks))
         onto, block = rng.sample(blocks, 2)
-        goal = (
-            {f"{block} on {onto}"}
-            if level < 5 or rng.random() < 0.5
-            else {f"{block} on {onto}", f"{onto} on table"}
-        )
+        goal = {f"{block} on {onto}"}
+        if level == 5 and rng.random() >= 0.5:
+            goal.add(f"{onto} on table")
         found = _shortest(start, goal, moves[1])
         if found is not None and len(found) >= moves[0]:
             break
@@ -54,22 +52,14 @@ def deliver(rng: random.Random, level: int) -> Problem:
     while True:
         names, cells = rng.sample(THINGS, count), rng.sample(_CELLS, 3 + 2 * count)
         places, aims = cells[1 : 1 + count], cells[1 + count : 1 + 2 * count]
-        blocked = (
-            frozenset(cells[-2:])
-            if level == 4
-            else frozenset(cells[-1:])
-            if level == 3
-            else frozenset[int]()
-        )
+        blocked = frozenset(cells[-2:] if level == 4 else cells[-1:] if level == 3 else ())
         start = Grid(_SIDE, _SIDE, blocked, cells[0], tuple(zip(names, places, strict=True)))
         goal = {f"{name} at {aim}" for name, aim in zip(names, aims, strict=True)}
         found = _shortest(start, goal, high)
+        if found is None or len(found) < low:
+            continue
         free = Grid(_SIDE, _SIDE, frozenset(), start.robot, start.things)
-        if (
-            found is not None
-            and len(found) >= low
-            and (level != 4 or len(_shortest(free, goal, high) or ()) < len(found))
-        ):
+        if level != 4 or len(_shortest(free, goal, high) or ()) < len(found):
             break
     where = joined([f"the {name} at {cell}" for name, cell in start.things])
     task = joined([f"the {name} to {aim}" for name, aim in zip(names, aims, strict=True)])
@@ -89,16 +79,13 @@ def recharge(rng: random.Random, level: int) -> Problem:
     while True:
         robot, aim, charger, *others = rng.sample(_CELLS, 3 + walls)
         power, full = rng.randint(1, 4), rng.randint(2, 6)
-        start = Grid(
-            _SIDE, _SIDE, frozenset(others), robot, power=power, full=full, charger=charger
-        )
+        blocked = frozenset(others)
+        start = Grid(_SIDE, _SIDE, blocked, robot, power=power, full=full, charger=charger)
         goal = {f"robot at {aim}"}
         found = _shortest(start, goal, high) if full > power else None
-        if (
-            found is not None
-            and len(found) >= low
-            and (level == 1) == all(action != "charge" for action, _ in found)
-        ):
+        if found is None or len(found) < low:
+            continue
+        if (level == 1) == all(action != "charge" for action, _ in found):
             break
     wall = f" It cannot enter {joined([str(cell) for cell in sorted(others)])}." if others else ""
     prompt = (
@@ -111,13 +98,8 @@ def recharge(rng: random.Random, level: int) -> Problem:
 def _problem(
     prompt: str, reasoning: str, found: list[tuple[str, World]], start: World, goal: set[str]
 ) -> Problem:
-    return Problem(
-        prompt,
-        reasoning,
-        ", ".join(action for action, _ in found),
-        "plan",
-        constraints=told(start, goal),
-    )
+    answer = ", ".join(action for action, _ in found)
+    return Problem(prompt, reasoning, answer, "plan", constraints=told(start, goal))
 
 
 def _shortest(start: World, goal: set[str], most: int) -> list[tuple[str, World]] | None:
@@ -157,10 +139,8 @@ def _walk(start: Grid, found: list[tuple[str, World]]) -> list[str]:
     lines, here = [], start
     for action, state in found:
         assert isinstance(state, Grid)
-        step, power = (
-            state.robot - here.robot,
-            "" if state.power is None else f" power {state.power}",
-        )
+        step = state.robot - here.robot
+        power = "" if state.power is None else f" power {state.power}"
         lines.append(f"{here.robot}{step:+}={state.robot}{power}" if step else f"{action}{power}")
         here = state
     return lines

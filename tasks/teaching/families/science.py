@@ -29,19 +29,9 @@ _FORMULAS = (
 )  # fmt: skip
 
 _LEGS = {
-    "snake": 0,
-    "bird": 2,
-    "duck": 2,
-    "cat": 4,
-    "cow": 4,
-    "dog": 4,
-    "horse": 4,
-    "lion": 4,
-    "ant": 6,
-    "bee": 6,
-    "spider": 8,
-    "crab": 10,
-}
+    "snake": 0, "bird": 2, "duck": 2, "cat": 4, "cow": 4, "dog": 4, "horse": 4, "lion": 4, "ant": 6,
+    "bee": 6, "spider": 8, "crab": 10,
+}  # fmt: skip
 """Legs of the animals of reasoning-gym's list that we use; its own answer must agree (see the
 test)."""
 
@@ -58,12 +48,8 @@ def unit_conversion(rng: random.Random, level: int) -> Problem:
     if rest:
         steps.append(f"{total}+{rest}={total + rest}")
         asked = f"{asked} and {rest} {small}"
-    return Problem(
-        f"1 {one} is {factor} {small}. How many {small} are {asked}?",
-        ", ".join(steps),
-        str(total + rest),
-        "numeric",
-    )
+    prompt = f"1 {one} is {factor} {small}. How many {small} are {asked}?"
+    return Problem(prompt, ", ".join(steps), str(total + rest), "numeric")
 
 
 def formula(rng: random.Random, level: int) -> Problem:
@@ -77,12 +63,8 @@ def formula(rng: random.Random, level: int) -> Problem:
         f"The {rng.choice(MATERIALS)} part has {first} {a} {first_unit} and {second} {b}"
         f" {second_unit}. What is its {name}?"
     )
-    return Problem(
-        prompt,
-        f"{name} is {first} {operator} {second}, {a}{operator}{b}={result}",
-        str(result),
-        "numeric",
-    )
+    steps = f"{name} is {first} {operator} {second}, {a}{operator}{b}={result}"
+    return Problem(prompt, steps, str(result), "numeric")
 
 
 def state_of_matter(rng: random.Random, level: int) -> Problem:
@@ -95,17 +77,12 @@ def state_of_matter(rng: random.Random, level: int) -> Problem:
     for _ in range(1 if level <= 2 else 2):
         state = rng.choice(("solid", "liquid", "gas"))
         gap = rng.randint(1, near)
-        now = {
-            "solid": melts - gap,
-            "liquid": rng.choice((melts + gap, boils - gap)),
-            "gas": boils + gap,
-        }[state]
+        inside = rng.choice((melts + gap, boils - gap))
+        now = {"solid": melts - gap, "liquid": inside, "gas": boils + gap}[state]
         asked.append(f"{now} C")
         states.append(state)
-        steps.append(
-            f"{now}>{melts} {'yes' if now > melts else 'no'}, {now}>{boils}"
-            f" {'yes' if now > boils else 'no'}: {state}"
-        )
+        compared = (f"{now}>{than} {'yes' if now > than else 'no'}" for than in (melts, boils))
+        steps.append(f"{', '.join(compared)}: {state}")
     prompt = (
         f"The {thing} mix melts at {melts} C and boils at {boils} C. What is it at"
         f" {' and then '.join(asked)}?"
@@ -118,14 +95,8 @@ def legs(rng: random.Random, level: int) -> Problem:
     Problems: reasoning-gym `leg_counting`."""
     kinds, most = ((2, 2), (2, 3), (2, 5), (2, 9), (3, 3))[level - 1]
     while True:
-        drawn = gym_problem(
-            rng,
-            "leg_counting",
-            min_animals=kinds,
-            max_animals=kinds,
-            min_instances=1,
-            max_instances=most,
-        )
+        counts = {"min_animals": kinds, "max_animals": kinds, "max_instances": most}
+        drawn = gym_problem(rng, "leg_counting", **counts, min_instances=1)
         if all(animal in _LEGS for animal in drawn["animals"]):
             break
     total, steps = 0, []
@@ -136,6 +107,5 @@ def legs(rng: random.Random, level: int) -> Problem:
             steps.append(f"{total}+{product}={total + product}")
         total += product
     shown = ", ".join(f"{count} x {animal}" for animal, count in drawn["animals"].items())
-    return Problem(
-        f"Count the legs: {shown}.", f"legs {', '.join(steps)}", drawn["answer"], "numeric"
-    )
+    work = f"legs {', '.join(steps)}"
+    return Problem(f"Count the legs: {shown}.", work, drawn["answer"], "numeric")

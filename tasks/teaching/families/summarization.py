@@ -7,11 +7,9 @@ from tasks.teaching.families.words import CATEGORIES, CITIES, DAYS, JOBS, NAMES,
 
 _VERBS = ("bought", "broke", "found", "lost", "made", "sold", "took", "washed")
 
+_WEATHER = ("cloudy", "cold", "dry", "foggy", "rainy", "sunny", "warm", "windy")
 _TOPICS = {
-    "weather": (
-        "The weather is {}.",
-        ("cloudy", "cold", "dry", "foggy", "rainy", "sunny", "warm", "windy"),
-    ),
+    "weather": ("The weather is {}.", _WEATHER),
     "door": ("The door is {}.", CATEGORIES["color"]),
     "guest": ("The guest is a {}.", JOBS),
     "party": ("The party is on {}.", DAYS),
@@ -36,10 +34,8 @@ def _sentences(events: list[Event]) -> list[str]:
 
 def _topics(rng: random.Random, count: int) -> dict[str, str]:
     """A sentence on each of `count` topics."""
-    return {
-        topic: _TOPICS[topic][0].format(rng.choice(_TOPICS[topic][1]))
-        for topic in rng.sample(sorted(_TOPICS), count)
-    }
+    chosen = rng.sample(sorted(_TOPICS), count)
+    return {name: _TOPICS[name][0].format(rng.choice(_TOPICS[name][1])) for name in chosen}
 
 
 def topic(rng: random.Random, level: int) -> Problem:
@@ -48,9 +44,8 @@ def topic(rng: random.Random, level: int) -> Problem:
     asked = rng.sample(list(sentences), 2 if level == 5 else 1)
     answer = " ".join(sentences[topic] for topic in asked)
     question = " and ".join(f"the {topic}" for topic in asked)
-    return Problem(
-        f"Text: {' '.join(sentences.values())} Sum up {question}.", f"text says {answer}", answer
-    )
+    prompt = f"Text: {' '.join(sentences.values())} Sum up {question}."
+    return Problem(prompt, f"text says {answer}", answer)
 
 
 def people(rng: random.Random, level: int) -> Problem:
@@ -61,9 +56,8 @@ def people(rng: random.Random, level: int) -> Problem:
     for sentence in _topics(rng, others).values():
         sentences.insert(rng.randint(0, len(sentences)), sentence)
     names = [who for who, _, _ in events]
-    return Problem(
-        f"Text: {' '.join(sentences)} Name the people.", f"people {', '.join(names)}", joined(names)
-    )
+    prompt = f"Text: {' '.join(sentences)} Name the people."
+    return Problem(prompt, f"people {', '.join(names)}", joined(names))
 
 
 def merge(rng: random.Random, level: int) -> Problem:
@@ -74,13 +68,10 @@ def merge(rng: random.Random, level: int) -> Problem:
     _, verb, thing = events[0]
     events[:count] = [(who, verb, thing) for who, _, _ in events[:count]]
     rng.shuffle(events)
-    names = [who for who, *did in events if did == [verb, thing]]
+    names = [who for who, *same in events if same == [verb, thing]]
     prompt = f"Text: {' '.join(_sentences(events))} Who did the same? Use one sentence."
-    return Problem(
-        prompt,
-        f"same {verb} the {thing}: {', '.join(names)}",
-        f"{joined(names)} {verb} the {thing}.",
-    )
+    did = f"{verb} the {thing}"
+    return Problem(prompt, f"same {did}: {', '.join(names)}", f"{joined(names)} {did}.")
 
 
 def order(rng: random.Random, level: int) -> Problem:
@@ -90,8 +81,5 @@ def order(rng: random.Random, level: int) -> Problem:
     if level >= 4:
         things.reverse()
     ask = "from first to last" if level < 4 else "from last to first"
-    return Problem(
-        f"Text: {' '.join(_sentences(events))} List the things {ask}.",
-        f"first {', then '.join(things)}",
-        ", ".join(things),
-    )
+    prompt = f"Text: {' '.join(_sentences(events))} List the things {ask}."
+    return Problem(prompt, f"first {', then '.join(things)}", ", ".join(things))

@@ -6,6 +6,7 @@ and judged by the evaluations' own code.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -203,7 +204,7 @@ def _write_stage(
         tally = {"samples.verified": 50, "samples.wrong": 22}
         tally |= {"routed.rule": 30, "routed.classifier": 6}
         math, coding = Domain.MATH, Domain.CODING
-        known = confusion([math, math, coding], [math, Domain.SCIENCE, coding])
+        known = confusion(Counter([(math, math), (math, Domain.SCIENCE), (coding, coding)]))
         return {"kept": 18, "teachers": [{"name": "procedural"}, asked | tally], "router": known}
     if stage.kind == "rebalance":
         split: dict[str, Any] = {

@@ -2,17 +2,14 @@
 has read).
 
 A set's domain is what its SOURCE.txt says it is for; MT-bench's and Vicuna's categories have a
-table. Two sets have a second reading beside that label: three of SciBench's textbooks are of
-mathematics (calculus, differential equations, statistics), and self-instruct's labels in the recipe
-open_data (classification tasks general, all other seed tasks creative, every user's instruction
-general) name a use, no domain: its second reading goes by the app that an instruction was written
-for.
+table. Three of SciBench's textbooks are of mathematics (calculus, differential equations,
+statistics): its second reading beside that label.
 """
 
 import csv
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,45 +20,16 @@ SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 
 MTBENCH = {
     **dict.fromkeys(("writing", "roleplay"), "creative"),
-    **dict.fromkeys(("math",), "math"),
-    **dict.fromkeys(("coding",), "coding"),
-    **dict.fromkeys(("stem",), "science"),
-    **dict.fromkeys(("extraction",), "summarization"),
+    **{"math": "math", "coding": "coding", "stem": "science", "extraction": "summarization"},
     **dict.fromkeys(("reasoning", "humanities"), "general"),
 }
 """As in flows/recipes/open_data.toml."""
 
 VICUNA = {
     **dict.fromkeys(("writing", "roleplay"), "creative"),
-    **dict.fromkeys(("math", "fermi"), "math"),
-    **dict.fromkeys(("coding",), "coding"),
+    **{"math": "math", "fermi": "math", "coding": "coding"},
     **dict.fromkeys(("generic", "knowledge", "common-sense", "counterfactual"), "general"),
 }
-
-APPS = {
-    **dict.fromkeys(
-        (
-            "StackOverflow",
-            "Leetcode",
-            "GeeksforGeeks",
-            "w3schools",
-            "Github",
-            "Markdown",
-            "MS Excel",
-        ),
-        "coding",
-    ),
-    **dict.fromkeys(("Google Sheet", "Google Sheets"), "coding"),
-    **dict.fromkeys(("Wolfram alpha", "(Wolfram alpha)?", "Overleaf"), "math"),
-    **dict.fromkeys(("Semantic Scholar", "Explainpaper", "Google Meet"), "summarization"),
-    **dict.fromkeys(
-        ("Gmail", "Twitter", "Blogger", "Instagram", "Facebook", "you.com (YouWrite)", "LinkedIn"),
-        "creative",
-    ),
-    **dict.fromkeys(("National Geographic",), "science"),
-}
-"""Domain by the app that a user-oriented instruction was written for; apps that are not named are
-general. Decided from the names alone."""
 
 
 @dataclass(frozen=True)
@@ -73,132 +41,83 @@ class Labelled:
     second: Domain
 
 
-CLEAR = (
-    "gsm8k",
-    "humaneval",
-    "scibench",
-    "chemiq",
-    "pubmedqa",
-    "pubmedqa.question",
-    "scitldr",
-    "scitldr.bare",
-    "mtbench",
-    "vicuna",
-    "xstest",
-)
-"""Sets whose label is a domain."""
+Row = dict[str, Any]
 
-NOISY = ("self_instruct", "user_oriented")
+
+def _joined(row: Row) -> str:
+    return " ".join(row["source"])
+
+
+def _problem(row: Row) -> str:
+    unit = row["unit"].strip()
+    return f"{row['problem_text']} Answer in {unit}." if unit else str(row["problem_text"])
+
+
+def _with_input(row: Row) -> str:
+    text = row["instances"][0]["input"].strip()
+    return f"{row['instruction']}\n\n{text}" if text else str(row["instruction"])
+
+
+_SETS: dict[str, tuple[str, str | Callable[[Row], str], str | Callable[[Row], str]]] = {
+    "gsm8k": ("gsm8k/t*.jsonl", "question", "math"),
+    "humaneval": ("humaneval/HumanEval.jsonl.gz", "prompt", "coding"),
+    "scibench": ("scibench/*.json", _problem, "science"),
+    "chemiq": ("chemiq/chemiq.jsonl", "prompt", "science"),
+    "pubmedqa": (
+        "pubmedqa/ori_pqal.json",
+        lambda row: f"Context: {' '.join(row['CONTEXTS'])}\nQuestion: {row['QUESTION']}",
+        "science",
+    ),
+    "pubmedqa.question": ("pubmedqa/ori_pqal.json", "QUESTION", "science"),
+    "scitldr": (
+        "scitldr/SciTLDR-A_test.jsonl",
+        lambda row: f"Summarize in one sentence: {_joined(row)}",
+        "summarization",
+    ),
+    "scitldr.bare": (
+        "scitldr/SciTLDR-A_test.jsonl",
+        lambda row: f"{_joined(row)}\n\nSummarize",
+        "summarization",
+    ),
+    "mtbench": (
+        "mtbench/question.jsonl",
+        lambda row: str(row["turns"][0]),
+        lambda row: MTBENCH[row["category"]],
+    ),
+    "vicuna": (
+        "mtbench/vicuna_question.jsonl",
+        lambda row: str(row["turns"][0]),
+        lambda row: VICUNA[row["category"]],
+    ),
+    "xstest": ("xstest/xstest_prompts.csv", "prompt", "general"),
+    "self_instruct": ("self_instruct/seed_tasks.jsonl", _with_input, "general"),
+    "user_oriented": ("self_instruct/user_oriented_instructions.jsonl", _with_input, "general"),
+}
+"""Files, prompt and domain (a column, a constant, or a function of the row) by set."""
+
+CLEAR = tuple(_SETS)[:-2]
+"""Sets whose label is a domain: that of the two others is a use."""
 
 
 def real_sets(data: Path = SHARED) -> dict[str, list[Labelled]]:
     """Every labelled prompt by the name of its set."""
-    return {name: list(_SETS[name](data)) for name in (*CLEAR, *NOISY)}
+    return {name: list(_labelled(data, *about)) for name, about in _SETS.items()}
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
-    raw = file.read_bytes()
-    return [
-        json.loads(line)
-        for line in (gzip.decompress(raw) if file.suffix == ".gz" else raw).splitlines()
-    ]
+def _labelled(data: Path, path: str, prompt: Any, domain: Any) -> Iterator[Labelled]:
+    for file in sorted(data.glob(path)):
+        mathematics = file.stem.removesuffix("_sol") in ("calculus", "diff", "stat")
+        for row in _rows(file):
+            label = Domain(domain(row) if callable(domain) else domain)
+            text = prompt(row) if callable(prompt) else row[prompt]
+            yield Labelled(text, label, Domain.MATH if mathematics else label)
 
 
-def _labelled(prompt: str, domain: str, second: str | None = None) -> Labelled:
-    return Labelled(prompt, Domain(domain), Domain(second or domain))
-
-
-def _gsm8k(data: Path) -> Iterator[Labelled]:
-    for name in ("train_first1000.jsonl", "test.jsonl"):
-        yield from (_labelled(row["question"], "math") for row in _rows(data / "gsm8k" / name))
-
-
-def _humaneval(data: Path) -> Iterator[Labelled]:
-    yield from (
-        _labelled(row["prompt"], "coding") for row in _rows(data / "humaneval/HumanEval.jsonl.gz")
-    )
-
-
-def _scibench(data: Path) -> Iterator[Labelled]:
-    for file in sorted((data / "scibench").glob("*.json")):
-        second = "math" if file.stem.removesuffix("_sol") in ("calculus", "diff", "stat") else None
-        for row in json.loads(file.read_text(encoding="utf-8")):
-            unit = f" Answer in {row['unit'].strip()}." if row["unit"].strip() else ""
-            yield _labelled(row["problem_text"] + unit, "science", second)
-
-
-def _chemiq(data: Path) -> Iterator[Labelled]:
-    yield from (_labelled(row["prompt"], "science") for row in _rows(data / "chemiq/chemiq.jsonl"))
-
-
-def _pubmedqa(data: Path) -> Iterator[Labelled]:
-    for row in json.loads((data / "pubmedqa/ori_pqal.json").read_text(encoding="utf-8")).values():
-        yield _labelled(
-            f"Context: {' '.join(row['CONTEXTS'])}\nQuestion: {row['QUESTION']}", "science"
-        )
-
-
-def _pubmedqa_question(data: Path) -> Iterator[Labelled]:
-    for row in json.loads((data / "pubmedqa/ori_pqal.json").read_text(encoding="utf-8")).values():
-        yield _labelled(row["QUESTION"], "science")
-
-
-def _scitldr(data: Path) -> Iterator[Labelled]:
-    for row in _rows(data / "scitldr/SciTLDR-A_test.jsonl"):
-        yield _labelled(f"Summarize in one sentence: {' '.join(row['source'])}", "summarization")
-
-
-def _scitldr_bare(data: Path) -> Iterator[Labelled]:
-    for row in _rows(data / "scitldr/SciTLDR-A_test.jsonl"):
-        yield _labelled(f"{' '.join(row['source'])}\n\nSummarize", "summarization")
-
-
-def _mtbench(data: Path) -> Iterator[Labelled]:
-    yield from (
-        _labelled(row["turns"][0], MTBENCH[row["category"]])
-        for row in _rows(data / "mtbench/question.jsonl")
-    )
-
-
-def _vicuna(data: Path) -> Iterator[Labelled]:
-    yield from (
-        _labelled(row["turns"][0], VICUNA[row["category"]])
-        for row in _rows(data / "mtbench/vicuna_question.jsonl")
-    )
-
-
-def _xstest(data: Path) -> Iterator[Labelled]:
-    with (data / "xstest/xstest_prompts.csv").open(encoding="utf-8", newline="") as rows:
-        yield from (_labelled(row["prompt"], "general") for row in csv.DictReader(rows))
-
-
-def _with_input(row: dict[str, Any]) -> str:
-    text = row["instances"][0]["input"].strip()
-    return f"{row['instruction']}\n\n{text}" if text else row["instruction"]
-
-
-def _self_instruct(data: Path) -> Iterator[Labelled]:
-    for row in _rows(data / "self_instruct/seed_tasks.jsonl"):
-        yield _labelled(_with_input(row), "general" if row["is_classification"] else "creative")
-
-
-def _user_oriented(data: Path) -> Iterator[Labelled]:
-    for row in _rows(data / "self_instruct/user_oriented_instructions.jsonl"):
-        yield _labelled(_with_input(row), "general", APPS.get(row["motivation_app"], "general"))
-
-
-_SETS = {
-    "gsm8k": _gsm8k,
-    "humaneval": _humaneval,
-    "scibench": _scibench,
-    "chemiq": _chemiq,
-    "pubmedqa": _pubmedqa,
-    "pubmedqa.question": _pubmedqa_question,
-    "scitldr": _scitldr,
-    "scitldr.bare": _scitldr_bare,
-    "mtbench": _mtbench,
-    "vicuna": _vicuna,
-    "xstest": _xstest,
-    "self_instruct": _self_instruct,
-    "user_oriented": _user_oriented,
-}
+def _rows(file: Path) -> list[Row]:
+    raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    if file.suffix == ".csv":
+        return list(csv.DictReader(raw.decode().splitlines()))
+    if file.suffix == ".json":
+        rows = json.loads(raw)
+        return list(rows.values()) if isinstance(rows, dict) else rows
+    return [json.loads(line) for line in raw.splitlines()]
