@@ -9,16 +9,17 @@ fence that it cannot close. The same files give the same bytes.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
 
 from infra.visible import visible
 from schemas.examples import Grounding
 from tasks.data import card_plots
 from tasks.data.cleaning import Cleaned
-from tasks.data.cleaning_rules import CAUSES, GROUPS, HITS, SPLITS, Cause, Evaluation
+from tasks.data.cleaning_rules import CAUSES, HITS, SPLITS, Cause, Evaluation
 from tasks.data.filters import response_of
 from tasks.data.row_counts import LOOKED_AT, SAMPLES, RowCounts, count_rows, quantile
 from tasks.data.tokens import Tokenizer
@@ -26,6 +27,7 @@ from tasks.data.tokens import Tokenizer
 MATCHES = 5
 """Examples of near duplicates, and of contamination, that are shown side by side."""
 
+_SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
 _SAMPLE_CHARACTERS, _CELL_CHARACTERS = 1500, 500
 _HUB_LICENCES = frozenset(
     """
@@ -55,7 +57,7 @@ def of_rebalance(
         tokenizer: of the model that rows were measured for, or None.
     """
     teachers = json.loads((distilled / "teachers.json").read_text(encoding="utf-8"))["teachers"]
-    splits: dict[str, Path] = {split: out / f"{split}.jsonl" for split in SPLITS}
+    splits = {str(split): out / f"{split}.jsonl" for split in SPLITS}
     items = {(one.name, identity): text for one in evaluations for identity, text in one.texts}
     causes: tuple[Cause, ...] = ("near_duplicate", "contaminated")
     matches = [match for cause in causes for match in _matches(cleaned, cause, items)]
@@ -117,37 +119,25 @@ def _front_matter(title: str, splits: Mapping[str, Path], counts: RowCounts) -> 
         for split, path in splits.items()
         if counts.rows[split]
     ]
-    beside = [next(iter(splits.values())).with_name(f"{one}.jsonl") for one in ("prompts", "pairs")]
+    configs: list[dict[str, Any]] = [{"config_name": "default", "data_files": files}]
+    for name in ("prompts", "pairs"):
+        path = next(iter(splits.values())).with_name(f"{name}.jsonl")
+        if path.is_file() and path.stat().st_size:
+            configs.append({"config_name": name, "data_files": path.name})
     about: dict[str, Any] = {
         "pretty_name": title,
         "license": ids[0] if len(ids) == 1 else ids,
         "language": sorted(code for code in common if len(code) == 2),
-        "size_categories": [_size_category(total)],
+        "size_categories": [_SIZES[sum(total >= 10**digits for digits in range(3, 9))]],
         "task_categories": tasks,
-        "configs": [
-            {"config_name": "default", "data_files": files},
-            *(
-                {"config_name": path.stem, "data_files": path.name}
-                for path in beside
-                if path.is_file() and path.stat().st_size
-            ),
-        ],
+        "configs": configs,
         "tags": ["lyceum", "reasoning"],
     }
     if "other" in ids:
         about["license_name"] = ", ".join(one for one in licences if one not in hub)
-    lines = [
-        f"{key}: {json.dumps(value, ensure_ascii=False)}"
-        for key, value in about.items()
-        if value not in ([], "")
-    ]
+    shown = ((key, value) for key, value in about.items() if value not in ([], ""))
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in shown]
     return "\n".join(["---", *lines, "---"])
-
-
-def _size_category(rows: int) -> str:
-    bounds = [1000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000]
-    names = ["n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B"]
-    return names[sum(rows >= bound for bound in bounds)]
 
 
 def _sources(counts: RowCounts, teachers: Sequence[Mapping[str, Any]]) -> str:
@@ -156,22 +146,18 @@ def _sources(counts: RowCounts, teachers: Sequence[Mapping[str, Any]]) -> str:
         f"`{table['name']}`" + (f" ({escape(str(table['model']))})" if table.get("model") else "")
         for table in teachers
     )
-    return f"## Sources and licences\n\nTeachers: {asked}.\n\n" + table(
-        ("family", "file", "licence", "rows"), rows
-    )
+    sources = table(("family", "file", "licence", "rows"), rows)
+    return f"## Sources and licences\n\nTeachers: {asked}.\n\n{sources}"
 
 
 def _cells(counts: RowCounts, metrics: Mapping[str, Any], plots: Mapping[str, str]) -> str:
-    groups = [group for group in GROUPS if any(other == group for other, _ in counts.cells)]
-    rows = [
-        (group, *(f"{counts.cells[group, level]:,}" for level in range(1, 6)), f"{every:,}")
-        for group in groups
-        for every in (counts.of_group(group),)
-    ]
-    text = "## Domains and difficulties\n\n" + _image(
-        "rows by domain and difficulty", plots["cells"]
-    )
-    text += "\n\n" + table(("", *(f"difficulty {level}" for level in range(1, 6)), "all"), rows)
+    rows = []
+    for group in counts.groups():
+        cells = [counts.cells[group, level] for level in range(1, 6)]
+        rows.append((group, *(f"{count:,}" for count in (*cells, sum(cells)))))
+    by_level = table(("", *(f"difficulty {level}" for level in range(1, 6)), "all"), rows)
+    image = f"![rows by domain and difficulty]({plots['cells']})"
+    text = f"## Domains and difficulties\n\n{image}\n\n{by_level}"
     asked = [
         (group, split, f"{cell['requested']:,}", f"{cell['achieved']:,}", f"{cell['available']:,}")
         for kind in ("domains", "groundings")
@@ -193,29 +179,25 @@ def _lengths(counts: RowCounts, plots: Mapping[str, str]) -> str:
     ]
     note = f"Tokens are those of the first {LOOKED_AT:,} training rows, with the turns around them."
     note = f"{note}\n\n" if len(rows) > 2 else ""
-    text = f"## Lengths\n\n{_image('lengths', plots['lengths'])}\n\n{note}"
+    text = f"## Lengths\n\n![lengths]({plots['lengths']})\n\n{note}"
     return text + table(("", "rows", "shortest", "median", "90%", "99%", "longest"), rows)
 
 
 def _dropped(metrics: Mapping[str, Any], plots: Mapping[str, str]) -> str:
     dropped = metrics.get("dropped", {})
-    rows = [
-        (cause, f"{count:,}")
-        for cause, count in sorted(dropped.items(), key=lambda item: (-item[1], item[0]))
-    ]
+    causes = sorted(dropped.items(), key=lambda item: (-item[1], item[0]))
     read = f"{metrics['read']:,} rows were read; " if "read" in metrics else ""
     text = (
         f"## Dropped rows\n\n{read}{sum(dropped.values()):,} were dropped; each is a line of"
         " dropped.jsonl with its cause."
     )
-    if not rows:
+    if not causes:
         return text
-    image = _image("dropped rows by cause", plots["dropped"])
-    return f"{text}\n\n{image}\n\n{table(('cause', 'rows'), rows)}"
+    rows = table(("cause", "rows"), [(cause, f"{count:,}") for cause, count in causes])
+    return f"{text}\n\n![dropped rows by cause]({plots['dropped']})\n\n{rows}"
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(NamedTuple):
     """A dropped row beside what it matches."""
 
     cause: str
@@ -227,8 +209,6 @@ class Match:
 def _matches(cleaned: Cleaned, cause: Cause, items: Mapping[tuple[str, str], str]) -> list[Match]:
     """The first dropped rows of a cause by prompt id, beside the row or the evaluation item that
     each matches."""
-    import numpy as np
-
     rows = np.flatnonzero(np.asarray(cleaned.cause) == CAUSES.index(cause))
     rows = rows[np.argsort(cleaned.id[rows], kind="stable")][:MATCHES]
     shown = []
@@ -258,44 +238,26 @@ def _report(
     by_set = metrics.get("contaminated_by", {}) if cause == "contaminated" else {}
     sets = ", ".join(f"{escape(name)} {rows:,}" for name, rows in by_set.items())
     said = f" By evaluation set: {sets}." if sets else ""
-    rows = [(match.dropped, match.other, match.how) for match in shown]
-    return f"## {title}\n\n{count:,} rows.{said} The first of them:\n\n" + table(
-        ("dropped", other, "why"), rows
-    )
+    rows = table(("dropped", other, "why"), [match[1:] for match in shown])
+    return f"## {title}\n\n{count:,} rows.{said} The first of them:\n\n{rows}"
 
 
 def _samples(counts: RowCounts) -> str:
     """Rows of every group in turn."""
-    turns = (
-        row
-        for rank in range(SAMPLES)
-        for group in GROUPS
-        for row in counts.samples.get(group, [])[rank : rank + 1]
-    )
-    parts = []
+    ranks = zip_longest(*(counts.samples[group] for group in counts.groups()))
+    turns = filter(None, chain.from_iterable(ranks))
+    parts = ["## Samples\n\nThe first rows of every domain in turn: prompt, then response."]
     for number, row in enumerate(islice(turns, SAMPLES), start=1):
         kind, family = row["grounding"] or row["domain"], row["family"] or row["source"]
-        parts.append(
-            f"### {number}. {escape(kind)}, difficulty {row['difficulty']}, {escape(family)}"
-        )
-        parts.append(f"{fenced(row['prompt'])}\n\n{fenced(response_of(row) or '')}")
-    return (
-        "## Samples\n\nThe first rows of every domain in turn: prompt, then response.\n\n"
-        + "\n\n".join(parts)
-    )
-
-
-def _image(label: str, path: str) -> str:
-    return f"![{label}]({path})"
+        head = f"{escape(kind)}, difficulty {row['difficulty']}, {escape(family)}"
+        parts += [f"### {number}. {head}", fenced(row["prompt"]), fenced(response_of(row) or "")]
+    return "\n\n".join(parts)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; cells are text, clipped."""
-    lines = [
-        head,
-        ["---"] * len(head),
-        *([escape(clip(cell, _CELL_CHARACTERS)) for cell in row] for row in rows),
-    ]
+    body = ([escape(clip(cell, _CELL_CHARACTERS)) for cell in row] for row in rows)
+    lines = [head, ["---"] * len(head), *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -1,7 +1,7 @@
 """The plots of a data card: SVG files that are the same bytes for the same counts."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +36,12 @@ def draw(
 
     directory.mkdir()
     with matplotlib.rc_context(_STYLE):
-        figures = {
-            "cells": _cells(cells),
-            "lengths": _lengths(lengths),
-            **({"dropped": _dropped(dropped)} if dropped else {}),
-        }
+        figures = {"cells": _cells(cells), "lengths": _lengths(lengths)}
+        if dropped:
+            figures["dropped"] = _dropped(dropped)
         for name, figure in figures.items():
-            figure.savefig(
-                directory / f"{name}.svg", format="svg", metadata={"Date": None, "Creator": None}
-            )
+            undated = {"Date": None, "Creator": None}
+            figure.savefig(directory / f"{name}.svg", format="svg", metadata=undated)
     return {name: f"{directory.name}/{name}.svg" for name in figures}
 
 
@@ -64,12 +61,17 @@ def _cells(cells: Counter[tuple[str, int]]) -> Any:
         counts = [cells[group, level] for group in groups]
         axes.barh(range(len(groups)), counts, left=left, height=0.7, color=colour, label=str(level))
         left = [before + count for before, count in zip(left, counts, strict=True)]
-    axes.set_yticks(range(len(groups)), [group.replace("_", " ") for group in groups])
+    _name_bars(axes, groups)
+    figure.legend(title="difficulty", loc="outside lower center", ncols=5)
+    return figure
+
+
+def _name_bars(axes: Any, names: Sequence[str]) -> None:
+    """Name horizontal bars of rows, the first on top."""
+    axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("rows")
-    figure.legend(title="difficulty", loc="outside lower center", ncols=5)
-    return figure
 
 
 def _lengths(lengths: Mapping[str, Counter[int]]) -> Any:
@@ -80,21 +82,10 @@ def _lengths(lengths: Mapping[str, Counter[int]]) -> Any:
     for axes, unit in zip(panels, units, strict=False):
         for colour, part in zip(_SERIES, ("prompt", "response"), strict=True):
             counts = lengths[f"{part}, {unit}"]
-            bins = [
-                2 ** (edge / 2)
-                for edge in range(
-                    2 * min(counts).bit_length() - 2, 2 * max(counts).bit_length() + 2
-                )
-            ]
-            axes.hist(
-                list(counts),
-                bins=bins,
-                weights=list(counts.values()),
-                histtype="step",
-                linewidth=1.5,
-                color=colour,
-                label=part,
-            )
+            low, high = 2 * min(counts).bit_length() - 2, 2 * max(counts).bit_length() + 2
+            bins = [2 ** (edge / 2) for edge in range(low, high)]
+            look = {"histtype": "step", "linewidth": 1.5, "color": colour, "label": part}
+            axes.hist(list(counts), bins=bins, weights=list(counts.values()), **look)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.set_xlabel(f"length, {unit}")
@@ -109,8 +100,5 @@ def _dropped(dropped: Mapping[str, int]) -> Any:
     causes = sorted(dropped.items(), key=lambda item: (-item[1], item[0]))
     figure, (axes,) = _figure(0.9 + 0.3 * len(causes))
     axes.barh(range(len(causes)), [count for _, count in causes], height=0.7, color="#c53a32")
-    axes.set_yticks(range(len(causes)), [cause.replace("_", " ") for cause, _ in causes])
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-    axes.set_xlabel("rows")
+    _name_bars(axes, [cause for cause, _ in causes])
     return figure

@@ -26,8 +26,6 @@ context's digest: questions about one abstract are not each other's duplicates b
 abstract. Nor are they of other contexts' questions: what has an answer in one has none in another.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -36,7 +34,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
 
 from tasks.data.cleaning_rules import (
     CAUSES,
@@ -50,13 +52,13 @@ from tasks.data.cleaning_rules import (
     Progress,
 )
 from tasks.data.dropped import Dropped
+from tasks.data.filters import Filter
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from tasks.data.filters import Filter
-
+_HOW = {
+    "exact": "the same words as",
+    "coverage": "shares n-grams with",
+    "run": "shares a long run of words with",
+}
 _LINES = 4096
 """Rows whose places are read at a time."""
 
@@ -100,71 +102,46 @@ class Cleaned:
     @cached_property
     def remaining(self) -> NDArray[np.int64]:
         """Indices of the rows that are kept."""
-        import numpy as np
-
         return np.flatnonzero(self.cause == 0)
 
     def counts(self) -> dict[str, int]:
         """Rows by cause, "kept" among them."""
-        import numpy as np
-
-        found = np.bincount(self.cause, minlength=len(CAUSES))
-        return {cause: int(count) for cause, count in zip(CAUSES, found, strict=True) if count}
+        return counted(self.cause, CAUSES)
 
     def lines(self, selection: Sequence[int] | NDArray[np.int64]) -> Iterator[bytes]:
         """The lines of the selected rows as they are in the files, without newline, in the order of
         the selection."""
-        import numpy as np
-
         rows = np.asarray(selection, np.int64)
         with ExitStack() as stack:
-            streams = [
-                stack.enter_context(path.open("rb", buffering=0)).fileno() for path in self.files
-            ]
+            opened = [stack.enter_context(path.open("rb", buffering=0)) for path in self.files]
+            streams = [stream.fileno() for stream in opened]
             for start in range(0, len(rows), _LINES):
                 some = rows[start : start + _LINES]
-                places = (
-                    self.file[some].tolist(),
-                    self.length[some].tolist(),
-                    self.offset[some].tolist(),
-                )
+                places = (column[some].tolist() for column in (self.file, self.length, self.offset))
                 for file, length, offset in zip(*places, strict=True):
                     yield os.pread(streams[file], length, offset)
 
     def rows(self, selection: Sequence[int] | NDArray[np.int64]) -> Iterator[dict[str, Any]]:
         """The selected rows, parsed, in the order of the selection."""
-        import orjson
-
         return map(orjson.loads, self.lines(selection))
 
     def describe(self, row: int) -> str:
         """Why a row was dropped by cleaning: what it matches and how well."""
-        cause, hit, match, score = (
-            CAUSES[self.cause[row]],
-            HITS[self.hit[row]],
-            int(self.match[row]),
-            float(self.score[row]),
-        )
-        if cause == "contaminated" and hit in ("exact", "coverage", "run"):
-            other = " item ".join(self.items[match])
-        else:
-            other = f"prompt {self.id[match]:016x}"
+        cause, hit = CAUSES[self.cause[row]], HITS[self.hit[row]]
+        match, score = int(self.match[row]), float(self.score[row])
         if cause == "duplicate_prompt":
-            return f"the same as {other}"
+            return f"the same as prompt {self.id[match]:016x}"
         if cause == "near_duplicate":
-            return f"estimated Jaccard similarity {score:.2f} to {other}"
+            return f"estimated Jaccard similarity {score:.2f} to prompt {self.id[match]:016x}"
         kind = hit.removeprefix("heldout_")
-        how = {
-            "exact": "the same words as",
-            "coverage": "shares n-grams with",
-            "run": "shares a long run of words with",
-        }[kind]
-        return f"{how} {'held-out ' if kind != hit else ''}{other}, coverage {score:.2f}"
+        inside = kind != hit
+        other = (
+            f"held-out prompt {self.id[match]:016x}" if inside else " item ".join(self.items[match])
+        )
+        return f"{_HOW[kind]} {other}, coverage {score:.2f}"
 
     def dropped(self) -> Iterator[Dropped]:
         """A record of each row that was dropped, in the order of the files."""
-        import numpy as np
-
         rows = np.flatnonzero(self.cause)
         with (self.scratch / DETAILS).open(encoding="utf-8") as details:
             for index, row in zip(rows.tolist(), self.rows(rows), strict=True):
@@ -172,21 +149,12 @@ class Cleaned:
                 # The filters' details are in a file of their own, a line for each row that they
                 # dropped.
                 detail = self.describe(index) if cause in CAUSES[1:4] else details.readline()[:-1]
-                key = f"{self.id[index]:016x}"
-                yield Dropped(
-                    source=row["family"],
-                    file=row["source"],
-                    line=row["line"],
-                    cause=cause,
-                    detail=detail,
-                    id=key,
-                )
+                place = {"source": row["family"], "file": row["source"], "line": row["line"]}
+                yield Dropped(**place, cause=cause, detail=detail, id=f"{self.id[index]:016x}")
 
     def digest(self) -> str:
         """sha256 of what was decided about which content: the same for the same rows in other
         files, another order, by another engine."""
-        import numpy as np
-
         taken = {name: np.asarray(getattr(self, name)) for name in DECIDED}
         inside = (self.match >= 0) & ~((self.hit > 0) & (self.hit < HITS.index("heldout_exact")))
         taken["match"] = self.match.astype(np.uint64)
@@ -198,19 +166,20 @@ class Cleaned:
         shutil.rmtree(self.scratch)
 
 
+def counted(codes: NDArray[np.uint8], names: Sequence[str]) -> dict[str, int]:
+    """How often each name is there, given its index, of those that are."""
+    found = np.bincount(codes, minlength=len(names)).tolist()
+    return {name: count for name, count in zip(names, found, strict=True) if count}
+
+
 def decision_digest(decided: Mapping[str, NDArray[Any]]) -> str:
     """sha256 of the columns DECIDED in the order of (id, content, cause); `match` holds the prompt
     id of the row that is matched."""
-    import numpy as np
-
     order = np.lexsort((decided["cause"], decided["content"], decided["id"]))
     found = hashlib.sha256()
     for name in DECIDED:
-        found.update(
-            np.ascontiguousarray(decided[name][order])
-            .astype(COLUMNS[name].replace("<i8", "<u8"))
-            .tobytes()
-        )
+        kind = COLUMNS[name].replace("<i8", "<u8")
+        found.update(decided[name][order].astype(kind).tobytes())
     return found.hexdigest()
 
 

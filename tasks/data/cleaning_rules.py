@@ -38,19 +38,9 @@ HITS: tuple[Hit, ...] = get_args(Hit)
 evaluation item or a held-out row."""
 
 COLUMNS: dict[str, str] = {
-    "file": "<u2",
-    "offset": "<i8",
-    "length": "<i4",
-    "id": "<u8",
-    "content": "<u8",
-    "words": "<i4",
-    "group": "u1",
-    "difficulty": "u1",
-    "split": "u1",
-    "cause": "u1",
-    "hit": "u1",
-    "match": "<i8",
-    "score": "<f4",
+    **{"file": "<u2", "offset": "<i8", "length": "<i4", "id": "<u8", "content": "<u8"},
+    **{"words": "<i4", "group": "u1", "difficulty": "u1", "split": "u1", "cause": "u1"},
+    **{"hit": "u1", "match": "<i8", "score": "<f4"},
 }
 """Columns of the state and their numpy types."""
 

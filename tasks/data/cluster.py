@@ -33,7 +33,7 @@ Groups are hash partitions, not single keys: a call sees some ten thousand rows 
 must be readable on every machine.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,9 +95,7 @@ def clean_on_cluster(
     rows = numbers.map_batches(
         _survey, batch_size=1, fn_kwargs={"found": found, "plan": plan}, batch_format="numpy"
     )
-    rows = (
-        _by(rows, "id", partitions).map_groups(_drop_duplicates, batch_format="numpy").materialize()
-    )
+    rows = _mapped(rows, "id", partitions, _drop_duplicates).materialize()
     if near is not None:
         rows = _drop_near_duplicates(rows, near, seed, partitions)
     if contamination is not None and contamination.heldout:
@@ -154,12 +152,15 @@ def _words(batch: Batch) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     return _array(batch["hashes"], np.uint64), np.cumsum(batch["words"], dtype=np.int64)
 
 
-def _by(rows: "Dataset", column: str, partitions: int) -> Any:
-    """Rows grouped by a part of a column that is a hash."""
+def _mapped(
+    rows: "Dataset", column: str, partitions: int, function: Callable[[Batch], Batch]
+) -> "Dataset":
+    """What a function makes of the rows, grouped by a part of a column that is a hash."""
     divided = rows.map_batches(
         lambda batch: batch | {"part": batch[column] % np.uint64(partitions)}, batch_format="numpy"
     )
-    return divided.groupby("part", num_partitions=partitions)
+    groups = divided.groupby("part", num_partitions=partitions)
+    return groups.map_groups(function, batch_format="numpy")
 
 
 def _taken(batch: Batch, chosen: NDArray[Any]) -> Batch:
@@ -238,26 +239,19 @@ def _drop_near_duplicates(rows: "Dataset", near: Sketch, seed: int, partitions: 
         return batch
 
     banded = rows.map_batches(in_bands, batch_format="numpy")
-    found = _by(banded, "key", partitions).map_groups(shared, batch_format="numpy")
-    compared = _by(rows.union(found), "id", partitions).map_groups(signed, batch_format="numpy")
-    fell = _by(compared, "key", partitions).map_groups(falls, batch_format="numpy")
-    return (
-        _by(rows.union(fell), "id", partitions).map_groups(drop, batch_format="numpy").materialize()
-    )
+    found = _mapped(banded, "key", partitions, shared)
+    compared = _mapped(rows.union(found), "id", partitions, signed)
+    fell = _mapped(compared, "key", partitions, falls)
+    return _mapped(rows.union(fell), "id", partitions, drop).materialize()
 
 
 def _marks(**columns: NDArray[Any]) -> Batch:
     """Marks with these columns, the others empty."""
     size = len(columns["id"])
-    empty = {name: np.zeros(size, kind) for name, kind in COLUMNS.items()} | {
-        "match": np.zeros(size, np.uint64)
-    }
-    texts = {
-        "detail": np.full(size, "", object),
-        "hashes": np.full(size, b"", object),
-        "keys": np.full(size, b"", object),
-    }
-    return empty | {"block": np.full(size, MARK, np.int64)} | texts | columns
+    empty: Batch = {name: np.zeros(size, kind) for name, kind in COLUMNS.items()}
+    empty |= {name: np.full(size, b"", object) for name in ("hashes", "keys")}
+    empty |= {"detail": np.full(size, "", object), "match": np.zeros(size, np.uint64)}
+    return empty | {"block": np.full(size, MARK, np.int64)} | columns
 
 
 def _drop_heldout(rows: "Dataset", contamination: Contamination) -> "Dataset":

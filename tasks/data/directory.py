@@ -48,11 +48,8 @@ def data_files(
     try:
         # Only `*` is special here; to glob so are [ and ?, which are in brackets what they are in a
         # file's name.
-        matches = (
-            sorted(data.glob(re.sub(r"[\[?]", r"[\g<0>]", pattern)))
-            if "*" in pattern
-            else [data / pattern]
-        )
+        named = re.sub(r"[\[?]", r"[\g<0>]", pattern)
+        matches = sorted(data.glob(named)) if "*" in pattern else [data / pattern]
         found = [(match.relative_to(data).as_posix(), match) for match in matches if match.exists()]
     except OSError as error:
         raise InputError(
@@ -60,18 +57,12 @@ def data_files(
             " and its permissions."
         ) from error
     if not found:
-        present = sorted(
-            file.relative_to(data).as_posix() for file in data.rglob("*") if file.is_file()
-        )
-        shown = (
-            nearest(pattern, present)
-            if len(present) <= _SHOWN
-            else f" It holds {len(present)} files, e.g. {', '.join(present[:_SHOWN])}."
-        )
-        raise InputError(
-            f"{where}: --data {data} has no file"
-            f" {pattern}.{shown if present else ' It holds no files.'}"
-        )
+        files = (file for file in data.rglob("*") if file.is_file())
+        present = sorted(file.relative_to(data).as_posix() for file in files)
+        shown = nearest(pattern, present) if present else " It holds no files."
+        if len(present) > _SHOWN:
+            shown = f" It holds {len(present)} files, e.g. {', '.join(present[:_SHOWN])}."
+        raise InputError(f"{where}: --data {data} has no file {pattern}.{shown}")
     for name, file in found:
         if not file.resolve().is_relative_to(root):
             raise InputError(
@@ -102,6 +93,5 @@ def file_digest(name: str, file: Path | RemoteFile) -> str:
 
 def data_digests(data: Path | None, pattern: str, where: str) -> dict[str, str | int]:
     """`{"data/<name>": digest}` of the files that a pattern names. Raises as `data_files`."""
-    return {
-        f"data/{name}": file_digest(name, file) for name, file in data_files(data, pattern, where)
-    }
+    found = data_files(data, pattern, where)
+    return {f"data/{name}": file_digest(name, file) for name, file in found}

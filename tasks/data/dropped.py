@@ -66,12 +66,7 @@ class Dropped(StrictModel):
     def of(cls, row: Prompt, cause: AnyCause, detail: str) -> Self:
         """A prompt, or an example, that was left out."""
         return cls(
-            source=row.family,
-            file=row.source,
-            line=row.line,
-            cause=cause,
-            detail=detail,
-            id=row.id,
+            source=row.family, file=row.source, line=row.line, id=row.id, cause=cause, detail=detail
         )
 
     @property

@@ -24,11 +24,9 @@ Filter = Callable[[Sequence[Row]], list[tuple[Cause, str] | None]]
 
 def response_of(row: Row) -> str | None:
     """The trace of a row as the model must write it, None of a prompt that nobody solved."""
-    return (
-        Trace(reasoning=row["reasoning"], answer=row["answer"]).render()
-        if "reasoning" in row
-        else None
-    )
+    if "reasoning" not in row:
+        return None
+    return Trace(reasoning=row["reasoning"], answer=row["answer"]).render()
 
 
 def texts_of(row: Row) -> Iterator[str]:
@@ -36,8 +34,18 @@ def texts_of(row: Row) -> Iterator[str]:
     return (row[key] for key in ("prompt", "reasoning", "answer") if row.get(key))
 
 
+class RowFilter:
+    """A filter that judges each row by itself (`judge`)."""
+
+    def __call__(self, rows: Sequence[Row]) -> list[tuple[Cause, str] | None]:
+        return [self.judge(row) for row in rows]
+
+    def judge(self, row: Row) -> tuple[Cause, str] | None:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Length:
+class Length(RowFilter):
     """Rows whose prompt or response has more tokens than the fixed shape that it must fit.
 
     A token covers at least one byte of the text: Gemma's SentencePiece models keep text as it is
@@ -54,20 +62,15 @@ class Length:
     prompt: int | None = None
     response: int | None = None
 
-    def __call__(self, rows: Sequence[Row]) -> list[tuple[Cause, str] | None]:
-        return [self._judge(row) for row in rows]
-
-    def _judge(self, row: Row) -> tuple[Cause, str] | None:
+    def judge(self, row: Row) -> tuple[Cause, str] | None:
         tokenizer = _tokenizer(self.tokenizer)
         for part, text, limit, count in (
             ("prompt", row["prompt"], self.prompt, prompt_tokens),
             ("response", response_of(row), self.response, response_tokens),
         ):
-            if (
-                text is None
-                or limit is None
-                or len(text.encode()) + len(count(tokenizer, "")) <= limit
-            ):
+            if text is None or limit is None:
+                continue
+            if len(text.encode()) + len(count(tokenizer, "")) <= limit:
                 continue
             if (found := len(count(tokenizer, text))) > limit:
                 return "too_long", f"the {part} has {found} tokens, more than {limit}"
@@ -116,24 +119,19 @@ def _identifier() -> Any:
 
 
 @dataclass(frozen=True)
-class Languages:
+class Languages(RowFilter):
     """Rows whose prompt or response is in none of these languages. Answers that are code are not
     judged: code is in no language."""
 
     codes: tuple[str, ...]
 
-    def __call__(self, rows: Sequence[Row]) -> list[tuple[Cause, str] | None]:
-        return [self._judge(row) for row in rows]
-
-    def _judge(self, row: Row) -> tuple[Cause, str] | None:
+    def judge(self, row: Row) -> tuple[Cause, str] | None:
         response = [row.get("reasoning", ""), "" if row["domain"] == "coding" else row["answer"]]
         for part, text in (("prompt", row["prompt"]), ("response", "\n".join(response))):
             found = language_of(text)
             if found is not None and found not in self.codes:
-                return (
-                    "language",
-                    f"the {part} is in language {found!r}, not in {', '.join(self.codes)}",
-                )
+                asked = ", ".join(self.codes)
+                return "language", f"the {part} is in language {found!r}, not in {asked}"
         return None
 
 
@@ -183,9 +181,8 @@ def pii_of(text: str, kinds: Sequence[PiiKind]) -> tuple[PiiKind, str] | None:
         if kind in _MARKS and not any(mark in text for mark in _MARKS[kind]):
             continue
         for match in _PII[kind].finditer(text):
-            if not _BEFORE.search(text[max(0, match.start() - 9) : match.start()]) and _is_personal(
-                kind, match[0]
-            ):
+            before = text[max(0, match.start() - 9) : match.start()]
+            if not _BEFORE.search(before) and _is_personal(kind, match[0]):
                 return kind, match[0]
     return None
 
@@ -224,25 +221,20 @@ def _mod_97(iban: str) -> bool:
     """The four first characters go to the end, letters become 10 to 35; the number modulo 97 is
     1."""
     compact = iban.replace(" ", "")
-    return (
-        15 <= len(compact) <= 34
-        and int("".join(str(int(character, 36)) for character in compact[4:] + compact[:4])) % 97
-        == 1
-    )
+    digits = "".join(str(int(character, 36)) for character in compact[4:] + compact[:4])
+    return 15 <= len(compact) <= 34 and int(digits) % 97 == 1
 
 
 @dataclass(frozen=True)
-class Pii:
+class Pii(RowFilter):
     """Rows with personal data of these kinds in their prompt, reasoning or answer."""
 
     kinds: tuple[PiiKind, ...]
 
-    def __call__(self, rows: Sequence[Row]) -> list[tuple[Cause, str] | None]:
-        return [self._judge(row) for row in rows]
-
-    def _judge(self, row: Row) -> tuple[Cause, str] | None:
-        found = next((found for text in texts_of(row) if (found := pii_of(text, self.kinds))), None)
-        # What was found is not repeated in full: dropped.jsonl becomes part of the artifact.
-        return (
-            ("pii", f"{found[0]}: {found[1][:2]}… ({len(found[1])} characters)") if found else None
-        )
+    def judge(self, row: Row) -> tuple[Cause, str] | None:
+        for text in texts_of(row):
+            if found := pii_of(text, self.kinds):
+                kind, data = found
+                # The data are not repeated in full: dropped.jsonl becomes part of the artifact.
+                return "pii", f"{kind}: {data[:2]}… ({len(data)} characters)"
+        return None

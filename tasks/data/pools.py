@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.data.cleaning import Cleaned
+from tasks.data.cleaning import Cleaned, counted
 from tasks.data.cleaning_rules import CAUSES, GROUPS, HITS, SPLITS, Split
 from tasks.data.quotas import GroupQuota, Pool, Shortfall, ranks
 
@@ -39,6 +39,10 @@ class Files:
         return [path.name == "examples.jsonl" for path in self.rows]
 
 
+_UNSOLVED = 255
+"""Instead of the code of a group and split."""
+
+
 class Pools:
     """Rows by group and split. Row numbers are those of `cleaned`; every list of rows is in the
     order of their ranks."""
@@ -54,11 +58,8 @@ class Pools:
         self._position = np.full(len(cleaned.id), -1, np.int64)
         self._position[rows] = np.arange(len(rows))
         self._rows = rows
-        self._code = np.where(
-            self._solved[cleaned.file[rows]],
-            cleaned.group[rows] * len(SPLITS) + cleaned.split[rows],
-            255,
-        )
+        code = cleaned.group[rows] * len(SPLITS) + cleaned.split[rows]
+        self._code = np.where(self._solved[cleaned.file[rows]], code, _UNSOLVED)
 
     def pool(self, group: str, split: Split) -> Pool:
         """The solved rows of a group and split."""
@@ -103,7 +104,7 @@ class Pools:
 
     def unsolved(self, groups: Sequence[str], split: Split) -> np.ndarray:
         """The prompts of these groups and this split that nobody solved."""
-        rows = self._rows[self._code == 255]
+        rows = self._rows[self._code == _UNSOLVED]
         here = np.isin(self.cleaned.group[rows], [GROUPS.index(group) for group in groups])
         return rows[here & (self.cleaned.split[rows] == SPLITS.index(split))]
 
@@ -114,39 +115,28 @@ class Pools:
 
     def read(self, *, solved: bool = False) -> dict[str, int]:
         """How many rows of each group there were; or only those that were solved."""
-        return self._by_group(
-            np.flatnonzero(self._solved[self.cleaned.file])
-            if solved
-            else np.arange(len(self.cleaned.group))
-        )
+        rows = np.arange(len(self.cleaned.group))
+        return self._by_group(rows[self._solved[self.cleaned.file]] if solved else rows)
 
     def remaining(self) -> dict[str, int]:
         """How many examples of each group are left."""
-        return self._by_group(self._rows[self._code != 255])
+        return self._by_group(self._rows[self._code != _UNSOLVED])
 
     def _by_group(self, rows: np.ndarray) -> dict[str, int]:
-        counts = np.bincount(self.cleaned.group[rows], minlength=len(GROUPS))
-        return {group: int(count) for group, count in zip(GROUPS, counts, strict=True) if count}
+        return counted(self.cleaned.group[rows], GROUPS)
 
     def dropped_of(self, group: str) -> dict[str, int]:
         """How many rows of a group were dropped, by cause."""
-        counts = np.bincount(
-            self.cleaned.cause[np.flatnonzero(self.cleaned.group == GROUPS.index(group))],
-            minlength=len(CAUSES),
-        )
-        return {
-            cause: int(count)
-            for cause, count in zip(CAUSES, counts, strict=True)
-            if count and cause != "kept"
-        }
+        causes = self.cleaned.cause[self.cleaned.group == GROUPS.index(group)]
+        return counted(causes[causes > 0], CAUSES)
 
     def contaminated_by(self) -> dict[str, int]:
         """How many rows each evaluation set contaminates, and `heldout` for the held-out split."""
         rows = np.flatnonzero(self.cleaned.cause == CAUSES.index("contaminated"))
-        hits, matches = self.cleaned.hit[rows].tolist(), self.cleaned.match[rows].tolist()
+        pairs = zip(self.cleaned.hit[rows].tolist(), self.cleaned.match[rows].tolist(), strict=True)
         sets = (
             "heldout" if HITS[hit].startswith("heldout") else self.cleaned.items[match][0]
-            for hit, match in zip(hits, matches, strict=True)
+            for hit, match in pairs
         )
         return dict(sorted(Counter(sets).items()))
 

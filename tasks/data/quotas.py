@@ -90,11 +90,8 @@ class Pool:
         if not isinstance(amount, dict):
             return {None: (amount, len(self.rows))} if amount > len(self.rows) else {}
         has = self.by_level()
-        return {
-            level: (count, has.get(level, 0))
-            for level, count in amount.items()
-            if count > has.get(level, 0)
-        }
+        found = {level: (count, has.get(level, 0)) for level, count in amount.items()}
+        return {level: counts for level, counts in found.items() if counts[0] > counts[1]}
 
     def take(self, amount: Amount) -> "Pool":
         """The rows that fill the amount, in the pool's order: of each difficulty the first ones.
@@ -133,10 +130,8 @@ def allocate(quota: int, available: Mapping[int, int]) -> dict[int, int]:
         for stratum, size in available.items()
     }
     parts = {stratum: int(share) for stratum, share in shares.items()}
-    by_remainder = sorted(
-        available, key=lambda stratum: (parts[stratum] - shares[stratum], stratum)
-    )
-    for stratum in by_remainder[: quota - sum(parts.values())]:
+    by_remainder = sorted((parts[stratum] - shares[stratum], stratum) for stratum in available)
+    for _, stratum in by_remainder[: quota - sum(parts.values())]:
         parts[stratum] += 1
     return parts
 
@@ -187,16 +182,14 @@ class Shortfall:
     def cell(self) -> str:
         """Where the recipe says it: `quotas.math.train`, or `quotas.math.train.3` of a
         difficulty."""
-        return f"{self.table}.{self.group}.{self.split}" + (
-            f".{self.level}" if self.level is not None else ""
-        )
+        level = "" if self.level is None else f".{self.level}"
+        return f"{self.table}.{self.group}.{self.split}{level}"
 
 
 def shortfall_table(shortfalls: Sequence[Shortfall]) -> str:
     """One line for each: cell, requested, available, missing."""
     rows = [("cell", "requested", "available", "missing")]
     rows += [
-        (short.cell, f"{short.requested}", f"{short.available}", f"{short.missing}")
-        for short in shortfalls
+        (one.cell, str(one.requested), str(one.available), str(one.missing)) for one in shortfalls
     ]
     return "\n".join(f"  {line}" for line in aligned(rows, str.rjust))

@@ -56,11 +56,8 @@ def check_url(url: str) -> str:
             f"remote files are read as {', '.join(_FORMATS)}; fetch one of another format into the"
             " --data directory"
         )
-    if (
-        "*" in path.partition("/")[0]
-        or _strange(path)
-        or any("**" in part and part != "**" for part in path.split("/"))
-    ):
+    stars = any("**" in part and part != "**" for part in path.split("/"))
+    if stars or "*" in path.partition("/")[0] or _strange(path):
         raise ValueError(
             "a data URL names its bucket, and has no :: ? [ ] # in it; only * is special, and ** is"
             " a part of its own"
@@ -86,31 +83,22 @@ def remote_files(pattern: str, where: str) -> list[RemoteFile]:
         listed = system.glob(path, detail=True) if "*" in path else {path: system.info(path)}
         found = {name: about for name, about in sorted(listed.items()) if about["type"] == "file"}
         if not found:
-            # no such bucket raises
-            system.ls(
-                path.partition("/")[0] if scheme != "hf" else "/".join(path.split("/")[:3]),
-                detail=False,
-            )
+            bucket = "/".join(path.split("/")[: 3 if scheme == "hf" else 1])
+            system.ls(bucket, detail=False)  # no such bucket raises
             raise FileNotFoundError(path)
-    for name in found:
-        if _strange(name):
-            raise InputError(
-                f"{where}: the name {scheme}://{name} holds one of :: ? [ ] #, which no data URL"
-                " may; rename the file."
-            )
-    return [
-        RemoteFile(f"{scheme}://{name}", _digest(f"{scheme}://{name}", about))
-        for name, about in found.items()
-    ]
+    urls = {f"{scheme}://{name}": about for name, about in found.items()}
+    if wrong := next(filter(_strange, urls), None):
+        raise InputError(
+            f"{where}: the name {wrong} holds one of :: ? [ ] #, which no data URL may; rename the"
+            " file."
+        )
+    return [RemoteFile(url, _digest(url, about)) for url, about in urls.items()]
 
 
 def storage_options(url: str) -> dict[str, Any]:
     """What fsspec shall know of a URL's file system: a fake of Cloud Storage has no credentials."""
-    return (
-        {"token": "anon"}
-        if url.startswith("gs://") and os.environ.get("STORAGE_EMULATOR_HOST")
-        else {}
-    )
+    fake = url.startswith("gs://") and os.environ.get("STORAGE_EMULATOR_HOST")
+    return {"token": "anon"} if fake else {}
 
 
 def _digest(url: str, about: Mapping[str, Any]) -> str:
@@ -138,30 +126,23 @@ def explained(url: str, where: str) -> Iterator[None]:
             f" {_PACKAGES[scheme]}."
         ) from error
     except Exception as error:
-        if (
-            not isinstance(error, OSError | ValueError | RuntimeError)
-            and type(error).__module__.partition(".")[0] not in _FOREIGN
-        ):
+        foreign = type(error).__module__.partition(".")[0] in _FOREIGN
+        if not foreign and not isinstance(error, OSError | ValueError | RuntimeError):
             raise  # a mistake of ours
         raise InputError(f"{where}: cannot read {url}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:
     """One line: what happened and what to do about it."""
-    said = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
-    code = str(
-        getattr(error, "code", None) or getattr(getattr(error, "response", None), "status_code", "")
-    )
+    name = type(error).__name__
+    said = (str(error).strip() or name).splitlines()[0][:300]
+    response = getattr(error, "response", None)
+    code = str(getattr(error, "code", None) or getattr(response, "status_code", ""))
     if isinstance(error, FileNotFoundError) or code == "404":
         return f"there is no such file, bucket or repository ({said}). Check the URL."
-    name = type(error).__name__
-    if (
-        isinstance(error, PermissionError)
-        or code in ("401", "403")
-        or "Credential" in name
-        or name == "RefreshError"
-        or said.startswith(("Forbidden", "Unauthorized"))
-    ):
+    denied = isinstance(error, PermissionError) or code in ("401", "403")
+    denied |= said.startswith(("Forbidden", "Unauthorized"))
+    if denied or "Credential" in name or name == "RefreshError":
         return (
             f"no permission ({said}). Log in as somebody who may read it (gcloud auth"
             " application-default login, AWS_*, HF_TOKEN)."

@@ -2,12 +2,14 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tasks.contract.job import read_rows
+from tasks.data.cleaning_rules import GROUPS
 from tasks.data.filters import language_of, response_of
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 
@@ -36,9 +38,9 @@ class RowCounts:
         self.lengths: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self.samples: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
 
-    def of_group(self, group: str) -> int:
-        """The rows of a group, of any difficulty."""
-        return sum(count for (other, _), count in self.cells.items() if other == group)
+    def groups(self) -> list[str]:
+        """The groups that have rows, in their order."""
+        return [group for group in GROUPS if any(other == group for other, _ in self.cells)]
 
     def by_licence(self) -> dict[str, int]:
         """The rows of each licence."""
@@ -52,14 +54,15 @@ def count_rows(
     splits: Mapping[str, Path], teachers: Sequence[Mapping[str, Any]], tokenizer: Tokenizer | None
 ) -> RowCounts:
     """One pass over the files; tokens and languages are counted of the first rows alone."""
-    counts, licences = RowCounts(), Licences(teachers)
+    counts, licence = RowCounts(), licences(teachers)
     looked_at = next(iter(splits))
     for split, path in splits.items():
         counts.rows[split] = 0
         for number, row in enumerate(read_rows(path)):
             group = row["grounding"] or row["domain"]
             counts.rows[split] += 1
-            counts.sources[row["family"], row["source"], licences.of(row)] += 1
+            place = row["family"], row["source"]
+            counts.sources[*place, licence(*place)] += 1
             counts.cells[group, row["difficulty"]] += 1
             texts = {"prompt": row["prompt"], "response": response_of(row) or ""}
             for part, text in texts.items():
@@ -77,30 +80,21 @@ def count_rows(
     return counts
 
 
-class Licences:
-    """Which licence a row has: that of its source in the dataset teacher's tables, wherever these
-    are nested."""
+def licences(teachers: Sequence[Mapping[str, Any]]) -> Callable[[str, str], str]:
+    """The licence of rows by their (family, file): that of their source in the dataset teacher's
+    tables, wherever these are nested; `not stated` where the recipe says none."""
+    sources = [source for source in _dataset_sources(teachers) if source.get("licence")]
 
-    def __init__(self, teachers: Sequence[Mapping[str, Any]]) -> None:
-        self._sources = list(_dataset_sources(teachers))
-        self._known: dict[tuple[str, str], str] = {}
-
-    def of(self, row: Mapping[str, Any]) -> str:
-        """Its licence; `not stated` where the recipe says none."""
-        place = row["family"], row["source"]
-        if place not in self._known:
-            self._known[place] = self._find(*place)
-        return self._known[place]
-
-    def _find(self, family: str, file: str) -> str:
+    @cache
+    def licence(family: str, file: str) -> str:
         if file == "procedural":
             return OWN_LICENCE
-        fits = (
-            source
-            for source in self._sources
-            if fnmatchcase(file, source["path"]) and source.get("family") in ("", None, family)
-        )
-        return next((source["licence"] for source in fits if source.get("licence")), "not stated")
+        for source in sources:
+            if fnmatchcase(file, source["path"]) and source.get("family") in ("", None, family):
+                return str(source["licence"])
+        return "not stated"
+
+    return licence
 
 
 def _dataset_sources(value: Any) -> Iterator[Mapping[str, Any]]:

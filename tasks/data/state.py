@@ -68,60 +68,48 @@ class State:
         """The rule of `tasks.data.near_duplicates`: which rows share a bucket of some band, then,
         with their signatures, who falls."""
         left = np.flatnonzero((self.columns["cause"] == 0) & (self.columns["words"] > 0))
-        left = left[
-            np.argsort(ranks(self.columns["id"][left], self.columns["content"][left], seed))
-        ]
+        ids, content = self.columns["id"][left], self.columns["content"][left]
+        left = left[np.argsort(ranks(ids, content, seed))]
         shared = np.zeros(len(left), bool)
         with ThreadPoolExecutor(workers) as threads:
             for members, _ in threads.map(lambda keys: buckets(keys[left]), self.keys):
                 shared[members] = True
             candidates = np.sort(left[shared])
             places = np.searchsorted(candidates, left)
-            signatures = mapped(
-                self.scratch / "signatures", "<u4", len(candidates) * sketch.permutations
-            ).reshape(-1, sketch.permutations)
+            size = len(candidates) * sketch.permutations
+            signatures = mapped(self.scratch / "signatures", "<u4", size)
+            signatures = signatures.reshape(-1, sketch.permutations)
 
             def sign(part: tuple[int, int, int]) -> None:
                 signatures[part[1] : part[2]] = sketch.signatures(*self._words(candidates, part))
 
             list(threads.map(sign, self._parts(candidates)))
             best = np.full(len(left), -1, np.int64)
-            for fallen, leaders, agreed in threads.map(
-                partial(_falls, left, signatures, places, sketch.enough), self.keys
-            ):
+            falls = partial(_falls, left, signatures, places, sketch.enough)
+            for fallen, leaders, agreed in threads.map(falls, self.keys):
                 # The leader that it is most like, of several the first in rank.
                 best[fallen] = np.maximum(best[fallen], agreed * 2**40 + (2**40 - 1 - leaders))
         fell = np.flatnonzero(best >= 0)
-        self._drop(
-            left[fell],
-            NEAR_DUPLICATE,
-            left[2**40 - 1 - best[fell] % 2**40],
-            (best[fell] >> 40) / sketch.permutations,
-        )
+        match, score = left[2**40 - 1 - best[fell] % 2**40], best[fell] >> 40
+        self._drop(left[fell], NEAR_DUPLICATE, match, score / sketch.permutations)
 
     def drop_heldout(self, contamination: Contamination, workers: int) -> None:
         """Rows that train or validate and give a held-out row away, of those that are still
         there."""
         live, heldout = self.columns["cause"] == 0, self.columns["split"] == HELDOUT
         tested = np.flatnonzero(live & heldout)
-        words = np.concatenate(
-            [
-                np.empty(0, np.uint64),
-                *(self._words(tested, part)[0] for part in self._parts(tested)),
-            ]
-        )
+        parts = [self._words(tested, part)[0] for part in self._parts(tested)]
+        words = np.concatenate([np.empty(0, np.uint64), *parts])
+        ends = np.cumsum(self.columns["words"][tested], dtype=np.int64)
         # Items are numbered by id, so that which of several is named does not depend on the order
         # of the rows.
         order = np.argsort(self.columns["id"][tested])
-        words, ends = reorder(
-            words, np.cumsum(self.columns["words"][tested], dtype=np.int64), order
-        )
-        found = index(words, ends, contamination)
+        found = index(*reorder(words, ends, order), contamination)
         rest = np.flatnonzero(live & ~heldout)
         with ThreadPoolExecutor(workers) as threads:
-            parts = self._parts(rest)
-            scans = threads.map(lambda part: found.scan(*self._words(rest, part)), parts)
-            for (_, low, high), (hits, items, scores) in zip(parts, scans, strict=True):
+            blocks = self._parts(rest)
+            scans = threads.map(lambda part: found.scan(*self._words(rest, part)), blocks)
+            for (_, low, high), (hits, items, scores) in zip(blocks, scans, strict=True):
                 rows, hit = rest[low:high], hits > 0
                 self._drop(rows[hit], CONTAMINATED, tested[order[items[hit]]], scores[hit])
                 self.columns["hit"][rows[hit]] = hits[hit] + FIRST_HELDOUT_HIT
@@ -174,10 +162,8 @@ def reorder(words: Words, ends: Ends, order: Rows) -> tuple[Words, Ends]:
     counts = (ends - starts)[order]
     new_ends = np.cumsum(counts)
     # Word j of the text that is now i-th was at starts[order[i]] + j.
-    return (
-        words[np.arange(len(words)) + np.repeat(starts[order] - (new_ends - counts), counts)],
-        new_ends,
-    )
+    moved = np.repeat(starts[order] - (new_ends - counts), counts)
+    return words[np.arange(len(words)) + moved], new_ends
 
 
 def mapped(path: Path, kind: str, size: int) -> NDArray[Any]:
@@ -216,12 +202,8 @@ def surveyed(
             done += block.end - block.start
             progress(done, total, "bytes")
     columns = {name: mapped(scratch / name, kind, starts[-1]) for name, kind in COLUMNS.items()}
-    return State(
-        scratch,
-        columns,
-        [mapped(scratch / name, "<u8", starts[-1]) for name in names[len(COLUMNS) :]],
-        starts,
-    )
+    keys = [mapped(scratch / name, "<u8", starts[-1]) for name in names[len(COLUMNS) :]]
+    return State(scratch, columns, keys, starts)
 
 
 _PLAN: list[tuple[Plan, Path]] = []

@@ -123,9 +123,8 @@ def damaged(example: Example, others: Sequence[Example], seed: int) -> Damage | 
     if numbered:
         index = rng.choice(numbered)
         start, end = rng.choice(_numbers(steps[index]))
-        changed = (
-            steps[index][:start] + _other_number(steps[index][start:end], rng) + steps[index][end:]
-        )
+        step = steps[index]
+        changed = step[:start] + _other_number(step[start:end], rng) + step[end:]
     else:
         index = rng.randrange(len(steps))
         other = rng.choice(split_steps(rng.choice(others).reasoning)).strip()

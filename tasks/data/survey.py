@@ -25,7 +25,6 @@ from tasks.data.shingles import Words, words_of
 BLOCK_BYTES = 4 * 2**20
 
 _GROUP_CODES = {group: code for code, group in enumerate(GROUPS)}
-_CAUSE_CODES = {cause: code for code, cause in enumerate(CAUSES)}
 
 
 @dataclass(frozen=True)
@@ -132,13 +131,10 @@ def survey(block: Block, plan: Plan) -> Survey:
     offset, lines = lines_of(block)
     rows = list(parse(block, offset, lines))
     lengths = np.fromiter(map(len, lines), np.int32, len(lines))
-    ids = np.frombuffer(bytes.fromhex("".join([row["id"] for row in rows])), ">u8").astype(
-        np.uint64
-    )
+    hexadecimal = bytes.fromhex("".join([row["id"] for row in rows]))
+    ids = np.frombuffer(hexadecimal, ">u8").astype(np.uint64)
     words, ends = words_of([compared_text(row) for row in rows])
-    columns: dict[str, NDArray[Any]] = {
-        name: np.zeros(len(rows), kind) for name, kind in COLUMNS.items()
-    }
+    columns = {name: np.zeros(len(rows), kind) for name, kind in COLUMNS.items()}
     columns["file"][:] = block.file
     columns["offset"][:] = offset + np.cumsum(lengths + 1, dtype=np.int64) - (lengths + 1)
     columns["length"][:] = lengths
@@ -153,7 +149,7 @@ def survey(block: Block, plan: Plan) -> Survey:
     columns["match"][:] = -1
     if plan.index is not None:
         columns["hit"][:], columns["match"][:], columns["score"][:] = plan.index.scan(words, ends)
-        columns["cause"][columns["hit"] > 0] = _CAUSE_CODES["contaminated"]
+        columns["cause"][columns["hit"] > 0] = CAUSES.index("contaminated")
     keys = np.empty((0, len(rows)), np.uint64)
     if plan.sketch is not None:
         contexts = np.fromiter(map(context_hash, rows), np.uint64, len(rows))
@@ -166,9 +162,7 @@ def evaluation_index(
 ) -> tuple[tuple[tuple[str, str], ...], Index | None]:
     """(set, id) of each evaluation item, in an order that is the same however they were given, and
     the index of their texts."""
-    found = sorted(
-        (evaluation.name, key, text) for evaluation in evaluations for key, text in evaluation.texts
-    )
+    found = sorted((one.name, key, text) for one in evaluations for key, text in one.texts)
     if contamination is None or not found:
         return (), None
     words, ends = words_of([text for _, _, text in found])
@@ -182,9 +176,8 @@ def splits(
     position = ids.astype(np.float64) / 2.0**64
     heldout = position < heldout_fraction
     validation = ~heldout & (position < heldout_fraction + validation_fraction)
-    return (heldout * SPLITS.index("heldout") + validation * SPLITS.index("validation")).astype(
-        np.uint8
-    )
+    split = heldout * SPLITS.index("heldout") + validation * SPLITS.index("validation")
+    return split.astype(np.uint8)
 
 
 def _filter(
@@ -197,5 +190,5 @@ def _filter(
         left = np.flatnonzero(causes == 0).tolist()
         for at, verdict in zip(left, judge([rows[at] for at in left]), strict=True):
             if verdict is not None:
-                causes[at], reasons[at] = _CAUSE_CODES[verdict[0]], verdict[1]
+                causes[at], reasons[at] = CAUSES.index(verdict[0]), verdict[1]
     return [reasons[at] for at in sorted(reasons)]

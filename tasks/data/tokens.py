@@ -17,9 +17,7 @@ import numpy as np
 import sentencepiece
 
 CONTROL_TOKENS = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
-_CONTROL = re.compile(
-    "(?<=<)(?=" + "|".join(re.escape(token[1:]) for token in CONTROL_TOKENS) + ")"
-)
+_CONTROL = re.compile(f"(?<=<)(?={'|'.join(token[1:] for token in CONTROL_TOKENS)})")
 
 
 class TooLong(ValueError):
@@ -34,15 +32,11 @@ class Tokenizer:
         token is missing."""
         self.model_proto = model_proto
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model_proto)
-        missing = [
-            token
-            for token in CONTROL_TOKENS
-            if self._processor.id_to_piece(self._processor.piece_to_id(token)) != token
-        ]
+        ids = {token: self._processor.piece_to_id(token) for token in CONTROL_TOKENS}
+        missing = [token for token in ids if self._processor.id_to_piece(ids[token]) != token]
         if missing:
-            raise ValueError(
-                f"the tokenizer has no {', '.join(missing)}: it is not a Gemma tokenizer"
-            )
+            names = ", ".join(missing)
+            raise ValueError(f"the tokenizer has no {names}: it is not a Gemma tokenizer")
 
     @classmethod
     def from_file(cls, path: Path) -> "Tokenizer":
@@ -86,10 +80,8 @@ class Tokenizer:
         several bytes the last byte ends it."""
         ends, start = [], 0
         for part in _CONTROL.split(text):
-            ends += [
-                start + end
-                for _, end in self._processor.encode(part, return_type="offset_mapping")["offsets"]
-            ]
+            offsets = self._processor.encode(part, return_type="offset_mapping")["offsets"]
+            ends += [start + end for _, end in offsets]
             start += len(part)
         return ends
 
@@ -97,9 +89,8 @@ class Tokenizer:
         """Text of token ids; control tokens are left out, and so are ids beyond the vocabulary:
         Gemma 3 4B has 64 rows without a piece."""
         pieces, control = len(self), self.control_ids
-        return self._processor.decode(
-            [token for token in map(int, tokens) if token < pieces and token not in control]
-        )
+        known = [token for token in map(int, tokens) if token < pieces and token not in control]
+        return self._processor.decode(known)
 
     @cached_property
     def control_ids(self) -> frozenset[int]:
@@ -110,12 +101,8 @@ class Tokenizer:
     def around_prompt(self) -> tuple[list[int], list[int]]:
         """The tokens before a prompt, and those between it and the response."""
         user, line, model = (self.encode(text) for text in ("user\n", "\n", "model\n"))
-        return [self.bos_id, self.start_of_turn_id, *user], [
-            self.end_of_turn_id,
-            *line,
-            self.start_of_turn_id,
-            *model,
-        ]
+        before = [self.bos_id, self.start_of_turn_id, *user]
+        return before, [self.end_of_turn_id, *line, self.start_of_turn_id, *model]
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
