@@ -55,13 +55,8 @@ def test_asking_for_more_rows_keeps_those_there_were():
 
 
 def test_more_rows_than_a_family_has_is_an_error_that_names_it():
-    with pytest.raises(
-        InputError,
-        match=(
-            r"20000 rows of math exceed what family math\.\w+ has: after \d+ rows.* Ask for fewer"
-            r" rows"
-        ),
-    ):
+    said = r"20000 rows of math exceed what family math\.\w+ has: .* Ask for fewer rows"
+    with pytest.raises(InputError, match=said):
         list(procedural.rows(config(rows={"math": 20000}, grounded={}), 0))
 
 
@@ -101,29 +96,21 @@ def test_unworked_traces_only_state_the_answer_and_change_nothing_else():
 
 
 def top_up(wanted: dict[Cell, int], known: Iterable[str], **values) -> list[Example]:
-    return list(
-        procedural.teach(
-            config(**values),
-            Lesson(seed=7, data=None, answers=None, wanted=wanted, known=frozenset(known)),
-        )
-    )
+    lesson = Lesson(seed=7, data=None, answers=None, wanted=wanted, known=frozenset(known))
+    return list(procedural.teach(config(**values), lesson))
 
 
 def test_a_top_up_fills_exactly_the_missing_cells_with_prompts_that_nobody_knows():
     known = {row.id for row in taught()}
-    wanted = {Cell(Domain.MATH, level): 20 for level in range(1, 6)} | {
-        Cell(Domain.SCIENCE): 33,
-        Cell("unanswerable", 5): 9,
-    }
+    wanted = {Cell(Domain.MATH, level): 20 for level in range(1, 6)}
+    wanted |= {Cell(Domain.SCIENCE): 33, Cell("unanswerable", 5): 9}
     rows = top_up(wanted, known)
     assert not known & {row.id for row in rows}
     assert len({row.id for row in rows}) == len(rows)
-    assert Counter(
-        (row.grounding or row.domain, row.difficulty) for row in rows if row.domain != "science"
-    ) == {**{("math", level): 20 for level in range(1, 6)}, ("unanswerable", 5): 9}
-    science = [row for row in rows if row.domain == "science"]
-    assert len(science) == 33
-    assert {row.difficulty for row in science} == {1, 2, 3, 4, 5}
+    counts = Counter((row.grounding or row.domain, row.difficulty) for row in rows)
+    science = [counts.pop((Domain.SCIENCE, level)) for level in range(1, 6)]
+    assert sum(science) == 33
+    assert counts == {**{("math", level): 20 for level in range(1, 6)}, ("unanswerable", 5): 9}
     assert rows == top_up(wanted, known)
 
 
@@ -131,9 +118,8 @@ def test_a_top_up_goes_on_where_the_known_rows_end():
     few, many = (
         list(procedural.rows(config(rows={"general": rows}, grounded={}), 7)) for rows in (40, 80)
     )
-    added = top_up(
-        {Cell(Domain.GENERAL): 40}, (row.id for row in few), rows={"general": 40}, grounded={}
-    )
+    known = (row.id for row in few)
+    added = top_up({Cell(Domain.GENERAL): 40}, known, rows={"general": 40}, grounded={})
     assert {row.id for row in added} == {row.id for row in many} - {row.id for row in few}
 
 
@@ -147,6 +133,5 @@ def test_prompts_are_those_of_the_rows():
     lesson = Lesson(seed=7, data=None, answers=None)
     lent, rows = list(procedural.prompts(small, lesson)), list(procedural.teach(small, lesson))
     assert {type(row) for row in lent} == {Prompt}
-    assert [row.model_dump() for row in lent] == [
-        row.model_dump(exclude={"reasoning"}) for row in rows
-    ]
+    without = [row.model_dump(exclude={"reasoning"}) for row in rows]
+    assert [row.model_dump() for row in lent] == without

@@ -1,6 +1,7 @@
 """Rejection sampling: what k samples of a prompt become (`tasks.teaching.rejection_sampling`)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,14 +40,9 @@ def config(**changes: Any) -> Config:
 
 
 def prompt(**changes: Any) -> Prompt:
-    fields = {
-        "id": prompt_id("What is 2+3?"),
-        "prompt": "What is 2+3?",
-        "domain": Domain.MATH,
-        "answer": "5",
-        "check": "numeric",
-    }
-    return Prompt(**{**fields, **changes})
+    text = "What is 2+3?"
+    fields = {"id": prompt_id(text), "prompt": text, "domain": Domain.MATH, "answer": "5"}
+    return Prompt(**{**fields, "check": "numeric", **changes})
 
 
 def trace(answer: str, reasoning: str = "two and three") -> str:
@@ -62,81 +58,44 @@ def test_the_first_verified_sample_is_the_example_and_the_pass_rate_is_its_diffi
 ) -> None:
     """2 of 4 verify: pass rate 0.5, difficulty 1 + 2 * 5 // 4 = 3. The reference stays the answer,
     however the sample wrote it."""
-    samples = [
-        Sample(trace("6")),
-        Sample(trace("$5", "so five")),
-        Sample(trace("5", "also")),
-        Sample("five"),
-    ]
-    found = list(rows(config(pairs_per_prompt=9), [(prompt(), samples)], lesson))
+    texts = (trace("6"), trace("$5", "so five"), trace("5", "also"), "five")
+    found = list(rows(config(pairs_per_prompt=9), [(prompt(), [*map(Sample, texts)])], lesson))
     (example,) = of_kind(found, Example)
-    assert (example.reasoning, example.answer, example.pass_rate, example.difficulty) == (
-        "so five",
-        "5",
-        0.5,
-        3,
-    )
-    assert {name: count for name, count in lesson.tally.items() if name.startswith("samples.")} == {
-        "samples.verified": 2,
-        "samples.wrong": 1,
-        "samples.malformed": 1,
-    }
+    assert (example.reasoning, example.answer) == ("so five", "5")
+    assert (example.pass_rate, example.difficulty) == (0.5, 3)
+    outcomes = {"samples.verified": 2, "samples.wrong": 1, "samples.malformed": 1}
+    assert dict(lesson.tally) == outcomes
 
 
 def test_the_letter_stays_the_answer_of_multiple_choice_however_a_sample_wrote_it(
     lesson: Lesson,
 ) -> None:
     asked = prompt(answer="B", check="choice", constraints=as_constraint(("four", "five")))
-    (example,) = of_kind(
-        list(rows(config(), [(asked, [Sample(trace("(b) five"))] * 4)], lesson)), Example
-    )
+    found = list(rows(config(), [(asked, [Sample(trace("(b) five"))] * 4)], lesson))
+    (example,) = of_kind(found, Example)
     assert (example.answer, example.constraints) == ("B", asked.constraints)
 
 
 def test_pairs_say_which_sample_failed_which_check(lesson: Lesson) -> None:
-    samples = [
-        Sample(trace("6")),
-        Sample(trace("5")),
-        Sample("no", problem="refused"),
-        Sample(trace("5", "again")),
-    ]
+    refused = Sample("no", problem="refused")
+    good = [Sample(trace("5")), Sample(trace("5", "again"))]
+    samples = [Sample(trace("6")), good[0], refused, good[1]]
     found = list(rows(config(pairs_per_prompt=2), [(prompt(), samples)], lesson))
-    first, second = of_kind(found, PreferencePair)
-    assert (
-        first.chosen_sample,
-        first.rejected_sample,
-        first.rejected_because,
-        first.failed_check,
-    ) == (1, 0, "wrong", "numeric")
-    assert "6" in first.detail
-    assert (
-        second.chosen_sample,
-        second.rejected_sample,
-        second.rejected_because,
-        second.failed_check,
-    ) == (3, 2, "refused", None)
+    pairs = of_kind(found, PreferencePair)
+    assert [(one.chosen_sample, one.rejected_sample) for one in pairs] == [(1, 0), (3, 2)]
+    causes = [(one.rejected_because, one.failed_check) for one in pairs]
+    assert causes == [("wrong", "numeric"), ("refused", None)]
+    assert "6" in pairs[0].detail
 
 
 def test_a_prompt_that_no_sample_solved_stays_a_prompt_and_is_traceable(lesson: Lesson) -> None:
-    lost = Sample("", problem="failed", detail="HTTP 500")
-    samples = [
-        Sample(trace("6")),
-        Sample(trace("7"), problem="truncated"),
-        lost,
-        Sample("", problem="unasked"),
-    ]
-    unsolved, dropped = sorted(
-        rows(config(), [(prompt(family="f", source="s", line=3), samples)], lesson),
-        key=lambda row: type(row) is Dropped,
-    )
+    samples = [Sample(trace("6")), Sample(trace("7"), problem="truncated")]
+    samples += [Sample("", problem="failed", detail="HTTP 500"), Sample("", problem="unasked")]
+    asked = prompt(family="f", source="s", line=3)
+    dropped, unsolved = rows(config(), [(asked, samples)], lesson)
     assert (type(unsolved), unsolved.pass_rate, unsolved.difficulty) == (Prompt, 0.0, 5)
-    assert (dropped.cause, dropped.id, dropped.source, dropped.file, dropped.line) == (
-        "unsolved",
-        unsolved.id,
-        "f",
-        "s",
-        3,
-    )
+    assert (dropped.cause, dropped.id) == ("unsolved", unsolved.id)
+    assert (dropped.source, dropped.file, dropped.line) == ("f", "s", 3)
     for outcome in ("1 wrong", "1 truncated", "1 failed", "1 unasked", "6"):
         assert outcome in dropped.detail
 
@@ -148,36 +107,26 @@ def test_a_prompt_that_no_sample_solved_stays_a_prompt_and_is_traceable(lesson: 
 def test_a_prompt_that_was_never_answered_is_no_unsolved_prompt(
     lesson: Lesson, problems: Any, cause: str
 ) -> None:
-    (dropped,) = rows(
-        config(), [(prompt(), [Sample("", problem=problem) for problem in problems])], lesson
-    )
+    samples = [Sample("", problem=problem) for problem in problems]
+    (dropped,) = rows(config(), [(prompt(), samples)], lesson)
     assert (type(dropped), dropped.cause) == (Dropped, cause)
 
 
 def test_free_text_needs_a_trace_only_and_gives_no_pairs(lesson: Lesson) -> None:
     free = prompt(check="none", answer="", domain=Domain.CREATIVE)
-    found = list(rows(config(), [(free, [Sample("prose"), Sample(trace("a poem"))])], lesson))
-    (example,) = found
-    assert (example.answer, example.pass_rate, example.difficulty) == (
-        "a poem",
-        None,
-        free.difficulty,
-    )
+    (example,) = rows(config(), [(free, [Sample("prose"), Sample(trace("a poem"))])], lesson)
+    assert (example.answer, example.pass_rate) == ("a poem", None)
+    assert example.difficulty == free.difficulty
 
 
 def test_reasoning_that_came_apart_becomes_the_trace(lesson: Lesson) -> None:
-    (example,) = rows(
-        config(samples=1), [(prompt(), [Sample("5", reasoning="2 and 3 is 5")])], lesson
-    )
+    apart = Sample("5", reasoning="2 and 3 is 5")
+    (example,) = rows(config(samples=1), [(prompt(), [apart])], lesson)
     assert example.reasoning == "2 and 3 is 5"
 
 
 def test_a_response_in_another_language_is_rejected(lesson: Lesson) -> None:
-    german = trace(
-        "5",
-        "Zwei und drei sind zusammen fünf, denn wir zählen von der Zwei aus noch drei weiter und"
-        " landen bei der Fünf.",
-    )
+    german = trace("5", "Zwei und drei sind zusammen fünf, denn wir zählen von zwei drei weiter.")
     found = list(rows(config(languages=["en"], samples=1), [(prompt(), [Sample(german)])], lesson))
     assert lesson.tally["samples.language"] == 1
     assert not of_kind(found, Example)
@@ -195,13 +144,8 @@ def test_first_asks_so_many_of_each_domain_and_a_top_up_asks_others(lesson: Less
     first = config(first={"math": 3})
     asked = of_kind(list(prompts_to_ask(first, lesson)), Prompt)
     assert [row.domain for row in asked] == [Domain.MATH] * 3
-    more = Lesson(
-        seed=0,
-        data=None,
-        answers=lesson.answers,
-        wanted={Cell(Domain.MATH): 2},
-        known=frozenset(row.id for row in asked),
-    )
+    known = frozenset(row.id for row in asked)
+    more = replace(lesson, wanted={Cell(Domain.MATH): 2}, known=known)
     again = of_kind(list(prompts_to_ask(first, more)), Prompt)
     assert len(again) == 2
     assert not {row.id for row in again} & {row.id for row in asked}
