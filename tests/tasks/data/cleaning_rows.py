@@ -3,7 +3,6 @@ an evaluation item away."""
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +31,9 @@ def row(
     line: int = 1,
     reasoning: str = "so",
 ) -> Prompt:
-    fields = {
-        "id": prompt_id(prompt),
-        "prompt": prompt,
-        "domain": Domain.MATH,
-        "difficulty": difficulty,
-        "family": "f",
-        "source": source,
-    }
-    return (
-        Example(**fields, line=line, answer="1", reasoning=reasoning)
-        if solved
-        else Prompt(**fields, line=line)
-    )
+    fields = {"id": prompt_id(prompt), "prompt": prompt, "domain": Domain.MATH, "family": "f"}
+    fields |= {"difficulty": difficulty, "source": source, "line": line}
+    return Example(**fields, answer="1", reasoning=reasoning) if solved else Prompt(**fields)
 
 
 class TooLong:
@@ -54,35 +43,23 @@ class TooLong:
         self.most = most
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> list[tuple[str, str] | None]:
+        lengths = [len(one["prompt"]) for one in rows]
         return [
-            (
-                ("too_long", f"{len(one['prompt'])}\ncharacters")
-                if len(one["prompt"]) > self.most
-                else None
-            )
-            for one in rows
+            ("too_long", f"{length}\ncharacters") if length > self.most else None
+            for length in lengths
         ]
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """Attributes:
-    rows: distinct ones, exact copies (other case, other trace), near copies, and leaks of `items`,
-        shuffled."""
-
-    rows: list[Prompt]
-    items: list[tuple[str, str]]
-
-
-def corpus(seed: int, distinct: int = 120) -> Corpus:
+def corpus(seed: int, distinct: int = 120) -> tuple[list[Prompt], list[tuple[str, str]]]:
+    """Rows (distinct ones, exact copies in other case or with another trace, near copies, and leaks
+    of items, shuffled), and the items."""
     rng = random.Random(seed)
     texts = [text(rng, rng.randint(12, 60)) for _ in range(distinct)]
     items = [(str(at), text(rng, rng.randint(4, 40))) for at in range(30)]
     rows = [row(one, difficulty=rng.randint(1, 5), line=at + 1) for at, one in enumerate(texts)]
     for one in rng.sample(texts, distinct // 5):
-        rows.append(
-            row(rng.choice([one.upper(), one]), reasoning=text(rng, 3), solved=rng.random() < 0.5)
-        )
+        copy = rng.choice([one.upper(), one])
+        rows.append(row(copy, reasoning=text(rng, 3), solved=rng.random() < 0.5))
     for one in rng.choices(texts, k=distinct // 2):
         words = one.split()
         words[rng.randrange(len(words))] = rng.choice(WORDS)
@@ -90,7 +67,7 @@ def corpus(seed: int, distinct: int = 120) -> Corpus:
     for _, item in rng.sample(items, 10):
         rows.append(row(rng.choice([item, item.upper() + "!", f"please answer {item} thank you"])))
     rng.shuffle(rows)
-    return Corpus(rows, items)
+    return rows, items
 
 
 def write(rows: Sequence[Prompt], directory: Path, shards: int) -> list[Path]:
@@ -98,9 +75,7 @@ def write(rows: Sequence[Prompt], directory: Path, shards: int) -> list[Path]:
     directory.mkdir(parents=True)
     files = [directory / f"{shard}.jsonl" for shard in range(shards)]
     for shard, file in enumerate(files):
-        file.write_text(
-            "".join(one.model_dump_json() + "\n" for one in rows[shard::shards]), encoding="utf-8"
-        )
+        file.write_text("".join(one.model_dump_json() + "\n" for one in rows[shard::shards]))
     return files
 
 
@@ -108,18 +83,7 @@ def cleaned(
     files: Sequence[Path], scratch: Path, items: Sequence[tuple[str, str]] = (), **changes: object
 ) -> Cleaned:
     """`clean` with defaults for what a test does not care about."""
-    settings: dict = {
-        "near_duplicates": NearDuplicates(),
-        "contamination": Contamination(),
-        "validation_fraction": 0.1,
-        "heldout_fraction": 0.2,
-        "seed": 0,
-        "filters": (),
-        "workers": 1,
-    }
-    return clean(
-        files,
-        [Evaluation("items", items)] if items else [],
-        scratch=scratch,
-        **{**settings, **changes},
-    )
+    settings: dict = {"near_duplicates": NearDuplicates(), "contamination": Contamination()}
+    settings |= {"validation_fraction": 0.1, "heldout_fraction": 0.2, "seed": 0, "filters": ()}
+    evaluations = [Evaluation("items", items)] if items else []
+    return clean(files, evaluations, scratch=scratch, **{**settings, "workers": 1, **changes})

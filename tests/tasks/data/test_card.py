@@ -1,8 +1,8 @@
 """The data card: counted from the files, the hub's form, the same bytes again, and no row that can
 break it."""
 
-import hashlib
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from markdown_it import MarkdownIt
 from schemas.examples import Domain, Example, Prompt, prompt_id
 from tasks.contract.job import read_jsonl, write_jsonl
 from tasks.data import card
+from tasks.data.cleaning_rules import SPLITS
 from tasks.data.row_counts import SAMPLES, quantile
 from tasks.stages import rebalance
 from tests.tasks.stages.test_rebalance import distilled, job, prose
@@ -33,62 +34,34 @@ ATTACK = """# Title
 - item\r\u2028* item
 """
 
+PAGE = MarkdownIt("commonmark", {"html": True}).enable("table")
+SECOND = {"path": "b.jsonl", "family": "second", "licence": "cc-by-4.0"}
+LENDER = {"name": "dataset", "sources": [{"path": "a/*.jsonl", "family": "", "licence": "MIT"}]}
 TEACHERS = [
-    {
-        "name": "openai_compatible",
-        "model": "gpt-oss-120b",
-        "prompts": [
-            {"name": "dataset", "sources": [{"path": "a/*.jsonl", "family": "", "licence": "MIT"}]}
-        ],
-    },
-    {
-        "name": "dataset",
-        "sources": [
-            {"path": "b.jsonl", "family": "second", "licence": "cc-by-4.0"},
-            {"path": "b.jsonl", "family": "third"},
-        ],
-    },
+    {"name": "openai_compatible", "model": "gpt-oss-120b", "prompts": [LENDER]},
+    {"name": "dataset", "sources": [SECOND, {"path": "b.jsonl", "family": "third"}]},
 ]
 
 
 def row(number: int, text: str = "", **more: Any) -> Example:
     prompt = prose(number) + text
-    about: dict[str, Any] = {
-        "domain": Domain.MATH,
-        "difficulty": 1 + number % 5,
-        "family": "a",
-        "source": "a/1.jsonl",
-        "line": number + 1,
-    }
-    return Example(
-        id=prompt_id(prompt),
-        prompt=prompt,
-        answer="1",
-        reasoning=f"It is {number}.",
-        **{**about, **more},
-    )
+    about: dict[str, Any] = {"domain": Domain.MATH, "difficulty": 1 + number % 5, "answer": "1"}
+    about |= {"family": "a", "source": "a/1.jsonl", "line": number + 1} | more
+    return Example(id=prompt_id(prompt), prompt=prompt, reasoning=f"It is {number}.", **about)
 
 
 def rows() -> list[Example]:
     made = [row(number) for number in range(200)]
     made += [row(number, " again", family="second", source="b.jsonl") for number in range(20)]
-    made += [
-        row(number, domain=Domain.CODING, family="third", source="b.jsonl")
-        for number in range(300, 400)
-    ]
-    made += [
-        row(
-            number, f" {ATTACK}", family=f"x{ATTACK}", source="y|<b>*.jsonl", domain=Domain.CREATIVE
-        )
-        for number in range(500, 540)
-    ]
+    third = {"domain": Domain.CODING, "family": "third", "source": "b.jsonl"}
+    made += [row(number, **third) for number in range(300, 400)]
+    evil = {"family": f"x{ATTACK}", "source": "y|<b>*.jsonl", "domain": Domain.CREATIVE}
+    made += [row(number, f" {ATTACK}", **evil) for number in range(500, 540)]
     context = "Ada has a boat. " * 30
-    made += [
-        row(number, domain=Domain.GENERAL, grounding="answerable", context=context).model_copy(
-            update={"prompt": f"{context} {prose(number)}"}
-        )
-        for number in range(600, 640)
-    ]
+    grounded = {"domain": Domain.GENERAL, "grounding": "answerable", "context": context}
+    for number in range(600, 640):
+        asked = {"prompt": f"{context} {prose(number)}"}
+        made.append(row(number, **grounded).model_copy(update=asked))
     return made
 
 
@@ -130,9 +103,7 @@ def text(made: tuple[Path, dict[str, Any]]) -> str:
 @pytest.fixture(scope="module")
 def html(text: str) -> str:
     """As a page that lets raw HTML through would show it."""
-    return (
-        MarkdownIt("commonmark", {"html": True}).enable("table").render(text.split("---\n", 2)[2])
-    )
+    return PAGE.render(text.split("---\n", 2)[2])
 
 
 def test_the_front_matter_is_what_the_hub_reads(text: str) -> None:
@@ -143,11 +114,8 @@ def test_the_front_matter_is_what_the_hub_reads(text: str) -> None:
     assert about["size_categories"] == ["n<1K"]
     assert about["task_categories"] == ["text-generation", "question-answering"]
     default, prompts = about["configs"]
-    assert [one["path"] for one in default["data_files"]] == [
-        "train.jsonl",
-        "validation.jsonl",
-        "heldout.jsonl",
-    ]
+    files = [one["path"] for one in default["data_files"]]
+    assert files == ["train.jsonl", "validation.jsonl", "heldout.jsonl"]
     assert prompts == {"config_name": "prompts", "data_files": "prompts.jsonl"}
 
 
@@ -155,20 +123,10 @@ def test_licences_and_counts_are_those_of_the_files(
     made: tuple[Path, dict[str, Any]], text: str
 ) -> None:
     out, metrics = made
-    kept = [
-        one
-        for split in ("train", "validation", "heldout")
-        for one in read_jsonl(out / f"{split}.jsonl", Example)
-    ]
+    kept = [one for split in SPLITS for one in read_jsonl(out / f"{split}.jsonl", Example)]
     families = Counter(one.family for one in kept)
-    assert metrics["licences"] == {
-        "MIT": families["a"],
-        "cc-by-4.0": families["second"],
-        "not stated": (
-            families["third"]
-            + sum(count for name, count in families.items() if name.startswith("x"))
-        ),
-    }
+    stated = {"MIT": families["a"], "cc-by-4.0": families["second"]}
+    assert metrics["licences"] == stated | {"not stated": len(kept) - sum(stated.values())}
     assert f"| a | a/1.jsonl | MIT | {families['a']} |" in text
     math = Counter(one.difficulty for one in kept if one.domain == Domain.MATH)
     assert f"| math | {' | '.join(str(math[level]) for level in range(1, 6))} | 92 |" in text
@@ -182,14 +140,10 @@ def test_what_was_dropped_stands_beside_what_it_matches(
     made: tuple[Path, dict[str, Any]], text: str
 ) -> None:
     assert made[1]["dropped"]["near_duplicate"] >= 15
-    assert made[1]["contaminated_by"] == {"exam|": 10}, (
-        "the prompts of the exam, and those that begin with one"
-    )
-    near = [
-        line
-        for line in text.split("## Near duplicates")[1].split("##")[0].splitlines()
-        if line.startswith("| ")
-    ]
+    of_exam = {"exam|": 10}
+    assert made[1]["contaminated_by"] == of_exam, "its prompts, and those that begin with one"
+    part = text.split("## Near duplicates")[1].split("##")[0]
+    near = [line for line in part.splitlines() if line.startswith("| ")]
     assert len(near) == 2 + card.MATCHES
     cells = [cell.strip() for cell in near[-1].split("|")[1:-1]]
     assert cells[0].removesuffix(" again") == cells[1].removesuffix(" again") != ""
@@ -209,28 +163,11 @@ def test_twenty_samples_go_round_the_domains(text: str) -> None:
 
 def test_no_row_can_break_the_card(html: str) -> None:
     tags = Counter(re.findall(r"<(\w+)", html))
-    assert set(tags) <= {
-        "h1",
-        "h2",
-        "h3",
-        "p",
-        "table",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-        "img",
-        "pre",
-        "code",
-        "br",
-    }
+    harmless = "h1 h2 h3 p table thead tbody tr th td img pre code br"
+    assert set(tags) <= set(harmless.split())
     assert tags["img"] == 3
-    assert re.findall(r'<img src="([^"]*)"', html) == [
-        "card/cells.svg",
-        "card/lengths.svg",
-        "card/dropped.svg",
-    ]
+    images = [f"card/{name}.svg" for name in ("cells", "lengths", "dropped")]
+    assert re.findall(r'<img src="([^"]*)"', html) == images
     assert tags["h1"] == 1
     assert tags["h2"] == 7
     assert tags["pre"] == 2 * SAMPLES
@@ -241,17 +178,12 @@ def test_equal_rows_give_equal_bytes(made: tuple[Path, dict[str, Any]], tmp_path
     out, metrics = made
     (tmp_path / "examples.jsonl").write_bytes((out / "train.jsonl").read_bytes())
     written = []
+    counted = {"domains": {"math": 3}, "groundings": {}, "dropped": metrics["dropped"]}
     for _ in range(2):
-        card.of_distill(
-            tmp_path,
-            TEACHERS,
-            {"domains": {"math": 3}, "groundings": {}, "dropped": metrics["dropped"]},
-        )
+        card.of_distill(tmp_path, TEACHERS, counted)
         files = [tmp_path / "README.md", *sorted((tmp_path / "card").iterdir())]
-        written.append([hashlib.sha256(path.read_bytes()).hexdigest() for path in files])
-        for path in (tmp_path / "card").iterdir():
-            path.unlink()
-        (tmp_path / "card").rmdir()
+        written.append([path.read_bytes() for path in files])
+        shutil.rmtree(tmp_path / "card")
     assert len(written[0]) == 4
     assert written[0] == written[1]
     assert b"<dc:date>" not in (out / "card" / "cells.svg").read_bytes()
@@ -259,17 +191,14 @@ def test_equal_rows_give_equal_bytes(made: tuple[Path, dict[str, Any]], tmp_path
 
 def test_an_artifact_without_rows_has_a_card(tmp_path: Path) -> None:
     (tmp_path / "examples.jsonl").touch()
-    card.of_distill(
-        tmp_path, [{"name": "procedural"}], {"domains": {}, "groundings": {}, "dropped": {}}
-    )
+    nothing = {"domains": {}, "groundings": {}, "dropped": {}}
+    card.of_distill(tmp_path, [{"name": "procedural"}], nothing)
     assert "0 rows: 0 train." in (tmp_path / "README.md").read_text()
 
 
 @given(st.text())
 def test_escaped_text_is_one_paragraph_of_text(text: str) -> None:
-    shown = (
-        MarkdownIt("commonmark", {"html": True}).enable("table").render(f"A {card.escape(text)} Z")
-    )
+    shown = PAGE.render(f"A {card.escape(text)} Z")
     assert shown.startswith("<p>A ")
     assert shown.rstrip().endswith(" Z</p>")
     assert set(re.findall(r"<(\w+)", shown)) <= {"p", "br"}
@@ -277,19 +206,13 @@ def test_escaped_text_is_one_paragraph_of_text(text: str) -> None:
 
 @given(st.text(alphabet="`~\n a"))
 def test_fenced_text_is_one_code_block(text: str) -> None:
-    shown = MarkdownIt("commonmark", {"html": True}).render(card.fenced(text) + "\n\nafter")
+    shown = PAGE.render(card.fenced(text) + "\n\nafter")
     assert shown.count("<pre>") == 1
     assert shown.endswith("<p>after</p>\n")
 
 
 def test_quantiles_are_lengths_that_so_many_rows_do_not_exceed() -> None:
     lengths = Counter({1: 1, 5: 8, 9: 1})
-    assert [quantile(lengths, share) for share in (0.0, 0.1, 0.5, 0.9, 0.91, 1.0)] == [
-        1,
-        1,
-        5,
-        5,
-        9,
-        9,
-    ]
+    shares = (0.0, 0.1, 0.5, 0.9, 0.91, 1.0)
+    assert [quantile(lengths, share) for share in shares] == [1, 1, 5, 5, 9, 9]
     assert quantile(Counter(), 0.5) == 0

@@ -4,6 +4,8 @@ order and sharding of the files."""
 import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,6 @@ from tasks.data.cleaning_rules import (
     SPLITS,
     STATE_BYTES,
     Contamination,
-    NearDuplicates,
     split_of,
 )
 from tasks.data.near_duplicates import ranks
@@ -35,10 +36,16 @@ def by_line(found: Cleaned) -> list[tuple[bytes, str]]:
     )
 
 
-def causes(found: Cleaned, rows: Sequence[Prompt]) -> list[str]:
-    """The cause of each row of a single file."""
-    assert len(found.id) == len(rows)
-    return [CAUSES[cause] for cause in found.cause]
+def made(
+    rows: Sequence[Prompt], directory: Path, items: Sequence[tuple[str, str]] = (), **changes: Any
+) -> Cleaned:
+    """The rows of one file, cleaned."""
+    return cleaned(write(rows, directory / "rows", 1), directory / "s", items, **changes)
+
+
+def split(prompt: str) -> str:
+    """Where a prompt goes."""
+    return split_of(prompt_id(prompt), 0.1, 0.2)
 
 
 @settings(
@@ -51,16 +58,15 @@ def test_order_and_sharding_of_the_files_change_nothing(
     tmp_path_factory, monkeypatch, seed, shards, block
 ):
     tmp_path = tmp_path_factory.mktemp("cleaning")
-    made = corpus(seed % 7, distinct=60)
+    rows, items = corpus(seed % 7, distinct=60)
     long = (TooLong(300),)
-    files = write(made.rows, tmp_path / "one", 1)
-    one = cleaned(files, tmp_path / "1", made.items, filters=long)
+    one = made(rows, tmp_path, items, filters=long)
     causes = {"kept", "duplicate_prompt", "near_duplicate", "contaminated", "too_long"}
     assert set(one.counts()) == causes
-    shuffled = random.Random(seed).sample(made.rows, len(made.rows))
+    shuffled = random.Random(seed).sample(rows, len(rows))
     monkeypatch.setattr(survey, "BLOCK_BYTES", block)
     files = write(shuffled, tmp_path / "other", shards)
-    other = cleaned(files, tmp_path / "2", made.items[::-1], filters=long)
+    other = cleaned(files, tmp_path / "2", items[::-1], filters=long)
     assert by_line(other) == by_line(one)
     assert other.digest() == one.digest()
 
@@ -92,9 +98,7 @@ def test_of_one_prompt_the_solved_row_stays_and_of_those_one_by_content(tmp_path
     ]
     kept = set()
     for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):
-        found = cleaned(
-            write([rows[at] for at in order], tmp_path / f"{order}", 1), tmp_path / f"s{order}"
-        )
+        found = made([rows[at] for at in order], tmp_path / f"{order}")
         (line,) = found.lines(found.remaining)
         kept.add(line)
         assert found.counts() == {"kept": 1, "duplicate_prompt": 3}
@@ -108,48 +112,32 @@ def test_rows_that_fail_a_filter_lead_nobody(tmp_path):
     chosen."""
     prompt = text(random.Random(0), 20)
     rows = [row(" " * 300 + prompt), row(prompt)]
-    found = cleaned(write(rows, tmp_path / "rows", 1), tmp_path / "s", filters=(TooLong(300),))
-    assert causes(found, rows) == ["too_long", "kept"]
+    found = made(rows, tmp_path, filters=(TooLong(300),))
+    assert [CAUSES[cause] for cause in found.cause] == ["too_long", "kept"]
 
 
 def test_a_drop_names_its_row_its_cause_and_its_match(tmp_path):
     rng = random.Random(5)
     base, item = text(rng, 60), text(rng, 20)
     prompts = [base, base.upper(), f"{base} more", f"so {item}", text(rng, 70)]
-    rows = [
-        row(prompt, source=f"source{at}.jsonl", line=10 + at) for at, prompt in enumerate(prompts)
-    ]
-    files = write(rows, tmp_path / "rows", 1)
-    found = cleaned(
-        files,
-        tmp_path / "s",
-        [("item 3", item)],
-        filters=(TooLong(len(prompts[3]) + 300),),
-        heldout_fraction=0.0,
-    )
+    rows = [row(one, source=f"source{at}.jsonl", line=10 + at) for at, one in enumerate(prompts)]
+    limit = TooLong(len(prompts[3]) + 300)
+    found = made(rows, tmp_path, [("item 3", item)], filters=(limit,), heldout_fraction=0.0)
     records = {record.source + record.file: record for record in found.dropped()}
-    assert {record.cause for record in records.values()} == {
-        "duplicate_prompt",
-        "near_duplicate",
-        "contaminated",
-        "too_long",
-    }
+    causes = {"duplicate_prompt", "near_duplicate", "contaminated", "too_long"}
+    assert {record.cause for record in records.values()} == causes
     for record in records.values():
         at = int(record.file[6])
         assert (record.line, record.id, record.source) == (10 + at, prompt_id(prompts[at]), "f")
         if record.cause == "contaminated":
-            assert (at, record.detail) == (
-                3,
-                "shares n-grams with items item item 3, coverage 1.00",
-            )
+            assert record.detail == "shares n-grams with items item item 3, coverage 1.00"
+            assert at == 3
         if record.cause == "near_duplicate":
-            other = int(found.match[at])
+            other, score = int(found.match[at]), found.score[at]
             assert found.cause[other] == 0
-            assert (
-                record.detail == f"estimated Jaccard similarity {found.score[at]:.2f} to prompt"
-                f" {prompt_id(prompts[other])}"
-            )
-            assert 0.7 <= found.score[at] < 1
+            said = f"estimated Jaccard similarity {score:.2f} to prompt"
+            assert record.detail == f"{said} {prompt_id(prompts[other])}"
+            assert 0.7 <= score < 1
         if record.cause == "too_long":
             assert record.detail == f"{len(prompts[at])} characters"
     assert sum(found.counts().values()) == len(rows) == len(records) + len(found.remaining)
@@ -162,12 +150,7 @@ def test_of_near_duplicates_the_first_by_rank_stays(tmp_path):
     base = text(random.Random(2), 80)
     rows = [row(f"{base} {ending}") for ending in ("one", "two", "three", "four")]
     for seed in range(4):
-        found = cleaned(
-            write(rows, tmp_path / f"r{seed}", 1),
-            tmp_path / f"s{seed}",
-            seed=seed,
-            contamination=None,
-        )
+        found = made(rows, tmp_path / f"{seed}", seed=seed, contamination=None)
         first = int(np.argmin(ranks(np.asarray(found.id), np.asarray(found.content), seed)))
         assert found.remaining.tolist() == [first]
         assert set(found.match[found.cause > 0].tolist()) == {first}
@@ -175,28 +158,19 @@ def test_of_near_duplicates_the_first_by_rank_stays(tmp_path):
 
 def test_an_unsolved_prompt_takes_no_solved_ones_place(tmp_path):
     base = text(random.Random(3), 80)
-    rows = [
-        row(f"{base} {ending}", solved=ending == "three")
-        for ending in ("one", "two", "three", "four")
-    ]
+    endings = ("one", "two", "three", "four")
+    rows = [row(f"{base} {ending}", solved=ending == "three") for ending in endings]
     for seed in range(3):
-        found = cleaned(
-            write(rows, tmp_path / f"r{seed}", 1),
-            tmp_path / f"s{seed}",
-            seed=seed,
-            contamination=None,
-        )
+        found = made(rows, tmp_path / f"{seed}", seed=seed, contamination=None)
         assert found.remaining.tolist() == [2]
 
 
 def test_rows_that_give_a_held_out_prompt_away_do_not_train(tmp_path):
     rng = random.Random(4)
     prompts = [text(rng, 30) for _ in range(40)]
-    heldout = [one for one in prompts if split_of(prompt_id(one), 0.1, 0.2) == "heldout"]
+    heldout = [one for one in prompts if split(one) == "heldout"]
     leaks = [
-        one
-        for one in (f"{text(rng, 90)} {one}" for one in heldout)
-        if split_of(prompt_id(one), 0.1, 0.2) != "heldout"
+        one for one in (f"{text(rng, 90)} {one}" for one in heldout) if split(one) != "heldout"
     ]
     rows = [row(one) for one in (*prompts, *leaks)]
     assert heldout
@@ -206,36 +180,25 @@ def test_rows_that_give_a_held_out_prompt_away_do_not_train(tmp_path):
     for at, one in enumerate(rows):
         assert (found.cause[at] == CAUSES.index("contaminated")) == (at >= len(prompts))
         if at >= len(prompts):
-            assert one.prompt.endswith(rows[found.match[at]].prompt)
-            assert found.describe(at).startswith(
-                f"shares n-grams with held-out prompt {rows[found.match[at]].id}, cov"
-            )
-    assert cleaned(
-        files, tmp_path / "t", near_duplicates=None, contamination=Contamination(heldout=False)
-    ).counts() == {"kept": len(rows)}
+            given_away = rows[found.match[at]]
+            assert one.prompt.endswith(given_away.prompt)
+            said = f"shares n-grams with held-out prompt {given_away.id}, cov"
+            assert found.describe(at).startswith(said)
+    apart = Contamination(heldout=False)
+    found = cleaned(files, tmp_path / "t", near_duplicates=None, contamination=apart)
+    assert found.counts() == {"kept": len(rows)}
 
 
 def test_of_held_out_rows_that_match_alike_the_same_is_named_in_any_order(tmp_path):
     shared = text(random.Random(8), 20)
     endings = [" ".join(f"{letter}{number}" for letter in "abcdefghi") for number in range(60)]
-    alike = [
-        one
-        for one in (f"{shared} {ending}" for ending in endings)
-        if split_of(prompt_id(one), 0.1, 0.2) == "heldout"
-    ][:5]
-    leak = next(
-        one
-        for one in (f"{shared} {ending} z" for ending in endings)
-        if split_of(prompt_id(one), 0.1, 0.2) == "train"
-    )
+    beginnings = [f"{shared} {ending}" for ending in endings]
+    alike = [one for one in beginnings if split(one) == "heldout"][:5]
+    leak = next(one for one in (f"{one} z" for one in beginnings) if split(one) == "train")
     named = set()
     for at in range(len(alike)):
         order = [*alike[at:], leak, *alike[:at]]
-        found = cleaned(
-            write([row(one) for one in order], tmp_path / f"r{at}", 1),
-            tmp_path / f"s{at}",
-            near_duplicates=None,
-        )
+        found = made([row(one) for one in order], tmp_path / f"{at}", near_duplicates=None)
         named.add(order[found.match[order.index(leak)]])
     assert len(alike) == 5
     assert named == {min(alike, key=prompt_id)}
@@ -244,37 +207,30 @@ def test_of_held_out_rows_that_match_alike_the_same_is_named_in_any_order(tmp_pa
 def test_questions_of_one_abstract_and_one_question_of_two_abstracts_all_stay(tmp_path):
     rng = random.Random(6)
     abstracts, questions = [text(rng, 90), text(rng, 90)], [text(rng, 14), text(rng, 14)]
+    groundings = ["answerable", "unanswerable"]
     rows = [
         row(f"{abstract} Question: {question}").model_copy(
             update={"context": abstract, "grounding": grounding}
         )
-        for abstract, grounding in zip(abstracts, ("answerable", "unanswerable"), strict=True)
+        for abstract, grounding in zip(abstracts, groundings, strict=True)
         for question in questions
     ]
-    found = cleaned(write(rows, tmp_path / "rows", 1), tmp_path / "s", heldout_fraction=0.0)
+    found = made(rows, tmp_path, heldout_fraction=0.0)
     assert found.counts() == {"kept": 4}
-    assert [GROUPS[group] for group in found.group] == [
-        "answerable",
-        "answerable",
-        "unanswerable",
-        "unanswerable",
-    ]
+    assert [GROUPS[group] for group in found.group] == sorted(groundings * 2)
 
 
 def test_splits_are_those_of_the_rule(tmp_path):
     rows = [row(text(random.Random(seed), 12)) for seed in range(300)]
-    found = cleaned(
-        write(rows, tmp_path / "rows", 1), tmp_path / "s", near_duplicates=None, contamination=None
-    )
-    assert [SPLITS[split] for split in found.split] == [split_of(one.id, 0.1, 0.2) for one in rows]
+    found = made(rows, tmp_path, near_duplicates=None, contamination=None)
+    assert [SPLITS[one] for one in found.split] == [split_of(one.id, 0.1, 0.2) for one in rows]
     edges = np.array([0, 2**62 - 1, 2**62, 2**63 - 2**8, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
-    assert [SPLITS[split] for split in survey.splits(edges, 0.25, 0.25)] == [
-        split_of(f"{edge:016x}", 0.25, 0.25) for edge in edges
-    ]
+    expected = [split_of(f"{edge:016x}", 0.25, 0.25) for edge in edges]
+    assert [SPLITS[one] for one in survey.splits(edges, 0.25, 0.25)] == expected
 
 
 def test_no_rows_are_nothing(tmp_path):
-    found = cleaned(write([], tmp_path / "rows", 2), tmp_path / "s", [("1", "what is it")])
+    found = made([], tmp_path, [("1", "what is it")])
     assert (found.counts(), list(found.dropped()), len(found.remaining)) == ({}, [], 0)
     found.remove()
     assert not (tmp_path / "s").exists()
@@ -284,10 +240,8 @@ def test_what_a_killed_attempt_left_is_not_used(tmp_path):
     rng = random.Random(7)
     many, few = ([row(text(rng, 20)) for _ in range(count)] for count in (50, 5))
     cleaned(write([*many, *many], tmp_path / "many", 1), tmp_path / "s")
-    assert cleaned(write([*few, few[0]], tmp_path / "few", 1), tmp_path / "s").counts() == {
-        "kept": 5,
-        "duplicate_prompt": 1,
-    }
+    found = cleaned(write([*few, few[0]], tmp_path / "few", 1), tmp_path / "s")
+    assert found.counts() == {"kept": 5, "duplicate_prompt": 1}
 
 
 def test_a_line_that_is_not_json_is_a_bug_that_says_where(tmp_path):
@@ -295,22 +249,15 @@ def test_a_line_that_is_not_json_is_a_bug_that_says_where(tmp_path):
     size = file.stat().st_size
     with file.open("a") as out:
         out.write("{broken\n")
-    with pytest.raises(
-        ValueError, match=rf"0\.jsonl, byte {size}: a line that is not JSON.*broken"
-    ):
+    said = rf"0\.jsonl, byte {size}: a line that is not JSON.*broken"
+    with pytest.raises(ValueError, match=said):
         cleaned([file], tmp_path / "s")
 
 
 def test_the_state_of_a_row_is_as_small_as_promised(tmp_path):
     assert sum(np.dtype(kind).itemsize for kind in COLUMNS.values()) == STATE_BYTES
     rows = [row(text(random.Random(seed), 30)) for seed in range(50)]
-    cleaned(
-        write(rows, tmp_path / "rows", 1),
-        tmp_path / "s",
-        near_duplicates=NearDuplicates(),
-        contamination=None,
-    )
+    made(rows, tmp_path, contamination=None)
     bands = len(list((tmp_path / "s").glob("band-*")))
-    assert sum(file.stat().st_size for file in (tmp_path / "s").iterdir()) == 50 * (
-        STATE_BYTES + 8 * bands + 8 * 30
-    )
+    size = sum(file.stat().st_size for file in (tmp_path / "s").iterdir())
+    assert size == 50 * (STATE_BYTES + 8 * bands + 8 * 30)

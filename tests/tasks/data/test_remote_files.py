@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import tracemalloc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,12 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import Example
-from tasks.contract.teacher import TEACHERS
-from tasks.data.dropped import Dropped
 from tasks.data.readers import read_remote
 from tasks.data.remote_files import RemoteFile, explained, remote_files
 from tasks.teachers import dataset
-from tasks.teaching.lesson import Lesson
-
-MAPPING = {"domain": "math", "prompt": "question", "reasoning": "steps", "answer": "answer"}
+from tests.tasks.teachers import dataset_rows
+from tests.tasks.teachers.dataset_rows import MATH as MAPPING
+from tests.tasks.teachers.dataset_rows import causes, config
 
 
 def rows(count: int, start: int = 0) -> list[dict[str, Any]]:
@@ -42,12 +41,10 @@ def parquet(path: Path, records: list[dict[str, Any]], schema: Any = None, **opt
     return path.read_bytes()
 
 
-def config(*sources: dict[str, Any]) -> dataset.Config:
-    return TEACHERS.parse({"name": "dataset", "sources": list(sources)}, "test")  # type: ignore[return-value]
+teach = partial(dataset_rows.teach, None)
 
 
-def teach(*sources: dict[str, Any]) -> list[Example | Dropped]:
-    return list(dataset.teach(config(*sources), Lesson(seed=0, data=None, answers=None)))
+NOT_THERE = "there is no such file, bucket or repository"
 
 
 @pytest.fixture
@@ -88,16 +85,9 @@ def test_bad_lines_are_counted_with_their_line_and_the_rest_is_read(put: Any) ->
     lines[4] = b"\n" + lines[4]
     url = put("a.jsonl", b"".join(lines))
     taught = teach({"path": url, **MAPPING, "max_bad_fraction": 0.5})
-    assert [(row.line, row.cause) for row in taught if isinstance(row, Dropped)] == [
-        (2, "broken_row"),
-        (4, "wrong_encoding"),
-    ]
-    assert [(row.line, row.answer) for row in taught if isinstance(row, Example)] == [
-        (1, "0"),
-        (3, "4"),
-        (6, "8"),
-        (7, "10"),
-    ]
+    assert causes(taught) == [(2, "broken_row"), (4, "wrong_encoding")]
+    read = [(row.line, row.answer) for row in taught if isinstance(row, Example)]
+    assert read == [(1, "0"), (3, "4"), (6, "8"), (7, "10")]
 
 
 def test_text_beyond_ascii_and_exotic_line_ends_within_a_string_survive(put: Any) -> None:
@@ -106,17 +96,10 @@ def test_text_beyond_ascii_and_exotic_line_ends_within_a_string_survive(put: Any
         "steps": "line\u2028separator\x85",
         "answer": "größer als 3",
     }
-    (row,) = teach(
-        {
-            "path": put("a.jsonl", json.dumps(record, ensure_ascii=False).encode() + b"\r\n"),
-            **MAPPING,
-        }
-    )
-    assert (row.prompt, row.reasoning, row.answer) == (
-        record["question"],
-        record["steps"].strip(),
-        record["answer"],
-    )
+    line = json.dumps(record, ensure_ascii=False).encode() + b"\r\n"
+    (row,) = teach({"path": put("a.jsonl", line), **MAPPING})
+    found = {"question": row.prompt, "steps": row.reasoning, "answer": row.answer}
+    assert found == {**record, "steps": record["steps"].strip()}
 
 
 def test_an_image_column_is_never_opened_whatever_its_rows_name(put: Any, tmp_path: Path) -> None:
@@ -169,26 +152,19 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(put: Any) -> None:
     records = read_remote(file)
     next(records)
     put("a.jsonl", jsonl(rows(3, 5)))
-    with pytest.raises(
-        InputError, match=r"a\.jsonl changed while it was read \(\d+ bytes, md5Hash"
-    ):
+    said = r"a\.jsonl changed while it was read \(\d+ bytes, md5Hash"
+    with pytest.raises(InputError, match=said):
         list(records)
 
 
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        (
-            "gs://{bucket}/none.jsonl",
-            "cannot read gs://.*/none.jsonl: there is no such file, bucket or repository",
-        ),
-        ("gs://{bucket}/none/*.jsonl", "there is no such file, bucket or repository"),
-        ("gs://no-such-bucket-here/a.jsonl", "there is no such file, bucket or repository"),
-        ("gs://no-such-bucket-here/*.jsonl", "there is no such file, bucket or repository"),
-        (
-            "s3://bucket/a.jsonl",
-            "reading s3://bucket/a.jsonl needs the package s3fs: uv pip install s3fs",
-        ),
+        ("gs://{bucket}/none.jsonl", f"cannot read gs://.*/none.jsonl: {NOT_THERE}"),
+        ("gs://{bucket}/none/*.jsonl", NOT_THERE),
+        ("gs://no-such-bucket-here/a.jsonl", NOT_THERE),
+        ("gs://no-such-bucket-here/*.jsonl", NOT_THERE),
+        ("s3://bucket/a.jsonl", "reading s3://bucket/a.jsonl needs the package s3fs: uv pip inst"),
     ],
 )
 def test_a_missing_file_bucket_or_package_is_found_before_a_job_starts(
@@ -200,9 +176,7 @@ def test_a_missing_file_bucket_or_package_is_found_before_a_job_starts(
 
 def test_no_permission_says_how_to_log_in(put: Any, gcs: Any) -> None:
     url = put("a.jsonl", jsonl(rows(1)))
-    gcs.faults.add(
-        "status", code=403, message="lyceum@example does not have storage.objects.get access"
-    )
+    gcs.faults.add("status", code=403, message="lyceum@example has no storage.objects.get access")
     with pytest.raises(InputError, match=r"no permission .*gcloud auth application-default login"):
         dataset.dependencies(config({"path": url, **MAPPING}), None)
 
@@ -225,20 +199,17 @@ def test_what_a_file_systems_own_library_raises_is_explained_and_a_mistake_of_ou
     import httpx
     from google.auth.exceptions import DefaultCredentialsError
 
-    with (
-        pytest.raises(
-            InputError, match=r"cannot read hf://x: ConnectError: no such host. Check the network"
+    for error, kind, said in (
+        (httpx.ConnectError("no host"), InputError, "hf://x: ConnectError: no host. Check the net"),
+        (
+            DefaultCredentialsError("none found"),
+            InputError,
+            r"no permission \(none found\). Log in",
         ),
-        explained("hf://x", "test"),
+        (KeyError("ours"), KeyError, "ours"),
     ):
-        raise httpx.ConnectError("no such host")
-    with (
-        pytest.raises(InputError, match=r"no permission \(none found\). Log in"),
-        explained("gs://x", "test"),
-    ):
-        raise DefaultCredentialsError("none found")
-    with pytest.raises(KeyError), explained("gs://x", "test"):
-        raise KeyError("ours")
+        with pytest.raises(kind, match=said), explained("hf://x", "test"):
+            raise error
 
 
 @pytest.mark.parametrize(
@@ -261,14 +232,8 @@ def test_a_url_that_means_more_than_a_file_is_refused_before_anything_is_read(
 def test_memory_does_not_grow_with_the_file(put: Any, tmp_path: Path) -> None:
     """40,000 rows of 1 kB are 40 MB; about a thousand of them are held."""
     long = [{**row, "steps": "think " * 170} for row in rows(20_000)]
-    urls = [
-        put("a.jsonl", jsonl(long)),
-        put(
-            "a.parquet",
-            parquet(tmp_path / "a.parquet", long, compression="none", row_group_size=2000),
-        ),
-    ]
-    for url in urls:
+    table = parquet(tmp_path / "a.parquet", long, compression="none", row_group_size=2000)
+    for url in (put("a.jsonl", jsonl(long)), put("a.parquet", table)):
         (file,) = remote_files(url, "test")
         next(read_remote(file))  # imports
         tracemalloc.start()

@@ -19,18 +19,18 @@ ROWS = [
 
 
 def config(*sources: Mapping[str, Any], **settings: Any) -> dataset.Config:
-    parsed: dataset.Config = TEACHERS.parse(
-        {"name": "dataset", "sources": list(sources), **settings},
-        "stages.distill.config.teachers.0",
-    )
+    table = {"name": "dataset", "sources": list(sources), **settings}
+    parsed: dataset.Config = TEACHERS.parse(table, "stages.distill.config.teachers.0")
     return parsed
 
 
-def lesson(data: Path, **more: Any) -> Lesson:
+def lesson(data: Path | None, **more: Any) -> Lesson:
     return Lesson(seed=0, data=data, answers=None, **more)  # type: ignore[arg-type]
 
 
-def teach(data: Path, *sources: Mapping[str, Any], **settings: Any) -> list[Example | Dropped]:
+def teach(
+    data: Path | None, *sources: Mapping[str, Any], **settings: Any
+) -> list[Example | Dropped]:
     return list(dataset.teach(config(*sources, **settings), lesson(data)))
 
 

@@ -17,15 +17,11 @@ from pathlib import Path
 
 from schemas.examples import Domain, Example, prompt_id
 from tasks.data.cleaning import Cleaned, clean
-from tasks.data.cleaning_rules import Contamination, Evaluation, NearDuplicates
+from tasks.data.cleaning_rules import CAUSES, Contamination, Evaluation, NearDuplicates
 
 EACH = 100
 
 Disguise = Callable[[str, random.Random], str]
-
-
-def _sentences(text: str) -> list[str]:
-    return re.findall(r"[^.?!]+[.?!]*\s*", text)
 
 
 def _respell(text: str, rng: random.Random) -> str:
@@ -35,9 +31,7 @@ def _respell(text: str, rng: random.Random) -> str:
         str.upper,
         lambda part: part.replace("'", "’").replace(" ", "\u00a0"),
         lambda part: re.sub(r"[^\w\s$%]", "", part),
-        lambda part: "".join(
-            chr(ord(c) + 0xFEE0) if c.isalnum() and c.isascii() else c for c in part
-        ),
+        lambda part: re.sub("[A-Za-z0-9]", lambda one: chr(ord(one[0]) + 0xFEE0), part),
         lambda part: part.replace(" ", "  ").replace(".", " ...") + " !!",
         lambda part: part.replace("e", "e\u200b"),
     ]
@@ -53,17 +47,10 @@ def _embed(text: str, rng: random.Random) -> str:
         "When you are done, think about how the solution changes if everything doubles, and invent"
         " a similar exercise about"
     )
-    things = [
-        "gardening and weather",
-        "trains in the mountains",
-        "a small bakery",
-        "the school's library",
-        "two friendly robots",
-    ]
-    return (
-        f"{before} {rng.choice(['clearly', 'briefly', 'in your own words'])}.\n\n{text}\n\n{after}"
-        f" {rng.choice(things)}."
-    )
+    how = rng.choice(["clearly", "briefly", "in your own words"])
+    things = ["gardening and weather", "trains in the mountains", "a small bakery"]
+    thing = rng.choice([*things, "the school's library", "two friendly robots"])
+    return f"{before} {how}.\n\n{text}\n\n{after} {thing}."
 
 
 def _replace(text: str, rng: random.Random) -> str:
@@ -78,7 +65,7 @@ def _replace(text: str, rng: random.Random) -> str:
 
 def _rearrange(text: str, rng: random.Random) -> str:
     """Sentences in another order, or only half of the words."""
-    parts = _sentences(text)
+    parts = re.findall(r"[^.?!]+[.?!]*\s*", text)
     if len(parts) > 2 and rng.random() < 0.5:
         last = parts.pop()
         rng.shuffle(parts)
@@ -104,13 +91,10 @@ def _one_word(text: str, change: Callable[[str], list[str]], rng: random.Random)
     return " ".join([*words[:at], *change(words[at]), *words[at + 1 :]])
 
 
+_ADDED = ["Solve this: {}", "{} Show your work.", "Question: {} Think first."]
 EDITS: dict[str, Disguise] = {
     "respelled": lambda text, rng: _respell(text, rng) + " -- ok",
-    "sentence added": (
-        lambda text, rng: rng.choice(
-            ["Solve this: {}", "{} Show your work.", "Question: {} Think first."]
-        ).format(text)
-    ),
+    "sentence added": lambda text, rng: rng.choice(_ADDED).format(text),
     "word replaced": lambda text, rng: _one_word(
         text, lambda _: [rng.choice(["other", "really", "seventeen"])], rng
     ),
@@ -123,26 +107,14 @@ EDITS: dict[str, Disguise] = {
 
 
 @dataclass(frozen=True)
-class Found:
-    """How many of the `planted` were found, and for which reason of those that were not."""
-
-    planted: int
-    found: int
-
-    @property
-    def recall(self) -> float:
-        return self.found / self.planted
-
-
-@dataclass(frozen=True)
 class Outcome:
     """Attributes:
-    leaks, edits: by disguise.
+    leaks, edits: how many of the `EACH` planted ones were found, by disguise.
     wrong_leaks, wrong_duplicates: untouched rows dropped as contaminated, as near duplicates;
         `untouched` is how many there are."""
 
-    leaks: dict[str, Found]
-    edits: dict[str, Found]
+    leaks: dict[str, int]
+    edits: dict[str, int]
     wrong_leaks: int
     wrong_duplicates: int
     untouched: int
@@ -174,56 +146,31 @@ def plant(
     rows = scratch / "rows.jsonl"
     with rows.open("w", encoding="utf-8") as out:
         for kind, name, at, text in planted:
-            example = Example(
-                id=prompt_id(text),
-                prompt=text,
-                domain=Domain.MATH,
-                reasoning="r",
-                answer="1",
-                family=kind,
-                source=name or kind,
-                line=at,
-            )
+            place = {"family": kind, "source": name or kind, "line": at, "domain": Domain.MATH}
+            solved = {"reasoning": "r", "answer": "1"}
+            example = Example(id=prompt_id(text), prompt=text, **place, **solved)
             out.write(example.model_dump_json() + "\n")
     items = Evaluation("gsm8k", [(str(at), text) for at, text in enumerate(test)])
-    cleaned = clean(
-        *([rows], [items]),
-        near_duplicates=near,
-        contamination=contamination,
-        validation_fraction=0.0,
-        heldout_fraction=0.0,
-        seed=seed,
-        filters=(),
-        scratch=scratch / "state",
-    )
-    return _count(planted, cleaned)
+    rules = {"near_duplicates": near, "contamination": contamination, "filters": ()}
+    splits = {"validation_fraction": 0.0, "heldout_fraction": 0.0, "seed": seed}
+    return _count(planted, clean([rows], [items], **rules, **splits, scratch=scratch / "state"))
 
 
 def _count(planted: list[tuple[str, str, int, str]], cleaned: Cleaned) -> Outcome:
-    causes = {
-        name: at
-        for at, name in enumerate(("kept", "duplicate_prompt", "near_duplicate", "contaminated"))
-    }
+    duplicates = ("duplicate_prompt", "near_duplicate")
     leaks, edits = dict.fromkeys(LEAKS, 0), dict.fromkeys(EDITS, 0)
     copy_of = {at: row for row, (kind, _, at, _) in enumerate(planted) if kind == "edit"}
     original = {at: row for row, (kind, _, at, _) in enumerate(planted) if kind == "train"}
     wrong_leaks = wrong_duplicates = 0
     for row, (kind, name, at, _) in enumerate(planted):
-        cause, match = int(cleaned.cause[row]), int(cleaned.match[row])
+        cause, match = CAUSES[cleaned.cause[row]], int(cleaned.match[row])
         if kind == "leak":
-            leaks[name] += cause == causes["contaminated"] and cleaned.items[match][1] == str(at)
+            leaks[name] += cause == "contaminated" and cleaned.items[match][1] == str(at)
         elif kind == "edit":
             pair = {row, original[at]}
-            duplicate = (causes["duplicate_prompt"], causes["near_duplicate"])
-            edits[name] += any(
-                int(cleaned.cause[one]) in duplicate and int(cleaned.match[one]) in pair
-                for one in pair
-            )
+            fell = [one for one in pair if CAUSES[cleaned.cause[one]] in duplicates]
+            edits[name] += any(int(cleaned.match[one]) in pair for one in fell)
         else:
-            wrong_leaks += cause == causes["contaminated"]
-            wrong_duplicates += cause in (1, 2) and match != copy_of.get(at)
-    return Outcome(
-        {name: Found(EACH, count) for name, count in leaks.items()},
-        {name: Found(EACH, count) for name, count in edits.items()},
-        *(wrong_leaks, wrong_duplicates, len(original)),
-    )
+            wrong_leaks += cause == "contaminated"
+            wrong_duplicates += cause in duplicates and match != copy_of.get(at)
+    return Outcome(leaks, edits, wrong_leaks, wrong_duplicates, len(original))

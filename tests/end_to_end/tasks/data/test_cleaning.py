@@ -7,18 +7,12 @@ from tests.tasks.data.cleaning_rows import TooLong, cleaned, corpus, write
 
 
 def test_several_processes_decide_what_one_decides(tmp_path, monkeypatch):
-    made = corpus(1)
-    files = write(made.rows, tmp_path / "rows", 3)
-    one = cleaned(files, tmp_path / "1", made.items, filters=(TooLong(300),))
+    rows, items = corpus(1)
+    files, long = write(rows, tmp_path / "rows", 3), (TooLong(300),)
+    one = cleaned(files, tmp_path / "1", items, filters=long)
     done: list[tuple[int, int, str]] = []
-    two = cleaned(
-        files,
-        tmp_path / "2",
-        made.items,
-        filters=(TooLong(300),),
-        workers=2,
-        progress=lambda *told: done.append(told),
-    )
+    told = {"workers": 2, "progress": lambda *given: done.append(given)}
+    two = cleaned(files, tmp_path / "2", items, filters=long, **told)
     assert two.digest() == one.digest()
     for name in COLUMNS:
         if name != "words":

@@ -16,11 +16,8 @@ def _real() -> Iterator[tuple[str, str]]:
         yield "gsm8k", record["answer"]
     for line in (SHARED / "scitldr" / "SciTLDR-A_test.jsonl").open(encoding="utf-8"):
         yield "scitldr", " ".join(json.loads(line)["source"])
-    for line in (
-        gzip.decompress((SHARED / "humaneval" / "HumanEval.jsonl.gz").read_bytes())
-        .decode()
-        .splitlines()
-    ):
+    raw = gzip.decompress((SHARED / "humaneval" / "HumanEval.jsonl.gz").read_bytes())
+    for line in raw.splitlines():
         record = json.loads(line)
         yield "humaneval", record["prompt"]
         yield "humaneval", record["canonical_solution"]
