@@ -1,26 +1,21 @@
 """The engine: many requests at a time, each answered once, whatever the endpoint does.
 
-The life of a request:
-
-1. Its answer is looked up in the store. If it is there, nothing is asked.
+1. A request's answer is looked up in the store. If it is there, nothing is asked.
 2. At the gate, one request after the other in the order in which they came: it waits until its
    worst case fits into the budget. When it does not fit although nothing is under way any more, it
-   and all later ones are `unasked`. So which requests are asked depends on the costs of those
-   before them, not on who was faster.
+   and all later ones are `unasked`: which those are depends on costs, not on who was faster.
 3. It is sent when a slot is free (`tasks.chat.limiter`). Refused or lost, it is sent again after a
    random pause (exponential backoff with full jitter; Brooker, AWS Architecture Blog, 2015), before
    those that come new, with the same Idempotency-Key.
 4. The answer is written to the store, and only then it counts. An empty or truncated one may be
    asked for again after that.
 
-What a kill costs: answers in the store are never asked for again. What was under way
-(`teacher_concurrency` requests, and as many whose answer is being written, at most) is sent again
-with the same Idempotency-Key: a provider that honours it bills it once, another twice.
+What was under way at a kill (`teacher_concurrency` requests, and as many whose answer is being
+written, at most) is sent again with the same Idempotency-Key: a provider that honours it bills it
+once, another twice. Answers in the store are never asked for again.
 
 asyncio runs in a thread of its own, and the store is read and written in further threads: neither
-waits for the other, nor for the caller. Memory is bounded (`tasks.chat.window`), however many
-requests there are, but for a few bytes of each.
-"""
+waits for the other, nor for the caller. Memory is bounded (`tasks.chat.window`)."""
 
 import asyncio
 import logging

@@ -38,7 +38,7 @@ class Teacher(Configured[ConfigT], Generic[ConfigT]):
 
     teach: Callable[[ConfigT, Lesson], Iterator[Row]]
     dependencies: Callable[[ConfigT, Path | None], dict[str, str | int]]
-    expected: Callable[[ConfigT], int]
+    expected: Callable[[ConfigT], int] = field(default=lambda config: 0)
     prompts: Callable[[ConfigT, Lesson], Iterator[Prompt | Dropped]] | None = None
     model: Callable[[ConfigT], str | None] = field(default=lambda config: None)
     programs: "Callable[[ConfigT, LoadedModel], list[Program]]" = field(

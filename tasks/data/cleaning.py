@@ -8,23 +8,21 @@ filters; every drop is traceable.
    (`tasks.data.survey`): parse the line, hash the words of its prompt, look their n-grams up among
    the evaluation sets', take the MinHash signature, ask the filters. A row leaves `STATE_BYTES` + 8
    per band (112 by default) bytes in column files below `scratch`, and 8 for each word of its
-   prompt: about 800 for a prompt of 80 words. All of it is read block by block or column by column;
-   in memory are a few columns of what is being decided. A million rows of 1 kB need 0.7 GB at most
-   in three processes, 1.2 GB with 15% held out, whose n-grams are then indexed.
-2. What takes all rows at once, here: exact duplicates (one row per prompt id), near duplicates
-   (`tasks.data.near_duplicates`), and rows of the training and validation splits that contain a
-   held-out prompt (`tasks.data.contamination`).
+   prompt. A million rows of 1 kB need 0.7 GB of memory at most in three processes, 1.2 GB with 15%
+   held out, whose n-grams are then indexed.
+2. What takes all rows at once (`tasks.data.state`): exact duplicates (one row per prompt id), near
+   duplicates (`tasks.data.near_duplicates`), and rows of the training and validation splits that
+   contain a held-out prompt (`tasks.data.contamination`).
 3. `Cleaned` streams the rows back from where they are.
 
 A row is dropped for the first that applies: contaminated by an evaluation set, a filter, duplicate,
 near duplicate, contaminated by the held-out split. What is decided is a function of the set of rows
-(their content, ids and the seed): order and sharding of the files change nothing, nor do the number
-of processes or the engine (`tasks.data.cluster` does the same on Ray).
+(their content, ids and the seed): neither order nor sharding of the files changes it, nor the
+number of processes or the engine (`tasks.data.cluster`).
 
 Text compared is the prompt, its `context` (of grounded prompts) replaced by one word that is the
 context's digest: questions about one abstract are not each other's duplicates because of the
-abstract. Nor are they of other contexts' questions: what has an answer in one has none in another.
-"""
+abstract, nor are they of other contexts' questions."""
 
 import hashlib
 import os

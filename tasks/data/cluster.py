@@ -7,19 +7,13 @@ the same decisions.
     )
     kept_lines(decisions, files).write_json("gs://bucket/cleaned")
 
-Why Ray, of the engines that Google Cloud runs for a project (Ray on Vertex AI; with an image of
-one's own, the Ray operator add-on of GKE): it is Python all through, so that the functions that run
-in one process run there as they are, NumPy arrays and compiled code included; it runs on one
-machine without any service, which is how the tests compare its digest with `clean`'s; and
-`ray[data]` 2.60 installs beside JAX, Prefect and datasets as pinned here (`pip install
-lyceum[cluster]`). Apache Beam (Dataflow) 2.77 does not: it needs protobuf < 7, pyarrow < 26 and
-pillow < 13. Spark (Dataproc) needs a JVM on every machine, tests included, and passes rows to
-Python through it.
+Ray, because its functions are Python as they are here, compiled code included; it runs on one
+machine without any service, where the tests compare its digest with `clean`'s; and `ray[data]` 2.60
+installs beside what is pinned here (`pip install lyceum[cluster]`), which Beam 2.77 does not. Spark
+needs a JVM on every machine.
 
 A small corpus is not faster here: the five shuffles take a minute on two cores whatever their size,
 in which one machine cleans a million rows (`benchmarks/rebalance_scale.py`).
-
-How it goes, and what each step moves between machines:
 
 1. Survey (`tasks.data.survey`) the blocks; a row becomes about 130 bytes and 8 for each word of its
    prompt.
@@ -30,8 +24,7 @@ How it goes, and what each step moves between machines:
    theirs) and sends the index to all.
 
 Groups are hash partitions, not single keys: a call sees some ten thousand rows as arrays. All files
-must be readable on every machine.
-"""
+must be readable on every machine."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -3,22 +3,19 @@ Ullman, Mining of Massive Datasets, 3.4).
 
 A row's signature is that of `datasketch.MinHash(num_perm, seed=1, scheme="affine32")` over the
 upper halves of its shingles' hashes, bit for bit, and the bands are those that
-`datasketch.MinHashLSH` finds best for the threshold; datasketch computes one row at a time (270
-times slower on GSM8K), and its index keeps every row in memory.
+`datasketch.MinHashLSH` finds best for the threshold; datasketch itself is 270 times slower on
+GSM8K, and its index keeps every row in memory.
 
 Rule: rows whose signatures agree in a band (grounded ones: and that have one context) share a
 bucket. In each bucket, rows in the order of `ranks`, a row whose estimated Jaccard similarity to an
 earlier leader of that bucket is at least the threshold is dropped; else it becomes a leader there.
-A row is kept if no bucket drops it. Every bucket is decided by its own rows alone, so buckets may
-be decided anywhere in any order, and the first row of every cluster stays. Time in a bucket is rows
-x leaders: a hundred thousand copies of one text have one leader. Different from the union of all
-pairs above the threshold (datatrove, text-dedup), where a chain of pairs becomes one cluster: here
-a row falls only to a leader that it is itself similar to, though another bucket may drop that
-leader in turn.
+A row is kept if no bucket drops it. So buckets may be decided anywhere in any order, the first row
+of every cluster stays, and time in a bucket is rows x leaders. datatrove and text-dedup unite all
+pairs above the threshold, so that a chain of pairs is one cluster: here a row falls only to a
+leader that it is itself similar to.
 
 Time goes into signatures: 128 multiply-adds and minima for each shingle, eight or 16 at once (AVX2,
-AVX-512), about 10 ns a shingle.
-"""
+AVX-512), about 10 ns a shingle."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -2,18 +2,13 @@
 from remote JSONL and Parquet files.
 
 The text formats are read here, because Hugging Face `datasets` gives up at the first broken line
-without naming it, and infers types (a column of dates becomes timestamps, the CSV field 007 becomes
-7): a bad record must be counted with its line, and text must stay text. Parquet is read by
-`pyarrow` alone: `datasets` takes a file's name for a pattern (`a[1].parquet` reads `a1.parquet`),
-and obeys features that the file declares of itself: one with an image column opens the paths and
-URLs that its rows name, wherever they lead.
+without naming it, and infers types: a bad record must be counted with its line, and text must stay
+text (the CSV field 007). Local Parquet is read by `pyarrow` alone: `datasets` takes a file's name
+for a pattern, and opens the paths and URLs that the rows of an image column name.
 
 Remote files are read by `datasets`, streamed: neither a file nor all its rows are held, and nothing
-is written to disk. `datasets` is asked for bytes and for columns only, never for what they mean.
-JSONL is parsed here: its `json` builder has the faults named above, and its `text` builder forgets
-the encoding of remote files, so that one byte that is not UTF-8 ends them. Parquet comes as Arrow
-tables, undecoded.
-"""
+is written to disk. It is asked for bytes (JSONL is parsed here: its `text` builder forgets the
+encoding of remote files) and for Arrow tables, undecoded; never for what columns mean."""
 
 import csv
 import gzip

@@ -25,7 +25,13 @@ class TooLong(ValueError):
 
 
 class Tokenizer:
-    """A SentencePiece model with Gemma's control tokens."""
+    """A SentencePiece model with Gemma's control tokens.
+
+    Attributes:
+        pad_id, bos_id, start_of_turn_id: of control tokens, all of which are in `control_ids`.
+        eos_id: ends a text; a pretrained model, which knows no turns, stops with it.
+        end_of_turn_id: the terminator, which ends the model's turn.
+    """
 
     def __init__(self, model_proto: bytes):
         """Args: model_proto: the serialised SentencePiece model. Raises ValueError when a control
@@ -37,6 +43,9 @@ class Tokenizer:
         if missing:
             names = ", ".join(missing)
             raise ValueError(f"the tokenizer has no {names}: it is not a Gemma tokenizer")
+        self.control_ids = frozenset(ids.values())
+        self.pad_id, self.eos_id, self.bos_id = (ids[f"<{one}>"] for one in ("pad", "eos", "bos"))
+        self.start_of_turn_id, self.end_of_turn_id = ids["<start_of_turn>"], ids["<end_of_turn>"]
 
     @classmethod
     def from_file(cls, path: Path) -> "Tokenizer":
@@ -47,28 +56,6 @@ class Tokenizer:
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()
-
-    @cached_property
-    def pad_id(self) -> int:
-        return self._processor.piece_to_id("<pad>")
-
-    @cached_property
-    def bos_id(self) -> int:
-        return self._processor.piece_to_id("<bos>")
-
-    @cached_property
-    def eos_id(self) -> int:
-        """The token that ends a text; a pretrained model, which knows no turns, stops with it."""
-        return self._processor.piece_to_id("<eos>")
-
-    @cached_property
-    def start_of_turn_id(self) -> int:
-        return self._processor.piece_to_id("<start_of_turn>")
-
-    @cached_property
-    def end_of_turn_id(self) -> int:
-        """The terminator: the token that ends the model's turn."""
-        return self._processor.piece_to_id("<end_of_turn>")
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text, without <bos>; control tokens in `text` become ordinary
@@ -91,11 +78,6 @@ class Tokenizer:
         pieces, control = len(self), self.control_ids
         known = [token for token in map(int, tokens) if token < pieces and token not in control]
         return self._processor.decode(known)
-
-    @cached_property
-    def control_ids(self) -> frozenset[int]:
-        """Ids of the control tokens."""
-        return frozenset(self._processor.piece_to_id(token) for token in CONTROL_TOKENS)
 
     @cached_property
     def around_prompt(self) -> tuple[list[int], list[int]]:

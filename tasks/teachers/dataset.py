@@ -113,11 +113,6 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     )
 
 
-def expected(config: Config) -> int:
-    """Not known before the files are read."""
-    return 0
-
-
 def teach(config: Config, lesson: Lesson) -> Iterator[Example | Dropped]:
     """An Example or a Dropped for every record of every source, in file order. All were given at
     the first time: a top-up gets none.
@@ -315,7 +310,6 @@ TEACHER = Teacher(
     config=Config,
     teach=teach,
     dependencies=dependencies,
-    expected=expected,
     prompts=prompts,
     asks_an_api=lambda config: config.routing is not None,
 )
