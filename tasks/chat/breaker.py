@@ -46,23 +46,17 @@ class Breaker:
     """
 
     def __init__(self, endpoint: Endpoint, seconds: float, *, patient: bool = False) -> None:
-        self.answered = False
-        self.waited = 0.0
-        self._endpoint = endpoint
-        self._seconds = seconds
-        self._patient = patient
+        self.answered, self.waited = False, 0.0
+        self._endpoint, self._seconds, self._patient = endpoint, seconds, patient
         self._since: float | None = None
-        self._tell = _TELL_SECONDS
         self._failures = self._bursts = 0
-        self._burst = float("-inf")
-        self._failed: set[str] = set()
-        self._rejected: set[str] = set()
+        self._tell, self._burst = _TELL_SECONDS, float("-inf")
+        self._failed, self._rejected = set[str](), set[str]()
 
     @property
     def down(self) -> float:
         """For how many seconds the endpoint has only failed."""
-        since = self._since
-        return 0.0 if since is None else time.monotonic() - since
+        return 0.0 if self._since is None else time.monotonic() - self._since
 
     def succeeded(self) -> None:
         self.answered = True
@@ -81,10 +75,9 @@ class Breaker:
     def _is_down(self, failure: Failure) -> bool:
         """Whether it is the endpoint that fails and not a request. A patient breaker does not need
         three to see it in a single failure."""
-        alone = failure.kind == "rate_limited" or (
-            failure.kind == "connection" and not failure.perhaps_paid
-        )
-        return len(self._failed) >= _REQUESTS or (self._patient and alone)
+        refused = failure.kind == "connection" and not failure.perhaps_paid
+        alone = self._patient and (refused or failure.kind == "rate_limited")
+        return alone or len(self._failed) >= _REQUESTS
 
     def failed(self, digest: str, sent: float, failure: Failure) -> float:
         """A request was not answered; returns how long everybody should pause, in seconds.

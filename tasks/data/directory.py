@@ -77,9 +77,15 @@ def data_files(
     return found
 
 
-def file_digest(name: str, file: Path | RemoteFile) -> str:
-    """sha256 of a file's bytes, streamed; of a remote one, what its file system says. Raises
-    InputError when it cannot be read."""
+def data_digests(data: Path | None, pattern: str, where: str) -> dict[str, str | int]:
+    """`{"data/<name>": digest}` of the files that a pattern names: sha256 of their bytes; of a
+    remote one, what its file system says. Raises as `data_files`, and InputError for a file that
+    cannot be read."""
+    found = data_files(data, pattern, where)
+    return {f"data/{name}": _digest(name, file) for name, file in found}
+
+
+def _digest(name: str, file: Path | RemoteFile) -> str:
     if isinstance(file, RemoteFile):
         return file.digest
     try:
@@ -89,9 +95,3 @@ def file_digest(name: str, file: Path | RemoteFile) -> str:
         raise InputError(
             f"cannot read data file {name} ({file}): {error.strerror}. Check its permissions."
         ) from error
-
-
-def data_digests(data: Path | None, pattern: str, where: str) -> dict[str, str | int]:
-    """`{"data/<name>": digest}` of the files that a pattern names. Raises as `data_files`."""
-    found = data_files(data, pattern, where)
-    return {f"data/{name}": file_digest(name, file) for name, file in found}

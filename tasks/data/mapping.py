@@ -51,14 +51,15 @@ class Quote(StrictModel):
     def text(self, row: Mapping[str, Any], join: str) -> str:
         """The sentence as it stands in the column, or nothing."""
         said = _words(_as_text(lookup(row, self.like), join))
-        best, found = 0.0, ""
-        for sentence in _SENTENCE.split(_as_text(lookup(row, self.column), join)):
+
+        def likeness(sentence: str) -> float:
             words = _words(sentence)
             shared = len(words & said)
-            likeness = shared / math.sqrt(len(words) * len(said)) if shared >= _FEWEST_SHARED else 0
-            if likeness > best and not re.search('["\u201c\u201d<>]', sentence):
-                best, found = likeness, sentence.strip()
-        return found
+            quotable = shared >= _FEWEST_SHARED and not re.search('["\u201c\u201d<>]', sentence)
+            return shared / math.sqrt(len(words) * len(said)) if quotable else 0.0
+
+        best = max(_SENTENCE.split(_as_text(lookup(row, self.column), join)), key=likeness)
+        return best.strip() if likeness(best) else ""
 
 
 class Pick(StrictModel):

@@ -88,17 +88,8 @@ def sketch(rules: NearDuplicates) -> Sketch:
 def ranks(ids: NDArray[np.uint64], content: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
     """The order of rows: solved ones (highest bit of `content`) first, among them by a hash of
     (seed, id): each is as likely to lead."""
-    hashes: NDArray[np.uint64] = mix_all(ids ^ mix(np.uint64(seed % 2**64) ^ _GOLDEN))
+    hashes: NDArray[np.uint64] = mix(ids ^ mix(np.uint64(seed % 2**64) ^ _GOLDEN))
     return hashes >> np.uint64(1) | content & np.uint64(2**63)
-
-
-@njit(cache=True, nogil=True)
-def mix_all(values):  # type: ignore[no-untyped-def]
-    """`mix` of each value."""
-    out = np.empty_like(values)
-    for i in range(values.size):
-        out[i] = mix(values[i])
-    return out
 
 
 @njit(cache=True, nogil=True)

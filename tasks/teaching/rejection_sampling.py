@@ -132,12 +132,10 @@ def lenders(config: Answering) -> list[Any]:
     found = []
     for index, table in enumerate(config.prompts):
         where = f"prompts.{index}"
-        lending = [name for name in TEACHERS.names() if TEACHERS[name].prompts]
-        name = table.get("name")
-        if name in TEACHERS.names() and name not in lending:
-            raise InputError(
-                f"{where}: teacher {name!r} has no prompts. Valid: {', '.join(lending)}."
-            )
+        name, names = table.get("name"), TEACHERS.names()
+        if name in names and not TEACHERS[name].prompts:
+            lending = ", ".join(one for one in names if TEACHERS[one].prompts)
+            raise InputError(f"{where}: teacher {name!r} has no prompts. Valid: {lending}.")
         found.append(TEACHERS.parse(table, where))
     return found
 

@@ -48,11 +48,8 @@ def test_a_piece_of_a_long_item_is_a_leak():
 def test_a_run_of_thirteen_words_is_enough_and_of_twelve_is_not():
     """Both texts have 100 words: 6 or 5 of 93 8-grams."""
     item = words(0, 100)
-    assert judge([item], f"{words(500, 40)} {words(30, 13)} {words(600, 47)}") == (
-        RUN,
-        0,
-        round(6 / 93, 4),
-    )
+    found = judge([item], f"{words(500, 40)} {words(30, 13)} {words(600, 47)}")
+    assert found == (RUN, 0, round(6 / 93, 4))
     assert judge([item], f"{words(500, 40)} {words(30, 12)} {words(600, 48)}") == (0, -1, 0.0)
 
 
@@ -91,11 +88,10 @@ def test_an_index_finds_what_comparing_sets_finds():
     for _ in range(200):
         kind, words_ = rng.random(), rng.choice(items).split()
         cut = rng.randrange(len(words_))
-        rows.append(
-            text(rng, 30)
-            if kind < 0.3
-            else " ".join([*text(rng, 10).split(), *words_[cut : cut + rng.randint(5, 30)]])
-        )
+        if kind < 0.3:
+            rows.append(text(rng, 30))
+        else:
+            rows.append(" ".join([text(rng, 10), *words_[cut : cut + rng.randint(5, 30)]]))
 
     def grams(value: str, size: int) -> set[tuple[str, ...]]:
         parts = value.split()
@@ -103,16 +99,12 @@ def test_an_index_finds_what_comparing_sets_finds():
 
     hits, found, scores = index(*words_of(items), Contamination()).scan(*words_of(rows))
     for row, hit, item, score in zip(rows, hits, found, scores, strict=True):
-        covered = {
-            at: len(grams(row, 8) & grams(one, 8)) / min(len(grams(row, 8)), len(grams(one, 8)))
-            for at, one in enumerate(items)
-            if grams(row, 8) and grams(one, 8)
-        }
-        leaks = {
-            at: value
-            for at, value in covered.items()
-            if value >= 0.5 or grams(row, 13) & grams(items[at], 13)
-        }
+        leaks = {}
+        for at, one in enumerate(items):
+            mine, its = grams(row, 8), grams(one, 8)
+            covered = len(mine & its) / min(len(mine), len(its)) if mine and its else 0.0
+            if covered >= 0.5 or (covered and grams(row, 13) & grams(one, 13)):
+                leaks[at] = covered
         if row in items:
             assert hit == EXACT
         elif leaks:

@@ -2,7 +2,6 @@
 `tasks.data.mapping`, `tasks.data.conversion`)."""
 
 import json
-from collections import Counter
 
 import pytest
 
@@ -23,10 +22,8 @@ from tests.tasks.teachers.dataset_rows import (
 
 def test_markers_split_a_column_and_a_row_without_the_marker_is_dropped(tmp_path):
     rows = [{"q": "1+1?", "a": "one and one\n#### 2"}, {"q": "2+2?", "a": "no marker"}]
-    halves = {
-        "reasoning": {"column": "a", "before": "####"},
-        "answer": {"column": "a", "after": "####"},
-    }
+    before, after = ({"column": "a", side: "####"} for side in ("before", "after"))
+    halves = {"reasoning": before, "answer": after}
     good, bad = taught(tmp_path, rows, prompt="q", **halves, max_bad_fraction=0.5)
     assert (good.reasoning, good.answer) == ("one and one", "2")
     assert (bad.cause, bad.file, bad.line) == ("empty_reasoning", "a.jsonl", 2)
@@ -36,31 +33,22 @@ def test_templates_drop_an_optional_part_whose_column_is_empty_and_leave_braces_
     tmp_path,
 ):
     rows = [
-        {"q": "How long is \\frac{1}{2}?", "unit": "", "a": "1"},
-        {"q": "How far?", "unit": "\\mathrm{km} [x]", "a": "2"},
+        {"q": "What is \\frac{1}{2}?", "unit": ""},
+        {"q": "How far?", "unit": "\\mathrm{km} [x]"},
     ]
+    rows = [{**row, "a": "1"} for row in rows]
     prompt = {"template": "{q}[ Answer in {unit}.]"}
     found = taught(tmp_path, rows, prompt=prompt, reasoning={"template": "think"}, answer="a")
-    assert [row.prompt for row in found] == [
-        "How long is \\frac{1}{2}?",
-        "How far? Answer in \\mathrm{km} [x].",
-    ]
+    prompts = ["What is \\frac{1}{2}?", "How far? Answer in \\mathrm{km} [x]."]
+    assert [row.prompt for row in found] == prompts
 
 
 def test_paths_walk_into_lists_and_objects_and_lists_are_joined_or_selected(tmp_path):
-    row = {
-        "turns": ["first?", "second?"],
-        "instances": [{"output": "yes"}],
-        "source": ["A.", "B.", "C."],
-        "labels": [0, 1, 1],
-    }
-    (example,) = taught(
-        tmp_path,
-        [row],
-        prompt={"template": "{turns.0} {source}"},
-        reasoning={"column": "source", "where": "labels"},
-        answer="instances.0.output",
-    )
+    row = {"turns": ["first?", "second?"], "instances": [{"output": "yes"}]}
+    row |= {"source": ["A.", "B.", "C."], "labels": [0, 1, 1]}
+    picks = {"prompt": {"template": "{turns.0} {source}"}, "answer": "instances.0.output"}
+    reasoning = {"column": "source", "where": "labels"}
+    (example,) = taught(tmp_path, [row], **picks, reasoning=reasoning)
     assert example.prompt == "first? A. B. C."
     assert (example.reasoning, example.answer) == ("B. C.", "yes")
 
@@ -91,19 +79,14 @@ def test_domain_and_difficulty_can_come_from_columns(tmp_path):
 def test_required_columns_leave_rows_out_without_counting_them_as_bad(tmp_path):
     rows = [{**row, "reference": ["x"] if n < 2 else None} for n, row in enumerate(ROWS)]
     found = taught(tmp_path, rows, **MATH, require=["reference.0"], max_bad_fraction=0.0)
-    assert Counter(row.cause if isinstance(row, Dropped) else "example" for row in found) == {
-        "example": 2,
-        "left_out": 8,
-    }
+    assert [row.cause for row in found if isinstance(row, Dropped)] == ["left_out"] * 8
+    assert len(found) == 10
 
 
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        (
-            {"prompt": "qestion"},
-            "a.jsonl, prompt: there is no column 'qestion'. Did you mean 'question'? Valid:",
-        ),
+        ({"prompt": "qestion"}, "a.jsonl, prompt: there is no column 'qestion'. Did you mean 'que"),
         ({"reasoning": {"template": "{steps} {more}"}}, "reasoning: there is no column 'more'"),
         ({"reasoning": ["solution", {"template": "{x}"}]}, "there is no column 'solution'"),
         ({"require": ["reference"]}, "require: there is no column 'reference'"),
@@ -201,17 +184,11 @@ def test_pairing_makes_unanswerable_questions_of_the_next_row_and_others_of_anot
         prompt = {"template": f"{{context}} {{{question}}}"}
         return {"path": "a.jsonl", **GROUNDED, "grounding": grounding, "prompt": prompt, **more}
 
-    found = teach(
-        tmp_path,
-        source("answerable", "q", answer="a", check="exact"),
-        source("unanswerable", "other.q", other={}),
-        source("out_of_domain", "other.turns.0", other={"path": "b.jsonl"}),
-    )
-    assert [
-        (row.prompt, row.answer, row.grounding, row.check)
-        for row in found
-        if row.context == "Fact 2."
-    ] == [
+    own = source("answerable", "q", answer="a", check="exact")
+    next_one = source("unanswerable", "other.q", other={})
+    foreign = source("out_of_domain", "other.turns.0", other={"path": "b.jsonl"})
+    found = [row for row in teach(tmp_path, own, next_one, foreign) if row.context == "Fact 2."]
+    assert [(row.prompt, row.answer, row.grounding, row.check) for row in found] == [
         ("Fact 2. What of 2?", "2", "answerable", "exact"),
         ("Fact 2. What of 0?", GROUNDED_REFUSAL, "unanswerable", "exact"),
         ("Fact 2. Capital of France?", GROUNDED_REFUSAL, "out_of_domain", "exact"),

@@ -23,13 +23,8 @@ def write(data: Path, name: str, *rows: object) -> None:
 
 
 def test_items_are_named_by_file_and_line(tmp_path):
-    write(
-        tmp_path,
-        "exam1.jsonl",
-        {"question": "How far?", "unit": "m"},
-        {"question": ""},
-        {"question": "Why?"},
-    )
+    far = {"question": "How far?", "unit": "m"}
+    write(tmp_path, "exam1.jsonl", far, {"question": ""}, {"question": "Why?"})
     write(tmp_path, "exam2.jsonl", {"question": "Who?", "unit": None})
     found = EXAM.read(tmp_path)
     assert found.name == "exam"

@@ -2,6 +2,7 @@
 
 import random
 import time
+from functools import partial
 
 import datasketch
 import numpy as np
@@ -94,10 +95,9 @@ def test_signatures_are_datasketchs_bit_for_bit(permutations):
     words, ends = words_of([text(rng, length) for length in (1, 3, 5, 6, 50, 400)])
     grams, gram_ends = hash_grams(words, ends, 5)
     signatures = made.signatures(words, ends)
+    theirs_of = partial(datasketch.MinHash, permutations, seed=1, scheme="affine32")
     for at, (low, high) in enumerate(zip([0, *gram_ends], gram_ends, strict=False)):
-        theirs = datasketch.MinHash(
-            permutations, seed=1, scheme="affine32", hashfunc=lambda gram: gram >> 32
-        )
+        theirs = theirs_of(hashfunc=lambda gram: gram >> 32)
         theirs.update_batch(grams[low:high].tolist())
         assert theirs.hashvalues.tolist() == signatures[at].tolist()
     lsh = datasketch.MinHashLSH(0.7, permutations)
@@ -107,22 +107,19 @@ def test_signatures_are_datasketchs_bit_for_bit(permutations):
 def test_rows_share_a_bucket_exactly_where_datasketchs_index_finds_them():
     rng = random.Random(2)
     base = text(rng, 60).split()
-    texts = [" ".join([*base[:at], "other", *base[at + 3 :]]) for at in range(0, 60, 2)] + [
-        text(rng) for _ in range(30)
-    ]
+    texts = [" ".join([*base[:at], "other", *base[at + 3 :]]) for at in range(0, 60, 2)]
+    texts += [text(rng) for _ in range(30)]
     made = sketch(NearDuplicates())
     signatures = made.signatures(*words_of(texts))
     keys = made.keys(signatures, np.zeros(len(texts), np.uint64))
     index = datasketch.MinHashLSH(0.7, 128)
-    hashes = [
-        datasketch.MinHash(128, seed=1, scheme="affine32", hashvalues=one) for one in signatures
-    ]
+    theirs_of = partial(datasketch.MinHash, 128, seed=1, scheme="affine32")
+    hashes = [theirs_of(hashvalues=one) for one in signatures]
     for at, one in enumerate(hashes):
         index.insert(at, one)
     for at, one in enumerate(hashes):
-        assert set(index.query(one)) == set(
-            np.flatnonzero((keys == keys[:, at : at + 1]).any(axis=0)).tolist()
-        )
+        shared = np.flatnonzero((keys == keys[:, at : at + 1]).any(axis=0))
+        assert set(index.query(one)) == set(shared.tolist())
 
 
 def test_rows_of_different_contexts_share_no_bucket():
@@ -141,9 +138,8 @@ def test_the_first_by_rank_leads_and_those_like_it_fall():
     one[:2] += 50
     two[:2] += 50
     two[2:5] += 60
-    fallen, agreed = decide(
-        np.arange(4), np.array([4]), np.array([first, one, two, three], np.uint32), np.arange(4), 7
-    )
+    signatures = np.array([first, one, two, three], np.uint32)
+    fallen, agreed = decide(np.arange(4), np.array([4]), signatures, np.arange(4), 7)
     assert fallen.tolist() == [-1, 0, -1, -1]
     assert agreed.tolist() == [0, 8, 0, 0]
 

@@ -125,9 +125,8 @@ def test_splits_have_about_the_sizes_that_were_asked_for():
 
 
 def test_pairs_of_chosen_prompts_are_written_once_whatever_file_they_are_in(tmp_path: Path):
-    lines = [
-        f'{{"id":"{prompt_id(str(n))}","chosen":"{text}"}}' for n in range(5) for text in ("a", "b")
-    ]
+    ids = [prompt_id(str(n)) for n in range(5)]
+    lines = [f'{{"id":"{one}","chosen":"{text}"}}' for one in ids for text in ("a", "b")]
     files = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
     chosen = np.array([int(prompt_id(str(n)), 16) for n in (0, 2, 4, 9)], np.uint64)
     written = []
@@ -137,6 +136,4 @@ def test_pairs_of_chosen_prompts_are_written_once_whatever_file_they_are_in(tmp_
         assert write_pairs(tmp_path / "out.jsonl", files, chosen, seed=0) == 6
         written.append((tmp_path / "out.jsonl").read_text())
     assert written[0] == written[1]
-    assert sorted(written[0].splitlines()) == sorted(
-        line for n in (0, 2, 4) for line in lines[2 * n : 2 * n + 2]
-    )
+    assert sorted(written[0].splitlines()) == sorted([*lines[:2], *lines[4:6], *lines[8:]])

@@ -43,12 +43,10 @@ FORMATS = {
 def test_every_format_gives_the_same_examples(tmp_path, name):
     FORMATS[name](tmp_path / name)
     rows = teach(tmp_path, {"path": name, **MATH, "check": "numeric", "difficulty": 2})
-    assert [
-        {"question": row.prompt, "steps": row.reasoning, "answer": row.answer} for row in rows
-    ] == ROWS
-    assert {(row.domain, row.check, row.difficulty, row.source, row.family) for row in rows} == {
-        (Domain.MATH, "numeric", 2, name, name.split(".")[0])
-    }
+    read = [{"question": row.prompt, "steps": row.reasoning, "answer": row.answer} for row in rows]
+    assert read == ROWS
+    about = {(row.domain, row.check, row.difficulty, row.source, row.family) for row in rows}
+    assert about == {(Domain.MATH, "numeric", 2, name, name.split(".")[0])}
 
 
 def test_text_that_looks_like_a_number_or_a_date_stays_text(tmp_path):
@@ -68,39 +66,30 @@ def test_the_key_of_a_keyed_json_object_is_a_column(tmp_path):
 def test_a_star_in_the_path_reads_all_matching_files_in_order(tmp_path):
     for name, rows in (("b", ROWS[5:]), ("a", ROWS[:5])):
         write(tmp_path / "sets" / f"{name}.jsonl", rows)
-    assert [row.answer for row in teach(tmp_path, {"path": "sets/*.jsonl", **MATH})] == [
-        row["answer"] for row in ROWS
-    ]
+    read = teach(tmp_path, {"path": "sets/*.jsonl", **MATH})
+    assert [row.answer for row in read] == [row["answer"] for row in ROWS]
 
 
 def test_bad_rows_are_skipped_and_counted_with_file_line_and_cause(tmp_path):
-    lines = [json.dumps(row).encode() for row in ROWS]
-    lines[2] = b'{"question": "broken'
-    lines[4] = b'{"question": "\xff\xfe", "steps": "s", "answer": "1"}'
-    lines[5] = b"[1, 2]"
-    lines[6] = json.dumps({**ROWS[6], "answer": "  "}).encode()
-    lines[7] = json.dumps({**ROWS[7], "answer": "many"}).encode()
-    lines[8] = json.dumps({**ROWS[8], "steps": "so <answer>16</answer>"}).encode()
-    lines[9] = json.dumps({**ROWS[9], "question": "long " * 100}).encode()
-    lines.append(json.dumps({**ROWS[0], "steps": "half \ud800"}).encode())
-    lines.append(b'{"question": ' + b"1" * 5000 + b"}")
-    lines.insert(3, b"")
+    def changed(place: int, **columns: str) -> bytes:
+        return json.dumps({**ROWS[place], **columns}).encode()
+
+    lines = [
+        *(changed(0), changed(1), b'{"question": "broken', b"", changed(3)),
+        b'{"question": "\xff\xfe", "steps": "s", "answer": "1"}',
+        *(b"[1, 2]", changed(6, answer="  "), changed(7, answer="many")),
+        changed(8, steps="so <answer>16</answer>"),
+        *(changed(9, question="long " * 100), changed(0, steps="half \ud800")),
+        b'{"question": ' + b"1" * 5000 + b"}",
+    ]
     write(tmp_path / "a.jsonl", b"\n".join(lines))
     limits = {"max_bad_fraction": 0.7, "max_too_long_fraction": 0.1}
     source = {"path": "a.jsonl", **MATH, "check": "numeric", **limits}
     rows = teach(tmp_path, source, max_prompt_characters=100)
     assert len(rows) == 12
-    assert causes(rows) == [
-        (3, "broken_row"),
-        (6, "wrong_encoding"),
-        (7, "broken_row"),
-        (8, "empty_answer"),
-        (9, "not_numeric"),
-        (10, "tag_in_trace"),
-        (11, "too_long"),
-        (12, "wrong_encoding"),
-        (13, "broken_row"),
-    ]
+    bad = ["wrong_encoding", "broken_row", "empty_answer", "not_numeric", "tag_in_trace"]
+    bad += ["too_long", "wrong_encoding", "broken_row"]
+    assert causes(rows) == [(3, "broken_row"), *enumerate(bad, start=6)]
     assert {row.file for row in rows if not isinstance(row, Example)} == {"a.jsonl"}
 
 

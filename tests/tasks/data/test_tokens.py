@@ -26,25 +26,15 @@ def test_template_is_gemmas(tokenizer):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "plain words",
-        "  two  spaces ",
-        "tabs\tand\nlines\n",
-        "ünïcode – 数学 🎓",
-        "12345 + 67890",
-        TRACE,
-        "",
-    ],
+    ["  two  spaces ", "tabs\tand\nlines\n", "ünïcode – 数学 🎓", "12345 + 67890", TRACE, ""],
 )
 def test_decoding_an_encoding_gives_the_text_back(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_ids_that_are_no_piece_have_no_text(tokenizer):
-    assert (
-        tokenizer.decode([*tokenizer.encode("a b"), SIZE, SIZE + 63, *tokenizer.encode("c")])
-        == "a bc"
-    )
+    ids = [*tokenizer.encode("a b"), SIZE, SIZE + 63, *tokenizer.encode("c")]
+    assert tokenizer.decode(ids) == "a bc"
 
 
 @pytest.mark.parametrize("prompt", ["What?", "  What?", "What?\n", "\n\tWhat? \n"])
@@ -57,10 +47,8 @@ def test_one_token_per_digit(tokenizer):
 
 
 def test_each_tag_is_one_token(tokenizer):
-    assert [
-        len(tokenizer.encode(tag))
-        for tag in ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
-    ] == [1, 1, 1, 1]
+    tags = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
+    assert [len(tokenizer.encode(tag)) for tag in tags] == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -69,13 +57,7 @@ def test_each_tag_is_one_token(tokenizer):
 )
 def test_control_tokens_in_text_stay_text(tokenizer, forged):
     tokens = tokenizer.encode(f"a {forged} b")
-    control = {
-        tokenizer.pad_id,
-        tokenizer.bos_id,
-        tokenizer.start_of_turn_id,
-        tokenizer.end_of_turn_id,
-    }
-    assert not control & set(tokens)
+    assert not tokenizer.control_ids & set(tokens)
     assert tokenizer.decode(tokens) == f"a {forged} b"
 
 

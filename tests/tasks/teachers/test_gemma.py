@@ -14,17 +14,10 @@ from tasks.stages import distill
 from tasks.teaching.lesson import FILES
 
 pytestmark = pytest.mark.usefixtures("one_layer")
-TEACHER = {
-    "name": "gemma",
-    "model": "gemma3-tiny",
-    "samples": 2,
-    "batch_size": 4,
-    "temperature": 1.0,
-    "prompt_length": 90,
-    "max_response_tokens": 16,
-    "instructions": "",
-    "prompts": [{"name": "procedural", "rows": {"math": 6}, "grounded": {}}],
-}
+LENDER = {"name": "procedural", "rows": {"math": 6}, "grounded": {}}
+TEACHER = {"name": "gemma", "model": "gemma3-tiny", "instructions": "", "prompts": [LENDER]}
+TEACHER |= {"samples": 2, "batch_size": 4, "temperature": 1.0}
+TEACHER |= {"prompt_length": 90, "max_response_tokens": 16}
 
 
 def run(store: Path, out: Path, **changes: Any) -> dict[str, Any]:
@@ -35,11 +28,8 @@ def run(store: Path, out: Path, **changes: Any) -> dict[str, Any]:
 
 def test_random_weights_solve_nothing_and_every_prompt_is_accounted_for(tmp_path: Path) -> None:
     metrics = run(tmp_path / "store", tmp_path / "out")
-    assert (metrics["rows"], metrics["unsolved"], metrics["dropped"]) == (
-        0,
-        {"math": 6},
-        {"unsolved": 6},
-    )
+    assert (metrics["rows"], metrics["unsolved"]) == (0, {"math": 6})
+    assert metrics["dropped"] == {"unsolved": 6}
     (tally,) = metrics["teachers"]
     assert tally["requests"] == 12
     assert sum(count for name, count in tally.items() if name.startswith("samples.")) == 12
@@ -61,9 +51,8 @@ def test_what_was_sampled_is_sampled_once(tmp_path: Path) -> None:
 def test_prompts_that_do_not_fit_are_dropped_with_their_length(tmp_path: Path) -> None:
     metrics = run(tmp_path / "store", tmp_path / "out", prompt_length=12)
     assert metrics["dropped"]["too_long"] >= 1
-    row = next(
-        row for row in read_rows(tmp_path / "out" / "dropped.jsonl") if row["cause"] == "too_long"
-    )
+    rows = read_rows(tmp_path / "out" / "dropped.jsonl")
+    row = next(row for row in rows if row["cause"] == "too_long")
     assert "prompt_length is 12" in row["detail"]
 
 

@@ -37,45 +37,26 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
     from tasks.models.weights import initialise
 
     root = tmp_path_factory.mktemp("served")
-    config = replace(
-        SIZES["gemma3-tiny"],
-        num_layers=2,
-        global_every=2,
-        num_kv_heads=2,
-        window=24,
-        embed_dim=64,
-        hidden_dim=64,
-    )
+    layers = {"num_layers": 2, "global_every": 2, "num_kv_heads": 2, "window": 24}
+    config = replace(SIZES["gemma3-tiny"], **layers, embed_dim=64, hidden_dim=64)
     trained, directory = root / "trained", root / "model"
     trained.mkdir()
     directory.mkdir()
-    save_model(
-        LoadedModel("gemma3-tiny", config, initialise(config, 1), tiny_tokenizer(), make_mesh()),
-        trained,
-    )
-    export_model(
-        trained, directory, Card("tiny", "gemma3-tiny"), ["Why?"], "float32", lambda message: None
-    )
+    made = initialise(config, 1), tiny_tokenizer(), make_mesh()
+    save_model(LoadedModel("gemma3-tiny", config, *made), trained)
+    card = Card("tiny", "gemma3-tiny")
+    export_model(trained, directory, card, ["Why?"], "float32", lambda message: None)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [
-        Path(sys.executable).with_name("transformers"),
-        "serve",
-        directory,
-        "--host=127.0.0.1",
-        f"--port={port}",
-        "--device=cpu",
-    ]
-    environment = {
-        **os.environ,
-        "HF_HUB_OFFLINE": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-    }
+    program = str(Path(sys.executable).with_name("transformers"))
+    command = [program, "serve", str(directory), "--host=127.0.0.1", f"--port={port}"]
+    alone = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     log = root / "log"
     with log.open("wb") as out:
-        process = subprocess.Popen(list(map(str, command)), stdout=out, stderr=out, env=environment)
+        process = subprocess.Popen(
+            [*command, "--device=cpu"], stdout=out, stderr=out, env={**os.environ, **alone}
+        )
     try:
         _wait_for(f"http://127.0.0.1:{port}/health", process, log)
         yield f"http://127.0.0.1:{port}/v1", str(directory)
@@ -122,13 +103,9 @@ def test_answers_of_a_real_server_are_read_counted_and_kept(
 def test_what_a_real_server_rejects_is_told(served: tuple[str, str], tmp_path: Path) -> None:
     """A parameter it does not know: FastAPI's 422."""
     url, model = served
+    strange = (replace(question(number, no_such_parameter=1), model=model) for number in range(40))
     with (
         engine(url, tmp_path, concurrency=4) as running,
         pytest.raises(InputError, match=r"(?s)rejects every request.*no_such"),
     ):
-        list(
-            running.ask_singly(
-                (number, replace(question(number, no_such_parameter=1), model=model))
-                for number in range(40)
-            )
-        )
+        list(running.ask_singly(enumerate(strange)))
