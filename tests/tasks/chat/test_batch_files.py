@@ -1,6 +1,8 @@
 """Batch files: everything is asked once, whatever is killed in between."""
 
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,15 +23,11 @@ def test_answers_come_in_order_and_are_kept_one_by_one(tmp_path: Path) -> None:
     """25 questions are three chunks; afterwards the same answers serve a run without batches."""
     with ChatServer() as server:
         replies = ask(server.url, tmp_path, 25, batch=True)
-        assert [
-            reply.text.endswith(f"<answer>{number}</answer>")
-            for number, reply in enumerate(replies)
-        ] == [True] * 25
+        texts = [reply.text for reply in replies]
+        assert all(text.endswith(f"<answer>{at}</answer>") for at, text in enumerate(texts))
         assert len(server.batches.created) == 3
         assert server.count == 0, "no request was sent singly"
-        assert [reply.text for reply in ask(server.url, tmp_path, 25)] == [
-            reply.text for reply in replies
-        ]
+        assert [reply.text for reply in ask(server.url, tmp_path, 25)] == texts
         assert all(reply.cached for reply in ask(server.url, tmp_path, 25, batch=True))
         assert server.billed.total() == 25
 
@@ -45,14 +43,11 @@ def test_a_killed_run_finds_its_batch_again(
 
     with ChatServer() as server:
         with engine(server.url, tmp_path, batch=True) as running, monkeypatch.context() as patch:
-            put, calls = running.answers.put, 0
+            put, calls = running.answers.put, count(1)
+            last = {"before its id was kept": 1, "while answers were kept": 6}.get(when)
 
             def dying(digest: str, body: bytes) -> None:
-                nonlocal calls
-                calls += 1
-                if (when == "before its id was kept" and calls == 1) or (
-                    when == "while answers were kept" and calls == 6
-                ):
+                if next(calls) == last:
                     raise Killed
                 put(digest, body)
 
@@ -111,8 +106,8 @@ def test_a_batch_that_the_provider_refuses_stops_the_stage_and_can_be_tried_agai
 def test_a_provider_without_batches_says_what_to_unset(tmp_path: Path) -> None:
     with ChatServer() as server:
 
-        async def missing(request: object, connection: object) -> None:
-            connection.send(404, b"Not Found")  # type: ignore[attr-defined]
+        async def missing(request: object, connection: Any) -> None:
+            connection.send(404, b"Not Found")
 
         server.batches.handle = missing  # type: ignore[method-assign]
         with pytest.raises(InputError, match="unset LYCEUM_TEACHER_BATCH"):
@@ -130,14 +125,10 @@ def test_the_budget_holds_in_batches_and_ends_at_the_same_request(tmp_path: Path
 
 
 def test_empty_answers_are_asked_for_again_in_batches_too(tmp_path: Path) -> None:
-    times = {"say 3": 0}
+    third = iter(["", "", "at last"])
 
-    def reply(body: dict[str, object]) -> str:
-        text = body["messages"][-1]["content"]  # type: ignore[index]
-        if text == "say 3":
-            times[text] += 1
-            return "" if times[text] < 3 else "at last"
-        return "text"
+    def reply(body: dict[str, Any]) -> str:
+        return next(third) if body["messages"][-1]["content"] == "say 3" else "text"
 
     with ChatServer(reply=reply) as server:
         replies = ask(server.url, tmp_path, 5, batch=True)

@@ -24,9 +24,8 @@ def test_a_dollar_budget_stops_cleanly_at_the_same_request_whatever_the_concurre
     for concurrency in (1, 7, 64):
         budget = Budget(max_usd=20 * worst)
         with ChatServer(latency=0.005) as server:
-            replies = ask(
-                server.url, tmp_path / str(concurrency), 300, budget=budget, concurrency=concurrency
-            )
+            store, settings = tmp_path / str(concurrency), {"concurrency": concurrency}
+            replies = ask(server.url, store, 300, budget=budget, **settings)
             problems = [reply.problem for reply in replies]
             asked.append(problems.count(None))
             assert problems == [None] * asked[-1] + ["unasked"] * (300 - asked[-1])
@@ -72,9 +71,8 @@ def test_answers_that_somebody_else_paid_are_free_and_our_own_stay_paid(tmp_path
 @pytest.mark.parametrize("kind", ["no usage", "usage that is no number"])
 def test_without_usage_a_byte_counts_as_a_token(kind: str, tmp_path: Path) -> None:
     usage = None if kind == "no usage" else {"prompt_tokens": "12", "completion_tokens": -1}
-    with ChatServer(
-        lambda request: Fault("change", change=lambda body: body.update(usage=usage))
-    ) as server:
+    without = Fault("change", change=lambda body: body.update(usage=usage))
+    with ChatServer(lambda request: without) as server:
         (reply,) = ask(server.url, tmp_path)
     assert reply.input_tokens == question(0).most_input_tokens > len("say 0")
     assert reply.output_tokens == 64, "at most the bound"

@@ -95,9 +95,8 @@ def test_a_breaker_opens_after_its_time_and_only_for_several_requests(
     breaker.failed("two", now, UNAVAILABLE)
     breaker.succeeded()
     now += 1
-    assert [breaker.failed(str(number), now - 0.5, UNAVAILABLE) for number in range(64)] == [
-        0.0
-    ] * 64, "one burst"
+    burst = [breaker.failed(str(number), now - 0.5, UNAVAILABLE) for number in range(64)]
+    assert burst == [0.0] * 64, "one burst"
     pauses = []
     for number in range(9):
         now += 1
@@ -105,13 +104,8 @@ def test_a_breaker_opens_after_its_time_and_only_for_several_requests(
     assert pauses == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     assert breaker.failed("x", now, Failure("rate_limited", "429", 45.0)) == 45.0
     now += 300
-    with pytest.raises(
-        StageFailed,
-        match=(
-            r"http://x/v1 has answered nothing for 309 s: 75 failures, the last:"
-            r" boom.*VLLM_BASE_URL"
-        ),
-    ):
+    said = r"http://x/v1 has answered nothing for 309 s: 75 failures, the last: boom.*VLLM_BASE_URL"
+    with pytest.raises(StageFailed, match=said):
         breaker.failed("y", now, Failure("server_error", "boom"))
 
 
@@ -132,7 +126,7 @@ def test_a_patient_breaker_says_that_it_waits_and_then_that_it_need_not(
         " for up to 300 s"
     )
     again = "the endpoint of vllm at http://x/v1 answers again, after 48 s"
-    assert caplog.messages == [*(waiting.format(seconds) for seconds in (12, 20, 40)), again]
+    assert caplog.messages == [*map(waiting.format, (12, 20, 40)), again]
 
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -179,9 +173,8 @@ def test_used_up_rate_limits_are_read(remaining: str, reset: str, seconds: float
 
 def test_an_endpoint_is_read_from_the_environment() -> None:
     assert endpoint_of("openai", {"OPENAI_API_KEY": "k"}).url == "https://api.openai.com/v1"
-    assert endpoint_of("gemini", {"GEMINI_API_KEY": "k"}).url.startswith(
-        "https://generativelanguage.googleapis.com/"
-    )
+    gemini = endpoint_of("gemini", {"GEMINI_API_KEY": "k"}).url
+    assert gemini.startswith("https://generativelanguage.googleapis.com/")
     local = endpoint_of("my-vllm", {"MY_VLLM_BASE_URL": "http://127.0.0.1:8000/v1/"})
     assert (local.url, local.key) == ("http://127.0.0.1:8000/v1", "none")
     assert "secret" not in repr(endpoint_of("openai", {"OPENAI_API_KEY": "secret"}))
@@ -262,13 +255,12 @@ def test_an_overloaded_endpoint_gets_fewer_requests_at_a_time_and_then_more(tmp_
     server = ChatServer(latency=0.02)
     server.faults = lambda request: Fault("status", 429) if server.under_way > 8 else None
     with server, engine(server.url, tmp_path, concurrency=32, attempts=20) as running:
-        limits = []
-        replies = []
-        for _, reply in running.ask_singly(questions(400)):
-            replies.append(reply)
-            limits.append(running.values()["limit"])
+        answered = running.ask_singly(questions(400))
+        problems, limits = zip(
+            *((reply.problem, running.values()["limit"]) for _, reply in answered), strict=True
+        )
         refused = running.values()["rate_limited"]
-    assert {reply.problem for reply in replies} == {None}
+    assert set(problems) == {None}
     assert min(limits) <= 8
     assert any(then < now for then, now in pairwise(limits)), "it tries for more again"
     assert refused < 200, "far fewer refusals than answers"

@@ -46,11 +46,8 @@ def test_an_answer_that_speaks_of_secrets_is_left_as_it_is(tmp_path: Path) -> No
 
 def test_halves_of_characters_do_not_break_files(tmp_path: Path) -> None:
     halves = {"content": "a \ud83d lone half", "reasoning": "\udc00"}
-    with ChatServer(
-        lambda request: Fault(
-            "change", change=lambda body: body["choices"][0]["message"].update(halves)
-        )
-    ) as server:
+    halved = Fault("change", change=lambda body: body["choices"][0]["message"].update(halves))
+    with ChatServer(lambda request: halved) as server:
         (reply,) = ask(server.url, tmp_path)
     assert reply.text.encode().decode() == reply.text
     assert reply.text.startswith("a ")
