@@ -71,9 +71,12 @@ class Record:
 
 def cost_of(content: Content, request: ChatRequest, max_tokens: int | None, prices: Prices) -> Cost:
     """What one body cost; where it does not say, a byte of text counts as a token."""
-    text = len(f"{content.text}{content.reasoning or ''}".encode())
-    most = text if max_tokens is None else min(text, max_tokens)
-    inputs, outputs = content.usage or (request.most_input_tokens, most)
+    if content.usage is not None:
+        inputs, outputs = content.usage
+    else:
+        text = len(f"{content.text}{content.reasoning or ''}".encode())
+        outputs = text if max_tokens is None else min(text, max_tokens)
+        inputs = request.most_input_tokens
     return Cost(inputs, outputs, prices.usd(inputs, outputs))
 
 

@@ -37,7 +37,10 @@ class Limiter:
         if self._error is not None:
             raise self._error
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        (self._waiting.appendleft if first else self._waiting.append)(turn)
+        if first:
+            self._waiting.appendleft(turn)
+        else:
+            self._waiting.append(turn)
         self._wake()
         try:
             await turn
