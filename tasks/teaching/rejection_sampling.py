@@ -25,6 +25,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Example, PreferencePair, Prompt, Rejection, Trace, parse_trace
+from tasks.chat.reply import Problem
 from tasks.contract.check import check_of
 from tasks.contract.small import ROWS, at_most
 from tasks.contract.teacher import TEACHERS, Teacher
@@ -42,9 +43,6 @@ INSTRUCTIONS = (
 
 _VERIFIED_AT_A_TIME = 64
 """Prompts whose samples are verified together, so that slow checks use all cores."""
-
-
-Problem = Literal["truncated", "refused", "empty", "malformed", "failed", "unasked"]
 
 
 class Answering(StrictModel):
