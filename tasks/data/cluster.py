@@ -242,9 +242,10 @@ def _marks(**columns: NDArray[Any]) -> Batch:
     """Marks with these columns, the others empty."""
     size = len(columns["id"])
     empty: Batch = {name: np.zeros(size, kind) for name, kind in COLUMNS.items()}
+    empty |= {"match": np.zeros(size, np.uint64), "block": np.full(size, MARK, np.int64)}
+    empty |= {"detail": np.full(size, "", object)}
     empty |= {name: np.full(size, b"", object) for name in ("hashes", "keys")}
-    empty |= {"detail": np.full(size, "", object), "match": np.zeros(size, np.uint64)}
-    return empty | {"block": np.full(size, MARK, np.int64)} | columns
+    return empty | columns
 
 
 def _drop_heldout(rows: "Dataset", contamination: Contamination) -> "Dataset":
