@@ -174,5 +174,5 @@ def test_a_row_that_is_no_task_is_refused(tmp_path: Path, messages: Any, problem
     (tmp_path / "tasks.jsonl").write_text(
         json.dumps({"messages": messages}) + "\n", encoding="utf-8"
     )
-    with pytest.raises(InputError, match=rf"line 1 of tasks.jsonl: .*{problem}"):
+    with pytest.raises(InputError, match=rf"tasks.jsonl, line 1: .*{problem}"):
         prompts(tmp_path, path="tasks.jsonl")

@@ -16,7 +16,7 @@ from tasks.evaluation.suite_prompts import (
     suite_prompts,
     suite_size,
 )
-from tasks.suites.injection import _ATTACKS
+from tasks.suites.injection import ATTACKS
 
 
 def asked(data: Path | None = None, **table: Any) -> list[EvalPrompt]:
@@ -41,7 +41,7 @@ def check(prompts: list[EvalPrompt]) -> None:
         assert question.endswith("?")
         assert one.grounding == "answerable"
     counts = Counter(one.family for one in prompts)
-    assert set(counts) == {f"injection.{name}" for name in _ATTACKS}
+    assert set(counts) == {f"injection.{name}" for name in ATTACKS}
     assert min(counts.values()) > len(prompts) / 10
 
 
