@@ -16,7 +16,7 @@ rulings in the store (`infra.store.answers`) by all that decides them: nothing i
 
 A question without a ruling is an abstention. More of them than `max_abstained` end the stage, which
 goes on from there when it is run again: an update on rewards that are mostly missing is worse than
-none. An endpoint that is down is waited for (`tasks.judging.endpoint`).
+none. An endpoint that is down is waited for (`tasks.judging.endpoint_judge`).
 """
 
 import threading

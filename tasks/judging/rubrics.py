@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import WEIGHTS, Criterion, Importance
-from tasks.judging.reward import JudgingConfig
+from tasks.judging.judging_reward import JudgingConfig
 
 Criteria = tuple[Criterion, ...]
 

@@ -19,10 +19,10 @@ from pydantic import Field, model_validator
 
 from schemas.examples import Prompt
 from tasks.contract.reward import Judged, Resources, Response
-from tasks.judging import reward
+from tasks.judging import judging_reward
 from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Case
-from tasks.judging.reward import Judging, JudgingConfig, judging_reward
+from tasks.judging.judging_reward import Judging, JudgingConfig, judging_reward
 from tasks.judging.wording import Item, Sheet
 from tasks.verification.correct import are_correct
 from tasks.verification.verify import check_versions
@@ -86,7 +86,7 @@ class Config(JudgingConfig):
 
 def dependencies(config: Config, data: Any) -> dict[str, str | int]:
     """What else decides its values."""
-    return reward.dependencies(config, data) | (check_versions() if config.verify else {})
+    return judging_reward.dependencies(config, data) | (check_versions() if config.verify else {})
 
 
 def programs(
@@ -94,7 +94,7 @@ def programs(
 ) -> "list[Program]":
     """What it compiles to judge so many responses."""
     questions = len(config.aspects) + bool(config.hallucination_penalty)
-    return reward.programs(config, model, calls * questions)
+    return judging_reward.programs(config, model, calls * questions)
 
 
 def prepare(config: Config, resources: Resources) -> Judging[Config]:

@@ -26,10 +26,10 @@ from schemas.examples import Prompt
 from schemas.rubrics import Importance, Rubric
 from tasks.contract.job import read_jsonl
 from tasks.contract.reward import Judged, Resources, Response
-from tasks.judging import reward
+from tasks.judging import judging_reward
 from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Case
-from tasks.judging.reward import Judging, judging_reward
+from tasks.judging.judging_reward import Judging, judging_reward
 from tasks.judging.rubrics import Criteria, RubricConfig, criteria_of, value_of
 from tasks.judging.wording import Item, Sheet, one_line
 
@@ -54,7 +54,7 @@ def programs(
     before its rubric is written."""
     known = max(map(len, (config.criteria, *config.domain_criteria.values()))) or _CRITERIA_IN_ALL
     questions = known if config.aggregation == "explicit" else 1
-    return reward.programs(config, model, calls * questions)
+    return judging_reward.programs(config, model, calls * questions)
 
 
 def prepare(config: Config, resources: Resources) -> Judging[Config]:

@@ -15,7 +15,7 @@ from schemas.examples import Domain, Prompt
 from schemas.rubrics import Rubric
 from tasks.contract.job import write_jsonl
 from tasks.contract.reward import Resources, Response
-from tasks.judging import reward as judging_reward
+from tasks.judging import judging_reward
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import llm_judge, rubric_judge
 from tests.fakes.chat_server import ChatServer, Fault

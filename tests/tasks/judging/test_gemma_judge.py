@@ -1,4 +1,4 @@
-"""A Gemma in this process judges (`tasks.judging.gemma`): probabilities of single tokens after a
+"""A Gemma in this process judges (`tasks.judging.gemma_judge`): probabilities of single tokens after a
 question, one program for all."""
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ from tasks.contract.reward import Resources
 from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import make_mesh
 from tasks.judging import judges
-from tasks.judging.gemma import MOST_CHOICES, AskGemma
+from tasks.judging.gemma_judge import MOST_CHOICES, AskGemma
 from tasks.judging.judge import GemmaJudge, Question, Ruling
 from tasks.models.gemma import SIZES
 from tasks.models.loading import base_model
