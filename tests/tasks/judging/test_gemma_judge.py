@@ -1,5 +1,5 @@
-"""A Gemma in this process judges (`tasks.judging.gemma_judge`): probabilities of single tokens after a
-question, one program for all."""
+"""A Gemma in this process judges: probabilities of single tokens after a question, one program for
+all."""
 
 from dataclasses import replace
 from pathlib import Path
