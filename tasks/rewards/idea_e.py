@@ -21,6 +21,7 @@ taught is what is rewarded.
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Literal
@@ -73,10 +74,11 @@ def fresh_words(reasoning: str, prompt: str) -> dict[str, int]:
     headings = list(_HEADING.finditer(reasoning))
     names = [match["name"].capitalize() for match in headings]
     ends = [match.start() for match in headings[1:]] + [len(reasoning)]
+    times = Counter(names)
     texts = {
         name: reasoning[match.end() : end]
-        for name, match, end in zip(names, headings, ends, strict=True)
-        if names.count(name) == 1
+        for name, match, end in zip(names, headings, ends, strict=False)
+        if times[name] == 1
     }
     own = (match[0] for name, match in zip(names, headings, strict=True) if name in texts)
     stale = _words(" ".join((*SECTIONS, *own)))
