@@ -278,9 +278,6 @@ def test_configs_are_told_apart_by_name_and_refused_with_reasons() -> None:
             adapter.validate_python({**JUDGE, **wrong})
 
 
-def test_a_judge_without_a_place_says_what_to_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("BENCH_BASE_URL", raising=False)
+def test_a_judge_without_a_place_says_what_to_set(judge: Any) -> None:
     with pytest.raises(InputError, match="set BENCH_BASE_URL"):
-        open_judge(EndpointJudge.parse(JUDGE), Resources({}, Answers(open_store(tmp_path))))
+        judge("")

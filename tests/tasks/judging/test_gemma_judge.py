@@ -88,10 +88,8 @@ def test_a_question_is_answered_once_and_the_answer_does_not_depend_on_its_neigh
 
 def test_a_question_that_does_not_fit_abstains_and_too_many_end_the_stage(tmp_path: Path) -> None:
     asked = [question("short"), question("word " * 30)]
-    assert [ruling.problem for ruling in judge(tmp_path, max_abstained=0.5).ask(asked)] == [
-        None,
-        "the question has more than prompt_length = 24 tokens",
-    ]
+    first, second = judge(tmp_path, max_abstained=0.5).ask(asked)
+    assert (first.problem, "more than prompt_length = 24" in second.problem) == (None, True)
     with pytest.raises(StageFailed, match=r"on 1 of 2 questions.*prompt_length = 24"):
         judge(tmp_path).ask(asked)
 

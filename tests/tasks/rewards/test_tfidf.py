@@ -122,16 +122,12 @@ def test_words_left_out_weigh_nothing_on_either_side():
     """scikit-learn on the same texts with those words taken out; documents and texts of other
     references keep them."""
     corpus = ["red green blue", "green blue tall", "blue tall wide", "wide round"]
-    texts, references = (
-        ["red green tall", "green wide", "red green wide"],
-        ["red green wide", "green tall"],
-    )
-    without = ["green", "red"]
+    texts = ["red green tall", "green wide", "red green wide"]
+    references, without = ["red green wide", "green tall"], ["green", "red"]
     bare = [["red tall", "wide", "green wide"], ["red wide", "red wide", "green tall"]]
-    expected = cosines_of_sklearn(corpus, bare[0], bare[1], [0, 1, 2], True)
-    found = TermWeights(corpus).cosines(
-        texts, references, [0, 0, 1], sublinear=True, without=without
-    )
+    expected = cosines_of_sklearn(corpus, *bare, [0, 1, 2], True)
+    weights = TermWeights(corpus)
+    found = weights.cosines(texts, references, [0, 0, 1], sublinear=True, without=without)
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 

@@ -14,15 +14,9 @@ GSM8K = SHARED / "gsm8k/train_first1000.jsonl"
 @needs_records
 def test_cosines_of_real_traces_are_those_of_scikit_learn():
     rows = [json.loads(line) for line in GSM8K.read_text(encoding="utf-8").splitlines()[:400]]
-    corpus, references = (
-        [row["question"] + "\n" + row["answer"] for row in rows],
-        [row["answer"] for row in rows],
-    )
+    corpus = [row["question"] + "\n" + row["answer"] for row in rows]
+    references = [row["answer"] for row in rows]
     which = [(7 * index) % len(rows) for index in range(len(rows))]
     expected = cosines_of_sklearn(corpus, corpus, references, which, True)
-    np.testing.assert_allclose(
-        TermWeights(corpus).cosines(corpus, references, which, sublinear=True),
-        expected,
-        rtol=0,
-        atol=1e-12,
-    )
+    found = TermWeights(corpus).cosines(corpus, references, which, sublinear=True)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
