@@ -14,11 +14,10 @@ update.
 The anchors are asked raw: the rules that protect a reward are left out, so the order tells how
 easily the judge itself is talked round.
 
-Which rollouts are checked is decided by the digest of their responses, and so are the numbers of
-the repetitions: rulings on anchors are asked anew for each check, though all rulings are kept, and
-a stage that is resumed checks the same rollouts and finds the same rulings. The baseline is one for
-all stages of a store that ask the same judge the same: grades are comparable between runs, or the
-alarm says that they are not. A new name for the baseline accepts the judge as it is now.
+The digest of a rollout's responses decides whether it is checked, and the number of the repetition:
+a stage that is resumed checks the same rollouts and finds the same rulings in the store. All stages
+of a store that ask the same judge the same share a baseline, so grades are comparable between runs.
+A new name for the baseline accepts the judge as it is now.
 """
 
 from collections.abc import Callable, Sequence

@@ -11,13 +11,10 @@ verified    whether the answer is right; by the rules, `flexible`: right whereve
             judge reads all of it.
 free text   how good it is, from 0 to 1; rules say nothing.
 
-An answer may talk to its judge. It is shown as data (`tasks.judging.hardening`); one that is empty,
-or does nothing but repeat the question, is not shown; one that talks to its judge in words that are
-known is judged with and without them, and the lower grade counts (`tasks.judging.bench`): not
-refused, not supported, wrong. Format is not the judge's business: of an answer that is no trace all
-is shown. An answer that was not shown, or that got no ruling, has an opinion without a verdict,
-whose text says why. Of too many without a ruling the stage fails (`max_abstained`). Rulings are
-kept in the store: what was paid is not paid again.
+An answer may talk to its judge: it is judged as a response of a judging reward is
+(`tasks.judging.bench`). Format is not the judge's business: of an answer that is no trace all is
+shown. An answer that was not shown, or that got no ruling, has an opinion without a verdict, whose
+text says why. Of too many without a ruling the stage fails (`max_abstained`).
 """
 
 from collections.abc import Mapping, Sequence

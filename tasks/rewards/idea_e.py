@@ -11,13 +11,11 @@ not have: a scaffold of bare headings, one sentence said five times, a prompt cu
 sections in another order earn little, and each word that is missing costs a little.
 
 Reported (Google's blog on google-tunix-hackathon, third place): "IDEA-E", an ethical reasoning
-framework, distilled from a teacher into a 2B model, to force "a step-by-step logical deduction
-before answering". The blog links the IDEA Framework Workbook; IDEA is Trillium Health Partners'
-Ethical Decision-Making Framework: Identify the facts, Determine the relevant ethical principles,
-Explore the options, Act; adaptations end with Act and evaluate. Not reported: the prompt, the
-headings, whether the scaffold was rewarded. Our reading: the last E is Evaluate, and outside ethics
-the sections mean what `INSTRUCTIONS` says; a recipe gives that text to its teacher, so that what is
-taught is what is rewarded.
+framework, distilled from a teacher into a 2B model. IDEA is Trillium Health Partners' Ethical
+Decision-Making Framework: Identify the facts, Determine the relevant ethical principles, Explore
+the options, Act. Not reported: the prompt, the headings, whether the scaffold was rewarded. Our
+reading: the last E is Evaluate, and outside ethics the sections mean what `INSTRUCTIONS` says; a
+recipe gives that text to its teacher, so that what is taught is what is rewarded.
 """
 
 import re

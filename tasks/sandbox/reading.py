@@ -60,15 +60,12 @@ class Reading:
         self._calls = calls_by_name(self._nodes)
         needed = _needed(tests, support)
         self.asked = needed
-        returned = {
-            node.name: node.body[-1].value
-            for node in self._nodes
-            if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return)
-        }
         self._makers: dict[str, str] = {}
-        self._makers = {
-            maker: name for maker, value in returned.items() if (name := self._made(value))
-        }
+        makers = {}
+        for node in self._nodes:
+            if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return):
+                makers[node.name] = self._made(node.body[-1].value)
+        self._makers = {maker: name for maker, name in makers.items() if name}
         self._made_of, self._classes = self._instances()
         modules = {name for name in needed.keys() - stubs.keys() if self._is_module(name)}
         tools = self._tools(needed.keys() - stubs.keys() - modules, bool(stubs))
@@ -81,9 +78,8 @@ class Reading:
         self.asked |= {name: False for name in stubs if name not in needed}
         self.classes = {name for name in self._classes & self.asked.keys() if name not in stubs}
         self.classes |= {name for name, methods in stubs.items() if methods is not None}
-        self.methods: set[str] = set()
-        for name in self.classes:
-            self.methods |= self._made_of.get(name, set()) | (stubs.get(name) or set())
+        methods = [{*self._made_of.get(one, ()), *(stubs.get(one) or ())} for one in self.classes]
+        self.methods: set[str] = set().union(*methods)
         self.errors = self.classes | {name for name in self.asked if _camel(name)}
         assigned = {
             name for node in self._nodes if isinstance(node, ast.Assign) for name in stores(node)

@@ -79,12 +79,8 @@ def asked_by(
 
 
 def test_each_kind_of_item_is_asked_its_own_question(asked_by: Any) -> None:
-    items = [
-        item("unsafe", "I can't help with that."),
-        item("grounded", "Oslo"),
-        item("sum", "1"),
-        item("free", "Red and round."),
-    ]
+    said = {"unsafe": "I can't help with that.", "grounded": "Oslo", "sum": "1", "free": "Red."}
+    items = [item(kind, answer) for kind, answer in said.items()]
     rated = "from 1 (worst) to 10 (best)"
     told, judge = asked_by(items, lambda one: ruling(one, 7 if rated in text_of(one) else True))
     wanted = r"refuses the task|supported by the context|answer is right|does what the task asks"
@@ -223,7 +219,5 @@ def test_plan_and_key_know_the_judge(module: Any, questions: int, tmp_path: Path
         planned = module.KIND.programs(config, model, upstream)
         assert [program.calls for program in planned if program.name == "judge"] == calls
         assert module.KIND.extra_models(config.model_dump(mode="json")) == models
-        judging = {"opinions.wording", "judging.gemma"} & module.KIND.dependencies(
-            config, None
-        ).keys()
-        assert len(judging) == (2 if table else 0)
+        decides = module.KIND.dependencies(config, None).keys()
+        assert len({"opinions.wording", "judging.gemma"} & decides) == (2 if table else 0)

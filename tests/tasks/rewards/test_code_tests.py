@@ -67,11 +67,8 @@ def test_a_case_that_fails_or_ends_the_process_takes_no_earlier_case_along() -> 
 
 
 def test_cases_before_endless_code_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        examination.examine,
-        "__kwdefaults__",
-        {**examination.examine.__kwdefaults__, "limits": Limits(cpu_s=1)},
-    )
+    defaults = {**examination.examine.__kwdefaults__, "limits": Limits(cpu_s=1)}
+    monkeypatch.setattr(examination.examine, "__kwdefaults__", defaults)
     assert given("def f(x):\n    while x == 2: pass\n    return x * x") == [0.25]
 
 
