@@ -97,9 +97,8 @@ def test_what_cannot_be_graded_abstains():
     assert points("", asked("unanswerable", check="none")) == -50
 
 
-@pytest.mark.parametrize(
-    "reasoning",
-    [
+PROOFS = {
+    30: (
         '"Ana lives in Rome."',
         "“ana  lives\nin rome”",
         "The context says: Ana lives in Rome. So she does.",
@@ -108,27 +107,28 @@ def test_what_cannot_be_graded_abstains():
         '"Ana lives in Rome" and "The tram runs at noon"',
         # quoting the question is no proof and no lie
         'Asked is "Where does Ana live now?", and "Ana lives in Rome" tells.',
-    ],
-)
-def test_how_a_trace_quotes_its_proof(reasoning: str):
-    assert points(trace("Rome", reasoning), version="v3") == 30
+    ),
+    # in the context, and says nothing; said, not quoted; the question
+    -5: (
+        '"Ana"',
+        '"a" "e" "i" "o"',
+        "Ana lives in Rome.",
+        '"Where does Ana live now?"',
+        "<proof></proof>",
+    ),
+    # one true quotation does not cover another, nor one proof another
+    -15: (
+        '"Ana lives in Rome" "Ana lives in Oslo"',
+        "<proof>Ana lives in Rome.</proof> <proof>Ana lives in Oslo.</proof>",
+        *('"Ana lives ín Rome"', '"Ana\u200b lives in Rome"'),
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("earned", "reasonings"),
-    [
-        # in the context, and says nothing; said, not quoted; the question
-        (-5, ['"Ana"', '"a" "e" "i" "o"', "Ana lives in Rome.", '"Where does Ana live now?"']),
-        (-5, ["<proof></proof>"]),
-        # one true quotation does not cover another, nor one proof another
-        (-15, ['"Ana lives in Rome" "Ana lives in Oslo"']),
-        (-15, ["<proof>Ana lives in Rome.</proof> <proof>Ana lives in Oslo.</proof>"]),
-        (-15, ['"Ana lives ín Rome"', '"Ana\u200b lives in Rome"']),
-    ],
-)
-def test_what_is_no_proof(reasonings: list[str], earned: float):
-    found = [points(trace("Rome", one), version="v3") for one in reasonings]
-    assert found == [earned] * len(reasonings)
+@pytest.mark.parametrize("earned", PROOFS)
+def test_how_a_trace_quotes_its_proof(earned: float):
+    found = {one: points(trace("Rome", one), version="v3") for one in PROOFS[earned]}
+    assert found == dict.fromkeys(PROOFS[earned], earned)
 
 
 def test_a_proof_of_punctuation_is_made_up():

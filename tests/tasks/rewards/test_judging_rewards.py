@@ -91,10 +91,8 @@ def test_explicit_aggregation_is_the_weighted_part_of_criteria_that_are_satisfie
 def test_implicit_aggregation_is_one_rating_with_all_criteria_in_view(scored):
     found, judge = scored(rubric_judge, BASE, lambda one: ruling(one, 7), trace("an apple"))
     assert found[0].value == pytest.approx(6 / 9)
-    asked = text_of(judge.asked[0])
-    assert "(essential) Says apple." in asked
-    assert "(a pitfall to avoid) Does not say fig." in asked
-    assert "from 1 (worst) to 10 (best)" in asked
+    shown = ("(essential) Says apple.", "(a pitfall to avoid) Does not say fig.", "1 (worst) to 10")
+    assert [one for one in shown if one not in text_of(judge.asked[0])] == []
 
 
 def test_a_prompts_own_rubric_comes_before_its_domains_and_that_before_the_common_one(
