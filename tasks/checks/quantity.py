@@ -45,8 +45,8 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     def problems(readings: list[Quantity]) -> list[str]:
         """What differs in each reading, from each of the reference; empty: some agree."""
         pairs = [(given, wanted) for wanted in references for given in readings]
-        found = [_difference(*pair, prompt.tolerance) for pair in pairs]
-        return found if all(found) else []
+        differences = [_difference(*pair, prompt.tolerance) for pair in pairs]
+        return differences if all(differences) else []
 
     for part in before:
         read = [given for given in parse_quantity(part) if not given.things]

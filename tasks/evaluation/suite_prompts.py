@@ -186,7 +186,9 @@ def mapped(
     columns: dict[str, Columns] = {}
     for number, record in enumerate(records):
         how = mapping if isinstance(mapping, PromptMapping) else mapping(record)
-        seen = columns.setdefault(record.file, Columns(record.file, how.columns()))
+        if record.file not in columns:
+            columns[record.file] = Columns(record.file, how.columns())
+        seen = columns[record.file]
         seen.see(record.row)
         family = record.file.rpartition("/")[2].split(".")[0]
         try:

@@ -18,11 +18,8 @@ from typing import Any
 
 DEEPEST = 300  # levels of containers
 BARE = frozenset({type(None), bool, int, float, str})
-_EXACT: dict[type, Callable[[Any], Any]] = {
-    int: int.__int__,
-    float: float.__float__,
-    str: str.__str__,
-}
+_EXACT: dict[type, Callable[[Any], Any]] = {int: int.__int__, float: float.__float__}
+_EXACT[str] = str.__str__
 _SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {
     kind.__name__: kind for kind in (list, tuple, set, frozenset)
 }
@@ -91,18 +88,20 @@ def encode(value: Any, other: Callable[[Any], Any], depth: int = DEEPEST) -> Any
             return {"namedtuple": [kind.__name__, list(kind._fields), items]}
         kind = found
     name = kind.__name__
-    inner = lambda one: encode(one, other, depth - 1)  # noqa: E731
     if name in _SEQUENCES:
-        # one call less for each item of the largest values there are
-        return {name: [one if type(one) in BARE else inner(one) for one in value]}
+        return {
+            name: [one if type(one) in BARE else encode(one, other, depth - 1) for one in value]
+        }
     if name in _MAPPINGS:
+        inner = lambda one: encode(one, other, depth - 1)  # noqa: E731
         return {name: [[inner(key), inner(one)] for key, one in value.items()]}
     if kind is defaultdict:
         made = value.default_factory
         known = isinstance(made, type) and _FACTORIES.get(made.__name__) is made
-        return {name: [made.__name__ if known else None, inner(dict(value))]}
+        factory = made.__name__ if known else None
+        return {name: [factory, encode(dict(value), other, depth - 1)]}
     if kind is deque:
-        return {name: [value.maxlen, list(map(inner, value))]}
+        return {name: [value.maxlen, [encode(one, other, depth - 1) for one in value]]}
     return {name: _VALUES[kind][0](value)}
 
 
@@ -114,19 +113,24 @@ def decode(data: Any, other: Callable[[str, Any], Any], depth: int = DEEPEST) ->
     if type(data) is not dict or not depth:
         raise ValueError("no value, or one nested too deep")
     ((name, content),) = data.items()
-    inner = lambda one: decode(one, other, depth - 1)  # noqa: E731
     if name in _SEQUENCES:
-        return _SEQUENCES[name]([one if type(one) in BARE else inner(one) for one in content])
+        return _SEQUENCES[name](
+            [one if type(one) in BARE else decode(one, other, depth - 1) for one in content]
+        )
     if name in _MAPPINGS:
-        return _MAPPINGS[name]({inner(key): inner(one) for key, one in content})
+        return _MAPPINGS[name](
+            {decode(key, other, depth - 1): decode(one, other, depth - 1) for key, one in content}
+        )
     if name in _BUILDERS:
         return _BUILDERS[name](content)
     if name == "defaultdict":
-        return defaultdict(content[0] and _FACTORIES[content[0]], inner(content[1]))
+        return defaultdict(
+            content[0] and _FACTORIES[content[0]], decode(content[1], other, depth - 1)
+        )
     if name == "deque":
-        return deque(map(inner, content[1]), content[0])
+        return deque([decode(one, other, depth - 1) for one in content[1]], content[0])
     if name == "namedtuple":
-        items = list(map(inner, content[2]))
+        items = [decode(one, other, depth - 1) for one in content[2]]
         if any(callable(one) for one in items):
             raise ValueError("a named tuple with methods")
         return _named(content[0], tuple(content[1]))(*items)
