@@ -329,21 +329,13 @@ def measure(
     paired: Collection[str] = (),
     seed: int = 0,
 ) -> dict[str, float | None]:
-    """Every rate in `outcomes` over the items and, with a baseline, the paired difference of those
-    named in `paired`.
+    """Every rate in `outcomes` (name -> what it counts) over the items: `{name, name_low,
+    name_high}`, the fraction with its Wilson interval; all None over an empty denominator.
 
-    A rate is `{name, name_low, name_high}`: the fraction with its Wilson interval. A difference is
-    `{delta_name, delta_name_low, delta_name_high, delta_name_p}`: this model minus the baseline
-    over the same prompts, its paired bootstrap interval and McNemar's exact p-value. All are None
-    over an empty denominator.
-
-    Args:
-        items: the evaluated model's items.
-        outcomes: name of a rate -> what it counts.
-        baseline: item i answers the same prompt as `items[i]`.
-        paired: rates whose denominator the prompts alone decide; of others, such as a precision,
-            there is no paired difference.
-        seed: of the bootstrap.
+    With a baseline, whose item i answers the same prompt as `items[i]`, also `{delta_name,
+    delta_name_low, delta_name_high, delta_name_p}`: this model minus the baseline, its paired
+    bootstrap interval (drawn by `seed`) and McNemar's exact p-value; of those in `paired`, whose
+    denominator the prompts alone decide. Of others, such as a precision, there is no difference.
     """
     metrics: dict[str, float | None] = {}
     for name, outcome in outcomes.items():

@@ -156,8 +156,7 @@ class Judge(ABC):
             of: these are asked again, of so many questions of one rollout.
 
         Raises:
-            InputError: a person must put something right first: key, model, URL, parameters,
-                choices.
+            InputError: key, model, URL, parameters or choices must be put right first.
             StageFailed: the endpoint has been down for too long, or the judge did not reply to more
                 than `max_abstained` of the questions.
         """
