@@ -53,6 +53,12 @@ class RubricConfig(JudgingConfig):
                 raise ValueError(
                     "weights: all criteria of a rubric have weight 0; give one of them more"
                 )
+        tried = self.calibration.tried if self.calibration else ()
+        if not all(self.weighs(anchor.criteria) for anchor in tried):
+            raise ValueError(
+                "weights: all criteria of an anchor have weight 0, so its grades say nothing; give"
+                " one of them more, or name calibration.anchors of your own"
+            )
         return self
 
     def weighs(self, criteria: Criteria) -> bool:

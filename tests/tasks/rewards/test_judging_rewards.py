@@ -117,13 +117,17 @@ def test_a_prompts_own_rubric_comes_before_its_domains_and_that_before_the_commo
         rubric_judge.prepare(bare, Resources({}, answers=None))
 
 
+ONLY_OPTIONAL = {"essential": 0.0, "important": 0.0, "pitfall": 0.0}
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
         ({"criteria": [CRITERIA[0], CRITERIA[0]]}, "title of more than one"),
         (EXPLICIT | {"weights": {"essential": -1.0}}, "one is negative"),
         ({"weights": {"essential": 2.0}}, "only aggregation"),
-        (EXPLICIT | {"criteria": CRITERIA[:1], "weights": {"essential": 0.0}}, "weight 0"),
+        (EXPLICIT | {"criteria": CRITERIA[:1], "weights": {"essential": 0.0}}, "of a rubric have"),
+        (EXPLICIT | {"weights": ONLY_OPTIONAL, "calibration": {}}, "of an anchor have weight 0"),
     ],
 )
 def test_configs_that_make_no_sense_are_refused(table, message):
