@@ -187,6 +187,8 @@ def mapped(
                 " Correct it."
             ) from error
         prompts.append(prompt_in(config, number, prompt))
+        if len(prompts) == config.first:
+            break
     for seen in columns.values():
         seen.require_all()
     return prompts

@@ -32,6 +32,7 @@ from schemas.base import InputError, StrictModel
 from schemas.examples import Example, Prompt
 from tasks import routing
 from tasks.contract.check import check_of
+from tasks.contract.small import Sizes
 from tasks.contract.teacher import Teacher
 from tasks.data.conversion import NotAnExample, example_of, prompt_of
 from tasks.data.directory import data_files, file_digest
@@ -119,6 +120,24 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
 def expected(config: Config) -> int:
     """Not known before the files are read."""
     return 0
+
+
+def small(config: Config, sizes: Sizes) -> Config:
+    """The first rows of every source, if not all are to be read; then as many bad ones pass as
+    chance may find among so few."""
+    if sizes.read is None:
+        return config
+    sources = (
+        source.model_copy(
+            update={
+                "first": min(source.first or sizes.read, sizes.read),
+                "max_bad_fraction": sizes.share_of(source.max_bad_fraction),
+                "max_too_long_fraction": sizes.share_of(source.max_too_long_fraction),
+            }
+        )
+        for source in config.sources
+    )
+    return config.model_copy(update={"sources": tuple(sources)})
 
 
 def teach(config: Config, lesson: Lesson) -> Iterator[Example | Dropped]:
@@ -237,12 +256,16 @@ def _compared(rows: Iterator[P | Dropped], lesson: Lesson) -> Iterator[P | Dropp
 def _unrouted(
     config: Config, source: Source, data: Path | None, make: Made[P]
 ) -> Iterator[P | Dropped]:
+    left = source.first
     for name, file in data_files(data, source.path, _READER):
         columns = Columns(name, source.columns(worked=make is example_of))
         family = source.family or file.name.split(".")[0]
         line = 0
-        for record in _paired(source, name, read_records(name, file), data):
+        records = _paired(source, name, read_records(name, file), data)
+        for record in islice(records, left):
             line = record.line
+            if left is not None:
+                left -= 1
             try:
                 if not isinstance(record, Record):
                     raise NotAnExample(record.cause, record.detail)
@@ -261,6 +284,8 @@ def _unrouted(
                 f"data file {name} holds no rows; fetch it again or leave its source out."
             )
         columns.require_all()
+        if left == 0:
+            return
 
 
 def _check_length(part: str, text: str, most: int) -> None:
@@ -337,5 +362,6 @@ TEACHER = Teacher(
     dependencies=dependencies,
     expected=expected,
     prompts=prompts,
+    small=small,
     asks_an_api=lambda config: config.routing is not None,
 )
