@@ -104,8 +104,6 @@ def resolve(
     Raises:
         InputError: anything about the recipe, an override or the data is wrong.
     """
-    if data is not None:
-        _check_data(data)
     loaded, where, defaults = load_recipe(recipe, overrides)
     return resolved_recipe(loaded, where, defaults, data, need_data=need_data)
 
@@ -113,7 +111,9 @@ def resolve(
 def resolved_recipe(
     loaded: Recipe, where: str, defaults: Collection[str], data: Path | None, *, need_data: bool
 ) -> ResolvedRecipe:
-    """Validate every stage of a recipe that `load_recipe` gave."""
+    """Validate every stage of a recipe that `load_recipe` gave. Raises as `resolve`."""
+    if data is not None:
+        _check_data(data)
     check_model(loaded.model)
     kinds = {stage.name: stage.kind for stage in loaded.stages}
     stages = []
@@ -139,6 +139,15 @@ def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str
     Raises:
         InputError: there is no such recipe, it is wrong, or an override is.
     """
+    table, where, defaults = load_recipe_table(recipe, overrides)
+    return recipe_from_table(table, where), where, defaults
+
+
+def load_recipe_table(
+    recipe: str, overrides: Sequence[str] = ()
+) -> tuple[dict[str, Any], str, Collection[str]]:
+    """As `load_recipe`, the recipe as a table: with the defaults in its stages, and without
+    `tiny`."""
     if recipe in _shipped_names():
         text, where = _shipped_text(recipe), recipe
     elif STAGE_NAME.fullmatch(recipe) and not Path(recipe).exists():
@@ -161,7 +170,7 @@ def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str
         else:
             apply_override(table, override, written)
     where = f"{where} (with --set {' '.join(overrides)})" if overrides else where
-    return recipe_from_table(table, where), where, file.get("defaults", {})
+    return table, where, file.get("defaults", {})
 
 
 def make_small(

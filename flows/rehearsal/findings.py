@@ -1,0 +1,1 @@
+def findings_of(*a): return {"findings": [], "notes": [], "stages": [], "endpoints": []}
