@@ -2,7 +2,7 @@
 meanwhile."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,21 +56,9 @@ def launch(
     return run_prepared(prepare(recipe, target=target, **given), recipe, given)
 
 
-def run_prepared(
-    prepared: Prepared,
-    recipe: str,
-    given: Mapping[str, Any],
-    ended: Callable[[RunRecord], None] = lambda record: None,
-) -> RunRecord:
-    """Run what `prepare` gave to its end.
-
-    Args:
-        recipe, given: what the flow is called with, for Prefect to show.
-        ended: told the record while Prefect's API is still there.
-
-    Raises:
-        As `launch`.
-    """
+def run_prepared(prepared: Prepared, recipe: str, given: Mapping[str, Any]) -> RunRecord:
+    """Run what `prepare` gave to its end; the flow is called with `recipe` and `given`, for Prefect
+    to show. Raises as `launch`."""
     _ = prepared.plan  # before Prefect is imported; raises what does not fit
     opened, target = context().store(prepared.store.uri), prepared.target
 
@@ -99,8 +87,6 @@ def run_prepared(
                 try:
                     with handed(prepared):
                         post_train(recipe=recipe, target=target, **given)
-                    if terminal.latest is not None:
-                        ended(terminal.latest)
                 except (
                     httpx.TransportError
                 ) as error:  # before the flow began; after that nobody asks for an answer

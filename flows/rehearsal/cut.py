@@ -7,6 +7,7 @@ to what the recipe allows.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tasks.contract.kind import Product
 from tasks.contract.plugins import kinds_producing, stage_kind
 from tasks.contract.small import Sizes
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
+from tasks.evaluation.evaluate import EvalConfig
 from tasks.evaluation.suite_prompts import parse_suites, suite_prompts
 from tasks.models.download import tokenizer_of
 from tasks.models.source import TINY
@@ -50,6 +52,7 @@ class Rehearsed:
         rows: what its teachers read first.
         asked: what its evaluations ask beside its held-out rows, by stage.
         endpoints: `PROVIDER:MODEL` of each endpoint -> the stages that ask it.
+        notes: what is not rehearsed here.
     """
 
     whole: Recipe
@@ -58,6 +61,7 @@ class Rehearsed:
     rows: FirstRows
     asked: dict[str, list[EvalPrompt]]
     endpoints: dict[str, list[str]]
+    notes: list[str]
 
 
 def rehearsed(
@@ -86,16 +90,29 @@ def rehearsed(
     read = first_rows(_teachers(resolved), data, Answers(store))
     asked = dict(_asked(resolved, data))
     tokenizer = Tokenizer(tokenizer_of(model))
-    sizes = replace(sizes, **_lengths(resolved, read, asked, tokenizer))
+    sizes = _fitting(sizes, resolved, read, asked, tokenizer)
     table, where, defaults = load_recipe_table(recipe, overrides)
     make_small(table, where, defaults, model, sizes)
     endpoints: dict[str, list[str]] = {}
+    notes = _without_exports(table)
     for name, stage in table["stages"].items():
         stage["config"] = _stood_in(stage.get("config", {}), name, endpoints)
     table["name"] = whole.name[: 40 - len(_SUFFIX)] + _SUFFIX
     small = recipe_from_table(table, where)
     resolved = resolved_recipe(small, where, defaults, data, need_data=True)
-    return Rehearsed(whole, resolved, sizes, read, asked, endpoints)
+    return Rehearsed(whole, resolved, sizes, read, asked, endpoints, notes)
+
+
+def _without_exports(table: dict[str, Any]) -> list[str]:
+    """Leave out, in place, what `transformers` proves, where there is no torch; says so."""
+    if find_spec("torch") is not None:
+        return []
+    exports = [name for name, stage in table["stages"].items() if stage["kind"] == "export"]
+    for name in exports:
+        del table["stages"][name]
+    return [
+        f"stage {name} was left out: it needs torch (uv sync --extra export)" for name in exports
+    ]
 
 
 def _teachers(resolved: ResolvedRecipe) -> Iterator[Any]:
@@ -105,35 +122,35 @@ def _teachers(resolved: ResolvedRecipe) -> Iterator[Any]:
             yield stage.config_json["teachers"]
 
 
-def _asked(
-    resolved: ResolvedRecipe, data: Path | None
-) -> Iterator[tuple[str, list[EvalPrompt]]]:
+def _asked(resolved: ResolvedRecipe, data: Path | None) -> Iterator[tuple[str, list[EvalPrompt]]]:
     for stage in resolved.stages:
         if stage_kind(stage.kind).evaluation is not None:
             suites = parse_suites(stage.config_json["suites"], stage.kind)
             yield stage.name, [one for suite in suites for one in suite_prompts(suite, data)]
 
 
-def _lengths(
+def _fitting(
+    sizes: Sizes,
     resolved: ResolvedRecipe,
     rows: FirstRows,
     asked: dict[str, list[EvalPrompt]],
     tokenizer: Tokenizer,
-) -> dict[str, int]:
-    """Tokens of the longest prompt, answer and question."""
+) -> Sizes:
+    """The sizes with the tokens of the longest prompt, answer and question."""
     prompts = [len(prompt_tokens(tokenizer, one.prompt)) for one in rows.prompts]
     answers = [one.response() for one in rows.examples] + [reference(one) for one in rows.asked]
     questions = [
         len(prompt_tokens(tokenizer, stage.config.asked(one.prompt)))
         for stage in resolved.stages
-        if stage.name in asked
+        if stage.name in asked and isinstance(stage.config, EvalConfig)
         for one in [*asked[stage.name], *(rows.prompts if "prompts" in stage.inputs else [])]
     ]
-    return {
-        "prompt": _rounded(prompts),
-        "answer": _rounded(len(response_tokens(tokenizer, one)) for one in answers),
-        "question": _rounded(questions),
-    }
+    return replace(
+        sizes,
+        prompt=_rounded(prompts),
+        answer=_rounded(len(response_tokens(tokenizer, one)) for one in answers),
+        question=_rounded(questions),
+    )
 
 
 def _rounded(lengths: Iterable[int]) -> int:

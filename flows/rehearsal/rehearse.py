@@ -45,7 +45,6 @@ def rehearse(
     check_model(model)
     opened = context().store(store, write=False)
     ready = rehearsed(recipe, overrides, data, rows, model, opened)
-    prepared = Prepared(ready.resolved, opened, "local", data and data.absolute(), ())
     given = {"store": store, "overrides": overrides, "data": str(data or ""), "force": ()}
     told: dict[str, Any] = {}
     with StandIn(Script(ready.rows)) as stand_in:
@@ -54,8 +53,10 @@ def rehearse(
             told.update(_tell(record, ready, stand_in.tallies))
             _publish(record, told)
 
+        where = data and data.absolute()
+        prepared = Prepared(ready.resolved, opened, "local", where, (), ended)
         with _environment(stand_in.url):
-            record = run_prepared(prepared, recipe, given, ended)
+            record = run_prepared(prepared, recipe, given)
         return told or _tell(record, ready, stand_in.tallies)
 
 
@@ -87,9 +88,7 @@ def _environment(url: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _tell(
-    record: RunRecord, ready: Rehearsed, tallies: Mapping[str, Tally]
-) -> dict[str, Any]:
+def _tell(record: RunRecord, ready: Rehearsed, tallies: Mapping[str, Tally]) -> dict[str, Any]:
     """What came of it, kept beside the run's record with the page."""
     store = context().store(record.store)
     results = read_results(store, record)
@@ -111,13 +110,8 @@ def _tell(
 
 
 def _publish(record: RunRecord, told: Mapping[str, Any]) -> None:
-    """The page as a Prefect artifact. A view: a server that does not take it ends nothing."""
-    import httpx
+    """The page as a Prefect artifact."""
+    from flows.report.publish import publish_page, view
 
-    from flows.report.publish import publish_page
-
-    try:
-        what = f"Rehearsal of {told['recipe']}, run {record.run_id}"
-        publish_page(record, "rehearsal", page_blocks(told), what)
-    except (httpx.HTTPError, OSError):
-        pass
+    what = f"Rehearsal of {told['recipe']}, run {record.run_id}"
+    view(lambda: publish_page(record, "rehearsal", page_blocks(told), what))

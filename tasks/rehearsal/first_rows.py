@@ -68,7 +68,7 @@ def first_rows(
                     found.dropped.append(row)
                 elif isinstance(row, Example):
                     found.examples.append(row)
-                elif isinstance(config, Answering):
+                elif isinstance(config, Answering) and isinstance(row, Prompt):
                     found.asked.append(Asked(row, config.instructions, config.samples))
     return found
 

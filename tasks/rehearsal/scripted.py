@@ -97,7 +97,7 @@ def written(instructions: str, reasoning: str, answer: str, context: str = "") -
     headings = list(dict.fromkeys(_HEADING.findall(instructions)))
     if len(headings) > 1:
         reasoning = "\n".join(f"{heading}: {reasoning}" for heading in headings)
-    parts = {tag: reasoning for tag in tags} | {tags[-1]: answer}
+    parts = dict.fromkeys(tags, reasoning) | {tags[-1]: answer}
     if "proof" in parts and tags[-1] != "proof":
         parts["proof"] = f'"{context.split(". ")[0][:_SHOWN]}"'
     return "\n".join(f"<{tag}>{parts[tag]}</{tag}>" for tag in tags)

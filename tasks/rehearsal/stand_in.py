@@ -124,11 +124,9 @@ def _forwarded(endpoint: Endpoint, body: Mapping[str, Any]) -> tuple[int, dict[s
     """What the real endpoint says."""
     asked = {**body, "model": str(body["model"]).partition(":")[2]}
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {endpoint.key}"}
-    request = Request(  # noqa: S310, an http or https URL (`endpoint_of`)
-        f"{endpoint.url}/chat/completions", json.dumps(asked).encode(), headers
-    )
+    request = Request(f"{endpoint.url}/chat/completions", json.dumps(asked).encode(), headers)
     try:
-        with urlopen(request, timeout=_SECONDS) as answered:  # noqa: S310
+        with urlopen(request, timeout=_SECONDS) as answered:
             return answered.status, json.loads(answered.read())
     except HTTPError as error:
         said = endpoint.scrub(error.read(10_000).decode("utf-8", "replace"))
