@@ -54,9 +54,9 @@ def rehearse(options: argparse.Namespace) -> Answer:
 
     Its own stages, formats, checks, rewards, prompts, suites and gate, on the first rows of its own
     data sets. An endpoint without a key is stood in for by rule; one with a key is asked 20 times
-    at most. Ends with a page: what went into and out of every stage, which rows fell out and why, what
-    the rewards pay for, who answered, and findings, each with the fix. Exit code 3: something was
-    found.
+    at most. Ends with a page: what went into and out of every stage, which rows fell out and why,
+    what the rewards pay for, who answered, and findings, each with the fix. Exit code 3: something
+    was found.
     """
     from flows.rehearsal.page import summary
     from flows.rehearsal.rehearse import exit_code, rehearse
