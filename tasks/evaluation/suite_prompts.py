@@ -153,9 +153,10 @@ def mapped(
     config: FileSuite,
     records: Iterable[SuiteRecord],
     mapping: PromptMapping | Callable[[SuiteRecord], PromptMapping],
+    most: int | None = None,
 ) -> list[EvalPrompt]:
     """The prompts that records make by a mapping, or by the one that a function gives for each
-    record.
+    record; with `most`, the first so many, and no more is read.
 
     The file's name without suffix is a prompt's family. Numbers in ids count all records, those
     that a mapping's `require` leaves out too.
@@ -187,7 +188,7 @@ def mapped(
                 " Correct it."
             ) from error
         prompts.append(prompt_in(config, number, prompt))
-        if len(prompts) == config.first:
+        if len(prompts) == most:
             break
     for seen in columns.values():
         seen.require_all()
@@ -213,7 +214,7 @@ def file_suite(
 
     def prompts(config: FileSuiteT, data: Path | None) -> list[EvalPrompt]:
         how = mapping if isinstance(mapping, PromptMapping) else partial(mapping, config)
-        return mapped(config, records(config, data), how)
+        return mapped(config, records(config, data), how, config.first)
 
     return Suite(
         version=version,

@@ -177,9 +177,7 @@ def _tree(directory: Path, below: str) -> list[dict[str, Any]]:
             found.append({"type": "directory", "path": name, "oid": name, "size": 0})
         else:
             digest = hashlib.sha1(path.read_bytes()).hexdigest()
-            found.append(
-                {"type": "file", "path": name, "size": path.stat().st_size, "oid": digest}
-            )
+            found.append({"type": "file", "path": name, "size": path.stat().st_size, "oid": digest})
     return found
 
 
