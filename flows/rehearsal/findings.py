@@ -18,6 +18,9 @@ from tasks.rehearsal.reward_findings import Finding
 from tasks.rehearsal.row_findings import of_formats, of_leaks, of_quotas, of_references
 from tasks.rehearsal.stand_in import ASKED, Tally
 
+_FEWEST = 4
+"""Rows that say something about their group."""
+
 _RULINGS = 6
 """Rulings of a judge that say whether it tells responses apart."""
 
@@ -169,11 +172,11 @@ def _of_rebalance(run: RunResults) -> Iterator[Finding]:
             )
         for table in ("domains", "groundings"):
             for group, cells in stage.metrics.get(table, {}).items():
-                train = cells["train"]
-                if train["requested"] and not train["available"] and cells["heldout"]["available"]:
+                train, left = cells["train"], sum(cell["available"] for cell in cells.values())
+                if train["requested"] and not train["available"] and left >= _FEWEST:
                     yield Finding(
                         f"untrained:{group}",
-                        f"no row of {group} is left to train on in {stage.name}",
+                        f"{stage.name} has {left} rows of {group}, and none of them to train on",
                     )
 
 
