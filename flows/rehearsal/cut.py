@@ -80,7 +80,7 @@ def rehearsed(
         read=rows,
         suite=min(8, rows),
         prompts=8,
-        steps=4,
+        steps=2,
         tokens=_TINY_TOKENS if model == TINY != whole.model else 1.0,
         trained=model != TINY,
     )

@@ -143,10 +143,10 @@ def explained(url: str, where: str) -> Iterator[None]:
             and type(error).__module__.partition(".")[0] not in _FOREIGN
         ):
             raise  # a mistake of ours
-        raise InputError(f"{where}: cannot read {url}: {_reason(error)}") from error
+        raise InputError(f"{where}: cannot read {url}: {_reason(url, error)}") from error
 
 
-def _reason(error: Exception) -> str:
+def _reason(url: str, error: Exception) -> str:
     """One line: what happened and what to do about it."""
     said = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
     code = str(
@@ -162,6 +162,11 @@ def _reason(error: Exception) -> str:
         or name == "RefreshError"
         or said.startswith(("Forbidden", "Unauthorized"))
     ):
+        if url.startswith("hf://"):  # the hub says so of what does not exist, too
+            return (
+                f"there is no such data set, or no permission to read it ({said}). Check its name;"
+                " of a gated one, accept the conditions on its page and set HF_TOKEN."
+            )
         return (
             f"no permission ({said}). Log in as somebody who may read it (gcloud auth"
             " application-default login, AWS_*, HF_TOKEN)."

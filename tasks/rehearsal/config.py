@@ -15,8 +15,11 @@ class RewardAudit(StrictModel):
         allow: finding -> the reason why it is meant to be so.
         ends: what is found and not allowed ends the stage. A rehearsal goes on, for it tells all
             that it finds at the end.
+        last: which update counts as the last one, at which rewards are looked at that change on
+            the way; the stage's own, where it is not set.
     """
 
     prompts: int = Field(default=24, ge=8, le=512)
     allow: Allowed = Field(default={})
     ends: bool = True
+    last: int | None = Field(default=None, ge=1)

@@ -59,7 +59,7 @@ def audit_rewards(
             config,
             examples,
             scorer,
-            updates=job.config.steps,
+            updates=config.last or job.config.steps,
             response_length=job.config.response_length,
             tokens=lambda text: len(response_tokens(tokenizer, text)),
         )

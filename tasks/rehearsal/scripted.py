@@ -34,6 +34,7 @@ _TAG = re.compile(r"<(\w+)>[^<]*</\1>")
 _HEADING = re.compile(r"^([A-Z]\w+): \S", re.MULTILINE)
 _WORD = re.compile(r"\w{3,}|\d+")
 _SHOWN = 300
+_SECTION = 120
 
 
 def role_of(text: str) -> Role:
@@ -96,7 +97,10 @@ def written(instructions: str, reasoning: str, answer: str, context: str = "") -
         return f"{reasoning}\n\n{answer}"
     headings = list(dict.fromkeys(_HEADING.findall(instructions)))
     if len(headings) > 1:
-        reasoning = "\n".join(f"{heading}: {reasoning}" for heading in headings)
+        first = re.split(r"(?<=[.!?])\s", reasoning)[0][:_SECTION]
+        sections = [reasoning, *(f"{first} So it goes on." for _ in headings[1:])]
+        pairs = zip(headings, sections, strict=True)
+        reasoning = "\n".join(f"{heading}: {section}" for heading, section in pairs)
     parts = dict.fromkeys(tags, reasoning) | {tags[-1]: answer}
     if "proof" in parts and tags[-1] != "proof":
         parts["proof"] = f'"{context.split(". ")[0][:_SHOWN]}"'

@@ -192,6 +192,7 @@ def small(config: Config, sizes: Sizes) -> Config:
     """5 updates on 16 responses in whole groups; a judge is asked about each of them. A rehearsal
     ends with what its audits found, not at the first of them."""
     groups = max(1, min(config.batch_size, 16) // config.group_size)
+    audited = {"ends": False, "last": config.audit.last or config.steps}
     return small_trainer(
         config,
         sizes,
@@ -200,7 +201,7 @@ def small(config: Config, sizes: Sizes) -> Config:
         learning_rate=3e-4,
         prompt_length=sizes.prompt_of(config.prompt_length),
         response_length=sizes.answer_of(config.response_length),
-        audit=config.audit.model_copy(update={"ends": config.audit.ends and not sizes.few}),
+        audit=config.audit.model_copy(update=audited if sizes.few else {}),
     )
 
 
