@@ -58,10 +58,10 @@ def rehearse(options: argparse.Namespace) -> Answer:
     what the rewards pay for, who answered, and findings, each with the fix. Exit code 3: something
     was found.
     """
+    from flows.cli.rehearse import exit_code, rehearse_recipe
     from flows.rehearsal.page import summary
-    from flows.rehearsal.rehearse import exit_code, rehearse
 
-    told = rehearse(
+    told = rehearse_recipe(
         options.recipe,
         store=options.store,
         overrides=tuple(options.overrides),

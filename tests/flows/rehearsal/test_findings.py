@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from flows.cli.rehearse import exit_code
 from flows.rehearsal.cut import Rehearsed, rehearsed
 from flows.rehearsal.findings import findings_of
-from flows.rehearsal.rehearse import exit_code
 from flows.runs.results import RunResults, StageOutput
 from infra.store.store import open_store
 from schemas.reports import RunRecord, StageRecord

@@ -31,7 +31,7 @@ NAME = "rehearsal.json"
 """Beside the run's record: what the rehearsal told."""
 
 
-def rehearse(
+def rehearse_recipe(
     recipe: str,
     *,
     store: str,
