@@ -30,11 +30,10 @@ def findings_of(run: RunResults, ready: Rehearsed, tallies: Mapping[str, Tally])
     and `endpoints`."""
     found: list[Finding] = []
     notes = [*ready.notes]
-    examples = _examples(run) or ready.rows.examples
-    for part, more in (of_references(examples), of_quotas(*_groups(ready))):
+    for part, more in (of_references(ready.rows.references), of_quotas(*_groups(ready))):
         found += part
         notes += more
-    found += of_formats(examples, _asked(ready))
+    found += of_formats(_taught(run), _asked(ready))
     found += _leaks(run, ready)
     found += _of_distill(run)
     found += _of_rebalance(run)
@@ -59,7 +58,7 @@ def findings_of(run: RunResults, ready: Rehearsed, tallies: Mapping[str, Tally])
     }
 
 
-def _examples(run: RunResults) -> list[Example]:
+def _taught(run: RunResults) -> list[Example]:
     return [
         example
         for stage in run.producing(Product.EXAMPLES)

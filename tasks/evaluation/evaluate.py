@@ -110,6 +110,7 @@ def small_eval(config: EvalConfigT, sizes: Sizes) -> EvalConfigT:
     asked = ceil(config.prompt_length * sizes.tokens)
     if sizes.question is not None:
         asked = min(asked, sizes.question)
+    most = 16 if sizes.few else 128
     allowed = max(1, 32_768 // (asked + answer))
     return config.model_copy(
         update={
@@ -118,7 +119,7 @@ def small_eval(config: EvalConfigT, sizes: Sizes) -> EvalConfigT:
                 for suite in config.suites
             ),
             "sampling": config.sampling and config.sampling.model_copy(update={"samples": 2}),
-            "batch_size": min(config.batch_size, 128, 1 << allowed.bit_length() - 1),
+            "batch_size": min(config.batch_size, most, 1 << allowed.bit_length() - 1),
             "prompt_length": asked,
             "response_length": answer,
             "min_items": min(config.min_items, 1 if sizes.few else 20),

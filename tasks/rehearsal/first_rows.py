@@ -38,6 +38,20 @@ class FirstRows:
     dropped: list[Dropped] = field(default_factory=list)
 
     @property
+    def references(self) -> list[Example]:
+        """Rows with the answers that the data has; of prompts that are asked, with no reasoning but
+        a word about it."""
+        said = "The answer follows from what the prompt says."
+        return [
+            *self.examples,
+            *(
+                Example(**dict(one.prompt), reasoning=said)
+                for one in self.asked
+                if one.prompt.answer
+            ),
+        ]
+
+    @property
     def prompts(self) -> list[Prompt]:
         """All prompts, with what verifies an answer."""
         return [*self.examples, *(one.prompt for one in self.asked)]

@@ -214,6 +214,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 def small(config: Config, sizes: Sizes) -> Config:
     """60 updates on at most `sizes.rows` pairs of the data, and as many of damaged traces. Whether
     it has learned is not asked where it has seen a few rows."""
+    samples = min(config.samples_per_prompt, 4)
     learned = {"min_pairs": 1, "min_accuracy": 0.0} if sizes.few else {}
     return small_trainer(
         config,
@@ -224,8 +225,8 @@ def small(config: Config, sizes: Sizes) -> Config:
         prompts=min(config.prompts, sizes.prompts),
         data_pairs=min(config.data_pairs, sizes.rows),
         damaged=min(config.damaged, sizes.rows),
-        samples_per_prompt=min(config.samples_per_prompt, 4),
-        sampling_batch_size=min(config.sampling_batch_size, 128),
+        samples_per_prompt=samples,
+        sampling_batch_size=min(config.sampling_batch_size, 128, sizes.prompts * samples),
         prompt_length=sizes.prompt_of(config.prompt_length),
         response_length=sizes.answer_of(config.response_length),
         **learned,

@@ -201,6 +201,7 @@ def programs(
 
 def small(config: PreferenceConfigT, sizes: Sizes) -> PreferenceConfigT:
     """5 updates on the pairs of `sizes.prompts` prompts."""
+    samples = min(config.samples_per_prompt, 4)
     return small_trainer(
         config,
         sizes,
@@ -209,8 +210,8 @@ def small(config: PreferenceConfigT, sizes: Sizes) -> PreferenceConfigT:
         learning_rate=1e-4,
         prompts=min(config.prompts, sizes.prompts),
         data_pairs=min(config.data_pairs, 64),
-        samples_per_prompt=min(config.samples_per_prompt, 4),
-        sampling_batch_size=min(config.sampling_batch_size, 128),
+        samples_per_prompt=samples,
+        sampling_batch_size=min(config.sampling_batch_size, 128, sizes.prompts * samples),
         min_pairs=min(config.min_pairs, 1 if sizes.few else 4),
         prompt_length=sizes.prompt_of(config.prompt_length),
         response_length=sizes.answer_of(config.response_length),
