@@ -188,8 +188,8 @@ def mapped(
                 " Correct it."
             ) from error
         prompts.append(prompt_in(config, number, prompt))
-        if len(prompts) == most:
-            break
+        if len(prompts) == most:  # a column may come later
+            return prompts
     for seen in columns.values():
         seen.require_all()
     return prompts

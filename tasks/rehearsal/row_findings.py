@@ -72,7 +72,8 @@ def _of_texts(family: str, rows: Sequence[Example]) -> list[Finding]:
         )
         found.append(Finding(f"wordy:{family}", text))
     worked = median(len(one.reasoning.split()) for one in rows)
-    if worked < _UNWORKED:
+    shorter = sum(len(one.reasoning) <= len(one.answer) for one in rows)
+    if worked < _UNWORKED and shorter > len(rows) / 2:
         text = (
             f"the reasoning of {family} has {worked:.0f} words in the median: SFT teaches to answer"
             " without any. Are answer and reasoning swapped?"

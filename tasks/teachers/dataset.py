@@ -260,7 +260,7 @@ def _unrouted(
     for name, file in data_files(data, source.path, _READER):
         columns = Columns(name, source.columns(worked=make is example_of))
         family = source.family or file.name.split(".")[0]
-        line = 0
+        line, left_out = 0, False
         records = _paired(source, name, read_records(name, file), data)
         for record in islice(records, left):
             line = record.line
@@ -276,6 +276,7 @@ def _unrouted(
                     _check_length("response", row.response(), config.max_response_characters)
                 yield row
             except NotAnExample as error:
+                left_out |= error.cause == "left_out"
                 yield Dropped(
                     source=family, file=name, line=line, cause=error.cause, detail=str(error)
                 )
@@ -283,7 +284,8 @@ def _unrouted(
             raise InputError(
                 f"data file {name} holds no rows; fetch it again or leave its source out."
             )
-        columns.require_all()
+        if left is None or not left_out:  # of rows that were not read, some may have the column
+            columns.require_all()
         if left == 0:
             return
 
