@@ -31,7 +31,7 @@ from tasks.models.download import tokenizer_of
 from tasks.models.source import TINY
 from tasks.rehearsal.first_rows import FirstRows, first_rows
 from tasks.rehearsal.scripted import reference
-from tasks.rehearsal.stand_in import PROVIDER
+from tasks.rehearsal.stand_in import PREFIX, PROVIDER
 from tasks.teaching.rejection_sampling import Answering
 
 _TINY_TOKENS = 2.25
@@ -167,14 +167,14 @@ def _stood_in(value: Any, stage: str, endpoints: dict[str, list[str]]) -> Any:
     found = {name: _stood_in(one, stage, endpoints) for name, one in value.items()}
     if isinstance(found.get("provider"), str) and "model" in found:
         name = f"{found['provider']}:{found['model']}"
-        found |= {"provider": PROVIDER, "model": name}
+        found |= {"provider": PROVIDER, "model": PREFIX + name}
     elif isinstance(judge := found.get("judge"), dict) and judge.get("name") == "gemma":
         name = f"gemma:{judge['model']}"
-        found["judge"] = {"name": "endpoint", "provider": PROVIDER, "model": name}
+        found["judge"] = {"name": "endpoint", "provider": PROVIDER, "model": PREFIX + name}
     elif found.get("name") == "gemma" and "prompts" in found:
         name = f"gemma:{found['model']}"
         kept = {key: one for key, one in found.items() if key in Answering.model_fields}
-        found = kept | {"name": "openai_compatible", "provider": PROVIDER, "model": name}
+        found = kept | {"name": "openai_compatible", "provider": PROVIDER, "model": PREFIX + name}
     else:
         return found
     asking = endpoints.setdefault(name, [])

@@ -20,6 +20,9 @@ from tasks import routing
 from tasks.judging.address import visible
 from tasks.rehearsal.first_rows import Asked, FirstRows
 
+VERSION = 1
+"""Raise it when replies change: it is part of the model's name under which they are kept."""
+
 Role = Literal["teacher", "judge", "rubrics", "router"]
 
 _SHEET = re.compile(

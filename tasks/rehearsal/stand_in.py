@@ -21,10 +21,13 @@ from urllib.request import Request, urlopen
 
 from schemas.base import InputError
 from tasks.chat.endpoint import Endpoint, endpoint_of
-from tasks.rehearsal.scripted import Script, role_of
+from tasks.rehearsal.scripted import VERSION, Script, role_of
 
 PROVIDER = "rehearsal"
 """What a rehearsed recipe calls the provider of every endpoint."""
+
+PREFIX = f"rehearsal-{VERSION}/"
+"""What stands before `PROVIDER:MODEL` in the name of a model: no real run asks for such a one."""
 
 URL_VARIABLE = "REHEARSAL_BASE_URL"
 
@@ -88,7 +91,8 @@ class StandIn(ThreadingHTTPServer):
 
     def answer(self, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         """Status and JSON for a request."""
-        name, text = str(body["model"]), str(body["messages"][-1]["content"])
+        name = str(body["model"]).removeprefix(PREFIX)
+        text = str(body["messages"][-1]["content"])
         role = role_of(text)
         with self._lock:
             tally = self.tallies.setdefault(name, Tally())
@@ -98,7 +102,7 @@ class StandIn(ThreadingHTTPServer):
             (tally.asked if real else tally.stood_in)[role] += 1
         if endpoint is None or not real:
             return 200, _completion(body, self.script.reply(body))
-        status, value = _forwarded(endpoint, body)
+        status, value = _forwarded(endpoint, body, name.partition(":")[2])
         with self._lock:
             if status != 200:
                 tally.refused[f"{status}: {str(value.get('error', ''))[:200]}"] += 1
@@ -120,9 +124,11 @@ class StandIn(ThreadingHTTPServer):
         return found
 
 
-def _forwarded(endpoint: Endpoint, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+def _forwarded(
+    endpoint: Endpoint, body: Mapping[str, Any], model: str
+) -> tuple[int, dict[str, Any]]:
     """What the real endpoint says."""
-    asked = {**body, "model": str(body["model"]).partition(":")[2]}
+    asked = {**body, "model": model}
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {endpoint.key}"}
     request = Request(f"{endpoint.url}/chat/completions", json.dumps(asked).encode(), headers)
     try:

@@ -9,6 +9,7 @@ import pytest
 from flows.cli.main import main
 from flows.rehearsal.cut import Rehearsed, rehearsed
 from infra.store.store import open_store
+from tasks.rehearsal.stand_in import PREFIX
 from tests.flows.rehearsal.recipes import RECIPE, write
 
 
@@ -45,9 +46,9 @@ def test_endpoints_are_the_rehearsals_own_and_say_whose_they_stand_for(tmp_path:
     ready = cut(tmp_path)
     (teacher,) = config(ready, "distill")["teachers"]
     judge = config(ready, "grpo")["rewards"][2]["judge"]
-    asked = {"provider": "rehearsal", "model": "vllm:openai/gpt-oss-120b"}
+    asked = {"provider": "rehearsal", "model": PREFIX + "vllm:openai/gpt-oss-120b"}
     assert teacher | asked == teacher
-    assert (judge["provider"], judge["model"]) == ("rehearsal", "gemini:gemini-9")
+    assert (judge["provider"], judge["model"]) == ("rehearsal", PREFIX + "gemini:gemini-9")
     assert ready.endpoints == {
         "vllm:openai/gpt-oss-120b": ["distill"],
         "gemini:gemini-9": ["grpo"],
@@ -59,7 +60,7 @@ def test_a_judge_that_would_load_weights_is_stood_in_for(tmp_path: Path) -> None
     endpoint = '{ name = "endpoint", provider = "gemini", model = "gemini-9" }'
     ready = cut(tmp_path, RECIPE.replace(endpoint, gemma))
     judge = config(ready, "grpo")["rewards"][2]["judge"]
-    assert (judge["name"], judge["model"]) == ("endpoint", "gemma:gemma3-12b-it")
+    assert (judge["name"], judge["model"]) == ("endpoint", PREFIX + "gemma:gemma3-12b-it")
 
 
 def test_lengths_are_what_the_rows_need_up_to_what_the_recipe_allows(tmp_path: Path) -> None:
