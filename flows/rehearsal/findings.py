@@ -160,15 +160,16 @@ def _of_distill(run: RunResults) -> Iterator[Finding]:
 
 
 def _of_rebalance(run: RunResults) -> Iterator[Finding]:
-    """Groups of which cleaning leaves nothing, and rows that are too long."""
+    """Causes for which most rows fall out, and groups of which nothing is left to train on."""
     for stage in run.producing(Product.ROWS):
-        dropped, read = stage.metrics.get("dropped", {}), stage.metrics.get("read", 0)
-        if dropped.get("too_long", 0) > read / 2:
-            yield Finding(
-                f"too_long:{stage.name}",
-                f"{dropped['too_long']} of {read} rows are longer than max_prompt_tokens or"
-                " max_response_tokens",
-            )
+        read = stage.metrics.get("read", 0)
+        for cause, count in stage.metrics.get("dropped", {}).items():
+            if count > read / 2:
+                yield Finding(
+                    f"{cause}:{stage.name}",
+                    f"{count} of {read} rows fall out of {stage.name} as {cause}: see the rows"
+                    " below. Mend the data, or the setting that drops them",
+                )
         for table in ("domains", "groundings"):
             for group, cells in stage.metrics.get(table, {}).items():
                 train, left = cells["train"], sum(cell["available"] for cell in cells.values())

@@ -72,6 +72,7 @@ PLANTED = {
     "malformed:distill": {
         "distill": {"teachers": [{"name": "t", "samples.malformed": 30, "samples.verified": 10}]}
     },
+    "contaminated:rebalance": {"rebalance": {"dropped": {"contaminated": 17}}},
     "too_long:rebalance": {"rebalance": {"dropped": {"too_long": 11}}},
     "untrained:math": {"rebalance": {"domains": {"math": {
         "train": CELL | {"available": 0}, "validation": CELL, "heldout": CELL}}}},
