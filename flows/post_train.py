@@ -100,6 +100,7 @@ def post_train(
     ]
     run.finish("failed" if failed else "succeeded")
     publish_report(opened, run, watch)
+    prepared.ended(run.record)
     if failed:
         return Failed(message=f"run {run.record.run_id} failed; {'; '.join(failed)}")
     return Completed(message=f"run {run.record.run_id}: {run.record.report}")

@@ -5,7 +5,7 @@ started.
 a flow that was started elsewhere by itself: whoever prepared hands it to the flow (`handed`).
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from flows.recipe.resolve import ResolvedRecipe, resolve
 from infra.context import context
 from infra.store.store import Store
 from infra.targets import check_reach, check_target
+from schemas.reports import RunRecord
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Prepared:
     """A run that may begin. `data`: the absolute directory of `--data`.
 
     Attributes:
+        ended: told the record of the run when it has ended, within its flow.
         plan: what it is going to take, on a TPU; minutes, where no plan like it was made on this
             machine. Raises DoesNotFit; StageFailed for a program that does not compile.
     """
@@ -35,6 +37,7 @@ class Prepared:
     target: str
     data: Path | None
     force: tuple[str, ...]
+    ended: Callable[[RunRecord], None] = lambda record: None
 
     @cached_property
     def plan(self) -> dict[str, Any] | None:

@@ -34,6 +34,14 @@ such a run cannot reach, teachers, judges and files, the recipe replaces, as `--
 "defaults.reasoning_eval.suites" = []
 ```
 
+`lyceum rehearse` runs it on a laptop as it is, only smaller. What that finds and is meant to be so,
+the recipe allows, with the reason.
+
+```toml
+[rehearsal.allow]
+"unverified:grpo_eval" = "free text alone: only format and length are counted"
+```
+
 A recipe may say what its model has to prove before it replaces the champion (`lyceum gate`, the
 nightly flow). It is no part of any stage key. Without it, `flows.promotion.gate_rules.default_gate`
 counts.
@@ -52,9 +60,9 @@ import copy
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from schemas.base import InputError, StrictModel, explain_validation, nearest
 from schemas.examples import Domain
@@ -81,6 +89,23 @@ class StageSpec(StrictModel):
                 " most 40 characters"
             )
         return name
+
+
+def _has_reasons(value: dict[str, str]) -> dict[str, str]:
+    bare = [finding for finding, reason in value.items() if not reason.strip()]
+    if bare:
+        raise ValueError(f"{bare[0]!r} is allowed without a reason; write why it is meant so")
+    return value
+
+
+Allowed = Annotated[dict[str, str], AfterValidator(_has_reasons)]
+"""A finding of an audit -> the reason why it is meant to be so."""
+
+
+class Rehearsal(StrictModel):
+    """What a recipe says of its rehearsal (`lyceum rehearse`)."""
+
+    allow: Allowed = Field(default={})
 
 
 class GateRule(StrictModel):
@@ -159,6 +184,7 @@ class Recipe(StrictModel):
     seed: int = Field(default=0, ge=0, lt=2**31)
     stages: tuple[StageSpec, ...] = Field(min_length=1)
     gate: GateSpec | None = None
+    rehearsal: Rehearsal | None = None
     tiny: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("name")

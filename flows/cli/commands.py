@@ -48,6 +48,30 @@ def run(options: argparse.Namespace) -> Answer:
     return Answer(run_json(record), show.run(record), exit_code(record))
 
 
+def rehearse(options: argparse.Namespace) -> Answer:
+    """Run a recipe here in minutes, with its sizes cut and nothing else, and say what is wrong with
+    it.
+
+    Its own stages, formats, checks, rewards, prompts, suites and gate, on the first rows of its own
+    data sets. An endpoint without a key is stood in for by rule; one with a key is asked 20 times
+    at most. Ends with a page: what went into and out of every stage, which rows fell out and why,
+    what the rewards pay for, who answered, and findings, each with the fix. Exit code 3: something
+    was found.
+    """
+    from flows.cli.rehearse import exit_code, rehearse_recipe
+    from flows.rehearsal.page import summary
+
+    told = rehearse_recipe(
+        options.recipe,
+        store=options.store,
+        overrides=tuple(options.overrides),
+        data=options.data,
+        rows=options.rows,
+        model=options.model,
+    )
+    return Answer(told, summary(told), exit_code(told))
+
+
 def plan(options: argparse.Namespace) -> Answer:
     """Say what a run would do: which stages are cached and which would run; for a TPU also whether
     they fit, their time and their cost.

@@ -2,14 +2,14 @@
 meanwhile."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from flows.cli.interrupt import interruptible
 from flows.cli.terminal import Terminal
-from flows.preamble import handed, prepare
+from flows.preamble import Prepared, handed, prepare
 from flows.server.prefect_api import prefect_api, startup_seconds
 from infra.context import context
 from schemas.base import StageFailed, Stopped
@@ -53,9 +53,14 @@ def launch(
         "data": str(data or ""),
         "force": tuple(force),
     }
-    prepared = prepare(recipe, target=target, **given)
+    return run_prepared(prepare(recipe, target=target, **given), recipe, given)
+
+
+def run_prepared(prepared: Prepared, recipe: str, given: Mapping[str, Any]) -> RunRecord:
+    """Run what `prepare` gave to its end; the flow is called with `recipe` and `given`, for Prefect
+    to show. Raises as `launch`."""
     _ = prepared.plan  # before Prefect is imported; raises what does not fit
-    opened = context().store(prepared.store.uri)
+    opened, target = context().store(prepared.store.uri), prepared.target
 
     stop = threading.Event()
     with interruptible(stop), Terminal() as terminal:

@@ -1,5 +1,5 @@
 """The `lyceum` command. Exit codes: 0 done, 1 a stage failed, 2 bad input, 3 the plan does not fit
-or the audit of rewards found something, 130 stopped by Ctrl-C.
+or an audit or a rehearsal found something, 130 stopped by Ctrl-C.
 
 Nothing heavy is imported here: help, `recipes` and every message about bad input come without
 Prefect, let alone JAX. With `--json` a command prints exactly one JSON object on standard output;
@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # somebody waits for the answer, and nothing is lost by giving up
         if options.command not in (
             commands.run,
+            commands.rehearse,
             commands.serve,
         ):
             os.environ.setdefault("LYCEUM_STORE_SECONDS", "30")
@@ -104,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=command)
 
     add("run", commands.run, _recipe, _store, _target, _overrides, _force)
+    add("rehearse", commands.rehearse, _recipe, _store, _sizes, _changes)
     add("plan", commands.plan, _recipe, _store, _target, _overrides, _budget)
     add("why", commands.why, _recipe, _stage, _store, _overrides)
     add("runs", commands.runs, _store)
@@ -231,7 +233,34 @@ def _target(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _sizes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rows",
+        metavar="N",
+        type=int,
+        default=50,
+        help="rows that are read of each data set, and made by each generator (default: 50)",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="DIR",
+        default="gemma3-tiny",
+        help="weights to rehearse with, as a recipe's model (default: gemma3-tiny)",
+    )
+
+
 def _overrides(parser: argparse.ArgumentParser) -> None:
+    _changes(parser)
+    parser.add_argument(
+        "--tiny",
+        action="append_const",
+        const=TINY,
+        dest="overrides",
+        help="the recipe on a laptop, in minutes: gemma3-tiny, every stage small",
+    )
+
+
+def _changes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set",
         metavar="K=V",
@@ -239,13 +268,6 @@ def _overrides(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="overrides",
         help="override a value, e.g. stages.grpo.config.steps=20",
-    )
-    parser.add_argument(
-        "--tiny",
-        action="append_const",
-        const=TINY,
-        dest="overrides",
-        help="the recipe on a laptop, in minutes: gemma3-tiny, every stage small",
     )
     parser.add_argument(
         "--data", metavar="DIR", type=Path, help="directory of the data files that the recipe reads"

@@ -69,7 +69,7 @@ def set_value(
 def _check_override_path(table: dict[str, Any], parts: list[str], override: str) -> None:
     """The levels of a recipe above a stage's config: their keys are known, so a wrong one is named
     at once."""
-    known = ["defaults", *(key for key in Recipe.model_fields if key != "tiny")]
+    known = ["defaults", *(key for key in Recipe.model_fields if key not in ("tiny", "rehearsal"))]
     levels: list[tuple[str, list[str]]] = [("recipe", known)]
     examples = {"stages": "stages.sft.config.steps=20", "defaults": "defaults.sft.steps=20"}
     if parts[0] in examples and len(parts) < 3:

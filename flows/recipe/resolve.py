@@ -31,6 +31,7 @@ from schemas.recipe import (
 )
 from tasks.contract.kind import Kind
 from tasks.contract.plugins import kinds_producing, stage_kind, training_kinds
+from tasks.contract.small import LAPTOP, Sizes
 from tasks.models.source import TINY as TINY_MODEL
 from tasks.models.source import check_model, extra_dependencies
 
@@ -103,9 +104,16 @@ def resolve(
     Raises:
         InputError: anything about the recipe, an override or the data is wrong.
     """
+    loaded, where, defaults = load_recipe(recipe, overrides)
+    return resolved_recipe(loaded, where, defaults, data, need_data=need_data)
+
+
+def resolved_recipe(
+    loaded: Recipe, where: str, defaults: Collection[str], data: Path | None, *, need_data: bool
+) -> ResolvedRecipe:
+    """Validate every stage of a recipe that `load_recipe` gave. Raises as `resolve`."""
     if data is not None:
         _check_data(data)
-    loaded, where, defaults = load_recipe(recipe, overrides)
     check_model(loaded.model)
     kinds = {stage.name: stage.kind for stage in loaded.stages}
     stages = []
@@ -131,6 +139,15 @@ def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str
     Raises:
         InputError: there is no such recipe, it is wrong, or an override is.
     """
+    table, where, defaults = load_recipe_table(recipe, overrides)
+    return recipe_from_table(table, where), where, defaults
+
+
+def load_recipe_table(
+    recipe: str, overrides: Sequence[str] = ()
+) -> tuple[dict[str, Any], str, Collection[str]]:
+    """As `load_recipe`, the recipe as a table: with the defaults in its stages, and without
+    `tiny`."""
     if recipe in _shipped_names():
         text, where = _shipped_text(recipe), recipe
     elif STAGE_NAME.fullmatch(recipe) and not Path(recipe).exists():
@@ -147,19 +164,21 @@ def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str
     table.pop("tiny", None)
     for override in sorted(overrides, key=order):
         if override == TINY:
-            _make_small(table, where, file.get("defaults", {}))
+            make_small(table, where, file.get("defaults", {}), TINY_MODEL, LAPTOP)
             for path, value in loaded.tiny.items():
                 set_value(table, path, value, f"{path} (of [tiny])", written)
         else:
             apply_override(table, override, written)
     where = f"{where} (with --set {' '.join(overrides)})" if overrides else where
-    return recipe_from_table(table, where), where, file.get("defaults", {})
+    return table, where, file.get("defaults", {})
 
 
-def _make_small(table: dict[str, Any], where: str, defaults: Collection[str]) -> None:
-    """Make a recipe's table one for a laptop, in place: the tiny model, each stage by
+def make_small(
+    table: dict[str, Any], where: str, defaults: Collection[str], model: str, sizes: Sizes
+) -> None:
+    """Make a recipe's table one for a laptop, in place: another model, each stage by
     `Kind.small`."""
-    table["model"] = TINY_MODEL
+    table["model"] = model
     for stage in table["stages"].values():
         stage.get("config", {}).pop("model", None)
     recipe = recipe_from_table(table, where)
@@ -167,7 +186,7 @@ def _make_small(table: dict[str, Any], where: str, defaults: Collection[str]) ->
         with _said_at(_Place(spec, where, defaults)) as place:
             kind = stage_kind(spec.kind)
             config = _stage_config(kind.config, spec, recipe, place)
-        before, after = (one.model_dump(mode="json") for one in (config, kind.small(config)))
+        before, after = (one.model_dump(mode="json") for one in (config, kind.small(config, sizes)))
         table["stages"][spec.name]["config"] = _changed(spec.config, before, after)
 
 

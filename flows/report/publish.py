@@ -38,7 +38,7 @@ def announce(record: RunRecord, resolved: ResolvedRecipe, store: Store) -> None:
         what = f"What run {record.run_id} is going to do on target {record.target}"
         publish_page(record, "plan", plan_page(resolved, store), what)
 
-    _view(show)
+    view(show)
 
 
 def publish(report: Report) -> None:
@@ -61,10 +61,11 @@ def publish(report: Report) -> None:
         publish_page(record, "plots", drawn, f"Plots of {run}")
         publish_page(record, "samples", answers, f"Held-out prompts and answers of {run}")
 
-    _view(show)
+    view(show)
 
 
-def _view(show: Callable[[], None]) -> None:
+def view(show: Callable[[], None]) -> None:
+    """Show something in Prefect; a server or a store that does not answer ends nothing."""
     try:
         show()
     except (httpx.HTTPError, OSError, InputError, Damaged) as error:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 from schemas.base import StrictModel
 from schemas.evaluation import EvalItem
 from tasks.contract.job import Job
+from tasks.contract.small import Sizes
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -122,9 +123,9 @@ class Kind(Generic[ConfigT]):
         inputs: the inputs that a recipe may or must connect.
         produces: what the artifact is.
         run: writes files below `job.out`; returns the metrics that go into the manifest.
-        small: a config for a laptop and `gemma3-tiny` (`tasks.contract.small`): its sizes cut,
-            never a reward, a check, a teacher's format or a judge. It has no default: a kind
-            without sizes says so by `lambda config: config`.
+        small: a config of these sizes, for a laptop (`tasks.contract.small`): never is a reward, a
+            check, a teacher's format or a judge another. It has no default: a kind without sizes
+            says so by `lambda config, sizes: config`.
         programs: what `run` compiles, given the config, the model it begins with (weights as
             shapes), and for each connected input the config, or the model, that feeds it. None:
             nothing.
@@ -145,7 +146,7 @@ class Kind(Generic[ConfigT]):
     inputs: Mapping[str, Input]
     produces: Product
     run: Callable[[Job[ConfigT]], dict[str, Any]]
-    small: Callable[[ConfigT], ConfigT]
+    small: Callable[[ConfigT, Sizes], ConfigT]
     programs: "Callable[[ConfigT, LoadedModel, Mapping[str, Any]], list[Program]] | None" = None
     devices: Callable[[Mapping[str, Any]], bool] = field(default=lambda config: False)
     dependencies: Callable[[ConfigT, Path | None], dict[str, str | int]] = field(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from schemas.examples import Prompt
 from tasks.contract.plugins import ConfigT, Configured, Family
+from tasks.contract.small import Sizes
 from tasks.data.dropped import Dropped
 from tasks.teaching.lesson import Lesson, Row
 
@@ -30,8 +31,7 @@ class Teacher(Configured[ConfigT], Generic[ConfigT]):
             }]` in that one's table). None: it lends none.
         model: the base model that answers on this job's devices; None: it computes nothing.
             `programs`: what that compiles.
-        small: the same teacher with fewer rows (`tasks.contract.small`); one that reads files has
-            them all.
+        small: the same teacher with fewer rows (`tasks.contract.small`).
         asks_an_api: whether it waits for answers of an API: then it runs on the flow's machine,
             where the key is.
     """
@@ -44,7 +44,7 @@ class Teacher(Configured[ConfigT], Generic[ConfigT]):
     programs: "Callable[[ConfigT, LoadedModel], list[Program]]" = field(
         default=lambda config, model: []
     )
-    small: Callable[[ConfigT], ConfigT] = field(default=lambda config: config)
+    small: Callable[[ConfigT, Sizes], ConfigT] = field(default=lambda config, sizes: config)
     asks_an_api: Callable[[ConfigT], bool] = field(default=lambda config: False)
 
 

@@ -81,15 +81,15 @@ class Pools:
         self, quotas: Sequence[GroupQuota]
     ) -> tuple[dict[Split, np.ndarray], dict[str, dict[str, dict[str, Any]]]]:
         """The rows of each split, and for `domains` and `groundings`, each group and split what was
-        requested, achieved and available, by difficulty too. Raises ValueError: a cell falls
-        short."""
+        requested, achieved and available, by difficulty too. A cell that falls short gets all
+        that there is."""
         chosen: dict[Split, list[np.ndarray]] = {split: [] for split in SPLITS}
         mix: dict[str, dict[str, dict[str, Any]]] = {"domains": {}, "groundings": {}}
         for table, group, quota in quotas:
             cells = mix["domains" if table == "quotas" else "groundings"].setdefault(group, {})
             for split in SPLITS:
                 pool, amount = self.pool(group, split), quota.amount(split)
-                taken = pool.take(amount)
+                taken = pool.take(pool.at_most(amount))
                 chosen[split].append(taken.rows)
                 cells[split] = {
                     "requested": quota.total(split),

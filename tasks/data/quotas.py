@@ -93,6 +93,13 @@ class Pool:
         found = {level: (count, has.get(level, 0)) for level, count in amount.items()}
         return {level: counts for level, counts in found.items() if counts[0] > counts[1]}
 
+    def at_most(self, amount: Amount) -> Amount:
+        """The amount, as far as the pool has it."""
+        if not isinstance(amount, dict):
+            return min(amount, len(self.rows))
+        has = self.by_level()
+        return {level: min(count, has.get(level, 0)) for level, count in amount.items()}
+
     def take(self, amount: Amount) -> "Pool":
         """The rows that fill the amount, in the pool's order: of each difficulty the first ones.
 

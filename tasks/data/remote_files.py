@@ -129,10 +129,10 @@ def explained(url: str, where: str) -> Iterator[None]:
         foreign = type(error).__module__.partition(".")[0] in _FOREIGN
         if not foreign and not isinstance(error, OSError | ValueError | RuntimeError):
             raise  # a mistake of ours
-        raise InputError(f"{where}: cannot read {url}: {_reason(error)}") from error
+        raise InputError(f"{where}: cannot read {url}: {_reason(url, error)}") from error
 
 
-def _reason(error: Exception) -> str:
+def _reason(url: str, error: Exception) -> str:
     """One line: what happened and what to do about it."""
     name = type(error).__name__
     said = (str(error).strip() or name).splitlines()[0][:300]
@@ -143,6 +143,11 @@ def _reason(error: Exception) -> str:
     denied = isinstance(error, PermissionError) or code in ("401", "403")
     denied |= said.startswith(("Forbidden", "Unauthorized"))
     if denied or "Credential" in name or name == "RefreshError":
+        if url.startswith("hf://"):  # the hub says so of what does not exist, too
+            return (
+                f"there is no such data set, or no permission to read it ({said}). Check its name;"
+                " of a gated one, accept the conditions on its page and set HF_TOKEN."
+            )
         return (
             f"no permission ({said}). Log in as somebody who may read it (gcloud auth"
             " application-default login, AWS_*, HF_TOKEN)."

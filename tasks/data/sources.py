@@ -193,6 +193,7 @@ class Source(PromptMapping):
     Attributes:
         path: relative to the data directory, or a URL: gs://BUCKET/DIR/*.parquet,
             hf://datasets/ORG/NAME/FILE.jsonl, s3://BUCKET/FILE.
+        first: only so many rows, from the start of the first file.
         family: what reports call these rows; the file's name without suffix when it is not set.
         licence: of the data, as the data card shall show it.
         reasoning: a source without it, or without an answer, can only be the `prompts` of an
@@ -203,6 +204,7 @@ class Source(PromptMapping):
     """
 
     path: DataPath
+    first: int | None = Field(default=None, ge=1)
     family: str = ""
     licence: str = ""
     reasoning: Text | None = None

@@ -9,6 +9,7 @@ the `EvalItem`; every metric is a count over such items and can be taken again f
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
@@ -21,7 +22,7 @@ from schemas.examples import Prompt, parse_trace
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.journal import Journal
 from tasks.contract.kind import Outcome
-from tasks.contract.small import ANSWER
+from tasks.contract.small import Sizes
 from tasks.data.tokens import Tokenizer, prompt_tokens
 from tasks.devices.hosts import make_mesh
 from tasks.evaluation.suite_prompts import (
@@ -98,23 +99,30 @@ class EvalConfig(StrictModel):
 EvalConfigT = TypeVar("EvalConfigT", bound=EvalConfig)
 
 
-def small_eval(config: EvalConfigT) -> EvalConfigT:
+def small_eval(config: EvalConfigT, sizes: Sizes) -> EvalConfigT:
     """Fewer prompts of a suite, two samples, short answers.
 
-    `prompt_length` stays: a prompt that does not fit is refused, and none is left out. A batch has
-    as many rows of these lengths as 32,768 tokens allow, as a power of two.
+    `prompt_length` stays, unless it is known what fits: a prompt that does not fit is refused, and
+    none is left out. A batch has as many rows of these lengths as 32,768 tokens allow, as a power
+    of two.
     """
-    answer = min(config.response_length, ANSWER)
-    allowed = max(1, 32_768 // (config.prompt_length + answer))
+    answer = min(ceil(config.response_length * sizes.tokens), sizes.reply)
+    asked = ceil(config.prompt_length * sizes.tokens)
+    if sizes.question is not None:
+        asked = min(asked, sizes.question)
+    most = 16 if sizes.few else 128
+    allowed = max(1, 32_768 // (asked + answer))
     return config.model_copy(
         update={
             "suites": tuple(
-                {**suite, "first": min(suite["first"] or 50, 50)} for suite in config.suites
+                {**suite, "first": min(suite["first"] or sizes.suite, sizes.suite)}
+                for suite in config.suites
             ),
             "sampling": config.sampling and config.sampling.model_copy(update={"samples": 2}),
-            "batch_size": min(config.batch_size, 128, 1 << allowed.bit_length() - 1),
+            "batch_size": min(config.batch_size, most, 1 << allowed.bit_length() - 1),
+            "prompt_length": asked,
             "response_length": answer,
-            "min_items": min(config.min_items, 20),
+            "min_items": min(config.min_items, 1 if sizes.few else 20),
         }
     )
 

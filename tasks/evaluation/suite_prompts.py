@@ -172,9 +172,10 @@ def mapped(
     config: FileSuite,
     records: Iterable[SuiteRecord],
     mapping: PromptMapping | Callable[[SuiteRecord], PromptMapping],
+    most: int | None = None,
 ) -> list[EvalPrompt]:
     """The prompts that records make by a mapping, or by the one that a function gives for each
-    record.
+    record; with `most`, the first so many, and no more is read.
 
     The file's name without suffix is a prompt's family. Numbers in ids count all records, those
     that a mapping's `require` leaves out too.
@@ -199,6 +200,8 @@ def mapped(
             seen.require_all()
             raise bad_row(config, record, f"{error.cause}: {error}") from error
         prompts.append(prompt_in(config, number, prompt))
+        if len(prompts) == most:  # a column may come later
+            return prompts
     for seen in columns.values():
         seen.require_all()
     return prompts
@@ -224,7 +227,7 @@ def file_suite(
 
     def prompts(config: FileSuiteT, data: Path | None) -> list[EvalPrompt]:
         how = partial(mapping, config) if callable(mapping) else of_all
-        return mapped(config, records(config, data), how)  # type: ignore[arg-type]
+        return mapped(config, records(config, data), how, config.first)  # type: ignore[arg-type]
 
     return Suite(
         version=version,

@@ -1,8 +1,9 @@
 """What a recipe says of its rehearsal."""
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from schemas.base import StrictModel
+from schemas.recipe import Allowed
 
 
 class RewardAudit(StrictModel):
@@ -12,15 +13,13 @@ class RewardAudit(StrictModel):
         prompts: how many, spread over domains, checks and grounding. A judge is asked about eleven
             responses to each.
         allow: finding -> the reason why it is meant to be so.
+        ends: what is found and not allowed ends the stage. A rehearsal goes on, for it tells all
+            that it finds at the end.
+        last: which update counts as the last one, at which rewards are looked at that change on
+            the way; the stage's own, where it is not set.
     """
 
     prompts: int = Field(default=24, ge=8, le=512)
-    allow: dict[str, str] = Field(default={})
-
-    @field_validator("allow")
-    @classmethod
-    def _has_reasons(cls, value: dict[str, str]) -> dict[str, str]:
-        bare = [finding for finding, reason in value.items() if not reason.strip()]
-        if bare:
-            raise ValueError(f"{bare[0]!r} is allowed without a reason; write why it is meant so")
-        return value
+    allow: Allowed = Field(default={})
+    ends: bool = True
+    last: int | None = Field(default=None, ge=1)

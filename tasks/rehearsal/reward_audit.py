@@ -60,7 +60,7 @@ def audit_rewards(
             config,
             examples,
             scorer,
-            updates=job.config.steps,
+            updates=config.last or job.config.steps,
             response_length=job.config.response_length,
             tokens=lambda text: len(response_tokens(tokenizer, text)),
         )
@@ -72,7 +72,8 @@ def audit_rewards(
     for name in found["not_found"]:
         job.log.warning("audit.allow names %s, which was not found", name)
     (job.out / "reward_audit.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
-    judge(found, "this stage")
+    if config.ends:
+        judge(found, "this stage")
 
 
 def audited(examples: Iterable[Example], most: int) -> list[Example]:

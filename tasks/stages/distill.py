@@ -27,6 +27,7 @@ from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Example, PreferencePair
 from tasks.contract.job import Job
 from tasks.contract.kind import Kind, Product
+from tasks.contract.small import Sizes
 from tasks.contract.teacher import TEACHERS
 from tasks.data import card
 from tasks.data.dropped import Dropped
@@ -118,10 +119,11 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     ]
 
 
-def small(config: Config) -> Config:
+def small(config: Config, sizes: Sizes) -> Config:
     """Each teacher as it is small."""
     small = tuple(
-        teacher.small(one).model_dump(mode="json") for teacher, one in teachers_of(config.teachers)
+        teacher.small(one, sizes).model_dump(mode="json")
+        for teacher, one in teachers_of(config.teachers)
     )
     return config.model_copy(update={"teachers": small})
 

@@ -61,6 +61,6 @@ KIND = Kind(
     },
     produces=Product.EXPORT,
     run=run,
-    small=lambda config: config,
+    small=lambda config, sizes: config,
     at_home=at_home,
 )

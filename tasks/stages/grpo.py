@@ -30,7 +30,7 @@ from schemas.examples import Prompt
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.reward import REWARDS, Resources
-from tasks.contract.small import ANSWER, PROMPT, small_trainer
+from tasks.contract.small import Sizes, small_trainer
 from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
 from tasks.reinforcement.config import GrpoConfig
 from tasks.reinforcement.rewarding import parse_rewards
@@ -188,16 +188,20 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     return found
 
 
-def small(config: Config) -> Config:
-    """5 updates on 16 responses in whole groups; a judge is asked about each of them."""
+def small(config: Config, sizes: Sizes) -> Config:
+    """5 updates on 16 responses in whole groups; a judge is asked about each of them. A rehearsal
+    ends with what its audits found, not at the first of them."""
     groups = max(1, min(config.batch_size, 16) // config.group_size)
+    audited = {"ends": False, "last": config.audit.last or config.steps}
     return small_trainer(
         config,
+        sizes,
         steps=5,
         batch_size=groups * config.group_size,
         learning_rate=3e-4,
-        prompt_length=min(config.prompt_length, PROMPT),
-        response_length=min(config.response_length, ANSWER),
+        prompt_length=sizes.prompt_of(config.prompt_length),
+        response_length=sizes.answer_of(config.response_length),
+        audit=config.audit.model_copy(update=audited if sizes.few else {}),
     )
 
 

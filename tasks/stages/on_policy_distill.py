@@ -27,7 +27,7 @@ from schemas.base import InputError, digest
 from schemas.examples import Example, Prompt
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
-from tasks.contract.small import ANSWER, PROMPT, small_trainer
+from tasks.contract.small import Sizes, small_trainer
 from tasks.devices.hosts import make_mesh
 from tasks.distillation.batches import (
     DistillBatches,
@@ -172,20 +172,21 @@ def open_teacher(job: Job[Config], loaded: "LoadedModel") -> "tuple[Teacher, Loa
     return gemma_teacher(config, model), model
 
 
-def small(config: Config) -> Config:
+def small(config: Config, sizes: Sizes) -> Config:
     """5 updates on whole groups: the largest batch of at most 32 that a group divides, or the
     next."""
     most = min(config.batch_size, 32)
-    sizes = (*range(most, 0, -1), *range(most + 1, config.batch_size + 1))
-    batches = (config.model_copy(update={"batch_size": size}) for size in sizes)
+    wholes = (*range(most, 0, -1), *range(most + 1, config.batch_size + 1))
+    batches = (config.model_copy(update={"batch_size": size}) for size in wholes)
     whole = (one for one in batches if one.sampled and one.sampled % config.group_size == 0)
     return small_trainer(
         config,
+        sizes,
         steps=5,
         batch_size=next(whole).batch_size,
         learning_rate=3e-4,
-        prompt_length=min(config.prompt_length, PROMPT),
-        response_length=min(config.response_length, ANSWER),
+        prompt_length=sizes.prompt_of(config.prompt_length),
+        response_length=sizes.answer_of(config.response_length),
     )
 
 

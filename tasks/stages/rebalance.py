@@ -32,7 +32,7 @@ from schemas.base import InputError, StrictModel, nearest
 from schemas.examples import Domain, Grounding
 from tasks.contract.job import Job, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
-from tasks.contract.small import ANSWER, PROMPT
+from tasks.contract.small import Sizes
 from tasks.data import card
 from tasks.data.cleaning import Cleaned, clean
 from tasks.data.cleaning_rules import Contamination, Evaluation, NearDuplicates, Split
@@ -58,6 +58,9 @@ from tasks.teaching.topping_up import (
     unsolved_ids,
     wanted,
 )
+
+_FEW_VALIDATION, _FEW_HELDOUT = 0.1, 0.25
+"""Shares of the splits where a few rows are read, so that each split has some."""
 
 _SMALL = 32_000_000
 """Bytes that are cleaned before other processes would have started."""
@@ -106,6 +109,7 @@ class Config(StrictModel):
             `model`, with the turns around them.
         model: whose tokenizer counts; None where nothing is counted.
         top_up: how many times the teachers are asked for what is missing.
+        exact: a quota that cannot be filled is an error; if not, it takes what there is.
         seed: which rows of a split fill its quota, and which of near duplicates stays; it does not
             move a prompt to another split.
     """
@@ -128,6 +132,7 @@ class Config(StrictModel):
     max_response_tokens: int | None = Field(default=None, ge=1)
     model: str | None = None
     top_up: int = Field(default=3, ge=0)
+    exact: bool = True
     seed: int = 0
 
     @classmethod
@@ -239,10 +244,16 @@ def at_home(config: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]) 
     return config["top_up"] > 0 and asks_an_api(inputs["examples"]["teachers"])
 
 
-def small(config: Config) -> Config:
+def small(config: Config, sizes: Sizes) -> Config:
     """600 rows of a domain to train on and 200 of a grounding; short ones, where tokens are
-    counted."""
+    counted. Of a few rows a larger share is held out, and quotas take what there is."""
     prompt, response = config.max_prompt_tokens, config.max_response_tokens
+    few = {
+        "exact": False,
+        "top_up": 0,
+        "validation_fraction": max(config.validation_fraction, _FEW_VALIDATION),
+        "heldout_fraction": max(config.heldout_fraction, _FEW_HELDOUT),
+    }
     changes = {
         "quotas": {
             name: one.at_most(train=600, validation=8, heldout=40)
@@ -252,8 +263,9 @@ def small(config: Config) -> Config:
             name: one.at_most(train=200, validation=4, heldout=20)
             for name, one in config.grounding_quotas.items()
         },
-        "max_prompt_tokens": prompt and min(prompt, PROMPT),
-        "max_response_tokens": response and min(response, ANSWER),
+        "max_prompt_tokens": prompt and sizes.prompt_of(prompt),
+        "max_response_tokens": response and sizes.answer_of(response),
+        **(few if sizes.few else {}),
     }
     return config.model_copy(update=changes)
 
@@ -291,7 +303,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
         files = Files((*files.directories, rounds[-1].directory))
         pools.cleaned.remove()
         pools = _clean(job, files, evaluations)
-    if short:
+    if short and config.exact:
         message = explain_shortfall(short, pools, rounds, files)
         pools.cleaned.remove()
         raise InputError(message)

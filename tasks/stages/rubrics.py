@@ -35,7 +35,7 @@ from tasks.chat.reply import Reply
 from tasks.chat.request import ChatRequest
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
-from tasks.contract.small import at_most
+from tasks.contract.small import Sizes, at_most
 from tasks.data.dropped import Dropped
 from tasks.judging.hardening import as_data
 from tasks.judging.judge import EndpointJudge
@@ -140,7 +140,7 @@ def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
     return True
 
 
-def small(config: Config) -> Config:
+def small(config: Config, sizes: Sizes) -> Config:
     """8 prompts of each domain."""
     first = dict.fromkeys(Domain, 8) if config.first is None else at_most(config.first, 8)
     return config.model_copy(update={"first": first})

@@ -8,6 +8,7 @@ and holds nothing of the prompt. A failed check fails the stage.
 
 import json
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from schemas.examples import Example
 from schemas.training import TrainerConfig
 from tasks.contract.job import Job, read_jsonl
 from tasks.contract.kind import Input, Kind, Product
-from tasks.contract.small import ANSWER, PROMPT, small_trainer
+from tasks.contract.small import Sizes, small_trainer
 from tasks.data.packing import Packed, pack
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 from tasks.devices.hosts import make_mesh
@@ -179,11 +180,12 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     )
 
 
-def small(config: Config) -> Config:
+def small(config: Config, sizes: Sizes) -> Config:
     """300 updates of 2,048 tokens, in which the tiny model learns the format."""
-    length = min(config.sequence_length, PROMPT + ANSWER)
+    length = min(ceil(config.sequence_length * sizes.tokens), sizes.prompt + sizes.answer)
     return small_trainer(
         config,
+        sizes,
         steps=300,
         batch_size=max(1, 2048 // length),
         learning_rate=6e-3,

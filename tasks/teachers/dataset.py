@@ -32,6 +32,7 @@ from schemas.base import InputError, StrictModel
 from schemas.examples import Example, Prompt
 from tasks import routing
 from tasks.contract.check import check_of
+from tasks.contract.small import Sizes
 from tasks.contract.teacher import Teacher
 from tasks.data.conversion import NotAnExample, example_of, prompt_of
 from tasks.data.directory import data_digests, data_files
@@ -111,6 +112,24 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     return dict(sorted(found.items())) | check_versions(
         name for name, check in checks.items() if check and check.at_once
     )
+
+
+def small(config: Config, sizes: Sizes) -> Config:
+    """The first rows of every source, if not all are to be read; then as many bad ones pass as
+    chance may find among so few."""
+    if sizes.read is None:
+        return config
+    sources = (
+        source.model_copy(
+            update={
+                "first": min(source.first or sizes.read, sizes.read),
+                "max_bad_fraction": sizes.share_of(source.max_bad_fraction),
+                "max_too_long_fraction": sizes.share_of(source.max_too_long_fraction),
+            }
+        )
+        for source in config.sources
+    )
+    return config.model_copy(update={"sources": tuple(sources)})
 
 
 def teach(config: Config, lesson: Lesson) -> Iterator[Example | Dropped]:
@@ -212,12 +231,16 @@ def _compared(rows: Iterator[P | Dropped], lesson: Lesson) -> Iterator[P | Dropp
 def _unrouted(
     config: Config, source: Source, data: Path | None, make: Made[P]
 ) -> Iterator[P | Dropped]:
+    left = source.first
     for name, file in data_files(data, source.path, _READER):
         columns = Columns(name, source.columns(worked=make is example_of))
         family = source.family or file.name.split(".")[0]
-        line = 0
-        for record in _paired(source, name, read_records(name, file), data):
+        line, left_out = 0, False
+        records = _paired(source, name, read_records(name, file), data)
+        for record in islice(records, left):
             line = record.line
+            if left is not None:
+                left -= 1
             try:
                 if not isinstance(record, Record):
                     raise NotAnExample(record.cause, record.detail)
@@ -228,6 +251,7 @@ def _unrouted(
                     _check_length("response", row.response(), config.max_response_characters)
                 yield row
             except NotAnExample as error:
+                left_out |= error.cause == "left_out"
                 yield Dropped(
                     source=family, file=name, line=line, cause=error.cause, detail=str(error)
                 )
@@ -235,7 +259,10 @@ def _unrouted(
             raise InputError(
                 f"data file {name} holds no rows; fetch it again or leave its source out."
             )
-        columns.require_all()
+        if left is None or not left_out:  # of rows that were not read, some may have the column
+            columns.require_all()
+        if left == 0:
+            return
 
 
 def _check_length(part: str, text: str, most: int) -> None:
@@ -311,5 +338,6 @@ TEACHER = Teacher(
     teach=teach,
     dependencies=dependencies,
     prompts=prompts,
+    small=small,
     asks_an_api=lambda config: config.routing is not None,
 )

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from schemas.base import StrictModel
 from schemas.examples import Domain, Example, Grounding, Prompt
-from tasks.contract.small import ROWS, at_most
+from tasks.contract.small import Sizes, at_most
 from tasks.contract.teacher import Teacher
 from tasks.teaching import drawing
 from tasks.teaching.families import domain_of, families
@@ -88,9 +88,9 @@ def prompts(config: Config, lesson: Lesson) -> Iterator[Prompt]:
         yield Prompt(**{name: getattr(example, name) for name in Prompt.model_fields})
 
 
-def small(config: Config) -> Config:
+def small(config: Config, sizes: Sizes) -> Config:
     """As many rows as there are by default, at most."""
-    rows, grounded = at_most(config.rows, ROWS), at_most(config.grounded, ROWS // 4)
+    rows, grounded = (at_most(config.rows, sizes.rows), at_most(config.grounded, sizes.rows // 4))
     return config.model_copy(update={"rows": rows, "grounded": grounded})
 
 

@@ -27,7 +27,7 @@ from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Example, PreferencePair, Prompt, Rejection, Trace, parse_trace
 from tasks.chat.reply import Problem
 from tasks.contract.check import check_of
-from tasks.contract.small import ROWS, at_most
+from tasks.contract.small import Sizes, at_most
 from tasks.contract.teacher import TEACHERS, Teacher
 from tasks.data.dropped import Dropped, TeacherCause
 from tasks.teaching.lesson import Lesson, Row, take_cell
@@ -91,10 +91,13 @@ class Answering(StrictModel):
 AnsweringT = TypeVar("AnsweringT", bound=Answering)
 
 
-def small(config: AnsweringT) -> AnsweringT:
+def small(config: AnsweringT, sizes: Sizes) -> AnsweringT:
     """Fewer prompts, each asked twice or once, which divides a batch that `samples` divided."""
-    first = dict.fromkeys(Domain, ROWS) if config.first is None else at_most(config.first, ROWS)
-    lent = tuple(lender.small(one).model_dump(mode="json") for lender, one in _lending(config))
+    rows = sizes.rows
+    first = dict.fromkeys(Domain, rows) if config.first is None else at_most(config.first, rows)
+    lent = tuple(
+        lender.small(one, sizes).model_dump(mode="json") for lender, one in _lending(config)
+    )
     samples = gcd(config.samples, 2)
     return config.model_copy(update={"prompts": lent, "first": first, "samples": samples})
 

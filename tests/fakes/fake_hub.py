@@ -7,7 +7,8 @@ Hub: https://huggingface.co/docs/hub/api; Kaggle: `kagglesdk.models.services.mod
 import hashlib
 import json
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.fakes.http import Handler, HttpServer
 
@@ -16,8 +17,8 @@ class FakeHub(HttpServer):
     """The server, as a context manager.
 
     Attributes:
-        repositories: ORGANISATION/NAME, or OWNER/MODEL/FRAMEWORK/VARIATION of Kaggle, -> directory
-            with its files.
+        repositories: ORGANISATION/NAME, `datasets/ORGANISATION/NAME`, or
+            OWNER/MODEL/FRAMEWORK/VARIATION of Kaggle, -> directory with its files.
         gated: names that ask for a token; `token` opens them, any other does not.
         requests: what was asked: (method, path).
     """
@@ -54,6 +55,10 @@ class _Handler(Handler):
         parts = path.strip("/").split("/")
         if parts[:2] == ["api", "models"]:
             self._about("/".join(parts[2:4]), parts[4:])
+        elif parts[:2] == ["api", "datasets"]:
+            self._about("/".join(parts[1:4]), parts[4:])
+        elif parts[0] == "datasets" and "resolve" in parts:
+            self._file("/".join(parts[:3]), parts[4], "/".join(parts[5:]))
         elif "resolve" not in parts:
             self.answer(404, b"{}")  # the library asks for more than files
         else:
@@ -70,11 +75,7 @@ class _Handler(Handler):
         if revision not in ("main", commit):
             return self.answer(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         if what and what[0] == "tree":
-            files = [
-                {"type": "file", "path": path, "size": size, "oid": path}
-                for path, size in _files(directory)
-            ]
-            return self.answer(200, files)
+            return self.answer(200, _tree(directory, "/".join(what[2:])))
         siblings = [{"rfilename": path} for path, _ in _files(directory)]
         return self.answer(
             200,
@@ -103,12 +104,31 @@ class _Handler(Handler):
         start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
         return self.answer(206 if start else 200, data[start:], headers)
 
+    def _paths(self, name: str) -> None:
+        raw = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        asked = json.loads(raw)["paths"] if raw.startswith("{") else parse_qs(raw)["paths"]
+        self.server.requests.append((self.command, f"paths-info {name}"))
+        directory = self.server.repositories.get(name)
+        if directory is None:
+            return self.answer(401, b"{}", {"X-Error-Message": "Invalid username or password."})
+        wanted = [asked] if isinstance(asked, str) else asked
+        found = [
+            one
+            for path in wanted
+            for one in _tree(directory, str(Path(path).parent).removeprefix("."))
+            if one["path"] == path
+        ]
+        return self.answer(200, found)
+
     def _refusal(self) -> int:
         said = self.headers.get("Authorization")
         return 0 if said == f"Bearer {self.server.token}" else 403 if said else 401
 
     def do_POST(self) -> None:
-        """Kaggle."""
+        """Kaggle; and of the hub what some paths are."""
+        parts = unquote(urlsplit(self.path).path).strip("/").split("/")
+        if parts[:2] == ["api", "datasets"]:
+            return self._paths("/".join(parts[1:4]))
         call = self.path.rpartition("/")[2]
         wish = self.body()
         framework = str(wish["framework"]).removeprefix("MODEL_FRAMEWORK_").lower()
@@ -146,6 +166,19 @@ class _Handler(Handler):
             (directory / wish["path"]).read_bytes(),
             {"Content-Type": "application/octet-stream"},
         )
+
+
+def _tree(directory: Path, below: str) -> list[dict[str, Any]]:
+    """What lies in a directory of a repository, itself left out."""
+    found: list[dict[str, Any]] = []
+    for path in sorted((directory / below).iterdir()):
+        name = path.relative_to(directory).as_posix()
+        if path.is_dir():
+            found.append({"type": "directory", "path": name, "oid": name, "size": 0})
+        else:
+            digest = hashlib.sha1(path.read_bytes()).hexdigest()
+            found.append({"type": "file", "path": name, "size": path.stat().st_size, "oid": digest})
+    return found
 
 
 def _files(directory: Path) -> list[tuple[str, int]]:

@@ -46,7 +46,7 @@ def run(job):
     exec(job.config.code, scope)
     return scope["metrics"]
 
-small = lambda config: config
+small = lambda config, sizes: config
 KIND = Kind(version=1, config=Config, inputs={}, produces=Product.ROWS, run=run, small=small)
 """
 BLOCK = "print('blocking', flush=True)\nwhile True: time.sleep(0.1)\n"

@@ -23,12 +23,13 @@ def blocks(run: RunResults) -> list[Block]:
         block
         for stage in run.stages.values()
         if (path := stage.path("reward_audit.json"))
-        for block in _audit(stage.name, json.loads(path.read_text(encoding="utf-8")))
+        for block in audit_blocks(stage.name, json.loads(path.read_text(encoding="utf-8")))
     ]
     return [_INTRODUCTION, *found, Paragraph(_NOTE, "note")] if found else []
 
 
-def _audit(stage: str, found: dict[str, Any]) -> Iterator[Block]:
+def audit_blocks(stage: str, found: dict[str, Any]) -> Iterator[Block]:
+    """What an audit found (`reward_audit.json`)."""
     update, responses = list(found["updates"].items())[-1]
     names = [name for name in next(iter(responses.values())) if name != "lead"]
     rows = [
@@ -38,7 +39,10 @@ def _audit(stage: str, found: dict[str, Any]) -> Iterator[Block]:
     yield Heading(f"{stage}, update {update}, {found['prompts']} prompts", 3)
     yield card(Table((Column("response", "text"), *names, "reference leads by"), rows))
     yield Sentences(
-        [("bad", f"{one['text']}. Allowed: {one['allowed']}") for one in found["findings"]]
+        [
+            ("bad", f"{one['text']}." + (f" Allowed: {one['allowed']}" if one["allowed"] else ""))
+            for one in found["findings"]
+        ]
     )
 
 

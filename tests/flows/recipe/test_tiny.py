@@ -12,6 +12,7 @@ from flows.report.recipe_toml import recipe_toml
 from schemas.base import InputError
 from schemas.recipe import parse_recipe
 from tasks.contract.plugins import stage_kind
+from tasks.contract.small import LAPTOP
 
 SIZES = {
     *(
@@ -62,10 +63,10 @@ def numbers(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 @pytest.mark.parametrize(("name", "config"), STAGES)
 def test_small_cuts_sizes_and_nothing_else(name: str, config: Any) -> None:
     kind = stage_kind(name)
-    small = kind.small(config)
+    small = kind.small(config, LAPTOP)
     before, after = config.model_dump(mode="json"), small.model_dump(mode="json")
     assert kind.config.parse(after) == small, "it is a valid config, complete"
-    assert kind.small(small) == small
+    assert kind.small(small, LAPTOP) == small
     assert {field for field in before if before[field] != after[field]} <= SIZES
     whole = dict(numbers(before))
     larger = {

@@ -53,7 +53,12 @@ def run(job):
     return {"words": len(job.config.words)}
 
 KIND = Kind(
-    version=7, config=Config, inputs={}, produces=Product.ROWS, run=run, small=lambda config: config
+    version=7,
+    config=Config,
+    inputs={},
+    produces=Product.ROWS,
+    run=run,
+    small=lambda config, sizes: config,
 )
 """
 LOSS = '''

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tasks.contract.plugins import stage_kind
+from tasks.contract.small import LAPTOP
 from tasks.data.quotas import Quota
 
 TRAINER: dict[str, Any] = {
@@ -25,10 +26,10 @@ GKD = TRAINER | {"model": "gemma3-1b-it", "teacher": {"name": "gemma", "model": 
 @pytest.mark.parametrize(("group", "batch"), [(4, 16), (6, 12), (60, 60)])
 def test_grpo_keeps_its_groups_whole(group: int, batch: int) -> None:
     kind = stage_kind("grpo")
-    small = kind.small(kind.config.parse(GRPO | {"group_size": group}))
+    small = kind.small(kind.config.parse(GRPO | {"group_size": group}), LAPTOP)
     assert (small.batch_size, small.group_size) == (batch, group)
     assert batch % small.micro_batch_size == 0, "the trainer takes whole micro-batches alone"
-    assert kind.small(small) == small
+    assert kind.small(small, LAPTOP) == small
 
 
 @pytest.mark.parametrize(
@@ -41,15 +42,15 @@ def test_on_policy_distillation_samples_whole_groups(
     40 fills a batch alone."""
     kind = stage_kind("on_policy_distill")
     loss = {"name": "gkd", "on_policy_fraction": fraction}
-    small = kind.small(kind.config.parse(GKD | {"group_size": group, "loss": loss}))
+    small = kind.small(kind.config.parse(GKD | {"group_size": group, "loss": loss}), LAPTOP)
     assert small.batch_size == batch
     assert small.sampled % group == 0
-    assert kind.small(small) == small
+    assert kind.small(small, LAPTOP) == small
 
 
 def test_a_small_trainer_trains_the_whole_tiny_model_at_its_rate() -> None:
     kind = stage_kind("grpo")
-    small = kind.small(kind.config.parse(GRPO))
+    small = kind.small(kind.config.parse(GRPO), LAPTOP)
     assert (small.steps, small.lora, small.remat) == (5, None, "none")
     assert (small.optimizer.learning_rate, small.optimizer.max_grad_norm) == (3e-4, 0.1)
 
@@ -63,12 +64,12 @@ def test_rows_that_a_small_rebalance_takes_fit_every_small_stage() -> None:
         "model": "gemma3-1b-it",
         "quotas": {"math": {"train": 5000}},
     }
-    rows = rebalance.small(rebalance.config.parse(limits))
+    rows = rebalance.small(rebalance.config.parse(limits), LAPTOP)
     trainer = {name: value for name, value in TRAINER.items() if not name.endswith("_length")}
     packed = sft.small(
-        sft.config.parse(trainer | {"model": "gemma3-1b-it", "sequence_length": 1024})
+        sft.config.parse(trainer | {"model": "gemma3-1b-it", "sequence_length": 1024}), LAPTOP
     )
-    pairs = simpo.small(simpo.config.parse(TRAINER | {"prompts": 4096}))
+    pairs = simpo.small(simpo.config.parse(TRAINER | {"prompts": 4096}), LAPTOP)
     assert rows.max_prompt_tokens + rows.max_response_tokens <= packed.sequence_length
     assert (rows.max_prompt_tokens, rows.max_response_tokens) == (
         pairs.prompt_length,
@@ -94,7 +95,8 @@ def test_an_evaluation_keeps_its_prompts_whole_in_smaller_batches(
     small = kind.small(
         kind.config.parse(
             config | {"suites": [{"name": "gsm8k"}, {"name": "mt_bench", "first": 3}]}
-        )
+        ),
+        LAPTOP,
     )
     assert (small.prompt_length, small.response_length, small.batch_size) == (
         prompt,

@@ -48,7 +48,12 @@ def run(job):
     return scope["metrics"]
 
 KIND = Kind(
-    version=1, config=Config, inputs={}, produces=Product.ROWS, run=run, small=lambda config: config
+    version=1,
+    config=Config,
+    inputs={},
+    produces=Product.ROWS,
+    run=run,
+    small=lambda config, sizes: config,
 )
 """
 

@@ -1,0 +1,128 @@
+"""`lyceum rehearse`: cut the recipe, run it beside a stand-in for its endpoints, look for what is
+wrong, and write the page."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flows.cli.launch import run_prepared
+from flows.preamble import Prepared
+from flows.rehearsal.cut import Rehearsed, check_rows, rehearsed
+from flows.rehearsal.findings import findings_of
+from flows.rehearsal.page import page_blocks, write_page
+from flows.runs.record import record_name
+from flows.runs.results import read_results
+from infra.context import context
+from schemas.reports import RunRecord
+from tasks.models.source import TINY, check_model
+from tasks.rehearsal.scripted import Script
+from tasks.rehearsal.stand_in import URL_VARIABLE, StandIn, Tally
+
+_QUICK = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    " --xla_cpu_use_fusion_emitters=false"
+)
+"""XLA at its quickest, a quarter of the usual time."""
+
+NAME = "rehearsal.json"
+"""Beside the run's record: what the rehearsal told."""
+
+
+def rehearse_recipe(
+    recipe: str,
+    *,
+    store: str,
+    overrides: tuple[str, ...],
+    data: Path | None,
+    rows: int,
+    model: str = TINY,
+) -> dict[str, Any]:
+    """Rehearse a recipe; returns what `lyceum rehearse --json` prints.
+
+    Raises:
+        InputError: bad input; nothing was started.
+        StageFailed: Prefect's API or the store does not answer.
+        Stopped: Ctrl-C before the flow began.
+    """
+    check_rows(rows)
+    check_model(model)
+    opened = context().store(store, write=False)
+    ready = rehearsed(recipe, overrides, data, rows, model, opened)
+    given = {"store": store, "overrides": overrides, "data": str(data or ""), "force": ()}
+    told: dict[str, Any] = {}
+    with StandIn(Script(ready.rows)) as stand_in:
+
+        def ended(record: RunRecord) -> None:
+            told.update(_tell(record, ready, stand_in.tallies))
+            _publish(record, told)
+
+        where = data and data.absolute()
+        prepared = Prepared(ready.resolved, opened, "local", where, (), ended)
+        with _environment(stand_in.url):
+            record = run_prepared(prepared, recipe, given)
+        return told or _tell(record, ready, stand_in.tallies)
+
+
+def exit_code(told: Mapping[str, Any]) -> int:
+    """3 where something was found that is not allowed, which may be why a stage failed; else 1
+    where one failed."""
+    if told["status"] == "cancelled":
+        return 130
+    if any(one["allowed"] is None for one in told["findings"]):
+        return 3
+    return 0 if told["status"] == "succeeded" else 1
+
+
+@contextmanager
+def _environment(url: str) -> Iterator[None]:
+    """What jobs find in the environment: the stand-in, which has no batch files and no proxy before
+    it; and a compiler in a hurry, for most of a rehearsal's time is its."""
+    unproxied = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
+    ours = {
+        URL_VARIABLE: url,
+        "LYCEUM_TEACHER_BATCH": "0",
+        "NO_PROXY": unproxied,
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", _QUICK),
+    }
+    before = {name: os.environ.get(name) for name in ours}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _tell(record: RunRecord, ready: Rehearsed, tallies: Mapping[str, Tally]) -> dict[str, Any]:
+    """What came of it, kept beside the run's record with the page."""
+    store = context().store(record.store)
+    results = read_results(store, record)
+    found = findings_of(results, ready, tallies)
+    told = {
+        "run_id": record.run_id,
+        "recipe": ready.whole.name,
+        "store": record.store,
+        "status": record.status,
+        "rows": ready.sizes.read,
+        "model": ready.resolved.recipe.model,
+        **found,
+        "report": record.report,
+    }
+    told["page"] = write_page(store, told)
+    name = record_name(record.run_id).rpartition("/")[0]
+    store.write_bytes(f"{name}/{NAME}", json.dumps(told, indent=1).encode() + b"\n")
+    return told
+
+
+def _publish(record: RunRecord, told: Mapping[str, Any]) -> None:
+    """The page as a Prefect artifact."""
+    from flows.report.publish import publish_page, view
+
+    what = f"Rehearsal of {told['recipe']}, run {record.run_id}"
+    view(lambda: publish_page(record, "rehearsal", page_blocks(told), what))

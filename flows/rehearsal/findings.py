@@ -1,0 +1,243 @@
+"""What a rehearsal found: in the rows, in what became of them, in what rewards pay for, and in what
+judges say. A finding has a name, by which the recipe may allow it (`[rehearsal.allow]`)."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flows.rehearsal.cut import Rehearsed
+from flows.rehearsal.stages import stage_json
+from flows.runs.results import RunResults
+from schemas.evaluation import EvalPrompt
+from schemas.examples import Domain, Example, Prompt
+from tasks.contract.job import read_jsonl
+from tasks.contract.kind import Product
+from tasks.contract.plugins import kinds_producing
+from tasks.evaluation.evaluate import EvalConfig
+from tasks.rehearsal.reward_findings import Finding
+from tasks.rehearsal.row_findings import of_formats, of_leaks, of_quotas, of_references
+from tasks.rehearsal.stand_in import ASKED, Tally
+
+_FEWEST = 4
+"""Rows that say something about their group."""
+
+_RULINGS = 6
+"""Rulings of a judge that say whether it tells responses apart."""
+
+
+def findings_of(run: RunResults, ready: Rehearsed, tallies: Mapping[str, Tally]) -> dict[str, Any]:
+    """`findings` (name, text, allowed), `notes`, `audits` (stage -> reward_audit.json), `stages`
+    and `endpoints`."""
+    found: list[Finding] = []
+    notes = [*ready.notes]
+    for part, more in (of_references(ready.rows.references), of_quotas(*_groups(ready))):
+        found += part
+        notes += more
+    found += of_formats(_taught(run), _asked(ready))
+    found += _leaks(run, ready)
+    found += _of_distill(run)
+    found += _of_rebalance(run)
+    found += _of_evaluations(run)
+    found += _of_schedules(ready)
+    found += _of_judges(tallies)
+    audits = dict(_audits(run))
+    allow = dict(ready.whole.rehearsal.allow) if ready.whole.rehearsal else {}
+    told = [{"name": one.name, "text": one.text, "allowed": allow.get(one.name)} for one in found]
+    for stage, audit in audits.items():
+        for one in audit["findings"]:
+            name = f"{stage}/{one['name']}"
+            told.append({**one, "name": name, "allowed": one["allowed"] or allow.get(name)})
+    names = {one["name"] for one in told}
+    notes += [f"rehearsal.allow names {name}, which was not found" for name in allow.keys() - names]
+    return {
+        "findings": told,
+        "notes": notes,
+        "audits": audits,
+        "stages": [stage_json(run, stage) for stage in run.stages.values()],
+        "endpoints": [_endpoint(ready, tallies, name) for name in ready.endpoints],
+    }
+
+
+def _taught(run: RunResults) -> list[Example]:
+    return [
+        example
+        for stage in run.producing(Product.EXAMPLES)
+        if (path := stage.path("examples.jsonl"))
+        for example in read_jsonl(path, Example)
+    ]
+
+
+def _groups(ready: Rehearsed) -> tuple[list[str], set[str], set[str]]:
+    """Groups that quotas want, that were read, and that rows not read may have."""
+    wanted = [
+        name
+        for stage in ready.resolved.stages
+        if stage.kind in kinds_producing(Product.ROWS)
+        for table in ("quotas", "grounding_quotas")
+        for name, quota in getattr(stage.config, table).items()
+        if quota.total("train")
+    ]
+    read = {str(one.grounding or one.domain) for one in ready.rows.prompts}
+    may: set[str] = set()
+    for stage in ready.resolved.stages:
+        if stage.kind in kinds_producing(Product.EXAMPLES):
+            for table in stage.config_json["teachers"]:
+                may |= _may(table)
+    return list(dict.fromkeys(map(str, wanted))), read, may
+
+
+def _may(table: Mapping[str, Any]) -> set[str]:
+    """The domains that a teacher's rows may have, where a column or the router says it."""
+    found = {
+        domain
+        for source in table.get("sources") or ()
+        if source.get("grounding") is None
+        for domain in (
+            map(str, Domain)
+            if source["domain"] == "router"
+            else source["domain"]["table"].values()
+            if isinstance(source["domain"], dict)
+            else ()
+        )
+    }
+    for lender in table.get("prompts") or ():
+        found |= _may(lender)
+    first = table.get("first")
+    return (
+        found if not isinstance(first, dict) else found & {n for n, many in first.items() if many}
+    )
+
+
+def _asked(ready: Rehearsed) -> dict[str, list[str]]:
+    """Suite -> what is put to models that were trained on traces."""
+    found: dict[str, list[str]] = {}
+    for stage in ready.resolved.stages:
+        if isinstance(stage.config, EvalConfig) and "policy" in stage.inputs:
+            for one in [*ready.asked[stage.name], *_heldout(ready, stage.inputs)]:
+                found.setdefault(one.suite, []).append(stage.config.asked(one.prompt))
+    return found
+
+
+def _heldout(ready: Rehearsed, inputs: Mapping[str, str]) -> list[EvalPrompt]:
+    return [EvalPrompt.of(one) for one in ready.rows.prompts] if "prompts" in inputs else []
+
+
+def _leaks(run: RunResults, ready: Rehearsed) -> list[Finding]:
+    trained: list[Prompt] = []
+    asked = {one.id: one for prompts in ready.asked.values() for one in prompts}
+    for stage in run.producing(Product.ROWS):
+        if train := stage.path("train.jsonl"):
+            trained += read_jsonl(train, Example)
+        if heldout := stage.path("heldout.jsonl"):
+            asked |= {one.id: EvalPrompt.of(one) for one in read_jsonl(heldout, Example)}
+    return of_leaks(trained, list(asked.values()))
+
+
+def _of_distill(run: RunResults) -> Iterator[Finding]:
+    """Sources of which nothing is left, and teachers whose samples are no traces."""
+    for stage in run.producing(Product.EXAMPLES):
+        for source in stage.metrics.get("sources", ()):
+            if source["read"] and not source["kept"]:
+                why = ", ".join(f"{cause} {count}" for cause, count in source["dropped"].items())
+                yield Finding(
+                    f"empty:{source['family']}",
+                    f"none of {source['read']} rows of {source['family']} became an example ({why})"
+                    ": see the rows below",
+                )
+        for teacher in stage.metrics.get("teachers", ()):
+            samples = {
+                name.removeprefix("samples."): count
+                for name, count in teacher.items()
+                if name.startswith("samples.")
+            }
+            if samples.get("malformed", 0) > sum(samples.values()) / 2:
+                yield Finding(
+                    f"malformed:{stage.name}",
+                    f"{samples['malformed']:.0f} of {sum(samples.values()):.0f} samples are no"
+                    " traces: the format that the teacher's instructions ask for is not"
+                    " <reasoning>...</reasoning><answer>...</answer>",
+                )
+
+
+def _of_rebalance(run: RunResults) -> Iterator[Finding]:
+    """Causes for which most rows fall out, and groups of which nothing is left to train on."""
+    for stage in run.producing(Product.ROWS):
+        read = stage.metrics.get("read", 0)
+        for cause, count in stage.metrics.get("dropped", {}).items():
+            if count > read / 2:
+                yield Finding(
+                    f"{cause}:{stage.name}",
+                    f"{count} of {read} rows fall out of {stage.name} as {cause}: see the rows"
+                    " below. Mend the data, or the setting that drops them",
+                )
+        for table in ("domains", "groundings"):
+            for group, cells in stage.metrics.get(table, {}).items():
+                train, left = cells["train"], sum(cell["available"] for cell in cells.values())
+                if train["requested"] and not train["available"] and left >= _FEWEST:
+                    yield Finding(
+                        f"untrained:{group}",
+                        f"{stage.name} has {left} rows of {group}, and none of them to train on",
+                    )
+
+
+def _of_evaluations(run: RunResults) -> Iterator[Finding]:
+    for stage in run.producing(Product.ANSWERS):
+        count = stage.metrics.get("n", 0)
+        if count and stage.metrics.get("n_verifiable", count) == 0:
+            yield Finding(
+                f"unverified:{stage.name}",
+                f"none of the {count} prompts that {stage.name} asks can be verified, so its"
+                " headline rate counts nothing. Give their sources a check, or name a suite",
+            )
+
+
+def _of_schedules(ready: Rehearsed) -> Iterator[Finding]:
+    """Weights and penalties that begin to change after the last update."""
+    for stage in ready.whole.stages:
+        steps = stage.config.get("steps")
+        for reward in stage.config.get("rewards", ()) if isinstance(steps, int) else ():
+            for name, value in reward.items():
+                if isinstance(value, dict) and value.get("from_step", 0) >= steps:
+                    yield Finding(
+                        f"schedule:{stage.name}.{reward['name']}.{name}",
+                        f"{name} of reward {reward['name']} changes from update"
+                        f" {value['from_step']} on, and {stage.name} has {steps}",
+                    )
+
+
+def _of_judges(tallies: Mapping[str, Tally]) -> Iterator[Finding]:
+    for name, tally in tallies.items():
+        if len(tally.grades) >= _RULINGS and len(set(tally.grades.values())) == 1:
+            grades = next(iter(tally.grades.values()))
+            yield Finding(
+                f"judge:{name}",
+                f"the judge {name} gave all of {len(tally.grades)} responses the same grades"
+                f" ({grades}): it tells nothing apart. Ask another one",
+            )
+
+
+def _audits(run: RunResults) -> Iterator[tuple[str, dict[str, Any]]]:
+    for stage in run.stages.values():
+        if path := stage.path("reward_audit.json"):
+            yield stage.name, json.loads(path.read_text(encoding="utf-8"))
+
+
+def _endpoint(ready: Rehearsed, tallies: Mapping[str, Tally], name: str) -> dict[str, Any]:
+    """Who answered in place of an endpoint."""
+    tally, (provider, _, model) = tallies.get(name, Tally()), name.partition(":")
+    asked, stood_in = tally.asked.total(), tally.stood_in.total()
+    if provider == "gemma":
+        why = f"a {model} is not loaded here"
+    elif asked:
+        why = f"{ASKED} requests at most go to a real endpoint"
+    else:
+        why = tally.why_not or "all of its answers were kept from an earlier rehearsal"
+    return {
+        "name": name,
+        "stages": ready.endpoints[name],
+        "roles": sorted({*tally.asked, *tally.stood_in}),
+        "asked": asked,
+        "stood_in": stood_in,
+        "refused": dict(tally.refused),
+        "why": why,
+    }

@@ -1,0 +1,149 @@
+"""The page of a rehearsal: findings first, then each stage with what went in and out, what rewards
+pay for, and who answered in place of teachers and judges."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flows.report.blocks import (
+    Block,
+    Code,
+    Column,
+    Details,
+    Heading,
+    Paragraph,
+    Sentences,
+    Table,
+    Text,
+    card,
+    code,
+    strong,
+)
+from flows.report.html import page
+from flows.report.sections.rewards import audit_blocks
+from flows.runs.wording import Tone, clip
+from infra.store.store import Store
+
+_NOTE = (
+    "The recipe's own stages, formats, checks, rewards, prompts and suites on the first rows of its"
+    " own data. Sizes and the model are small, so rates and losses say nothing of the recipe."
+)
+_WIDE = Column("", "wrap")
+
+
+def write_page(store: Store, told: Mapping[str, Any]) -> str:
+    """Write `runs/<run_id>/rehearsal.html` and return where it lies."""
+    name = f"runs/{told['run_id']}/rehearsal.html"
+    title = f"Rehearsal of {told['recipe']}"
+    footer: list[Block] = [
+        Paragraph(("The run's own report: ", code(str(told["report"] or "none"))), "note")
+    ]
+    store.write_bytes(
+        name, page(f"{title} ({told['run_id']})", [Heading(title, 1)], [*page_blocks(told)], footer)
+        .encode()
+    )  # fmt: skip
+    return store.location(name)
+
+
+def page_blocks(told: Mapping[str, Any]) -> Iterator[Block]:
+    """All of it, for a page and for Prefect."""
+    yield from verdict_blocks(told)
+    yield Paragraph(_NOTE, "note")
+    yield Heading("Stages")
+    for stage in told["stages"]:
+        yield from _stage(stage)
+    if told["audits"]:
+        yield Heading("What the rewards pay for")
+        for name, audit in told["audits"].items():
+            yield from audit_blocks(name, audit)
+    if told["endpoints"]:
+        yield Heading("Who answered")
+        yield _endpoints(told)
+
+
+def verdict_blocks(told: Mapping[str, Any]) -> Iterator[Block]:
+    """What was found, what is allowed, and what to know."""
+    found = [one for one in told["findings"] if one["allowed"] is None]
+    failed = [one["name"] for one in told["stages"] if one["status"] == "failed"]
+    passed = told["status"] == "succeeded" and not found
+    said = "passed" if passed else f"{len(found)} findings"
+    if failed:
+        said += f"; failed: {', '.join(failed)}"
+    about = f" on {told['model']} with the first {told['rows']} rows of each data set"
+    yield Paragraph((strong(said, "good" if passed else "bad"), about), "lead")
+    sentences: list[tuple[Tone, Text]] = []
+    for one in told["findings"]:
+        allowed = one["allowed"]
+        more = "" if allowed is None else f" Allowed: {allowed}"
+        tone: Tone = "bad" if allowed is None else "flat"
+        sentences.append((tone, (strong(one["name"]), f": {one['text']}.{more}")))
+    yield Sentences(sentences)
+    for stage in told["stages"]:
+        if stage["error"] and stage["status"] == "failed":
+            yield Paragraph((strong(stage["name"], "bad"), " failed:"))
+            yield Code(clip(stage["error"], 3000))
+    yield Sentences([("flat", note) for note in told["notes"]])
+
+
+def summary(told: Mapping[str, Any]) -> Iterator[Block]:
+    """For a terminal: a line of each stage, what fell out, findings, who answered, the page."""
+    rows = [
+        (one["name"], one["status"], f"{one['seconds']:.0f}", one["given"], one["left"], _fell(one))
+        for one in told["stages"]
+    ]
+    columns = ("stage", "status", "seconds", "in", "out", "fell out")
+    yield Table(columns, rows, f"rehearsal of {told['recipe']}")
+    if told["endpoints"]:
+        yield _endpoints(told)
+    yield from verdict_blocks(told)
+    yield f"Page: {told['page']}"
+    yield f"Report: {told['report']}"
+
+
+def _fell(stage: Mapping[str, Any]) -> str:
+    return ", ".join(f"{one['cause']} {one['rows']}" for one in stage["dropped"])
+
+
+def _stage(stage: Mapping[str, Any]) -> Iterator[Block]:
+    yield Heading(f"{stage['name']} ({stage['kind']}): {stage['status']}", 3)
+    inside: list[Block] = [
+        Table(("", _WIDE), [("in", stage["given"] or "–"), ("out", stage["left"])])
+    ]
+    if stage["domains"]:
+        names = list(dict.fromkeys(name for counts in stage["domains"].values() for name in counts))
+        rows = [
+            (group, *(str(counts.get(name, 0)) for name in names))
+            for group, counts in stage["domains"].items()
+        ]
+        inside.append(Table((Column("", "text"), *names), rows))
+    yield card(*inside)
+    if stage["dropped"]:
+        lost = [
+            (one["cause"], str(one["rows"]), "\n".join(one["examples"])) for one in stage["dropped"]
+        ]
+        columns = (Column("fell out because", "text"), "rows", Column("for example", "wrap"))
+        rows_lost = sum(one["rows"] for one in stage["dropped"])
+        yield Details(f"{rows_lost} rows fell out", [Table(columns, lost)], open=True)
+
+
+def _endpoints(told: Mapping[str, Any]) -> Table:
+    rows = [
+        (
+            one["name"],
+            ", ".join(one["stages"]),
+            ", ".join(one["roles"]),
+            str(one["asked"]),
+            str(one["stood_in"]),
+            one["why"]
+            + "".join(f"; {count} times {said}" for said, count in one["refused"].items()),
+        )
+        for one in told["endpoints"]
+    ]
+    columns = (
+        Column("endpoint", "text"),
+        Column("stages", "text"),
+        Column("as", "text"),
+        "asked",
+        "answered by rule",
+        Column("because", "wrap"),
+    )
+    return Table(columns, rows, "who answered")

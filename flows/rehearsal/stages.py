@@ -1,0 +1,104 @@
+"""What went into each stage of a rehearsal, what came out, and which rows fell out and why."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from flows.runs.results import RunResults, StageOutput
+from flows.runs.wording import clip, headline
+from tasks.contract.job import read_rows
+from tasks.contract.kind import Product
+from tasks.contract.plugins import stage_kind
+from tasks.data.cleaning_rules import SPLITS
+
+_EXAMPLES = 2
+"""Rows that are shown of those that fell out for one cause."""
+
+
+def stage_json(run: RunResults, stage: StageOutput) -> dict[str, Any]:
+    """A stage: `given` and `left` in words, `domains` (group -> counts by name), `dropped` (cause,
+    rows, examples)."""
+    record = stage.record
+    return {
+        "name": stage.name,
+        "kind": stage.spec.kind,
+        "status": stage.status,
+        "seconds": round(record.seconds, 1) if record else 0.0,
+        "error": record.error if record else None,
+        "given": "; ".join(_given(run, stage)),
+        "left": _left(stage),
+        "domains": _domains(stage),
+        "dropped": list(_dropped(stage)),
+    }
+
+
+def _given(run: RunResults, stage: StageOutput) -> Iterator[str]:
+    for slot, source in stage.spec.inputs.items():
+        metrics, product = run.stages[source].metrics, stage_kind(run.stages[source].spec.kind)
+        if product.produces is Product.ROWS:
+            yield f"{source}: {_rows(metrics)}"
+        elif product.produces is Product.EXAMPLES:
+            yield f"{source}: {metrics.get('rows', 0)} examples"
+        else:
+            yield f"{slot} of {source}"
+    if not stage.spec.inputs and "sources" in stage.metrics:
+        yield f"{sum(one['read'] for one in stage.metrics['sources'])} rows read"
+
+
+def _rows(metrics: dict[str, Any]) -> str:
+    rows = metrics.get("rows", {})
+    counts = ", ".join(f"{rows.get(split, 0)} {split}" for split in SPLITS)
+    return f"{counts} rows, {metrics.get('prompts', 0)} prompts, {metrics.get('pairs', 0)} pairs"
+
+
+def _left(stage: StageOutput) -> str:
+    if stage.manifest is None:
+        return "nothing"
+    metrics, produces = stage.metrics, stage_kind(stage.spec.kind).produces
+    if produces is Product.ROWS:
+        return _rows(metrics)
+    if produces is Product.EXAMPLES:
+        pairs, unsolved = (sum(metrics[name].values()) for name in ("pairs", "unsolved"))
+        return f"{metrics['rows']} examples, {pairs} pairs, {unsolved} unsolved prompts"
+    if produces is Product.ANSWERS:
+        checked = metrics.get("n_verifiable")
+        verified = "" if checked is None else f", {checked} of them verified"
+        return f"{metrics['n']} answers{verified}: {headline(metrics)}"
+    counted = ("examples", "prompts", "prompts_too_long", "rubrics")
+    said = [
+        f"{name.replace('_', ' ')} {metrics[name]}"
+        for name in counted
+        if isinstance(metrics.get(name), int)
+    ]
+    if isinstance(metrics.get("pairs"), int):
+        said.append(f"pairs {metrics['pairs']}")
+    if isinstance(metrics.get("dropped"), dict):
+        said.append(f"dropped {sum(metrics['dropped'].values())}")
+    return ", ".join([*said, headline(metrics)]).strip(", ")
+
+
+def _domains(stage: StageOutput) -> dict[str, dict[str, int]]:
+    """Group -> what there is of it: of a distill stage its examples, of a rebalance stage its
+    splits, of an evaluation its prompts."""
+    found: dict[str, dict[str, int]] = {}
+    for table in ("domains", "groundings", "grounding"):
+        for group, cell in (stage.metrics.get(table) or {}).items():
+            if isinstance(cell, int):
+                found[group] = {"examples": cell}
+            elif "n" in cell:
+                found[group] = {"prompts": cell["n"]}
+            elif "train" in cell:
+                found[group] = {split: cell[split]["achieved"] for split in SPLITS}
+    return found
+
+
+def _dropped(stage: StageOutput) -> Iterator[dict[str, Any]]:
+    """Why rows fell out, most first, with the first rows of each cause."""
+    path = stage.path("dropped.jsonl")
+    causes: dict[str, dict[str, Any]] = {}
+    for row in read_rows(path) if path else ():
+        one = causes.setdefault(row["cause"], {"cause": row["cause"], "rows": 0, "examples": []})
+        one["rows"] += 1
+        if len(one["examples"]) < _EXAMPLES:
+            place = f"{row['file'] or row['source']}:{row['line']}"
+            one["examples"].append(clip(f"{place}: {row['detail']}", 200))
+    yield from sorted(causes.values(), key=lambda one: -one["rows"])

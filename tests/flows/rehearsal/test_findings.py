@@ -1,0 +1,120 @@
+"""What a rehearsal says of stages' metrics and of judges, and what a recipe allows."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli.rehearse import exit_code
+from flows.rehearsal.cut import Rehearsed, rehearsed
+from flows.rehearsal.findings import findings_of
+from flows.runs.results import RunResults, StageOutput
+from infra.store.store import open_store
+from schemas.reports import RunRecord, StageRecord
+from tasks.rehearsal.stand_in import Tally
+from tests.flows.rehearsal.recipes import RECIPE, write
+
+SOURCE = {"family": "sums", "file": "sums.jsonl", "read": 20, "kept": 20, "dropped": {}}
+CELL = {"requested": 100, "achieved": 10, "available": 10}
+SOUND: dict[str, Any] = {
+    "distill": {"rows": 20, "sources": [SOURCE], "pairs": {}, "unsolved": {}, "teachers": []},
+    "rebalance": {
+        "read": 20,
+        "dropped": {"duplicate_prompt": 2},
+        "domains": {"math": {"train": CELL, "validation": CELL, "heldout": CELL}},
+    },
+    "grpo_eval": {"n": 12, "n_verifiable": 12},
+}
+
+
+def told(
+    directory: Path,
+    metrics: dict[str, Any],
+    tallies: dict[str, Tally] | None = None,
+    recipe: str = RECIPE,
+) -> dict[str, Any]:
+    """What is found where stages have these metrics and no files."""
+    path = write(directory, recipe)
+    store = open_store(directory / "store")
+    ready: Rehearsed = rehearsed(str(path), (), directory / "data", 20, "gemma3-tiny", store)
+    specs = ready.resolved.recipe.stages
+    records = {
+        spec.name: StageRecord(
+            name=spec.name, kind=spec.kind, status="ran", metrics=metrics.get(spec.name, {})
+        )
+        for spec in specs
+    }
+    record = RunRecord(
+        run_id="r",
+        recipe=ready.resolved.recipe,
+        target="local",
+        store=store.uri,
+        status="succeeded",
+        started=0.0,
+        stages=tuple(records.values()),
+    )
+    stages = {spec.name: StageOutput(spec, store, records[spec.name]) for spec in specs}
+    found = findings_of(RunResults(record, stages), ready, tallies or {})
+    return {"status": "succeeded", **found}
+
+
+def names(found: dict[str, Any]) -> list[str]:
+    return [one["name"] for one in found["findings"]]
+
+
+def test_sound_metrics_have_no_finding(tmp_path: Path) -> None:
+    found = told(tmp_path, SOUND)
+    assert (names(found), exit_code(found)) == ([], 0)
+
+
+PLANTED = {
+    "empty:sums": {"distill": {"sources": [SOURCE | {"kept": 0, "dropped": {"too_long": 20}}]}},
+    "malformed:distill": {
+        "distill": {"teachers": [{"name": "t", "samples.malformed": 30, "samples.verified": 10}]}
+    },
+    "contaminated:rebalance": {"rebalance": {"dropped": {"contaminated": 17}}},
+    "too_long:rebalance": {"rebalance": {"dropped": {"too_long": 11}}},
+    "untrained:math": {"rebalance": {"domains": {"math": {
+        "train": CELL | {"available": 0}, "validation": CELL, "heldout": CELL}}}},
+    "unverified:grpo_eval": {"grpo_eval": {"n_verifiable": 0}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_metric_is_named(tmp_path: Path, name: str) -> None:
+    metrics = {stage: SOUND[stage] | PLANTED[name].get(stage, {}) for stage in SOUND}
+    found = told(tmp_path, metrics)
+    assert (names(found), exit_code(found)) == ([name], 3)
+
+
+def test_a_judge_that_always_says_ten_is_named_and_one_that_differs_is_not(tmp_path: Path) -> None:
+    always = Tally(grades={str(i): '{"1": 10}' for i in range(6)})
+    differs = Tally(grades={str(i): f'{{"1": {i}}}' for i in range(6)})
+    found = told(tmp_path, SOUND, {"gemini:a": always, "gemini:b": differs})
+    assert names(found) == ["judge:gemini:a"]
+
+
+def test_a_schedule_behind_the_last_update_is_named(tmp_path: Path) -> None:
+    late = "weight = { start = 0.3, end = 0.1, from_step = 300, to_step = 400 }"
+    found = told(tmp_path, SOUND, recipe=RECIPE.replace("weight = 0.3", late))
+    assert names(found) == ["schedule:grpo.format.weight"]
+
+
+def test_what_the_recipe_allows_is_shown_and_passes(tmp_path: Path) -> None:
+    allowed = '\n[rehearsal.allow]\n"unverified:grpo_eval" = "free text"\n"quota:x" = "never"\n'
+    metrics = SOUND | {"grpo_eval": {"n": 12, "n_verifiable": 0}}
+    found = told(tmp_path, metrics, recipe=RECIPE + allowed)
+    assert [one["allowed"] for one in found["findings"]] == ["free text"]
+    assert exit_code(found) == 0
+    assert found["notes"][-1] == "rehearsal.allow names quota:x, which was not found"
+
+
+def test_who_answered_is_said_of_every_endpoint(tmp_path: Path) -> None:
+    tally = Tally(why_not="no key")
+    tally.stood_in["judge"] += 5
+    (teacher, judge) = told(tmp_path, SOUND, {"gemini:gemini-9": tally})["endpoints"]
+    assert (teacher["name"], teacher["asked"], teacher["stood_in"]) == (
+        "vllm:openai/gpt-oss-120b", 0, 0
+    )  # fmt: skip
+    assert (judge["stages"], judge["roles"], judge["stood_in"]) == (["grpo"], ["judge"], 5)
+    assert judge["why"] == "no key"

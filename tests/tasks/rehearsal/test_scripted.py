@@ -1,0 +1,122 @@
+"""What a stand-in says, read by those who ask: a teacher's formats, a judge's sheets, rubrics,
+domains."""
+
+from typing import Any
+
+import pytest
+
+from schemas.examples import Domain, Example, Prompt, parse_trace
+from tasks.evaluation.channels import channels_of
+from tasks.judging.anchors import ANCHORS
+from tasks.judging.bench import Case
+from tasks.judging.judge import Question
+from tasks.judging.rulings import read_text
+from tasks.judging.wording import question
+from tasks.rehearsal.first_rows import Asked, FirstRows
+from tasks.rehearsal.scripted import Script, role_of
+from tasks.rewards import llm_judge, rubric_judge
+from tasks.stages import rubrics
+from tasks.teaching.rejection_sampling import INSTRUCTIONS
+
+ADD = Prompt(id="1", prompt="What is 17 + 25?\n\nShow it.", domain=Domain.MATH, answer="42")
+JUDGE = {"name": "endpoint", "provider": "rehearsal", "model": "vllm:m"}
+
+
+def said(script: Script, content: str, **more: Any) -> str:
+    return script.reply({"messages": [{"role": "user", "content": content}], **more})
+
+
+def asked(instructions: str = INSTRUCTIONS, samples: int = 1, prompt: Prompt = ADD) -> Script:
+    return Script(FirstRows(asked=[Asked(prompt, instructions, samples)]))
+
+
+def test_a_teacher_gives_the_reference_in_the_format_that_is_asked_for() -> None:
+    trace = parse_trace(said(asked(), f"{INSTRUCTIONS}\n\n{ADD.prompt}"))
+    assert trace is not None
+    assert trace.answer == "42"
+    assert "17 + 25" in trace.reasoning
+
+
+def test_a_teacher_reasons_as_the_row_does_where_it_has_reasoning() -> None:
+    row = Example(**dict(ADD), reasoning="17 and 25 are 42.")
+    script = Script(FirstRows(examples=[row], asked=[Asked(ADD, INSTRUCTIONS, 1)]))
+    trace = parse_trace(said(script, f"{INSTRUCTIONS}\n\n{ADD.prompt}"))
+    assert trace is not None
+    assert trace.reasoning == "17 and 25 are 42."
+
+
+def test_other_tags_and_headings_are_kept_in_their_order() -> None:
+    """The DIPG gym's elements, and the five sections of IDEA-E."""
+    gym = "Write <think>plan</think>, <proof>quotes</proof>, <answer>the answer</answer>."
+    prompt = ADD.model_copy(update={"context": "He has 17. She has 25."})
+    found = channels_of("xml", said(asked(gym, 1, prompt), f"{gym}\n\n{ADD.prompt}"), prompt)
+    assert found is not None
+    assert (found.quotes, found.final) == (("He has 17",), "42")
+    scaffold = "Identify: the facts.\nAct: the way.\n<reasoning>r</reasoning>\n<answer>a</answer>"
+    trace = parse_trace(said(asked(scaffold), f"{scaffold}\n\n{ADD.prompt}"))
+    assert trace is not None
+    assert [line.partition(":")[0] for line in trace.reasoning.splitlines()] == ["Identify", "Act"]
+
+
+def test_one_of_four_samples_is_wrong_where_several_are_asked() -> None:
+    script = asked(samples=4)
+    answers = [
+        parse_trace(said(script, f"{INSTRUCTIONS}\n\n{ADD.prompt}", seed=seed)) for seed in range(8)
+    ]
+    assert [one and one.answer == "42" for one in answers] == 2 * [False, True, True, True]
+
+
+CONFIGS = [
+    llm_judge.Config.parse({"judge": JUDGE}),
+    llm_judge.Config.parse({"judge": JUDGE, "verify": False, "response_format": "none"}),
+    rubric_judge.Config.parse({"judge": JUDGE}),
+    rubric_judge.Config.parse({"judge": JUDGE, "aggregation": "explicit"}),
+]
+
+
+def case_of(config: Any, anchor: Any) -> Case:
+    if isinstance(config, llm_judge.Config):
+        return llm_judge.case_of(config, anchor.as_prompt(), anchor.response)
+    sheet = rubric_judge.sheet_of(config, anchor.criteria)
+    value = rubric_judge.value_of(config, anchor.criteria)
+    return Case(anchor.as_prompt(), anchor.response, sheet, value)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["llm", "llm plain", "implicit", "explicit"])
+def test_a_judge_puts_the_anchors_into_order(config: Any) -> None:
+    """As calibration asks: each ruling is read by the judges' own reader, and the better response
+    of a question has the better grade."""
+    script = Script(FirstRows())
+    values: dict[str, list[tuple[float, float]]] = {}
+    for anchor in ANCHORS:
+        case = case_of(config, anchor)
+        trace = parse_trace(anchor.response)
+        assert trace is not None
+        one, mark = question(case.sheet, case.material(trace.reasoning, trace.answer))
+        grades = read_text(said(script, text_of(one)), case.sheet.items, mark)
+        values.setdefault(anchor.question, []).append((anchor.score, case.value(grades.values)))
+    pairs = [
+        (better, worse)
+        for grades in values.values()
+        for score, better in grades
+        for other, worse in grades
+        if score > other
+    ]
+    order = sum((b > w) + 0.5 * (b == w) for b, w in pairs) / len(pairs)
+    assert order >= 0.8
+
+
+def text_of(one: Question) -> str:
+    text = one.messages[-1]["content"]
+    assert role_of(text) == "judge"
+    return str(text)
+
+
+def test_rubrics_are_as_many_as_are_asked_for_and_readable() -> None:
+    config = rubrics.Config.parse({"teacher": JUDGE, "least": 9, "most": 12})
+    request = rubrics.request_of(config, ADD)
+    text = request.messages[-1]["content"]
+    assert role_of(text) == "rubrics"
+    rubric, _ = rubrics.read_rubric(config, ADD, said(Script(FirstRows()), text))
+    assert len(rubric.criteria) == 9
+    assert "42" in rubric.criteria[0].text

@@ -1,0 +1,106 @@
+"""The stand-in as a server: who is asked, how often, and what a real judge's grades tell."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from infra.store.answers import Answers
+from infra.store.store import open_store
+from schemas.examples import Domain, Prompt
+from tasks.judging.wording import Item, Sheet, question
+from tasks.rehearsal.first_rows import Asked, FirstRows
+from tasks.rehearsal.scripted import Script
+from tasks.rehearsal.stand_in import URL_VARIABLE, StandIn
+from tasks.routing.asking import RoutingTeacher, asking
+from tasks.teaching.lesson import Lesson
+from tests.fakes.chat_server import ChatServer, Fault
+
+ADD = Prompt(id="1", prompt="What is 17 + 25?", domain=Domain.MATH, answer="42")
+TAGS = "<reasoning>r</reasoning>\n<answer>a</answer>"
+
+
+@pytest.fixture
+def stand_in() -> Iterator[StandIn]:
+    with StandIn(Script(FirstRows(asked=[Asked(ADD, TAGS, 1)])), asked=3) as server:
+        yield server
+
+
+def ask(server: StandIn, model: str, content: str) -> str:
+    body = {"model": model, "messages": [{"role": "user", "content": content}]}
+    request = Request(f"{server.url}/chat/completions", json.dumps(body).encode())
+    with urlopen(request) as answered:
+        said: dict[str, Any] = json.loads(answered.read())
+    return str(said["choices"][0]["message"]["content"])
+
+
+def test_without_a_key_nobody_else_is_asked(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+    assert "<answer>42</answer>" in ask(stand_in, "gemini:g", f"{TAGS}\n\n{ADD.prompt}")
+    tally = stand_in.tallies["gemini:g"]
+    assert (tally.asked.total(), tally.stood_in) == (0, {"teacher": 1})
+    assert "GEMINI_API_KEY" in tally.why_not
+
+
+def test_a_real_endpoint_is_asked_as_often_as_the_cap_allows(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ChatServer(reply=lambda body: f"from {body['model']}") as real:
+        monkeypatch.setenv("VLLM_BASE_URL", real.url)
+        monkeypatch.setenv("VLLM_API_KEY", "sk-a-key-of-a-test")
+        said = [ask(stand_in, "vllm:openai/m", f"{TAGS}\n\n{ADD.prompt}") for _ in range(5)]
+        keys = {request.headers["authorization"] for request in real.seen}
+    assert said[:3] == 3 * ["from openai/m"]
+    assert all("<answer>42</answer>" in text for text in said[3:])
+    assert keys == {"Bearer sk-a-key-of-a-test"}
+    tally = stand_in.tallies["vllm:openai/m"]
+    assert (tally.asked.total(), tally.stood_in.total()) == (3, 2)
+
+
+def test_what_a_real_endpoint_refuses_comes_back_as_it_is(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = Fault("status", code=404, text='{"error": {"message": "no such model"}}')
+    with ChatServer(faults=lambda request: gone) as real:
+        monkeypatch.setenv("VLLM_BASE_URL", real.url)
+        with pytest.raises(HTTPError) as error:
+            ask(stand_in, "vllm:old", "hello")
+    assert error.value.code == 404
+    assert "no such model" in next(iter(stand_in.tallies["vllm:old"].refused))
+
+
+def test_a_real_judges_grades_are_kept(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    sheet = Sheet((Item("logic", "Logic", "rating"),))
+    ten = json.dumps({"mark": "0" * 16, "reason": "fine", "grades": {"1": 10}})
+    with ChatServer(reply=lambda body: ten) as real:
+        monkeypatch.setenv("VLLM_BASE_URL", real.url)
+        for answer in ("42", "41"):
+            material = {"task": ADD.prompt, "reasoning": "because", "answer": answer}
+            ask(stand_in, "vllm:j", question(sheet, material)[0].messages[0]["content"])
+    assert list(stand_in.tallies["vllm:j"].grades.values()) == 2 * ['{"1": 10}']
+
+
+def test_nobody_who_does_not_know_its_path_is_answered(stand_in: StandIn) -> None:
+    """Other users of the machine would spend the key's money."""
+    address = stand_in.url.split("/")[2]
+    with pytest.raises(HTTPError) as error:
+        urlopen(Request(f"http://{address}/v1/chat/completions", b"{}"))
+    assert error.value.code == 404
+
+
+def test_the_router_is_asked_through_it(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(URL_VARIABLE, stand_in.url)
+    lesson = Lesson(0, None, Answers(open_store(tmp_path)), tally=defaultdict(float))
+    config = RoutingTeacher.parse({"provider": "rehearsal", "model": "gemini:g"})
+    with asking(config, lesson) as ask_router:
+        assert ask_router(["Write a poem about the sea."]) == [Domain.CREATIVE]
+    assert stand_in.tallies["gemini:g"].stood_in == {"router": 1}
