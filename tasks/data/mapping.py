@@ -18,6 +18,12 @@ A template may quote: `{quote}` is the sentence of one column that shares most w
     { template = 'The context says: "{quote}" {LONG_ANSWER}',
       quote = { column = "CONTEXTS", like = "LONG_ANSWER" } }
 
+and have parts, each of them a text of its own,
+
+    { template = "{think}\n<proof>{proof}</proof>", parts = {
+      think = { column = "messages.1.content", after = "<think>", before = "</think>" },
+      proof = { column = "messages.1.content", after = "<proof>", before = "</proof>" } } }
+
 Lists become their items joined by `join`. A marker that is missing, or an empty column outside
 square brackets, makes the text empty.
 """
@@ -69,6 +75,7 @@ class Pick(StrictModel):
     after: str | None = Field(default=None, min_length=1)
     where: str | None = None
     quote: Quote | None = None
+    parts: "dict[str, Pick]" = Field(default_factory=dict)
     join: str = " "
 
     @model_validator(mode="after")
@@ -83,13 +90,20 @@ class Pick(StrictModel):
             )
         if (self.quote is None) == (QUOTE in _PLACEHOLDER.findall(self.template or "")):
             raise ValueError(f"a template that has {{{QUOTE}}} and the table `{QUOTE}` go together")
+        if unused := self.parts.keys() - set(_PLACEHOLDER.findall(self.template or "")):
+            raise ValueError(
+                f"part {min(unused)!r} is not in the template; write {{{min(unused)}}} there, or"
+                " leave it out"
+            )
         return self
 
     def columns(self) -> list[str]:
         """The column paths that this text reads."""
         if self.template is not None:
-            named = [path for path in _PLACEHOLDER.findall(self.template) if path != QUOTE]
-            return named + ([self.quote.column, self.quote.like] if self.quote else [])
+            named = _PLACEHOLDER.findall(self.template)
+            columns = [path for path in named if path != QUOTE and path not in self.parts]
+            quoted = [self.quote.column, self.quote.like] if self.quote else []
+            return [*columns, *quoted, *(c for part in self.parts.values() for c in part.columns())]
         return [path for path in (self.column, self.where) if path is not None]
 
     def text(self, row: Mapping[str, Any]) -> str:
@@ -117,17 +131,20 @@ class Pick(StrictModel):
 
     def _filled(self, template: str, row: Mapping[str, Any]) -> str | None:
         """The template with its columns in place, or None when one of them is empty."""
-        texts = {
-            path: self.quote.text(row, self.join)
-            if self.quote and path == QUOTE
-            else _as_text(lookup(row, path), self.join).strip()
-            for path in _PLACEHOLDER.findall(template)
-        }
+        texts = {path: self._named(path, row) for path in _PLACEHOLDER.findall(template)}
         return (
             None
             if "" in texts.values()
             else _PLACEHOLDER.sub(lambda match: texts[match[1]], template)
         )
+
+    def _named(self, name: str, row: Mapping[str, Any]) -> str:
+        """What stands for a name in the template: a part, the quotation, or a column."""
+        if name in self.parts:
+            return self.parts[name].text(row)
+        if self.quote and name == QUOTE:
+            return self.quote.text(row, self.join)
+        return _as_text(lookup(row, name), self.join).strip()
 
 
 def _words(text: str) -> set[str]:
