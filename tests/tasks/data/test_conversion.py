@@ -238,5 +238,5 @@ def test_rows_of_other_values_are_left_out_and_are_no_bad_rows(tmp_path):
         max_bad_fraction=0,
     )
     assert [getattr(row, "cause", "kept") for row in found] == ["kept", "left_out", "kept", "kept"]
-    with pytest.raises(InputError, match="'about.sort'"):
+    with pytest.raises(InputError, match=r"'about\.sort'"):
         taught(tmp_path, rows, prompt="q", reasoning="q", answer="a", only={"about.sort": ["x"]})
