@@ -1,5 +1,6 @@
-"""The shipped recipe `dipg_safety` on the rows of its data sets that lie here: what SFT is taught
-is what the reward pays most for, and what the suite asks."""
+"""What shipped recipes make of their data: of a row in the columns of each data set's card, and for
+`dipg_safety` of real ones, where what SFT is taught is what the reward pays most for, and what the
+suite asks."""
 
 import json
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.recipe.resolve import resolve
+from flows.recipe.resolve import resolve, shipped_recipes
 from schemas.examples import Example
 from tasks.contract.reward import Response
 from tasks.contract.suite import SUITES
@@ -17,7 +18,55 @@ from tasks.rewards.dipg import grades
 from tasks.suites import dipg
 from tasks.teachers import dataset
 from tasks.teaching.lesson import Lesson
+from tasks.verification.correct import is_correct
+from tasks.verification.verify import verify
+from tests.end_to_end.hub_rows import ROWS
 from tests.end_to_end.tasks.records import SHARED, needs_records
+
+READERS = [
+    pytest.param(teacher, id=f"{name}.{number}.{teacher['name']}")
+    for name in sorted(shipped_recipes().keys() - {"open_data"})
+    for stage in resolve(name, need_data=False).stages
+    if stage.kind == "distill"
+    for number, asked in enumerate(stage.config_json["teachers"])
+    for teacher in (asked, *asked.get("prompts", ()))
+    if teacher["name"] == "dataset"
+]
+"""The tables of every dataset teacher, and of those that lend prompts to another."""
+
+
+@pytest.mark.parametrize("teacher", READERS)
+def test_a_row_in_the_columns_of_the_card_becomes_what_the_recipe_wants(
+    teacher: dict[str, Any], tmp_path: Path
+) -> None:
+    def local(path: str) -> str:
+        name = "/".join(path.removeprefix("hf://datasets/").split("/")[:2])
+        file = tmp_path / f"{name.replace('/', '.')}.jsonl"
+        file.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]), encoding="utf-8")
+        return file.name
+
+    sources = []
+    for source in teacher["sources"]:
+        other = source["other"]
+        if other and other["path"]:
+            other = {**other, "path": local(other["path"])}
+        path = local(source["path"])
+        sources.append({**source, "path": path, "other": other, "max_bad_fraction": 0.0})
+    table = {**teacher, "sources": sources, "routing": None}
+    config = TEACHERS.parse(table, "test")
+    assert isinstance(config, dataset.Config)
+    lesson = Lesson(seed=0, data=tmp_path, answers=None)  # type: ignore[arg-type]
+    worked = all(source.teaches for source in config.sources)
+    made = list((dataset.teach if worked else dataset.prompts)(config, lesson))
+    kept = [row for row in made if not isinstance(row, Dropped)]
+    assert {row.cause for row in made if isinstance(row, Dropped)} <= {"left_out"}
+    assert {row.family for row in kept} == {source["family"] for source in sources}
+    for row in kept:
+        assert (
+            not isinstance(row, Example)
+            or is_correct(row, verify(row, row.response())) is not False
+        )
+
 
 GYM = "dipg_safety/test_gen_enhanced.jsonl"
 
