@@ -4,6 +4,7 @@ laptop with --tiny.
 Three run here; the others in `tests/campaign/test_recipes.py`.
 """
 
+import inspect
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from flows.nightly import nightly
 from flows.recipe.resolve import resolve, shipped_recipes
 from infra.process import ROOT
 
@@ -35,6 +37,17 @@ OF_SEEDS = {
 
 def test_every_system_of_the_seeds_is_a_recipe() -> None:
     assert set(RECIPES) - {"evaluate", "default"} == OF_SEEDS
+
+
+def test_what_nightly_trains_is_the_whole_chain_and_asks_no_api() -> None:
+    told = inspect.signature(nightly.fn).parameters["recipe"].default
+    recipe = resolve(told, need_data=False)
+    chain = [one.kind for one in recipe.stages if not one.kind.endswith("_eval")]
+    assert chain == ["distill", "rebalance", "sft", "simpo", "grpo", "export"]
+    asked = {one.kind: one.inputs.get("policy") for one in recipe.stages if "_eval" in one.kind}
+    assert asked == {"reasoning_eval": "grpo", "safety_eval": "grpo"}
+    assert recipe.recipe.gate is not None
+    assert not [one.name for one in recipe.stages if '"provider"' in json.dumps(one.config_json)]
 
 
 @pytest.mark.parametrize("name", RECIPES)
