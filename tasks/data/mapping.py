@@ -6,7 +6,8 @@ one of
 
     "question"                                      the column as it is
     { column = "answer", before = "####" }          what comes before the first (or `after` the
-                                                    last) such marker
+                                                    last) such marker, without what a regular
+                                                    expression finds (`without = "<<.*?>>"`)
     { column = "source", where = "source_labels" }  of a list, the items whose place in another list
                                                     is true (1, true)
     { template = "{instruction}[\\n\\n{input}]" }     columns in a text; a part in square brackets
@@ -66,6 +67,14 @@ class Quote(StrictModel):
         return found
 
 
+def _regex(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+    return pattern
+
+
 class Pick(StrictModel):
     """Text made from one column, or from several by a template."""
 
@@ -74,6 +83,7 @@ class Pick(StrictModel):
     before: str | None = Field(default=None, min_length=1)
     after: str | None = Field(default=None, min_length=1)
     where: str | None = None
+    without: Annotated[str, AfterValidator(_regex)] | None = Field(default=None, min_length=1)
     quote: Quote | None = None
     parts: "dict[str, Pick]" = Field(default_factory=dict)
     join: str = " "
@@ -82,8 +92,10 @@ class Pick(StrictModel):
     def _one_way_to_pick(self) -> Self:
         if (self.column is None) == (self.template is None):
             raise ValueError("give either a column or a template")
-        if self.template is not None and (self.before or self.after or self.where):
-            raise ValueError("before, after and where cut a column; a template has none of them")
+        if self.template is not None and (self.before or self.after or self.where or self.without):
+            raise ValueError(
+                "before, after, where and without cut a column; a template has none of them"
+            )
         if self.template is not None and re.search(r"[{}]", _PLACEHOLDER.sub("", self.template)):
             raise ValueError(
                 f"template {self.template!r} has a brace without its partner; write {{column}}"
@@ -127,7 +139,7 @@ class Pick(StrictModel):
             text = text.rpartition(self.after)[2] if self.after in text else ""
         if self.before is not None:
             text = text.partition(self.before)[0] if self.before in text else ""
-        return text.strip()
+        return (re.sub(self.without, "", text) if self.without else text).strip()
 
     def _filled(self, template: str, row: Mapping[str, Any]) -> str | None:
         """The template with its columns in place, or None when one of them is empty."""

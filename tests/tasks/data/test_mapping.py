@@ -63,3 +63,12 @@ def test_a_part_that_is_not_there_leaves_no_text_and_one_that_is_not_used_is_ref
     assert Pick.parse(PARTS).text({"said": ["?", "<think>a</think>"]}) == ""
     with pytest.raises(ValidationError, match="part 'proof' is not in the template"):
         Pick.parse({**PARTS, "template": "{think}"})
+
+
+def test_what_a_regular_expression_finds_is_taken_out() -> None:
+    pick = Pick.parse({"column": "a", "before": "####", "without": "<<[^<>]*>>"})
+    assert pick.text({"a": "48/2 = <<48/2=24>>24 clips.\n#### 24"}) == "48/2 = 24 clips."
+    with pytest.raises(ValidationError, match="is no regular expression"):
+        Pick.parse({"column": "a", "without": "("})
+    with pytest.raises(ValidationError, match="a template has none of them"):
+        Pick.parse({"template": "{a}", "without": "b"})
