@@ -45,7 +45,7 @@ def row(recipe: str, target: str, plan: dict[str, Any]) -> str:
     seconds = sum(stage["seconds"] or 0 for stage in plan["stages"])
     usd = sum(stage["cost_usd"] or 0 for stage in plan["stages"])
     unknown = [stage["name"] for stage in plan["stages"] if stage["seconds"] is None]
-    hours, minutes = divmod(round(seconds / 60), 60)
+    hours, minutes = divmod(int(seconds // 60), 60)
     return (
         f"| `{recipe}` | {target} | {'yes' if plan['fits'] else 'no'} |"
         f" {max(hbm, default=0) / 2**30:.1f} of {min(limit, default=0) / 2**30:.1f} |"
