@@ -41,7 +41,7 @@ BY = "nightly"
 # else than as JSON an exception is pickled
 @flow(name="nightly", flow_run_name="{recipe}", persist_result=False, result_serializer="json")
 def nightly(
-    recipe: Recipe = "quickstart",
+    recipe: Recipe = "default",
     target: Target = "local",
     store: StoreUri = "",
     overrides: Overrides = (),

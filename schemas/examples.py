@@ -141,9 +141,10 @@ class Example(Prompt):
         return Trace(reasoning=self.reasoning, answer=self.answer).render()
 
 
-Rejection = Literal["wrong", "malformed", "truncated", "refused", "empty", "language"]
+Rejection = Literal["wrong", "malformed", "truncated", "refused", "empty", "language", "long"]
 """Why a response was rejected: its answer fails the prompt's check, it is no trace, it was cut off,
-it declines, it is empty, or it is in a language that was not asked for."""
+it declines, it is empty, it is in a language that was not asked for, or it is right and takes much
+longer than the chosen one."""
 
 
 class PreferencePair(StrictModel):

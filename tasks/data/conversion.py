@@ -124,6 +124,9 @@ def _require(source: PromptMapping, row: Mapping[str, Any]) -> None:
     for column in source.require:
         if not Pick(column=column).text(row):
             raise NotAnExample("left_out", f"column {column} is empty")
+    for column, values in source.only.items():
+        if (found := Pick(column=column).text(row)) not in values:
+            raise NotAnExample("left_out", f"{column} = {found[:80]!r} is none of only")
 
 
 def _text(source: PromptMapping, key: str, row: Mapping[str, Any], optional: bool = False) -> str:

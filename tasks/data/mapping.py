@@ -6,7 +6,8 @@ one of
 
     "question"                                      the column as it is
     { column = "answer", before = "####" }          what comes before the first (or `after` the
-                                                    last) such marker
+                                                    last) such marker, without what a regular
+                                                    expression finds (`without = "<<.*?>>"`)
     { column = "source", where = "source_labels" }  of a list, the items whose place in another list
                                                     is true (1, true)
     { template = "{instruction}[\\n\\n{input}]" }     columns in a text; a part in square brackets
@@ -17,6 +18,12 @@ A template may quote: `{quote}` is the sentence of one column that shares most w
 
     { template = 'The context says: "{quote}" {LONG_ANSWER}',
       quote = { column = "CONTEXTS", like = "LONG_ANSWER" } }
+
+and have parts, each of them a text of its own,
+
+    { template = "{think}\n<proof>{proof}</proof>", parts = {
+      think = { column = "messages.1.content", after = "<think>", before = "</think>" },
+      proof = { column = "messages.1.content", after = "<proof>", before = "</proof>" } } }
 
 Lists become their items joined by `join`. A marker that is missing, or an empty column outside
 square brackets, makes the text empty.
@@ -62,6 +69,14 @@ class Quote(StrictModel):
         return best.strip() if likeness(best) else ""
 
 
+def _regex(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+    return pattern
+
+
 class Pick(StrictModel):
     """Text made from one column, or from several by a template."""
 
@@ -70,28 +85,39 @@ class Pick(StrictModel):
     before: str | None = Field(default=None, min_length=1)
     after: str | None = Field(default=None, min_length=1)
     where: str | None = None
+    without: Annotated[str, AfterValidator(_regex)] | None = Field(default=None, min_length=1)
     quote: Quote | None = None
+    parts: "dict[str, Pick]" = Field(default_factory=dict)
     join: str = " "
 
     @model_validator(mode="after")
     def _one_way_to_pick(self) -> Self:
         if (self.column is None) == (self.template is None):
             raise ValueError("give either a column or a template")
-        if self.template is not None and (self.before or self.after or self.where):
-            raise ValueError("before, after and where cut a column; a template has none of them")
+        if self.template is not None and (self.before or self.after or self.where or self.without):
+            raise ValueError(
+                "before, after, where and without cut a column; a template has none of them"
+            )
         if self.template is not None and re.search(r"[{}]", _PLACEHOLDER.sub("", self.template)):
             raise ValueError(
                 f"template {self.template!r} has a brace without its partner; write {{column}}"
             )
         if (self.quote is None) == (QUOTE in _PLACEHOLDER.findall(self.template or "")):
             raise ValueError(f"a template that has {{{QUOTE}}} and the table `{QUOTE}` go together")
+        if unused := self.parts.keys() - set(_PLACEHOLDER.findall(self.template or "")):
+            raise ValueError(
+                f"part {min(unused)!r} is not in the template; write {{{min(unused)}}} there, or"
+                " leave it out"
+            )
         return self
 
     def columns(self) -> list[str]:
         """The column paths that this text reads."""
         if self.template is not None:
-            named = [path for path in _PLACEHOLDER.findall(self.template) if path != QUOTE]
-            return named + ([self.quote.column, self.quote.like] if self.quote else [])
+            named = _PLACEHOLDER.findall(self.template)
+            columns = [path for path in named if path != QUOTE and path not in self.parts]
+            quoted = [self.quote.column, self.quote.like] if self.quote else []
+            return [*columns, *quoted, *(c for part in self.parts.values() for c in part.columns())]
         return [path for path in (self.column, self.where) if path is not None]
 
     def text(self, row: Mapping[str, Any]) -> str:
@@ -112,16 +138,21 @@ class Pick(StrictModel):
             text = text.rpartition(self.after)[2] if self.after in text else ""
         if self.before is not None:
             text = text.partition(self.before)[0] if self.before in text else ""
-        return text.strip()
+        return (re.sub(self.without, "", text) if self.without else text).strip()
 
     def _filled(self, template: str, row: Mapping[str, Any]) -> str | None:
         """The template with its columns in place, or None when one of them is empty."""
-        paths = _PLACEHOLDER.findall(template)
-        texts = {path: _as_text(lookup(row, path), self.join).strip() for path in paths}
-        if self.quote and QUOTE in texts:
-            texts[QUOTE] = self.quote.text(row, self.join)
+        texts = {path: self._named(path, row) for path in _PLACEHOLDER.findall(template)}
         filled = _PLACEHOLDER.sub(lambda match: texts[match[1]], template)
         return None if "" in texts.values() else filled
+
+    def _named(self, name: str, row: Mapping[str, Any]) -> str:
+        """What stands for a name in the template: a part, the quotation, or a column."""
+        if name in self.parts:
+            return self.parts[name].text(row)
+        if self.quote and name == QUOTE:
+            return self.quote.text(row, self.join)
+        return _as_text(lookup(row, name), self.join).strip()
 
 
 def _words(text: str) -> set[str]:

@@ -101,6 +101,8 @@ class PromptMapping(StrictModel):
         context: for grounded rows; the prompt must contain it.
         require: columns that must not be empty; rows in which one is are left out (counted, not
             bad). For files only partly usable.
+        only: column -> its values in the rows that are taken; others are left out likewise:
+            `only = { category = ["closed_qa"] }`.
     """
 
     domain: AnyDomain
@@ -116,6 +118,7 @@ class PromptMapping(StrictModel):
     context: Text | None = None
     grounding: Grounding | None = None
     require: tuple[str, ...] = ()
+    only: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
 
     @field_validator("check")
     @classmethod
@@ -184,7 +187,8 @@ class PromptMapping(StrictModel):
                 yield key, [[value.column]]
         if self.choices is not None:
             yield "choices", [[self.choices]]
-        yield from (("require", [[column]]) for column in self.require)
+        for key in ("require", "only"):
+            yield from ((key, [[column]]) for column in getattr(self, key))
 
 
 class Source(PromptMapping):

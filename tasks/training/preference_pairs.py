@@ -8,11 +8,15 @@ pushed down first. Where no sample verifies, the teacher's trace can stand in as
 cannot be verified gives format pairs: there a well-formed sample is chosen, and only malformed ones
 and those that were cut off are rejected. Each pair says which samples it is made of, and which
 check the rejected one failed with what was found.
+
+Against verbosity, where a recipe asks for it (`rejected_because` has "long"): the shortest verified
+response is chosen, and verified ones that are longer by a factor are rejected as `long`. That is
+never said of a prompt whose answer cannot be verified: there a shorter response may be a worse one.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Literal, Protocol
@@ -120,9 +124,12 @@ def pairs_of_prompt(
     most: int,
     rejected_because: Sequence[Rejection] | None,
     teacher_when_none_verified: bool,
+    long_factor: float,
 ) -> list[PreferencePair]:
     """At most `most` pairs for one prompt; none when no sample is rejected for these reasons, or
     none verifies and the teacher may not stand in."""
+    if "long" in (rejected_because or ()) and is_verifiable(example):
+        judged = _long_rejected(judged, long_factor, most)
     verified = [(one.text, one.sample) for one in judged if one.rejected_because is None]
     rejected = [one for one in judged if one.rejected_because is not None]
     if rejected_because is not None:
@@ -137,6 +144,26 @@ def pairs_of_prompt(
     return make_pairs(example, choices, rejected, most=most, chosen_from="teacher")
 
 
+def _long_rejected(judged: Sequence[Judged], factor: float, most: int) -> list[Judged]:
+    """The responses, of the verified ones the `most` shortest, shortest first, and those that have
+    `factor` times the characters of any of these, rejected."""
+    right = sorted(
+        (one for one in judged if one.rejected_because is None), key=lambda one: len(one.text)
+    )
+    kept = [one for one in right[:most] if len(one.text) < factor * len(right[0].text)]
+    longest = max((len(one.text) for one in kept), default=0)
+    long = [one for one in right if kept and len(one.text) >= factor * longest]
+    detail = "{} characters, where {} are enough"
+    return [
+        *kept,
+        *(one for one in judged if one.rejected_because is not None),
+        *(
+            replace(one, rejected_because="long", detail=detail.format(len(one.text), longest))
+            for one in long
+        ),
+    ]
+
+
 def mine_pairs(
     examples: Sequence[Example],
     samples: Sequence[Sequence[Sampled]],
@@ -144,6 +171,7 @@ def mine_pairs(
     pairs_per_prompt: int,
     rejected_because: Sequence[Rejection] | None,
     teacher_when_none_verified: bool,
+    long_factor: float = 1.5,
     fits: Callable[[PreferencePair], bool],
 ) -> tuple[list[PreferencePair], dict[str, int]]:
     """Mine the pairs of all prompts.
@@ -153,6 +181,8 @@ def mine_pairs(
         samples: the K responses sampled for each of them.
         rejected_because: responses rejected for other reasons make no pairs, and those of the first
             reason are taken first; None: all do, in the order they were sampled.
+        long_factor: how many times the characters of a right response make another right one
+            `long`.
         fits: whether a pair fits the fixed shapes it will be trained in.
 
     Returns:
@@ -172,6 +202,7 @@ def mine_pairs(
             most=pairs_per_prompt,
             rejected_because=rejected_because,
             teacher_when_none_verified=teacher_when_none_verified,
+            long_factor=long_factor,
         )
         fitting = [pair for pair in mined if fits(pair)]
         pairs += fitting

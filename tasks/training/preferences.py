@@ -52,7 +52,9 @@ class PreferenceConfig(TrainerConfig):
             policy's samples and of the data's; of a prompt's samples, those of the first reason
             first. `["malformed", "truncated"]` gives format pairs alone, with "wrong" as third
             format pairs wherever there are any. Without it, any reason will do, and samples are
-            taken in the order they were drawn.
+            taken in the order they were drawn. "long" has to be asked for: then the shortest right
+            samples are chosen, and those that have `long_factor` times their characters rejected.
+        long_factor: see `rejected_because`.
         samples_per_prompt: responses sampled for each prompt at `temperature`, at most
             `response_length` tokens each.
         pairs_per_prompt: the most pairs one prompt gives.
@@ -67,6 +69,7 @@ class PreferenceConfig(TrainerConfig):
     prompts: int = Field(ge=0)
     data_pairs: int = Field(default=0, ge=0)
     rejected_because: tuple[Rejection, ...] | None = Field(default=None, min_length=1)
+    long_factor: float = Field(default=1.5, gt=1)
     samples_per_prompt: int = Field(default=4, ge=1)
     pairs_per_prompt: int = Field(default=1, ge=1)
     teacher_when_none_verified: bool = True
@@ -345,6 +348,7 @@ def _pairs_of_policy(
         pairs_per_prompt=config.pairs_per_prompt,
         rejected_because=config.rejected_because,
         teacher_when_none_verified=config.teacher_when_none_verified,
+        long_factor=config.long_factor,
         fits=lambda pair: pair_fits(tokenizer, pair, config),
     )
     return pairs, {

@@ -4,16 +4,19 @@ laptop with --tiny.
 Three run here; the others in `tests/campaign/test_recipes.py`.
 """
 
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flows.nightly import nightly
 from flows.recipe.resolve import resolve, shipped_recipes
 from infra.process import ROOT
 
@@ -33,20 +36,56 @@ OF_SEEDS = {
 
 
 def test_every_system_of_the_seeds_is_a_recipe() -> None:
-    assert set(RECIPES) - {"evaluate"} == OF_SEEDS
+    assert set(RECIPES) - {"evaluate", "default"} == OF_SEEDS
+
+
+def test_what_nightly_trains_is_the_whole_chain_and_asks_no_api() -> None:
+    told = inspect.signature(nightly.fn).parameters["recipe"].default
+    recipe = resolve(told, need_data=False)
+    chain = [one.kind for one in recipe.stages if not one.kind.endswith("_eval")]
+    assert chain == ["distill", "rebalance", "sft", "simpo", "grpo", "export"]
+    asked = {one.kind: one.inputs.get("policy") for one in recipe.stages if "_eval" in one.kind}
+    assert asked == {"reasoning_eval": "grpo", "safety_eval": "grpo"}
+    assert recipe.recipe.gate is not None
+    assert not [one.name for one in recipe.stages if '"provider"' in json.dumps(one.config_json)]
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_says_what_was_reported_what_is_ours_and_what_was_measured(name: str) -> None:
     text = (ROOT / "flows" / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
     header = text.partition("\nname = ")[0]
-    for word in ("Source", "Reported", "Ours", "Measured"):
-        assert re.search(rf"^# {word}: \S", header, re.MULTILINE), (
+    for word in ("Source", "Reported", "Ours", "Deviations", "Measured"):
+        assert re.search(rf"^# {word}[:,].*\S", header, re.MULTILINE), (
             f"{name}.toml has no line '# {word}: ...'"
         )
     for command in (rf"lyceum plan {name} --target v\S+ --hours 9", rf"lyceum run {name} --tiny"):
         assert re.search(rf"^#   {command}$", header, re.MULTILINE), (
             f"{name}.toml does not say: {command}"
+        )
+
+
+def paths(value: Any) -> Iterator[str]:
+    """Every data file that a config reads; the suite `injection` draws its contexts."""
+    if isinstance(value, dict) and value.get("contexts") != "procedural":
+        yield from (one for name, one in value.items() if name == "path" and one)
+        for one in value.values():
+            yield from paths(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from paths(one)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_reads_public_data_alone_and_names_it_with_its_licence(name: str) -> None:
+    text = (ROOT / "flows" / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
+    header = " ".join(text.partition("\nname = ")[0].replace("#", " ").split())
+    stages = resolve(name, need_data=False).stages
+    for path in {path for stage in stages for path in paths(stage.config_json)}:
+        found = re.match(r"hf://datasets/([^/@]+/[^/@]+)/", path)
+        assert found, f"{name} reads {path}"
+        told = header.partition(found[1])[2][:420]
+        assert re.search(r"MIT|Apache-2\.0|CC-BY|licence is not stated|its 100 test rows", told), (
+            f"{name}.toml does not say the licence of {found[1]}"
         )
 
 

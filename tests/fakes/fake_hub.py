@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import pytest
+from huggingface_hub import constants
+
 from tests.fakes.http import Handler, HttpServer
 
 
 class FakeHub(HttpServer):
-    """The server, as a context manager.
+    """The server, as a context manager. While it runs, `huggingface_hub` is not offline, which it
+    is in all other tests (`tests/conftest.py`).
 
     Attributes:
         repositories: ORGANISATION/NAME, `datasets/ORGANISATION/NAME`, or
@@ -29,6 +33,13 @@ class FakeHub(HttpServer):
         self.token = "hf_good"
         self.requests: list[tuple[str, str]] = []
         super().__init__(_Handler)
+        self._online = pytest.MonkeyPatch()
+        self._online.setenv("HF_HUB_OFFLINE", "0")
+        self._online.setattr(constants, "HF_HUB_OFFLINE", False)
+
+    def stop(self) -> None:
+        self._online.undo()
+        super().stop()
 
     def commit(self, name: str) -> str:
         """The revision of a repository: it changes with its files."""

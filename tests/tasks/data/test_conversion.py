@@ -201,3 +201,19 @@ def test_pairing_a_row_with_itself_and_a_prompt_without_its_context_are_errors(t
         taught(tmp_path, rows, **refusing, prompt={"template": "{context} {other.q}"}, other={})
     with pytest.raises(InputError, match="a prompt does not contain its context"):
         taught(tmp_path, rows, **refusing, prompt="q")
+
+
+def test_rows_of_other_values_are_left_out_and_are_no_bad_rows(tmp_path):
+    rows = [{"q": f"{n}?", "a": "1", "about": {"kind": kind}} for n, kind in enumerate("xyxz")]
+    found = taught(
+        tmp_path,
+        rows,
+        prompt="q",
+        reasoning="q",
+        answer="a",
+        only={"about.kind": ["x", "z"]},
+        max_bad_fraction=0,
+    )
+    assert [getattr(row, "cause", "kept") for row in found] == ["kept", "left_out", "kept", "kept"]
+    with pytest.raises(InputError, match=r"'about\.sort'"):
+        taught(tmp_path, rows, prompt="q", reasoning="q", answer="a", only={"about.sort": ["x"]})

@@ -41,3 +41,34 @@ def test_a_quotation_and_its_place_go_together(bad: dict[str, Any]) -> None:
 
 def test_the_columns_of_a_quotation_are_read() -> None:
     assert set(Pick.parse(QUOTED).columns()) == {"CONTEXTS", "LONG_ANSWER"}
+
+
+PARTS: dict[str, Any] = {
+    "template": "{think}\n<proof>{proof}</proof>",
+    "parts": {
+        "think": {"column": "said.1", "after": "<think>", "before": "</think>"},
+        "proof": {"column": "said.1", "after": "<proof>", "before": "</proof>"},
+    },
+}
+
+
+def test_a_template_is_put_together_from_parts_of_a_column() -> None:
+    text = "<think>\nIt says so.\n</think>\n\n<proof>\n- {a}\n</proof>"
+    pick = Pick.parse(PARTS)
+    assert pick.text({"said": ["?", text]}) == "It says so.\n<proof>- {a}</proof>"
+    assert pick.columns() == ["said.1", "said.1"]
+
+
+def test_a_part_that_is_not_there_leaves_no_text_and_one_that_is_not_used_is_refused() -> None:
+    assert Pick.parse(PARTS).text({"said": ["?", "<think>a</think>"]}) == ""
+    with pytest.raises(ValidationError, match="part 'proof' is not in the template"):
+        Pick.parse({**PARTS, "template": "{think}"})
+
+
+def test_what_a_regular_expression_finds_is_taken_out() -> None:
+    pick = Pick.parse({"column": "a", "before": "####", "without": "<<[^<>]*>>"})
+    assert pick.text({"a": "48/2 = <<48/2=24>>24 clips.\n#### 24"}) == "48/2 = 24 clips."
+    with pytest.raises(ValidationError, match="is no regular expression"):
+        Pick.parse({"column": "a", "without": "("})
+    with pytest.raises(ValidationError, match="a template has none of them"):
+        Pick.parse({"template": "{a}", "without": "b"})

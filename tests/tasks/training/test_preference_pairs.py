@@ -227,3 +227,46 @@ def test_too_few_prompts_fail_the_stage_with_what_to_change():
         ),
     ):
         require_pairs(pairs, outcomes, min_pairs=16)
+
+
+SHORT, MIDDLE, LONG, LONGER = (
+    sample(trace(4, "2 + 2 makes 4. " * times)) for times in (10, 14, 16, 30)
+)
+"""Right ones of 192, 252, 282 and 492 characters."""
+
+
+def test_against_verbosity_the_shortest_right_response_is_chosen_and_much_longer_ones_rejected():
+    """1.4 times 192 is 268.8, so 252 characters are not long; of two pairs the second has 252, and
+    1.4 times that is 352.8."""
+
+    def lengths(most: int) -> list[tuple[int, int, str]]:
+        pairs, _ = mine_pairs(
+            [EXAMPLE],
+            [[LONGER, MIDDLE, SHORT, LONG]],
+            pairs_per_prompt=most,
+            rejected_because=["wrong", "long"],
+            teacher_when_none_verified=True,
+            long_factor=1.4,
+            fits=lambda pair: True,
+        )
+        return [(len(one.chosen), len(one.rejected), one.rejected_because) for one in pairs]
+
+    assert lengths(1) == [(192, 282, "long")]
+    assert lengths(2) == [(192, 492, "long")]
+
+
+def test_what_is_wrong_comes_before_what_is_long_and_length_alone_is_no_reason_unasked():
+    (pair,), _ = mine(LONGER, SHORT, WRONG, because=("wrong", "long"))
+    assert (len(pair.chosen), pair.rejected_because) == (192, "wrong")
+    (pair,), _ = mine(LONGER, SHORT, because=("wrong", "long"))
+    assert (pair.detail, pair.chosen_sample, pair.rejected_sample) == (
+        "492 characters, where 192 are enough",
+        1,
+        0,
+    )
+    assert reason_without_pairs(LONGER, SHORT) == "all_verified"
+    assert reason_without_pairs(LONGER, SHORT, because=("wrong",)) == "all_verified"
+
+
+def test_where_nothing_can_be_verified_longer_is_not_worse():
+    assert reason_without_pairs(LONGER, SHORT, example=FREE, because=("long",)) == "not_verifiable"
