@@ -262,9 +262,11 @@ class DistillBatches:
         Raises:
             StageFailed: a shape was not fixed.
         """
+        from tasks.planning.programs import compilations
+
         counts = {
             "sampler": self.sampler.compiles,
-            "token_logps": self.token_logps._cache_size(),
+            "token_logps": compilations(self.token_logps),
             "teacher_logps": self.teacher.compiles,
         }
         return compiled_once(counts, self._compiled_before)

@@ -20,7 +20,7 @@ from tasks.contract.journal import Journal
 from tasks.data.tokens import Tokenizer, TooLong, pad_left, prompt_tokens
 from tasks.devices.hosts import by_rows, fetch, spread
 from tasks.models.loading import LoadedModel
-from tasks.planning.programs import Program, scalar, shapes
+from tasks.planning.programs import Program, compilations, scalar, shapes
 from tasks.planning.programs import rows as rows_of
 
 
@@ -86,7 +86,7 @@ class Sampler:
 
     @property
     def compiles(self) -> int:
-        return max(self._program._cache_size(), self._compiled_before)
+        return max(compilations(self._program), self._compiled_before)
 
     def generate(
         self,

@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tasks.data.tokens import pad_left
 from tasks.devices.hosts import BATCH, TENSOR, fetch, spread
 from tasks.models.loading import LoadedModel
-from tasks.planning.programs import Program, scalar, shapes
+from tasks.planning.programs import Program, compilations, scalar, shapes
 from tasks.planning.programs import rows as rows_of
 from tasks.sampling.sampler import first_best
 
@@ -82,7 +82,7 @@ class SlotPrograms:
     def excess(self) -> int:
         """Programs that were compiled beyond one per shape: 0."""
         programs = (self.prefill, self.admit, self.decode, self.resize)
-        return max(0, sum(program._cache_size() for program in programs) - len(self.wanted))
+        return max(0, sum(compilations(program) for program in programs) - len(self.wanted))
 
     def plan(self, requests: Sequence[int], resident: Any) -> list[Program]:
         """See `SlotSampler.programs`."""

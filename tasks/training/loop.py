@@ -108,7 +108,7 @@ def fit(
     )
     start = _resume(trainer, checkpoints, curves, config, job, keeps)
     if validation and not start:
-        curves.add({"step": 0, "validation_loss": _validate(trainer, validation)})
+        curves.add({"step": 0, "validation_loss": validate(trainer, validation)})
 
     def batches() -> Iterator[Any]:
         unread: tuple[dict[str, float], Reported | None] | None = None
@@ -118,7 +118,7 @@ def fit(
                 curves.add(*unread)
             unread = ({"step": step}, trainer.reported)
             if validation and step % validation_every == 0:
-                unread[0]["validation_loss"] = _validate(trainer, validation)
+                unread[0]["validation_loss"] = validate(trainer, validation)
             due = checkpoints.due(step)
             if due or after:
                 curves.add(*unread)
@@ -140,7 +140,7 @@ def fit(
     return [row for row in curves.rows if "loss" in row]
 
 
-def _validate(trainer: Trainer, batches: Sequence[Any]) -> float:
+def validate(trainer: Trainer, batches: Sequence[Any]) -> float:
     """The mean of the batches' losses."""
     trained, _, frozen = trainer.state()
     with jax.set_mesh(trainer.mesh):
@@ -341,8 +341,7 @@ def _difference(trainer: Trainer, found: Checkpoint) -> str | None:
 def _restore(trainer: Trainer, found: Checkpoint) -> dict[str, np.ndarray]:
     """Replace the trainer's arrays one by one, each freeing the one before. Returns the arrays that
     are not the trainer's."""
-    for key, node in _nodes(trainer).items():
-        node.set_value(put(found.read(key), node.get_value().sharding))
+    put_back(trainer, found, counters=True)
     return {
         key.removeprefix("kept/"): found.read(key) for key in found.forms if key.startswith("kept/")
     }

@@ -301,6 +301,7 @@ def reference_logps(
     from flax import nnx
 
     from tasks.models.vocabulary import token_logps_fn
+    from tasks.planning.programs import compilations
 
     config: PreferenceConfig = job.config
     journal = Journal(job.work, "reference")
@@ -319,7 +320,7 @@ def reference_logps(
                 logps = token_logps(state, *ids, np.float32(1))
             sums[rows] = fetch(logps).sum(axis=1)
             job.progress(min(start + size, count), count, "reference responses")
-        compiles = compiled_once({"token_logps": token_logps._cache_size()}, {"token_logps": 0})
+        compiles = compiled_once({"token_logps": compilations(token_logps)}, {"token_logps": 0})
         chosen, rejected = (part.tolist() for part in np.split(sums, 2))
         logps_of = {"ref_chosen_logps": chosen, "ref_rejected_logps": rejected}
         kept = [{**logps_of, "compiles": compiles["token_logps"]}]

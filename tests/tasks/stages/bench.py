@@ -344,7 +344,8 @@ def lowered(names: Mapping[str, str]) -> Iterator[dict[str, set[str]]]:
             return compiled
 
         class Watched:
-            _cache_size = compiled._cache_size
+            def __getattr__(self, attribute: str) -> Any:
+                return getattr(compiled, attribute)
 
             def __call__(self, *args: Any) -> Any:
                 leaves = jax.tree.leaves(args)
