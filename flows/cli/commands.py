@@ -44,6 +44,7 @@ def run(options: argparse.Namespace) -> Answer:
         overrides=options.overrides,
         data=options.data,
         force=options.force,
+        code=options.code,
     )
     return Answer(run_json(record), show.run(record), exit_code(record))
 

@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         sub.set_defaults(command=command)
 
-    add("run", commands.run, _recipe, _store, _target, _overrides, _force)
+    add("run", commands.run, _recipe, _store, _target, _overrides, _force, _code)
     add("plan", commands.plan, _recipe, _store, _target, _overrides, _budget)
     add("why", commands.why, _recipe, _stage, _store, _overrides)
     add("runs", commands.runs, _store)
@@ -271,6 +271,17 @@ def _force(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="run this stage again although it is cached",
+    )
+
+
+def _code(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--code",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="a Python file of yours that the recipe may run as a reward (repeatable)",
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from flows.recipe.code import with_code
 from flows.recipe.overrides import TINY, apply_override, order, set_value
 from schemas.artifact import stage_key
 from schemas.base import InputError, StrictModel, explain_validation, nearest
@@ -71,10 +72,12 @@ class ResolvedStage:
 
 @dataclass(frozen=True)
 class ResolvedRecipe:
-    """A recipe with its overrides applied, and its stages in file order."""
+    """A recipe with its overrides applied, and its stages in file order. `folders`: where the code
+    lies that it names (`flows.recipe.code`)."""
 
     recipe: Recipe
     stages: tuple[ResolvedStage, ...]
+    folders: tuple[Path, ...] = ()
 
     def stage(self, name: str) -> ResolvedStage:
         """The stage called `name`. Raises InputError with the valid names."""
@@ -105,14 +108,15 @@ def resolve(
     """
     if data is not None:
         _check_data(data)
-    loaded, where, defaults = load_recipe(recipe, overrides)
+    folders = _folders(recipe, data)
+    loaded, where, defaults = load_recipe(recipe, overrides, folders)
     check_model(loaded.model)
     kinds = {stage.name: stage.kind for stage in loaded.stages}
     stages = []
     for spec in loaded.stages:
-        with _said_at(_Place(spec, where, defaults)) as place:
+        with _said_at(_Place(spec, where, defaults, folders)) as place:
             stages.append(_resolve_stage(spec, loaded, kinds, data, place, need_data))
-    resolved = ResolvedRecipe(loaded, tuple(stages))
+    resolved = ResolvedRecipe(loaded, tuple(stages), folders)
     _check_gate(resolved, where)
     return resolved
 
@@ -122,8 +126,17 @@ def shipped_recipes() -> dict[str, Recipe]:
     return {name: parse_recipe(_shipped_text(name), f"{name}.toml") for name in _shipped_names()}
 
 
-def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str, Collection[str]]:
-    """The recipe called or stored at `recipe`, with overrides applied.
+def _folders(recipe: str, data: Path | None) -> tuple[Path, ...]:
+    """Where code that a recipe names may lie: beside its file, and in the data directory."""
+    beside = () if recipe in _shipped_names() else (Path(recipe).absolute().parent,)
+    return (*beside, *([data.absolute()] if data else []))
+
+
+def load_recipe(
+    recipe: str, overrides: Sequence[str] = (), folders: tuple[Path, ...] = ()
+) -> tuple[Recipe, str, Collection[str]]:
+    """The recipe called or stored at `recipe`, with overrides applied. `folders`: where the code
+    lies that it names.
 
     Returns:
         it, what to call it in messages, and the kinds that have defaults in it.
@@ -147,7 +160,7 @@ def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str
     table.pop("tiny", None)
     for override in sorted(overrides, key=order):
         if override == TINY:
-            _make_small(table, where, file.get("defaults", {}))
+            _make_small(table, where, file.get("defaults", {}), folders)
             for path, value in loaded.tiny.items():
                 set_value(table, path, value, f"{path} (of [tiny])", written)
         else:
@@ -156,7 +169,9 @@ def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str
     return recipe_from_table(table, where), where, file.get("defaults", {})
 
 
-def _make_small(table: dict[str, Any], where: str, defaults: Collection[str]) -> None:
+def _make_small(
+    table: dict[str, Any], where: str, defaults: Collection[str], folders: tuple[Path, ...]
+) -> None:
     """Make a recipe's table one for a laptop, in place: the tiny model, each stage by
     `Kind.small`."""
     table["model"] = TINY_MODEL
@@ -164,7 +179,7 @@ def _make_small(table: dict[str, Any], where: str, defaults: Collection[str]) ->
         stage.get("config", {}).pop("model", None)
     recipe = recipe_from_table(table, where)
     for spec in recipe.stages:
-        with _said_at(_Place(spec, where, defaults)) as place:
+        with _said_at(_Place(spec, where, defaults, folders)) as place:
             kind = stage_kind(spec.kind)
             config = _stage_config(kind.config, spec, recipe, place)
         before, after = (one.model_dump(mode="json") for one in (config, kind.small(config)))
@@ -199,11 +214,12 @@ def _without_null(value: Any) -> Any:
 @dataclass(frozen=True)
 class _Place:
     """Where a stage is written, for messages: also in the defaults of its kind, if the file has
-    any."""
+    any. `folders`: where the code lies that it names."""
 
     spec: StageSpec
     where: str
     defaults: Collection[str]
+    folders: tuple[Path, ...]
 
     @property
     def stage(self) -> str:
@@ -267,7 +283,7 @@ def _stage_config(
     shared = {"model": recipe.model, "seed": recipe.seed}
     filled = {name: value for name, value in shared.items() if name in model.model_fields}
     try:
-        return model.parse({**filled, **spec.config})
+        return model.parse({**filled, **with_code(spec.config, place.folders)})
     except ValidationError as error:
         raise InputError(
             explain_validation(error, model, f"{place.stage}.config{place.below}")
