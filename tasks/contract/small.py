@@ -50,7 +50,8 @@ def small_trainer(
     batch = min(batch_size, config.batch_size)
     return config.model_copy(
         update={
-            "steps": min(steps, config.steps),
+            "steps": min(steps, config.steps or steps),
+            "epochs": None,
             "batch_size": batch,
             "micro_batch_size": config.micro_batch_size and gcd(config.micro_batch_size, batch),
             "optimizer": config.optimizer.model_copy(update=rates),

@@ -42,6 +42,7 @@ def programs_of(config: Config, loaded: "LoadedModel") -> "tuple[Sampler, Any]":
         batch_size=config.sampled,
         prompt_length=config.prompt_length,
         response_length=config.response_length,
+        **config.drawn_from,
     )
     return sampler, token_logps_fn(loaded.model, loaded.tokenizer.pad_id)
 

@@ -32,8 +32,11 @@ class Completion:
         tokens: its ids, the terminator included when there is one.
         text: the decoded response without the terminator.
         terminated: False when the response was cut off at the fixed length.
-        logps: (len(tokens),) log-probability of each token under the distribution it was sampled
-            from; greedy: at temperature 1.
+        logps: (len(tokens),) log-probability of each token under the model at the temperature it
+            was sampled with; greedy: at 1. Over all tokens, also where top_k or top_p left some
+            out: what they leave out is no difference between policies. (Over the tokens left, as
+            vLLM's "processed" ones are, a ratio to the trainer's is off by the mass that was left
+            out: TRL's issue 6789.)
     """
 
     tokens: list[int]
@@ -70,11 +73,18 @@ class Sampler:
     """
 
     def __init__(
-        self, loaded: LoadedModel, *, batch_size: int, prompt_length: int, response_length: int
+        self,
+        loaded: LoadedModel,
+        *,
+        batch_size: int,
+        prompt_length: int,
+        response_length: int,
+        top_k: int | None = None,
+        top_p: float | None = None,
     ):
         """Args: batch_size: rows per call of the program; prompt_length, response_length: tokens,
-        fixed."""
-        self.loaded = loaded
+        fixed; top_k, top_p: see `schemas.training.Nucleus`."""
+        self.loaded, self.top_k, self.top_p = loaded, top_k, top_p
         self.batch_size, self.prompt_length, self.response_length = (
             batch_size,
             prompt_length,
@@ -223,7 +233,8 @@ class Sampler:
             noise = jax.vmap(
                 lambda key: jax.random.gumbel(jax.random.fold_in(key, step), logits.shape[-1:])
             )(keys)
-            token = first_best(logits + temperature * noise)
+            allowed = truncated(logits, scale, self.top_k, self.top_p)
+            token = first_best(allowed + temperature * noise)
             logp = jnp.take_along_axis(logits, token[:, None], -1)[:, 0] / scale - jax.nn.logsumexp(
                 logits / scale, -1
             )
@@ -252,6 +263,25 @@ class Sampler:
         with jax.named_scope("decode"):
             _, _, tokens, logps, _ = jax.lax.while_loop(unfinished, decode, carry)
         return tokens, logps
+
+
+def truncated(
+    logits: jax.Array, temperature: jax.Array, top_k: int | None, top_p: float | None
+) -> jax.Array:
+    """(B, V) logits -> the same, -inf where `schemas.training.Nucleus` lets no token be drawn at a
+    temperature above 0. The likeliest always may; of tokens as likely as the least of those that
+    may, all may."""
+    if top_k is None and top_p is None:
+        return logits
+    if top_k is None:
+        best = jnp.sort(logits, axis=-1, descending=True)
+    else:
+        best, _ = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))
+    if top_p is not None:
+        share = jax.nn.softmax(best / temperature, axis=-1)
+        likelier = jnp.cumsum(share, axis=-1) - share
+        best = jnp.where(likelier < top_p, best, jnp.inf)
+    return jnp.where(logits >= best.min(axis=-1, keepdims=True), logits, -jnp.inf)
 
 
 def first_best(logits: jax.Array) -> jax.Array:

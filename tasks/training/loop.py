@@ -9,6 +9,7 @@ stage `Keeps`), and a resumed run ends with the bytes of an undisturbed one.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import jax
@@ -35,6 +36,13 @@ class Keeps(Protocol):
 
     def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
         """Go on after `step` finished steps with what `kept` returned then."""
+
+
+def counted(job: Job[Any], rows: int) -> tuple[Job[Any], Any]:
+    """The job of a stage that trains on so many rows, and its config, in which `epochs` have become
+    `steps`."""
+    config = job.config.counted(rows)
+    return replace(job, config=config), config
 
 
 def save_trained(

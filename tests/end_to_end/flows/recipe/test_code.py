@@ -42,7 +42,7 @@ def test_the_policy_is_paid_by_the_function(
     assert main(run) == 0
     stages = json.loads(capsys.readouterr().out)["stages"]
     assert [stage["status"] for stage in stages] == ["cached", "cached", "cached", "ran"]
-    ledger = store / "artifacts" / "grpo" / stages[-1]["key"] / "ledger.jsonl.gz"
+    (ledger,) = store.rglob("ledger.jsonl.gz")
     rows = [
         LedgerRow.model_validate_json(line)
         for line in gzip.decompress(ledger.read_bytes()).splitlines()

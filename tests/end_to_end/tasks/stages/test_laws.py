@@ -59,6 +59,14 @@ def test_grpo_goes_on_in_the_middle_of_a_rollout_and_samples_nothing_twice(
 BASE = {"policy": ""}
 
 
+def test_epochs_are_the_steps_that_they_come_to(bench: Bench) -> None:
+    """Every byte of the artifact; rows are packed, and 6 steps of 4 are some passes over them."""
+    steps = bench.attempt(sft, SFT, "steps", inputs=BASE)
+    rows = json.loads((steps / "metrics.json").read_text())["rows"]
+    passes = {**SFT, "steps": 0, "epochs": 6 * 4 / rows}
+    assert content(bench.attempt(sft, passes, "epochs", inputs=BASE)) == content(steps)
+
+
 def test_damaged_and_deleted_checkpoints_cost_time_and_nothing_else(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ):
