@@ -1,5 +1,5 @@
-"""Epochs in place of steps: how many steps they are, and that knobs which are not set are in no stage
-key."""
+"""Epochs in place of steps: how many steps they are, and that knobs which are not set are in no
+stage key."""
 
 from typing import Any
 
