@@ -18,7 +18,7 @@ Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_pr
 
 def _unset(value: Any) -> bool:
     """Knobs that came later are part of a stage key only where they are set."""
-    return value is None
+    return value is None or value is False
 
 
 class Nucleus(StrictModel):
@@ -59,7 +59,7 @@ class OptimizerConfig(StrictModel):
 
 class LoraConfig(StrictModel):
     """Low-rank adapters (Hu et al., 2106.09685) on the projections `targets`; the update is scaled
-    by alpha / rank."""
+    by alpha / rank. With `keep` the artifact has them beside the merged model, in PEFT's format."""
 
     rank: int = Field(ge=1)
     alpha: float = Field(gt=0)
@@ -68,6 +68,7 @@ class LoraConfig(StrictModel):
     targets: tuple[Projection, ...] = Field(
         default=get_args(Projection), min_length=1, strict=False
     )
+    keep: bool = Field(default=False, exclude_if=_unset)
 
 
 class TrainerConfig(StrictModel):

@@ -182,6 +182,11 @@ def _to(parser: argparse.ArgumentParser) -> None:
         help="the stage whose model is exported (default: the last trained one)",
     )
     parser.add_argument(
+        "--adapters",
+        action="store_true",
+        help="the adapters alone, in PEFT's format, of a stage whose lora has keep = true",
+    )
+    parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16"),
         default="float32",

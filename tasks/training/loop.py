@@ -22,6 +22,8 @@ from tasks.contract.job import Job
 from tasks.devices.hosts import put, spread
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.lora import merge_lora
+from tasks.models.peft import ADAPTERS, write_adapters
+from tasks.models.source import published_as
 from tasks.training.checkpoints import Array, Checkpoint, Checkpoints, fingerprint
 from tasks.training.optimizers import learning_rate_schedule
 from tasks.training.trainer import Reported, Trainer
@@ -60,6 +62,9 @@ def save_trained(
         json.dumps({"step": config.steps if step is None else step, **fingerprints}) + "\n",
         encoding="utf-8",
     )
+    if config.lora and config.lora.keep:
+        base = None if "policy" in job.inputs else published_as(job.config.model)
+        write_adapters(loaded.model, config.lora, base, job.out / ADAPTERS)
     if config.lora:
         merge_lora(loaded.model)
     save_model(loaded, job.out)
