@@ -111,7 +111,7 @@ def _read(path: str, folders: Sequence[Path], where: str) -> Code:
         try:
             if file.stat().st_size > LONGEST:
                 raise InputError(f"{where}: {file} has more than {LONGEST} bytes.")
-            source = file.read_text(encoding="utf-8")
+            source = file.read_bytes().decode("utf-8")  # every byte counts, ends of lines, too
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{where}: cannot read {file}: {error}") from error
         if not source.strip():

@@ -52,9 +52,9 @@ class Config(RewardConfig):
             return self
         try:
             tree = ast.parse(self.source)
-        except (SyntaxError, ValueError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-            raise ValueError(f"{self.file}{where}: no valid Python: {error.args[0]}") from error
+            raise ValueError(f"{self.file}{where}: no valid Python: {error}") from error
         defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
         if self.function not in defined:
             there = ", ".join(defined) or "none"
@@ -124,9 +124,9 @@ class Prepared:
             frames = traceback.extract_tb(error.__traceback__)
             own = [frame.lineno for frame in frames if frame.filename == self._lines]
             where = f", line {own[-1]}" if own else ""
-            raise self._failed(
-                f"{what} raised {type(error).__name__}{where}: {error}".rstrip(": ")
-            ) from error
+            said = " ".join(str(error).split())
+            raised = f"{what} raised {type(error).__name__}{where}: {said}".rstrip(": ")
+            raise self._failed(raised) from error
 
     def _failed(self, what: str) -> StageFailed:
         return StageFailed(f"reward function {self._config.path}: {what}")

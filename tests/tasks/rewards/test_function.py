@@ -77,6 +77,7 @@ def test_arrays_and_truth_values_are_numbers(tmp_path: Path) -> None:
             "calling it raised ZeroDivisionError, line 2: division by zero",
         ),
         ("import sys\ndef reward_fn(**_):\n    sys.exit(3)", "raised SystemExit, line 3: 3"),
+        ("def reward_fn(**_): raise ValueError('a\\nb')", "raised ValueError, line 1: a b"),
         ("def reward_fn(texts): return texts", r"raised TypeError: .*unexpected keyword argument"),
         (
             "import nowhere\ndef reward_fn(**_): ...",
@@ -99,6 +100,7 @@ def test_what_is_wrong_fails_the_stage_in_one_line(
     [
         ("def reward(**_): ...", "has no function 'reward_fn' at its top level; it has: reward"),
         ("def reward_fn(:", "mine.py, line 1: no valid Python"),
+        ("x = " + "(" * 9_999, "mine.py.*: no valid Python"),
         ("", "is run by `lyceum run` alone"),
     ],
 )
