@@ -25,8 +25,8 @@ class Nucleus(StrictModel):
     """Which tokens a sampled response may take, step by step: of the distribution at the
     temperature the `top_k` likeliest, and of those the likeliest that together have `top_p` of the
     probability (Holtzman et al., 1904.09751). In this order, as `transformers` and vLLM do; without
-    them any token may come. `top_p` alone sorts the vocabulary at every step, with `top_k` beside
-    it the k likeliest."""
+    them any token may come. `top_p` alone goes over the vocabulary 32 times a step, with `top_k`
+    beside it over the k likeliest."""
 
     top_k: int | None = Field(default=None, ge=1, exclude_if=_unset)
     top_p: float | None = Field(default=None, gt=0, lt=1, exclude_if=_unset)
