@@ -271,9 +271,9 @@ def truncated(
     """(B, V) logits -> the same, -inf where `schemas.training.Nucleus` lets no token be drawn at a
     temperature above 0. The likeliest always may; of tokens as likely as the least of those that
     may, all may."""
-    if top_k is None and top_p is None:
-        return logits
     if top_k is None:
+        if top_p is None:
+            return logits
         share = jax.nn.softmax(logits / temperature, axis=-1)
         return jnp.where(_in_nucleus(logits, share, top_p), logits, -jnp.inf)
     best, _ = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))
@@ -284,7 +284,7 @@ def truncated(
     return jnp.where(logits >= best.min(axis=-1, keepdims=True), logits, -jnp.inf)
 
 
-def _in_nucleus(logits: jax.Array, share: jax.Array, top_p: float | None) -> jax.Array:
+def _in_nucleus(logits: jax.Array, share: jax.Array, top_p: float) -> jax.Array:
     """(B, V) whether the tokens that are likelier have less than `top_p` of the shares. The least
     logit of which that holds is looked for by halving, as integers in the order of floats: exact
     after 32 times, where the TPU's compiler takes minutes for sorting a vocabulary."""
