@@ -268,12 +268,8 @@ def synthetic_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     real = synthetic_run.write_training
 
     def with_model(stage: Any, out: Path, text: str) -> dict[str, Any]:
-        save_model(
-            LoadedModel(
-                "gemma3-tiny", GEMMA3, initialise(GEMMA3, 1), tiny_tokenizer(), make_mesh()
-            ),
-            out,
-        )
+        weights, tokenizer = initialise(GEMMA3, 1), tiny_tokenizer()
+        save_model(LoadedModel("gemma3-tiny", GEMMA3, weights, tokenizer, make_mesh()), out)
         return real(stage, out, text)
 
     monkeypatch.setattr(synthetic_run, "write_training", with_model)
