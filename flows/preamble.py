@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.planning.plan import check_fit
+from flows.recipe.code import require_consent
 from flows.recipe.endpoints import check_endpoints
 from flows.recipe.resolve import ResolvedRecipe, resolve
 from infra.context import context
@@ -52,8 +53,10 @@ def prepare(
     overrides: Collection[str],
     data: str,
     force: Collection[str],
+    code: Collection[Path] | None = None,
 ) -> Prepared:
-    """Resolve and check.
+    """Resolve and check. `code`: the files that the recipe may run, as the person says who starts
+    it; None where nobody is there to say so.
 
     Raises:
         InputError: bad input; nothing was made.
@@ -61,6 +64,8 @@ def prepare(
     """
     directory = Path(data) if data else None
     resolved = resolve(recipe, tuple(overrides), directory)
+    configs = {stage.name: stage.config_json for stage in resolved.stages}
+    require_consent(configs, resolved.folders, code)
     check_target(target)
     for name in force:
         resolved.stage(name)

@@ -1,8 +1,9 @@
 """Configuration shared by the trainers."""
 
-from typing import Any, Literal, get_args
+import math
+from typing import Any, Literal, Self, get_args
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.base import StrictModel
 
@@ -13,6 +14,27 @@ goes through in chunks. Each takes less memory and more time than the one before
 
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 """The matrices of a layer, by their Hugging Face names."""
+
+
+def _unset(value: Any) -> bool:
+    """Knobs that came later are part of a stage key only where they are set."""
+    return value is None or value is False
+
+
+class Nucleus(StrictModel):
+    """Which tokens a sampled response may take, step by step: of the distribution at the
+    temperature the `top_k` likeliest, and of those the likeliest that together have `top_p` of the
+    probability (Holtzman et al., 1904.09751). In this order, as `transformers` and vLLM do; without
+    them any token may come. `top_p` alone goes over the vocabulary 32 times a step, with `top_k`
+    beside it over the k likeliest."""
+
+    top_k: int | None = Field(default=None, ge=1, exclude_if=_unset)
+    top_p: float | None = Field(default=None, gt=0, lt=1, exclude_if=_unset)
+
+    @property
+    def drawn_from(self) -> dict[str, Any]:
+        """What samplers are told of it."""
+        return {"top_k": self.top_k, "top_p": self.top_p}
 
 
 class OptimizerConfig(StrictModel):
@@ -38,7 +60,7 @@ class OptimizerConfig(StrictModel):
 
 class LoraConfig(StrictModel):
     """Low-rank adapters (Hu et al., 2106.09685) on the projections `targets`; the update is scaled
-    by alpha / rank."""
+    by alpha / rank. With `keep` the artifact has them beside the merged model, in PEFT's format."""
 
     rank: int = Field(ge=1)
     alpha: float = Field(gt=0)
@@ -47,17 +69,20 @@ class LoraConfig(StrictModel):
     targets: tuple[Projection, ...] = Field(
         default=get_args(Projection), min_length=1, strict=False
     )
+    keep: bool = Field(default=False, exclude_if=_unset)
 
 
 class TrainerConfig(StrictModel):
     """What every training stage has.
 
-    `batch_size` rows make one optimizer step; they are processed `micro_batch_size` at a time
-    inside one compiled program (gradient accumulation). Without `lora`, or with `lora = false`, all
-    weights are trained. `remat` saves memory for time.
+    It trains for `steps`, or for `epochs` over what it trains on: packed rows, pairs, and where
+    responses are sampled, prompts. `batch_size` rows make one optimizer step; they are processed
+    `micro_batch_size` at a time inside one compiled program (gradient accumulation). Without
+    `lora`, or with `lora = false`, all weights are trained. `remat` saves memory for time.
     """
 
-    steps: int = Field(ge=1)
+    steps: int = Field(default=0, ge=0)
+    epochs: float | None = Field(default=None, gt=0, exclude_if=_unset)
     batch_size: int = Field(ge=1)
     micro_batch_size: int | None = Field(default=None, ge=1)
     optimizer: OptimizerConfig
@@ -69,6 +94,26 @@ class TrainerConfig(StrictModel):
     @classmethod
     def _false_is_none(cls, value: Any) -> Any:
         return None if value is False else value
+
+    @model_validator(mode="after")
+    def _steps_or_epochs(self) -> Self:
+        if (self.steps > 0) == (self.epochs is not None):
+            raise ValueError("set one of steps (1 or more) and epochs, and not both")
+        return self
+
+    @property
+    def taken(self) -> tuple[int, int]:
+        """How many rows are taken at a time, and how many updates are made on them."""
+        return self.batch_size, 1
+
+    def counted(self, rows: int) -> Self:
+        """The config with the `steps` that its `epochs` make of so many rows, whole batches: the
+        last one goes on into the next epoch."""
+        if self.epochs is None:
+            return self
+        taken, updates = self.taken
+        steps = updates * max(1, math.ceil(round(self.epochs * rows / taken, 9)))
+        return self.model_copy(update={"steps": steps})
 
     @property
     def accumulation(self) -> int:

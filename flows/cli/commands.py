@@ -44,6 +44,7 @@ def run(options: argparse.Namespace) -> Answer:
         overrides=options.overrides,
         data=options.data,
         force=options.force,
+        code=options.code,
     )
     return Answer(run_json(record), show.run(record), exit_code(record))
 
@@ -208,11 +209,16 @@ def export(options: argparse.Namespace) -> Answer:
     The directory holds merged weights, tokenizer with chat template, generation config and a model
     card with lineage and evaluations. Transformers must find the same tokens, logits and greedy
     answers in it as Lyceum does, and stop where it should; else nothing is left behind and the exit
-    code is 1. Needs torch: uv sync --extra export.
+    code is 1. Needs torch: uv sync --extra export. With --adapters: what PEFT loads beside the
+    model that the stage began with, and nothing is proven.
     """
     from flows.cli.export import export as export_stage
+    from flows.cli.export import export_adapters
 
     store, record = _run_of(options)
+    if options.adapters:
+        value = export_adapters(store, record, options.to, options.stage)
+        return Answer(value, [f"{value['directory']}: {', '.join(value['files'])}"])
     value = export_stage(
         store,
         record,

@@ -6,6 +6,7 @@ whole and proven, or not at all.
 """
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,8 +16,11 @@ from flows.recipe.trained import trained_stage
 from flows.report.recipe_toml import recipe_toml
 from flows.runs.results import BASE, Model, RunResults, left_out_text, read_results
 from infra.store.store import Store
-from schemas.base import StageFailed
+from schemas.base import InputError, StageFailed
 from schemas.reports import RunRecord
+
+ADAPTERS = "adapters"
+"""As in `tasks.models.peft`, which loads JAX."""
 
 if TYPE_CHECKING:
     from tasks.exporting.model_card import Card
@@ -73,6 +77,34 @@ def export(
         "directory": str(to),
         "files": {path.name: path.stat().st_size for path in sorted(to.iterdir())},
         "verification": proof.metrics(),
+    }
+
+
+def export_adapters(store: Store, record: RunRecord, to: Path, stage: str | None) -> dict[str, Any]:
+    """Write the adapters of `stage` (the last trained one by default) to the new directory `to`.
+
+    Raises:
+        InputError: the run has no such model, or it was trained without keeping any.
+        StageFailed: the artifact is damaged.
+    """
+    chosen, manifest = trained_stage(store, record, stage)
+    to = require_new(to)
+    source = store.local_dir(manifest) / ADAPTERS
+    if not source.is_dir():
+        raise InputError(
+            f"stage {chosen.name!r} kept no adapters: run it with --set"
+            f" stages.{chosen.name}.config.lora.keep=true (and lora.rank, lora.alpha, if it has"
+            " none)."
+        )
+    with new_directory(to) as partial:
+        for path in sorted(source.iterdir()):
+            shutil.copyfile(path, partial / path.name)
+    return {
+        "run_id": record.run_id,
+        "stage": chosen.name,
+        "artifact": manifest.ref().model_dump(mode="json"),
+        "directory": str(to),
+        "files": {path.name: path.stat().st_size for path in sorted(to.iterdir())},
     }
 
 

@@ -32,10 +32,11 @@ def launch(
     overrides: Sequence[str],
     data: Path | None,
     force: Sequence[str],
+    code: Sequence[Path],
 ) -> RunRecord:
     """Run a recipe to its end.
 
-    All input is checked before Prefect is even imported.
+    All input is checked before Prefect is even imported. `code`: the files that the recipe may run.
 
     Returns:
         The record of the run, whether it succeeded, failed or was stopped.
@@ -53,7 +54,7 @@ def launch(
         "data": str(data or ""),
         "force": tuple(force),
     }
-    return run_prepared(prepare(recipe, target=target, **given), recipe, given)
+    return run_prepared(prepare(recipe, target=target, code=code, **given), recipe, given)
 
 
 def run_prepared(prepared: Prepared, recipe: str, given: Mapping[str, Any]) -> RunRecord:

@@ -104,8 +104,8 @@ def _parser() -> argparse.ArgumentParser:
         )
         sub.set_defaults(command=command)
 
-    add("run", commands.run, _recipe, _store, _target, _overrides, _force)
-    add("rehearse", commands.rehearse, _recipe, _store, _sizes, _changes)
+    add("run", commands.run, _recipe, _store, _target, _overrides, _force, _code)
+    add("rehearse", commands.rehearse, _recipe, _store, _sizes, _changes, _code)
     add("plan", commands.plan, _recipe, _store, _target, _overrides, _budget)
     add("why", commands.why, _recipe, _stage, _store, _overrides)
     add("runs", commands.runs, _store)
@@ -182,6 +182,11 @@ def _to(parser: argparse.ArgumentParser) -> None:
         "--stage",
         metavar="S",
         help="the stage whose model is exported (default: the last trained one)",
+    )
+    parser.add_argument(
+        "--adapters",
+        action="store_true",
+        help="the adapters alone, in PEFT's format, of a stage whose lora has keep = true",
     )
     parser.add_argument(
         "--dtype",
@@ -293,6 +298,17 @@ def _force(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="run this stage again although it is cached",
+    )
+
+
+def _code(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--code",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="a Python file of yours that the recipe may run as a reward (repeatable)",
     )
 
 

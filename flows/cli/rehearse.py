@@ -3,7 +3,7 @@ wrong, and write the page."""
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ def rehearse_recipe(
     store: str,
     overrides: tuple[str, ...],
     data: Path | None,
+    code: Collection[Path],
     rows: int,
     model: str = TINY,
 ) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def rehearse_recipe(
     check_rows(rows)
     check_model(model)
     opened = context().store(store, write=False)
-    ready = rehearsed(recipe, overrides, data, rows, model, opened)
+    ready = rehearsed(recipe, overrides, data, code, rows, model, opened)
     given = {"store": store, "overrides": overrides, "data": str(data or ""), "force": ()}
     told: dict[str, Any] = {}
     with StandIn(Script(ready.rows)) as stand_in:

@@ -95,14 +95,15 @@ def plan(plan: dict[str, Any]) -> Iterator[Block]:
     yield stages_planned(stages, f"{plan['recipe']} on {plan['target']}", priced=not local)
     for name, one in programs:
         yield from (f"{name} {one['name']}: {what}." for what in one["uncounted"])
+    known = plan["at_least"]
+    bound, more = "", ""
+    if known["without"]:
+        bound, more = "at least ", f", and what {', '.join(known['without'])} will take"
     if local:
-        seconds = "?" if plan["seconds"] is None else f"{plan['seconds']:.1f}"
-        yield f"Expected: {seconds} s (from earlier runs; ? where there was none)"
+        yield f"Expected: {bound}{known['seconds']:.1f} s, from earlier runs{more}"
     else:
-        unknown = [one["name"] for one in stages if None in (one["seconds"], one["cost_usd"])]
-        took, usd = (sum(one[field] or 0.0 for one in stages) for field in ("seconds", "cost_usd"))
-        more = f", and {', '.join(unknown)}" if unknown else ""
-        yield f"Expected: {duration(took)}, {usd:.2f} USD by list price{more}"
+        usd = f"{known['cost_usd']:.2f} USD by list price"
+        yield f"Expected: {bound}{duration(known['seconds'])}, {usd}{more}"
     yield from what_is_wrong(plan)
     if programs and plan["fits"]:
         yield f"It fits {plan['target']}."

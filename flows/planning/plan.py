@@ -57,6 +57,7 @@ def make_plan(
         "stages": stages,
         "seconds": explain.total([stage["seconds"] for stage in stages]),
         "cost_usd": explain.total([stage["cost_usd"] for stage in stages]),
+        "at_least": _at_least(stages),
     }
     here = too_large_here(outlooks) if target == "local" else []
     problems = [*_too_large(stages), *here, *_over_budget(value, hours, usd)]
@@ -209,6 +210,14 @@ def _too_large(stages: Sequence[dict[str, Any]]) -> list[str]:
     return found
 
 
+def _at_least(stages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What is known of time and cost, also where `seconds` and `cost_usd` are not, and the stages
+    of which nothing is."""
+    figures = ("seconds", "cost_usd")
+    known = {name: sum(stage[name] or 0.0 for stage in stages) for name in figures}
+    return {**known, "without": [one["name"] for one in stages if one["seconds"] is None]}
+
+
 def _over_budget(plan: dict[str, Any], hours: float | None, usd: float | None) -> list[str]:
     """What takes more than there is, and which stages take the most of it."""
     found = []
@@ -217,7 +226,7 @@ def _over_budget(plan: dict[str, Any], hours: float | None, usd: float | None) -
         (usd, "cost_usd", "US dollars", 1),
     ):
         stages = sorted(plan["stages"], key=lambda stage, key=key: stage[key] or 0.0, reverse=True)  # type: ignore[misc]
-        needed = sum(stage[key] or 0.0 for stage in stages) / per
+        needed = plan["at_least"][key] / per
         if limit is not None and needed > limit:
             most = ", ".join(
                 f"{stage['name']} {stage[key] / per:.2f}" for stage in stages[:3] if stage[key]

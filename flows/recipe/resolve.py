@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from flows.recipe.code import with_code
 from flows.recipe.overrides import TINY, apply_override, order, set_value
 from schemas.artifact import stage_key
 from schemas.base import InputError, StrictModel, explain_validation, nearest
@@ -72,10 +73,12 @@ class ResolvedStage:
 
 @dataclass(frozen=True)
 class ResolvedRecipe:
-    """A recipe with its overrides applied, and its stages in file order."""
+    """A recipe with its overrides applied, and its stages in file order. `folders`: where the code
+    lies that it names (`flows.recipe.code`)."""
 
     recipe: Recipe
     stages: tuple[ResolvedStage, ...]
+    folders: tuple[Path, ...] = ()
 
     def stage(self, name: str) -> ResolvedStage:
         """The stage called `name`. Raises InputError with the valid names."""
@@ -104,23 +107,32 @@ def resolve(
     Raises:
         InputError: anything about the recipe, an override or the data is wrong.
     """
-    loaded, where, defaults = load_recipe(recipe, overrides)
-    return resolved_recipe(loaded, where, defaults, data, need_data=need_data)
+    folders = folders_of(recipe, data)
+    table, where, defaults = load_recipe_table(recipe, overrides, folders)
+    loaded = recipe_from_table(table, where)
+    return resolved_recipe(loaded, where, defaults, data, folders, need_data=need_data)
 
 
 def resolved_recipe(
-    loaded: Recipe, where: str, defaults: Collection[str], data: Path | None, *, need_data: bool
+    loaded: Recipe,
+    where: str,
+    defaults: Collection[str],
+    data: Path | None,
+    folders: tuple[Path, ...],
+    *,
+    need_data: bool,
 ) -> ResolvedRecipe:
-    """Validate every stage of a recipe that `load_recipe` gave. Raises as `resolve`."""
+    """Validate every stage of a recipe made of what `load_recipe_table` gave. Raises as
+    `resolve`."""
     if data is not None:
         _check_data(data)
     check_model(loaded.model)
     kinds = {stage.name: stage.kind for stage in loaded.stages}
     stages = []
     for spec in loaded.stages:
-        with _said_at(_Place(spec, where, defaults)) as place:
+        with _said_at(_Place(spec, where, defaults, folders)) as place:
             stages.append(_resolve_stage(spec, loaded, kinds, data, place, need_data))
-    resolved = ResolvedRecipe(loaded, tuple(stages))
+    resolved = ResolvedRecipe(loaded, tuple(stages), folders)
     _check_gate(resolved, where)
     return resolved
 
@@ -130,24 +142,25 @@ def shipped_recipes() -> dict[str, Recipe]:
     return {name: parse_recipe(_shipped_text(name), f"{name}.toml") for name in _shipped_names()}
 
 
-def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> tuple[Recipe, str, Collection[str]]:
-    """The recipe called or stored at `recipe`, with overrides applied.
+def folders_of(recipe: str, data: Path | None) -> tuple[Path, ...]:
+    """Where code that a recipe names may lie: beside its file, and in the data directory."""
+    beside = () if recipe in _shipped_names() else (Path(recipe).absolute().parent,)
+    return (*beside, *([data.absolute()] if data else []))
+
+
+def load_recipe_table(
+    recipe: str, overrides: Sequence[str], folders: tuple[Path, ...]
+) -> tuple[dict[str, Any], str, Collection[str]]:
+    """The recipe called or stored at `recipe`, with overrides applied. `folders`: where the code
+    lies that it names (`folders_of`).
 
     Returns:
-        it, what to call it in messages, and the kinds that have defaults in it.
+        it as a table, with the defaults in its stages and without `tiny`; what to call it in
+        messages; and the kinds that have defaults in it.
 
     Raises:
         InputError: there is no such recipe, it is wrong, or an override is.
     """
-    table, where, defaults = load_recipe_table(recipe, overrides)
-    return recipe_from_table(table, where), where, defaults
-
-
-def load_recipe_table(
-    recipe: str, overrides: Sequence[str] = ()
-) -> tuple[dict[str, Any], str, Collection[str]]:
-    """As `load_recipe`, the recipe as a table: with the defaults in its stages, and without
-    `tiny`."""
     if recipe in _shipped_names():
         text, where = _shipped_text(recipe), recipe
     elif STAGE_NAME.fullmatch(recipe) and not Path(recipe).exists():
@@ -164,7 +177,7 @@ def load_recipe_table(
     table.pop("tiny", None)
     for override in sorted(overrides, key=order):
         if override == TINY:
-            make_small(table, where, file.get("defaults", {}), TINY_MODEL, LAPTOP)
+            make_small(table, where, file.get("defaults", {}), TINY_MODEL, LAPTOP, folders)
             for path, value in loaded.tiny.items():
                 set_value(table, path, value, f"{path} (of [tiny])", written)
         else:
@@ -174,7 +187,12 @@ def load_recipe_table(
 
 
 def make_small(
-    table: dict[str, Any], where: str, defaults: Collection[str], model: str, sizes: Sizes
+    table: dict[str, Any],
+    where: str,
+    defaults: Collection[str],
+    model: str,
+    sizes: Sizes,
+    folders: tuple[Path, ...],
 ) -> None:
     """Make a recipe's table one for a laptop, in place: another model, each stage by
     `Kind.small`."""
@@ -183,7 +201,7 @@ def make_small(
         stage.get("config", {}).pop("model", None)
     recipe = recipe_from_table(table, where)
     for spec in recipe.stages:
-        with _said_at(_Place(spec, where, defaults)) as place:
+        with _said_at(_Place(spec, where, defaults, folders)) as place:
             kind = stage_kind(spec.kind)
             config = _stage_config(kind.config, spec, recipe, place)
         before, after = (one.model_dump(mode="json") for one in (config, kind.small(config, sizes)))
@@ -218,11 +236,12 @@ def _without_null(value: Any) -> Any:
 @dataclass(frozen=True)
 class _Place:
     """Where a stage is written, for messages: also in the defaults of its kind, if the file has
-    any."""
+    any. `folders`: where the code lies that it names."""
 
     spec: StageSpec
     where: str
     defaults: Collection[str]
+    folders: tuple[Path, ...]
 
     @property
     def stage(self) -> str:
@@ -286,7 +305,7 @@ def _stage_config(
     shared = {"model": recipe.model, "seed": recipe.seed}
     filled = {name: value for name, value in shared.items() if name in model.model_fields}
     try:
-        return model.parse({**filled, **spec.config})
+        return model.parse({**filled, **with_code(spec.config, place.folders)})
     except ValidationError as error:
         raise InputError(
             explain_validation(error, model, f"{place.stage}.config{place.below}")

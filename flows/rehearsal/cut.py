@@ -5,14 +5,16 @@ How long prompts and answers may be is decided by the first rows themselves: as 
 to what the recipe allows.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from flows.recipe.code import require_consent
 from flows.recipe.resolve import (
     ResolvedRecipe,
+    folders_of,
     load_recipe_table,
     make_small,
     resolved_recipe,
@@ -65,14 +67,22 @@ class Rehearsed:
 
 
 def rehearsed(
-    recipe: str, overrides: tuple[str, ...], data: Path | None, rows: int, model: str, store: Any
+    recipe: str,
+    overrides: tuple[str, ...],
+    data: Path | None,
+    code: Collection[Path],
+    rows: int,
+    model: str,
+    store: Any,
 ) -> Rehearsed:
-    """Read the recipe and the first rows of its data, and cut it to what they need.
+    """Read the recipe and the first rows of its data, and cut it to what they need. `code`: the
+    files that it may run.
 
     Raises:
         InputError: anything about the recipe, its data or the model is wrong; nothing was made.
     """
-    table, where, defaults = load_recipe_table(recipe, overrides)
+    folders = folders_of(recipe, data)
+    table, where, defaults = load_recipe_table(recipe, overrides, folders)
     whole = recipe_from_table(table, where)
     sizes = Sizes(
         reply=48,
@@ -84,22 +94,24 @@ def rehearsed(
         tokens=_TINY_TOKENS if model == TINY != whole.model else 1.0,
         trained=model != TINY,
     )
-    make_small(table, where, defaults, model, sizes)
+    make_small(table, where, defaults, model, sizes, folders)
     first = recipe_from_table(table, where)
-    resolved = resolved_recipe(first, where, defaults, data, need_data=True)
+    resolved = resolved_recipe(first, where, defaults, data, folders, need_data=True)
+    configs = {stage.name: stage.config_json for stage in resolved.stages}
+    require_consent(configs, folders, code)
     read = first_rows(_teachers(resolved), data, Answers(store))
     asked = dict(_asked(resolved, data))
     tokenizer = Tokenizer(tokenizer_of(model))
     sizes = _fitting(sizes, resolved, read, asked, tokenizer)
-    table, where, defaults = load_recipe_table(recipe, overrides)
-    make_small(table, where, defaults, model, sizes)
+    table, where, defaults = load_recipe_table(recipe, overrides, folders)
+    make_small(table, where, defaults, model, sizes, folders)
     endpoints: dict[str, list[str]] = {}
     notes = _without_exports(table)
     for name, stage in table["stages"].items():
         stage["config"] = _stood_in(stage.get("config", {}), name, endpoints)
     table["name"] = whole.name[: 40 - len(_SUFFIX)] + _SUFFIX
     small = recipe_from_table(table, where)
-    resolved = resolved_recipe(small, where, defaults, data, need_data=True)
+    resolved = resolved_recipe(small, where, defaults, data, folders, need_data=True)
     return Rehearsed(whole, resolved, sizes, read, asked, endpoints, notes)
 
 

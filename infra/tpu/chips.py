@@ -3,15 +3,16 @@ programs against.
 
 All numbers are of one device as JAX counts them: half a chip before v4, a chip from v4 on.
 
-- Peak FLOP/s (bfloat16) and HBM bandwidth: cloud.google.com/tpu/docs, pages "TPU v5e" and "TPU v6e"
-  (read in November 2026 in a stored copy: 197 TFLOP/s and 819 GB/s; 918 TFLOP/s and 1600 GB/s),
-  "TPU v4" (275, 1200), "TPU v3" (123, 900) and "TPU v2" (46, 700); **v2, v3 and v4 from memory**.
+- Peak FLOP/s (bfloat16) and HBM bandwidth: cloud.google.com/tpu/docs, pages "TPU v5e", "TPU v5p"
+  and "TPU v6e" (read in November 2026 in a stored copy: 197 TFLOP/s and 819 GB/s; 459 TFLOP/s and
+  2765 GB/s; 918 TFLOP/s and 1600 GB/s), "TPU v4" (275, 1200), "TPU v3" (123, 900) and "TPU v2"
+  (46, 700); **v2, v3 and v4 from memory**.
 - Usable HBM: what libtpu 0.0.42.1 itself compares with when it compiles for that chip (asked for in
   November 2026); it keeps the rest.
 - Links: collectives are modelled as a ring in both directions along one axis of the torus, which
-  uses two of a chip's ports. The pages give 1600 Gbit/s over 4 ports (v5e), 3200 over 4 (v6e), 2400
-  over 6 (v4, **from memory**); v2 and v3 have 4 links of 62 and 70 GB/s (Jouppi et al. 2023,
-  2304.01433, **from memory**).
+  uses two of a chip's ports. The pages give 1600 Gbit/s over 4 ports (v5e), 4800 over 6 (v5p), 3200
+  over 4 (v6e), 2400 over 6 (v4, **from memory**); v2 and v3 have 4 links of 62 and 70 GB/s (Jouppi
+  et al. 2023, 2304.01433, **from memory**).
 """
 
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ CHIPS = {
     "v3": Chip(123e12 / 2, 900e9 / 2, int(15.48 * GIB), 70e9),
     "v4": Chip(275e12, 1200e9, int(30.75 * GIB), 100e9),
     "v5e": Chip(197e12, 819e9, int(15.75 * GIB), 100e9),
+    "v5p": Chip(459e12, 2765e9, int(95.74 * GIB), 200e9),
     "v6e": Chip(918e12, 1600e9, int(31.25 * GIB), 200e9),
 }
 

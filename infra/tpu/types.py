@@ -1,12 +1,12 @@
 """TPU types that jobs can run on: what the Cloud TPU API calls them, how big they are, where they
 are offered and what they cost.
 
-A target is named as people name slices: `v5e-8` and `v6e-8` have 8 chips, but `v2-8`, `v3-8` and
-`v4-8` have 8 cores, that is 4 chips.
+A target is named as people name slices: `v5e-8` and `v6e-8` have 8 chips, but `v2-8`, `v3-8`,
+`v4-8` and `v5p-8` have 8 cores, that is 4 chips.
 
-Sizes, hosts and zones are those of cloud.google.com/tpu/docs (v5e, v6e, v4, "TPU regions and
-zones"; a copy of 2025); zones that are open to a single tenant only are left out. An account may be
-allowed in others: LYCEUM_ZONES takes any zone, and the API has the last word.
+Sizes, hosts and zones are those of cloud.google.com/tpu/docs (v5e, v5p, v6e, v4, "TPU regions and
+zones"; a copy of 2025, of 2026 for v5p); zones that are open to a single tenant only are left out.
+An account may be allowed in others: LYCEUM_ZONES takes any zone, and the API has the last word.
 
 Prices are US dollars per chip and hour in US regions, **from memory (on-demand) and third hand
 (spot), as of mid 2025, not confirmed** against cloud.google.com/tpu/pricing; spot prices change
@@ -77,6 +77,8 @@ _GENERATIONS = {
         "v5litepod", False, 1, 16, "v2-alpha-tpuv5-lite", 0.60, 1.20,
         ("us-central1-a", "us-west4-a", "us-south1-a", "us-west1-c", "europe-west4-b"),
     ),
+    "v5p": _Generation("v5p", True, 1, 95, "v2-alpha-tpuv5", 2.10, 4.20,
+                       ("us-east5-a", "us-central1-a")),
     "v6e": _Generation(
         "v6e", False, 1, 32, "v2-alpha-tpuv6e", 1.35, 2.70,
         ("us-east5-b", "us-east5-a", "us-central1-b", "us-east1-d", "europe-west4-a",
@@ -91,6 +93,7 @@ _SIZES = {
     "v3": f"{_CORES}, 64 4x8",
     "v4": "8 2x2x1, 16 2x2x2, 32 2x2x4, 64 2x4x4, 128 4x4x4",
     "v5e": _CHIPS,
+    "v5p": "8 2x2x1, 16 2x2x2, 64 2x4x4, 128 4x4x4, 256 4x4x8",
     "v6e": _CHIPS,
 }
 _TOPOLOGIES = {

@@ -112,7 +112,8 @@ def small_trainer(
     }
     return config.model_copy(
         update={
-            "steps": min(steps, sizes.steps, config.steps),
+            "steps": min(steps, sizes.steps, config.steps or steps),
+            "epochs": None,
             "batch_size": batch,
             "micro_batch_size": config.micro_batch_size and gcd(config.micro_batch_size, batch),
             **({} if sizes.trained else own),

@@ -42,6 +42,7 @@ def programs_of(config: Config, loaded: "LoadedModel") -> "tuple[Sampler, Any]":
         batch_size=config.sampled,
         prompt_length=config.prompt_length,
         response_length=config.response_length,
+        **config.drawn_from,
     )
     return sampler, token_logps_fn(loaded.model, loaded.tokenizer.pad_id)
 
@@ -262,9 +263,11 @@ class DistillBatches:
         Raises:
             StageFailed: a shape was not fixed.
         """
+        from tasks.planning.programs import compilations
+
         counts = {
             "sampler": self.sampler.compiles,
-            "token_logps": self.token_logps._cache_size(),
+            "token_logps": compilations(self.token_logps),
             "teacher_logps": self.teacher.compiles,
         }
         return compiled_once(counts, self._compiled_before)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.base import StrictModel
-from schemas.training import TrainerConfig
+from schemas.training import Nucleus, TrainerConfig
 from tasks.distillation.endpoint_teacher import EndpointTeacherConfig
 from tasks.distillation.gemma_teacher import GemmaTeacherConfig
 
@@ -36,7 +36,7 @@ class Gkd(StrictModel):
     on_policy_fraction: float = Field(default=1.0, gt=0, le=1)
 
 
-class Config(TrainerConfig):
+class Config(TrainerConfig, Nucleus):
     """On-policy distillation. `batch_size` counts responses.
 
     Attributes:
@@ -46,6 +46,7 @@ class Config(TrainerConfig):
         group_size: responses sampled for each prompt.
         num_iterations: updates on each rollout.
         temperature: of sampling, and of every log-probability in the loss.
+        top_k, top_p: of sampling alone; log-probabilities are over all tokens.
         prompt_length, response_length: tokens; longer prompts are left out, longer responses cut
             off, longer traces of the data left out.
         max_dropped_fraction: more prompts than this fraction left out is an error.
@@ -61,6 +62,11 @@ class Config(TrainerConfig):
     prompt_length: int = Field(ge=8)
     response_length: int = Field(ge=8)
     max_dropped_fraction: float = Field(default=0.0, ge=0, le=1)
+
+    @property
+    def taken(self) -> tuple[int, int]:
+        """Prompts of a rollout, and updates on it."""
+        return self.sampled // self.group_size, self.num_iterations
 
     @property
     def sampled(self) -> int:

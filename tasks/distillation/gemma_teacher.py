@@ -48,8 +48,9 @@ class GemmaTeacher:
     @property
     def compiles(self) -> int:
         """How many programs were compiled: 1 after any number of batches."""
-        count: int = self._program._cache_size()
-        return count
+        from tasks.planning.programs import compilations
+
+        return compilations(self._program)
 
     def score(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> Feedback:
         """See `Teacher`."""

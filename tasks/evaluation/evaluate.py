@@ -19,6 +19,7 @@ from pydantic import Field
 from schemas.base import InputError, StageFailed, StrictModel
 from schemas.evaluation import HELDOUT, EvalItem, EvalPrompt
 from schemas.examples import Prompt, parse_trace
+from schemas.training import Nucleus
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.journal import Journal
 from tasks.contract.kind import Outcome
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from tasks.sampling.slots import SlotSampler
 
 
-class Sampling(StrictModel):
+class Sampling(Nucleus):
     """Answers that are sampled beside the greedy ones: `samples` of each prompt, each drawn with a
     seed of its own. They give pass@k, majority@k, and the noise floor: how far a rate moves when
     nothing but the seed does."""
@@ -190,6 +191,7 @@ def _sampler(config: EvalConfig, loaded: "LoadedModel") -> "SlotSampler":
         prompt_length=config.prompt_length,
         response_length=config.response_length,
         sampled=config.sampling is not None,
+        **(config.sampling.drawn_from if config.sampling else {}),
     )
 
 

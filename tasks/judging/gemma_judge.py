@@ -30,7 +30,7 @@ from tasks.devices.hosts import by_rows, fetch, make_mesh, spread
 from tasks.judging.judge import GemmaJudge, Judge, Question, Ruling
 from tasks.models.loading import LoadedModel, base_model, model_config
 from tasks.models.source import model_dependencies
-from tasks.planning.programs import Program, abstract_model, rows, shapes
+from tasks.planning.programs import Program, abstract_model, compilations, rows, shapes
 
 VERSION = 1
 
@@ -46,6 +46,7 @@ class Rater:
 
     Attributes:
         loaded: the judge, on the devices that it has.
+        compiles: programs compiled so far: 1 after any number of calls.
     """
 
     def __init__(self, loaded: LoadedModel, batch_size: int, prompt_length: int) -> None:
@@ -53,6 +54,10 @@ class Rater:
         self._graph, self._state = nnx.split(loaded.model)
         self._program: Any = jax.jit(self._judge)
         self._dispatching = threading.Lock()
+
+    @property
+    def compiles(self) -> int:
+        return compilations(self._program)
 
     def rate(
         self, prompts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]
@@ -72,10 +77,10 @@ class Rater:
                 which = np.minimum(np.arange(start, start + self.batch_size), len(tokens) - 1)
                 batch = spread((tokens[which], ids[which]), self.loaded.mesh)
                 found.append(self._program(self._state, *batch))
-        if self._program._cache_size() > 1:
+        if self.compiles > 1:
             raise StageFailed(
-                f"the judge compiled {self._program._cache_size()} times; its program is compiled"
-                " once (fixed shapes)"
+                f"the judge compiled {self.compiles} times; its program is compiled once (fixed"
+                " shapes)"
             )
         return np.concatenate([fetch(batch) for batch in found])[: len(tokens)]
 

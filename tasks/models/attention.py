@@ -32,7 +32,7 @@ _MASKED = -2.3819763e38
 _LANES = 128
 """The kernel works on blocks of a multiple of so many queries, keys and dimensions of a head."""
 
-_BLOCK = 512
+BLOCK = 512
 """Queries, and keys, to a block of the kernel at most: the scores of one, float32, take 1 MiB of
 the memory of a core."""
 
@@ -67,7 +67,7 @@ def attend(
     Returns:
         (B, T, N, H); meaningless where a query's segment is 0.
     """
-    if q.shape[1] == k.shape[1] and _has_kernel(q):  # no cache is read
+    if q.shape[1] == k.shape[1] and has_kernel(q):  # no cache is read
         return _splash(q, k, v, segments, is_global, window, softcap)
     return _dense(q, k, v, segments, seen, index, is_global, window, softcap)
 
@@ -114,7 +114,7 @@ def _dense(
     return out.transpose(0, 3, 1, 2, 4).reshape(q.shape)
 
 
-def _has_kernel(q: jax.Array) -> bool:
+def has_kernel(q: jax.Array) -> bool:
     """Whether there is a kernel for (B, T, N, H) queries on the devices that this program is
     lowered for."""
     device = jax.sharding.get_abstract_mesh().abstract_device
@@ -173,7 +173,7 @@ def _splash(
 def _kernel(heads: int, length: int, window: int, softcap: float | None) -> Any:
     """The kernel for one row: q (heads, T, H), k and v (K, T, H), segments (T,) -> (heads, T,
     H)."""
-    block = max(size for size in range(_LANES, _BLOCK + 1, _LANES) if length % size == 0)
+    block = max(size for size in range(_LANES, BLOCK + 1, _LANES) if length % size == 0)
     sizes = splash.BlockSizes(block, block, block, block, block, block, use_fused_bwd_kernel=True)
     mask = masks.LocalMask((length, length), (window - 1, 0), offset=0)
     heads_masks = masks.MultiHeadMask([mask] * heads)

@@ -143,6 +143,12 @@ def source_of(model: str) -> Source:
     )
 
 
+def published_as(model: str) -> str | None:
+    """A model's name on Hugging Face, None where it has none. Raises as `source_of`."""
+    source = source_of(model)
+    return source.path if source.kind == "hf" else None
+
+
 def check_model(model: str) -> None:
     """Refuse a `model` that cannot work, before anything runs; nothing is asked of the network.
 

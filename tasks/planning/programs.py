@@ -110,6 +110,13 @@ def vocabulary_trips(tokens: int, mesh: Mesh) -> dict[str, float]:
     return {LOOP: -(-tokens // mesh.shape[BATCH] // CHUNK)}
 
 
+def compilations(function: Any) -> int:
+    """How many programs a function that `jax.jit` returned has compiled: one for each shape, dtype
+    and placement of what it was given."""
+    count: int = function._cache_size()  # JAX has no public name for it
+    return count
+
+
 def scalar(dtype: Any) -> jax.ShapeDtypeStruct:
     """The shape of a number that the host passes."""
     return jax.ShapeDtypeStruct((), np.dtype(dtype))

@@ -366,7 +366,12 @@ class RolloutBatches:
         Raises:
             StageFailed: a shape was not fixed.
         """
-        counts = {"sampler": self.sampler.compiles, "token_logps": self.token_logps._cache_size()}
+        from tasks.planning.programs import compilations
+
+        counts = {
+            "sampler": self.sampler.compiles,
+            "token_logps": compilations(self.token_logps),
+        }
         return compiled_once(counts, self._compiled_before)
 
 

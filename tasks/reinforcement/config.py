@@ -28,7 +28,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Prompt
-from schemas.training import TrainerConfig
+from schemas.training import Nucleus, TrainerConfig
 from tasks.rehearsal.config import RewardAudit
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.reinforcement.rollout import Aggregation, Scale
@@ -134,7 +134,7 @@ class Collapse(StrictModel):
     drop: float = Field(default=1.0, gt=0)
 
 
-class GrpoConfig(TrainerConfig):
+class GrpoConfig(TrainerConfig, Nucleus):
     """`batch_size` counts responses: an update trains on batch_size / group_size groups.
 
     Attributes:
@@ -159,6 +159,8 @@ class GrpoConfig(TrainerConfig):
         truncation: the most that a token weighs for being likelier to the program that trains than
             to the one that sampled it (truncated importance sampling); 0 corrects nothing.
         temperature: of sampling, and of every log-probability in the loss.
+        top_k, top_p: of sampling alone: log-probabilities, old ones too, are the policy's over all
+            tokens, because the mass that was left out is no change of the policy.
         prompt_length, response_length: tokens; longer prompts are left out, longer responses cut
             off.
         max_dropped_fraction: more prompts than this fraction left out is an error.
@@ -218,6 +220,11 @@ class GrpoConfig(TrainerConfig):
                 " trainer agree; 1 or more, or 0: none"
             )
         return self
+
+    @property
+    def taken(self) -> tuple[int, int]:
+        """Prompts of a rollout, and updates on it."""
+        return self.groups * self.oversampling, self.num_iterations
 
     @property
     def groups(self) -> int:

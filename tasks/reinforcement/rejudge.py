@@ -13,6 +13,8 @@ It is no part of the stage's way from prompts to gradients: `lyceum rejudge` ask
 It looks at each update by itself: with other rewards the policy, and so the responses, would soon
 have been others.
 
+Code that a recipe named is not run again: what it said is in the ledger.
+
 Of each reward, what comes from where: *ledger*, where nothing but its weights has changed;
 *rulings*, where nothing but the weights of a rubric's criteria has; else it is *scored*, and
 rulings that are in the store are not asked for again.
@@ -102,6 +104,8 @@ def rejudge(
             " another artifact."
         )
     configs = [_untried(config, usd) for config in parse_rewards(tables, "rewards")]
+    if any(getattr(config, "source", "") for config in configs):
+        raise InputError("a reward's source is code, which `lyceum run` alone runs; leave it out.")
     before = {config.name: config for config in parse_rewards(stage.config.rewards, "rewards")}
     sources = {
         config.name: _source(config, before.get(config.name), stage, rubrics, rows)
@@ -183,6 +187,8 @@ def _source(
         if old.model_dump(mode="json")[name] != value
     }
     differs -= {"judge"} if _same_judge(config, old) else set()
+    # of a reward `function`: the file is not read again
+    differs -= set() if getattr(config, "source", "") else {"source"}
     same_rubrics = rubrics is None or not isinstance(config, RubricConfig)
     if differs <= {*_WEIGHTS, "calibration"} and same_rubrics:
         return "ledger"

@@ -16,7 +16,7 @@ from tasks.data.steps import TraceRow, response_arrays
 from tasks.data.tokens import pad_left
 from tasks.devices.hosts import fetch, spread
 from tasks.models.loading import LoadedModel
-from tasks.planning.programs import Program, rows, shapes
+from tasks.planning.programs import Program, compilations, rows, shapes
 from tasks.reward_models.traces import row_scores, soft_minimum, trace_rows
 
 
@@ -45,7 +45,7 @@ class TraceScorer:
     @property
     def compiles(self) -> int:
         """How many programs this scorer has compiled: 1 after any number of calls."""
-        return int(self._program._cache_size())
+        return compilations(self._program)
 
     def score(self, asked: Sequence[TraceRow]) -> list[Scores]:
         """The scores of any number of rows that fit, in order; the last batch is filled up with its

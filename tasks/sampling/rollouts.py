@@ -79,7 +79,8 @@ def sample_groups(
 
 
 def sampler_of(config: Any, loaded: "LoadedModel") -> "Sampler":
-    """What samples before training, for a config with `sampling_batch_size` and both lengths."""
+    """What samples before training, for a config with `sampling_batch_size`, both lengths and what
+    `schemas.training.Nucleus` has."""
     from tasks.sampling.sampler import Sampler
 
     return Sampler(
@@ -87,6 +88,7 @@ def sampler_of(config: Any, loaded: "LoadedModel") -> "Sampler":
         batch_size=config.sampling_batch_size,
         prompt_length=config.prompt_length,
         response_length=config.response_length,
+        **config.drawn_from,
     )
 
 

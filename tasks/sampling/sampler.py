@@ -20,7 +20,7 @@ from tasks.contract.journal import Journal
 from tasks.data.tokens import Tokenizer, TooLong, pad_left, prompt_tokens
 from tasks.devices.hosts import by_rows, fetch, spread
 from tasks.models.loading import LoadedModel
-from tasks.planning.programs import Program, scalar, shapes
+from tasks.planning.programs import Program, compilations, scalar, shapes
 from tasks.planning.programs import rows as rows_of
 
 
@@ -32,8 +32,11 @@ class Completion:
         tokens: its ids, the terminator included when there is one.
         text: the decoded response without the terminator.
         terminated: False when the response was cut off at the fixed length.
-        logps: (len(tokens),) log-probability of each token under the distribution it was sampled
-            from; greedy: at temperature 1.
+        logps: (len(tokens),) log-probability of each token under the model at the temperature it
+            was sampled with; greedy: at 1. Over all tokens, also where top_k or top_p left some
+            out: what they leave out is no difference between policies. (Over the tokens left, as
+            vLLM's "processed" ones are, a ratio to the trainer's is off by the mass that was left
+            out: TRL's issue 6789.)
     """
 
     tokens: list[int]
@@ -70,11 +73,18 @@ class Sampler:
     """
 
     def __init__(
-        self, loaded: LoadedModel, *, batch_size: int, prompt_length: int, response_length: int
+        self,
+        loaded: LoadedModel,
+        *,
+        batch_size: int,
+        prompt_length: int,
+        response_length: int,
+        top_k: int | None = None,
+        top_p: float | None = None,
     ):
         """Args: batch_size: rows per call of the program; prompt_length, response_length: tokens,
-        fixed."""
-        self.loaded = loaded
+        fixed; top_k, top_p: see `schemas.training.Nucleus`."""
+        self.loaded, self.top_k, self.top_p = loaded, top_k, top_p
         self.batch_size, self.prompt_length, self.response_length = (
             batch_size,
             prompt_length,
@@ -86,7 +96,7 @@ class Sampler:
 
     @property
     def compiles(self) -> int:
-        return max(self._program._cache_size(), self._compiled_before)
+        return max(compilations(self._program), self._compiled_before)
 
     def generate(
         self,
@@ -223,7 +233,8 @@ class Sampler:
             noise = jax.vmap(
                 lambda key: jax.random.gumbel(jax.random.fold_in(key, step), logits.shape[-1:])
             )(keys)
-            token = first_best(logits + temperature * noise)
+            allowed = truncated(logits, scale, self.top_k, self.top_p)
+            token = first_best(allowed + temperature * noise)
             logp = jnp.take_along_axis(logits, token[:, None], -1)[:, 0] / scale - jax.nn.logsumexp(
                 logits / scale, -1
             )
@@ -252,6 +263,44 @@ class Sampler:
         with jax.named_scope("decode"):
             _, _, tokens, logps, _ = jax.lax.while_loop(unfinished, decode, carry)
         return tokens, logps
+
+
+def truncated(
+    logits: jax.Array, temperature: jax.Array, top_k: int | None, top_p: float | None
+) -> jax.Array:
+    """(B, V) logits -> the same, -inf where `schemas.training.Nucleus` lets no token be drawn at a
+    temperature above 0. The likeliest always may; of tokens as likely as the least of those that
+    may, all may."""
+    if top_k is None:
+        if top_p is None:
+            return logits
+        share = jax.nn.softmax(logits / temperature, axis=-1)
+        return jnp.where(_in_nucleus(logits, share, top_p), logits, -jnp.inf)
+    best, _ = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))
+    if top_p is not None:
+        share = jax.nn.softmax(best / temperature, axis=-1)
+        likelier = jnp.cumsum(share, axis=-1) - share
+        best = jnp.where(likelier < top_p, best, jnp.inf)
+    return jnp.where(logits >= best.min(axis=-1, keepdims=True), logits, -jnp.inf)
+
+
+def _in_nucleus(logits: jax.Array, share: jax.Array, top_p: float) -> jax.Array:
+    """(B, V) whether the tokens that are likelier have less than `top_p` of the shares. The least
+    logit of which that holds is looked for by halving, as integers in the order of floats: exact
+    after 32 times, where the TPU's compiler takes minutes for sorting a vocabulary."""
+    bits = jax.lax.bitcast_convert_type(logits.astype(jnp.float32), jnp.int32)
+    order = jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    highest = order.max(axis=-1, keepdims=True)
+
+    def halve(_: jax.Array, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = bounds
+        middle = (low & high) + ((low ^ high) >> 1)
+        likelier = jnp.where(order > middle, share, 0.0).sum(axis=-1, keepdims=True)
+        return jnp.where(likelier < top_p, low, middle), jnp.where(likelier < top_p, middle, high)
+
+    lowest = jnp.full_like(highest, jnp.iinfo(jnp.int32).min)
+    _, edge = jax.lax.fori_loop(0, 32, halve, (lowest, highest))
+    return order >= edge
 
 
 def first_best(logits: jax.Array) -> jax.Array:

@@ -20,9 +20,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tasks.data.tokens import pad_left
 from tasks.devices.hosts import BATCH, TENSOR, fetch, spread
 from tasks.models.loading import LoadedModel
-from tasks.planning.programs import Program, scalar, shapes
+from tasks.planning.programs import Program, compilations, scalar, shapes
 from tasks.planning.programs import rows as rows_of
-from tasks.sampling.sampler import first_best
+from tasks.sampling.sampler import first_best, truncated
 
 SHORTEST = 32
 """Prompts are not padded to less."""
@@ -56,8 +56,11 @@ class SlotPrograms:
         prompt_length: int,
         response_length: int,
         sampled: bool,
+        top_k: int | None,
+        top_p: float | None,
     ) -> None:
         """See `SlotSampler`."""
+        self.top_k, self.top_p = top_k, top_p
         self.loaded, self.batch_size, self.sampled = loaded, batch_size, sampled
         self.prompt_length = prompt_length
         devices = loaded.mesh.shape[BATCH]
@@ -82,7 +85,7 @@ class SlotPrograms:
     def excess(self) -> int:
         """Programs that were compiled beyond one per shape: 0."""
         programs = (self.prefill, self.admit, self.decode, self.resize)
-        return max(0, sum(program._cache_size() for program in programs) - len(self.wanted))
+        return max(0, sum(compilations(program) for program in programs) - len(self.wanted))
 
     def plan(self, requests: Sequence[int], resident: Any) -> list[Program]:
         """See `SlotSampler.programs`."""
@@ -224,7 +227,8 @@ class SlotPrograms:
             def noise(key: jax.Array, number: jax.Array) -> jax.Array:
                 return jax.random.gumbel(jax.random.fold_in(key, number), logits.shape[-1:])
 
-            return logits + temperature * jax.vmap(noise)(keys, numbers)
+            allowed = truncated(logits, temperature, self.top_k, self.top_p)
+            return allowed + temperature * jax.vmap(noise)(keys, numbers)
 
         if self.sampled:
             logits = jax.lax.cond(temperature > 0, noisy, lambda logits: logits, logits)

@@ -62,6 +62,8 @@ class SlotSampler:
         prompt_length: int,
         response_length: int,
         sampled: bool = False,
+        top_k: int | None = None,
+        top_p: float | None = None,
     ):
         """
         Args:
@@ -69,6 +71,7 @@ class SlotSampler:
             prompt_length, response_length: tokens that a prompt and a response have at most.
             sampled: whether there will be a temperature. Random numbers are a third of what there
                 is to compile.
+            top_k, top_p: of what is sampled, see `schemas.training.Nucleus`.
         """
         self.loaded, self.batch_size, self.sampled = loaded, batch_size, sampled
         self.prompt_length, self.response_length = prompt_length, response_length
@@ -78,6 +81,8 @@ class SlotSampler:
             prompt_length=prompt_length,
             response_length=response_length,
             sampled=sampled,
+            top_k=top_k,
+            top_p=top_p,
         )
 
     @property

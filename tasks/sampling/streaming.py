@@ -17,6 +17,7 @@ from flax import nnx
 from tasks.data.tokens import Tokenizer, pad_left, prompt_tokens
 from tasks.models.gemma import Cache, Gemma
 from tasks.models.loading import LoadedModel
+from tasks.planning.programs import compilations
 
 SHORTEST = 64
 """Tokens of the shortest prefill."""
@@ -31,6 +32,7 @@ class Streamer:
     Attributes:
         compiles: programs compiled so far: one step for all prompts, a prefill for each power of
             two.
+        prefill, step: those programs.
     """
 
     def __init__(self, loaded: LoadedModel, *, response_length: int, longest_prompt: int = 2048):
@@ -39,12 +41,12 @@ class Streamer:
         self.loaded = loaded
         self.response_length, self.longest_prompt = response_length, longest_prompt
         self._graph, self._state = nnx.split(loaded.model)
-        self._prefill: Any = jax.jit(self._begin, static_argnames="size")
-        self._step: Any = jax.jit(self._continue, donate_argnames="cache")
+        self.prefill: Any = jax.jit(self._begin, static_argnames="size")
+        self.step: Any = jax.jit(self._continue, donate_argnames="cache")
 
     @property
     def compiles(self) -> int:
-        return int(self._prefill._cache_size() + self._step._cache_size())
+        return compilations(self.prefill) + compilations(self.step)
 
     def tokens(self, prompt: str) -> Iterator[int]:
         """The answer's ids, the terminator included when there is one; at most
@@ -55,7 +57,7 @@ class Streamer:
         row = pad_left([context], padded, tokenizer.pad_id)
         size = max(padded, self.longest_prompt) + self.response_length
         with jax.set_mesh(self.loaded.mesh):
-            token, cache = self._prefill(self._state, row, np.int32(len(context)), size=size)
+            token, cache = self.prefill(self._state, row, np.int32(len(context)), size=size)
         for position in range(len(context), len(context) + self.response_length):
             number = int(token[0, 0])
             yield number
@@ -65,7 +67,7 @@ class Streamer:
             ):
                 return
             with jax.set_mesh(self.loaded.mesh):
-                token, cache = self._step(self._state, token, np.int32(position), cache=cache)
+                token, cache = self.step(self._state, token, np.int32(position), cache=cache)
 
     def _begin(
         self, state: nnx.State, row: jax.Array, length: jax.Array, *, size: int

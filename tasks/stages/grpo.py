@@ -108,6 +108,7 @@ def programs_of(config: Config, loaded: "LoadedModel") -> "tuple[Sampler, Any]":
         batch_size=config.batch_size,
         prompt_length=config.prompt_length,
         response_length=config.response_length,
+        **config.drawn_from,
     )
     return sampler, token_logps_fn(loaded.model, loaded.tokenizer.pad_id)
 
@@ -144,6 +145,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     # a machine of one device has no halves
     apart = {*others.mesh.devices.flat}.isdisjoint(own.mesh.devices.flat)
     own = on_devices(own, rows_at_once(config))
+    config = config.counted(sum(one.total("train") for one in upstream["prompts"].quotas.values()))
     trainer = trainer_of(config, own)
     sampler, token_logps = programs_of(config, own)
 
@@ -218,7 +220,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     from tasks.rehearsal.reward_audit import audit_rewards
     from tasks.reinforcement.batches import RolloutBatches
     from tasks.reinforcement.collapse import Guard
-    from tasks.training.loop import fit, save_trained
+    from tasks.training.loop import counted, fit, save_trained
     from tasks.training.trainer import rows_at_once
 
     config = job.config
@@ -232,6 +234,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
         config.prompt_length,
         config.max_dropped_fraction,
     )
+    job, config = counted(job, len(examples))
     trainer = trainer_of(config, loaded)
     resources = Resources(
         job.inputs, job.answers, config.seed, config.response_length, theirs, job.log
@@ -251,8 +254,8 @@ def run(job: Job[Config]) -> dict[str, Any]:
             after=guard.after if config.collapse.enabled else None,
         )
         for name, values in (batches.scorer.values() if batches.scorer else {}).items():
-            counted = ", ".join(f"{what} {number:g}" for what, number in values.items())
-            job.log.info("reward %s: %s", name, counted)
+            numbers = ", ".join(f"{what} {number:g}" for what, number in values.items())
+            job.log.info("reward %s: %s", name, numbers)
     waited = sum(batches.judge_wait_seconds.values())
     job.log.info("waited %.1f s for rewards, %.2f s an update", waited, waited / max(1, len(curve)))
     compiles = batches.compiles()

@@ -119,6 +119,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     elif isinstance(config.teacher, GemmaTeacherConfig):
         name = config.teacher.model
         teacher = abstract_model(name, model_config(name), model.mesh)
+    config = config.counted(sum(one.total("train") for one in upstream["prompts"].quotas.values()))
     trainer = trainer_of(config, model, teacher)
     sampler, token_logps = programs_of(config, model)
     size, lengths = config.batch_size, (config.prompt_length, config.response_length)
@@ -198,7 +199,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
         StageFailed: a program compiled more than once, or an endpoint is dead.
     """
     from tasks.models.loading import policy_or_base
-    from tasks.training.loop import fit, save_trained
+    from tasks.training.loop import counted, fit, save_trained
 
     config, data = job.config, job.inputs["prompts"]
     mesh = make_mesh(batch_sizes(config))
@@ -211,6 +212,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
         config.prompt_length,
         config.max_dropped_fraction,
     )
+    job, config = counted(job, len(prompts))
     traces = fitting_traces(config, read_jsonl(data / "train.jsonl", Example), loaded.tokenizer)
     teacher, teacher_model = open_teacher(job, loaded)
     try:

@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import StageFailed
 from schemas.examples import Example, PreferencePair, Rejection
-from schemas.training import TrainerConfig
+from schemas.training import Nucleus, TrainerConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import Sizes, small_trainer
@@ -65,7 +65,7 @@ WELL_FORMED: tuple[Rejection, ...] = ("wrong",)
 """Why a sample of the policy was rejected that is a trace nevertheless."""
 
 
-class Config(TrainerConfig):
+class Config(TrainerConfig, Nucleus):
     """A reward model. `batch_size` counts pairs.
 
     Attributes:
@@ -190,6 +190,8 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     policy = on_devices(model, sizes)
     generate = [sampler_of(config, policy).program(batches)] if prompts else []
     pairs = config.data_pairs + prompts * config.pairs_per_prompt + config.damaged
+    held_out = config.validation_fraction + config.heldout_fraction
+    config = config.counted(round(pairs * (1 - held_out)))  # at most
     shape = (config.batch_size, config.response_length)
     kinds = {"ids": np.int32, "ends": np.bool_, "labels": np.int8}
     batch: dict[str, np.ndarray] = {
@@ -200,10 +202,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     batch["prompt_ids"] = np.zeros((config.batch_size, config.prompt_length), np.int32)
     trained = on_devices(model, sizes)
     add_head(trained)
-    scored = pairs * (
-        2 * (config.validation_fraction + config.heldout_fraction)
-        + len(ATTACKS) * config.heldout_fraction
-    )
+    scored = pairs * (2 * held_out + len(ATTACKS) * config.heldout_fraction)
     return [
         *generate,
         *trainer_of(config, policy).programs(batch, config.steps, trips={}),
@@ -242,7 +241,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     """
     from tasks.models.loading import policy_or_base
     from tasks.models.scalar_head import load_scoring_model
-    from tasks.training.loop import fit, rows_of_step, save_trained
+    from tasks.training.loop import counted, fit, rows_of_step, save_trained
 
     config = job.config
     mesh = make_mesh(batch_sizes(config))
@@ -260,6 +259,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
             f" {config.min_pairs} are needed to train, and at least one of each other. Raise"
             " data_pairs, prompts or damaged, or the lengths."
         )
+    job, config = counted(job, counts["train"])
     write_jsonl(job.out / "trace_pairs.jsonl", splits["train"])
     arrays = pair_arrays(
         loaded.tokenizer, splits["train"], config.prompt_length, config.response_length

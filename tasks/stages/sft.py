@@ -170,6 +170,8 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     shape = (config.batch_size, config.sequence_length)
     kinds = {"tokens": np.int32, "weights": np.float32, "positions": np.int32, "segments": np.int32}
     examples = sum(quota.total("validation") for quota in upstream["examples"].quotas.values())
+    # at most: shorter ones share rows
+    config = config.counted(sum(one.total("train") for one in upstream["examples"].quotas.values()))
     passes = 1 + config.steps // config.validation_every
     micro = config.batch_size // config.accumulation
     return trainer.programs(
@@ -198,7 +200,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     """Train and write the model. Raises InputError when too many rows do not fit, StageFailed when
     the proof or the compile check fails."""
     from tasks.models.loading import policy_or_base
-    from tasks.training.loop import fit, rows_of_step, save_trained
+    from tasks.training.loop import counted, fit, rows_of_step, save_trained
     from tasks.training.trainer import rows_at_once
 
     config = job.config
@@ -228,6 +230,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     train = packed["train"]
     if not len(train):
         raise InputError("there are no training rows: raise the quotas of the rebalance stage.")
+    job, config = counted(job, len(train))
 
     def batch_at(step: int) -> dict[str, np.ndarray]:
         chosen = rows_of_step(config.seed, step, config.batch_size, len(train))

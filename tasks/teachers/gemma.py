@@ -24,6 +24,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import digest
 from schemas.examples import Prompt
+from schemas.training import Nucleus
 from tasks.contract.teacher import Teacher
 from tasks.data.dropped import Dropped
 from tasks.data.tokens import prompt_tokens
@@ -38,13 +39,14 @@ if TYPE_CHECKING:
     from tasks.sampling.sampler import Completion, Sampler
 
 
-class Config(Answering):
+class Config(Answering, Nucleus):
     """A model of this family as the teacher.
 
     Attributes:
         model: a recipe's `model`: a shipped name, a hub's, or a directory.
         prompt_length: tokens of a prompt with its instructions; longer ones are dropped.
         batch_size: responses sampled at a time.
+        top_k, top_p: see `schemas.training.Nucleus`. (An endpoint takes them as `parameters`.)
     """
 
     name: Literal["gemma"]
@@ -77,6 +79,7 @@ def sampler_of(config: Config, loaded: "LoadedModel") -> "Sampler":
         batch_size=config.batch_size,
         prompt_length=config.prompt_length,
         response_length=config.max_response_tokens,
+        **config.drawn_from,
     )
 
 
@@ -162,7 +165,9 @@ def _sampled(
     from tasks.sampling.rollouts import rollout_seed
 
     sizes = [config.samples, config.temperature, config.prompt_length, config.max_response_tokens]
-    key = digest(["gemma", TEACHER.version, config.model, weights, texts, *sizes, lesson.seed])
+    cut = [config.top_k, config.top_p] if config.top_k or config.top_p else []
+    what = [config.model, weights, texts, *sizes, lesson.seed, *cut]
+    key = digest(["gemma", TEACHER.version, *what])
     stored = lesson.answers.get(key)
     if not agree(stored is not None):
         prompts = [text for text in texts for _ in range(config.samples)]

@@ -9,6 +9,7 @@ stage `Keeps`), and a resumed run ends with the bytes of an undisturbed one.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import jax
@@ -21,6 +22,8 @@ from tasks.contract.job import Job
 from tasks.devices.hosts import put, spread
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.lora import merge_lora
+from tasks.models.peft import ADAPTERS, write_adapters
+from tasks.models.source import published_as
 from tasks.training.checkpoints import Array, Checkpoint, Checkpoints, fingerprint
 from tasks.training.optimizers import learning_rate_schedule
 from tasks.training.trainer import Reported, Trainer
@@ -35,6 +38,13 @@ class Keeps(Protocol):
 
     def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
         """Go on after `step` finished steps with what `kept` returned then."""
+
+
+def counted(job: Job[Any], rows: int) -> tuple[Job[Any], Any]:
+    """The job of a stage that trains on so many rows, and its config, in which `epochs` have become
+    `steps`."""
+    config = job.config.counted(rows)
+    return replace(job, config=config), config
 
 
 def save_trained(
@@ -52,6 +62,9 @@ def save_trained(
         json.dumps({"step": config.steps if step is None else step, **fingerprints}) + "\n",
         encoding="utf-8",
     )
+    if config.lora and config.lora.keep:
+        base = None if "policy" in job.inputs else published_as(job.config.model)
+        write_adapters(loaded.model, config.lora, base, job.out / ADAPTERS)
     if config.lora:
         merge_lora(loaded.model)
     save_model(loaded, job.out)
@@ -108,7 +121,7 @@ def fit(
     )
     start = _resume(trainer, checkpoints, curves, config, job, keeps)
     if validation and not start:
-        curves.add({"step": 0, "validation_loss": _validate(trainer, validation)})
+        curves.add({"step": 0, "validation_loss": validate(trainer, validation)})
 
     def batches() -> Iterator[Any]:
         unread: tuple[dict[str, float], Reported | None] | None = None
@@ -118,7 +131,7 @@ def fit(
                 curves.add(*unread)
             unread = ({"step": step}, trainer.reported)
             if validation and step % validation_every == 0:
-                unread[0]["validation_loss"] = _validate(trainer, validation)
+                unread[0]["validation_loss"] = validate(trainer, validation)
             due = checkpoints.due(step)
             if due or after:
                 curves.add(*unread)
@@ -140,7 +153,7 @@ def fit(
     return [row for row in curves.rows if "loss" in row]
 
 
-def _validate(trainer: Trainer, batches: Sequence[Any]) -> float:
+def validate(trainer: Trainer, batches: Sequence[Any]) -> float:
     """The mean of the batches' losses."""
     trained, _, frozen = trainer.state()
     with jax.set_mesh(trainer.mesh):
@@ -341,8 +354,7 @@ def _difference(trainer: Trainer, found: Checkpoint) -> str | None:
 def _restore(trainer: Trainer, found: Checkpoint) -> dict[str, np.ndarray]:
     """Replace the trainer's arrays one by one, each freeing the one before. Returns the arrays that
     are not the trainer's."""
-    for key, node in _nodes(trainer).items():
-        node.set_value(put(found.read(key), node.get_value().sharding))
+    put_back(trainer, found, counters=True)
     return {
         key.removeprefix("kept/"): found.read(key) for key in found.forms if key.startswith("kept/")
     }

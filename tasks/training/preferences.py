@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import StageFailed
 from schemas.examples import Example, PreferencePair, Rejection
-from schemas.training import TrainerConfig
+from schemas.training import Nucleus, TrainerConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.journal import Journal
 from tasks.contract.kind import Input, Kind, Product
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tasks.training.trainer import Trainer
 
 
-class PreferenceConfig(TrainerConfig):
+class PreferenceConfig(TrainerConfig, Nucleus):
     """What these stages have in common. `batch_size` counts pairs.
 
     Attributes:
@@ -178,12 +178,9 @@ def programs(
     prompts = min(config.prompts, of_train)
     batches = -(-prompts * config.samples_per_prompt // config.sampling_batch_size)
     found = [sampler_of(config, model).program(batches)] if prompts else []
-    micro = config.batch_size // config.accumulation
-    widths = {
-        "prompt": config.prompt_length,
-        "chosen": config.response_length,
-        "rejected": config.response_length,
-    }
+    config = config.counted(prompts * config.pairs_per_prompt + config.data_pairs)  # at most
+    micro, width = config.batch_size // config.accumulation, config.response_length
+    widths = {"prompt": config.prompt_length, "chosen": width, "rejected": width}
     fields: dict[str, Any] = {}
     for name, width in widths.items():
         fields[f"{name}_ids"] = np.zeros((config.batch_size, width), np.int32)
@@ -233,7 +230,7 @@ def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
         StageFailed: there are too few pairs, or a program compiled more than once.
     """
     from tasks.models.loading import load_model
-    from tasks.training.loop import fit, rows_of_step, save_trained
+    from tasks.training.loop import counted, fit, rows_of_step, save_trained
     from tasks.training.pair_batches import PairBatch
 
     config: PreferenceConfig = job.config
@@ -259,6 +256,7 @@ def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
             " prompt_length or response_length, or the samples of the distill stage's teacher; or"
             " set prompts, and the policy is sampled."
         )
+    job, config = counted(job, len(pairs))
     write_jsonl(job.out / "pairs.jsonl", pairs)
     arrays = pair_arrays(loaded.tokenizer, pairs, config)
     compiles = {"sampler": sampler.compiles} if config.prompts else {}
@@ -306,6 +304,7 @@ def reference_logps(
     from flax import nnx
 
     from tasks.models.vocabulary import token_logps_fn
+    from tasks.planning.programs import compilations
 
     config: PreferenceConfig = job.config
     journal = Journal(job.work, "reference")
@@ -324,7 +323,7 @@ def reference_logps(
                 logps = token_logps(state, *ids, np.float32(1))
             sums[rows] = fetch(logps).sum(axis=1)
             job.progress(min(start + size, count), count, "reference responses")
-        compiles = compiled_once({"token_logps": token_logps._cache_size()}, {"token_logps": 0})
+        compiles = compiled_once({"token_logps": compilations(token_logps)}, {"token_logps": 0})
         chosen, rejected = (part.tolist() for part in np.split(sums, 2))
         logps_of = {"ref_chosen_logps": chosen, "ref_rejected_logps": rejected}
         kept = [{**logps_of, "compiles": compiles["token_logps"]}]

@@ -28,7 +28,7 @@ from tasks.models.loading import LoadedModel
 from tasks.models.lora import add_lora
 from tasks.models.sharding import place, weight_specs
 from tasks.models.weights import widen
-from tasks.planning.programs import Program, rows, shapes
+from tasks.planning.programs import Program, compilations, rows, shapes
 from tasks.training.optimizers import make_optimizer
 
 Reported = tuple[jax.Array, dict[str, jax.Array], jax.Array]
@@ -81,7 +81,7 @@ class Trainer(PeftTrainer):
     @property
     def compiles(self) -> int:
         """How many programs the step has compiled: 1 after any number of steps of one shape."""
-        return max(self.train_step._cache_size(), self.compiled_before)
+        return max(compilations(self.train_step), self.compiled_before)
 
     def state(self) -> tuple[nnx.State, nnx.State, nnx.State]:
         """What `train_step` takes first: the trained, the optimizer's state, the frozen."""

@@ -59,7 +59,12 @@ def main(arguments: list[str]) -> int:
         stream=sys.stdout, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
     )
     log.setLevel(logging.INFO)
-    spec = JobSpec.model_validate_json(Path(arguments[0]).read_bytes())
+    path = Path(arguments[0]).absolute()
+    spec = JobSpec.model_validate_json(path.read_bytes())
+    if (spec.key, spec.attempt) != (path.parent.parent.name, path.parent.name):
+        # whoever submitted it named the key, which is that of what the job holds (`run_job`)
+        print(f"{path} is not the job of its place, but of {spec.key}", file=sys.stderr)  # noqa: T201
+        return 2
     os.environ |= {**spec.environment, **os.environ}
     # whoever submitted the job has proved that the store can be written
     store = context().store(spec.store, write=False)

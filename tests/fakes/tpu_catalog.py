@@ -2,7 +2,7 @@
 the names of quotas.
 
 Zones and names are those of the real service as far as they are known (autumn 2026), a superset of
-what any one project sees. The sizes count TensorCores up to v4, chips for v5e and v6e.
+what any one project sees. The sizes count TensorCores up to v4 and for v5p, chips for v5e and v6e.
 """
 
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ ZONES: dict[str, tuple[str, ...]] = {
     "asia-northeast1-b": ("v6e",),
     "europe-west4-a": ("v2", "v3", "v6e"),
     "europe-west4-b": ("v5litepod",),
-    "us-central1-a": ("v2", "v3", "v5litepod"),
+    "us-central1-a": ("v2", "v3", "v5litepod", "v5p"),
     "us-central1-b": ("v2", "v3", "v6e"),
     "us-central1-c": ("v2",),
     "us-central1-f": ("v2", "v3"),
     "us-central2-b": ("v4",),
     "us-east1-c": ("v5litepod",),
     "us-east1-d": ("v3", "v6e"),
-    "us-east5-a": ("v6e"),
+    "us-east5-a": ("v5p", "v6e"),
     "us-east5-b": ("v5litepod", "v6e"),
     "us-south1-a": ("v5litepod", "v6e"),
     "us-west1-c": ("v5litepod",),
@@ -42,10 +42,18 @@ _SIZES: dict[str, tuple[int, ...]] = {
     "v3": (8, 32, 64, 128, 256, 512),
     "v4": (8, 16, 32, 64, 128),
     "v5litepod": (1, 4, 8, 16, 32, 64, 128, 256),
+    "v5p": (8, 16, 64, 128, 256),
     "v6e": (1, 4, 8, 16, 32, 64, 128, 256),
 }
 _CHIPS_PER_HOST = 4
-_QUOTAS = {"v2": "V2s", "v3": "V3s", "v4": "V4s", "v5litepod": "V5sLitepod", "v6e": "V6E"}
+_QUOTAS = {
+    "v2": "V2s",
+    "v3": "V3s",
+    "v4": "V4s",
+    "v5litepod": "V5sLitepod",
+    "v5p": "V5P",
+    "v6e": "V6E",
+}
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ class Accelerator:
 
 
 def _accelerator(generation: str, size: int) -> Accelerator:
-    chips = size // (2 if generation in ("v2", "v3", "v4") else 1)
+    chips = size // (2 if generation in ("v2", "v3", "v4", "v5p") else 1)
     one_host = generation in ("v5litepod", "v6e") and chips <= 2 * _CHIPS_PER_HOST
     return Accelerator(
         f"{generation}-{size}", generation, chips, 1 if one_host else -(-chips // _CHIPS_PER_HOST)

@@ -147,10 +147,15 @@ def test_a_forged_job_writes_nothing_outside_its_store(
     store = open_store(tmp_path / "store")
     job = {"stage": "distill", "kind": "distill", "key": "0" * 64, "attempt": "1", "config": {}}
     job |= {"store": store.uri, "target": "local"}
-    (tmp_path / "job.json").write_text(json.dumps(job | change), encoding="utf-8")
-    command = [sys.executable, "-m", "tasks.worker", str(tmp_path / "job.json")]
+    file = tmp_path / "work" / job["key"] / "1" / "job.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(job | change), encoding="utf-8")
+    command = [sys.executable, "-m", "tasks.worker", str(file)]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode in (1, 2)
-    assert {name for name in tree(tmp_path) if not name.startswith("store")} == {"job.json"}
+    written = {
+        name for name in tree(tmp_path) if name.endswith(".json") and not name.startswith("store")
+    }
+    assert written == {f"work/{job['key']}/1/job.json"}
     assert not [name for name in tree(tmp_path) if "escaped" in name]
 
 

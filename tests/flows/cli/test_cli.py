@@ -34,7 +34,7 @@ def test_plan_of_a_fresh_store_runs_everything_and_writes_nothing(
     tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = printed_json(capsys, "plan", str(tiny_recipe), "--store", str(tmp_path / "store"))
-    assert set(plan) == {"recipe", "target", "fits", "stages", "seconds", "cost_usd"}
+    assert set(plan) == {"recipe", "target", "fits", "stages", "seconds", "cost_usd", "at_least"}
     assert (plan["recipe"], plan["target"], plan["fits"]) == ("tiny", "local", True)
     stages = plan["stages"]
     assert isinstance(stages, list)
@@ -43,6 +43,10 @@ def test_plan_of_a_fresh_store_runs_everything_and_writes_nothing(
         ("rebalance", False, "waits for distill"),
     ]
     assert plan["seconds"] is None  # nothing like it was ever run
+    assert plan["at_least"] == {"seconds": 0, "cost_usd": 0, "without": ["distill", "rebalance"]}
+    assert main(["plan", str(tiny_recipe), "--store", str(tmp_path / "store")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "at least 0.0 s, from earlier runs, and what distill, rebalance will take" in said
     assert not (tmp_path / "store").exists()
 
 

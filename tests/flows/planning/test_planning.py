@@ -134,7 +134,7 @@ def test_each_program_of_each_stage_on_devices_is_compiled_once_and_added_up(
 ) -> None:
     code, value = plan(capsys)
     assert (code, value["fits"]) == (0, True)
-    assert set(value) == {"recipe", "target", "fits", "stages", "seconds", "cost_usd"}
+    assert set(value) == {"recipe", "target", "fits", "stages", "seconds", "cost_usd", "at_least"}
     stages = {stage["name"]: stage for stage in value["stages"]}
     named = {name: [one["name"] for one in stage["programs"]] for name, stage in stages.items()}
     assert named["sft"] == ["train_step", "validation_loss"]
@@ -146,6 +146,9 @@ def test_each_program_of_each_stage_on_devices_is_compiled_once_and_added_up(
     assert stages["sft"]["seconds"] == pytest.approx(360 + 200 / 0.4)
     assert stages["sft"]["cost_usd"] == pytest.approx(8 * 0.60 * stages["sft"]["seconds"] / 3600)
     assert value["seconds"] == pytest.approx(sum(stage["seconds"] for stage in value["stages"]))
+    assert value["at_least"] == {name: value[name] for name in ("seconds", "cost_usd")} | {
+        "without": []
+    }
     # the model of its policy
     assert "programs reasoning_eval gemma3-tiny ['policy', 'prompts']" in asked(fake, "programs")
     assert len(asked(fake, "compile")) == 3
@@ -204,6 +207,8 @@ def test_lengths_and_batches_are_cut_last(
     _, value = plan(capsys)
     assert (value["fits"], value["suggestion"]) == (False, [])
     assert (value["seconds"], value["cost_usd"]) == (None, None)
+    known = sum(stage["seconds"] or 0 for stage in value["stages"])
+    assert (value["at_least"]["seconds"], value["at_least"]["without"]) == (known, ["sft"])
     assert main(PLAN) == 3
 
 

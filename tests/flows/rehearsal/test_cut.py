@@ -16,7 +16,7 @@ from tests.flows.rehearsal.recipes import RECIPE, write
 def cut(directory: Path, recipe: str = RECIPE, rows: int = 20, *overrides: str) -> Rehearsed:
     path = write(directory, recipe)
     store = open_store(directory / "store", write=False)
-    return rehearsed(str(path), overrides, directory / "data", rows, "gemma3-tiny", store)
+    return rehearsed(str(path), overrides, directory / "data", (), rows, "gemma3-tiny", store)
 
 
 def config(ready: Rehearsed, stage: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def told(
     """What is found where stages have these metrics and no files."""
     path = write(directory, recipe)
     store = open_store(directory / "store")
-    ready: Rehearsed = rehearsed(str(path), (), directory / "data", 20, "gemma3-tiny", store)
+    ready: Rehearsed = rehearsed(str(path), (), directory / "data", (), 20, "gemma3-tiny", store)
     specs = ready.resolved.recipe.stages
     records = {
         spec.name: StageRecord(

@@ -108,7 +108,7 @@ def write_run(
         metrics = _write_stage(
             stage, out, skill, text, prompts, suites, per_domain, samples, requests
         )
-        manifest = _commit(store, stage, manifests, out, metrics, version)
+        manifest = commit(store, stage, manifests, out, metrics, version)
         manifests[stage.name] = manifest
         status = "cached" if stage.name == "distill" else "ran"
         records.append(
@@ -146,7 +146,7 @@ MADE: dict[str, Any] = {"target": "local", "packages": {"jax": "0.10.2"}, "secon
 MADE |= {"peak_rss_bytes": 1_500_000_000}
 
 
-def _commit(
+def commit(
     store: Store,
     stage: StageSpec,
     manifests: Mapping[str, Manifest],
@@ -285,10 +285,10 @@ def _write_stage(
         ]
         write_jsonl(out / "items.jsonl", items)
         return safety_eval.safety_metrics(items)
-    return _write_training(stage, out, text)
+    return write_training(stage, out, text)
 
 
-def _write_training(stage: StageSpec, out: Path, text: str) -> dict[str, Any]:
+def write_training(stage: StageSpec, out: Path, text: str) -> dict[str, Any]:
     curve: list[dict[str, Any]] = [
         {"step": step, "loss": 3.0 / step, "grad_norm": 1.0, "learning_rate": 1e-3}
         for step in range(1, 40)

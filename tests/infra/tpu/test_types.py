@@ -20,6 +20,8 @@ from schemas.base import InputError
         ("v5e-256", "v5litepod-256", 256, 64, 256),
         ("v6e-8", "v6e-8", 8, 1, 8),
         ("v6e-32", "v6e-32", 32, 8, 32),
+        ("v5p-8", "v5p-8", 4, 1, 4),
+        ("v5p-64", "v5p-64", 32, 8, 32),
         ("v4-8", "v4-8", 4, 1, 4),
         ("v4-32", "v4-32", 16, 4, 16),
         ("v3-8", "v3-8", 4, 1, 8),
@@ -44,11 +46,11 @@ def test_the_topology_the_number_and_the_devices_of_every_type_agree() -> None:
         family, _, number = name.partition("-")
         assert name == kind.name
         assert math.prod(int(side) for side in kind.topology.split("x")) == kind.chips
-        assert int(number) == kind.chips * (2 if family in ("v2", "v3", "v4") else 1)
+        assert int(number) == kind.chips * (2 if family in ("v2", "v3", "v4", "v5p") else 1)
         assert kind.devices == kind.chips * (2 if family in ("v2", "v3") else 1)
         assert kind.chips % kind.hosts == 0
         assert kind.chips // kind.hosts in (1, 4, 8)
-        assert kind.hbm_bytes in (16 * GIB, 32 * GIB)
+        assert kind.hbm_bytes in (16 * GIB, 32 * GIB, 95 * GIB)
         assert kind.zones
         assert len({region_of(zone) for zone in kind.zones}) >= 1
         prices = kind.usd_per_chip_hour
@@ -57,6 +59,7 @@ def test_the_topology_the_number_and_the_devices_of_every_type_agree() -> None:
 
 def test_runtimes_fit_their_generation() -> None:
     assert TPU_TYPES["v5e-8"].runtime == "v2-alpha-tpuv5-lite"
+    assert TPU_TYPES["v5p-8"].runtime == "v2-alpha-tpuv5"
     assert TPU_TYPES["v6e-8"].runtime == "v2-alpha-tpuv6e"
     assert {TPU_TYPES[name].runtime for name in ("v2-8", "v3-8", "v4-8")} == {"tpu-ubuntu2204-base"}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
@@ -13,6 +14,7 @@ from schemas.base import InputError
 from tasks.contract.journal import Journal
 from tasks.models import gemma
 from tasks.models.loading import base_model
+from tasks.sampling import sampler
 from tasks.sampling.sampler import Sampler
 
 
@@ -84,27 +86,21 @@ def make_sampler(monkeypatch: pytest.MonkeyPatch):
     )
 
 
-class Recorded:
-    """A compiled program that notes which rows it is called for."""
-
-    def __init__(self, program, calls: list[list[int]]) -> None:
-        self.program, self.calls, self._cache_size = program, calls, program._cache_size
-
-    def __call__(self, state, prompts, rows, *rest):
-        self.calls.append(rows.tolist())
-        return self.program(state, prompts, rows, *rest)
-
-
 def test_batches_in_the_journal_are_not_sampled_again(
-    make_sampler, journal: Journal, tmp_path: Path
+    make_sampler, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Seven prompts in batches of 3, 3 and 1. All are in the journal, then one is damaged."""
     first = make_sampler()
     sampled = first.generate(PROMPTS, temperature=1.0, seed=5, journal=journal)
     plain = first.generate(PROMPTS, temperature=1.0, seed=5)
 
-    second, calls = make_sampler(), []
-    second._program = Recorded(second._program, calls)
+    second, calls, spread = make_sampler(), [], sampler.spread
+
+    def watched(batch: tuple[np.ndarray, np.ndarray], mesh: Mesh):
+        calls.append(batch[1].tolist())  # the rows that are sampled
+        return spread(batch, mesh)
+
+    monkeypatch.setattr(sampler, "spread", watched)
     done: list[int] = []
     again = second.generate(PROMPTS, temperature=1.0, seed=5, journal=journal, progress=done.append)
     assert calls == []

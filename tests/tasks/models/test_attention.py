@@ -50,8 +50,8 @@ def interpret(setattr: Callable[[Any, str, Any], None]) -> None:
         "make_splash_mha",
         partial(attention.splash.make_splash_mha, interpret=True),
     )
-    setattr(attention, "_BLOCK", 128)
-    setattr(attention, "_has_kernel", lambda q: True)
+    setattr(attention, "BLOCK", 128)
+    setattr(attention, "has_kernel", lambda q: True)
 
 
 def drawn(case: Case, rows: int = BATCH) -> tuple[jax.Array, ...]:

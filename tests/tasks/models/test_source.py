@@ -2,10 +2,7 @@
 from each kind of place."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,11 +14,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from infra.process import ROOT
 from infra.settings import Settings
 from infra.store.store import open_store
 from schemas.base import InputError, StageFailed
-from tasks.models import download, gemma
+from tasks.models import gemma
 from tasks.models.loading import LoadedModel, base_model, load_model, model_config, save_model
 from tasks.models.shipping import receive_model, ship_model
 from tasks.models.source import (
@@ -35,6 +31,7 @@ from tasks.models.source import (
 )
 from tests.fakes.fake_hub import FakeHub
 from tests.fakes.gcs_emulator import Emulator
+from tests.tasks.devices.fake_devices import printed
 
 CONFIG = replace(
     gemma.SIZES[TINY], num_layers=2, embed_dim=16, hidden_dim=16, num_heads=2, head_dim=8
@@ -70,13 +67,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def hub(cache: Path, published: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     """Both hubs, of which this process has no credentials."""
-    from kagglesdk import kaggle_env
-
     with FakeHub() as fake:
         monkeypatch.setenv("HF_ENDPOINT", fake.url)
         monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
         monkeypatch.setenv("KAGGLE_API_ENVIRONMENT", "LOCALHOST")
-        monkeypatch.setitem(kaggle_env._env_to_endpoint, kaggle_env.KaggleEnv.LOCAL, fake.url)
+        monkeypatch.setattr("kagglesdk.kaggle_http_client.get_endpoint", lambda env: fake.url)
         for name in ("HF_TOKEN", "KAGGLE_API_TOKEN", "KAGGLE_USERNAME", "KAGGLE_KEY"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("HF_TOKEN_PATH", str(cache / "none"))
@@ -96,12 +91,9 @@ def assert_same(loaded: LoadedModel, directory: Path) -> None:
 
 def test_forms_of_a_model() -> None:
     assert source_of("hf://org/name.v2@refs/pr/1") == Source("hf", "org/name.v2", "refs/pr/1")
-    assert source_of("kaggle://google/gemma-3/flax/gemma3-1b-it") == Source(
-        "kaggle", "google/gemma-3/flax/gemma3-1b-it"
-    )
-    assert source_of("kaggle://google/gemma-2/flax/gemma2-2b-it/12") == Source(
-        "kaggle", "google/gemma-2/flax/gemma2-2b-it", "12"
-    )
+    kaggle = "google/gemma-3/flax/gemma3-1b-it"
+    assert source_of(f"kaggle://{kaggle}") == Source("kaggle", kaggle)
+    assert source_of(f"kaggle://{kaggle}/12") == Source("kaggle", kaggle, "12")
     assert source_of("gs://bucket/a/b/") == Source("gs", "bucket/a/b")
     assert source_of("/a/b") == Source("local", "/a/b")
     assert source_of("~/b") == Source("local", str(Path.home() / "b"))
@@ -141,26 +133,17 @@ def test_a_directory_is_refused_without_a_model(tmp_path: Path, published: Path)
 
 def test_checks_need_no_jax_and_no_network(published: Path, tmp_path: Path) -> None:
     code = """
-import socket, sys
+import json, socket, sys
 socket.socket = None
 from tasks.models.source import check_model, model_dependencies
 names = "gemma3-tiny gemma3-1b-it hf://a/b gs://bucket/x kaggle://a/b/flax/c".split()
 for model in (*names, sys.argv[1]):
     check_model(model)
-print(model_dependencies("hf://a/b@main"), len(model_dependencies(sys.argv[1])["model"]))
 heavy = {"jax", "numpy", "huggingface_hub", "kagglehub", "google.cloud.storage"}
-print(sorted(heavy & set(sys.modules)))
+known = model_dependencies("hf://a/b@main"), len(model_dependencies(sys.argv[1])["model"])
+print(json.dumps([*known, sorted(heavy & set(sys.modules))]))
 """
-    environment = os.environ | {"LYCEUM_CACHE": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(published)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert done.stdout.split("\n")[:2] == ["{} 64", "[]"], done.stderr
+    assert printed(code, str(published), LYCEUM_CACHE=str(tmp_path)) == [{}, 64, []]
 
 
 def test_a_directory_is_identified_by_what_is_read_of_it(
@@ -192,31 +175,16 @@ def test_weights_are_not_hashed_again(
 
 
 def test_hubs_and_what_is_made_at_random_are_identified_by_their_names() -> None:
-    for model in (
-        TINY,
-        "gemma3-1b-it",
-        "hf://org/name@abc",
-        "kaggle://google/gemma-3/flax/gemma3-1b-it/1",
-    ):
+    kaggle = "kaggle://google/gemma-3/flax/gemma3-1b-it/1"
+    for model in (TINY, "gemma3-1b-it", "hf://org/name@abc", kaggle):
         assert model_dependencies(model) == {}
 
 
 def test_which_files_are_read() -> None:
-    names = [
-        "config.json",
-        "model.safetensors",
-        "model-00001-of-00002.safetensors",
-        "tokenizer.model",
-        ".lock",
-        "x/model.safetensors",
-        "a.bin",
-    ]
-    assert needed(names) == sorted(names[:4])
-    assert needed(["ckpt/_METADATA", "ckpt/d/0", "tokenizer.model", ".have.json"]) == [
-        "ckpt/_METADATA",
-        "ckpt/d/0",
-        "tokenizer.model",
-    ]
+    read = ["config.json", "model-00001-of-00002.safetensors", "model.safetensors"]
+    assert needed([*read, ".lock", "x/model.safetensors", "a.bin"]) == read
+    orbax = ["ckpt/_METADATA", "ckpt/d/0", "tokenizer.model"]
+    assert needed([*orbax, ".have.json"]) == orbax
 
 
 def test_a_repository_is_read_once_and_only_what_is_needed(hub: FakeHub, published: Path) -> None:
@@ -245,22 +213,13 @@ def test_a_repository_that_was_read_needs_no_network(
     model_config(pinned)
     with monkeypatch.context() as offline:
         offline.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-        with pytest.raises(
-            InputError,
-            match=r"hf://google/small is not whole in the cache, and the hub cannot be reached",
-        ):
+        with pytest.raises(InputError, match="hf://google/small is not whole in the cache"):
             base_model("hf://google/small", seed=0)
     base_model("hf://google/small", seed=0)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert_same(base_model("hf://google/small", seed=0), published)
     assert_same(base_model(pinned, seed=0), published)
-    with pytest.raises(
-        InputError,
-        match=(
-            r"hf://google/other is not whole in the cache, and the hub cannot be reached \(.*\)."
-            r" Connect, or"
-        ),
-    ):
+    with pytest.raises(InputError, match=r"other .* the hub cannot be reached \(.*\). Connect, or"):
         base_model("hf://google/other", seed=0)
 
 
@@ -268,29 +227,17 @@ def test_a_gated_model_says_what_to_do(
     hub: FakeHub, published: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.gated.add("google/small")
-    with pytest.raises(
-        InputError,
-        match=(
-            rf"is gated, and HF_TOKEN is not set. Accept its licence at {hub.url}/google/small,"
-            r" then set HF_TOKEN"
-        ),
-    ):
+    with pytest.raises(InputError, match=rf"{hub.url}/google/small, then set HF_TOKEN"):
         base_model("hf://google/small", seed=0)
     monkeypatch.setenv("HF_TOKEN", "hf_bad")
-    with pytest.raises(InputError, match="is gated, and the account of HF_TOKEN has no access"):
+    with pytest.raises(InputError, match="the account of HF_TOKEN has no access"):
         base_model("hf://google/small", seed=0)
     monkeypatch.setenv("HF_TOKEN", hub.token)
     assert_same(base_model("hf://google/small", seed=0), published)
 
 
 def test_unknown_repositories_and_revisions(hub: FakeHub) -> None:
-    with pytest.raises(
-        InputError,
-        match=(
-            "hf://google/none: there is no such repository, or it is private and HF_TOKEN is"
-            " not set"
-        ),
-    ):
+    with pytest.raises(InputError, match="hf://google/none: there is no such repository, or it is"):
         base_model("hf://google/none", seed=0)
     with pytest.raises(InputError, match="has no revision 'v9'"):
         base_model("hf://google/small@v9", seed=0)
@@ -300,21 +247,13 @@ def test_a_shipped_name_must_be_what_it_says(
     hub: FakeHub, published: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.repositories["google/gemma-3-1b-it"] = published
-    with pytest.raises(
-        InputError,
-        match=(
-            r"is no gemma3-1b-it: num_layers is 2 instead of 26, vocab_size is 1536 instead of"
-            r" 262144"
-        ),
-    ):
+    differ = "num_layers is 2 instead of 26, vocab_size is 1536 instead of 262144"
+    with pytest.raises(InputError, match=f"is no gemma3-1b-it: {differ}"):
         base_model("gemma3-1b-it", seed=0)
     monkeypatch.setitem(gemma.SIZES, "gemma3-1b-it", replace(CONFIG, dtype="bfloat16"))
     loaded = base_model("gemma3-1b-it", seed=0)
-    assert (loaded.name, loaded.config.dtype, str(loaded.model.embedding.get_value().dtype)) == (
-        "gemma3-1b-it",
-        "bfloat16",
-        "bfloat16",
-    )
+    assert loaded.name == "gemma3-1b-it"
+    assert loaded.config.dtype == loaded.model.embedding.get_value().dtype == "bfloat16"
     assert model_config("gemma3-1b-it") == loaded.config
 
 
@@ -323,12 +262,7 @@ Usage = namedtuple("Usage", "total used free")
 
 @pytest.mark.parametrize("place", ["hf", "gs", "kaggle"])
 def test_a_full_disk_is_told_before_the_download(
-    hub: FakeHub,
-    published: Path,
-    gcs: Emulator,
-    gcs_client: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    place: str,
+    hub: FakeHub, published: Path, gcs: Emulator, gcs_client: Any, place: str
 ) -> None:
     upload(gcs_client, published)
     hub.repositories["google/small/flax/x"] = published
@@ -337,15 +271,10 @@ def test_a_full_disk_is_told_before_the_download(
         "gs": f"gs://{gcs_client.name}/models/small",
         "kaggle": "kaggle://google/small/flax/x",
     }[place]
-    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage(10, 5, 1000))
-    with pytest.raises(
-        InputError,
-        match=(
-            r"takes 0.0 GB, and the disk of .* has 0.0 GB free. Free some space, or set"
-            r" LYCEUM_CACHE"
-        ),
-    ):
-        base_model(model, seed=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shutil.disk_usage", lambda path: Usage(10, 5, 1000))
+        with pytest.raises(InputError, match=r"takes 0.0 GB, .* has 0.0 GB free. .* LYCEUM_CACHE"):
+            base_model(model, seed=0)
     assert hub.downloads() == []
     assert gcs.requests().get("GET download", 0) == 0
 
@@ -395,11 +324,8 @@ def test_no_object_is_written_outside_the_cache(
     assert len(gcs.objects(gcs_client.name)) == 4
     with pytest.raises(InputError, match=r"has no tokenizer.model"):
         base_model(f"gs://{gcs_client.name}/models/odd", seed=0)
-    assert [
-        path.name
-        for path in tmp_path.rglob("*")
-        if path.is_file() and not path.name.startswith(".")
-    ] == ["_METADATA"]
+    written = [path.name for path in tmp_path.rglob("[!.]*") if path.is_file()]
+    assert written == ["_METADATA"]
 
 
 def test_an_empty_place_in_a_bucket(gcs_bucket: str, cache: Path) -> None:
@@ -414,10 +340,7 @@ def test_bytes_that_are_never_right_are_not_used(
 ) -> None:
     upload(gcs_client, published)
     gcs.corrupt(gcs_client.name, "models/small/model.safetensors")
-    with pytest.raises(
-        ConnectionError,
-        match=r"model.safetensors: what comes is not what the service's checksum says",
-    ):
+    with pytest.raises(ConnectionError, match=r"model.safetensors: .* the service's checksum"):
         base_model(f"gs://{gcs_client.name}/models/small", seed=0)
 
 
@@ -433,27 +356,25 @@ def test_a_model_reaches_a_machine_without_tokens_through_the_store(
     hub.gated.add("google/small")
     model = "hf://google/small" if kind == "hub" else str(published)
     dependencies, here = model_dependencies(model), Settings.from_environment()
+    store = open_store(f"gs://{gcs_bucket}/store")
     with monkeypatch.context() as mine:
         mine.setenv("HF_TOKEN", hub.token)
-        ship_model(
-            open_store(f"gs://{gcs_bucket}/store"), model, dependencies, here, lambda message: None
-        )
+        ship_model(store, model, dependencies, here, lambda message: None)
         sent = len(hub.requests)
-        ship_model(
-            open_store(f"gs://{gcs_bucket}/store"), model, dependencies, here, lambda message: None
-        )
+        ship_model(store, model, dependencies, here, lambda message: None)
         assert len(hub.requests) == sent
     monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "machine"))
     monkeypatch.setitem(AT_HAND, source_of(model), Path())  # forgotten when the test ends
-    receive_model(open_store(f"gs://{gcs_bucket}/store"), model, dependencies)
-    monkeypatch.setattr(download, "_from_hub", None)
+    there, asked = open_store(store.uri), len(hub.requests)
+    receive_model(there, model, dependencies)
     loaded = base_model(model, seed=0)
     assert_same(loaded, published)
+    assert len(hub.requests) == asked
     assert loaded.companions is not None
     assert loaded.companions.is_relative_to(tmp_path / "machine")
     assert (published / "model.safetensors").exists()
     with pytest.raises(StageFailed, match="missing or damaged in store"):
-        receive_model(open_store(f"gs://{gcs_bucket}/store"), model, {"model": "another"})
+        receive_model(there, model, {"model": "another"})
 
 
 def test_what_needs_no_sending_is_not_sent(tmp_path: Path) -> None:
@@ -469,9 +390,8 @@ def test_a_model_of_a_chain_keeps_its_name_and_the_tokenizers_files(
 ) -> None:
     save_model(base_model("hf://google/small", seed=0), tmp_path)
     assert (tmp_path / "tokenizer.json").read_text() == "{}"
-    assert (
-        json.loads((tmp_path / "config.json").read_text())["_name_or_path"] == "hf://google/small"
-    )
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["_name_or_path"] == "hf://google/small"
     assert load_model(tmp_path).name == "hf://google/small"
     # no path of a machine in what is written
     assert base_model(str(tmp_path), seed=0).name == tmp_path.name

@@ -5,10 +5,13 @@ import gzip
 import json
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -39,7 +42,7 @@ class Policy(nnx.Module):
     """Its one weight is the number of updates that it has had."""
 
     def __init__(self) -> None:
-        self.updates = nnx.Param(np.zeros((), np.float32))
+        self.updates = nnx.Param(jnp.zeros(()))
 
 
 class FakeSampler:
@@ -73,12 +76,8 @@ class FakeSampler:
 
 def fake_logps(state: Any, prompt_ids: Any, completion_ids: Any, temperature: Any) -> Any:
     """-1 minus a tenth of the updates, for every token."""
-    return np.where(
-        np.asarray(completion_ids) != TOKENIZER.pad_id, -1 - 0.1 * state["updates"].get_value(), 0
-    ).astype(np.float32)
+    return jnp.where(completion_ids != TOKENIZER.pad_id, -1 - 0.1 * state["updates"].get_value(), 0)
 
-
-fake_logps._cache_size = lambda: 1  # type: ignore[attr-defined]
 
 Worth = Callable[[int, Prompt, Response], float | None]
 
@@ -124,8 +123,9 @@ def config(**changes) -> grpo.Config:
         "rewards": [{"name": "format"}],
         "prompt_length": 16,
         "response_length": 8,
+        "optimizer": {"learning_rate": 1e-3},
     }
-    return grpo.Config.parse({**table, "optimizer": {"learning_rate": 1e-3}, **changes})
+    return grpo.Config.parse(table | changes)
 
 
 def batches_of(
@@ -135,7 +135,12 @@ def batches_of(
     policy = Policy()
     loaded: Any = SimpleNamespace(model=policy, tokenizer=TOKENIZER, mesh=make_mesh())
     batches = RolloutBatches(
-        config, loaded, (FakeSampler(policy), fake_logps), prompts, job, Resources({}, answers=None)
+        config,
+        loaded,
+        (FakeSampler(policy), jax.jit(partial(fake_logps))),
+        prompts,
+        job,
+        Resources({}, answers=None),
     )
     batches.scorer = scorer
     return batches
@@ -159,10 +164,6 @@ def alternate(place: int, prompt: Prompt, response: Response) -> float:
     return float(place % 2)
 
 
-# Lag
-# --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("lag", "sampled_at"),
     [(0, [0, 1, 2, 3, 4, 5]), (1, [0, 0, 1, 2, 3, 4]), (2, [0, 0, 0, 1, 2, 3])],
@@ -175,11 +176,9 @@ def test_a_rollout_is_sampled_from_the_weights_of_so_many_updates_before(
     for step in range(6):
         batch = batches.batch_at(step)
         found.append(batch.completion_ids[0, 0] - 20)
-        if lag:
-            # of then, not of now
-            np.testing.assert_allclose(
-                batch.old_per_token_logps[0, :3], -1 - 0.1 * sampled_at[step]
-            )
+        if lag:  # log-probabilities are of then, not of now
+            old = batch.old_per_token_logps[0, :3]
+            np.testing.assert_allclose(old, -1 - 0.1 * sampled_at[step])
         update(batches)
     assert found == sampled_at
     assert batches.sampler.calls == 6
@@ -230,9 +229,9 @@ def test_groups_that_teach_fill_the_batch_and_others_weigh_nothing(tmp_path: Pat
     np.testing.assert_allclose(batch.weights, [0.0] * 4 + [8 / 12] * 4)  # 8 rows / 12 tokens
     assert batch.token_weights.tolist() == batch.weights.tolist()
     assert (batches.metrics[1]["effective_groups"], batches.metrics[1]["trained_groups"]) == (1, 1)
-    assert [row["trained"] for row in batches._read("000000.scored")] == [False] * 8 + [
-        True
-    ] * 4 + [False] * 4
+    batches.write_ledger(tmp_path / "ledger", updates=1)
+    trained = [row.trained for row in ledger(tmp_path / "ledger")]
+    assert trained == [False] * 8 + [True] * 4 + [False] * 4
 
 
 def test_a_rollout_that_teaches_nothing_at_all_moves_nothing(tmp_path: Path):
@@ -265,7 +264,7 @@ def test_a_successor_samples_nothing_and_asks_no_judge_again(tmp_path: Path):
     before = first.batch_at(0)
 
     def never(*_: Any) -> float:
-        raise AssertionError("was asked again")
+        pytest.fail("was asked again")
 
     second = batches_of(tmp_path, config(**table), FakeScorer(never, at_once=False))
     after = second.batch_at(0)
@@ -292,17 +291,10 @@ def test_the_ledger_has_every_response_of_the_rollouts_that_were_trained_on(tmp_
     assert [(row.rollout, row.step, row.group) for row in rows] == [
         (n, 2 * n + 1, place // 4) for n in range(2) for place in range(8)
     ]
-    assert (rows[1].reward, rows[1].rewards, rows[1].details) == (
-        None,
-        {"format": None},
-        {"format": {"place": 1}},
-    )
-    assert (rows[2].reward, rows[2].completion, rows[2].tokens, rows[2].details) == (
-        0.25,
-        "20 22",
-        3,
-        {},
-    )
+    abstained, given = rows[1], rows[2]
+    assert (abstained.reward, abstained.rewards) == (None, {"format": None})
+    assert abstained.details == {"format": {"place": 1}}
+    assert (given.reward, given.completion, given.tokens, given.details) == (0.25, "20 22", 3, {})
 
 
 def test_a_rollout_that_was_lost_is_an_error_and_the_next_attempt_starts_over(tmp_path: Path):
@@ -361,34 +353,23 @@ def test_weights_are_held_and_what_the_dead_policy_sampled_is_dropped(tmp_path: 
     for step in range(4):
         batches.batch_at(step)
         update(batches)
-    assert (
-        batches.last_like(1, 4),
-        batches.last_like(2, 4),
-        batches.last_like(3, 4),
-        batches.last_like(1, 2),
-    ) == (2, 2, None, None)
-    batches.loaded.model.updates.set_value(np.float32(2))
+    asked = [(1, 4), (2, 4), (3, 4), (1, 2)]
+    assert [batches.last_like(*one) for one in asked] == [2, 2, None, None]
+    batches.loaded.model.updates.set_value(jnp.float32(2))
     batches.hold(2)
     batch = batches.batch_at(4)
     assert batch.completion_ids[0, 0] - 20 == 2
     assert batches.scorer.updates == [1, 2, 3, 4, 5, 2, 2]
-    assert {"000004.sampled", "000004+1.sampled"} <= set(
-        batches.job.work.children("journal/rollouts")
-    )
+    entries = set(batches.job.work.children("journal/rollouts"))
+    assert {"000004.sampled", "000004+1.sampled"} <= entries
     _, kept = batches.kept(5)
     successor = batches_of(tmp_path, config(**ANNEALED, rollout_lag=1), FakeScorer(alternate))
     successor.restore(5, {}, json.loads(json.dumps(kept)))
     assert successor.batch_at(5).completion_ids[0, 0] - 20 == 2
     assert successor.sampler.calls == 0
     successor.write_ledger(tmp_path / "ledger", updates=6)
-    assert [row.completion.split()[0] for row in ledger(tmp_path / "ledger")][::8] == [
-        "20",
-        "20",
-        "21",
-        "22",
-        "22",
-        "22",
-    ]
+    first = [row.completion.split()[0] for row in ledger(tmp_path / "ledger")]
+    assert first[::8] == ["20", "20", "21", "22", "22", "22"]
 
 
 def test_the_detector_sees_rewards_with_the_weights_of_the_first_update(tmp_path: Path):

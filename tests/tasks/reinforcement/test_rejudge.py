@@ -1,9 +1,6 @@
 """`lyceum rejudge`: a finished GRPO stage under other rewards, from its ledger, without sampling
 anything."""
 
-import gzip
-import json
-import re
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,23 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.cli.main import main
 from infra.store.answers import Answers
-from infra.store.store import Store, open_store
-from schemas.artifact import Manifest
-from schemas.base import InputError, digest
+from infra.store.store import open_store
+from schemas.base import InputError
 from schemas.examples import Domain, Prompt
 from schemas.ledger import LedgerRow
-from schemas.recipe import Recipe, StageSpec
-from schemas.reports import RunRecord, StageRecord
-from schemas.rubrics import Rubric
-from tasks.contract.job import write_jsonl
 from tasks.contract.plugins import stage_kind
 from tasks.contract.reward import REWARDS, Resources
 from tasks.reinforcement.rejudge import Stage, rejudge
 from tasks.reinforcement.rollout import group_advantages
 from tests.fakes.chat_server import ChatServer
-from tests.fakes.judges import QUESTION
 
 JUDGE = {"name": "endpoint", "provider": "test", "model": "m", "max_abstained": 1.0}
 FRUITS = [
@@ -110,9 +100,8 @@ def test_the_same_rewards_change_nothing_and_ask_nobody():
     assert [one["cosine"] for one in found["updates"]] == pytest.approx([1.0, 1.0])
     assert found["rewards"] == {"format": {"from": "ledger"}, "rubric_judge": {"from": "ledger"}}
     assert found["summary"]["reversed"] == found["summary"]["changed_sign"] == 0
-    assert [row.advantage for row in found["ledger"]] == pytest.approx(
-        [row.advantage for row in rows()]
-    )
+    advantages = [row.advantage for row in rows()]
+    assert [row.advantage for row in found["ledger"]] == pytest.approx(advantages)
     assert found["ledger"][0].details == rows()[0].details
 
 
@@ -134,18 +123,12 @@ def test_new_weights_of_criteria_come_from_the_rulings_and_can_turn_an_update():
     found = rejudge(stage(), rows(), [FORMAT, RUBRIC | {"weights": weights}], NOTHING)
     assert found["rewards"]["rubric_judge"] == {"from": "rulings"}
     assert [row.rewards["rubric_judge"] for row in found["ledger"][:4]] == [1.0, 0.0, 0.0, 1.0]
-    old, new = (
-        np.array(values) - np.mean(values)
-        for values in ([1, 0, 1 / 1.9, 0.9 / 1.9], [1.0, 0, 0, 1])
-    )
-    assert found["updates"][0]["cosine"] == pytest.approx(
-        old @ new / np.linalg.norm(old) / np.linalg.norm(new), abs=1e-4
-    )
+    cosine = np.corrcoef([1, 0, 1 / 1.9, 0.9 / 1.9], [1, 0, 0, 1])[0, 1]
+    assert found["updates"][0]["cosine"] == pytest.approx(cosine, abs=1e-4)
     assert found["updates"][0]["changed_sign"] == 4  # "apple fig" and "stone" of both groups
     importance = [FRUITS[0] | {"importance": "optional"}, FRUITS[1]]
-    assert rejudge(stage(), rows(), [FORMAT, RUBRIC | {"criteria": importance}], NOTHING)[
-        "rewards"
-    ]["rubric_judge"] == {"from": "rulings"}
+    found = rejudge(stage(), rows(), [FORMAT, RUBRIC | {"criteria": importance}], NOTHING)
+    assert found["rewards"]["rubric_judge"] == {"from": "rulings"}
 
 
 def test_an_update_whose_advantages_point_the_other_way_is_reversed():
@@ -154,24 +137,19 @@ def test_an_update_whose_advantages_point_the_other_way_is_reversed():
     found = rejudge(stage(), rows(was), [FORMAT, RUBRIC | {"weights": {"essential": 1.0}}], NOTHING)
     # the rubric has not changed: what the ledger says holds
     assert found["summary"]["reversed"] == 0
-    backwards = rejudge(
-        stage(),
-        rows(was),
-        [FORMAT, RUBRIC | {"weights": {"essential": 1.0, "pitfall": 1.0}}],
-        NOTHING,
-    )
+    both = RUBRIC | {"weights": {"essential": 1.0, "pitfall": 1.0}}
+    backwards = rejudge(stage(), rows(was), [FORMAT, both], NOTHING)
     assert [one["cosine"] < 0 for one in backwards["updates"]] == [True, True]
     assert backwards["summary"]["reversed"] == 2
 
 
 def test_rulings_of_rules_and_of_both_versions_of_a_response_keep_their_meaning():
     changed = rows()
-    changed[0] = changed[0].model_copy(
-        update={
-            "details": {"rubric_judge": {"rule": "copied"}},
-            "rewards": {"format": 1.0, "rubric_judge": 0.0},
-        }
-    )
+    by_rule = {
+        "details": {"rubric_judge": {"rule": "copied"}},
+        "rewards": {"format": 1.0, "rubric_judge": 0.0},
+    }
+    changed[0] = changed[0].model_copy(update=by_rule)
     versions = {
         "grades": {"apple": 0.0, "fig": 1.0},
         "versions": [{"apple": 1.0, "fig": 1.0}, {"apple": 0.0, "fig": 1.0}],
@@ -199,9 +177,8 @@ def test_with_dynamic_sampling_the_groups_that_would_be_trained_on_are_chosen_ag
     about = Stage(some, stage().dependencies, stage().prompts, {})
     changed = [row.model_copy(update={"trained": row.group == 0}) for row in rows(rollouts=1)]
     alike = {"grades": {"apple": 1.0, "fig": 0.0}}
-    changed[:4] = [
-        row.model_copy(update={"details": {"rubric_judge": alike}}) for row in changed[:4]
-    ]
+    for place in range(4):
+        changed[place] = changed[place].model_copy(update={"details": {"rubric_judge": alike}})
     found = rejudge(about, changed, [FORMAT, RUBRIC | {"weights": {"essential": 2.0}}], NOTHING)
     assert [row.trained for row in found["ledger"]] == [False] * 4 + [True] * 4
     # the update would have been about another prompt
@@ -217,17 +194,32 @@ def test_a_reward_is_scored_again_where_the_ledger_does_not_know_it(monkeypatch)
     assert new["rewards"]["exact_answer"] == {"from": "scored"}
     assert new["ledger"][0].rewards == {"format": 1.0, "exact_answer": None}
     late = FORMAT | {"weight": {"start": 0.0, "end": 1.0, "from_step": 2, "to_step": 2}}
-    assert rejudge(stage(late, RUBRIC), rows(), [FORMAT, RUBRIC], NOTHING)["rewards"]["format"] == {
-        "from": "scored"
-    }
+    found = rejudge(stage(late, RUBRIC), rows(), [FORMAT, RUBRIC], NOTHING)
+    assert found["rewards"]["format"] == {"from": "scored"}
     older = stage()
-    before = Stage(
-        older.config, dict(older.dependencies) | {"rewards.format": 0}, older.prompts, {}
-    )
-    assert rejudge(before, rows(), [FORMAT, RUBRIC], NOTHING)["rewards"]["format"] == {
-        "from": "scored"
-    }
+    versions = dict(older.dependencies) | {"rewards.format": 0}
+    before = Stage(older.config, versions, older.prompts, {})
+    found = rejudge(before, rows(), [FORMAT, RUBRIC], NOTHING)
+    assert found["rewards"]["format"] == {"from": "scored"}
     assert REWARDS.versions(["format"])["rewards.format"] == older.dependencies["rewards.format"]
+
+
+def test_code_is_not_run_again(tmp_path: Path):
+    """What the function said is in the ledger; a file with its text in it is refused."""
+    ran = tmp_path / "ran"
+    source = f"open({str(ran)!r}, 'w')\ndef f(completions, **_): return [0.0] * len(completions)"
+    own = {"name": "function", "path": "mine.py:f"}
+    before = stage(FORMAT, own | {"source": source})
+    changed = [
+        row.model_copy(update={"rewards": {"format": 1.0, "function": 0.5}}) for row in rows()
+    ]
+    found = rejudge(before, changed, [FORMAT, own | {"weight": 3.0}], NOTHING)
+    assert found["rewards"]["function"] == {"from": "ledger"}
+    with pytest.raises(InputError, match="source is code"):
+        rejudge(before, changed, [FORMAT, own | {"source": source}], NOTHING)
+    with pytest.raises(InputError, match="is run by `lyceum run` alone"):
+        rejudge(stage(), rows(), [FORMAT, own], NOTHING)
+    assert not ran.exists()
 
 
 def test_a_cap_in_dollars_needs_prices_and_holds(tmp_path: Path, monkeypatch):
@@ -255,187 +247,3 @@ def test_a_ledger_of_other_prompts_is_refused():
         rejudge(stage(), [rows()[0].model_copy(update={"id": "other"})], [FORMAT], NOTHING)
     with pytest.raises(InputError, match="no rows"):
         rejudge(stage(), [], [FORMAT], NOTHING)
-
-
-# The command
-
-
-def write_run(root: Path) -> tuple[Store, RunRecord]:
-    """A run with a rebalance and a GRPO stage."""
-    store = open_store(root / "store")
-    (root / "rebalance").mkdir()
-    write_jsonl(root / "rebalance" / "prompts.jsonl", PROMPTS)
-    fixed = {"version": 1, "attempt": "0", "files": ()}
-    made = Manifest(kind="rebalance", key=digest("r"), config={}, inputs={}, **fixed)
-    prompts = store.commit(made, root / "rebalance").ref()
-    about = stage()
-    (root / "grpo").mkdir()
-    with gzip.open(root / "grpo" / "ledger.jsonl.gz", "wt", encoding="utf-8") as out:
-        out.writelines(row.model_dump_json() + "\n" for row in rows())
-    manifest = Manifest(
-        kind="grpo",
-        key=digest("g"),
-        dependencies=dict(about.dependencies),
-        config=about.config.model_dump(mode="json"),
-        inputs={"prompts": prompts},
-        **fixed,
-    )
-    ref = store.commit(manifest, root / "grpo").ref()
-    kinds = {"rebalance": ("rebalance", prompts), "rl": ("grpo", ref)}
-    specs = tuple(StageSpec(name=name, kind=kind) for name, (kind, _) in kinds.items())
-    record = RunRecord(
-        run_id="demo-1",
-        recipe=Recipe(name="demo", model="gemma3-tiny", stages=specs),
-        target="local",
-        store=store.uri,
-        status="succeeded",
-        started=1.0,
-        stages=tuple(
-            StageRecord(name=name, kind=kind, key=one.key, status="ran", artifact=one)
-            for name, (kind, one) in kinds.items()
-        ),
-    )
-    store.write_json("runs/demo-1/run.json", record)
-    return store, record
-
-
-def answering(body: dict[str, Any]) -> str:
-    """An honest judge of fruits."""
-    parts = QUESTION.fullmatch(body["messages"][0]["content"])
-    assert parts is not None
-    answer = json.loads(parts["data"])["answer"]
-    grades = {}
-    for number, negated, fruit in re.findall(
-        r"^(\d+)\. (Does not say|Says) (\w+)\.$", parts["after"], re.MULTILINE
-    ):
-        grades[number] = (fruit in answer) is (negated == "Says")
-    return json.dumps({"mark": parts["mark"], "reason": "r", "grades": grades})
-
-
-WANTED = """
-rubrics = "mine.jsonl"
-
-[[rewards]]
-name = "format"
-weight = 1.0
-
-[[rewards]]
-name = "rubric_judge"
-aggregation = "explicit"
-[rewards.judge]
-name = "endpoint"
-provider = "test"
-model = "m"
-input_usd_per_million = 1.0
-output_usd_per_million = 1.0
-max_response_tokens = 100
-"""
-
-
-def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = main(["rejudge", *arguments])
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
-
-
-def test_the_command_judges_by_new_rubrics_once_and_tells_what_it_cost(
-    tmp_path: Path, monkeypatch, capsys
-):
-    store, _ = write_run(tmp_path)
-    rubrics = [
-        Rubric.parse(
-            {
-                "id": one.id,
-                "criteria": [{"title": "stone", "text": "Says stone.", "importance": "essential"}],
-            }
-        )
-        for one in PROMPTS
-    ]
-    write_jsonl(tmp_path / "mine.jsonl", rubrics)
-    (tmp_path / "wanted.toml").write_text(WANTED, encoding="utf-8")
-    arguments = ("demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri)
-    with ChatServer(reply=answering) as server:
-        monkeypatch.setenv("TEST_BASE_URL", server.url)
-        code, out, _ = command(capsys, *arguments, "--json")
-        value = json.loads(out)
-        assert code == 0
-        assert value["rewards"]["rubric_judge"] | {"usd": 0} == {
-            "from": "scored",
-            "questions": 16.0,
-            "new": 16.0,
-            "usd": 0,
-        }
-        assert value["rewards"]["rubric_judge"]["usd"] > 0
-        # "apple" was the best, "stone" is
-        assert [one["cosine"] < 0 for one in value["updates"]] == [
-            True,
-            True,
-        ]
-        assert value["summary"]["reversed"] == 2
-        billed = server.billed.total()
-        code, out, _ = command(capsys, *arguments)
-        assert (code, server.billed.total()) == (0, billed)
-    assert "The updates on 2 of 2 rollouts would change sign" in out
-    assert "0 of 16 questions were new" in out
-    page = Path(value["page"]).read_text(encoding="utf-8")
-    assert "<svg" in page
-    assert "demo-1" in page
-    with gzip.open(value["ledger"], "rt", encoding="utf-8") as lines:
-        again = [LedgerRow.model_validate_json(line) for line in lines]
-    assert [row.rewards["rubric_judge"] for row in again[:4]] == [0.0, 0.0, 0.0, 1.0]
-
-
-def test_new_weights_need_no_judge_at_all(tmp_path: Path, monkeypatch, capsys):
-    store, _ = write_run(tmp_path)
-    monkeypatch.delenv("TEST_BASE_URL", raising=False)
-    table = "\n".join(
-        f"{name} = {json.dumps(value)}"
-        for name, value in RUBRIC.items()
-        if name not in ("judge", "criteria")
-    )
-    criteria = ""
-    for one in FRUITS:
-        lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in one.items())
-        criteria += f"[[rewards.criteria]]\n{lines}"
-    judge = '[rewards.judge]\nname = "endpoint"\nprovider = "test"\nmodel = "m"\n'
-    text = (
-        f"[[rewards]]\n{table}\nweights = {{ essential = 0.0, pitfall = 2.0 }}\n{judge}{criteria}"
-    )
-    (tmp_path / "wanted.toml").write_text(text, encoding="utf-8")
-    code, out, err = command(
-        capsys, "demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri
-    )
-    assert (code, err) == (0, "")
-    assert "the ledger's rulings, weighed again" in out
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "'rewards' is missing"),
-        ("[[rewards]\n", "not valid TOML"),
-        ("[[rewards]]\nname = 'rubric_juge'\n", "Did you mean 'rubric_judge'"),
-        ("rubric = 1\nrewards = []\n", "unknown key 'rubric'"),
-        ("rubrics = 'gone.jsonl'\n[[rewards]]\nname = 'format'\n", "cannot read"),
-    ],
-)
-def test_a_file_that_is_wrong_is_bad_input(tmp_path: Path, capsys, text, message):
-    store, _ = write_run(tmp_path)
-    (tmp_path / "wanted.toml").write_text(text, encoding="utf-8")
-    code, _, err = command(
-        capsys, "demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri
-    )
-    assert code == 2
-    assert message in err
-    assert "Traceback" not in err
-
-
-def test_a_run_without_such_a_stage_is_told_so(tmp_path: Path, capsys):
-    store, _ = write_run(tmp_path)
-    (tmp_path / "wanted.toml").write_text("[[rewards]]\nname = 'format'\n", encoding="utf-8")
-    arguments = ("demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri)
-    assert (
-        "no finished stage of kind grpo. Did you mean 'rl'?"
-        in command(capsys, *arguments, "--stage", "rel")[2]
-    )
-    assert "above 0" in command(capsys, *arguments, "--usd", "0")[2]

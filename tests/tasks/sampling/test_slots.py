@@ -3,7 +3,6 @@ a journal that may end anywhere."""
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +17,8 @@ from tasks.devices.hosts import make_mesh
 from tasks.models import gemma
 from tasks.models.loading import LoadedModel, base_model
 from tasks.planning.programs import abstract_model
-from tasks.sampling.sampler import Sampler
-from tasks.sampling.slot_programs import halves, quarters
+from tasks.sampling.sampler import Sampler, first_best
+from tasks.sampling.slot_programs import Device, SlotPrograms, halves, quarters
 from tasks.sampling.slots import Request, SlotSampler
 
 WORDS = [
@@ -68,7 +67,7 @@ def one_by_one(loaded: LoadedModel) -> Sampler:
 
 
 def test_answers_are_those_of_the_plain_sampler_in_any_company(
-    slots: SlotSampler, one_by_one: Sampler
+    slots: SlotSampler, one_by_one: Sampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """29 prompts of 11 to 60 tokens in 8 slots; their answers end after 1 to 24 tokens."""
     short = [
@@ -76,10 +75,14 @@ def test_answers_are_those_of_the_plain_sampler_in_any_company(
         for request in REQUESTS
         if len(prompt_tokens(slots.loaded.tokenizer, request.prompt)) <= 40
     ]
+    widths, read = set[int](), SlotPrograms.read
+    monkeypatch.setattr(
+        SlotPrograms, "read", lambda self, *args: widths.add(args[-1]) or read(self, *args)
+    )
     first = slots.generate(short)
-    assert slots._programs.prefill._cache_size() == 1
+    assert widths == {40}
     ours, theirs = slots.generate(REQUESTS), one_by_one.generate(PROMPTS)
-    assert slots._programs.prefill._cache_size() == len(halves(72)) == 2
+    assert widths == set(halves(72)) == {40, 72}
     assert [one.tokens for one in first] == [ours[request.row].tokens for request in short]
     assert [one.tokens for one in ours] == [one.tokens for one in theirs]
     assert [one.terminated for one in ours] == [one.terminated for one in theirs]
@@ -89,13 +92,14 @@ def test_answers_are_those_of_the_plain_sampler_in_any_company(
     assert slots.excess == 0
 
 
-def test_a_program_that_is_compiled_twice_for_a_shape_is_noticed(
-    slots: SlotSampler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slots.generate(REQUESTS[:9])
+def test_programs_that_are_compiled_twice_for_a_shape_are_noticed(loaded: LoadedModel) -> None:
+    """Another precision is another program: of reading, admitting, decoding and making room."""
+    slots = SlotSampler(loaded, batch_size=8, prompt_length=72, response_length=8)
+    slots.generate(REQUESTS[:1])
     assert slots.excess == 0
-    monkeypatch.setattr(slots._programs, "wanted", set(list(slots._programs.wanted)[1:]))
-    assert slots.excess == 1
+    with jax.default_matmul_precision("highest"):
+        slots.generate(REQUESTS[:1])
+    assert slots.excess == 4
 
 
 def test_a_sampled_answer_is_a_function_of_seed_and_row(
@@ -111,22 +115,21 @@ def test_a_sampled_answer_is_a_function_of_seed_and_row(
     assert theirs[4] != theirs[3]
 
 
-class Counted:
-    """A program that counts its calls, and may fail at one."""
+DECODE = Device.decode
 
-    def __init__(self, program: Any, fail_at: int | None = None) -> None:
-        self.program, self.calls, self.fail_at, self._cache_size = (
-            program,
-            0,
-            fail_at,
-            program._cache_size,
-        )
 
-    def __call__(self, *args: Any) -> Any:
-        self.calls += 1
-        if self.calls == self.fail_at:
+def counted(monkeypatch: pytest.MonkeyPatch, fail_at: int | None = None) -> list[int]:
+    """The contexts of the chunks that are decoded from now on; the `fail_at`-th fails."""
+    contexts: list[int] = []
+
+    def decode(self: Device, context: int) -> np.ndarray:
+        contexts.append(context)
+        if len(contexts) == fail_at:
             raise KeyboardInterrupt
-        return self.program(*args)
+        return DECODE(self, context)
+
+    monkeypatch.setattr(Device, "decode", decode)
+    return contexts
 
 
 def files(store: Path) -> dict[str, bytes]:
@@ -146,19 +149,17 @@ def test_a_killed_call_goes_on_and_ends_with_the_same_bytes(
     def journal(name: str) -> Journal:
         return Journal(Workspace(open_store(tmp_path / name), "key", "1"), "answers")
 
-    whole = Counted(slots._programs.decode)
-    monkeypatch.setattr(slots._programs, "decode", whole)
+    whole = counted(monkeypatch)
     expected = slots.generate(REQUESTS, temperature=0.7, journal=journal("whole"))
     entries = files(tmp_path / "whole")
     assert len(entries) == 4
     saved = 0
-    for chunk in range(2, whole.calls + 1):
+    for chunk in range(2, len(whole) + 1):
         name = f"killed-{chunk}"
-        monkeypatch.setattr(slots._programs, "decode", Counted(whole.program, fail_at=chunk))
+        counted(monkeypatch, fail_at=chunk)
         with pytest.raises(KeyboardInterrupt):
             slots.generate(REQUESTS, temperature=0.7, journal=journal(name))
-        resumed = Counted(whole.program)
-        monkeypatch.setattr(slots._programs, "decode", resumed)
+        resumed = counted(monkeypatch)
         done: list[int] = []
         again = slots.generate(
             REQUESTS, temperature=0.7, journal=journal(name), progress=done.append
@@ -167,12 +168,11 @@ def test_a_killed_call_goes_on_and_ends_with_the_same_bytes(
         assert files(tmp_path / name) == entries
         assert done == sorted(done)
         assert done[-1] == len(REQUESTS)
-        saved += whole.calls - resumed.calls
+        saved += len(whole) - len(resumed)
     assert saved > 0
-    untouched = Counted(whole.program)
-    monkeypatch.setattr(slots._programs, "decode", untouched)
+    untouched = counted(monkeypatch)
     slots.generate(REQUESTS, temperature=0.7, journal=journal("whole"))
-    assert untouched.calls == 0
+    assert untouched == []
 
 
 def test_a_damaged_entry_is_computed_again(slots: SlotSampler, tmp_path: Path) -> None:
@@ -227,18 +227,8 @@ def test_there_are_few_widths_and_the_last_one_is_the_longest(
     assert (halves(longest), quarters(longest)) == (prompts, caches)
 
 
-def test_a_tie_goes_to_the_first_token_as_argmax_does(slots: SlotSampler) -> None:
-    class Model:
-        def unembed(self, hidden: Any) -> Any:
-            return hidden
-
+def test_a_tie_goes_to_the_first_token_as_argmax_does() -> None:
     logits = np.array(
         [[0.0, 2.0, 2.0, 1.0], [-1.0, -3.0, -1.0, -2.0], [0.0, 0.0, 0.0, 5.0]], np.float32
     )
-    keys = jnp.zeros((3, 2), jnp.uint32)
-    assert (
-        slots._programs._draw(
-            Model(), jnp.asarray(logits), keys, jnp.zeros(3, jnp.int32), jnp.float32(0)
-        ).tolist()
-        == logits.argmax(-1).tolist()
-    )
+    assert first_best(jnp.asarray(logits)).tolist() == logits.argmax(-1).tolist() == [1, 0, 3]

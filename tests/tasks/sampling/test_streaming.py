@@ -69,26 +69,20 @@ def test_questions_share_programs(streamer: Streamer) -> None:
     assert streamer.compiles == 3  # another prefill, the same step
 
 
-def test_what_was_decoded_is_told_at_once(streamer: Streamer) -> None:
+def test_what_was_decoded_is_told_at_once(
+    streamer: Streamer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One step is computed for one token: whoever stops listening stops the work."""
-    steps = 0
-    real = streamer._step
-
-    def counted(*args: object, **kwargs: object) -> object:
-        nonlocal steps
-        steps += 1
-        return real(*args, **kwargs)
-
-    streamer._step = counted
-    try:
-        stream = streamer.tokens(PROMPTS[0])
-        for told in range(4):
-            next(stream)
-            assert steps == told
-        stream.close()
-        assert steps == 3
-    finally:
-        streamer._step = real
+    step, steps = streamer.step, list[object]()
+    monkeypatch.setattr(
+        streamer, "step", lambda *args, **kwargs: steps.append(1) or step(*args, **kwargs)
+    )
+    stream = streamer.tokens(PROMPTS[0])
+    for told in range(4):
+        next(stream)
+        assert len(steps) == told
+    stream.close()
+    assert len(steps) == 3
 
 
 @pytest.mark.parametrize(

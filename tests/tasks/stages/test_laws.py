@@ -42,7 +42,7 @@ def test_a_kind_keeps_the_laws(name: str, bench: Bench, caplog: pytest.LogCaptur
 def test_validation_and_checkpoints_take_turns(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Validation before the first step and after 3 and 6, checkpoints after 2, 4 and 6: where both
     are due, validation comes first."""
-    monkeypatch.setattr(training, "_validate", bench.watched("validate", training._validate))
+    monkeypatch.setattr(training, "validate", bench.watched("validate", training.validate))
     bench.attempt(sft, SFT, "key", inputs={"policy": ""})
     order = [
         "validate",

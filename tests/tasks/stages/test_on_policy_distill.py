@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
@@ -18,7 +19,9 @@ from tasks.distillation.feedback import Feedback
 from tasks.distillation.gemma_teacher import require_same_tokenizer
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.tiny import tiny_tokenizer
+from tasks.models.vocabulary import token_logps_fn
 from tasks.planning.programs import abstract_model
+from tasks.reinforcement.rollout import PolicyBatch
 from tasks.stages import on_policy_distill
 from tasks.stages.on_policy_distill import Config, extra_models, run
 from tests.tasks.stages.bench import STUDENT, TEACHER, example, model
@@ -150,12 +153,19 @@ class Silent:
     def close(self) -> None: ...
 
 
+def student_logps(student: LoadedModel, batch: PolicyBatch) -> np.ndarray:
+    program = token_logps_fn(student.model, student.tokenizer.pad_id)
+    ids = batch.prompt_ids, batch.completion_ids
+    return np.asarray(program(nnx.state(student.model), *ids, np.float32(1)))
+
+
 def test_a_token_has_the_advantage_that_the_teacher_likes_it_better() -> None:
+    student = model(STUDENT, 0)
     batches = DistillBatches(
-        config(group_size=2), model(STUDENT, 0), Silent(), [row.as_prompt() for row in EXAMPLES], []
+        config(group_size=2), student, Silent(), [row.as_prompt() for row in EXAMPLES], []
     )
     batch = batches.batch_at(0)
-    own = batches._student_logps(batch.prompt_ids, batch.completion_ids)
+    own = student_logps(student, batch)
     real = batch.completion_ids != 0
     assert batch.completion_mask.tolist() == (real & (np.arange(16) != 1)[:, None]).tolist()
     np.testing.assert_allclose(
@@ -182,19 +192,14 @@ def test_a_token_has_the_advantage_that_the_teacher_likes_it_better() -> None:
 
 
 def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused() -> None:
+    student = model(STUDENT, 0)
     batches = DistillBatches(
-        config(num_iterations=2),
-        model(STUDENT, 0),
-        Silent(),
-        [row.as_prompt() for row in EXAMPLES],
-        [],
+        config(num_iterations=2), student, Silent(), [row.as_prompt() for row in EXAMPLES], []
     )
     first, again, second = (batches.batch_at(step) for step in range(3))
     assert again is first
     assert batches.metrics[2] == batches.metrics[1]
-    np.testing.assert_array_equal(
-        first.old_per_token_logps, batches._student_logps(first.prompt_ids, first.completion_ids)
-    )
+    np.testing.assert_allclose(first.old_per_token_logps, student_logps(student, first), rtol=1e-6)
     assert not np.array_equal(first.completion_ids, second.completion_ids)
     jax.tree.map(np.testing.assert_array_equal, batches.batch_at(0), first)
 

@@ -388,3 +388,16 @@ def test_called_without_a_job_it_says_how() -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (2, "usage: python -m tasks.worker path/to/job.json\n")
+
+
+def test_a_job_that_was_exchanged_is_not_run(bench: Bench, tmp_path: Path) -> None:
+    """Its key is that of its place, and of what it holds: so nobody who writes to a store's
+    directory chooses what a worker runs."""
+    asked, other = bench.spec("print(1)"), bench.spec(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    name = f"work/{asked.key}/1/job.json"
+    bench.store.create_json(name, other)
+    command = [sys.executable, str(bench.script), str(bench.store.path(name))]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 2
+    bench.store.write_here(name, other.model_copy(update={"key": asked.key}))
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 1
+    assert not (tmp_path / "ran").exists()

@@ -87,7 +87,7 @@ for name, pair in (("one", ([jax.devices()[0]],) * 2), ("split", halves())):
         "policy": devices(nnx.state(policy.model)),
         "judge": devices(nnx.state(judge.rater.loaded.model)),
         "parts": parts(judge),
-        "compiled": [sampler.compiles, judge.rater._program._cache_size()],
+        "compiled": [sampler.compiles, judge.rater.compiles],
         "rulings": [ruling.probabilities for ruling in rulings],
         "tokens": [completion.tokens for completion in drawn],
         "logps": [float(completion.logps.sum()) for completion in drawn],

@@ -1,0 +1,121 @@
+"""The one place at which a recipe names code: reward `function`, `path = "FILE.py:FUNCTION"`.
+
+Resolving a recipe reads the file and puts its text into the stage's config, as `source`: so it is
+part of the stage key and travels with the job. Nothing is run, or imported, in this process. A run
+begins only if the person who starts it names the file, too: `lyceum run --code FILE`. What nobody
+watches, flows of a Prefect deployment, nights, refuses (docs/security.md).
+"""
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from schemas.base import InputError
+
+NAME = "function"
+"""Of the reward, and of its table in a stage's config."""
+
+LONGEST = 1_000_000
+"""Bytes of a file of code."""
+
+
+class Code(NamedTuple):
+    """A file that a recipe runs, as it was written, and where it lies."""
+
+    path: str
+    file: Path
+    source: str
+
+
+def with_code(config: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
+    """A stage's config as a recipe has it, with the text of the files that it names.
+
+    Args:
+        folders: where they are looked for: beside the recipe, and in the data directory.
+
+    Raises:
+        InputError: a path leaves its folder, there is no such file, or it is no text; a recipe says
+            `source` itself.
+    """
+    found = dict(config)
+    for number, table in _tables(config):
+        if "source" in table:
+            raise InputError(
+                f"config.rewards.{number}.source: code is a file of its own; write path ="
+                ' "FILE.py:FUNCTION" and leave source out.'
+            )
+        if isinstance(path := table.get("path"), str):
+            code = _read(path, folders, f"config.rewards.{number}.path")
+            found["rewards"] = list(found["rewards"])
+            found["rewards"][number] = {**table, "source": code.source}
+    return found
+
+
+def require_consent(
+    configs: Mapping[str, Mapping[str, Any]],
+    folders: Sequence[Path],
+    allowed: Collection[Path] | None,
+) -> None:
+    """Whether whoever starts a run has named each file of code that its stages run.
+
+    Args:
+        configs: stage name -> its config as JSON.
+        allowed: the files that were named; None: nobody was there to name any.
+
+    Raises:
+        InputError: a stage runs a file that nobody named.
+    """
+    for stage, config in configs.items():
+        for _, table in _tables(config):
+            code = _read(table["path"], folders, f"stages.{stage}")
+            name = code.file.name
+            if allowed is None:
+                raise InputError(
+                    f"stages.{stage} runs code that the recipe names, {code.path}, and only `lyceum"
+                    f" run --code {name}` on a command line does that: no deployment, no schedule."
+                )
+            if code.file not in {file.resolve() for file in allowed}:
+                digest = hashlib.sha256(code.source.encode()).hexdigest()[:12]
+                raise InputError(
+                    f"stages.{stage} runs code with all your rights: {code.file} (sha256"
+                    f" {digest}...). Read it; --code {name} (its path from here) allows it."
+                )
+            if code.source != table["source"]:
+                raise InputError(f"{code.file} was changed meanwhile; run the same command again.")
+
+
+def _tables(config: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    rewards = config.get("rewards")
+    for number, table in enumerate(rewards if isinstance(rewards, list | tuple) else ()):
+        if isinstance(table, Mapping) and table.get("name") == NAME:
+            yield number, table
+
+
+def _read(path: str, folders: Sequence[Path], where: str) -> Code:
+    name, _, _ = path.rpartition(":")
+    pure = PurePosixPath(name)
+    if not name.endswith(".py") or pure.is_absolute() or ".." in pure.parts or "\0" in name:
+        raise InputError(
+            f'{where}: {path!r} is not of the form "FILE.py:FUNCTION" with a relative path that'
+            " stays beside the recipe or below --data."
+        )
+    for folder in folders:
+        file = (folder / name).resolve()
+        if not file.is_file():
+            continue
+        if not file.is_relative_to(folder.resolve()):
+            raise InputError(
+                f"{where}: {name} is a link that leads out of {folder}; copy the file."
+            )
+        try:
+            if file.stat().st_size > LONGEST:
+                raise InputError(f"{where}: {file} has more than {LONGEST} bytes.")
+            source = file.read_bytes().decode("utf-8")  # every byte counts, ends of lines, too
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{where}: cannot read {file}: {error}") from error
+        if not source.strip():
+            raise InputError(f"{where}: {file} is empty.")
+        return Code(path, file, source)
+    places = " or in ".join(map(str, folders)) or "a recipe that comes with Lyceum: name --data DIR"
+    raise InputError(f"{where}: there is no file {name} in {places}.")

@@ -1,0 +1,179 @@
+"""`lyceum rejudge`: the command, its page, and what it says of a file that is wrong."""
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli.main import main
+from infra.store.store import Store, open_store
+from schemas.artifact import Manifest
+from schemas.base import digest
+from schemas.ledger import LedgerRow
+from schemas.recipe import Recipe, StageSpec
+from schemas.reports import RunRecord, StageRecord
+from schemas.rubrics import Rubric
+from tasks.contract.job import write_jsonl
+from tests.fakes.chat_server import ChatServer
+from tests.fakes.judges import QUESTION
+from tests.tasks.reinforcement.test_rejudge import PROMPTS, RUBRIC, rows, stage
+
+
+def write_run(root: Path) -> tuple[Store, RunRecord]:
+    """A run with a rebalance and a GRPO stage."""
+    store = open_store(root / "store")
+    (root / "rebalance").mkdir()
+    write_jsonl(root / "rebalance" / "prompts.jsonl", PROMPTS)
+    fixed = {"version": 1, "attempt": "0", "files": ()}
+    made = Manifest(kind="rebalance", key=digest("r"), config={}, inputs={}, **fixed)
+    prompts = store.commit(made, root / "rebalance").ref()
+    about = stage()
+    (root / "grpo").mkdir()
+    with gzip.open(root / "grpo" / "ledger.jsonl.gz", "wt", encoding="utf-8") as out:
+        out.writelines(row.model_dump_json() + "\n" for row in rows())
+    manifest = Manifest(
+        kind="grpo",
+        key=digest("g"),
+        dependencies=dict(about.dependencies),
+        config=about.config.model_dump(mode="json"),
+        inputs={"prompts": prompts},
+        **fixed,
+    )
+    ref = store.commit(manifest, root / "grpo").ref()
+    kinds = {"rebalance": ("rebalance", prompts), "rl": ("grpo", ref)}
+    specs = tuple(StageSpec(name=name, kind=kind) for name, (kind, _) in kinds.items())
+    record = RunRecord(
+        run_id="demo-1",
+        recipe=Recipe(name="demo", model="gemma3-tiny", stages=specs),
+        target="local",
+        store=store.uri,
+        status="succeeded",
+        started=1.0,
+        stages=tuple(
+            StageRecord(name=name, kind=kind, key=one.key, status="ran", artifact=one)
+            for name, (kind, one) in kinds.items()
+        ),
+    )
+    store.write_json("runs/demo-1/run.json", record)
+    return store, record
+
+
+def answering(body: dict[str, Any]) -> str:
+    """An honest judge of fruits."""
+    parts = QUESTION.fullmatch(body["messages"][0]["content"])
+    assert parts is not None
+    answer = json.loads(parts["data"])["answer"]
+    grades = {}
+    for number, negated, fruit in re.findall(
+        r"^(\d+)\. (Does not say|Says) (\w+)\.$", parts["after"], re.MULTILINE
+    ):
+        grades[number] = (fruit in answer) is (negated == "Says")
+    return json.dumps({"mark": parts["mark"], "reason": "r", "grades": grades})
+
+
+WANTED = """
+rubrics = "mine.jsonl"
+
+[[rewards]]
+name = "format"
+weight = 1.0
+
+[[rewards]]
+name = "rubric_judge"
+aggregation = "explicit"
+[rewards.judge]
+name = "endpoint"
+provider = "test"
+model = "m"
+input_usd_per_million = 1.0
+output_usd_per_million = 1.0
+max_response_tokens = 100
+"""
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(["rejudge", *arguments])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_the_command_judges_by_new_rubrics_once_and_tells_what_it_cost(
+    tmp_path: Path, monkeypatch, capsys
+):
+    store, _ = write_run(tmp_path)
+    stone = {"title": "stone", "text": "Says stone.", "importance": "essential"}
+    rubrics = [Rubric.parse({"id": one.id, "criteria": [stone]}) for one in PROMPTS]
+    write_jsonl(tmp_path / "mine.jsonl", rubrics)
+    (tmp_path / "wanted.toml").write_text(WANTED, encoding="utf-8")
+    arguments = ("demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri)
+    with ChatServer(reply=answering) as server:
+        monkeypatch.setenv("TEST_BASE_URL", server.url)
+        code, out, _ = command(capsys, *arguments, "--json")
+        value = json.loads(out)
+        assert code == 0
+        told = value["rewards"]["rubric_judge"]
+        assert told.pop("usd") > 0
+        assert told == {"from": "scored", "questions": 16.0, "new": 16.0}
+        # "apple" was the best, "stone" is
+        assert [one["cosine"] < 0 for one in value["updates"]] == [True, True]
+        assert value["summary"]["reversed"] == 2
+        billed = server.billed.total()
+        code, out, _ = command(capsys, *arguments)
+        assert (code, server.billed.total()) == (0, billed)
+    assert "The updates on 2 of 2 rollouts would change sign" in out
+    assert "0 of 16 questions were new" in out
+    page = Path(value["page"]).read_text(encoding="utf-8")
+    assert "<svg" in page.partition("demo-1")[2]
+    with gzip.open(value["ledger"], "rt", encoding="utf-8") as lines:
+        again = [LedgerRow.model_validate_json(line) for line in lines]
+    assert [row.rewards["rubric_judge"] for row in again[:4]] == [0.0, 0.0, 0.0, 1.0]
+
+
+def inline(value: Any) -> str:
+    """A value of TOML."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {inline(one)}" for key, one in value.items()) + "}"
+    return f"[{', '.join(map(inline, value))}]" if isinstance(value, list) else json.dumps(value)
+
+
+def test_new_weights_need_no_judge_at_all(tmp_path: Path, monkeypatch, capsys):
+    store, _ = write_run(tmp_path)
+    monkeypatch.delenv("TEST_BASE_URL", raising=False)
+    wanted = RUBRIC | {"weights": {"essential": 0.0, "pitfall": 2.0}}
+    (tmp_path / "wanted.toml").write_text(f"rewards = [{inline(wanted)}]", encoding="utf-8")
+    arguments = ("demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri)
+    code, out, err = command(capsys, *arguments)
+    assert (code, err) == (0, "")
+    assert "the ledger's rulings, weighed again" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'rewards' is missing"),
+        ("[[rewards]\n", "not valid TOML"),
+        ("[[rewards]]\nname = 'rubric_juge'\n", "Did you mean 'rubric_judge'"),
+        ("rubric = 1\nrewards = []\n", "unknown key 'rubric'"),
+        ("rubrics = 'gone.jsonl'\n[[rewards]]\nname = 'format'\n", "cannot read"),
+    ],
+)
+def test_a_file_that_is_wrong_is_bad_input(tmp_path: Path, capsys, text, message):
+    store, _ = write_run(tmp_path)
+    (tmp_path / "wanted.toml").write_text(text, encoding="utf-8")
+    arguments = ("demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri)
+    code, _, err = command(capsys, *arguments)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_a_run_without_such_a_stage_is_told_so(tmp_path: Path, capsys):
+    store, _ = write_run(tmp_path)
+    (tmp_path / "wanted.toml").write_text("[[rewards]]\nname = 'format'\n", encoding="utf-8")
+    arguments = ("demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri)
+    unknown = command(capsys, *arguments, "--stage", "rel")[2]
+    assert "no finished stage of kind grpo. Did you mean 'rl'?" in unknown
+    assert "above 0" in command(capsys, *arguments, "--usd", "0")[2]

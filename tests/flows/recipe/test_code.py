@@ -1,0 +1,145 @@
+"""Code that a recipe names: found beside it or in the data directory, part of the stage key, and
+run for nobody who did not name it, too."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.cli.main import main
+from flows.post_train import post_train
+from flows.preamble import prepare
+from flows.recipe.resolve import resolve
+from schemas.base import InputError
+
+RECIPE = """
+name = "own"
+model = "gemma3-tiny"
+[stages.distill]
+kind = "distill"
+[[stages.distill.config.teachers]]
+name = "procedural"
+rows = { math = 60 }
+grounded = {}
+[stages.rebalance]
+kind = "rebalance"
+inputs = { examples = "distill" }
+config = { quotas = { math = { train = 20, validation = 1, heldout = 2 } } }
+[stages.sft]
+kind = "sft"
+inputs = { examples = "rebalance" }
+[stages.sft.config]
+steps = 2
+batch_size = 4
+sequence_length = 256
+optimizer = { learning_rate = 1e-3 }
+[stages.grpo]
+kind = "grpo"
+inputs = { policy = "sft", prompts = "rebalance" }
+[stages.grpo.config]
+steps = 2
+batch_size = 8
+group_size = 4
+prompt_length = 64
+response_length = 64
+optimizer = { learning_rate = 1e-3 }
+rewards = [{ name = "function", path = "mine.py:reward_fn" }]
+"""
+MINE = "def reward_fn(completions, **columns):\n    return [float(len(x)) for x in completions]\n"
+PATH = 'stages.grpo.config.rewards=[{ name = "function", path = "%s" }]'
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "mine.py").write_text(MINE, encoding="utf-8")
+    (tmp_path / "own" / "own.toml").write_text(RECIPE, encoding="utf-8")
+    return tmp_path / "own" / "own.toml"
+
+
+def key(recipe: Path, *overrides: str, data: Path | None = None) -> str:
+    stage = resolve(str(recipe), overrides, data).stage("grpo")
+    return stage.key({"policy": "1", "prompts": "2"})
+
+
+def test_the_files_text_is_part_of_the_key_and_its_place_is_not(
+    recipe: Path, tmp_path: Path
+) -> None:
+    resolved = resolve(str(recipe))
+    table = resolved.stage("grpo").config_json["rewards"][0]
+    assert (table["path"], table["source"]) == ("mine.py:reward_fn", MINE)
+    written = resolved.recipe.stage("grpo").config["rewards"][0]
+    assert "source" not in written  # what the run record has is the recipe as it was written
+    before = key(recipe)
+    moved = recipe.parent.rename(tmp_path / "elsewhere")
+    assert key(moved / "own.toml") == before
+    (moved / "mine.py").write_text(MINE + "\n", encoding="utf-8")
+    assert key(moved / "own.toml") != before
+
+
+def test_small_runs_have_the_same_code(recipe: Path) -> None:
+    small = resolve(str(recipe), ["tiny"]).stage("grpo").config_json
+    assert small["rewards"][0]["source"] == MINE
+
+
+def test_it_may_lie_in_the_data_directory(recipe: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "rewards").mkdir(parents=True)
+    (data / "rewards" / "mine.py").write_text(MINE, encoding="utf-8")
+    override = PATH % "rewards/mine.py:reward_fn"
+    config = resolve(str(recipe), [override], data).stage("grpo").config_json
+    assert config["rewards"][0]["source"] == MINE
+    with pytest.raises(InputError, match=r"there is no file rewards/mine.py in .*own"):
+        resolve(str(recipe), [override])
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("../mine.py:reward_fn", "stays beside the recipe or below --data"),
+        ("/etc/mine.py:reward_fn", "stays beside the recipe or below --data"),
+        ("own.toml:reward_fn", r'not of the form "FILE.py:FUNCTION"'),
+        ("link.py:reward_fn", "a link that leads out of"),
+        ("gone.py:reward_fn", "there is no file gone.py"),
+        ("empty.py:reward_fn", "is empty"),
+        ("mine.py:other", "has no function 'other' at its top level; it has: reward_fn"),
+    ],
+)
+def test_no_path_leads_elsewhere(recipe: Path, tmp_path: Path, path: str, message: str) -> None:
+    (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
+    (recipe.parent / "link.py").symlink_to(tmp_path / "mine.py")
+    (recipe.parent / "empty.py").write_text("\n", encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        resolve(str(recipe), [PATH % path])
+
+
+def test_a_recipe_holds_no_code_itself(recipe: Path) -> None:
+    table = '[{ name = "function", path = "mine.py:reward_fn", source = "def reward_fn(): ..." }]'
+    with pytest.raises(InputError, match="source: code is a file of its own"):
+        resolve(str(recipe), [f"stages.grpo.config.rewards={table}"])
+
+
+def test_a_run_begins_only_when_its_file_is_named(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    other = recipe.parent / "other.py"
+    other.write_text(MINE, encoding="utf-8")
+    for named in ([], ["--code", str(other)]):
+        assert main(["run", str(recipe), "--store", str(store), *named]) == 2
+        told = capsys.readouterr().err
+        assert f"stages.grpo runs code with all your rights: {recipe.parent / 'mine.py'}" in told
+        assert "--code mine.py" in told
+    assert not store.exists()
+    assert main(["plan", str(recipe), "--store", str(store)]) == 0  # runs nothing
+
+
+def test_what_nobody_watches_runs_no_code(recipe: Path, tmp_path: Path) -> None:
+    """A flow of a deployment, whatever its form says."""
+    asked = {"store": str(tmp_path / "store"), "target": "local", "data": "", "force": ()}
+    with pytest.raises(InputError, match="no deployment, no schedule"):
+        prepare(str(recipe), overrides=(), **asked)
+    shipped = PATH % "mine.py:reward_fn"
+    with pytest.raises(InputError, match="no deployment, no schedule"):
+        prepare("quickstart", overrides=(shipped,), **asked | {"data": str(recipe.parent)})
+    assert "code" not in post_train.parameters.properties
+    prepare(str(recipe), overrides=(), **asked, code=[recipe.parent / "mine.py"])

@@ -1,0 +1,125 @@
+"""A reward in TRL's and Tunix's signature: what it is given, what it may give, and what is said of
+one that is wrong."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.store.answers import Answers
+from infra.store.store import open_store
+from schemas.base import InputError, StageFailed
+from schemas.examples import Domain, Prompt
+from tasks.contract.reward import Resources, Response
+from tasks.reinforcement.rewarding import Scorer, parse_rewards
+
+PROMPTS = [
+    Prompt(id="a", prompt="1 + 1?", domain=Domain.MATH, answer="2", check="numeric", tolerance=0.1),
+    Prompt(id="b", prompt="Name a fruit.", domain=Domain.GENERAL, check="none"),
+]
+SAID = [Response("two is 2"), Response("")]
+
+
+def scored(tmp_path: Path, source: str, **more: Any) -> list[float | None]:
+    table = {"name": "function", "path": "mine.py:reward_fn", "source": source, **more}
+    resources = Resources({}, Answers(open_store(tmp_path)))
+    scorer = Scorer(parse_rewards([table], "rewards"), resources)
+    try:
+        found = scorer.score(PROMPTS, SAID).components["function"].tolist()
+    finally:
+        scorer.close()
+    return [None if value != value else value for value in found]
+
+
+TRL = '''
+import re
+
+def reward_fn(prompts, completions, answer, **kwargs):
+    """TRL's example: 1 where the reference is in the completion, None where there is none."""
+    assert prompts == ["1 + 1?", "Name a fruit."]
+    found = [re.search(r"\\d+", text) for text in completions]
+    return [None if not one else float(hit is not None and hit.group() == one)
+            for one, hit in zip(answer, found)]
+'''
+
+
+def test_it_gets_texts_and_columns_and_gives_numbers_or_none(tmp_path: Path) -> None:
+    assert scored(tmp_path, TRL) == [1.0, None]
+    columns = """
+def reward_fn(completions, **columns):
+    assert all(len(values) == 2 for values in columns.values())
+    assert columns["domain"] == ["math", "general"] and columns["id"] == ["a", "b"]
+    assert columns["tolerance"] == [0.1, None] and columns["check"] == ["numeric", "none"]
+    assert "prompt" not in columns and columns["prompts"][0] == "1 + 1?"
+    return [len(text) for text in completions]
+"""
+    assert scored(tmp_path, columns) == [8.0, 0.0]
+
+
+def test_arrays_and_truth_values_are_numbers(tmp_path: Path) -> None:
+    array = "import numpy\ndef reward_fn(**_): return numpy.array([0.5, 1], numpy.float32)"
+    assert scored(tmp_path, array) == [0.5, 1.0]
+    assert scored(tmp_path, "def reward_fn(**_): return [True, False]") == [1.0, 0.0]
+    state = "from dataclasses import dataclass\n@dataclass\nclass One:\n    x: float = 2.0\n"
+    assert scored(tmp_path, f"{state}def reward_fn(**_): return [One().x] * 2") == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def reward_fn(**_): return [1.0]", "returned 1 values for 2 completions"),
+        ("def reward_fn(**_): return None", "returned None instead of a list of numbers"),
+        ("def reward_fn(**_): return [1.0, 'x']", "value 1 .* is 'x'; give a finite number"),
+        ("def reward_fn(**_): return [float('nan'), 1]", "value 0 .* is nan; give a finite number"),
+        ("def reward_fn(**_): return [1, float('inf')]", "value 1 .* is inf"),
+        (
+            "def half(x):\n    return 1 / x\ndef reward_fn(**_):\n    return [half(0)] * 2",
+            "calling it raised ZeroDivisionError, line 2: division by zero",
+        ),
+        ("import sys\ndef reward_fn(**_):\n    sys.exit(3)", "raised SystemExit, line 3: 3"),
+        ("def reward_fn(**_): raise ValueError('a\\nb')", "raised ValueError, line 1: a b"),
+        ("def reward_fn(texts): return texts", r"raised TypeError: .*unexpected keyword argument"),
+        (
+            "import nowhere\ndef reward_fn(**_): ...",
+            "loading it raised ModuleNotFoundError, line 1",
+        ),
+    ],
+)
+def test_what_is_wrong_fails_the_stage_in_one_line(
+    tmp_path: Path, source: str, message: str
+) -> None:
+    with pytest.raises(
+        StageFailed, match=f"reward function mine.py:reward_fn: .*{message}"
+    ) as told:
+        scored(tmp_path, source)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def reward(**_): ...", "has no function 'reward_fn' at its top level; it has: reward"),
+        ("def reward_fn(:", "mine.py, line 1: no valid Python"),
+        ("x = " + "(" * 9_999, "mine.py.*: no valid Python"),
+        ("", "is run by `lyceum run` alone"),
+    ],
+)
+def test_what_nobody_can_run_is_bad_input(tmp_path: Path, source: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        scored(tmp_path, source)
+
+
+def test_nothing_of_it_runs_before_it_is_prepared(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    source = f"open({str(marker)!r}, 'w')\ndef reward_fn(**_): return [0, 0]"
+    table = {"name": "function", "path": "mine.py:reward_fn", "source": source}
+    parse_rewards([table], "rewards")
+    assert not marker.exists()
+    scored(tmp_path, source)
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("path", ["mine.py", "mine:f", "mine.py:", "a.py:b.c", "a:b.py:f"])
+def test_a_path_is_a_file_and_a_function(path: str) -> None:
+    with pytest.raises(InputError, match="path"):
+        parse_rewards([{"name": "function", "path": path}], "rewards")
