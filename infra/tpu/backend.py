@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from infra.backend import FINAL, JobHandle, Leftover
+from infra.backend import FINAL, JobBackend, JobHandle, Leftover
 from infra.context import context
 from infra.settings import Settings, TpuSettings
 from infra.source import ship_data, ship_source
@@ -52,7 +52,7 @@ _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
 
-class CloudTpuBackend:
+class CloudTpuBackend(JobBackend):
     """Runs each job on a slice of its own. Threads may share one.
 
     Args:
@@ -86,7 +86,6 @@ class CloudTpuBackend:
         threading.Thread(target=self._warm_up, name="tpu-client", daemon=True).start()
 
     def submit(self, spec: JobSpec) -> JobHandle:
-        """See JobBackend."""
         store = self._store(spec.store)
         handle = JobHandle(store.uri, spec.key, spec.attempt)
         if handle in self._jobs:
@@ -139,7 +138,6 @@ class CloudTpuBackend:
         return self._job(handle).status()
 
     def cancel(self, handle: JobHandle) -> None:
-        """See JobBackend."""
         self._job(handle).cancel()
 
     def log(self, handle: JobHandle, offset: int) -> tuple[str, int]:
@@ -147,7 +145,6 @@ class CloudTpuBackend:
         return self._job(handle).log(offset)
 
     def close(self) -> list[str]:
-        """See JobBackend."""
         left = [message for job in list(self._jobs.values()) if (message := job.close())]
         until = time.monotonic() + self._settings.lease_seconds + RELEASE_SECONDS
         for thread in self._releases:
