@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 
 from infra.backend import FINAL
+from infra.settings import TpuSettings
 from infra.tpu.api import GONE, Resource
 from infra.tpu.machine import (
     BEFORE,
@@ -37,9 +38,7 @@ NODES = (
 )  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 NAME = "projects/p/locations/us-west4-a/queuedResources/lyceum-1"
-TERMS = Terms(
-    "v5e-8 (spot)", "us-west4-a", queue_seconds=3600, boot_seconds=900, silence_seconds=120
-)
+TERMS = Terms("v5e-8 (spot)", "us-west4-a", TpuSettings())
 LEGAL: dict[State, set[State]] = {
     "requested": {"requested", "waiting", "provisioning", "booting", "running", *ENDED},
     "waiting": {"waiting", "provisioning", "booting", "running", "requested", *ENDED},

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from infra.settings import Settings, TpuSettings
-from infra.source import ship_source
 from infra.store.remote import log_chunk
 from infra.store.store import attempt_file
 from infra.tpu.backend import CloudTpuBackend, store_label
@@ -26,9 +25,6 @@ from tests.infra.tpu.workshop import KEY, REF, Workshop, booted, final, running,
 
 def test_a_job_is_asked_for_runs_ends_and_leaves_nothing(shop: Workshop) -> None:
     backend = shop.backend(tpu_usd_per_chip_hour=450.0)
-    # once per process: the import of Google's client, and the archive of the code
-    backend._api.connect()
-    ship_source(shop.store)
     handle = backend.submit(shop.spec())
     until(lambda: shop.tpu.requests().get("CreateQueuedResource"))
     assert backend.submit(shop.spec()) == handle
@@ -114,9 +110,9 @@ def test_when_no_zone_has_a_tpu_the_job_is_lost_and_each_zone_says_why(shop: Wor
 
 
 def test_zones_near_the_bucket_are_tried_and_others_only_if_that_is_allowed(shop: Workshop) -> None:
-    assert shop.backend()._zones_near(shop.store) == ("us-central1-a",)
-    assert shop.backend(far_bucket=True)._zones_near(shop.store) == TPU_TYPES["v5e-8"].zones
-    assert shop.backend("v6e-8", far_bucket=True)._zones_near(shop.store)[0] == "us-central1-b"
+    assert shop.backend().zones(shop.store) == ("us-central1-a",)
+    assert shop.backend(far_bucket=True).zones(shop.store) == TPU_TYPES["v5e-8"].zones
+    assert shop.backend("v6e-8", far_bucket=True).zones(shop.store)[0] == "us-central1-b"
     with pytest.raises(
         InputError,
         match=r"v4-8 is offered in us-central2-b\. store gs://.* lies in the region us-central1",
@@ -160,15 +156,14 @@ def test_a_tpu_that_is_taken_away_is_lost_deleted_and_another_attempt_begins(
 
 
 def test_a_last_word_that_was_not_heard_yet_counts_more_than_the_death_after_it(
-    shop: Workshop,
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine succeeds, and is preempted before anybody has looked at the store again."""
-    backend = shop.backend()
+    backend = shop.backend(tpu_poll_seconds=2.0)
     handle = backend.submit(shop.spec())
     resource = running(shop, backend, handle)
-    listener = backend._jobs[handle]._listener
-    listener.attentive, listener._seconds = False, 60.0
-    time.sleep(0.5)  # the look that is under way
+    monkeypatch.setattr("infra.tpu.listener.LISTEN_SECONDS", 60.0)
+    time.sleep(1.0)  # the look that is under way
     shop.says("succeeded", artifact=REF.model_dump())
     shop.tpu.strike("preempt", resource.id)
     assert final(backend, handle).artifact == REF

@@ -92,7 +92,7 @@ def test_what_cannot_be_deleted_is_reported_with_the_command_that_deletes_it(
         f"gcloud compute tpus queued-resources delete {resource.id} --zone=us-central1-a" in left[0]
     )
     shop.tpu.forget()
-    backend._jobs.clear()
+    shop.backends.remove(backend)
 
 
 @pytest.mark.parametrize("action", ["status", "lost", "reset_after"])
