@@ -39,16 +39,10 @@ class Emulator(FakeProcess):
         self.environment = environment(self.url)
         self.faults = Faults(self)
 
-    def create_bucket(
-        self, name: str, location: str = "US-CENTRAL1", *, requester_pays: bool = False
-    ) -> str:
-        """Create a bucket; returns its name."""
-        resource = {
-            "name": name,
-            "location": location,
-            "billing": {"requesterPays": requester_pays},
-        }
-        self._post("/storage/v1/b", resource)
+    def create_bucket(self, name: str, **resource: Any) -> str:
+        """Create a bucket, in US-CENTRAL1 if `resource` does not say otherwise; returns its
+        name."""
+        self._post("/storage/v1/b", {"name": name, "location": "US-CENTRAL1", **resource})
         return name
 
     def objects(self, bucket: str) -> dict[str, int]:

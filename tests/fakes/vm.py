@@ -65,7 +65,7 @@ def until(look: Callable[[], T], enough: Callable[[T], object] = bool, seconds: 
 
 def ship_toy(store: Store) -> str:
     """As `infra.source.ship_source`, with the tests' stage kind `toy` in it."""
-    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(source._archive()[1]))) as real:
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(source.archive()[1]))) as real:
         contents = {member.name: real.extractfile(member).read() for member in real}  # type: ignore[union-attr]
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:

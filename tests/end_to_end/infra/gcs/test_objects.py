@@ -287,15 +287,14 @@ def test_the_location_of_a_bucket(gcs: Emulator, gcs_bucket: str, tmp_path: Path
             (dual, "US-EAST1+US-WEST1"),
         ]
     ):
-        name = f"{gcs_bucket}-{number}"
-        gcs._post("/storage/v1/b", {"name": name, **resource})
+        name = gcs.create_bucket(f"{gcs_bucket}-{number}", **resource)
         assert Bucket(name, "", tmp_path, Settings()).location() == expected
 
 
 def test_who_pays_is_named(gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: Tree) -> None:
     """Every kind of request names the billing project; without one the message says which variable
     to set."""
-    name = gcs.create_bucket(f"{gcs_bucket}-pays", requester_pays=True)
+    name = gcs.create_bucket(f"{gcs_bucket}-pays", billing={"requesterPays": True})
     with pytest.raises(InputError, match="LYCEUM_BILLING_PROJECT"):
         Bucket(name, "", tmp_path / "cache", Settings()).prepare()
     who = Settings(billing_project="we-pay", store_seconds=5)

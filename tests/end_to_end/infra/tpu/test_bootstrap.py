@@ -187,7 +187,7 @@ def test_metadata_that_are_missing_are_named(
     machine: Machine, deletions: Deletions, tools: Callable[..., str]
 ) -> None:
     vm = machine(LYCEUM_VM_TPU_API=deletions[0])
-    del vm.metadata._values["instance/attributes/lyceum-source"]
+    del vm.metadata["instance/attributes/lyceum-source"]
     assert "reading the metadata attribute lyceum-source failed" in failure(vm, deletions[1])
 
 
@@ -195,7 +195,7 @@ def test_a_machine_that_does_not_know_its_store_says_so_on_its_console(
     machine: Machine, tools: Callable[..., str]
 ) -> None:
     vm = machine()
-    del vm.metadata._values["instance/attributes/lyceum-store"]
+    del vm.metadata["instance/attributes/lyceum-store"]
     assert vm.boot().wait() != 0
     assert (
         "reading the metadata attribute lyceum-store failed, so nobody can be told of it"
