@@ -26,7 +26,7 @@ SIGTERM, SIGINT or its parent's end. Nothing of it survives, whichever way it en
 `tests/fakes/fake_cloud.py` starts it together with the fake of Cloud Storage.
 
 `tpu_service.py` has the calls, `tpu_resources.py` the states, `tpu_vm.py` and `tpu_metadata.py` the
-VMs, `tpu_faults.py` what can go wrong, `tpu_catalog.py` what is on offer.
+VMs, `tpu_faults.py` what can go wrong; what is on offer is `infra.tpu.types`.
 """
 
 import argparse
@@ -153,13 +153,9 @@ class FakeTpu(FakeProcess):
         self.control("set_seconds", seconds=seconds)
 
     def set_quota(self, tier: str, chips: int, zone: str | None = None) -> None:
-        """How many chips of each kind one zone grants to a tier: `spot`, `best_effort`,
+        """How many chips of each kind one zone grants to a tier: `spot`,
         `guaranteed`, `on-demand`."""
         self.control("set_quota", key=f"{zone}/{tier}" if zone else tier, chips=chips)
-
-    def set_environment(self, environment: Mapping[str, str]) -> None:
-        """More variables of the VMs that are made from now on, in place of `vm_environment`."""
-        self.control("set_environment", environment=dict(environment))
 
     def requests(self) -> dict[str, int]:
         """Calls since the start or `forget`, by method."""

@@ -15,7 +15,6 @@ from typing import Any
 import grpc
 from google.cloud import tpu_v2alpha1 as tpu
 from google.longrunning import operations_pb2
-from google.rpc import status_pb2
 
 from tests.fakes.tpu_faults import status_of
 from tests.fakes.tpu_relay import Relay
@@ -76,13 +75,6 @@ class Service(grpc.GenericRpcHandler):
         try:
             return self.call(method, request, lambda: relay.reset(context.peer()))
         except ApiError as error:
-            if error.details:
-                status = status_pb2.Status(code=error.code.value[0], message=error.message)
-                for detail in error.details:
-                    status.details.add().Pack(detail)
-                context.set_trailing_metadata(
-                    (("grpc-status-details-bin", status.SerializeToString()),)
-                )
             context.abort(error.code, error.message)
 
     def call(self, method: str, request: Any, reset: Callable[[], None]) -> Any:

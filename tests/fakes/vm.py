@@ -49,7 +49,6 @@ def run(job):
 small = lambda config: config
 KIND = Kind(version=1, config=Config, inputs={}, produces=Product.ROWS, run=run, small=small)
 """
-BLOCK = "print('blocking', flush=True)\nwhile True: time.sleep(0.1)\n"
 
 _numbers = itertools.count()
 

@@ -1,6 +1,5 @@
 """Trees on their way into a bucket: complete or not there at all, whatever breaks."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,13 +46,6 @@ def test_large_files_go_in_pieces(bucket: Bucket, tree: Tree, gcs: Emulator) -> 
     gcs.forget_requests()
     assert are_intact(bucket.get_tree("t", entries), entries)
     assert gcs.requests() == {"GET list": 1, "GET download": 6 + 6 + 1}
-
-
-def test_a_tree_without_files(bucket: Bucket, tmp_path: Path) -> None:
-    (tmp_path / "none").mkdir()
-    bucket.put_tree(tmp_path / "none", "t", [])
-    assert bucket.check_tree("t", []) == []
-    assert list(bucket.get_tree("t", []).iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -130,8 +130,6 @@ def test_zones_near_the_bucket_are_tried_and_others_only_if_that_is_allowed(shop
     ("moment", "action", "parameters", "words"),
     [
         ("booting", "preempt", {}, "was preempted"),
-        ("running", "maintenance", {}, "terminated for maintenance"),
-        ("running", "vanish", {"what": "node"}, "vanished"),
         ("running", "vanish", {"what": "both"}, "vanished"),
         ("running", "fail", {"code": "INTERNAL", "message": "host error"}, "host error"),
     ],
@@ -169,40 +167,12 @@ def test_a_last_word_that_was_not_heard_yet_counts_more_than_the_death_after_it(
     assert final(backend, handle).artifact == REF
 
 
-def test_a_vm_that_falls_silent_is_dead(shop: Workshop) -> None:
-    backend = shop.backend(tpu_silence_seconds=0.5)
-    handle = backend.submit(shop.spec())
-    running(shop, backend, handle)
-    status = final(backend, handle)
-    assert status.lost
-    assert status.error is not None
-    assert "the VM was not heard of for" in status.error
-
-
-@pytest.mark.parametrize(
-    ("code", "message", "words"),
-    [
-        ("PERMISSION_DENIED", None, "roles/tpu.admin"),
-        (
-            "INVALID_ARGUMENT",
-            'The requested runtime version, "x", could not be found',
-            "Valid: v2-alpha-tpuv5-lite",
-        ),
-        (
-            "RESOURCE_EXHAUSTED",
-            "Quota limit 'TPUV5s' has been exceeded. Limit: 0 in region us-central1.",
-            "no quota left",
-        ),
-    ],
-)
-def test_a_refusal_that_a_person_must_resolve_is_bad_input(
-    shop: Workshop, code: str, message: str | None, words: str
-) -> None:
-    shop.tpu.faults.add("status", method="CreateQueuedResource", code=code, message=message)
+def test_a_refusal_that_a_person_must_resolve_is_bad_input(shop: Workshop) -> None:
+    shop.tpu.faults.add("status", method="CreateQueuedResource", code="PERMISSION_DENIED")
     backend = shop.backend()
     status = final(backend, backend.submit(shop.spec()))
     assert (status.state, status.lost, status.exit_code) == ("failed", False, 2)
-    assert words in str(status.error)
+    assert "roles/tpu.admin" in str(status.error)
 
 
 # Cancelling

@@ -129,13 +129,17 @@ def test_a_machine_that_is_lost_is_replaced_and_the_job_ends_well(
 
 
 def test_a_machine_that_starts_again_goes_on(cloud: Cloud) -> None:
-    """The startup script runs anew on the same disk, before anybody takes the machine for dead."""
+    """The startup script runs anew on the same disk, before anybody takes the machine for dead.
+    Who follows the log reads every line once."""
     backend = cloud.backend()
     handle = backend.submit(cloud.job())
-    until(lambda: backend.poll(handle).progress.done == 1)
+    until(lambda: "before\n" in backend.log(handle, 0)[0])
     cloud.tpu.strike("reboot", handle.key[:24])
     cloud.go.touch()
     assert final(backend, handle).state == "succeeded"
+    text = backend.log(handle, 0)[0]
+    words = ("starting the agent", "before\n", "after\n")
+    assert [text.count(one) for one in words] == [2, 2, 1]
 
 
 @pytest.mark.parametrize("moment", ["PROVISIONING", "READY", "running"])
