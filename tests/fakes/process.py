@@ -30,7 +30,6 @@ class FakeProcess:
         self._process = subprocess.Popen(
             self._command, cwd=ROOT, stdout=subprocess.PIPE, text=True, process_group=0
         )
-        assert self._process.stdout is not None
         places = self._process.stdout.readline().split()
         if not places:
             code = self._process.wait()
@@ -41,7 +40,6 @@ class FakeProcess:
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.wait()
-        assert self._process.stdout is not None
         self._process.stdout.close()
 
     def started(self, *places: str) -> None:

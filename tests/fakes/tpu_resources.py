@@ -373,7 +373,6 @@ class Cloud:
             spot=request.tier == "spot",
             metadata=spec.metadata,
         )
-        assert node.directory is not None
         serial, disk = self.serial(request, index), node.directory / f"{index}"
         serial.parent.mkdir(parents=True, exist_ok=True)
         marker = f"{self.fake}/{self._slices}/{index}"

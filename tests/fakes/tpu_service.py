@@ -70,7 +70,6 @@ class Service(grpc.GenericRpcHandler):
         )
 
     def _answer(self, method: str, request: Any, context: grpc.ServicerContext) -> Any:
-        assert self.relay is not None
         relay = self.relay
         try:
             return self.call(method, request, lambda: relay.reset(context.peer()))

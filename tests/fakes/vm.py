@@ -180,7 +180,6 @@ class Vm:
 
     def wait(self, seconds: float = 120) -> int:
         """Wait for the script's end; returns its exit code."""
-        assert self.process is not None
         return self.process.wait(seconds)
 
     @property

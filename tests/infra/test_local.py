@@ -127,7 +127,6 @@ def test_a_job_of_another_process_that_fell_silent_is_failed(workshop: Workshop)
     assert backend.poll(handle).state == "queued"
     status = final(backend, handle)
     assert (status.state, status.exit_code) == ("failed", 1)
-    assert status.error is not None
     assert "not been heard of" in status.error
 
 
@@ -150,7 +149,6 @@ def test_a_worker_that_dies_silently_is_failed_with_its_last_words(
     backend = workshop.backend(lines)
     status = final(backend, backend.submit(workshop.spec()))
     assert (status.state, status.exit_code) == ("failed", 1)
-    assert status.error is not None
     for part in expected:
         assert part in status.error
 

@@ -190,7 +190,6 @@ def harness_database() -> Path:
     from prefect.settings import get_current_settings
 
     url = get_current_settings().server.database.connection_url
-    assert url is not None
     return Path("/", urlsplit(url.get_secret_value()).path.lstrip("/"))
 
 
@@ -244,7 +243,6 @@ def test_forged_results_in_prefect_s_storage_are_not_read(
 
     monkeypatch.chdir(left.store.parent)
     exploded, storage = tmp_path / "exploded", get_current_settings().results.local_storage_path
-    assert storage is not None
     storage.mkdir(parents=True, exist_ok=True)
     keys = [manifest.key for manifest in open_store(left.store, write=False).artifacts()]
     assert len(keys) == 2
@@ -275,7 +273,6 @@ def test_the_exception_of_a_flow_is_not_pickled(prefect_api: str) -> None:
     from flows.post_train import post_train
 
     storage = get_current_settings().results.local_storage_path
-    assert storage is not None
     before = set(storage.rglob("*"))
     with pytest.raises(InputError, match="unknown recipe"):
         post_train(recipe="nope")

@@ -65,7 +65,6 @@ def test_the_archive_holds_what_a_wheel_would_and_the_environment(store: Store) 
     sent; the flows stay at home."""
     name = ship_source(store)
     archive = store.read_bytes(name)
-    assert archive is not None
     found = set(members(archive))
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     expected = {
@@ -244,7 +243,6 @@ def test_data_are_sent_once_and_found_again_whole(store: Store, data: Path, gcs:
     before = {path: path.stat().st_mtime_ns for path in data.rglob("*")}
     name = ship_data(store, data)
     loaded = store.load_tree(name)
-    assert loaded is not None
     found = {
         path.relative_to(loaded[0]).as_posix(): path.read_text()
         for path in loaded[0].rglob("*")
@@ -317,7 +315,6 @@ def test_a_worker_finds_the_data_wherever_they_are_said_to_be(store: Store, data
     assert _data_directory(spec.model_copy(update={"data": str(data)}), store) == data
     name = ship_data(store, data)
     found = _data_directory(spec.model_copy(update={"data": name}), store)
-    assert found is not None
     assert (found / "rows.jsonl").read_text() == "{}\n"
     store.remove(name)
     with pytest.raises(

@@ -61,7 +61,6 @@ def holder(store: Store) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "1\n"
     yield process
     process.kill()
@@ -111,7 +110,6 @@ def test_a_second_runner_waits_until_the_lease_is_released(
     waiter = threading.Thread(target=lambda: (take(store, messages, seconds=30), taken.set()))
     waiter.start()
     assert not taken.wait(0.3)
-    assert holder.stdin is not None
     holder.stdin.write("\n")
     holder.stdin.flush()
     assert taken.wait(60)
@@ -305,7 +303,6 @@ def test_a_holder_that_was_stopped_cannot_commit_over_the_one_that_took_over(
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as slow:
-        assert slow.stdout is not None
         assert slow.stdin is not None
         try:
             assert slow.stdout.readline() == "1\n"
@@ -320,7 +317,6 @@ def test_a_holder_that_was_stopped_cannot_commit_over_the_one_that_took_over(
         finally:
             slow.kill()
     manifest = store.valid("sft", KEY)
-    assert manifest is not None
     assert (store.local_dir(manifest) / "who.txt").read_text() == "quick"
     assert store.children(f"artifacts/sft/{KEY}/data") == ["2"]
 

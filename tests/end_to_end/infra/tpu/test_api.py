@@ -186,7 +186,6 @@ def test_a_request_that_failed_says_why(tpu: FakeTpu) -> None:
     name = create(one)
     tpu.wait("lyceum-1", "FAILED")
     problem = one.look(name).problem
-    assert problem is not None
     assert problem.kind == "stockout"
     assert problem.text.startswith(
         "v5e-8 (spot) in us-central1-a: the zone has no free TPUs (There is no more capacity"
@@ -199,7 +198,6 @@ def test_a_request_expires_by_itself_when_nobody_is_left_to_give_it_up(tpu: Fake
     name = create(one, seconds=0.6)
     tpu.wait("lyceum-1", "FAILED")
     problem = one.look(name).problem
-    assert problem is not None
     assert problem.kind == "stockout"
 
 

@@ -166,7 +166,6 @@ def test_a_job_that_cannot_be_read_is_told_and_the_machine_is_left_to_the_script
     with pytest.raises(InputError, match="nobody knows how to delete"):
         desk.run("pass")
     status = desk.store.read_json("work/k/1/status.json", JobStatus)
-    assert status is not None
     assert (status.state, status.exit_code) == ("failed", 2)
     assert message in (status.error or "")
 

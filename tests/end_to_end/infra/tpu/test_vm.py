@@ -85,9 +85,7 @@ def test_a_job_runs_on_a_vm_and_its_log_comes_live(cloud: Cloud) -> None:
     assert (status.state, status.exit_code) == ("succeeded", 0)
     assert status.artifact is not None
     manifest = cloud.store.valid("toy", handle.key)
-    assert manifest is not None
     assert manifest.metrics == {"loss": 0.5}
-    assert status.usage is not None
     assert status.usage.seconds >= manifest.execution["seconds"], (
         "what the worker measured comes with its status"
     )
@@ -150,7 +148,6 @@ def test_a_flow_that_is_killed_leaves_a_job_that_the_next_one_takes_over(
     flow = cloud.flow(spec)
     try:
         if moment == "running":
-            assert flow.stdout is not None
             assert flow.stdout.readline() == "running\n"
         else:
             if moment == "PROVISIONING":
@@ -177,7 +174,6 @@ def test_a_machine_that_nobody_follows_deletes_itself(
     monkeypatch.setenv("LYCEUM_TPU_SILENCE_SECONDS", "2")
     spec = cloud.job("job.progress(1, 2, 'steps'); time.sleep(2)")
     flow = cloud.flow(spec)
-    assert flow.stdout is not None
     assert flow.stdout.readline() == "running\n"
     flow.send_signal(signal.SIGKILL)
     flow.wait()
@@ -185,7 +181,6 @@ def test_a_machine_that_nobody_follows_deletes_itself(
     assert cloud.store.valid("toy", spec.key) is not None
     backend = cloud.backend()
     handle = backend.attach(cloud.store, spec.key)
-    assert handle is not None
     assert final(backend, handle).state == "succeeded"
     backend.close()
     cloud.store.discard("toy", spec.key)  # --force: the old job must not be taken for the answer
