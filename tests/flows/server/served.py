@@ -17,8 +17,9 @@ from flows.server.key import Api, as_header, read
 from flows.server.prefect_api import free_port
 from infra.store.store import Store, open_store
 from schemas.reports import RunRecord
+from tests.fakes import process
+from tests.fakes.process import ROOT  # noqa: F401
 
-ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 300.0
 """Seconds to wait for what takes seconds on two idle cores: the servers of other tests may be
 starting."""
@@ -211,7 +212,4 @@ class Served:
 
 def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
     """Wait until something holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.2)
+    process.until(condition, seconds=seconds)

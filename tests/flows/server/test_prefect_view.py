@@ -18,6 +18,7 @@ from flows.server import prefect_view
 from flows.server.api_link import ApiLink
 from flows.server.prefect_view import Outbox, ViewClient
 from tests.fakes.gate import Gate
+from tests.fakes.process import until
 
 ROOT = Path(__file__).resolve().parents[3]
 LOST, BACK = "does not answer", "answers again"
@@ -195,10 +196,3 @@ def prefect_settings(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(prefect_view, "ANSWER_SECONDS", 3.0)
     return temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: 3.0})
-
-
-def until(condition: Any, seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)

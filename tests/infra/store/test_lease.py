@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,9 @@ from infra.store.lease import Lease, LeaseRecord, hold, is_gone, seize, this_pro
 from infra.store.store import Store, attempt_file, open_store
 from schemas.artifact import Manifest
 from schemas.base import Stopped
+from tests.fakes.process import ROOT, until
 
 KEY = "ab" * 32
-ROOT = Path(__file__).resolve().parents[3]
 
 HOLDER = """
 import sys, time
@@ -79,13 +79,6 @@ def elsewhere(store: Store, generation: int = 1) -> None:
         owner="other", nonce="0", host="elsewhere", namespace="", pid=1, renewed=4e9
     )
     store.create_json(attempt_file(KEY, str(generation), "lease.json"), foreign)
-
-
-def until(condition: Callable[[], object], seconds: float = 120) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "waited in vain"
-        time.sleep(0.01)
 
 
 def take(store: Store, messages: list[str] | None = None, seconds: float = 0.3) -> Lease:

@@ -2,7 +2,7 @@
 that speaks in the place of the VMs."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from infra.tpu.machine import State
 from infra.tpu.types import TPU_TYPES
 from schemas.artifact import ArtifactRef
 from schemas.job import JobSpec, JobStatus
+from tests.fakes.process import until
 from tests.fakes.tpu_fake import FakeTpu, Resource
 
 KEY = "ab" * 32
@@ -114,15 +115,8 @@ class Workshop:
         return found
 
 
-def until(condition: Callable[[], object], seconds: float = 120) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "waited in vain"
-        time.sleep(0.01)
-
-
 def final(backend: CloudTpuBackend, handle: JobHandle, seconds: float = 120) -> JobStatus:
-    until(lambda: backend.poll(handle).state in FINAL, seconds)
+    until(lambda: backend.poll(handle).state in FINAL, seconds=seconds)
     return backend.poll(handle)
 
 

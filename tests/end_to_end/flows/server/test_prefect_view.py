@@ -15,9 +15,8 @@ import pytest
 from flows.server import prefect_view
 from infra.store.store import open_store
 from tests.fakes.gate import Gate
-from tests.flows.server.test_prefect_view import until
+from tests.fakes.process import ROOT, until
 
-ROOT = Path(__file__).resolve().parents[4]
 SLACK = 60.0
 """Seconds that a busy machine may take longer than an idle one for a run of a few seconds."""
 
@@ -157,7 +156,7 @@ def test_what_happened_while_the_api_was_away_is_recorded_when_it_is_back(
                 }
                 == ended
             ),
-            SLACK,
+            seconds=SLACK,
         )
         logs = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id])))
     assert logs
