@@ -214,7 +214,7 @@ class Api:
         return Response(308, headers)
 
 
-def json_response(value: Json, fields: str = "") -> Response:
+def json_response(value: Any, fields: str = "") -> Response:
     body = json.dumps(select(value, fields) if fields else value).encode()
     return Response(200, {"Content-Type": "application/json; charset=UTF-8"}, Content.of(body))
 

@@ -80,11 +80,11 @@ class Server(ThreadingTCPServer):
                     crc32c = content.crc32c() if wish["recompute"] else old.crc32c
                     objects[wish["name"]] = replace(old, content=content, crc32c=crc32c)
                 case "add_fault":
-                    return json_response({"fault": self.faults.add(wish)})
+                    return json_response(self.faults.add(wish))
                 case "clear_faults":
                     self.faults.clear()
                 case "fired":
-                    return json_response({"fired": self.faults.fired(wish["fault"])})
+                    return json_response(self.faults.fired(wish["fault"]))
                 case "requests":
                     with self.lock:
                         return json_response(dict(self.counts))

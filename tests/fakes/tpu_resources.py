@@ -14,7 +14,7 @@ from google.cloud import tpu_v2alpha1 as tpu
 
 from infra.tpu.types import TpuType
 from tests.fakes.faults import WrongFault
-from tests.fakes.tpu_faults import MESSAGES, TpuFaults, checked
+from tests.fakes.tpu_faults import MESSAGES, TpuFault, TpuFaults
 from tests.fakes.tpu_metadata import instance_values
 from tests.fakes.tpu_states import ApiError, Initiator, Node, NodeState, Request, State
 from tests.fakes.tpu_vm import Host, kill, reap
@@ -148,7 +148,8 @@ class Cloud:
 
     def strike(self, name: str, action: str, parameters: Mapping[str, Any]) -> None:
         """Something befalls a resource now."""
-        self._befall(self.find(name), action, checked(action, parameters))
+        fault = TpuFault(action, state="now", parameters=dict(parameters))
+        self._befall(self.find(name), action, fault.parameters)
 
     def forget(self) -> None:
         """As after the start, with its times and quotas."""

@@ -90,7 +90,7 @@ class Service(grpc.GenericRpcHandler):
             self.counts[method] += 1
         striking = self.cloud.faults.of_call(method, *self._subject(method, request))
         if "slow" in striking:
-            time.sleep(striking["slow"]["delay"])
+            time.sleep(striking["slow"]["seconds"])
         if "status" in striking:
             raise ApiError(*status_of(striking["status"]))
         if "reset_before" in striking:

@@ -223,10 +223,10 @@ def test_a_cache_that_cannot_take_a_copy_is_explained(
         bucket.get_tree("t", entries)
     bucket.cache.unlink()
 
-    def full(self: object, entry: FileEntry, slices: object) -> None:
+    def full(source: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(download.Receiver, "_assemble", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(InputError, match=r"no space is left on its disk.*LYCEUM_CACHE"):
         bucket.get_tree("t", entries)
 

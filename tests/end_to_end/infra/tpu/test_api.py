@@ -161,7 +161,7 @@ def test_an_endpoint_where_nobody_listens_is_an_outage(monkeypatch: pytest.Monke
 def test_a_call_that_hangs_ends_in_time(tpu: FakeTpu) -> None:
     one = api()
     one.connect()
-    tpu.faults.add("slow", method="GetQueuedResource", delay=30.0, times=1)
+    tpu.faults.add("slow", method="GetQueuedResource", seconds=30.0, times=1)
     began = time.monotonic()
     with pytest.raises(ApiError):
         one.look(one.name(ZONE, "x"))
