@@ -11,11 +11,10 @@ leases and commits cannot be tested on them.
 """
 
 import argparse
-import base64
 import http.client
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -53,14 +52,6 @@ class Emulator(FakeProcess):
     def read(self, bucket: str, name: str) -> bytes:
         """An object's bytes."""
         return self.control("read", bucket=bucket, name=name)
-
-    def fill(self, bucket: str, objects: Mapping[str, bytes]) -> None:
-        """Create or replace objects, name -> bytes."""
-        self.control(
-            "fill",
-            bucket=bucket,
-            objects={name: base64.b64encode(content).decode() for name, content in objects.items()},
-        )
 
     def delete(self, bucket: str, name: str) -> None:
         """Remove an object."""

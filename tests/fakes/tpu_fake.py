@@ -86,10 +86,6 @@ class Resource:
     def zone(self) -> str:
         return self.name.split("/")[3]
 
-    def states(self, what: str = "request") -> list[str]:
-        """The states of the request, or of the node, in their order."""
-        return [state for _, kind, state, _ in self.history if kind == what]
-
 
 class FakeTpu(FakeProcess):
     """The process, as a context manager.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from flows.server.key import Api, as_header, read
-from flows.server.prefect_api import free_port
+from flows.server.prefect_api import answers, free_port
 from infra.store.store import Store, open_store
 from schemas.reports import RunRecord
 from tests.fakes import process
@@ -89,6 +89,9 @@ class Served:
     def __exit__(self, kind: object, *exception: object) -> None:
         if kind is not None:
             sys.stdout.write(f"lyceum serve said:\n{self.said}")  # pytest shows it
+        if kind is not None and answers(self.api):
+            for run in self.ask("/flow_runs/filter", {}):
+                sys.stdout.write(f"{run['name']} {run['state']}\n{self.logs(run['id'])}\n")
         if self.process.poll() is None:
             self.stop()
 
