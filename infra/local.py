@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from infra.backend import FINAL, JobHandle, Leftover
+from infra.backend import FINAL, JobBackend, JobHandle, Leftover
 from infra.context import context
 from infra.process import WORKER, Worker, failed, read_lines
 from infra.secrets import mask
@@ -29,7 +29,7 @@ class _Job:
     kept: bool = False
 
 
-class LocalBackend:
+class LocalBackend(JobBackend):
     """Runs at most `settings.parallel_jobs` jobs at a time; the others wait in the order of
     submission. Threads may share one.
 
@@ -64,7 +64,6 @@ class LocalBackend:
         return handle
 
     def poll(self, handle: JobHandle) -> JobStatus:
-        """See JobBackend."""
         self._start_what_fits()
         job = self._jobs.get(handle)
         if job is None:
@@ -93,7 +92,6 @@ class LocalBackend:
             self._keep_log(handle, job)
 
     def log(self, handle: JobHandle, offset: int) -> tuple[str, int]:
-        """See JobBackend."""
         job = self._jobs.get(handle)
         if job is not None:
             path = job.worker.log

@@ -79,7 +79,7 @@ class Worker:
                 self._command,
                 # makes `tasks` importable; the user's directory might hold a file of that name
                 cwd=ROOT,
-                env=_environment(compile_cache),
+                env=worker_environment(compile_cache),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -173,7 +173,8 @@ def read_lines(path: Path, offset: int, limit: int = -1) -> bytes:
     return data if len(data) == limit and b"\n" not in data else data[: data.rfind(b"\n") + 1]
 
 
-def _environment(compile_cache: str) -> dict[str, str]:
+def worker_environment(compile_cache: str) -> dict[str, str]:
+    """The variables of a worker; `compile_cache` as for `Worker.start`."""
     defaults = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
     if compile_cache:
         defaults |= {

@@ -62,10 +62,10 @@ _sending_data = threading.Lock()
 def ship_source(store: Store) -> str:
     """The name of the archive in the store, which is there afterwards. Raises InputError when
     Lyceum is not installed."""
-    name, archive = _archive()
+    name, packed = archive()
     if store.uri not in _shipped:
-        if not store.create_bytes(name, archive) and store.read_bytes(name) != archive:
-            store.write_bytes(name, archive)  # it was damaged
+        if not store.create_bytes(name, packed) and store.read_bytes(name) != packed:
+            store.write_bytes(name, packed)  # it was damaged
         _shipped.add(store.uri)
     return name
 
@@ -166,9 +166,9 @@ def _bracketed(extras: set[str]) -> str:
 
 
 @functools.cache
-def _archive() -> tuple[str, bytes]:
-    """Name and bytes, which depend on nothing but the files' names and contents. Made once: a
-    process runs the code that it has loaded."""
+def archive() -> tuple[str, bytes]:
+    """Name and bytes of what is sent. Both depend on nothing but the files' names and contents.
+    Made once: a process runs the code that it has loaded."""
     contents = {f"environment/{name}": text.encode() for name, text in environment().items()}
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*")):
         if path.suffix in SUFFIXES and (path.parent / "__init__.py").exists():
@@ -179,8 +179,8 @@ def _archive() -> tuple[str, bytes]:
             member = tarfile.TarInfo(name)  # owned by nobody, of no time, readable by all
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
-    archive = gzip.compress(plain.getvalue(), mtime=0)
-    return f"src/{hashlib.sha256(archive).hexdigest()}.tar.gz", archive
+    packed = gzip.compress(plain.getvalue(), mtime=0)
+    return f"src/{hashlib.sha256(packed).hexdigest()}.tar.gz", packed
 
 
 def _data_files(directory: Path) -> dict[str, Path]:

@@ -71,24 +71,26 @@ from schemas.toml import NotToml, refuse_what_cannot_be_kept, toml_table, toml_t
 STAGE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
+def _path_segment(of: str) -> AfterValidator:
+    def checked(name: str) -> str:
+        if not STAGE_NAME.fullmatch(name):
+            raise ValueError(
+                f"a {of} name is lower-case letters, digits and _, starts with a letter and has at"
+                " most 40 characters"
+            )
+        return name
+
+    return AfterValidator(checked)
+
+
 class StageSpec(StrictModel):
     """One stage: its kind (a file in `tasks/stages/`), which earlier stage feeds each of its
     inputs, and its config."""
 
-    name: str
+    name: Annotated[str, _path_segment("stage")]
     kind: str
     inputs: dict[str, str] = Field(default_factory=dict)
     config: dict[str, Any] = Field(default_factory=dict)
-
-    @field_validator("name")
-    @classmethod
-    def _name_is_a_path_segment(cls, name: str) -> str:
-        if not STAGE_NAME.fullmatch(name):
-            raise ValueError(
-                "a stage name is lower-case letters, digits and _, starts with a letter and has at"
-                " most 40 characters"
-            )
-        return name
 
 
 def _has_reasons(value: dict[str, str]) -> dict[str, str]:
@@ -179,23 +181,13 @@ class Recipe(StrictModel):
         tiny: path -> value, what `--tiny` sets beside the sizes.
     """
 
-    name: str
+    name: Annotated[str, _path_segment("recipe")]
     model: str
     seed: int = Field(default=0, ge=0, lt=2**31)
     stages: tuple[StageSpec, ...] = Field(min_length=1)
     gate: GateSpec | None = None
     rehearsal: Rehearsal | None = None
     tiny: dict[str, Any] = Field(default_factory=dict)
-
-    @field_validator("name")
-    @classmethod
-    def _name_is_a_path_segment(cls, name: str) -> str:
-        if not STAGE_NAME.fullmatch(name):
-            raise ValueError(
-                "a recipe name is lower-case letters, digits and _, starts with a letter and has at"
-                " most 40 characters"
-            )
-        return name
 
     @model_validator(mode="after")
     def _inputs_name_earlier_stages(self) -> "Recipe":

@@ -36,7 +36,6 @@ from tests.fakes.gcs_fixtures import (
     gcs,  # noqa: F401
     gcs_bucket,  # noqa: F401
     gcs_client,  # noqa: F401
-    gcs_fs,  # noqa: F401
 )
 from tests.fakes.tpu_fixtures import tpu, tpu_cloud, tpu_process  # noqa: F401
 from tests.infra.tpu.workshop import shop  # noqa: F401

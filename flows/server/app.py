@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
-from flows.server.guard import App, Guard
+from flows.server.guard import Guard
 from flows.server.key import in_url
 from flows.server.port import bound
 
@@ -29,7 +29,7 @@ def origins(host: str, port: int, front: str | None) -> dict[str, str]:
     )
 
 
-def guarded(host: str, port: int, front: str | None) -> App:
+def guarded(host: str, port: int, front: str | None) -> Guard:
     """Prefect's application behind the guard. Raises RuntimeError when there is no key."""
     from prefect.server.api.server import create_app
     from prefect.settings import get_current_settings

@@ -16,16 +16,14 @@ page of ours keeps the key, as Prefect's login page does: in the local storage o
 """
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from typing import Any
-from urllib.parse import parse_qs
+from collections.abc import Mapping
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flows.server.key import as_header, entered, proof
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 READING = ("GET", "HEAD", "OPTIONS")
 CLOSED = ("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
@@ -71,7 +69,7 @@ class Guard:
     """The application before `app`. `origins` maps each name that `Host` may have to the origin of
     its pages."""
 
-    def __init__(self, app: App, key: str, port: int, origins: Mapping[str, str]) -> None:
+    def __init__(self, app: ASGIApp, key: str, port: int, origins: Mapping[str, str]) -> None:
         self.app, self._key, self._port, self._origins = app, key, port, origins
         self._used: set[str] = set()
 
@@ -79,89 +77,75 @@ class Guard:
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         if refusal := self.refusal(scope):
-            return await _refuse(scope, send, *refusal)
+            code, why = refusal
+            if scope["type"] == "http":
+                return await _page(f"Refused: {why}.\n", code)(scope, receive, send)
+            # before it is accepted: HTTP's 403
+            return await send({"type": "websocket.close", "code": 1008, "reason": why})
 
-        async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_encoded(HEADERS)]
+                added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message["headers"] = [*message.get("headers", ()), *added]
             await send(message)
 
+        app = self.app
         if scope["path"].startswith("/lyceum/") and scope["type"] == "http":
-            return await _answer(send_with_headers, *await self._own(scope, receive))
-        await self.app(scope, receive, send_with_headers)
+            app = await self._own(Request(scope, receive))
+        await app(scope, receive, send_with_headers)
 
     def refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Why a request is not let through, with HTTP's code for it; None when it is."""
-        headers = _Headers(scope["headers"])
-        method = scope.get("method", "GET")
-        host = headers.one("host")
-        if host is None or host.lower() not in self._origins:
+        told, method = Headers(scope=scope).getlist, scope.get("method", "GET")
+        hosts = [host.lower() for host in told("host")]
+        if len(hosts) != 1 or hosts[0] not in self._origins:
             return 421, f"this server answers to {', '.join(self._origins)} only"
-        origin, site = headers.all("origin"), headers.all("sec-fetch-site")
-        if origin not in ([], [self._origins[host.lower()]]):
+        origin, site = told("origin"), told("sec-fetch-site")
+        if origin not in ([], [self._origins[hosts[0]]]):
             return 403, "a page of another origin asked"
         follows = (
             method == "GET"
-            and headers.all("sec-fetch-mode") == ["navigate"]
-            and headers.all("sec-fetch-dest") == ["document"]
+            and told("sec-fetch-mode") == ["navigate"]
+            and told("sec-fetch-dest") == ["document"]
         )
         if site not in ([], ["same-origin"], ["none"]) and not (
             follows and not scope["path"].startswith("/api")
         ):
             return 403, "a page of another site asked"
-        body = headers.all("content-length") not in ([], ["0"]) or headers.all("transfer-encoding")
-        kind = (headers.one("content-type") or "").partition(";")[0].strip().lower()
-        if method not in READING and body and kind != "application/json":
+        body = told("content-length") not in ([], ["0"]) or told("transfer-encoding")
+        kinds = [kind.partition(";")[0].strip().lower() for kind in told("content-type")]
+        if method not in READING and body and kinds != ["application/json"]:
             return 415, "a body must be application/json"
         if scope["path"].rstrip("/") in CLOSED:
             return 404, "this page is closed"
         return None
 
-    async def _own(self, scope: Scope, receive: Receive) -> tuple[int, str, str]:
-        """Answer one of our own paths: code, type, text."""
-        match scope["method"], scope["path"]:
+    async def _own(self, request: Request) -> Response:
+        """Answer one of our own paths."""
+        match request.method, request.scope["path"]:
             case "GET", "/lyceum/proof":
-                nonce = parse_qs(scope["query_string"].decode("ascii", "replace")).get(
-                    "nonce", [""]
-                )[0]
-                return 200, "text/plain", proof(self._key, nonce, self._port)
+                nonce = request.query_params.get("nonce", "")
+                return _page(proof(self._key, nonce, self._port))
             case "GET", "/lyceum/enter":
-                return 200, "text/html", ENTRY_PAGE
+                return _page(ENTRY_PAGE, kind="text/html")
             case "GET", "/lyceum/enter.js":
-                return 200, "text/javascript", ENTRY_SCRIPT
+                return _page(ENTRY_SCRIPT, kind="text/javascript")
             case "POST", "/lyceum/enter":
-                token = await _token(receive)
+                token = await _token(request)
                 if token in self._used or not entered(self._key, token):
-                    return 403, "text/plain", USED
+                    return _page(USED, 403)
                 self._used.add(token)
-                return 200, "text/plain", as_header(self._key)
-        return 404, "text/plain", "there is no such page"
+                return _page(as_header(self._key))
+        return _page("there is no such page", 404)
 
 
-class _Headers:
-    """A request's headers, each of which may come several times."""
-
-    def __init__(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        self._pairs = [
-            (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in pairs
-        ]
-
-    def all(self, name: str) -> list[str]:
-        return [value for key, value in self._pairs if key == name]
-
-    def one(self, name: str) -> str | None:
-        """Its value if it comes exactly once."""
-        values = self.all(name)
-        return values[0] if len(values) == 1 else None
-
-
-async def _token(receive: Receive) -> str:
+async def _token(request: Request) -> str:
     """The token in a body of JSON, or nothing."""
-    body, more = b"", True
-    while more and len(body) <= MOST_BYTES:
-        message = await receive()
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MOST_BYTES:
+            return ""
     try:
         token = json.loads(body)["token"]
     except (ValueError, TypeError, KeyError):
@@ -169,24 +153,5 @@ async def _token(receive: Receive) -> str:
     return token if isinstance(token, str) else ""
 
 
-async def _refuse(scope: Scope, send: Send, code: int, why: str) -> None:
-    if scope["type"] == "websocket":
-        # before it is accepted: HTTP's 403
-        await send({"type": "websocket.close", "code": 1008, "reason": why})
-    else:
-        await _answer(send, code, "text/plain", f"Refused: {why}.\n")
-
-
-async def _answer(send: Send, code: int, kind: str, text: str) -> None:
-    body = text.encode()
-    headers = {
-        "content-type": f"{kind}; charset=utf-8",
-        "content-length": str(len(body)),
-        "cache-control": "no-store",
-    }
-    await send({"type": "http.response.start", "status": code, "headers": _encoded(headers)})
-    await send({"type": "http.response.body", "body": body})
-
-
-def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+def _page(text: str, code: int = 200, kind: str = "text/plain") -> Response:
+    return Response(text, code, {"cache-control": "no-store"}, f"{kind}; charset=utf-8")

@@ -241,10 +241,11 @@ def template() -> dict[str, Any]:
 
 
 def _crash_what_is_left(client: "SyncPrefectClient") -> None:
-    """Runs that a worker had going when the machine went down have no process any more. Nobody else
-    says so: they would run for ever."""
+    """Runs that a worker had going when the machine went down, and those within them, have no
+    process any more. Nobody else says so: they would run for ever."""
     from prefect.client.schemas.filters import (
         FlowRunFilter,
+        FlowRunFilterParentFlowRunId,
         FlowRunFilterState,
         FlowRunFilterStateType,
         WorkPoolFilter,
@@ -256,15 +257,14 @@ def _crash_what_is_left(client: "SyncPrefectClient") -> None:
     begun = FlowRunFilterStateType(
         any_=[StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
     )
-    for run in client.read_flow_runs(
-        flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=begun)),
-        work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL])),
-    ):
-        client.set_flow_run_state(
-            run.id,
-            Crashed(message="its process ended with `lyceum serve`; Retry continues it"),
-            force=True,
-        )
+    left = FlowRunFilter(state=FlowRunFilterState(type=begun))
+    ours = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
+    runs = client.read_flow_runs(flow_run_filter=left, work_pool_filter=ours)
+    parents = FlowRunFilterParentFlowRunId(any_=[run.id for run in runs])
+    within = left.model_copy(update={"parent_flow_run_id": parents})
+    why = "its process ended with `lyceum serve`; Retry continues it"
+    for run in [*runs, *client.read_flow_runs(flow_run_filter=within)]:
+        client.set_flow_run_state(run.id, Crashed(message=why), force=True)
 
 
 async def work() -> None:

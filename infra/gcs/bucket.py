@@ -28,6 +28,7 @@ class Bucket(BucketObjects):
     ) -> Path:
         """See Objects. The directory is a copy in this machine's cache; every file of it that is
         wanted is read and compared."""
-        return Receiver(self, self.cache, checked_name(name)).receive(
+        files, parts = self.cache / "trees" / checked_name(name), self.cache / "parts" / name
+        return Receiver(self, name, files, parts).receive(
             [entry for entry in entries if wanted is None or entry.path in wanted]
         )

@@ -5,6 +5,7 @@ Slices are hashed and appended in order to a part file. Whoever comes after a ki
 where its part file ends. One generation of each object is read, however long it takes.
 """
 
+import base64
 import errno
 import fcntl
 import hashlib
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
+
+import google_crc32c
 
 from infra.gcs.objects import BucketObjects
 from infra.gcs.requests import PARALLEL, Missing, Timeout, Unusable, in_parallel, raise_for
@@ -38,28 +41,29 @@ seldom have: 3 to 7 times as slow."""
 
 
 class Receiver:
-    """Makes the cache hold files of the tree `name`: `<cache>/trees/<name>/` and, while they
-    arrive, `<cache>/parts/<name>/`."""
+    """Makes this machine hold files of the tree `name`.
 
-    def __init__(self, bucket: BucketObjects, cache: Path, name: str) -> None:
-        self._bucket = bucket
-        self._name = name
-        self._cache = cache
-        self._files = cache / "trees" / name
-        self._parts = cache / "parts" / name
+    Args:
+        files: the directory for them.
+        parts: a directory for them while they arrive.
+    """
+
+    def __init__(self, bucket: BucketObjects, name: str, files: Path, parts: Path) -> None:
+        self._bucket, self._name = bucket, name
+        self._files, self._parts = files, parts
 
     def receive(self, entries: Sequence[FileEntry]) -> Path:
         """The directory with these files. Raises Damaged when they are not in the bucket, or are
-        not what their entries say."""
+        not what their entries say: of an entry without a sha256 the crc32c counts."""
         with self._explained():
             self._files.mkdir(parents=True, exist_ok=True)
-            if absent := self._absent(entries):
+            if absent := self.absent(entries):
                 with self._alone():
-                    self._fetch(self._absent(absent))
+                    self._fetch(self.absent(absent))
         return self._files
 
-    def _absent(self, entries: Sequence[FileEntry]) -> list[FileEntry]:
-        """Entries whose files are not in the cache with the right bytes."""
+    def absent(self, entries: Sequence[FileEntry]) -> list[FileEntry]:
+        """Entries whose files are not here with the right bytes."""
         intact = in_parallel(lambda entry: _is_intact(self._files / entry.path, entry), entries)
         return [entry for entry, here in zip(entries, intact, strict=True) if not here]
 
@@ -91,7 +95,7 @@ class Receiver:
     def _missing_slices(self, entry: FileEntry) -> list[tuple[int, int]]:
         """What the part file lacks; an empty slice if it lacks nothing, or is too long, which its
         digest will tell."""
-        part = self._part(entry)
+        part = self.part(entry)
         have = part.stat().st_size if part.exists() else 0
         return [
             (start, min(start + SLICE, entry.size)) for start in range(have, entry.size, SLICE)
@@ -140,34 +144,52 @@ class Receiver:
     def _download(self, span: "_Span", buffer: memoryview, timeout: Timeout) -> None:
         """Fill the buffer. Not by the client library: it receives 8 kB at a time, or else allocates
         every slice three times over."""
-        filled, name = 0, self._bucket.path(f"{self._name}/{span.entry.path}")
-        for piece in pieces(self._bucket, name, span.generation, span.start, span.stop, timeout):
-            buffer[filled:][: len(piece)] = piece
-            filled += len(piece)
+        name = quote(self._bucket.path(f"{self._name}/{span.entry.path}", checked=False), safe="")
+        filled, size = 0, span.stop - span.start
+        with self._bucket.session.get(
+            f"{self._bucket.endpoint}/download/storage/v1/b/{self._bucket.name}/o/{name}",
+            params={"alt": "media", "generation": str(span.generation)} | self._bucket.paid,
+            headers={
+                "Range": f"bytes={span.start}-{span.stop - 1}",
+                "Accept-Encoding": "identity",
+            },
+            timeout=timeout,
+            stream=True,
+        ) as answer:
+            raise_for(answer)
+            part = f"bytes {span.start}-{span.stop - 1}/"
+            if not answer.headers.get("Content-Range", "").startswith(part):
+                raise Unusable("another part of a download came than was asked for")
+            while filled < size and (piece := answer.raw.read(min(PIECE, size - filled))):
+                buffer[filled:][: len(piece)] = piece
+                filled += len(piece)
+        if filled < size:
+            raise Unusable(f"{size - filled} bytes of a download did not come")
 
     def _assemble(self, entry: FileEntry, slices: Iterable[memoryview | None]) -> str | None:
         """Append slices to the part file, which becomes the file if its bytes are right; else what
         is wrong with them."""
-        part, target = self._part(entry), self._files / entry.path
+        part, target = self.part(entry), self._files / entry.path
         with part.open("a+b", buffering=0) as file, ThreadPoolExecutor(1) as beside:
             file.seek(0)
-            sha256 = hashlib.file_digest(file, "sha256")
+            checksum = _Checksum(entry, file)
             for data in slices:
                 if data is None:
                     return "was removed while it was read"
-                hashed = beside.submit(sha256.update, data)
+                hashed = beside.submit(checksum.update, data)
                 for start in range(0, len(data), WRITE):
                     _write(file, data[start : start + WRITE])
                 hashed.result()
-        if sha256.hexdigest() != entry.sha256:
+        if problem := checksum.problem():
             part.unlink()
-            return f"has sha256 {sha256.hexdigest()} instead of {entry.sha256}"
+            return problem
         target.parent.mkdir(parents=True, exist_ok=True)
         part.replace(target)
         return None
 
-    def _part(self, entry: FileEntry) -> Path:
-        return self._parts / f"{digest([entry.path, entry.sha256])}.part"
+    def part(self, entry: FileEntry) -> Path:
+        """Where a file lies while it arrives."""
+        return self._parts / f"{digest([entry.path, entry.sha256, entry.crc32c])}.part"
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -195,13 +217,13 @@ class Receiver:
         except OSError as error:
             if is_disk_full(error):
                 raise InputError(
-                    f"the cache {self._cache} cannot hold {self._bucket.uri}/{self._name}: no space"
+                    f"the cache {self._files} cannot hold {self._bucket.uri}/{self._name}: no space"
                     " is left on its disk. Free some, or set LYCEUM_CACHE to a directory on"
                     " another disk."
                 ) from error
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
                 raise InputError(
-                    f"the cache {self._cache} cannot be written ({error.strerror}). Set"
+                    f"the cache {self._files} cannot be written ({error.strerror}). Set"
                     " LYCEUM_CACHE to a directory that you may write."
                 ) from error
             raise
@@ -222,34 +244,36 @@ def _write(file: BinaryIO, data: memoryview) -> None:
         data = data[file.write(data) :]
 
 
+class _Checksum:
+    """What an entry's file is compared by: its sha256, or where that is not known its crc32c.
+    Begins with the bytes of `file`."""
+
+    def __init__(self, entry: FileEntry, file: BinaryIO) -> None:
+        self._entry = entry
+        self._sha256, self._crc32c = hashlib.sha256(), google_crc32c.Checksum()
+        while piece := file.read(PIECE):
+            self.update(piece)
+
+    def update(self, data: bytes | memoryview) -> None:
+        if self._entry.sha256:
+            self._sha256.update(data)
+        else:
+            self._crc32c.update(bytes(data))
+
+    def problem(self) -> str | None:
+        """How the bytes differ from what the entry says, or None."""
+        if self._entry.sha256:
+            kind, found, expected = "sha256", self._sha256.hexdigest(), self._entry.sha256
+        else:
+            found = base64.b64encode(self._crc32c.digest()).decode("ascii")
+            kind, expected = "crc32c", self._entry.crc32c
+        return None if found == expected else f"has {kind} {found} instead of {expected}"
+
+
 def _is_intact(path: Path, entry: FileEntry) -> bool:
     try:
-        with path.open("rb") as file:
-            return (
-                os.fstat(file.fileno()).st_size == entry.size
-                and hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
-            )
+        with path.open("rb", buffering=0) as file:
+            same_size = os.fstat(file.fileno()).st_size == entry.size
+            return same_size and _Checksum(entry, file).problem() is None
     except FileNotFoundError:
         return False
-
-
-def pieces(
-    bucket: BucketObjects, path: str, generation: int, start: int, stop: int, timeout: Timeout
-) -> Iterator[bytes]:
-    """Bytes `start` to `stop` of an object, as they come. Raises Unusable when others come, or not
-    all, and as `raise_for`."""
-    with bucket.session.get(
-        f"{bucket.endpoint}/download/storage/v1/b/{bucket.name}/o/{quote(path, safe='')}",
-        params={"alt": "media", "generation": str(generation)} | bucket.paid,
-        headers={"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"},
-        timeout=timeout,
-        stream=True,
-    ) as answer:
-        raise_for(answer)
-        if not answer.headers.get("Content-Range", "").startswith(f"bytes {start}-{stop - 1}/"):
-            raise Unusable("another part of a download came than was asked for")
-        while start < stop and (piece := answer.raw.read(min(PIECE, stop - start))):
-            start += len(piece)
-            yield piece
-    if start < stop:
-        raise Unusable(f"{stop - start} bytes of a download did not come")

@@ -25,7 +25,7 @@ import google_crc32c
 
 from infra.gcs.requests import Changed, Missing, Requests, Stored, Timeout, Unusable, in_parallel
 from infra.settings import Settings
-from infra.store.objects import Found, checked_name, name_problem
+from infra.store.objects import Found, Objects, checked_name, name_problem
 from schemas.artifact import FileEntry
 from schemas.base import InputError
 
@@ -42,7 +42,7 @@ _WRITER = "lyceum-writer"
 """Key of the metadata in which `create` leaves its mark."""
 
 
-class BucketObjects:
+class BucketObjects(Objects):
     """Objects below `gs://bucket/prefix`. Cheap to construct: the first request connects. Safe to
     use from several threads.
 
@@ -108,15 +108,12 @@ class BucketObjects:
             return None
 
     def read_all(self, names: Sequence[str]) -> list[bytes | None]:
-        """See Objects."""
         return in_parallel(self.read, names)
 
     def write(self, name: str, data: bytes, seconds: float | None = None) -> None:
-        """See Objects."""
         self.upload(self.path(name), data, seconds=seconds)
 
     def create(self, name: str, data: bytes) -> bool:
-        """See Objects."""
         path, writer = self.path(name), uuid.uuid4().hex
         try:
             self.upload(path, data, generation=0, writer=writer)
@@ -154,7 +151,6 @@ class BucketObjects:
         return True
 
     def children(self, name: str) -> list[str]:
-        """See Objects."""
         below = self.path(name) + "/"
         found: set[str] = set()
         for blobs, prefixes in self._pages(below, delimiter="/"):
@@ -163,7 +159,6 @@ class BucketObjects:
         return sorted(name for name in names if name_problem(name) is None)
 
     def objects(self, name: str) -> Iterator[Found]:
-        """See Objects."""
         return self._found(self.path(name) + "/")
 
     def each(self, name: str, file: str) -> Iterator[Found]:
@@ -179,7 +174,6 @@ class BucketObjects:
                     yield Found(found, blob.size, blob.time_created.timestamp())
 
     def remove(self, name: str) -> None:
-        """See Objects."""
         path = self.path(name)
         below = [blob.name for blobs, _ in self._pages(f"{path}/") for blob in blobs]
         self._delete_all([path, *below])

@@ -64,7 +64,7 @@ class Compiled:
         if self._thread.is_alive():
             self._thread.join()
         if self._active and self._send:
-            self._look(finished=True)
+            self.look(finished=True)
 
     def _entries(self) -> dict[str, int]:
         """Name -> size of the entries here that are worth moving."""
@@ -95,9 +95,9 @@ class Compiled:
 
     def _watch(self) -> None:
         while not self._ended.wait(self._seconds):
-            self._look(finished=False)
+            self.look(finished=False)
 
-    def _look(self, *, finished: bool) -> None:
+    def look(self, *, finished: bool) -> None:
         """Send the new entries; while JAX may be writing, those alone whose size is what it was at
         the last look."""
         entries = self._entries()

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import google_crc32c
 
-from infra.store.objects import Found, checked_name, name_problem
+from infra.store.objects import Found, Objects, checked_name, name_problem
 from schemas.artifact import FileEntry
 from schemas.base import InputError
 
@@ -60,7 +60,7 @@ def is_disk_full(error: BaseException) -> bool:
     return False
 
 
-class Files:
+class Files(Objects):
     """Objects below `root`, an absolute directory; `uri` names it in messages."""
 
     def __init__(self, root: Path, uri: str) -> None:
@@ -94,7 +94,7 @@ class Files:
                 raise
 
     def location(self) -> None:
-        """See Objects."""
+        return None
 
     @contextmanager
     def _possible(self) -> Iterator[None]:
@@ -141,7 +141,6 @@ class Files:
             raise
 
     def read(self, name: str) -> bytes | None:
-        """See Objects."""
         path = self.path(name)
         with self.explained(path):
             try:
@@ -150,7 +149,6 @@ class Files:
                 return None
 
     def read_all(self, names: Sequence[str]) -> list[bytes | None]:
-        """See Objects."""
         return [self.read(name) for name in names]
 
     def write(self, name: str, data: bytes, seconds: float | None = None) -> None:
@@ -161,7 +159,6 @@ class Files:
             os.replace(temporary, path)
 
     def create(self, name: str, data: bytes) -> bool:
-        """See Objects."""
         path = self.path(name)
         with self.explained(path), _temporary_beside(path) as temporary:
             _write_durably(temporary, data)
@@ -216,7 +213,6 @@ class Files:
                         )
 
     def each(self, name: str, file: str) -> Iterator[Found]:
-        """See Objects."""
         for found in (f"{name}/{child}/{file}" for child in self.children(name)):
             path = self.path(found)
             with self.explained(path), suppress(FileNotFoundError, NotADirectoryError):
@@ -224,7 +220,6 @@ class Files:
                 yield Found(found, status.st_size, status.st_mtime)
 
     def remove(self, name: str) -> None:
-        """See Objects."""
         path = self.path(name)
         with self.explained(path), suppress(FileNotFoundError):
             if path.is_dir() and not path.is_symlink():

@@ -33,7 +33,7 @@ from infra.settings import Settings
 from infra.store.files import Files, file_entry, files_below
 from infra.store.location import parsed_location
 from infra.store.manifests import aside_name, data_name, manifest_name, parse_manifest
-from infra.store.objects import Damaged, Found, Objects, checked_name
+from infra.store.objects import Damaged, Objects, checked_name
 from schemas.artifact import FileEntry, Manifest, Seal
 from schemas.base import InputError, StrictModel, problem_text
 
@@ -85,14 +85,23 @@ def attempt_file(key: str, attempt: str, name: str) -> str:
 
 class Store:
     """Artifacts, working files and run records. Cheap to construct; holds no open files and no
-    cache, so processes may share one."""
+    cache, so processes may share one.
+
+    Args:
+        objects: where the store lies.
+        here: the same directory, or for a bucket a place for working files of this machine.
+
+    Attributes:
+        read_bytes, read_all, write_bytes, create_bytes, children, objects, each: as the place
+            offers them; see `infra.store.objects.Objects`.
+    """
 
     def __init__(self, objects: Objects, here: Files) -> None:
-        """Args: objects: where the store lies; here: the same directory, or for a bucket a place
-        for working files of this machine."""
-        self._objects = objects
-        self._here = here
+        self._objects, self._here = objects, here
         self.uri = objects.uri
+        self.read_bytes, self.read_all = objects.read, objects.read_all
+        self.write_bytes, self.create_bytes = objects.write, objects.create
+        self.children, self.objects, self.each = objects.children, objects.objects, objects.each
 
     def require_near(self, settings: Settings) -> None:
         """Raises InputError for a bucket far from a zone where jobs run, if that is known and not
@@ -318,37 +327,6 @@ class Store:
         when it is damaged."""
         return self.parsed(name, self._here.read(name), model)
 
-    def read_bytes(self, name: str) -> bytes | None:
-        """The object's bytes, or None if there is none."""
-        return self._objects.read(name)
-
-    def read_all(self, names: Sequence[str]) -> list[bytes | None]:
-        """`read_bytes` of each, in the order of names; a bucket is asked for several at a time."""
-        return self._objects.read_all(names)
-
-    def write_bytes(self, name: str, data: bytes, seconds: float | None = None) -> None:
-        """Create or replace an object: readers see the old one or the new one, nothing between.
-
-        Args:
-            seconds: give up after so long (OSError) if the store does not answer; None for
-                `LYCEUM_STORE_SECONDS`.
-        """
-        self._objects.write(name, data, seconds)
-
-    def children(self, name: str) -> list[str]:
-        """Names directly below a prefix, sorted, e.g. `children("work/<key>")` for the attempts of
-        a stage."""
-        return self._objects.children(name)
-
-    def objects(self, name: str) -> Iterator[Found]:
-        """Every object below a prefix, with its size and when it was written."""
-        return self._objects.objects(name)
-
-    def each(self, name: str, file: str) -> Iterator[Found]:
-        """The objects `<name>/<one segment>/<file>`, in the order of names; what lies beside them
-        is not listed."""
-        return self._objects.each(name, file)
-
     def remove(self, name: str) -> None:
         """Remove the object of that name and every object below it, if there are any, in the store
         and on this machine."""
@@ -363,7 +341,7 @@ class Store:
     def read_json(self, name: str, model: type[ModelT]) -> ModelT | None:
         """The object `name` as `model`, or None if there is none. Raises InputError when it is
         damaged."""
-        return self.parsed(name, self._objects.read(name), model)
+        return self.parsed(name, self.read_bytes(name), model)
 
     def parsed(self, name: str, raw: bytes | None, model: type[ModelT]) -> ModelT | None:
         """What was read of the object `name`, as `read_json` returns it."""
@@ -383,14 +361,8 @@ class Store:
         self.write_bytes(name, _pretty(value), seconds)
 
     def create_json(self, name: str, value: StrictModel) -> bool:
-        """Create an object, durably; False, and nothing changes, if it exists. Of many racers
-        exactly one gets True."""
+        """`create_bytes` of the value as JSON."""
         return self.create_bytes(name, _pretty(value))
-
-    def create_bytes(self, name: str, data: bytes) -> bool:
-        """Create an object, durably; False, and nothing changes, if it exists. Of many racers
-        exactly one gets True."""
-        return self._objects.create(name, data)
 
 
 def _pretty(value: StrictModel) -> bytes:

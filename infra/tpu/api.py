@@ -161,7 +161,7 @@ class TpuApi:
         request = {
             "parent": parent,
             "queued_resource_id": short,
-            "queued_resource": self._order(parent, short, labels, metadata, seconds),
+            "queued_resource": self.order(parent, short, labels, metadata, seconds),
         }
         try:
             self._ask(name, "create_queued_resource", request)
@@ -228,7 +228,7 @@ class TpuApi:
             if node.queued_resource not in owned
         ]
 
-    def _order(
+    def order(
         self,
         parent: str,
         short: str,

@@ -18,11 +18,11 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from infra.backend import FINAL, JobHandle, Leftover
+from infra.backend import FINAL, JobBackend, JobHandle, Leftover
 from infra.context import context
 from infra.settings import Settings, TpuSettings
 from infra.source import ship_data, ship_source
@@ -30,7 +30,7 @@ from infra.store.remote import host_status
 from infra.store.store import Store, attempt_file
 from infra.tpu.api import ApiError, TpuApi
 from infra.tpu.job import Order, TpuJob, TpuRecord, record_name
-from infra.tpu.machine import DEAD, TAKEN
+from infra.tpu.machine import DEAD, TAKEN, failure
 from infra.tpu.reaper import RELEASE_SECONDS, reap, release, unfinished
 from infra.tpu.types import TpuType
 from schemas.base import InputError, StageFailed
@@ -52,12 +52,15 @@ _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
 
-class CloudTpuBackend:
+class CloudTpuBackend(JobBackend):
     """Runs each job on a slice of its own. Threads may share one.
 
     Args:
         kind: the type of the slices.
         settings, tpu: execution settings.
+
+    Attributes:
+        jobs: those that this process follows.
 
     Raises:
         InputError: labels that no resource can have.
@@ -77,30 +80,29 @@ class CloudTpuBackend:
         self._kind, self._settings, self._tpu = kind, settings, tpu
         self._api = TpuApi(kind, tpu)
         self._lock = threading.Lock()
-        self._jobs: dict[JobHandle, TpuJob] = {}
+        self.jobs: dict[JobHandle, TpuJob] = {}
         self._releases: list[threading.Thread] = []
-        self._zones: dict[str, tuple[str, ...]] = {}
+        self._near: dict[str, tuple[str, ...]] = {}
         listed = kind.usd_per_chip_hour[tpu.tier]
         price = listed if tpu.usd_per_chip_hour is None else tpu.usd_per_chip_hour
         self._usd_per_hour = price * kind.chips
         threading.Thread(target=self._warm_up, name="tpu-client", daemon=True).start()
 
     def submit(self, spec: JobSpec) -> JobHandle:
-        """See JobBackend."""
         store = self._store(spec.store)
         handle = JobHandle(store.uri, spec.key, spec.attempt)
-        if handle in self._jobs:
+        if handle in self.jobs:
             return handle
         self._api.connect()
         record = store.read_json(record_name(handle), TpuRecord)
         if record is None:
-            zones = self._zones_near(store)
+            zones = self.zones(store)
             self._check_budget(spec.run)
             if spec.data is not None:
                 spec = spec.model_copy(update={"data": ship_data(store, Path(spec.data))})
             source = ship_source(store)
             store.create_json(attempt_file(spec.key, spec.attempt, "job.json"), spec)
-            name = self._api.name(zones[0], _short_name(handle))
+            name = self._api.name(zones[0], self.order(store, handle, spec.run, source).short)
             record = TpuRecord(
                 resources=(name,),
                 target=self._kind.name,
@@ -139,7 +141,6 @@ class CloudTpuBackend:
         return self._job(handle).status()
 
     def cancel(self, handle: JobHandle) -> None:
-        """See JobBackend."""
         self._job(handle).cancel()
 
     def log(self, handle: JobHandle, offset: int) -> tuple[str, int]:
@@ -147,8 +148,7 @@ class CloudTpuBackend:
         return self._job(handle).log(offset)
 
     def close(self) -> list[str]:
-        """See JobBackend."""
-        left = [message for job in list(self._jobs.values()) if (message := job.close())]
+        left = [message for job in list(self.jobs.values()) if (message := job.close())]
         until = time.monotonic() + self._settings.lease_seconds + RELEASE_SECONDS
         for thread in self._releases:
             thread.join(max(0.0, until - time.monotonic()))
@@ -190,8 +190,8 @@ class CloudTpuBackend:
     def _job(self, handle: JobHandle) -> TpuJob:
         """The job, taken over if another process submitted it. Raises InputError if there is
         none."""
-        if handle in self._jobs:
-            return self._jobs[handle]
+        if handle in self.jobs:
+            return self.jobs[handle]
         store = self._store(handle.store)
         record = store.read_json(record_name(handle), TpuRecord)
         if record is None:
@@ -205,25 +205,16 @@ class CloudTpuBackend:
         self, store: Store, handle: JobHandle, record: TpuRecord, dispose: bool = False
     ) -> TpuJob:
         """Follow a job that another process submitted, or see to its deletion."""
-        final: JobStatus | None = None
         if dispose and record.ended is None:
             record = record.model_copy(
                 update={"state": "failed", "ended": time.time(), "reason": "no run went on with it"}
             )
         if record.ended is not None:
             last = store.read_json(host_status(handle.key, handle.attempt, 0), JobStatus)
-            lost = JobStatus(
-                state="failed",
-                heartbeat=0.0,
-                error=record.reason or "it was given up",
-                exit_code=1,
-                lost=True,
-            )
+            lost = failure(record.reason or "it was given up", lost=True)
             final = last if last is not None and last.state in FINAL else lost
-        zones = () if final is not None else self._zones_near(store)
-        return self._follow(
-            store, handle, record, zones, "" if final is not None else ship_source(store), final
-        )
+            return self._follow(store, handle, record, (), "", final)
+        return self._follow(store, handle, record, self.zones(store), ship_source(store))
 
     def _follow(
         self,
@@ -234,14 +225,10 @@ class CloudTpuBackend:
         source: str,
         final: JobStatus | None = None,
     ) -> TpuJob:
-        order = Order(
-            _short_name(handle),
-            self._labels(store, handle, record.run),
-            self._metadata(store, handle, source),
-        )
+        order = self.order(store, handle, record.run, source)
         job = TpuJob(self._api, self._kind, store, handle, record, zones, order, self._tpu, final)
         with self._lock:
-            known = self._jobs.setdefault(handle, job)
+            known = self.jobs.setdefault(handle, job)
         if known is job:
             job.start()
         return known
@@ -262,7 +249,7 @@ class CloudTpuBackend:
         return not _HOPELESS & states
 
     def _check_budget(self, run: str) -> None:
-        jobs = [job.record for job in list(self._jobs.values()) if job.record.run == run]
+        jobs = [job.record for job in list(self.jobs.values()) if job.record.run == run]
         spent = sum(record.cost_usd(time.time()) for record in jobs)
         limit = self._settings.max_usd
         if limit is not None and spent >= limit:
@@ -283,13 +270,13 @@ class CloudTpuBackend:
             )
         return context().store(location)
 
-    def _zones_near(self, store: Store) -> tuple[str, ...]:
+    def zones(self, store: Store) -> tuple[str, ...]:
         """The zones to ask in, the preferred one first. Raises InputError when the bucket is too
         far from them."""
-        if store.uri not in self._zones:
-            self._zones[store.uri] = self._settings.zones or self._default_zones(store)
+        if store.uri not in self._near:
+            self._near[store.uri] = self._settings.zones or self._default_zones(store)
             store.require_near(self._settings)
-        return self._zones[store.uri]
+        return self._near[store.uri]
 
     def _default_zones(self, store: Store) -> tuple[str, ...]:
         """Where the type is offered: near the bucket first, elsewhere only if that is allowed."""
@@ -309,32 +296,37 @@ class CloudTpuBackend:
             ) from refusal
         return tuple(near)
 
-    def _labels(self, store: Store, handle: JobHandle, run: str) -> dict[str, str]:
-        return {
-            "lyceum": "job",
-            "lyceum-key": handle.key[:24],
-            "lyceum-attempt": handle.attempt,
-            "lyceum-store": store_label(store),
-            "lyceum-run": re.sub(r"[^a-z0-9_-]", "-", run.lower())[:63],
-        }
+    def order(self, store: Store, handle: JobHandle, run: str, source: str) -> Order:
+        """What is asked of the API for a job. Two stores may hold the same job, and share a
+        project, so its name has a part of the store's.
 
-    def _metadata(self, store: Store, handle: JobHandle, source: str) -> Mapping[str, str]:
-        """What the startup script and the agent find on the metadata server of their VM."""
-        values = self._settings.model_dump(mode="json", include=_SENT)
-        environment = {
-            f"LYCEUM_{name.upper()}": str(value)
-            for name, value in values.items()
-            if value is not None
-        }
-        return {
-            "startup-script": STARTUP_SCRIPT.read_text(encoding="utf-8"),
-            "lyceum-store": store.uri,
-            "lyceum-job": attempt_file(handle.key, handle.attempt, "job.json"),
-            "lyceum-source": source,
-            "lyceum-environment": json.dumps(environment),
-            "lyceum-port": str(COORDINATOR_PORT),
-            "lyceum-silence": f"{self._tpu.silence_seconds:g}",
-        }
+        Args:
+            run: who submitted it.
+            source: the name of the code's archive in the store.
+        """
+        values = self._settings.model_dump(mode="json", include=_SENT, exclude_none=True)
+        environment = {f"LYCEUM_{name.upper()}": str(value) for name, value in values.items()}
+        label = store_label(store)
+        return Order(
+            short=f"lyceum-{handle.key[:24]}-{handle.attempt}-{label[:8]}",
+            labels={
+                "lyceum": "job",
+                "lyceum-key": handle.key[:24],
+                "lyceum-attempt": handle.attempt,
+                "lyceum-store": label,
+                "lyceum-run": re.sub(r"[^a-z0-9_-]", "-", run.lower())[:63],
+            },
+            # what the startup script and the agent find on the metadata server of their VM
+            metadata={
+                "startup-script": STARTUP_SCRIPT.read_text(encoding="utf-8"),
+                "lyceum-store": store.uri,
+                "lyceum-job": attempt_file(handle.key, handle.attempt, "job.json"),
+                "lyceum-source": source,
+                "lyceum-environment": json.dumps(environment),
+                "lyceum-port": str(COORDINATOR_PORT),
+                "lyceum-silence": f"{self._tpu.silence_seconds:g}",
+            },
+        )
 
     def _warm_up(self) -> None:
         """Import the client while others look for the store and the code. What stands against it is
@@ -346,13 +338,6 @@ class CloudTpuBackend:
 def store_label(store: Store) -> str:
     """What tells stores apart in labels."""
     return hashlib.sha256(store.uri.encode()).hexdigest()[:24]
-
-
-def _short_name(handle: JobHandle) -> str:
-    """The id of a job's queued resource and node. Two stores may hold the same job, and share a
-    project."""
-    store = hashlib.sha256(handle.store.encode()).hexdigest()[:8]
-    return f"lyceum-{handle.key[:24]}-{handle.attempt}-{store}"
 
 
 def _numbers(attempt: str) -> tuple[int, ...]:

@@ -59,7 +59,7 @@ _WATCHED = {
 }
 """What the metadata server is asked for -> the value that means an end, and which."""
 _METADATA_SECONDS = 5.0
-_DELETE_SECONDS = 10.0
+DELETE_SECONDS = 10.0
 _BOOT_SECONDS = 3600.0
 
 
@@ -219,7 +219,7 @@ class Agent:
         settings = context().tpu.model_copy(update={"project": place.resource.split("/")[1]})
         api = TpuApi(TPU_TYPES[self._target], settings)
         while not _removed(api, place.resource):
-            time.sleep(_DELETE_SECONDS)
+            time.sleep(DELETE_SECONDS)
 
     def _wait_for_silence(self, name: str) -> None:
         """Until an object has not changed for twice the time after which the first host deletes the

@@ -18,7 +18,7 @@ from infra.settings import TpuSettings
 from infra.store.store import Store, attempt_file
 from infra.tpu.api import ApiError, Resource, TpuApi, deletion_command, zone_of
 from infra.tpu.listener import Listener
-from infra.tpu.machine import Seen, State, Step, Terms, duration, next_step
+from infra.tpu.machine import Seen, State, Step, Terms, duration, failure, next_step
 from infra.tpu.problems import Problem
 from infra.tpu.types import TpuType
 from schemas.base import InputError, StrictModel
@@ -132,9 +132,14 @@ class TpuJob:
         self._thread = threading.Thread(
             target=self._work, name=f"tpu-{handle.key[:8]}-{handle.attempt}", daemon=True
         )
-        self._listener = Listener(store, handle, kind.hosts, tpu.poll_seconds, self._wake.set)
-        self._listener.attentive = record.state in ("booting", "running")
+        self._listener = Listener(
+            store, handle, kind.hosts, tpu.poll_seconds, lambda: self._has_vms, self._wake.set
+        )
         self.log = self._listener.log
+
+    @property
+    def _has_vms(self) -> bool:
+        return self._state in ("booting", "running")
 
     def start(self) -> None:
         """Begin. Once."""
@@ -183,12 +188,11 @@ class TpuJob:
         try:
             self._live()
         except (OSError, InputError) as error:
-            self._end("failed", _failed(str(error), 2 if isinstance(error, InputError) else 1))
+            self._end("failed", failure(str(error), 2 if isinstance(error, InputError) else 1))
         except Exception as error:
             log.exception("the job on %s is given up", self.record.resources)
-            self._end(
-                "failed", _failed(f"the TPU is given up because of an error in Lyceum: {error!r}")
-            )
+            why = f"the TPU is given up because of an error in Lyceum: {error!r}"
+            self._end("failed", failure(why))
         self._listener.stop()
         self._delete()
 
@@ -211,15 +215,11 @@ class TpuJob:
         if self._listener.trouble is not None:
             raise self._listener.trouble
         step = self._next()
-        alive = self._state in ("booting", "running")
-        if step.action == "delete" and alive and not self._has_last_word():
+        said = [host.status.state for host in self._listener.hosts() if host.status is not None]
+        if step.action == "delete" and self._has_vms and not {*said} & {*FINAL}:
             self._listener.look(FINAL_LOOK_SECONDS)
             step = self._next()
         return step
-
-    def _has_last_word(self) -> bool:
-        said = (host.status for host in self._listener.hosts())
-        return any(status is not None and status.state in FINAL for status in said)
 
     def _next(self) -> Step:
         record, now = self.record, time.monotonic()
@@ -234,11 +234,9 @@ class TpuJob:
         terms = Terms(
             what=f"{self._kind.name} ({self._tpu.tier})",
             zone=zone_of(record.resources[-1]),
+            tpu=self._tpu,
             more_zones=bool(self._zones),
             refusals=self._refusals,
-            queue_seconds=self._tpu.queue_seconds,
-            boot_seconds=self._tpu.boot_seconds,
-            silence_seconds=self._tpu.silence_seconds,
         )
         return next_step(self._state, seen, terms)
 
@@ -252,13 +250,12 @@ class TpuJob:
         elif step.state != self._state:
             self._state, self._since = step.state, time.monotonic()
             began: dict[str, float] = {}
-            if step.state in ("booting", "running") and self.record.active is None:
+            if self._has_vms and self.record.active is None:
                 # Of a job that is taken over nobody knows when its VMs had come up: no later than
                 # this, and no earlier than they were made.
                 created = self._resource.created if self._taken_over and self._resource else None
                 began = {"active": created or time.time()}
             self.record = self.record.model_copy(update={"state": step.state, **began})
-            self._listener.attentive = step.state in ("booting", "running")
             self._write()
 
     def _go_on_elsewhere(self, problem: Problem) -> None:
@@ -315,10 +312,13 @@ class TpuJob:
         return None
 
     def _write(self) -> bool:
-        """Write the record, without much patience. Returns whether that worked."""
+        """Write the record, without much patience. Returns whether that worked. What a person must
+        put right ends a job that lives, and makes no difference to one that has ended."""
         try:
             self._store.write_json(record_name(self._handle), self.record, RECORD_SECONDS)
-        except OSError as error:
+        except (OSError, InputError) as error:
+            if isinstance(error, InputError) and self._final is None:
+                raise
             log.warning("%s could not be written: %s", record_name(self._handle), error)
             return False
         return True
@@ -347,7 +347,7 @@ class TpuJob:
         while self._leaving and time.monotonic() < until:
             if self._sweep():
                 self._accepted.set()
-            written = written or self._write_last()
+            written = written or self._write()
             if self._leaving:
                 time.sleep(min(self._tpu.poll_seconds, 1.0))
         if self._leaving:
@@ -356,20 +356,8 @@ class TpuJob:
             log.error("%s", self._leftover)
         else:
             self.record = self.record.model_copy(update={"state": "deleted"})
-            self._write_last()
+            self._write()
         self._accepted.set()
-
-    def _write_last(self) -> bool:
-        """Write the record of a job that has ended, to which it makes no difference."""
-        try:
-            return self._write()
-        except InputError as error:
-            log.warning("%s could not be written: %s", record_name(self._handle), error)
-            return False
-
-
-def _failed(error: str, exit_code: int = 1) -> JobStatus:
-    return JobStatus(state="failed", heartbeat=time.time(), error=error, exit_code=exit_code)
 
 
 def _left_over(names: Sequence[str], why: str) -> str:

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import cycle, islice
 
 from infra.backend import FINAL, JobHandle
 from infra.secrets import mask
@@ -53,11 +54,11 @@ class Listener:
 
     Args:
         hosts: how many there are.
-        seconds: time between two looks as long as `attentive` is not set.
+        seconds: time between two looks as long as no VM is there.
+        attentive: whether VMs are there.
         on_news: is called when there is a final status, or the store cannot be read.
 
     Attributes:
-        attentive: listen often: the VMs are there.
         trouble: why the store cannot be read, if a person must put it right.
     """
 
@@ -67,11 +68,12 @@ class Listener:
         handle: JobHandle,
         hosts: int,
         seconds: float,
+        attentive: Callable[[], bool],
         on_news: Callable[[], None],
     ) -> None:
-        self.attentive = False
         self.trouble: InputError | None = None
-        self._store, self._handle, self._seconds, self._on_news = store, handle, seconds, on_news
+        self._store, self._handle, self._attentive = store, handle, attentive
+        self._seconds, self._on_news = seconds, on_news
         self._heard = [_Heard() for _ in range(hosts)]
         self._chunks: list[tuple[int, int, str]] = []
         self._wake, self._looked = threading.Event(), threading.Event()
@@ -104,24 +106,16 @@ class Listener:
         self._looked.wait(seconds)
 
     def _listen(self) -> None:
-        turn, others = 0, list(range(1, len(self._heard)))
-        most = 5 * max(LISTEN_SECONDS, self._seconds) * (1 + len(others) / HOSTS_AT_ONCE)
+        others = len(self._heard) - 1
+        turns, handle = cycle(range(1, others + 1)), self._handle
+        most = 5 * max(LISTEN_SECONDS, self._seconds) * (1 + others / HOSTS_AT_ONCE)
         while True:
             ended = self._stopped.is_set()
-            some = [
-                others[(turn + index) % len(others)]
-                for index in range(min(HOSTS_AT_ONCE, len(others)))
-            ]
-            turn += HOSTS_AT_ONCE
             try:
-                self._hear([0, *some], ended, most)
+                self._hear([0, *islice(turns, min(HOSTS_AT_ONCE, others))], ended, most)
             except OSError as error:
-                log.warning(
-                    "what the VMs of %s/%s say cannot be read: %s",
-                    self._handle.key,
-                    self._handle.attempt,
-                    error,
-                )
+                what = f"what the VMs of {handle.key}/{handle.attempt} say"
+                log.warning("%s cannot be read: %s", what, error)
             except InputError as error:
                 self.trouble = error
                 self._on_news()
@@ -129,8 +123,8 @@ class Listener:
             if ended:
                 return
             often = min(LISTEN_SECONDS, self._seconds)
-            if self._wake.wait(often if self.attentive else self._seconds):
-                self._wake.clear()
+            self._wake.wait(often if self._attentive() else self._seconds)
+            self._wake.clear()
 
     def _hear(self, hosts: Sequence[int], ended: bool, most_seconds: float) -> None:
         """One look at what hosts say, and at the log, which is complete before a final status is

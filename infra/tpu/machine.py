@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from infra.backend import FINAL
+from infra.settings import TpuSettings
 from infra.tpu.api import GONE, QUEUED, Resource
 from infra.tpu.problems import FOR_PEOPLE, Problem
 from schemas.job import JobStatus
@@ -84,18 +85,16 @@ class Terms:
     Attributes:
         what: for people, e.g. `v5e-8 (spot)`.
         zone: where it was asked for.
+        tpu: how long what may take.
         more_zones: there is another zone to try.
         refusals: what became of the zones before.
-        queue_seconds, boot_seconds, silence_seconds: see TpuSettings.
     """
 
     what: str
     zone: str
+    tpu: TpuSettings
     more_zones: bool = False
     refusals: tuple[Problem, ...] = ()
-    queue_seconds: float = 3600.0
-    boot_seconds: float = 900.0
-    silence_seconds: float = 120.0
 
 
 @dataclass(frozen=True)
@@ -196,11 +195,11 @@ def _before(state: State, seen: Seen, terms: Terms) -> Step:
     if state == "requested" and (resource is None or resource.request == GONE):
         if problem is not None and problem.kind != "transient":
             return _refused(problem, terms)
-        if seen.seconds > terms.boot_seconds:
+        if seen.seconds > terms.tpu.boot_seconds:
             never = f"the request was accepted, but did not appear for {duration(seen.seconds)}"
             return _refused(problem or Problem("unknown", f"{what}: {never}"), terms)
         return Step("requested", "create", f"asking for {what}{unheard}")
-    following, limit = state, terms.boot_seconds
+    following, limit = state, terms.tpu.boot_seconds
     if resource is not None and resource.request in QUEUED:
         following = "waiting"
     elif resource is not None:
@@ -211,7 +210,7 @@ def _before(state: State, seen: Seen, terms: Terms) -> Step:
     if following == "waiting":
         lasted = seen.asked_seconds
         if resource is None or resource.request != "CREATING":
-            limit = terms.queue_seconds
+            limit = terms.tpu.queue_seconds
     if lasted > limit:
         where = resource.request if resource and resource.request else state
         how = f"its request was {where} for {duration(lasted)}"
@@ -222,7 +221,7 @@ def _before(state: State, seen: Seen, terms: Terms) -> Step:
 
 def _booting(state: State, seen: Seen, terms: Terms) -> Step:
     """The VMs are there, or were heard of, and host 0 says nothing."""
-    if seen.seconds > terms.boot_seconds:
+    if seen.seconds > terms.tpu.boot_seconds:
         return _lost(
             "failed",
             f"no worker was heard of for {duration(seen.seconds)} after the VM had started. If that"
@@ -240,10 +239,10 @@ def _running(state: State, seen: Seen, terms: Terms) -> Step:
     for index, host in enumerate(seen.hosts):
         who = f"host {index} of {len(seen.hosts)}" if len(seen.hosts) > 1 else "the VM"
         if host.status is None:
-            if state == "running" and seen.seconds > terms.boot_seconds:
+            if state == "running" and seen.seconds > terms.tpu.boot_seconds:
                 late = f"{who} never came up, {duration(seen.seconds)} after host 0 had"
                 return _lost("failed", late, seen, terms)
-        elif host.status.state not in FINAL and host.silent > terms.silence_seconds:
+        elif host.status.state not in FINAL and host.silent > terms.tpu.silence_seconds:
             silent = f"{who} was not heard of for {duration(host.silent)}"
             return _lost("failed", silent, seen, terms)
     return Step("running")
@@ -252,7 +251,7 @@ def _running(state: State, seen: Seen, terms: Terms) -> Step:
 def _refused(problem: Problem, terms: Terms) -> Step:
     """The zone gives no TPU: on to the next, or the end."""
     if problem.kind in FOR_PEOPLE and problem.kind != "quota":
-        return Step("failed", "delete", status=_failure(problem.text, exit_code=2), problem=problem)
+        return Step("failed", "delete", status=failure(problem.text, exit_code=2), problem=problem)
     if terms.more_zones:
         return Step(
             "requested", "next_zone", f"{problem.text}; trying the next zone", problem=problem
@@ -262,7 +261,7 @@ def _refused(problem: Problem, terms: Terms) -> Step:
     if len(refusals) > 1:
         text = f"no zone has a TPU for this job:\n{text}"
     hopeless = all(one.kind == "quota" for one in refusals)
-    last = _failure(text, exit_code=2) if hopeless else _failure(text, lost=True)
+    last = failure(text, exit_code=2) if hopeless else failure(text, lost=True)
     return Step("failed", "delete", status=last, problem=problem)
 
 
@@ -271,13 +270,14 @@ def _lost(state: State, how: str, seen: Seen, terms: Terms) -> Step:
     health = seen.resource.health if seen.resource is not None else ""
     ill = f" (health: {health})" if health else ""
     text = f"{terms.what} in {terms.zone}{after}: {how}{ill}; what is left of it is being deleted"
-    status = _failure(text, lost=True)
+    status = failure(text, lost=True)
     if (last := seen.hosts[0].status) is not None:
         status = status.model_copy(update={"progress": last.progress})
     return Step(state, "delete", status=status)
 
 
-def _failure(error: str, exit_code: int = 1, lost: bool = False) -> JobStatus:
+def failure(error: str, exit_code: int = 1, lost: bool = False) -> JobStatus:
+    """The final status of a job that its worker did not end."""
     return JobStatus(state="failed", heartbeat=0.0, error=error, exit_code=exit_code, lost=lost)
 
 

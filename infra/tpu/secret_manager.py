@@ -18,7 +18,7 @@ NAME = re.compile(r"projects/[^/\s]+/secrets/[\w-]+(?:/versions/[\w-]+)?")
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _ATTEMPTS = 6
-_FIRST_PAUSE = 1.0  # seconds, doubled after each attempt
+FIRST_PAUSE = 1.0  # seconds, doubled after each attempt
 _SECONDS = 20.0
 _RETRIED = {408, 429, 500, 502, 503, 504}
 
@@ -67,7 +67,7 @@ def _get(version: str, variable: str) -> dict[str, dict[str, str]]:
         ) from error
     said = ""
     for attempt in range(_ATTEMPTS):
-        time.sleep(_FIRST_PAUSE * 2 ** (attempt - 1) if attempt else 0.0)
+        time.sleep(FIRST_PAUSE * 2 ** (attempt - 1) if attempt else 0.0)
         try:
             answer = session.get(f"{URL}/v1/{version}:access", timeout=_SECONDS)
         except (GoogleAuthError, RequestException) as error:

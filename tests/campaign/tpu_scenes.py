@@ -150,7 +150,7 @@ def cases() -> list[Case]:
     add_calls("API: connection reset", _calls("reset_before", 3))
     add_calls("API: reset after execution", _calls("reset_after", 2))
     add_calls("API: lost acknowledgement", _calls("lost", 2))
-    add_calls("API: slow", _calls("slow", 3, delay=1.0))
+    add_calls("API: slow", _calls("slow", 3, seconds=1.0))
     outage = _calls("status", None, _OUTAGE_SECONDS)
     # longer than the outage, as in life
     patient = {

@@ -140,7 +140,6 @@ def _file(name: str, size: int) -> dict[str, Any]:
 def _file_in(request: "Request") -> bytes:
     """The part called `file` of a multipart body."""
     boundary = re.search(r"boundary=\"?([^\";]+)", request.headers["content-type"])
-    assert boundary is not None
     for part in request.raw.split(b"--" + boundary[1].encode()):
         head, _, content = part.partition(b"\r\n\r\n")
         if b'name="file"' in head:

@@ -26,7 +26,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from tests.fakes.gcs_emulator import Emulator
 from tests.fakes.tpu_fake import FakeTpu, Resource
@@ -142,33 +141,13 @@ def _wait(environment: dict[str, str]) -> int:
 
 
 def _report(say: Console, made: Sequence[Resource], left: Sequence[str]) -> None:
-    if made:
-        table = Table(
-            "TPU",
-            "name",
-            "type",
-            "zone",
-            "boots",
-            "billed",
-            "now",
-            title="What was made",
-            title_justify="left",
-        )
-        for number, one in enumerate(made, 1):
-            table.add_row(
-                f"{number}",
-                one.id,
-                f"{one.accelerator} {one.tier}",
-                one.zone,
-                f"{one.starts}",
-                f"{one.billed_seconds:.1f} s",
-                one.state,
-            )
-        say.print(table, soft_wrap=True)
-        chip_hours = sum(one.billed_seconds * one.chips for one in made) / 3600
-        say.print(f"Together {chip_hours:.4f} chip-hours, which a real cloud would have billed.")
-    else:
-        say.print("No TPU was asked for.")
+    """What was made and what is left."""
+    for number, one in enumerate(made, 1):
+        what = f"{one.id}, {one.accelerator} {one.tier} in {one.zone}: {one.starts} boots"
+        say.print(f"TPU {number}  {what}, billed {one.billed_seconds:.1f} s, now {one.state}")
+    chip_hours = sum(one.billed_seconds * one.chips for one in made) / 3600
+    together = f"Together {chip_hours:.4f} chip-hours, which a real cloud would have billed."
+    say.print(together if made else "No TPU was asked for.")
     if left:
         say.print(
             "[bold red]Left behind[/bold red], and in a real cloud billed on, or holding quota:"

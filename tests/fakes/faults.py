@@ -2,25 +2,35 @@
 
 import random
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Generic, TypeVar
 
 
 class WrongFault(ValueError):
     """A test asked for a fault that does not exist."""
 
 
-def complete(
-    known: Mapping[str, Mapping[str, Any]], action: str, given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The parameters of an action, with the defaults of those that were not given. Raises
-    WrongFault for an action or a parameter that is not `known`."""
-    if action not in known:
-        raise WrongFault(f"no fault {action!r}; there are {', '.join(known)}")
-    if unknown := set(given) - set(known[action]):
-        raise WrongFault(f"{action} has no {', '.join(unknown)}; it has {', '.join(known[action])}")
-    return {**known[action], **given}
+class Faults:
+    """What shall go wrong with a fake from now on, as tests say it by the fake's `control`."""
+
+    def __init__(self, control: Callable[..., Any]) -> None:
+        self._control = control
+
+    def add(self, action: str, **wish: Any) -> int:
+        """Add a fault; returns its number, for `fired`. See the fake's `Fault` for the wishes, and
+        its actions for what they mean."""
+        return self._control("add_fault", action=action, **wish)
+
+    def fired(self, fault: int) -> int:
+        """How often a fault struck so far."""
+        return self._control("fired", fault=fault)
+
+    def remove(self, fault: int) -> None:
+        self._control("remove_fault", fault=fault)
+
+    def clear(self) -> None:
+        self._control("clear_faults")
 
 
 @dataclass
@@ -43,7 +53,15 @@ class Fault:
     parameters: dict[str, Any] = field(default_factory=dict)
     fired: int = 0
 
+    KNOWN: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Action -> its own parameters and their defaults."""
+
     def __post_init__(self) -> None:
+        if self.action not in self.KNOWN:
+            raise WrongFault(f"no fault {self.action!r}; there are {', '.join(self.KNOWN)}")
+        if unknown := set(self.parameters) - set(self.KNOWN[self.action]):
+            raise WrongFault(f"{self.action} has no {', '.join(unknown)}")
+        self.parameters = {**self.KNOWN[self.action], **self.parameters}
         self._random = random.Random(self.seed)
 
     def hits(self) -> bool:
@@ -73,8 +91,11 @@ class FaultList(Generic[FaultT]):
         return iter([*self._faults.values()])
 
     def add(self, wish: Mapping[str, Any]) -> int:
-        """Raises WrongFault."""
-        fault = self._kind(**wish)
+        """What is no field of a fault is a parameter of its action. Raises WrongFault."""
+        own = {one.name for one in fields(self._kind)}
+        given = {name: value for name, value in wish.items() if name in own}
+        parameters = {name: value for name, value in wish.items() if name not in own}
+        fault = self._kind(**given, parameters=parameters)
         with self.lock:
             self._added.append(fault)
             self._faults[len(self._added)] = fault

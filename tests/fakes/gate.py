@@ -22,7 +22,6 @@ class Gate:
 
     def __init__(self, upstream: str, when: bytes = b"", then: Mode = "refuse") -> None:
         parts = urlsplit(upstream)
-        assert parts.port is not None
         self._upstream, self._when, self._then = parts.port, when, then
         self._mode: Mode = "forward"
         self._open: list[socket.socket] = []

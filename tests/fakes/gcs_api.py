@@ -102,7 +102,7 @@ class Api:
             return error_response(error, media=call.kind == "download")
         if isinstance(answer, Response):
             return answer
-        return json_response(answer, request.query.get("fields", ""))
+        return json_response(answer)
 
     def understand(self, request: Request) -> Call:
         """Changes nothing. Raises ApiError for what this fake does not have."""
@@ -214,8 +214,9 @@ class Api:
         return Response(308, headers)
 
 
-def json_response(value: Json, fields: str = "") -> Response:
-    body = json.dumps(select(value, fields) if fields else value).encode()
+def json_response(value: Any) -> Response:
+    """The whole of it: partial responses (`fields`) are not cut."""
+    body = json.dumps(value).encode()
     return Response(200, {"Content-Type": "application/json; charset=UTF-8"}, Content.of(body))
 
 
@@ -234,23 +235,6 @@ def error_response(error: ApiError, *, media: bool = False) -> Response:
     return Response(
         error.status, {"Content-Type": "application/json; charset=UTF-8"}, Content.of(body)
     )
-
-
-def select(value: Any, fields: str) -> Any:
-    """The partial response that a `fields` parameter asks for, e.g.
-    `items(name,size),nextPageToken` or `items/name`."""
-    if isinstance(value, list):
-        return [select(one, fields) for one in value]
-    chosen: Json = {}
-    start = depth = 0
-    for at, letter in enumerate(fields + ","):
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and depth == 0:
-            name, inner = re.fullmatch(r"\s*([^(/]*)[(/]?(.*?)\)?\s*", fields[start:at]).groups()  # type: ignore[union-attr]
-            start = at + 1
-            for key in value if name == "*" else {name} & set(value):
-                chosen[key] = select(value[key], inner) if inner else value[key]
-    return chosen
 
 
 def _media(request: Request, found: StoredObject) -> Response:

@@ -11,14 +11,14 @@ leases and commits cannot be tested on them.
 """
 
 import argparse
-import base64
 import http.client
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.fakes.faults import Faults
 from tests.fakes.process import FakeProcess, wait_for_the_end
 
 
@@ -37,18 +37,12 @@ class Emulator(FakeProcess):
     def started(self, *places: str) -> None:
         (self.url,) = places
         self.environment = environment(self.url)
-        self.faults = Faults(self)
+        self.faults = GcsFaults(lambda verb, **wish: json.loads(self.control(verb, **wish)))
 
-    def create_bucket(
-        self, name: str, location: str = "US-CENTRAL1", *, requester_pays: bool = False
-    ) -> str:
-        """Create a bucket; returns its name."""
-        resource = {
-            "name": name,
-            "location": location,
-            "billing": {"requesterPays": requester_pays},
-        }
-        self._post("/storage/v1/b", resource)
+    def create_bucket(self, name: str, **resource: Any) -> str:
+        """Create a bucket, in US-CENTRAL1 if `resource` does not say otherwise; returns its
+        name."""
+        self._post("/storage/v1/b", {"name": name, "location": "US-CENTRAL1", **resource})
         return name
 
     def objects(self, bucket: str) -> dict[str, int]:
@@ -58,14 +52,6 @@ class Emulator(FakeProcess):
     def read(self, bucket: str, name: str) -> bytes:
         """An object's bytes."""
         return self.control("read", bucket=bucket, name=name)
-
-    def fill(self, bucket: str, objects: Mapping[str, bytes]) -> None:
-        """Create or replace objects, name -> bytes."""
-        self.control(
-            "fill",
-            bucket=bucket,
-            objects={name: base64.b64encode(content).decode() for name, content in objects.items()},
-        )
 
     def delete(self, bucket: str, name: str) -> None:
         """Remove an object."""
@@ -120,59 +106,11 @@ WORST: dict[str, dict[str, Any]] = {
     "duplicate": {"probability": 0.05},
     "slow": {"probability": 0.05, "delay": 0.3},
 }
-"""The faults of `Faults.add_all`, and what each strikes."""
+"""The faults of `add_all`, and what each strikes."""
 
 
-class Faults:
-    """What shall go wrong with a process's requests, from now on."""
-
-    def __init__(self, emulator: Emulator) -> None:
-        self._emulator = emulator
-
-    def add(
-        self,
-        action: str,
-        *,
-        method: str | None = None,
-        kind: str | None = None,
-        name: str | None = None,
-        skip: int = 0,
-        times: int | None = None,
-        probability: float = 1.0,
-        seed: int = 0,
-        **parameters: Any,
-    ) -> int:
-        """Add a fault; returns its number, for `fired`.
-
-        Args:
-            action: one of `status`: answer `code`, not executed, with `message`, `reason` (by
-                default the service's) and `retry_after` (seconds); `reset_before`: connection
-                reset, nothing executed; `reset_after`: executed, then reset: the acknowledgement is
-                lost; `slow`: wait `delay` seconds before executing; `stale`: list the bucket as it
-                was `changes` changes ago; `partial`: take only the first `keep` (half) bytes of a
-                resumable chunk, in units of 256 KiB; `duplicate`: execute twice and send the second
-                answer; `flip`: flip a bit in the middle of a download; the stored object is sound;
-                `truncate`: end the connection after `keep` (half) bytes of a download.
-            method: strike requests of this HTTP method.
-            kind: strike requests of this kind, one of `gcs_api.KINDS`.
-            name: strike requests in whose `bucket/object`, for a listing `bucket/prefix`, this
-                occurs.
-            skip: let so many of them pass first.
-            times: strike at most so often; None for always.
-            probability: of striking each, drawn from a generator with the seed `seed`.
-        """
-        wish = {
-            "action": action,
-            "method": method,
-            "kind": kind,
-            "name": name,
-            "skip": skip,
-            "times": times,
-        }
-        answer = self._emulator.control(
-            "add_fault", **wish, probability=probability, seed=seed, parameters=parameters
-        )
-        return json.loads(answer)["fault"]
+class GcsFaults(Faults):
+    """What shall go wrong with the process's requests: see `tests.fakes.gcs_faults`."""
 
     def add_all(self, seed: int = 0) -> dict[str, int]:
         """Add every fault that a client should overcome by itself, at random: a bucket at its
@@ -181,13 +119,6 @@ class Faults:
             action: self.add(action, seed=seed + index, **parameters)
             for index, (action, parameters) in enumerate(WORST.items())
         }
-
-    def fired(self, fault: int) -> int:
-        """How often a fault struck so far."""
-        return json.loads(self._emulator.control("fired", fault=fault))["fired"]
-
-    def clear(self) -> None:
-        self._emulator.control("clear_faults")
 
 
 def environment(url: str) -> dict[str, str]:

@@ -8,25 +8,11 @@ answer (`reset_after`, `flip`, `truncate`).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from tests.fakes.faults import Fault, FaultList, WrongFault, complete
+from tests.fakes.faults import Fault, FaultList, WrongFault
 from tests.fakes.gcs_api import KINDS, REQUESTER_PAYS, Call, Request, Response, error_response
 from tests.fakes.gcs_buckets import ApiError
-
-PARAMETERS: dict[str, dict[str, Any]] = {
-    "status": {"code": 503, "retry_after": None, "reason": None, "message": None},
-    "reset_before": {},
-    "reset_after": {},
-    "slow": {"delay": 0.0},
-    "stale": {"changes": 1},
-    "partial": {"keep": None},
-    "duplicate": {},
-    "flip": {},
-    "truncate": {"keep": None},
-}
-"""Every fault's own parameters and their defaults; `tests.fakes.gcs_emulator.Faults.add` says what
-they mean."""
 
 STATUSES = {
     400: REQUESTER_PAYS,
@@ -60,11 +46,23 @@ class GcsFault(Fault):
     method: str | None = None
     kind: str | None = None
 
+    KNOWN: ClassVar = {
+        # answer so, not executed; `reason` and `message` are by default the service's
+        "status": {"code": 503, "retry_after": None, "reason": None, "message": None},
+        "reset_before": {},  # connection reset, nothing executed
+        "reset_after": {},  # executed, then reset: the acknowledgement is lost
+        "slow": {"delay": 0.0},  # wait so many seconds before executing
+        "stale": {"changes": 1},  # list the bucket as it was so many changes ago
+        "partial": {"keep": None},  # take only the first (half) bytes of a resumable chunk
+        "duplicate": {},  # execute twice and send the second answer
+        "flip": {},  # flip a bit in the middle of a download; the stored object is sound
+        "truncate": {"keep": None},  # end the connection after (half the) bytes of a download
+    }
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kind not in (None, *KINDS):
             raise WrongFault(f"no kind of request {self.kind!r}; there are {', '.join(KINDS)}")
-        self.parameters = complete(PARAMETERS, self.action, self.parameters)
 
     def strikes(self, call: Call, request: Request) -> bool:
         """Whether this request is struck; counts it."""

@@ -51,11 +51,3 @@ def gcs_client(gcs_bucket: str) -> Any:
     from google.cloud.storage.client import Client
 
     return Client().bucket(gcs_bucket)
-
-
-@pytest.fixture
-def gcs_fs(gcs_bucket: str) -> Any:
-    """gcsfs, remembering no listings."""
-    import gcsfs
-
-    return gcsfs.GCSFileSystem(token="anon", use_listings_cache=False, skip_instance_cache=True)

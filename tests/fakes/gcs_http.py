@@ -1,7 +1,6 @@
 """The wire of the fake of Cloud Storage: HTTP/1.1, a thread per connection, bodies received into
 the memory objects live in."""
 
-import base64
 import mmap
 import sys
 import threading
@@ -16,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.fakes.faults import FaultList, WrongFault
 from tests.fakes.gcs_api import Api, Call, Request, Response, error_response, json_response
-from tests.fakes.gcs_buckets import ApiError, Content, Precondition, no_object
+from tests.fakes.gcs_buckets import ApiError, Content, no_object
 from tests.fakes.gcs_faults import (
     GcsFault,
     changed_request,
@@ -63,15 +62,6 @@ class Server(ThreadingTCPServer):
                     return json_response({name: one.size for name, one in sorted(objects.items())})
                 case "read":
                     return Response(200, {}, objects[wish["name"]].content)
-                case "fill":
-                    for name, content in wish["objects"].items():
-                        buckets.insert(
-                            wish["bucket"],
-                            name,
-                            Content.of(base64.b64decode(content)),
-                            {},
-                            Precondition(),
-                        )
                 case "delete":
                     buckets.bucket(wish["bucket"]).put(wish["name"], None)
                 case "corrupt":
@@ -80,11 +70,11 @@ class Server(ThreadingTCPServer):
                     crc32c = content.crc32c() if wish["recompute"] else old.crc32c
                     objects[wish["name"]] = replace(old, content=content, crc32c=crc32c)
                 case "add_fault":
-                    return json_response({"fault": self.faults.add(wish)})
+                    return json_response(self.faults.add(wish))
                 case "clear_faults":
                     self.faults.clear()
                 case "fired":
-                    return json_response({"fired": self.faults.fired(wish["fault"])})
+                    return json_response(self.faults.fired(wish["fault"]))
                 case "requests":
                     with self.lock:
                         return json_response(dict(self.counts))

@@ -8,10 +8,22 @@ import struct
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T], enough: Callable[[T], object] = bool, seconds: float = 120) -> T:
+    """What `look` returns, once it is enough."""
+    limit = time.monotonic() + seconds
+    while not enough(found := look()):
+        assert time.monotonic() < limit, f"waited in vain; last seen: {found}"
+        time.sleep(0.03)
+    return found
 
 
 class FakeProcess:
@@ -30,7 +42,6 @@ class FakeProcess:
         self._process = subprocess.Popen(
             self._command, cwd=ROOT, stdout=subprocess.PIPE, text=True, process_group=0
         )
-        assert self._process.stdout is not None
         places = self._process.stdout.readline().split()
         if not places:
             code = self._process.wait()
@@ -41,7 +52,6 @@ class FakeProcess:
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.wait()
-        assert self._process.stdout is not None
         self._process.stdout.close()
 
     def started(self, *places: str) -> None:

@@ -72,9 +72,6 @@ class Control(grpc.GenericRpcHandler):
     def do_set_quota(self, key: str, chips: int) -> None:
         self._cloud.quota[key] = chips
 
-    def do_set_environment(self, environment: dict[str, str]) -> None:
-        self._cloud.environment = environment
-
     def do_requests(self) -> dict[str, int]:
         return dict(self._service.counts)
 
@@ -100,7 +97,7 @@ def _described(one: Request) -> dict[str, Any]:
     node = one.spec.tpu.node_spec[0].node
     return {
         "name": one.name,
-        "accelerator": one.accelerator.name,
+        "accelerator": one.accelerator.accelerator,
         "tier": one.tier,
         "runtime": node.runtime_version,
         "chips": one.accelerator.chips,

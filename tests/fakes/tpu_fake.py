@@ -26,7 +26,7 @@ SIGTERM, SIGINT or its parent's end. Nothing of it survives, whichever way it en
 `tests/fakes/fake_cloud.py` starts it together with the fake of Cloud Storage.
 
 `tpu_service.py` has the calls, `tpu_resources.py` the states, `tpu_vm.py` and `tpu_metadata.py` the
-VMs, `tpu_faults.py` what can go wrong, `tpu_catalog.py` what is on offer.
+VMs, `tpu_faults.py` what can go wrong; what is on offer is `infra.tpu.types`.
 """
 
 import argparse
@@ -41,7 +41,8 @@ from typing import Any
 
 import grpc
 
-from tests.fakes.process import ROOT, FakeProcess, wait_for_the_end  # noqa: F401
+from tests.fakes.faults import Faults
+from tests.fakes.process import FakeProcess, wait_for_the_end
 
 PROJECT = "lyceum-test"
 _THREADS = 128
@@ -85,10 +86,6 @@ class Resource:
     def zone(self) -> str:
         return self.name.split("/")[3]
 
-    def states(self, what: str = "request") -> list[str]:
-        """The states of the request, or of the node, in their order."""
-        return [state for _, kind, state, _ in self.history if kind == what]
-
 
 class FakeTpu(FakeProcess):
     """The process, as a context manager.
@@ -110,7 +107,7 @@ class FakeTpu(FakeProcess):
         self.endpoint, control = places
         self._channel = grpc.insecure_channel(control)
         self.environment = {"LYCEUM_TPU_ENDPOINT": self.endpoint, "LYCEUM_TPU_PROJECT": PROJECT}
-        self.faults = Faults(self)
+        self.faults = Faults(self.control)
 
     def __exit__(self, *exception: object) -> None:
         self._channel.close()
@@ -144,8 +141,8 @@ class FakeTpu(FakeProcess):
         return self.control("output", name=name, host=host)
 
     def strike(self, action: str, name: str, **parameters: Any) -> None:
-        """Have something befall the newest resource whose name contains `name`, now. See
-        `Faults.add` for the events."""
+        """Have something befall the newest resource whose name contains `name`, now: one of
+        `tpu_faults.EVENTS`."""
         self.control("strike", action=action, name=name, parameters=parameters)
 
     def set_seconds(self, **seconds: float) -> None:
@@ -153,13 +150,9 @@ class FakeTpu(FakeProcess):
         self.control("set_seconds", seconds=seconds)
 
     def set_quota(self, tier: str, chips: int, zone: str | None = None) -> None:
-        """How many chips of each kind one zone grants to a tier: `spot`, `best_effort`,
+        """How many chips of each kind one zone grants to a tier: `spot`,
         `guaranteed`, `on-demand`."""
         self.control("set_quota", key=f"{zone}/{tier}" if zone else tier, chips=chips)
-
-    def set_environment(self, environment: Mapping[str, str]) -> None:
-        """More variables of the VMs that are made from now on, in place of `vm_environment`."""
-        self.control("set_environment", environment=dict(environment))
 
     def requests(self) -> dict[str, int]:
         """Calls since the start or `forget`, by method."""
@@ -180,86 +173,6 @@ class FakeTpu(FakeProcess):
         if "error" in answer:
             raise RuntimeError(f"the fake of Cloud TPU does not {verb} {wish}: {answer['error']}")
         return answer["result"]
-
-
-class Faults:
-    """What shall go wrong from now on."""
-
-    def __init__(self, fake: FakeTpu) -> None:
-        self._fake = fake
-
-    def add(
-        self,
-        action: str,
-        *,
-        method: str | None = None,
-        name: str | None = None,
-        state: str | None = None,
-        delay: float = 0.0,
-        skip: int = 0,
-        times: int | None = None,
-        probability: float = 1.0,
-        seed: int = 0,
-        **parameters: Any,
-    ) -> int:
-        """Add a fault; returns its number, for `fired`.
-
-        Args:
-            action: of calls (they need `method`) one of `status`: answer `code` (UNAVAILABLE,
-                RESOURCE_EXHAUSTED, INTERNAL, DEADLINE_EXCEEDED, PERMISSION_DENIED, ...) with
-                `message` (by default the service's), not executed; `lost`: executed, then answered
-                like `status`; `reset_before`, `reset_after`: the connection is reset, before or
-                after it; `slow`: wait `delay` seconds first. Of a resource's course one of `stuck`:
-                stays in `state` as long as the fault is there: CREATING, WAITING_FOR_RESOURCES (a
-                stockout), PROVISIONING, DELETING...; `no_boot`: the startup script is not run when
-                the node becomes READY; with `hang` something that never ends runs instead. Of what
-                befalls a resource `delay` seconds after it has entered `state`, or now by
-                `FakeTpu.strike`, one of `preempt`: the VM is killed, the node PREEMPTED, the
-                request SUSPENDING, then SUSPENDED; with `notice` the metadata server says so first,
-                processes get SIGTERM (unless `sigterm` is False), and it happens so many seconds
-                later; `die`: the processes of `host` (None: of all hosts) are killed; the API says
-                nothing of it; `maintenance`: the metadata server announces it, `notice` seconds
-                later the VM is killed and the node in the state `then` (TERMINATED; REPAIRING
-                becomes READY again and boots; "" for a false alarm); `reboot`: `host` (None: all)
-                is killed and runs the script again on the same disk; `node`: the VM is killed and
-                the node in `state` (STOPPED, TERMINATED, REPAIRING...), the request still ACTIVE;
-                `why`; `vanish`: `what` is not there any more: `node` with its VM, `request`, or
-                `both`; `fail`: the request FAILED with `code` and `message` (by default a stockout:
-                there is no more capacity in the zone).
-            method: strike calls of this method, e.g. `CreateQueuedResource`; `*` for all.
-            name: strike where this occurs in the complete name of the resource (of a listing, its
-                parent), e.g. a zone or an id.
-            state: strike a resource that is in this state, or enters it; a call only if what it
-                names is in this state.
-            skip: let so many of them pass first.
-            times: strike at most so often; None for always.
-            probability: of striking each, drawn from a generator with the seed `seed`.
-        """
-        if "delay" not in parameters and action == "slow":
-            parameters["delay"], delay = delay, 0.0
-        wish = {
-            "action": action,
-            "method": method,
-            "name": name,
-            "state": state,
-            "delay": delay,
-            "skip": skip,
-            "times": times,
-        }
-        return self._fake.control(
-            "add_fault", **wish, probability=probability, seed=seed, parameters=parameters
-        )
-
-    def fired(self, fault: int) -> int:
-        """How often a fault struck so far."""
-        return self._fake.control("fired", fault=fault)
-
-    def remove(self, fault: int) -> None:
-        """It is no more."""
-        self._fake.control("remove_fault", fault=fault)
-
-    def clear(self) -> None:
-        self._fake.control("clear_faults")
 
 
 def _resource(value: dict[str, Any]) -> Resource:

@@ -1,36 +1,42 @@
-"""What can go wrong with the fake of Cloud TPU: faults, what they strike, how often.
-`tests.fakes.tpu_fake.Faults.add` says what they mean."""
+"""What can go wrong with the fake of Cloud TPU: faults, what they strike, how often."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 
-from tests.fakes.faults import Fault, FaultList, WrongFault, complete
+from tests.fakes.faults import Fault, FaultList, WrongFault
 
 CALLS: dict[str, dict[str, Any]] = {
-    "status": {"code": "UNAVAILABLE", "message": None},
+    "status": {"code": "UNAVAILABLE", "message": None},  # not executed
     "reset_before": {},
     "reset_after": {},
-    "lost": {"code": "UNAVAILABLE", "message": None},
-    "slow": {"delay": 1.0},
+    "lost": {"code": "UNAVAILABLE", "message": None},  # executed, and then answered so
+    "slow": {"seconds": 1.0},  # first
 }
-"""Faults that strike calls, and their own parameters with defaults."""
+"""Faults that strike calls, and their own parameters with defaults. They need a `method`."""
 
-COURSE: dict[str, dict[str, Any]] = {"stuck": {}, "no_boot": {"hang": False}}
+COURSE: dict[str, dict[str, Any]] = {
+    "stuck": {},  # stays in `state` as long as the fault is there
+    "no_boot": {"hang": False},  # the startup script is not run; or something that never ends is
+}
 """Faults that strike the course of a resource."""
 
 EVENTS: dict[str, dict[str, Any]] = {
+    # The VM is killed, the node PREEMPTED, the request SUSPENDING, then SUSPENDED. With `notice`
+    # the metadata server says so so many seconds before, and processes get SIGTERM.
     "preempt": {"notice": 0.0, "sigterm": True},
-    "die": {"host": None},
+    "die": {"host": None},  # the processes of a host, or of all; the API says nothing of it
+    # The metadata server announces it; after `notice` the VM is killed and the node in the state
+    # `then`: REPAIRING becomes READY again and boots, "" is a false alarm.
     "maintenance": {"notice": 0.0, "then": "TERMINATED"},
-    "reboot": {"host": None},
-    "node": {"state": "STOPPED", "why": ""},
-    "vanish": {"what": "both"},
-    "fail": {"code": "RESOURCE_EXHAUSTED", "message": None},
+    "reboot": {"host": None},  # killed, and the script is run again on the same disk
+    "node": {"state": "STOPPED", "why": ""},  # the VM is killed, the request still ACTIVE
+    "vanish": {"what": "both"},  # `node` with its VM, `request`, or both
+    "fail": {"code": "RESOURCE_EXHAUSTED", "message": None},  # the request is FAILED: a stockout
 }
-"""What can befall a resource at a moment."""
+"""What befalls a resource `delay` seconds after it has entered `state`, or now by `strike`."""
 
 MESSAGES = {
     "ABORTED": "The operation was aborted.",
@@ -58,25 +64,21 @@ MESSAGES = {
 """What the service says with a code, where a fault does not say."""
 
 
-def checked(action: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The action's parameters, complete. Raises WrongFault for what it has not."""
-    found = complete({**CALLS, **COURSE, **EVENTS}, action, parameters)
-    if "code" in found and found["code"] not in MESSAGES:
-        raise WrongFault(f"no code {found['code']!r}; there are {', '.join(MESSAGES)}")
-    return found
-
-
 @dataclass
 class TpuFault(Fault):
-    """See `tests.fakes.tpu_fake.Faults.add`."""
+    """Strikes calls of `method` (`*`: all), or resources that are in, or enter, a `state`; and
+    where `name` occurs in the complete name of the resource (of a listing, its parent)."""
 
     method: str | None = None
     state: str | None = None
     delay: float = 0.0
 
+    KNOWN: ClassVar = {**CALLS, **COURSE, **EVENTS}
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.parameters = checked(self.action, self.parameters)
+        if (code := self.parameters.get("code", "UNKNOWN")) not in MESSAGES:
+            raise WrongFault(f"no code {code!r}; there are {', '.join(MESSAGES)}")
         if (self.method is None) != (self.action not in CALLS):
             needs = "needs a" if self.action in CALLS else "knows no"
             raise WrongFault(f"{self.action} {needs} method")

@@ -16,10 +16,9 @@ def tpu_process(gcs: Emulator) -> Iterator[FakeTpu]:
 
 
 @pytest.fixture
-def tpu(tpu_process: FakeTpu, gcs: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTpu]:
+def tpu(tpu_process: FakeTpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTpu]:
     """The fake with nothing in it; clients in this process find it."""
     tpu_process.forget()
-    tpu_process.set_environment(gcs.environment)
     for name, value in tpu_process.environment.items():
         monkeypatch.setenv(name, value)
     yield tpu_process

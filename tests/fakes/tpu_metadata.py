@@ -33,6 +33,9 @@ class MetadataServer(HttpServer):
             self._values[path] = value
             self._changed.notify_all()
 
+    def __delitem__(self, path: str) -> None:
+        del self._values[path]
+
     def read(self, path: str, query: Mapping[str, str]) -> tuple[str, str] | None:
         """What is at a path: its text and its ETag; None when there is nothing. Waits if the query
         says so."""

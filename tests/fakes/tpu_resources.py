@@ -11,11 +11,10 @@ from typing import Any
 
 import grpc
 from google.cloud import tpu_v2alpha1 as tpu
-from google.rpc import error_details_pb2
 
+from infra.tpu.types import TpuType
 from tests.fakes.faults import WrongFault
-from tests.fakes.tpu_catalog import Accelerator
-from tests.fakes.tpu_faults import MESSAGES, TpuFaults, checked
+from tests.fakes.tpu_faults import MESSAGES, TpuFault, TpuFaults
 from tests.fakes.tpu_metadata import instance_values
 from tests.fakes.tpu_states import ApiError, Initiator, Node, NodeState, Request, State
 from tests.fakes.tpu_vm import Host, kill, reap
@@ -89,7 +88,7 @@ class Cloud:
         return found
 
     def create(
-        self, name: str, spec: tpu.QueuedResource, accelerator: Accelerator, tier: str
+        self, name: str, spec: tpu.QueuedResource, accelerator: TpuType, tier: str
     ) -> Request:
         """A checked request begins its course. Raises ApiError when the name is taken or the quota
         exhausted."""
@@ -128,22 +127,13 @@ class Cloud:
         limit = self.quota.get(
             f"{request.zone}/{request.tier}", self.quota.get(request.tier, QUOTA_CHIPS)
         )
-        metric = request.accelerator.quota(request.tier)
         here = (one for one in self.made if one.exists and one.zone == request.zone)
-        held = sum(
-            one.accelerator.chips
-            for one in here
-            if one.tier == request.tier and one.accelerator.quota(one.tier) == metric
-        )
+        held = sum(one.accelerator.chips for one in here if one.metric == request.metric)
         if held + request.accelerator.chips > limit:
-            description = f"Quota '{metric}' exhausted. Limit {limit} in zone {request.zone}"
-            violation = error_details_pb2.QuotaFailure.Violation(
-                subject=f"project:{request.project}", description=description
-            )
             raise ApiError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"Quota limit '{metric}' has been exceeded. Limit: {limit} in zone {request.zone}.",
-                error_details_pb2.QuotaFailure(violations=[violation]),
+                f"Quota limit '{request.metric}' has been exceeded. Limit: {limit} in zone"
+                f" {request.zone}.",
             )
 
     # What tests do
@@ -158,7 +148,8 @@ class Cloud:
 
     def strike(self, name: str, action: str, parameters: Mapping[str, Any]) -> None:
         """Something befalls a resource now."""
-        self._befall(self.find(name), action, checked(action, parameters))
+        fault = TpuFault(action, state="now", parameters=dict(parameters))
+        self._befall(self.find(name), action, fault.parameters)
 
     def forget(self) -> None:
         """As after the start, with its times and quotas."""
@@ -378,12 +369,11 @@ class Cloud:
             name=node.name.rsplit("/", 1)[-1],
             host=index,
             hosts=request.accelerator.hosts,
-            accelerator=request.accelerator.name,
+            accelerator=request.accelerator.accelerator,
             email=spec.service_account.email or DEFAULT_ACCOUNT,
             spot=request.tier == "spot",
             metadata=spec.metadata,
         )
-        assert node.directory is not None
         serial, disk = self.serial(request, index), node.directory / f"{index}"
         serial.parent.mkdir(parents=True, exist_ok=True)
         marker = f"{self.fake}/{self._slices}/{index}"

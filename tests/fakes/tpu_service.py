@@ -15,7 +15,6 @@ from typing import Any
 import grpc
 from google.cloud import tpu_v2alpha1 as tpu
 from google.longrunning import operations_pb2
-from google.rpc import status_pb2
 
 from tests.fakes.tpu_faults import status_of
 from tests.fakes.tpu_relay import Relay
@@ -71,18 +70,10 @@ class Service(grpc.GenericRpcHandler):
         )
 
     def _answer(self, method: str, request: Any, context: grpc.ServicerContext) -> Any:
-        assert self.relay is not None
         relay = self.relay
         try:
             return self.call(method, request, lambda: relay.reset(context.peer()))
         except ApiError as error:
-            if error.details:
-                status = status_pb2.Status(code=error.code.value[0], message=error.message)
-                for detail in error.details:
-                    status.details.add().Pack(detail)
-                context.set_trailing_metadata(
-                    (("grpc-status-details-bin", status.SerializeToString()),)
-                )
             context.abort(error.code, error.message)
 
     def call(self, method: str, request: Any, reset: Callable[[], None]) -> Any:
@@ -99,7 +90,7 @@ class Service(grpc.GenericRpcHandler):
             self.counts[method] += 1
         striking = self.cloud.faults.of_call(method, *self._subject(method, request))
         if "slow" in striking:
-            time.sleep(striking["slow"]["delay"])
+            time.sleep(striking["slow"]["seconds"])
         if "status" in striking:
             raise ApiError(*status_of(striking["status"]))
         if "reset_before" in striking:

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from google.cloud import tpu_v2alpha1 as tpu
 
-from tests.fakes.tpu_catalog import Accelerator
+from infra.tpu.types import TpuType
 from tests.fakes.tpu_vm import Host
 
 State = tpu.QueuedResourceState.State
@@ -18,11 +18,11 @@ NodeState = tpu.Node.State
 
 
 class ApiError(Exception):
-    """What a call is answered with instead of a result; `details` are messages of google.rpc."""
+    """What a call is answered with instead of a result."""
 
-    def __init__(self, code: grpc.StatusCode, message: str, *details: Any) -> None:
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
-        self.code, self.message, self.details = code, message, details
+        self.code, self.message = code, message
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Request:
     number: int
     name: str
     spec: tpu.QueuedResource
-    accelerator: Accelerator
+    accelerator: TpuType
     tier: str
     created: float = field(default_factory=time.time)
     state: State = State.CREATING
@@ -80,6 +80,11 @@ class Request:
     @property
     def zone(self) -> str:
         return self.name.split("/")[3]
+
+    @property
+    def metric(self) -> str:
+        """The quota that it draws on."""
+        return f"TPU {self.accelerator.accelerator.split('-')[0]} {self.tier}"
 
     @property
     def place(self) -> tuple[str, str]:

@@ -171,7 +171,6 @@ class Warden:
 
     def dismiss(self) -> None:
         """The fake has come to its end: wait until all of its VMs are gone."""
-        assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
 

@@ -17,9 +17,9 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from infra import source
 from infra.process import ROOT
@@ -27,9 +27,9 @@ from infra.store.remote import host_status, read_log
 from infra.store.store import Store, attempt_file
 from schemas.artifact import stage_key
 from schemas.job import JobSpec, JobStatus
+from tests.fakes.process import until
 from tests.fakes.tpu_metadata import MetadataServer, instance_values
 
-T = TypeVar("T")
 SCRIPT = ROOT / "infra" / "tpu" / "bootstrap_tpu.sh"
 NAME = "projects/lyceum-test/locations/us-central1-a/queuedResources/lyceum-test-1"
 MARKER = "LYCEUM_TEST_VM"
@@ -49,23 +49,13 @@ def run(job):
 small = lambda config, sizes: config
 KIND = Kind(version=1, config=Config, inputs={}, produces=Product.ROWS, run=run, small=small)
 """
-BLOCK = "print('blocking', flush=True)\nwhile True: time.sleep(0.1)\n"
 
 _numbers = itertools.count()
 
 
-def until(look: Callable[[], T], enough: Callable[[T], object] = bool, seconds: float = 120) -> T:
-    """What `look` returns, once it is enough."""
-    limit = time.monotonic() + seconds
-    while not enough(found := look()):
-        assert time.monotonic() < limit, f"waited in vain; last seen: {found}"
-        time.sleep(0.03)
-    return found
-
-
 def ship_toy(store: Store) -> str:
     """As `infra.source.ship_source`, with the tests' stage kind `toy` in it."""
-    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(source._archive()[1]))) as real:
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(source.archive()[1]))) as real:
         contents = {member.name: real.extractfile(member).read() for member in real}  # type: ignore[union-attr]
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
@@ -181,7 +171,6 @@ class Vm:
 
     def wait(self, seconds: float = 120) -> int:
         """Wait for the script's end; returns its exit code."""
-        assert self.process is not None
         return self.process.wait(seconds)
 
     @property

@@ -3,7 +3,6 @@ workers here are a few lines of Python."""
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from infra.settings import Settings
 from infra.store.store import open_store
 from schemas.base import InputError
 from schemas.job import JobSpec, JobStatus
+from tests.fakes.process import ROOT, until
 
 WORKER = """
 import json, os, pathlib, subprocess, sys, time
@@ -67,13 +67,6 @@ def workshop(tmp_path: Path) -> Workshop:
     return Workshop(tmp_path)
 
 
-def until(condition: Callable[[], bool], seconds: float = 120) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "waited in vain"
-        time.sleep(0.01)
-
-
 def final(backend: LocalBackend, handle: JobHandle) -> JobStatus:
     until(lambda: backend.poll(handle).state in FINAL)
     return backend.poll(handle)
@@ -99,6 +92,8 @@ def test_a_job_runs_to_its_final_status_and_leaves_no_process(workshop: Workshop
     workshop.go()
     assert final(backend, handle).exit_code == 0
     assert not exists(pids(backend, handle)[0])
+    backend.cancel(handle)
+    assert backend.poll(handle).state == "succeeded"
 
 
 def test_the_same_key_and_attempt_are_started_once(workshop: Workshop) -> None:
@@ -127,7 +122,6 @@ def test_a_job_of_another_process_that_fell_silent_is_failed(workshop: Workshop)
     assert backend.poll(handle).state == "queued"
     status = final(backend, handle)
     assert (status.state, status.exit_code) == ("failed", 1)
-    assert status.error is not None
     assert "not been heard of" in status.error
 
 
@@ -142,6 +136,7 @@ def test_a_job_of_another_process_that_fell_silent_is_failed(workshop: Workshop)
         ),
         ("status('running'); os.abort()", ["killed by signal 6", "log.txt"]),
         ("pass", ["ended with exit code 0"]),
+        ("sys.exit(2)", ["ended with exit code 2"]),
     ],
 )
 def test_a_worker_that_dies_silently_is_failed_with_its_last_words(
@@ -149,25 +144,9 @@ def test_a_worker_that_dies_silently_is_failed_with_its_last_words(
 ) -> None:
     backend = workshop.backend(lines)
     status = final(backend, backend.submit(workshop.spec()))
-    assert (status.state, status.exit_code) == ("failed", 1)
-    assert status.error is not None
-    for part in expected:
-        assert part in status.error
-
-
-def test_bad_input_is_known_by_its_exit_code_when_no_status_could_be_written(
-    workshop: Workshop,
-) -> None:
-    backend = workshop.backend("sys.exit(2)")
-    assert final(backend, backend.submit(workshop.spec())).exit_code == 2
-
-
-def test_a_kill_from_outside_is_reported(workshop: Workshop) -> None:
-    backend = workshop.backend("status('running'); time.sleep(60)")
-    handle = backend.submit(workshop.spec())
-    until(lambda: backend.poll(handle).state == "running")
-    os.kill(pids(backend, handle)[0], signal.SIGKILL)
-    assert "killed by signal 9" in (final(backend, handle).error or "")
+    # 2 is bad input, where no status could be written
+    assert (status.state, status.exit_code) == ("failed", 2 if "exit(2)" in lines else 1)
+    assert [part for part in expected if part not in status.error] == []
 
 
 CHILD = (
@@ -199,14 +178,6 @@ def test_children_of_a_worker_that_ended_are_ended(workshop: Workshop) -> None:
     _, child = pids(backend, handle, count=2)
     assert final(backend, handle).state == "succeeded"
     until(lambda: not exists(child))
-
-
-def test_cancelling_a_finished_job_changes_nothing(workshop: Workshop) -> None:
-    backend = workshop.backend("status('succeeded')")
-    handle = backend.submit(workshop.spec())
-    assert final(backend, handle).state == "succeeded"
-    backend.cancel(handle)
-    assert backend.poll(handle).state == "succeeded"
 
 
 def test_jobs_beyond_the_limit_wait_in_order(workshop: Workshop) -> None:
@@ -269,7 +240,7 @@ def test_a_worker_gets_defaults_that_the_caller_may_override(
     for name in ("JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
     plain = environment(compile_cache="")
-    assert plain["JAX_PLATFORMS"] == "cpu"
+    assert (plain["JAX_PLATFORMS"], plain["LYCEUM_PARENT_PID"]) == ("cpu", str(os.getpid()))
     assert "JAX_COMPILATION_CACHE_DIR" not in plain
     monkeypatch.setenv("JAX_PLATFORMS", "tpu")
     cached = environment(compile_cache=str(tmp_path))
@@ -286,16 +257,7 @@ def test_a_store_that_is_a_file_is_refused_before_anything_starts(
         workshop.backend("").submit(spec)
 
 
-def test_a_worker_is_told_who_its_parent_is(workshop: Workshop) -> None:
-    backend = workshop.backend(
-        "print('parent', os.environ['LYCEUM_PARENT_PID']); status('succeeded')"
-    )
-    handle = backend.submit(workshop.spec())
-    final(backend, handle)
-    assert pids(backend, handle, count=2)[1] == os.getpid()
-
-
 def test_importing_the_backend_loads_neither_the_tasks_nor_prefect_nor_jax() -> None:
     script = "import sys, infra.local; print({'tasks', 'prefect', 'jax'} & set(sys.modules))"
-    command, root = [sys.executable, "-c", script], Path(__file__).resolve().parents[2]
-    assert subprocess.check_output(command, cwd=root, text=True) == "set()\n"
+    command = [sys.executable, "-c", script]
+    assert subprocess.check_output(command, cwd=ROOT, text=True) == "set()\n"

@@ -1,11 +1,7 @@
 """Secrets never reach what a process says: messages, logs, records of its command line."""
 
-import base64
-import gzip
 import json
 import os
-import pickle
-import sqlite3
 import subprocess
 import sys
 import time
@@ -27,31 +23,6 @@ from tests.conftest import TINY
 from tests.infra.canaries import CANARIES, findings, findings_below
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def test_a_leak_is_found_wherever_it_is(tmp_path: Path) -> None:
-    """The search itself: as text, in a file's name, in base64, compressed, in a database's row; and
-    a pickle."""
-    canary = CANARIES["HF_TOKEN"]
-    (tmp_path / "log.txt").write_text(f"401 for {canary}", encoding="utf-8")
-    (tmp_path / canary).touch()
-    (tmp_path / "header").write_bytes(base64.b64encode(f"user:{canary}".encode()))
-    (tmp_path / "rows.gz").write_bytes(gzip.compress(canary.encode()))
-    (tmp_path / "result").write_bytes(pickle.dumps("value"))
-    with sqlite3.connect(tmp_path / "prefect.db") as database:
-        database.execute("CREATE TABLE log (message TEXT)")
-        database.execute("INSERT INTO log VALUES (?)", (canary,))
-    database.close()
-    found = "\n".join(findings_below(tmp_path))
-    for place in (
-        "log.txt",
-        "the name of",
-        "header",
-        "rows.gz, unpacked",
-        "prefect.db, dumped",
-        "result is a pickle",
-    ):
-        assert place in found
 
 
 def test_what_is_masked() -> None:
@@ -152,7 +123,6 @@ def test_what_a_job_printed_is_masked_on_its_way_to_the_flow(
     handle = backend.submit(spec)
     while (status := backend.poll(handle)).state not in FINAL:
         time.sleep(0.05)
-    assert status.error is not None
     assert status.error.endswith("token is ***")
     assert backend.log(handle, 0)[0] == "token is ***\n"
 

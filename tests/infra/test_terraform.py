@@ -1,6 +1,5 @@
 """`infra/terraform/`: what the files say, by a parser; what the VM does with it."""
 
-import ast
 import os
 import re
 import subprocess
@@ -9,19 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from infra.settings import Settings, TpuSettings
-from tests.infra.terraform_files import FILES, REPOSITORY, TERRAFORM
+from infra.tpu.api import TpuApi
+from infra.tpu.types import TPU_TYPES
+from tests.fakes.tpu_fake import FakeTpu
+from tests.infra.terraform_files import FILES, TERRAFORM
 
-# Methods of google.cloud.tpu_v2alpha1 and what they ask for; queued resources have no permissions
+# Methods of the Cloud TPU API and what they ask for; queued resources have no permissions
 # of their own. Source: the table of methods in github.com/iann0036/iam-dataset (gcp/map.json,
 # August 2026), which agrees with what roles/tpu.admin is made of.
 PERMISSIONS = {
-    "create_queued_resource": "tpu.nodes.create",
-    "delete_queued_resource": "tpu.nodes.delete",
-    "delete_node": "tpu.nodes.delete",
-    "get_queued_resource": "tpu.nodes.get",
-    "get_node": "tpu.nodes.get",
-    "list_queued_resources": "tpu.nodes.list",
-    "list_nodes": "tpu.nodes.list",
+    "CreateQueuedResource": "tpu.nodes.create",
+    "DeleteQueuedResource": "tpu.nodes.delete",
+    "DeleteNode": "tpu.nodes.delete",
+    "GetQueuedResource": "tpu.nodes.get",
+    "GetNode": "tpu.nodes.get",
+    "ListQueuedResources": "tpu.nodes.list",
+    "ListNodes": "tpu.nodes.list",
 }
 
 
@@ -93,34 +95,30 @@ def test_nothing_is_open_to_the_world() -> None:
     assert FILES["variable"]["ssh_source_ranges"]["default"] == ["35.235.240.0/20"]
 
 
-def asked_by(*methods: str) -> set[str]:
-    """The permissions that methods of TpuApi need; without names, all of it."""
-    source = ast.parse((REPOSITORY / "infra" / "tpu" / "api.py").read_text(encoding="utf-8"))
-    places = [
-        node
-        for node in ast.walk(source)
-        if isinstance(node, ast.FunctionDef) and (not methods or node.name in methods)
-    ]
-    calls = [
-        node
-        for place in places
-        for node in ast.walk(place)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "self._ask"
-    ]
-    return {PERMISSIONS[ast.literal_eval(call.args[1])] for call in calls}
+def test_roles_are_exactly_what_calls_ask_for(tpu: FakeTpu) -> None:
+    """A VM removes itself (`infra.tpu.host`, bootstrap_tpu.sh), and makes no machine."""
+    api = TpuApi(TPU_TYPES["v5e-8"], TpuSettings.from_environment())
+    asked = tpu.requests
+
+    def remove(name: str) -> set[str]:
+        before = asked()
+        while not api.remove(name):
+            pass
+        return {PERMISSIONS[method] for method in asked() if asked()[method] != before.get(method)}
+
+    for short in ("whole", "node"):
+        name = api.name("us-central1-a", short)
+        api.create(name, {}, {"startup-script": "exec sleep 600"}, 60)
+        tpu.wait(short, "READY")
+    tpu.strike("vanish", "node", what="request")
+    assert len(api.list("us-central1-a")) == 2
+    removing = remove(api.name("us-central1-a", "whole")) | remove(name)
+    assert role("tpu") == removing == {"tpu.nodes.get", "tpu.nodes.delete"}
+    assert asked().keys() == PERMISSIONS.keys()
+    assert role("flow") == {*PERMISSIONS.values()}
 
 
-def test_the_flows_role_is_exactly_what_its_calls_ask_for() -> None:
-    assert role("flow") == asked_by()
-
-
-def test_a_tpu_vm_may_delete_machines_and_not_make_them() -> None:
-    # infra.tpu.host calls TpuApi.remove, bootstrap_tpu.sh the same method by itself.
-    assert (
-        role("tpu")
-        == asked_by("look", "_with_node", "remove")
-        == {"tpu.nodes.get", "tpu.nodes.delete"}
-    )
+def test_a_tpu_vm_may_write_objects_and_logs_and_read_its_secrets() -> None:
     granted = [
         body
         for kind, named in FILES["resource"].items()
@@ -140,27 +138,10 @@ def test_what_the_lifecycle_deletes_is_what_is_shipped_to_machines() -> None:
     rules = FILES["resource"]["google_storage_bucket"]["store"]["lifecycle_rule"]
     deleting = [rule["condition"][0] for rule in rules if rule["action"][0]["type"] == "Delete"]
     prefixes = re.findall(r'"(\w+)/"', "".join(rule.get("matches_prefix", "") for rule in deleting))
-    assert sorted(prefixes) == sorted(shipped_prefixes())
+    assert sorted(prefixes) == ["compiled", "data", "env", "models", "src"]
     assert all(
         "matches_prefix" in rule or "days_since_noncurrent_time" in rule for rule in deleting
     ), "artifacts are never deleted"
-
-
-def shipped_prefixes() -> set[str]:
-    """The first parts of names, in a store, of what is sent to machines: the code's own list, and
-    what a machine leaves for the next."""
-    modules = ("infra/source.py", "tasks/models/shipping.py", "infra/store/compiled.py")
-    texts = [
-        ast.get_docstring(ast.parse((REPOSITORY / name).read_text(encoding="utf-8")), clean=False)
-        or ""
-        for name in modules
-    ]
-    listed = re.findall(r"^    (\w+)/<", "\n".join(texts), re.M)
-    kept = re.findall(
-        r'upload "(\w+)/\$',
-        (REPOSITORY / "infra" / "tpu" / "bootstrap_tpu.sh").read_text(encoding="utf-8"),
-    )
-    return {*listed, *kept}
 
 
 def test_every_exported_setting_exists() -> None:

@@ -18,9 +18,9 @@ from flows.cli.main import main
 from infra.store.store import open_store
 from schemas.base import InputError
 from tests.conftest import TINY
+from tests.fakes.process import ROOT
+from tests.flows.server.served import marked
 from tests.infra.canaries import CANARIES, VARIABLES, dump, findings, findings_below
-
-ROOT = Path(__file__).resolve().parents[3]
 
 QUOTING = """
 [stages.quoting]
@@ -85,18 +85,9 @@ def run(place: Path, secrets: Path, environment: Mapping[str, str]) -> Left:
         "XDG_CACHE_HOME": place / "home" / "cache",
         "PREFECT_HOME": place / "home" / "prefect",
     }
+    arguments = ["--store", "store", "--data", str(secrets / "data")]
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "flows.cli.main",
-            "run",
-            "tiny.toml",
-            "--store",
-            "store",
-            "--data",
-            str(secrets / "data"),
-        ],
+        [sys.executable, "-m", "flows.cli.main", "run", "tiny.toml", *arguments],
         cwd=place / "work",
         env={
             **environment,
@@ -104,6 +95,7 @@ def run(place: Path, secrets: Path, environment: Mapping[str, str]) -> Left:
             **{name: str(path) for name, path in homes.items()},
             "TMPDIR": str(place / "tmp"),
             "PYTHONPATH": str(ROOT),
+            "LYCEUM_TEST_MARK": str(place),
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -111,7 +103,12 @@ def run(place: Path, secrets: Path, environment: Mapping[str, str]) -> Left:
     )
     seen: set[str] = set()
     ended = threading.Event()
-    watcher = threading.Thread(target=_watch_command_lines, args=(process.pid, seen, ended))
+
+    def watch() -> None:
+        while not ended.wait(0.1):
+            seen.update(marked(f"LYCEUM_TEST_MARK={place}").values())
+
+    watcher = threading.Thread(target=watch)
     watcher.start()
     try:
         out, err = process.communicate(timeout=300)
@@ -120,23 +117,6 @@ def run(place: Path, secrets: Path, environment: Mapping[str, str]) -> Left:
         ended.set()
         watcher.join()
     return Left(place, process.returncode, out, err, seen)
-
-
-def _watch_command_lines(pid: int, seen: set[str], ended: threading.Event) -> None:
-    """Note the command lines of a process and of its descendants until it ends."""
-    while not ended.wait(0.1):
-        listed = subprocess.run(
-            ["ps", "-eww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
-        ).stdout
-        processes = {
-            int(one): (int(parent), line)
-            for one, parent, line in (entry.split(maxsplit=2) for entry in listed.splitlines())
-        }
-        for one, (_, line) in processes.items():
-            while one in processes and one != pid:
-                one = processes[one][0]
-            if one == pid:
-                seen.add(line)
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +170,6 @@ def harness_database() -> Path:
     from prefect.settings import get_current_settings
 
     url = get_current_settings().server.database.connection_url
-    assert url is not None
     return Path("/", urlsplit(url.get_secret_value()).path.lstrip("/"))
 
 
@@ -244,7 +223,6 @@ def test_forged_results_in_prefect_s_storage_are_not_read(
 
     monkeypatch.chdir(left.store.parent)
     exploded, storage = tmp_path / "exploded", get_current_settings().results.local_storage_path
-    assert storage is not None
     storage.mkdir(parents=True, exist_ok=True)
     keys = [manifest.key for manifest in open_store(left.store, write=False).artifacts()]
     assert len(keys) == 2
@@ -275,7 +253,6 @@ def test_the_exception_of_a_flow_is_not_pickled(prefect_api: str) -> None:
     from flows.post_train import post_train
 
     storage = get_current_settings().results.local_storage_path
-    assert storage is not None
     before = set(storage.rglob("*"))
     with pytest.raises(InputError, match="unknown recipe"):
         post_train(recipe="nope")

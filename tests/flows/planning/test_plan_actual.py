@@ -180,7 +180,7 @@ def test_a_run_keeps_its_plan_and_a_store_that_does_not_take_it_ends_no_run(
     def full(*_: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(Store, "write_bytes", full)
+    monkeypatch.setattr(store, "write_bytes", full)
     log.plan({"stages": []})
     assert read_run(store, log.record.run_id).run_id == log.record.run_id
 

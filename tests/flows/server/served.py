@@ -3,6 +3,7 @@ UI speaks to it."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,15 +11,17 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 from flows.server.key import Api, as_header, read
-from flows.server.prefect_api import free_port
+from flows.server.prefect_api import answers, free_port
 from infra.store.store import Store, open_store
 from schemas.reports import RunRecord
+from tests.fakes import process
+from tests.fakes.process import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 300.0
 """Seconds to wait for what takes seconds on two idle cores: the servers of other tests may be
 starting."""
@@ -88,6 +91,9 @@ class Served:
     def __exit__(self, kind: object, *exception: object) -> None:
         if kind is not None:
             sys.stdout.write(f"lyceum serve said:\n{self.said}")  # pytest shows it
+        if kind is not None and answers(self.api):
+            for run in self.ask("/flow_runs/filter", {}):
+                sys.stdout.write(f"{run['name']} {run['state']}\n{self.logs(run['id'])}\n")
         if self.process.poll() is None:
             self.stop()
 
@@ -117,21 +123,7 @@ class Served:
 
     def processes(self) -> dict[int, str]:
         """Every process that carries our mark, and its command line."""
-        found = {}
-        for directory in Path("/proc").glob("[0-9]*"):
-            try:
-                if self.mark in (directory / "environ").read_bytes().decode(errors="replace").split(
-                    "\0"
-                ):
-                    found[int(directory.name)] = (
-                        (directory / "cmdline")
-                        .read_bytes()
-                        .decode(errors="replace")
-                        .replace("\0", " ")
-                    )
-            except (OSError, ValueError):
-                continue
-        return found
+        return marked(self.mark)
 
     def ask(self, path: str, body: dict[str, Any] | None = None, method: str | None = None) -> Any:
         """One request to Prefect's REST API, again when the server is busy, as Prefect's own
@@ -209,9 +201,60 @@ class Served:
         return sorted((one for one in found if one is not None), key=lambda one: one.started)
 
 
+class Run:
+    """`lyceum run` of a recipe as a process tree of its own, which can be found by a mark."""
+
+    def __init__(self, recipe: Path, root: Path, *arguments: str, **environment: str) -> None:
+        self.store_path, self.log = root / "store", root / "run.log"
+        self._mark = f"LYCEUM_TEST_MARK={root}"
+        command = [sys.executable, "-m", "flows.cli.main", "run", str(recipe), "--json"]
+        inherited = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+        home = {"PREFECT_HOME": str(root / "prefect"), "LYCEUM_TEST_MARK": str(root)}
+        self._began = time.monotonic()
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [*command, "--store", str(self.store_path), *arguments],
+                cwd=ROOT,
+                env={**inherited, **home, **environment},
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    @property
+    def said(self) -> str:
+        """What it has written to standard error."""
+        return self.log.read_text(encoding="utf-8")
+
+    def pids(self, what: re.Pattern[str] = re.compile("")) -> list[int]:
+        """Its processes with such a command line."""
+        return [pid for pid, command in marked(self._mark).items() if what.search(command)]
+
+    def end(self, code: int = 0) -> tuple[dict[str, Any], float]:
+        """What it prints in the end, and the seconds that it took."""
+        out, _ = self.process.communicate(timeout=PATIENCE)
+        assert self.process.returncode == code, self.said
+        assert "Traceback" not in self.said
+        assert self.pids() == []
+        return json.loads(out or "{}"), time.monotonic() - self._began
+
+    def files(self, store: Path | None = None) -> dict[str, Any]:
+        """What its stages, or those in another store, have made."""
+        made = open_store(store or self.store_path, write=False).artifacts()
+        return {one.kind: one.files for one in made}
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Every process with a variable of its environment, and its command line."""
+    found = {}
+    for directory in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (directory / "environ").read_bytes().split(b"\0"):
+                command = (directory / "cmdline").read_bytes().decode(errors="replace")
+                found[int(directory.name)] = command.replace("\0", " ")
+    return found
+
+
 def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
     """Wait until something holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.2)
+    process.until(condition, seconds=seconds)

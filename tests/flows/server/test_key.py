@@ -10,9 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
@@ -41,55 +39,36 @@ from flows.server.port import bound
 from flows.server.prefect_api import api_problem, configured_api, prefect_api
 from infra.process import ROOT
 from infra.secrets import mask
+from tests.fakes.http import Handler, HttpServer
 
 
-class _Foreign(BaseHTTPRequestHandler):
+class Foreign(HttpServer):
     """A server of somebody else: it says that it is well, and, if told to, relays what it is asked
-    to prove."""
+    to prove. `heard` is all that it was told."""
 
-    heard: ClassVar[list[str]] = []
-    relay: ClassVar[str] = ""
+    def __init__(self, relay: str = "") -> None:
+        heard = self.heard = list[str]()
 
-    def do_GET(self) -> None:
-        self.heard.append(f"{self.path} {self.headers}")
-        body = (
-            urlopen(self.relay + self.path).read()
-            if self.relay and "proof" in self.path
-            else b"true"
-        )
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(body)
+        class Answering(Handler):
+            def do_GET(self) -> None:
+                heard.append(f"{self.path} {self.headers}")
+                asked = relay and "proof" in self.path
+                self.answer(200, urlopen(relay + self.path).read() if asked else b"true")
 
-    do_POST = do_GET
-
-    def log_message(self, *what: object) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def foreign(relay: str = "") -> Iterator[int]:
-    """A foreign server; yields its port."""
-    with ThreadingHTTPServer(
-        ("127.0.0.1", 0), type("_One", (_Foreign,), {"heard": _Foreign.heard, "relay": relay})
-    ) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_port
-        server.shutdown()
+        super().__init__(Answering)
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A Prefect home of its own, and no API configured."""
-    _Foreign.heard.clear()
     with temporary_settings(
         {PREFECT_HOME: tmp_path}, restore_defaults={PREFECT_API_URL, PREFECT_API_AUTH_STRING}
     ):
         yield tmp_path
 
 
-def api_at(port: int) -> Api:
-    return Api(f"http://127.0.0.1:{port}/api", new_key())
+def api_at(server: HttpServer) -> Api:
+    return Api(f"{server.url}/api", new_key())
 
 
 def test_the_file_is_the_users_alone_and_is_not_believed_otherwise(home: Path) -> None:
@@ -113,39 +92,30 @@ def test_the_file_is_the_users_alone_and_is_not_believed_otherwise(home: Path) -
 
 
 def test_a_foreign_server_on_our_port_is_not_ours_and_hears_no_key(home: Path) -> None:
-    with foreign() as port:
-        api = api_at(port)
+    with Foreign() as foreign:
+        api = api_at(foreign)
         write(home, api)
         assert ours(home) is None
         with temporary_settings({PREFECT_API_URL: api.url}):
             configured = configured_api()
         assert configured == Api(api.url), "it is used, because the user says so; without our key"
-    assert _Foreign.heard
-    assert all(
-        (api.key or "") not in one and as_header(api.key or "") not in one for one in _Foreign.heard
-    )
+    assert foreign.heard
+    assert not [one for one in foreign.heard if api.key in one or as_header(api.key) in one]
 
 
 def test_a_proof_that_is_relayed_from_our_server_counts_for_nothing(home: Path) -> None:
-    class Ours(BaseHTTPRequestHandler):
+    key = new_key()
+
+    class Ours(Handler):
         def do_GET(self) -> None:
             nonce = self.path.partition("nonce=")[2]
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(proof(key, nonce, self.server.server_port).encode())  # type: ignore[attr-defined]
+            self.answer(200, proof(key, nonce, self.server.server_address[1]))
 
-        def log_message(self, *what: object) -> None:
-            """Say nothing."""
-
-    key = new_key()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Ours) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        real = Api(f"http://127.0.0.1:{server.server_port}/api", key)
-        assert proves(real), "the control"
-        with foreign(relay=real.ui) as port:
-            assert not proves(Api(f"http://127.0.0.1:{port}/api", key))
-            assert any("proof" in one for one in _Foreign.heard)
-        server.shutdown()
+    with HttpServer(Ours) as server:
+        assert proves(Api(f"{server.url}/api", key)), "the control"
+        with Foreign(relay=server.url) as foreign:
+            assert not proves(Api(f"{foreign.url}/api", key))
+            assert any("proof" in one for one in foreign.heard)
 
 
 def test_a_run_adopts_no_server_that_merely_listens(
@@ -157,40 +127,30 @@ def test_a_run_adopts_no_server_that_merely_listens(
     @contextmanager
     def server(port: int, *_: object, **__: object) -> Iterator[Api]:
         started.append(port)
-        yield api_at(port)
+        yield Api(f"http://127.0.0.1:{port}/api", new_key())
 
     monkeypatch.setattr(module, "prefect_server", server)
-    with foreign() as port:
-        write(home, api_at(port))
+    with Foreign() as foreign:
+        write(home, api_at(foreign))
         with prefect_api(threading.Event(), print) as api:
             assert [urlsplit(api.url).port] == started
-    assert all("Authorization" not in one for one in _Foreign.heard)
+    assert all("Authorization" not in one for one in foreign.heard)
 
 
 def test_an_api_that_asks_for_a_key_is_named(home: Path) -> None:
-    class Asks(BaseHTTPRequestHandler):
+    class Asks(Handler):
         def do_GET(self) -> None:
-            admitted = (
-                self.path.endswith("/health")
-                or self.headers["Authorization"] == f"Basic {as_header('me:secret-one')}"
-            )
-            self.send_response(200 if admitted else 401)
-            self.end_headers()
+            right = self.headers["Authorization"] == f"Basic {as_header('me:secret-one')}"
+            self.answer(200 if right or self.path.endswith("/health") else 401, b"")
 
-        def log_message(self, *what: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Asks) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/api"
+    with HttpServer(Asks) as server:
+        url = f"{server.url}/api"
         assert "asks for a key; set PREFECT_API_AUTH_STRING" in (api_problem(Api(url)) or "")
         assert api_problem(Api(url, "me:secret-one")) is None
-        server.shutdown()
 
 
 def test_the_key_is_masked_in_every_form(home: Path) -> None:
-    api = api_at(1)
-    key = api.key or ""
+    api = Api("http://127.0.0.1:1/api", key := new_key())
     for text in (
         key,
         f"Authorization: Basic {as_header(key)}",

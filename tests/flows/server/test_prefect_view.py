@@ -1,11 +1,9 @@
 """Prefect as a view: what a client of ours does while the API is cut off or hangs, and what it
 sends when it is back."""
 
-import json
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -18,49 +16,41 @@ from flows.server import prefect_view
 from flows.server.api_link import ApiLink
 from flows.server.prefect_view import Outbox, ViewClient
 from tests.fakes.gate import Gate
+from tests.fakes.http import Handler, HttpServer
+from tests.fakes.process import until
 
 ROOT = Path(__file__).resolve().parents[3]
 LOST, BACK = "does not answer", "answers again"
 
 
-class Api(ThreadingHTTPServer):
+class Api(HttpServer):
     """Answers every request as a Prefect API does that takes everything; `got` are the posted
     records by path."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.got: list[tuple[str, Any]] = []
         self.status = 201
-        self.url = f"http://127.0.0.1:{self.server_port}/api"
+        super().__init__(_Handler)
+        self.url += "/api"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
+    server: Api
+
     def do_GET(self) -> None:
-        self._answer(404 if "csrf" in self.path else 200)
+        self.answer(404 if "csrf" in self.path else 200, {})
 
     def do_POST(self) -> None:
-        records = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        assert isinstance(self.server, Api)
+        records = self.body()
         if self.server.status == 201:
             self.server.got += [(self.path, one) for one in records]
-        self._answer(self.server.status)
-
-    def _answer(self, status: int) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
+        self.answer(self.server.status, {})
 
 
 @pytest.fixture
 def api() -> Iterator[Api]:
     with Api() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
-        server.shutdown()
 
 
 def link(url: str, said: list[str], seconds: float = 0.5) -> ApiLink:
@@ -195,10 +185,3 @@ def prefect_settings(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(prefect_view, "ANSWER_SECONDS", 3.0)
     return temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: 3.0})
-
-
-def until(condition: Any, seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)

@@ -23,11 +23,11 @@ def test_entries_are_sent_while_the_stage_runs_once_they_have_stopped_growing(
         cache = tmp_path / "cache"
         cache.mkdir()
         (cache / "a-cache").write_bytes(b"half")
-        watching._look(finished=False)
+        watching.look(finished=False)
         (cache / "a-cache").write_bytes(b"half and half")
-        watching._look(finished=False)
+        watching.look(finished=False)
         assert store.children("compiled/x") == []
-        watching._look(finished=False)
+        watching.look(finished=False)
         assert store.read_bytes("compiled/x/a-cache") == b"half and half"
         (cache / "b-cache").write_bytes(b"at the end")
         (cache / "b-atime").write_bytes(b"JAX's own clock")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,9 @@ from infra.store.lease import Lease, LeaseRecord, hold, is_gone, seize, this_pro
 from infra.store.store import Store, attempt_file, open_store
 from schemas.artifact import Manifest
 from schemas.base import Stopped
+from tests.fakes.process import ROOT, until
 
 KEY = "ab" * 32
-ROOT = Path(__file__).resolve().parents[3]
 
 HOLDER = """
 import sys, time
@@ -61,7 +61,6 @@ def holder(store: Store) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "1\n"
     yield process
     process.kill()
@@ -80,13 +79,6 @@ def elsewhere(store: Store, generation: int = 1) -> None:
         owner="other", nonce="0", host="elsewhere", namespace="", pid=1, renewed=4e9
     )
     store.create_json(attempt_file(KEY, str(generation), "lease.json"), foreign)
-
-
-def until(condition: Callable[[], object], seconds: float = 120) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "waited in vain"
-        time.sleep(0.01)
 
 
 def take(store: Store, messages: list[str] | None = None, seconds: float = 0.3) -> Lease:
@@ -111,7 +103,6 @@ def test_a_second_runner_waits_until_the_lease_is_released(
     waiter = threading.Thread(target=lambda: (take(store, messages, seconds=30), taken.set()))
     waiter.start()
     assert not taken.wait(0.3)
-    assert holder.stdin is not None
     holder.stdin.write("\n")
     holder.stdin.flush()
     assert taken.wait(60)
@@ -305,7 +296,6 @@ def test_a_holder_that_was_stopped_cannot_commit_over_the_one_that_took_over(
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as slow:
-        assert slow.stdout is not None
         assert slow.stdin is not None
         try:
             assert slow.stdout.readline() == "1\n"
@@ -320,7 +310,6 @@ def test_a_holder_that_was_stopped_cannot_commit_over_the_one_that_took_over(
         finally:
             slow.kill()
     manifest = store.valid("sft", KEY)
-    assert manifest is not None
     assert (store.local_dir(manifest) / "who.txt").read_text() == "quick"
     assert store.children(f"artifacts/sft/{KEY}/data") == ["2"]
 

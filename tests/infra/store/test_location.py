@@ -11,36 +11,11 @@ from pathlib import Path
 import pytest
 
 from infra.store.store import Store, open_store
-from schemas.artifact import Manifest
 from schemas.base import InputError
+from tests.infra.store import test_store
+from tests.infra.store.test_store import KEY, committed, draft, everything_below, output
 
-KEY = "ab" * 32
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(tmp_path / "store")
-
-
-def draft() -> Manifest:
-    return Manifest(kind="sft", key=KEY, version=1, config={}, inputs={}, attempt="1", files=())
-
-
-def output(store: Store) -> Path:
-    out = store.path(f"work/{KEY}/1/out")
-    out.mkdir(parents=True)
-    (out / "model.json").write_text("hello")
-    return out
-
-
-def committed(store: Store) -> Manifest:
-    return store.commit(draft(), output(store))
-
-
-def everything_below(directory: Path) -> list[str]:
-    return sorted(
-        str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()
-    )
+store = test_store.store
 
 
 def test_a_path_and_its_file_uri_are_one_store(

@@ -5,13 +5,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from infra.backend import JobHandle, Leftover
+from infra.backend import Leftover
+from infra.context import context
 from infra.settings import TpuSettings
 from infra.store.lease import hold
 from infra.tpu.api import TpuApi
 from infra.tpu.backend import CloudTpuBackend
 from infra.tpu.types import TPU_TYPES
-from tests.infra.tpu.workshop import KEY, Workshop, booted, forgotten, running
+from tests.infra.tpu.workshop import KEY, Workshop, running
 
 OTHER, THIRD = "cd" * 32, "ef" * 32
 
@@ -21,15 +22,6 @@ def held(shop: Workshop, key: str) -> Iterator[None]:
     """Another flow holds the lease of a stage, and lives."""
     with hold(shop.store, key, "a run", seconds=0.6, poll_seconds=0.05, stop=threading.Event()):
         yield
-
-
-def orphan(shop: Workshop, key: str = KEY, zone: str = "us-central1-a") -> JobHandle:
-    """The job of a flow that was killed."""
-    backend = shop.backend(zones=(zone,), far_bucket=True)
-    handle = backend.submit(shop.spec(key=key))
-    booted(shop, backend, handle)
-    forgotten(backend)
-    return handle
 
 
 def reaper(shop: Workshop) -> CloudTpuBackend:
@@ -44,7 +36,7 @@ def test_orphans_of_all_zones_are_shown_then_removed_and_what_a_flow_holds_is_le
     shop: Workshop,
 ) -> None:
     for key, zone in ((KEY, "us-central1-a"), (OTHER, "us-west4-a"), (THIRD, "us-south1-a")):
-        orphan(shop, key, zone)
+        shop.orphan(key, zone=zone)
     with held(shop, OTHER):
         found = by_key(reaper(shop).reap(shop.store, delete=False))
         assert set(found) == {KEY, OTHER, THIRD}
@@ -75,7 +67,7 @@ def test_orphans_of_all_zones_are_shown_then_removed_and_what_a_flow_holds_is_le
 def test_requests_that_hold_quota_for_nothing_are_removed_even_while_a_flow_lives(
     shop: Workshop,
 ) -> None:
-    handle = orphan(shop)
+    handle = shop.orphan()
     shop.tpu.strike("preempt", handle.key[:24])
     shop.tpu.wait(handle.key[:24], "SUSPENDED")
     with held(shop, KEY):
@@ -87,7 +79,7 @@ def test_requests_that_hold_quota_for_nothing_are_removed_even_while_a_flow_live
 
 
 def test_a_node_without_a_request_is_removed(shop: Workshop) -> None:
-    handle = orphan(shop)
+    handle = shop.orphan()
     shop.tpu.strike("vanish", handle.key[:24], what="request")
     found = reaper(shop).reap(shop.store, delete=True)
     assert [(one.name.split("/")[-2], one.state, one.removed) for one in found] == [
@@ -97,11 +89,10 @@ def test_a_node_without_a_request_is_removed(shop: Workshop) -> None:
 
 
 def test_what_belongs_to_other_stores_is_shown_and_what_is_not_ours_is_not(shop: Workshop) -> None:
-    handle = orphan(shop)
+    handle = shop.orphan()
     mine = TpuApi(TPU_TYPES["v5e-8"], TpuSettings.from_environment())
     mine.create(mine.name("us-central1-a", "my-own-tpu"), {"team": "x"}, {}, 60)
-    other = shop.store.__class__(shop.store._objects, shop.store._here)
-    other.uri = "gs://another/store"
+    other = context().store(f"{shop.store.uri}-2")
     found = reaper(shop).reap(other, delete=True)
     assert [(one.key, one.attempt, one.removable, one.removed) for one in found] == [
         (handle.key[:24], "1", False, False)

@@ -8,20 +8,10 @@ from pathlib import Path
 import pytest
 
 from flows.cli.main import main
-from infra.backend import JobHandle
 from infra.store.lease import hold
+from infra.store.store import attempt_file
 from schemas.artifact import Manifest
-from tests.infra.tpu.workshop import KEY, Workshop, booted, forgotten, until
-
-
-def orphan(shop: Workshop) -> JobHandle:
-    """The job of a flow that was killed, whose worker committed afterwards, on a VM that did not
-    delete itself."""
-    backend = shop.backend()
-    handle = backend.submit(shop.spec())
-    booted(shop, backend, handle)
-    forgotten(backend)
-    return handle
+from tests.infra.tpu.workshop import KEY, Workshop, until
 
 
 def released(shop: Workshop, **settings: object) -> tuple[list[str], list[str], float]:
@@ -36,7 +26,7 @@ def released(shop: Workshop, **settings: object) -> tuple[list[str], list[str], 
 
 
 def test_the_machine_of_a_dead_flow_is_deleted_and_that_is_said_once(shop: Workshop) -> None:
-    handle = orphan(shop)
+    handle = shop.orphan()
     said, left, _ = released(shop)
     assert (len(said), left) == (1, [])
     assert "its deletion is asked for" in said[0]
@@ -53,7 +43,7 @@ def test_the_machine_of_a_dead_flow_is_deleted_and_that_is_said_once(shop: Works
 
 
 def test_a_machine_that_deleted_itself_needs_no_word(shop: Workshop) -> None:
-    handle = orphan(shop)
+    handle = shop.orphan()
     shop.tpu.strike("vanish", handle.key[:24])
     until(lambda: shop.tpu.leaked() == [])
     assert released(shop)[:2] == ([], [])
@@ -61,7 +51,7 @@ def test_a_machine_that_deleted_itself_needs_no_word(shop: Workshop) -> None:
 
 
 def test_what_a_live_run_follows_is_left_alone(shop: Workshop) -> None:
-    orphan(shop)
+    shop.orphan()
     with hold(shop.store, KEY, "a run", seconds=0.6, poll_seconds=0.05, stop=threading.Event()):
         assert released(shop)[:2] == ([], [])
         assert shop.tpu.resource(KEY[:24]).state == "ACTIVE"
@@ -71,7 +61,7 @@ def test_what_a_live_run_follows_is_left_alone(shop: Workshop) -> None:
 def test_an_api_that_does_not_answer_costs_seconds_and_one_line(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    orphan(shop)
+    shop.orphan()
     monkeypatch.setattr("infra.tpu.api.CALL_SECONDS", 0.3)
     shop.tpu.faults.add("status", method="GetQueuedResource", code="UNAVAILABLE")
     said, left, seconds = released(shop)
@@ -86,7 +76,7 @@ def test_an_api_that_does_not_answer_costs_seconds_and_one_line(
 def test_a_deletion_that_hangs_is_not_waited_for(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle = orphan(shop)
+    handle = shop.orphan()
     monkeypatch.setattr("infra.tpu.reaper.RELEASE_SECONDS", 0.5)
     shop.tpu.faults.add("stuck", state="DELETING")
     said, left, seconds = released(shop)
@@ -102,9 +92,11 @@ def test_a_deletion_that_hangs_is_not_waited_for(
 def test_gc_says_that_the_stage_is_done(
     shop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    orphan(shop)
+    shop.orphan()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "model.json").write_text("{}", encoding="utf-8")
+    job = attempt_file(KEY, "1", "job.json")
+    shop.store.create_json(job, shop.spec())
     fields = {"kind": "sft", "key": KEY, "version": 1, "config": {}, "inputs": {}, "files": ()}
     shop.store.commit(Manifest(attempt="1", **fields), tmp_path / "out")
     assert main(["gc", "--target", "v5e-8", "--store", shop.store.uri]) == 0

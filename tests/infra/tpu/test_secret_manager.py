@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import google.auth
@@ -15,13 +14,13 @@ import pytest
 
 from flows.recipe.endpoints import check_endpoints
 from flows.recipe.resolve import resolve
-from infra import secrets
+from infra.backend import JobHandle
 from infra.secrets import mask
 from infra.store.store import Store, open_store
 from infra.tpu import secret_manager
 from infra.tpu.host import masked_lines
-from schemas.base import InputError, StageFailed
-from schemas.job import JobRequest, JobSpec, JobStatus
+from schemas.base import InputError
+from schemas.job import JobSpec, JobStatus
 from tasks import stage
 from tasks.chat.provider import endpoint_of, travelling
 from tests.conftest import TINY
@@ -73,22 +72,22 @@ class _Token(google.auth.credentials.Credentials):  # type: ignore[no-untyped-ca
 def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[SecretManager]:
     server = SecretManager()
     monkeypatch.setattr(secret_manager, "URL", server.url)
-    monkeypatch.setattr(secret_manager, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(secret_manager, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(google.auth, "default", lambda scopes: (_Token(), "p-1"))
-    monkeypatch.setattr(secrets, "_LEARNED", set())
     yield server
     server.stop()
 
 
 def test_a_key_is_read_by_its_name_and_masked_from_then_on(manager: SecretManager) -> None:
-    assert mask(f"401 for {CANARY}", {}) == f"401 for {CANARY}"
+    manager.values[f"{SECRET}/versions/latest"] = b"read-here-alone"
+    assert mask("401 for read-here-alone", {}) == "401 for read-here-alone"
     endpoint = endpoint_of(
         "judge", {"JUDGE_BASE_URL": "https://judge.example/v1", "JUDGE_API_KEY_SECRET": SECRET}
     )
-    assert endpoint.key == CANARY
+    assert endpoint.key == "read-here-alone"
     assert manager.seen == [(f"/v1/{SECRET}/versions/latest:access", "Bearer ya29.test")]
-    assert mask(f"401 for {CANARY}", {}) == "401 for ***"
-    assert masked_lines(f"a {CANARY}\nb\n".encode()) == b"a ***\nb\n"
+    assert mask("401 for read-here-alone", {}) == "401 for ***"
+    assert masked_lines(b"a read-here-alone\nb\n") == b"a ***\nb\n"
 
 
 def test_a_version_may_be_named_an_outage_is_waited_for_and_a_key_of_the_environment_comes_first(
@@ -220,27 +219,32 @@ def test_a_job_for_a_machine_is_told_and_one_for_this_machine_is_not(
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     told: list[dict[str, str]] = []
 
-    def end(follower: Any, *_: Any) -> JobStatus:
-        told.append(follower.job.environment)
-        return JobStatus(state="failed", heartbeat=0.0, error="that is enough", exit_code=1)
+    class Machines:
+        """Takes note of a job, which then fails."""
 
-    monkeypatch.setattr(stage, "_run_to_the_end", end)
-    monkeypatch.setattr(stage, "_Follower", lambda job, *_: SimpleNamespace(job=job))
+        def attach(self, store: Store, key: str) -> None:
+            return None
+
+        def submit(self, spec: JobSpec) -> JobHandle:
+            told.append(spec.environment)
+            return JobHandle(spec.store, spec.key, spec.attempt)
+
+        def poll(self, handle: JobHandle) -> JobStatus:
+            return JobStatus(state="failed", heartbeat=0.0, error="that is enough", exit_code=1)
+
+        def log(self, handle: JobHandle, offset: int) -> tuple[str, int]:
+            return "", offset
+
+        def cancel(self, handle: JobHandle) -> None:
+            return None
+
+    monkeypatch.setattr(stage, "backend", lambda target: Machines())
     monkeypatch.setattr(stage, "get_run_logger", lambda: logging.getLogger("test"))
     stage.WATCH.set(stage.Watch())
     for target in ("v5e-8", "local"):
-        store = open_store(tmp_path / target)
-        with pytest.raises(StageFailed, match="that is enough"):
-            stage._run_stage(
-                JobRequest(
-                    stage="s",
-                    kind="grpo",
-                    key="0" * 64,
-                    store=store.uri,
-                    target=target,
-                    config=JUDGED,
-                )
-            )
+        job = {"stage": "s", "kind": "grpo", "key": "0" * 64, "target": target, "config": JUDGED}
+        ended = stage.run_stage.fn({**job, "store": (tmp_path / target).as_uri()})
+        assert ended.message == "that is enough"
     assert told == [
         {"OPENAI_BASE_URL": "https://api.openai.com/v1", "OPENAI_API_KEY_SECRET": SECRET},
         {},

@@ -2,7 +2,7 @@
 that speaks in the place of the VMs."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,14 @@ from infra.context import context
 from infra.settings import Settings, TpuSettings
 from infra.store.remote import host_status
 from infra.store.store import Store
+from infra.tpu.api import TpuApi
 from infra.tpu.backend import CloudTpuBackend
 from infra.tpu.job import TpuRecord, record_name
+from infra.tpu.machine import State
 from infra.tpu.types import TPU_TYPES
 from schemas.artifact import ArtifactRef
 from schemas.job import JobSpec, JobStatus
+from tests.fakes.process import until
 from tests.fakes.tpu_fake import FakeTpu, Resource
 
 KEY = "ab" * 32
@@ -53,7 +56,7 @@ class Workshop:
         """Nothing of its jobs may be left."""
         self.tpu.faults.clear()
         for backend in self.backends:
-            for handle in list(backend._jobs):
+            for handle in list(backend.jobs):
                 backend.cancel(handle)
             assert backend.close() == []
         assert self.tpu.leaked() == []
@@ -70,6 +73,35 @@ class Workshop:
             config={},
         )
 
+    def orphan(
+        self,
+        key: str = KEY,
+        attempt: str = "1",
+        *,
+        zone: str = "us-central1-a",
+        target: str = "v5e-8",
+        state: State = "booting",
+        node: str = "READY",
+    ) -> JobHandle:
+        """The job of a flow that was killed: its request in some state, and the record of it."""
+        handle = JobHandle(self.store.uri, key, attempt)
+        order = self.backend(target).order(self.store, handle, "run-1", "")
+        api = TpuApi(TPU_TYPES[target], TpuSettings.from_environment())
+        name = api.name(zone, order.short)
+        record = TpuRecord(
+            resources=(name,),
+            target=target,
+            tier="spot",
+            run="run-1",
+            usd_per_hour=3600.0,
+            requested=time.time(),
+            state=state,
+        )
+        self.store.write_json(record_name(handle), record)
+        api.create(name, order.labels, {**order.metadata, "lyceum-resource": name}, 3600)
+        self.tpu.wait(name, node)
+        return handle
+
     def says(
         self, state: str, host: int = 0, key: str = KEY, attempt: str = "1", **more: object
     ) -> None:
@@ -83,15 +115,8 @@ class Workshop:
         return found
 
 
-def until(condition: Callable[[], object], seconds: float = 120) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "waited in vain"
-        time.sleep(0.01)
-
-
 def final(backend: CloudTpuBackend, handle: JobHandle, seconds: float = 120) -> JobStatus:
-    until(lambda: backend.poll(handle).state in FINAL, seconds)
+    until(lambda: backend.poll(handle).state in FINAL, seconds=seconds)
     return backend.poll(handle)
 
 
@@ -106,16 +131,6 @@ def running(shop: Workshop, backend: CloudTpuBackend, handle: JobHandle) -> Reso
     shop.says("running", attempt=handle.attempt)
     until(lambda: backend.poll(handle).state == "running")
     return resource
-
-
-def forgotten(backend: CloudTpuBackend) -> None:
-    """Its process is killed: nothing of it looks or acts any more."""
-    for job in backend._jobs.values():
-        job._final = JobStatus(state="cancelled", heartbeat=0.0)
-        job._delete = job._write_last = lambda: None  # type: ignore[method-assign]
-        job._wake.set()
-        job._thread.join()
-    backend._jobs.clear()
 
 
 @pytest.fixture

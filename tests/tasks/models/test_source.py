@@ -290,7 +290,7 @@ def upload(bucket: Any, directory: Path, prefix: str = "models/small") -> None:
 def test_a_bucket_is_read_once_verified_and_again_when_it_changed(
     gcs: Emulator, gcs_client: Any, published: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.gcs.files.SLICE", 10_000)  # the weights come in many slices
+    monkeypatch.setattr("infra.gcs.download.SLICE", 10_000)  # the weights come in many slices
     upload(gcs_client, published)
     model = f"gs://{gcs_client.name}/models/small"
     gcs.forget_requests()

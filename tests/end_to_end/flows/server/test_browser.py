@@ -197,7 +197,6 @@ def test_the_nightly_schedule_is_there_and_switched_off(served: Served, page: Pa
 
 def test_a_link_that_was_used_lets_nobody_in(served: Served, page: Page) -> None:
     other = page.context.browser
-    assert other is not None
     stranger = other.new_page()
     stranger.goto(served.link)
     expect(stranger.get_by_text("This link was used before, or has expired.")).to_be_visible()
@@ -208,7 +207,6 @@ def test_a_link_that_was_used_lets_nobody_in(served: Served, page: Page) -> None
 
 def test_the_login_page_takes_the_key(served: Served, page: Page) -> None:
     other = page.context.browser
-    assert other is not None
     stranger = other.new_page()
     stranger.goto(f"{served.ui}/v2/deployments")
     field = stranger.locator("input[type=password]")

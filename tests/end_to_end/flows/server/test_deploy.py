@@ -53,7 +53,6 @@ def test_the_form_describes_every_parameter_and_offers_choices(
     assert list(deploy("processes", tmp_path).pages) == [POST_TRAIN, NIGHTLY]
     for name in (NIGHTLY, POST_TRAIN):
         schema = client.read_deployment_by_name(name).parameter_openapi_schema
-        assert schema is not None
         fields = schema["properties"]
         assert list(fields)[:6] == ["recipe", "target", "store", "overrides", "data", "force"]
         for position, (key, field) in enumerate(fields.items()):
@@ -106,9 +105,7 @@ def test_nights_do_not_overlap_and_begin_when_they_are_switched_on(
 ) -> None:
     deploy("processes")
     nightly = client.read_deployment_by_name(NIGHTLY)
-    assert nightly.global_concurrency_limit is not None
     assert nightly.global_concurrency_limit.limit == 1
-    assert nightly.concurrency_options is not None
     assert nightly.concurrency_options.collision_strategy == "CANCEL_NEW"
     [schedule] = nightly.schedules
     assert schedule.schedule.cron == "0 2 * * *"  # type: ignore[union-attr]

@@ -254,6 +254,9 @@ def test_what_ran_when_the_machine_went_down_is_crashed_and_can_be_retried(
             "CRASHED",
             "its process ended with `lyceum serve`; Retry continues it",
         )
+        within = {"flow_runs": {"parent_flow_run_id": {"any_": [run]}}}
+        [inner] = again.ask("/flow_runs/filter", within)
+        assert inner["state"]["type"] in ("CRASHED", "CANCELLED"), "it does not run for ever either"
         again.retry(run)
         until(lambda: jobs(again))
         again.stop()

@@ -7,10 +7,8 @@ name was rebound to us.
 
 import os
 import tempfile
-import threading
 import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ import pytest
 from flows.server import tied
 from flows.server.prefect_api import QUIET, answers, free_port
 from tests.fakes.chromium import Browser, chromium
+from tests.fakes.http import Handler, HttpServer
 from tests.flows.server.served import Served, until
 
 ATTACK = Path(__file__).with_name("attack.js").read_text(encoding="utf-8")
@@ -36,26 +35,20 @@ def browser() -> Iterator[Browser]:
         yield launched
 
 
-class _Blank(BaseHTTPRequestHandler):
-    """The hostile page's own server."""
+class Blank(Handler):
+    """The hostile page."""
 
     def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-        self.wfile.write(b"<!doctype html><title>hostile</title><body>")
-
-    def log_message(self, *what: object) -> None:
-        """Say nothing."""
+        self.answer(
+            200, "<!doctype html><title>hostile</title><body>", {"Content-Type": "text/html"}
+        )
 
 
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[int]:
     """The port of the hostile page's server."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Blank) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with HttpServer(Blank) as server:
         yield server.server_port
-        server.shutdown()
 
 
 @pytest.mark.parametrize("kind", ["another port", "another name", "a rebound name", "a file"])

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -15,6 +15,7 @@ from flows.server import supervision, tied
 from flows.server.prefect_api import answers, free_port
 from flows.server.supervision import kept_up
 from schemas.base import StageFailed
+from tests.fakes.process import until
 
 SERVER = """
 import http.server, sys
@@ -131,10 +132,3 @@ def test_a_server_that_is_killed_while_it_starts_is_started_once_more(lab: Lab) 
     with pytest.raises(StageFailed), lab.kept_up():
         pass
     assert len(lab.started) == 2
-
-
-def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)

@@ -205,10 +205,9 @@ def test_a_part_file_that_is_too_long_or_wrong_is_begun_anew(bucket: Bucket, tre
     directory, entries = tree(long=100, wrong=100, complete=100)
     complete = (directory / "complete").read_bytes()
     bucket.put_tree(directory, "t", entries)
-    receiver = download.Receiver(bucket, bucket.cache, "t")
+    (bucket.cache / "parts" / "t").mkdir(parents=True)
     for entry, data in zip(entries, (b"x" * 101, b"x" * 50, complete), strict=True):
-        receiver._part(entry).parent.mkdir(parents=True, exist_ok=True)
-        receiver._part(entry).write_bytes(data)
+        part_of(bucket, entry).write_bytes(data)
     assert are_intact(bucket.get_tree("t", entries), entries)
 
 
@@ -224,12 +223,17 @@ def test_a_cache_that_cannot_take_a_copy_is_explained(
         bucket.get_tree("t", entries)
     bucket.cache.unlink()
 
-    def full(self: object, entry: FileEntry, slices: object) -> None:
+    def full(source: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(download.Receiver, "_assemble", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(InputError, match=r"no space is left on its disk.*LYCEUM_CACHE"):
         bucket.get_tree("t", entries)
+
+
+def part_of(bucket: Bucket, entry: FileEntry) -> Path:
+    """Where a file of the tree `t` lies while it arrives."""
+    return download.Receiver(bucket, "t", Path(), bucket.cache / "parts" / "t").part(entry)
 
 
 # Processes
@@ -264,7 +268,7 @@ def test_a_killed_download_is_continued(
     bucket.put_tree(directory, "t", entries)
     gcs.faults.add("slow", kind="download", skip=2, delay=60.0)
     process = receive(bucket, gcs_bucket, entries, parallel=1)
-    part = download.Receiver(bucket, bucket.cache, "t")._part(entries[0])
+    part = part_of(bucket, entries[0])
     limit = time.monotonic() + 120
     while not (part.exists() and part.stat().st_size == 2 * SLICE):
         assert time.monotonic() < limit

@@ -154,48 +154,34 @@ def test_the_secret_of_an_upload_is_not_told(
 # What a person must put right
 
 
-REFUSALS: list[tuple[dict[str, Any], list[str]]] = [
-    (
-        {"code": 404},
-        ["there is no bucket", "gcloud storage buckets create gs://lyceum-test-"],
-    ),
-    (
-        {"code": 403, "message": "ada@example.com does not have storage.objects.create access."},
-        ["ada@example.com lacks", "--member=user:ada@example.com --role=roles/storage.objectAdmin"],
-    ),
-    (
-        {
-            "code": 403,
-            "message": "a@b.gserviceaccount.com does not have storage.buckets.get access",
-        },
-        ["--member=serviceAccount:a@b.gserviceaccount.com --role=roles/storage.bucketViewer"],
-    ),
-    ({"code": 403}, ["the account in use lacks", "--role=roles/storage.objectAdmin"]),
-    (
-        {"code": 403, "message": "Request had insufficient authentication scopes."},
-        ["--scopes=cloud-platform"],
-    ),
-    ({"code": 401}, ["no valid Google Cloud credentials", "application-default login"]),
-    ({"code": 400}, ["requester pays", "LYCEUM_BILLING_PROJECT=PROJECT"]),
-    (
-        {
-            "code": 403,
-            "message": "ada does not have serviceusage.services.use access to the project.",
-        },
-        ["LYCEUM_BILLING_PROJECT", "serviceUsageConsumer"],
-    ),
-    ({"code": 507}, ["full or over its quota", "lyceum gc"]),
-    ({"code": 403, "message": "Quota exceeded for this bucket."}, ["full or over its quota"]),
-    ({"code": 403, "reason": "accountDisabled", "message": "Disabled."}, ["billing is disabled"]),
-    ({"code": 418, "message": "I am a teapot."}, ["refuses the request", "I am a teapot"]),
-]
+REFUSALS = """
+404 |  | there is no bucket | gcloud storage buckets create gs://lyceum-test-
+403 | ada@example.com does not have storage.objects.create access. | ada@example.com lacks
+    | --member=user:ada@example.com --role=roles/storage.objectAdmin
+403 | a@b.gserviceaccount.com does not have storage.buckets.get access
+    | --member=serviceAccount:a@b.gserviceaccount.com --role=roles/storage.bucketViewer
+403 |  | the account in use lacks | --role=roles/storage.objectAdmin
+403 | Request had insufficient authentication scopes. | --scopes=cloud-platform
+401 |  | no valid Google Cloud credentials | application-default login
+400 |  | requester pays | LYCEUM_BILLING_PROJECT=PROJECT
+403 | ada does not have serviceusage.services.use access to the project. | LYCEUM_BILLING_PROJECT
+    | serviceUsageConsumer
+507 |  | full or over its quota | lyceum gc
+403 | Quota exceeded for this bucket. | full or over its quota
+403 | The billing account is closed. | billing is disabled
+418 | I am a teapot. | refuses the request | I am a teapot
+"""
+"""Code, the service's own words, and parts of what a person is told."""
 
 
 def test_refusals_say_what_to_do(bucket: Bucket, gcs: Emulator) -> None:
     """At once, on one line, with the store's name and without the request's URL."""
-    for fault, parts in REFUSALS:
+    lines = REFUSALS.replace("\n    |", " |").strip().splitlines()
+    assert len(lines) == 12
+    for line in lines:
+        code, words, *parts = (part.strip() for part in line.split("|"))
         gcs.faults.clear()
-        gcs.faults.add("status", **fault)
+        gcs.faults.add("status", code=int(code), message=words or None)
         with pytest.raises(InputError) as refused:
             bucket.write("x", b"")
         message = str(refused.value)
@@ -226,14 +212,21 @@ def test_credentials_that_are_not_there(tmp_path: Path, monkeypatch: pytest.Monk
         Bucket("team-store", "", tmp_path, Settings(store_seconds=1)).require()
 
 
+def refreshed_from_afar() -> Exception:
+    error = RefreshError("from the metadata server")
+    error.__cause__ = TransportError("no answer")
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
         (RefreshError("('invalid_grant: Token has been expired or revoked.', ...)"), InputError),
         (RefreshError("the token endpoint answered 503", retryable=True), ConnectionError),
         (TransportError("no route to the token endpoint"), ConnectionError),
+        (refreshed_from_afar(), ConnectionError),
     ],
-    ids=["expired", "asked again", "unreachable"],
+    ids=["expired", "asked again", "unreachable", "metadata server"],
 )
 def test_credentials_that_cannot_be_refreshed(
     bucket: Bucket, error: Exception, expected: type[Exception]
@@ -243,17 +236,8 @@ def test_credentials_that_cannot_be_refreshed(
 
     with pytest.raises(expected) as failed:
         bucket.ask(call, seconds=0.1)
-    assert ("gcloud auth application-default login" in str(failed.value)) == (
-        expected is InputError
-    )
-
-
-def test_the_metadata_server_may_be_away_for_a_moment(bucket: Bucket) -> None:
-    def call(timeout: object) -> None:
-        raise RefreshError("from the metadata server") from TransportError("no answer")
-
-    with pytest.raises(ConnectionError):
-        bucket.ask(call, seconds=0.1)
+    advised = "gcloud auth application-default login" in str(failed.value)
+    assert advised == (expected is InputError)
 
 
 def test_an_emulator_without_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def compute(store: str, directory: Path) -> tuple[float, int]:
     """What a fresh process computes, and how many programs it found compiled."""
     # whatever this process was told
     environment = {
-        **process._environment(str(directory)),
+        **process.worker_environment(str(directory)),
         "JAX_COMPILATION_CACHE_DIR": str(directory),
     }
     done = subprocess.run(

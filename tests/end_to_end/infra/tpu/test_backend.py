@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from infra.settings import Settings, TpuSettings
-from infra.source import ship_source
 from infra.store.remote import log_chunk
 from infra.store.store import attempt_file
 from infra.tpu.backend import CloudTpuBackend, store_label
@@ -26,9 +25,6 @@ from tests.infra.tpu.workshop import KEY, REF, Workshop, booted, final, running,
 
 def test_a_job_is_asked_for_runs_ends_and_leaves_nothing(shop: Workshop) -> None:
     backend = shop.backend(tpu_usd_per_chip_hour=450.0)
-    # once per process: the import of Google's client, and the archive of the code
-    backend._api.connect()
-    ship_source(shop.store)
     handle = backend.submit(shop.spec())
     until(lambda: shop.tpu.requests().get("CreateQueuedResource"))
     assert backend.submit(shop.spec()) == handle
@@ -48,7 +44,6 @@ def test_a_job_is_asked_for_runs_ends_and_leaves_nothing(shop: Workshop) -> None
     assert backend.log(handle, 13) == ("", 13)
     status = backend.poll(handle)
     assert (status.state, status.progress) == ("running", Progress(done=3, total=9))
-    assert status.cost_usd is not None
     assert 0 < status.cost_usd < 60  # a dollar a second
     shop.store.write_bytes(attempt_file(KEY, "1", "log.txt"), b"first\nsecond\nlast\n")
     shop.says("succeeded", artifact=REF.model_dump())
@@ -66,8 +61,6 @@ def test_a_job_is_asked_for_runs_ends_and_leaves_nothing(shop: Workshop) -> None
         "spot",
         "run-1",
     )
-    assert record.ended is not None
-    assert record.active is not None
     assert backend.poll(handle).cost_usd == pytest.approx(record.cost_usd(0))
     assert record.cost_usd(0) == pytest.approx((record.ended - record.active) * 1.0, rel=1e-6)
 
@@ -108,15 +101,14 @@ def test_when_no_zone_has_a_tpu_the_job_is_lost_and_each_zone_says_why(shop: Wor
         1,
         0.0,
     )
-    assert status.error is not None
     assert "v5e-8 (spot) in us-central1-a: the zone has no free TPUs" in status.error
     assert "v5e-8 (spot) in us-west4-a: project lyceum-test has no quota left" in status.error
 
 
 def test_zones_near_the_bucket_are_tried_and_others_only_if_that_is_allowed(shop: Workshop) -> None:
-    assert shop.backend()._zones_near(shop.store) == ("us-central1-a",)
-    assert shop.backend(far_bucket=True)._zones_near(shop.store) == TPU_TYPES["v5e-8"].zones
-    assert shop.backend("v6e-8", far_bucket=True)._zones_near(shop.store)[0] == "us-central1-b"
+    assert shop.backend().zones(shop.store) == ("us-central1-a",)
+    assert shop.backend(far_bucket=True).zones(shop.store) == TPU_TYPES["v5e-8"].zones
+    assert shop.backend("v6e-8", far_bucket=True).zones(shop.store)[0] == "us-central1-b"
     with pytest.raises(
         InputError,
         match=r"v4-8 is offered in us-central2-b\. store gs://.* lies in the region us-central1",
@@ -134,8 +126,6 @@ def test_zones_near_the_bucket_are_tried_and_others_only_if_that_is_allowed(shop
     ("moment", "action", "parameters", "words"),
     [
         ("booting", "preempt", {}, "was preempted"),
-        ("running", "maintenance", {}, "terminated for maintenance"),
-        ("running", "vanish", {"what": "node"}, "vanished"),
         ("running", "vanish", {"what": "both"}, "vanished"),
         ("running", "fail", {"code": "INTERNAL", "message": "host error"}, "host error"),
     ],
@@ -149,7 +139,6 @@ def test_a_tpu_that_is_taken_away_is_lost_deleted_and_another_attempt_begins(
     shop.tpu.strike(action, resource.id, **parameters)
     status = final(backend, handle)
     assert (status.state, status.lost, status.exit_code) == ("failed", True, 1)
-    assert status.error is not None
     assert words in status.error
     assert "us-central1-a" in status.error
     backend.cancel(handle)
@@ -160,54 +149,25 @@ def test_a_tpu_that_is_taken_away_is_lost_deleted_and_another_attempt_begins(
 
 
 def test_a_last_word_that_was_not_heard_yet_counts_more_than_the_death_after_it(
-    shop: Workshop,
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine succeeds, and is preempted before anybody has looked at the store again."""
-    backend = shop.backend()
+    backend = shop.backend(tpu_poll_seconds=2.0)
     handle = backend.submit(shop.spec())
     resource = running(shop, backend, handle)
-    listener = backend._jobs[handle]._listener
-    listener.attentive, listener._seconds = False, 60.0
-    time.sleep(0.5)  # the look that is under way
+    monkeypatch.setattr("infra.tpu.listener.LISTEN_SECONDS", 60.0)
+    time.sleep(1.0)  # the look that is under way
     shop.says("succeeded", artifact=REF.model_dump())
     shop.tpu.strike("preempt", resource.id)
     assert final(backend, handle).artifact == REF
 
 
-def test_a_vm_that_falls_silent_is_dead(shop: Workshop) -> None:
-    backend = shop.backend(tpu_silence_seconds=0.5)
-    handle = backend.submit(shop.spec())
-    running(shop, backend, handle)
-    status = final(backend, handle)
-    assert status.lost
-    assert status.error is not None
-    assert "the VM was not heard of for" in status.error
-
-
-@pytest.mark.parametrize(
-    ("code", "message", "words"),
-    [
-        ("PERMISSION_DENIED", None, "roles/tpu.admin"),
-        (
-            "INVALID_ARGUMENT",
-            'The requested runtime version, "x", could not be found',
-            "Valid: v2-alpha-tpuv5-lite",
-        ),
-        (
-            "RESOURCE_EXHAUSTED",
-            "Quota limit 'TPUV5s' has been exceeded. Limit: 0 in region us-central1.",
-            "no quota left",
-        ),
-    ],
-)
-def test_a_refusal_that_a_person_must_resolve_is_bad_input(
-    shop: Workshop, code: str, message: str | None, words: str
-) -> None:
-    shop.tpu.faults.add("status", method="CreateQueuedResource", code=code, message=message)
+def test_a_refusal_that_a_person_must_resolve_is_bad_input(shop: Workshop) -> None:
+    shop.tpu.faults.add("status", method="CreateQueuedResource", code="PERMISSION_DENIED")
     backend = shop.backend()
     status = final(backend, backend.submit(shop.spec()))
     assert (status.state, status.lost, status.exit_code) == ("failed", False, 2)
-    assert words in str(status.error)
+    assert "roles/tpu.admin" in str(status.error)
 
 
 # Cancelling
@@ -299,5 +259,4 @@ def test_vms_are_told_what_they_need(
         "team": "nlp",
     }
     job = shop.store.read_json(told["lyceum-job"], JobSpec)
-    assert job is not None
     assert re.fullmatch(r"data/[0-9a-f]{64}", str(job.data))

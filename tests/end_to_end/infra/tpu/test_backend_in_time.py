@@ -1,23 +1,11 @@
 """The TPU backend when time passes: silence, requests that are stuck, deletions that take long, an
 API that fails for a while."""
 
-import time
-
 import pytest
 
 import infra.tpu.api
 from infra.backend import FINAL
 from tests.infra.tpu.workshop import KEY, REF, Workshop, booted, final, running, until
-
-
-def test_heartbeats_keep_a_job_alive(shop: Workshop) -> None:
-    backend = shop.backend(tpu_silence_seconds=2.0)
-    handle = backend.submit(shop.spec())
-    running(shop, backend, handle)
-    for done in range(8):
-        shop.says("running", progress={"done": done})
-        assert backend.poll(handle).state == "running"
-        time.sleep(0.4)
 
 
 def test_each_host_of_a_slice_must_live(shop: Workshop) -> None:
@@ -35,20 +23,12 @@ def test_each_host_of_a_slice_must_live(shop: Workshop) -> None:
     assert "host 2 of 4 was not heard of" in str(backend.poll(handle).error)
 
 
-def test_a_boot_that_never_comes_up_is_given_up(shop: Workshop) -> None:
-    backend = shop.backend(tpu_boot_seconds=1.0)
-    status = final(backend, backend.submit(shop.spec()))
-    assert status.lost
-    assert "no worker was heard of" in str(status.error)
-
-
-@pytest.mark.parametrize("state", ["CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING"])
-def test_a_request_that_is_stuck_is_given_up(shop: Workshop, state: str) -> None:
-    shop.tpu.faults.add("stuck", state=state)
+def test_a_request_that_is_stuck_is_given_up(shop: Workshop) -> None:
+    shop.tpu.faults.add("stuck", state="PROVISIONING")
     backend = shop.backend(tpu_boot_seconds=1.0, tpu_queue_seconds=1.0)
     status = final(backend, backend.submit(shop.spec()))
     assert status.lost
-    assert state in str(status.error)
+    assert "PROVISIONING" in str(status.error)
 
 
 def test_a_job_that_is_cancelled_before_it_was_asked_for_never_is(
@@ -92,7 +72,7 @@ def test_what_cannot_be_deleted_is_reported_with_the_command_that_deletes_it(
         f"gcloud compute tpus queued-resources delete {resource.id} --zone=us-central1-a" in left[0]
     )
     shop.tpu.forget()
-    backend._jobs.clear()
+    shop.backends.remove(backend)
 
 
 @pytest.mark.parametrize("action", ["status", "lost", "reset_after"])

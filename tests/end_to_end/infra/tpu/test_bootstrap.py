@@ -120,7 +120,6 @@ def test_a_machine_runs_a_real_stage_with_the_code_it_was_sent_and_a_second_boot
     status = vm.final()
     assert (status.state, status.exit_code, status.error) == ("succeeded", 0, None)
     manifest = store.valid(spec.kind, spec.key)
-    assert manifest is not None
     assert status.artifact == manifest.ref()
     assert manifest.execution["git"] is None  # it was no checkout that ran
     assert manifest.execution["target"] == "v5e-8"
@@ -147,7 +146,6 @@ def failure(vm: Vm, asked: list[tuple[str, str | None]]) -> str:
     deleted itself."""
     assert vm.boot().wait() != 0
     status = vm.status()
-    assert status is not None
     assert (status.state, status.exit_code, status.lost) == ("failed", 1, False)
     assert asked == [(f"/v2alpha1/{NAME}?force=true", f"Bearer ya29.fake-lyceum-test-1-{vm.host}")]
     assert status.error is not None
@@ -187,7 +185,7 @@ def test_metadata_that_are_missing_are_named(
     machine: Machine, deletions: Deletions, tools: Callable[..., str]
 ) -> None:
     vm = machine(LYCEUM_VM_TPU_API=deletions[0])
-    del vm.metadata._values["instance/attributes/lyceum-source"]
+    del vm.metadata["instance/attributes/lyceum-source"]
     assert "reading the metadata attribute lyceum-source failed" in failure(vm, deletions[1])
 
 
@@ -195,7 +193,7 @@ def test_a_machine_that_does_not_know_its_store_says_so_on_its_console(
     machine: Machine, tools: Callable[..., str]
 ) -> None:
     vm = machine()
-    del vm.metadata._values["instance/attributes/lyceum-store"]
+    del vm.metadata["instance/attributes/lyceum-store"]
     assert vm.boot().wait() != 0
     assert (
         "reading the metadata attribute lyceum-store failed, so nobody can be told of it"
@@ -333,9 +331,7 @@ def test_an_agent_that_dies_is_spoken_for(
     vm = machine(LYCEUM_VM_PYTHON=str(python), LYCEUM_VM_TPU_API=deletions[0]).boot()
     assert vm.wait() == 137
     status = vm.status()
-    assert status is not None
     assert (status.state, status.lost) == ("failed", True)
-    assert status.error is not None
     assert "running the agent failed with exit code 137" in status.error
     assert "last words" in status.error
     assert len(deletions[1]) == 1
@@ -352,7 +348,6 @@ def test_a_machine_that_is_shut_down_while_it_boots_is_lost(
     vm.signal(signal.SIGTERM)
     assert vm.wait() == 143
     status = vm.status()
-    assert status is not None
     assert (status.state, status.lost) == ("failed", True)
     assert len(deletions[1]) == 1
 

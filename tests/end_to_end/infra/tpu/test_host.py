@@ -95,7 +95,7 @@ class Desk:
                 return True
 
         patch.setattr(agent_module, "TpuApi", Api)
-        patch.setattr(agent_module, "_DELETE_SECONDS", 0.01)
+        patch.setattr(agent_module, "DELETE_SECONDS", 0.01)
         patch.setenv("GCE_METADATA_HOST", self.metadata.address)
 
     def run(self, lines: str, host: int = 0, silence: float = 0.0) -> JobStatus:
@@ -166,7 +166,6 @@ def test_a_job_that_cannot_be_read_is_told_and_the_machine_is_left_to_the_script
     with pytest.raises(InputError, match="nobody knows how to delete"):
         desk.run("pass")
     status = desk.store.read_json("work/k/1/status.json", JobStatus)
-    assert status is not None
     assert (status.state, status.exit_code) == ("failed", 2)
     assert message in (status.error or "")
 
@@ -232,11 +231,17 @@ def test_a_machine_that_is_taken_away_stops_the_worker_and_the_job_is_lost(
     assert len(desk.removed) == 1
 
 
+def said(desk: Desk) -> JobStatus:
+    found = desk.store.read_json("work/k/1/status.json", JobStatus)
+    assert found is not None
+    return found
+
+
 def test_a_worker_that_ends_well_in_the_last_moment_has_succeeded(desk: Desk) -> None:
     desk.when(
         "started",
         lambda: (
-            until(lambda: desk.agent._status.progress.done)
+            until(lambda: said(desk).progress.done)
             and desk.agent.stop("the machine is being preempted")
         ),
     )

@@ -9,13 +9,13 @@ import pytest
 from infra.store.lease import unheld
 from infra.store.store import Store
 from schemas.base import InputError
-from tests.infra.tpu.test_reaper import held, orphan, reaper
+from tests.infra.tpu.test_reaper import held, reaper
 from tests.infra.tpu.workshop import KEY, Workshop
 
 
 def test_a_flow_that_begins_meanwhile_wins(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lease is taken between the look at the leases and the removal."""
-    orphan(shop)
+    shop.orphan()
     with ExitStack() as flow:
 
         def look(store: Store, keys: Mapping[str, int], **timing: Any) -> dict[str, int]:
@@ -34,7 +34,7 @@ def test_a_flow_that_begins_meanwhile_wins(shop: Workshop, monkeypatch: pytest.M
 def test_a_zone_that_may_not_be_used_is_passed_over_and_an_api_that_is_silent_is_an_error(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    orphan(shop)
+    shop.orphan()
     shop.tpu.faults.add(
         "status",
         method="ListQueuedResources",
@@ -52,7 +52,7 @@ def test_a_zone_that_may_not_be_used_is_passed_over_and_an_api_that_is_silent_is
 
 
 def test_what_does_not_go_away_is_not_reported_as_removed(shop: Workshop) -> None:
-    orphan(shop)
+    shop.orphan()
     shop.tpu.faults.add("stuck", state="DELETING")
     found = shop.backend(lease_seconds=0.6, poll_seconds=0.05, tpu_delete_seconds=0.5).reap(
         shop.store, delete=True

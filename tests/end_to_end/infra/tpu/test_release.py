@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli.main import main
-from tests.infra.tpu.workshop import Workshop, booted, forgotten
+from tests.infra.tpu.workshop import Workshop
 
 
 def test_a_run_that_takes_everything_from_the_cache_deletes_it(
@@ -24,9 +24,7 @@ def test_a_run_that_takes_everything_from_the_cache_deletes_it(
     run = ["run", str(tiny_recipe), "--store", shop.store.uri, "--json"]
     assert main(run) == 0
     key = json.loads(capsys.readouterr().out)["stages"][0]["key"]
-    backend = shop.backend()
-    booted(shop, backend, backend.submit(shop.spec("9", key=key)))
-    forgotten(backend)
+    shop.orphan(key, "9")
     assert main([*run, "--target", "v5e-8"]) == 0
     printed = capsys.readouterr()
     assert {stage["status"] for stage in json.loads(printed.out)["stages"]} == {"cached"}

@@ -5,63 +5,47 @@ import pytest
 
 from infra.backend import JobHandle
 from infra.store.remote import host_status
-from infra.tpu.backend import _short_name
 from infra.tpu.job import record_name
+from infra.tpu.machine import State
 from schemas.base import InputError
-from tests.infra.tpu.workshop import KEY, REF, Workshop, booted, final, forgotten, running, until
+from tests.infra.tpu.workshop import KEY, REF, Workshop, booted, final, running, until
 
 
-@pytest.mark.parametrize("state", ["CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING", "READY"])
-def test_a_job_whose_tpu_is_not_there_yet_is_taken_over_too(shop: Workshop, state: str) -> None:
-    shop.tpu.faults.add("stuck", state=state)
-    first = shop.backend()
-    handle = first.submit(shop.spec())
-    shop.tpu.wait(KEY[:24], state)
-    until(lambda: shop.record(handle).state != "requested")
-    forgotten(first)
-    second = shop.backend()
-    assert second.attach(shop.store, KEY) == handle
+@pytest.mark.parametrize(
+    ("node", "state"),
+    [("CREATING", "waiting"), ("PROVISIONING", "provisioning"), ("READY", "booting")],
+)
+def test_a_job_whose_tpu_is_not_there_yet_is_taken_over_too(
+    shop: Workshop, node: str, state: State
+) -> None:
+    shop.tpu.faults.add("stuck", state=node)
+    handle, backend = shop.orphan(node=node, state=state), shop.backend()
+    assert backend.attach(shop.store, KEY) == handle
     shop.tpu.faults.clear()
-    booted(shop, second, handle)
+    booted(shop, backend, handle)
     shop.says("succeeded", artifact=REF.model_dump())
-    assert final(second, handle).state == "succeeded"
+    assert final(backend, handle).state == "succeeded"
     assert shop.tpu.requests()["CreateQueuedResource"] == 1
 
 
 def test_only_the_newest_job_that_may_succeed_is_taken_over_and_the_others_are_deleted(
     shop: Workshop,
 ) -> None:
-    first = shop.backend()
-    handles = {attempt: first.submit(shop.spec(attempt)) for attempt in ("2", "10", "10-1", "11")}
-    for handle in handles.values():
-        running(shop, first, handle)
+    """11 has failed; 12 is of another type; of 13 the machine was preempted."""
+    handles = {attempt: shop.orphan(attempt=attempt) for attempt in ("2", "10", "10-1", "11", "13")}
+    handles["12"] = shop.orphan(attempt="12", target="v6e-8", zone="us-central1-b")
+    for attempt in ("2", "10", "10-1"):
+        shop.says("running", attempt=attempt)
     shop.says("failed", attempt="11", error="no", exit_code=1)
-    shop.tpu.faults.add("stuck", state="DELETING")
-    forgotten(first)
-    second = shop.backend()
-    assert second.attach(shop.store, KEY) == handles["10-1"]
-    shop.tpu.faults.clear()
-    for attempt in ("2", "10", "11"):
-        shop.tpu.wait(_short_name(handles[attempt]), "GONE")
-    assert shop.tpu.resource(_short_name(handles["10-1"])).state == "ACTIVE"
-
-
-def test_a_job_of_another_type_or_one_that_was_lost_is_deleted_not_taken_over(
-    shop: Workshop,
-) -> None:
-    first, other = shop.backend(), shop.backend("v6e-8", zones=("us-central1-b",))
-    running(shop, other, other.submit(shop.spec("2")))
-    handle = first.submit(shop.spec("1"))
-    resource = running(shop, first, handle)
-    forgotten(first)
-    forgotten(other)
-    shop.tpu.strike("preempt", resource.id)
-    shop.tpu.wait(resource.id, "PREEMPTED")
-    second = shop.backend()
-    assert second.attach(shop.store, KEY) is None
-    assert second.close() == []
-    assert shop.tpu.leaked() == []
-    assert shop.record(handle).state == "deleted"
+    names = {attempt: shop.record(handle).resources[-1] for attempt, handle in handles.items()}
+    shop.tpu.strike("preempt", names["13"])
+    shop.tpu.wait(names["13"], "SUSPENDED")
+    backend = shop.backend()
+    assert backend.attach(shop.store, KEY) == handles["10-1"]
+    for attempt in names.keys() - {"10-1"}:
+        shop.tpu.wait(names[attempt], "GONE")
+    assert shop.tpu.resource(names["10-1"]).state == "ACTIVE"
+    until(lambda: shop.record(handles["13"]).state == "deleted")
 
 
 def test_a_record_without_a_request_begins_where_the_killed_process_ended(shop: Workshop) -> None:
@@ -84,11 +68,8 @@ def test_a_record_without_a_request_begins_where_the_killed_process_ended(shop: 
 
 
 def test_a_handle_from_elsewhere_is_followed_or_refused(shop: Workshop) -> None:
-    first = shop.backend()
-    handle = first.submit(shop.spec())
-    running(shop, first, handle)
-    forgotten(first)
-    second = shop.backend()
-    until(lambda: second.poll(handle).state == "running")
+    handle, backend = shop.orphan(), shop.backend()
+    shop.says("running")
+    until(lambda: backend.poll(handle).state == "running")
     with pytest.raises(InputError, match="no TPU was asked for"):
-        second.poll(JobHandle(handle.store, KEY, "77"))
+        backend.poll(JobHandle(handle.store, KEY, "77"))

@@ -85,9 +85,7 @@ def test_a_job_runs_on_a_vm_and_its_log_comes_live(cloud: Cloud) -> None:
     assert (status.state, status.exit_code) == ("succeeded", 0)
     assert status.artifact is not None
     manifest = cloud.store.valid("toy", handle.key)
-    assert manifest is not None
     assert manifest.metrics == {"loss": 0.5}
-    assert status.usage is not None
     assert status.usage.seconds >= manifest.execution["seconds"], (
         "what the worker measured comes with its status"
     )
@@ -129,13 +127,17 @@ def test_a_machine_that_is_lost_is_replaced_and_the_job_ends_well(
 
 
 def test_a_machine_that_starts_again_goes_on(cloud: Cloud) -> None:
-    """The startup script runs anew on the same disk, before anybody takes the machine for dead."""
+    """The startup script runs anew on the same disk, before anybody takes the machine for dead.
+    Who follows the log reads every line once."""
     backend = cloud.backend()
     handle = backend.submit(cloud.job())
-    until(lambda: backend.poll(handle).progress.done == 1)
+    until(lambda: "before\n" in backend.log(handle, 0)[0])
     cloud.tpu.strike("reboot", handle.key[:24])
     cloud.go.touch()
     assert final(backend, handle).state == "succeeded"
+    text = backend.log(handle, 0)[0]
+    words = ("starting the agent", "before\n", "after\n")
+    assert [text.count(one) for one in words] == [2, 2, 1]
 
 
 @pytest.mark.parametrize("moment", ["PROVISIONING", "READY", "running"])
@@ -146,7 +148,6 @@ def test_a_flow_that_is_killed_leaves_a_job_that_the_next_one_takes_over(
     flow = cloud.flow(spec)
     try:
         if moment == "running":
-            assert flow.stdout is not None
             assert flow.stdout.readline() == "running\n"
         else:
             if moment == "PROVISIONING":
@@ -173,7 +174,6 @@ def test_a_machine_that_nobody_follows_deletes_itself(
     monkeypatch.setenv("LYCEUM_TPU_SILENCE_SECONDS", "2")
     spec = cloud.job("job.progress(1, 2, 'steps'); time.sleep(2)")
     flow = cloud.flow(spec)
-    assert flow.stdout is not None
     assert flow.stdout.readline() == "running\n"
     flow.send_signal(signal.SIGKILL)
     flow.wait()
@@ -181,7 +181,6 @@ def test_a_machine_that_nobody_follows_deletes_itself(
     assert cloud.store.valid("toy", spec.key) is not None
     backend = cloud.backend()
     handle = backend.attach(cloud.store, spec.key)
-    assert handle is not None
     assert final(backend, handle).state == "succeeded"
     backend.close()
     cloud.store.discard("toy", spec.key)  # --force: the old job must not be taken for the answer
