@@ -33,7 +33,7 @@ def test_every_lyceum_command_of_the_readme_is_one() -> None:
     ]
     assert len(found) > 3
     for line in found:
-        cli._parser().parse_args(shlex.split(line.split(" #")[0]))
+        cli.parser().parse_args(shlex.split(line.split(" #")[0]))
 
 
 def test_every_variable_output_and_setting_of_the_readme_exists() -> None:
