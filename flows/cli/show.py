@@ -24,44 +24,55 @@ PLAIN_WIDTH = 160
 
 def show(blocks: Iterable[Block]) -> None:
     """Print blocks: what a page shows at first sight, without its plots and explanations."""
-    for block in blocks:
-        match block:
-            case str():
-                line(block)
-            case page.Heading() | page.Paragraph():
-                if "note" not in getattr(block, "classes", ""):
-                    line(page.plain(block.text))
-            case page.Code():
-                line(block.text)
-            case page.Sentences():
-                for _, text in block.items:
-                    line(page.plain(text))
-            case page.Table():
-                _table(block)
-            case page.Details() if block.open:
-                line(page.plain(block.summary))
-                show(block.blocks)
-            case page.Box():
-                show(block.blocks)
+    for _ in page.formed(blocks, _FORMS):
+        pass  # each is printed as it comes
 
 
-def line(text: str) -> None:
+def line(text: page.Text) -> None:
     """One line of text."""
-    _console().print(Shown(plain(text)), soft_wrap=True)
+    _console().print(Shown(plain(page.plain(text))), soft_wrap=True)
+
+
+def _paragraph(paragraph: page.Paragraph) -> None:
+    if "note" not in paragraph.classes:
+        line(paragraph.text)
+
+
+def _sentences(sentences: page.Sentences) -> None:
+    for _, text in sentences.items:
+        line(text)
+
+
+def _details(details: page.Details) -> None:
+    if details.open:
+        line(details.summary)
+        show(details.blocks)
 
 
 def _table(table: Table) -> None:
     if table.title:
         line(table.title)
     drawn = rich_table.Table()
-    for column in table.columns:
-        title = column.title if isinstance(column, page.Column) else column
-        drawn.add_column(page.plain(title), overflow="fold")
-    for row in table.rows:
-        cells = [row] if isinstance(row, str) else row
-        texts = [one.text if isinstance(one, page.Cell) else one for one in cells]
-        drawn.add_row(*(Shown(plain(page.plain(text))) for text in texts))
+    for column in table.heads:
+        drawn.add_column(page.plain(column.title), overflow="fold")
+    for row in table.lines:
+        texts = [row] if isinstance(row, str) else [page.plain(cell.text) for cell in row]
+        drawn.add_row(*(Shown(plain(text)) for text in texts))
     _console().print(drawn)
+
+
+_FORMS: page.Forms[None] = {
+    str: line,
+    page.Heading: lambda heading: line(heading.text),
+    page.Paragraph: _paragraph,
+    page.Code: lambda code: line(code.text),
+    page.Table: _table,
+    page.Figure: lambda figure: None,
+    page.Sentences: _sentences,
+    page.Details: _details,
+    page.Box: lambda box: show(box.blocks),
+    page.Raw: lambda raw: None,
+}
 
 
 def _console() -> Console:
