@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from flows.planning.plan import check_fit
-from flows.recipe.endpoints import check_endpoints
-from flows.recipe.resolve import ResolvedRecipe, resolve
+from flows.recipe.explain import outlook
+from flows.recipe.resolve import ResolvedRecipe, ResolvedStage, resolve
 from infra.context import context
 from infra.store.store import Store
 from infra.targets import check_reach, check_target
+from schemas.base import InputError
+from tasks.chat.endpoint import travelling
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,38 @@ def prepare(
     opened.require_near(context().settings)
     check_endpoints(resolved, opened, target, force)
     return Prepared(resolved, opened, target, directory and directory.absolute(), tuple(force))
+
+
+def check_endpoints(
+    resolved: ResolvedRecipe, store: Store, target: str, force: Collection[str]
+) -> None:
+    """Before a machine is paid for: raises InputError when a stage that is going to run on the
+    target asks an endpoint (a judge's, a teacher's) whose URL or key cannot be had there."""
+    problems = {
+        stage.name: problem
+        for stage in resolved.stages
+        if (problem := _problem(resolved, stage, target))
+    }
+    if not problems:
+        return
+    made = {
+        one.stage.name
+        for one in outlook(resolved, store)
+        if one.manifest is not None and one.stage.name not in force
+    }
+    wrong = [f"stage {name}: {problem}" for name, problem in problems.items() if name not in made]
+    if wrong:
+        raise InputError(" ".join(wrong))
+
+
+def _problem(resolved: ResolvedRecipe, stage: ResolvedStage, target: str) -> str:
+    if target == "local" or stage.kind in context().settings.local_kinds or resolved.at_home(stage):
+        return ""
+    try:
+        travelling(stage.config_json)
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 _HANDED: ContextVar[Prepared] = ContextVar("prepared")

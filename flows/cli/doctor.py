@@ -13,6 +13,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
+from flows.planning.compiling import usable_cores
 from flows.server.key import ours
 from flows.server.prefect_api import api_problem, bypass_proxy, configured_api
 from infra.context import context
@@ -80,10 +81,7 @@ def _packages() -> Iterator[Check]:
 
 
 def _processor() -> Check:
-    usable = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return Check("processor", True, f"{usable} cores, {platform.machine()}")
+    return Check("processor", True, f"{usable_cores()} cores, {platform.machine()}")
 
 
 def _memory() -> Check:

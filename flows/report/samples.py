@@ -7,6 +7,7 @@ the order of ids has nothing to do with difficulty or outcome.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import zip_longest
 from typing import Literal
 
@@ -63,9 +64,10 @@ class Sample:
         return sum(len(escape(text).encode()) + 300 for text in texts)  # 300: the tags around one
 
 
+@lru_cache(maxsize=2)
 def samples(run: RunResults) -> list[Sample]:
     """Before and after, chosen by `RULE`; reasoning prompts first, then those of safety
-    evaluations."""
+    evaluations. Chosen once for all that shows a run."""
     rules = ((EXACT.kind, EXACT.outcome), (CORRECT.kind, _well_done))
     turns = [list(turn) for kind, right in rules for turn in _turns(run, kind, right)]
     left, chosen = _BUDGET, set()

@@ -14,6 +14,7 @@ changed is not counted: its p-value could never be small (Tarone 1990).
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal, NamedTuple, TypeVar
 
@@ -75,6 +76,8 @@ class Part(NamedTuple):
 
 
 ALL = Part()
+KEPT = 64
+"""Families of effects that are kept, so that what shows a run computes each once."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,7 @@ def corrected(changes: Mapping[Key, Change]) -> dict[Key, float]:
 def stage_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
     """Trained stage -> what it changed over all prompts. Stages that were not evaluated, or before
     which nothing was, are left out."""
-    return {stage: effect for (stage, _), effect in _family(run, metric, [ALL]).items()}
+    return {stage: effect for (stage, _), effect in _family(run, metric, (ALL,)).items()}
 
 
 def part_effects(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect]]:
@@ -211,8 +214,9 @@ def part_effects(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect
     return found
 
 
+@lru_cache(maxsize=KEPT)
 def _family(
-    run: RunResults, metric: Metric, looks: Sequence[Part]
+    run: RunResults, metric: Metric, looks: tuple[Part, ...]
 ) -> dict[tuple[str, Part], Effect]:
     models = {model.name: model for model in run.evaluated(metric.kind)}
     above = {name: run.evaluated_ancestor(model, metric.kind) for name, model in models.items()}
@@ -233,22 +237,23 @@ def _family(
 
 def overall_effect(run: RunResults, metric: Metric) -> Effect | None:
     """From the first evaluated model to the last; None when fewer than two were evaluated."""
-    return _overall(run, metric, [ALL]).get(ALL)
+    return _overall(run, metric, (ALL,)).get(ALL)
 
 
 def suite_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
     """The same in every suite, where there are several, corrected for their number."""
-    suites = [part for part in _parts_of(run, metric) if part.domain is None]
+    suites = tuple(part for part in _parts_of(run, metric) if part.domain is None)
     return {part.suite or "": effect for part, effect in _overall(run, metric, suites).items()}
 
 
-def _parts_of(run: RunResults, metric: Metric) -> list[Part]:
+def _parts_of(run: RunResults, metric: Metric) -> tuple[Part, ...]:
     """What all models' answers can be divided into."""
     models = run.evaluated(metric.kind)
-    return parts([item for model in models for item in model.items(metric.kind)])
+    return tuple(parts([item for model in models for item in model.items(metric.kind)]))
 
 
-def _overall(run: RunResults, metric: Metric, looks: Sequence[Part]) -> dict[Part, Effect]:
+@lru_cache(maxsize=KEPT)
+def _overall(run: RunResults, metric: Metric, looks: tuple[Part, ...]) -> dict[Part, Effect]:
     models = run.evaluated(metric.kind)
     if len(models) < 2:
         return {}

@@ -104,7 +104,7 @@ def write_run(
             break
         out = root / f"out-{stage.name}"
         out.mkdir(exist_ok=True)  # an artifact that existed was adopted, and this left
-        metrics = _write_stage(
+        metrics = write_stage(
             stage, out, skill, text, prompts, suites, per_domain, samples, requests
         )
         manifest = _commit(store, stage, manifests, out, metrics, version)
@@ -173,7 +173,7 @@ def _commit(
     return store.commit(draft, out)
 
 
-def _write_stage(
+def write_stage(
     stage: StageSpec,
     out: Path,
     skill: Mapping[str, float],
@@ -284,10 +284,10 @@ def _write_stage(
         ]
         write_jsonl(out / "items.jsonl", items)
         return safety_eval.safety_metrics(items)
-    return _write_training(stage, out, text)
+    return write_training(stage, out, text)
 
 
-def _write_training(stage: StageSpec, out: Path, text: str) -> dict[str, Any]:
+def write_training(stage: StageSpec, out: Path, text: str) -> dict[str, Any]:
     curve: list[dict[str, Any]] = [
         {"step": step, "loss": 3.0 / step, "grad_norm": 1.0, "learning_rate": 1e-3}
         for step in range(1, 40)

@@ -259,7 +259,7 @@ def synthetic_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A finished run whose trained stages hold a real model. Returns the store."""
     from tests.flows.runs import synthetic_run
 
-    real = synthetic_run._write_training
+    real = synthetic_run.write_training
 
     def with_model(stage: Any, out: Path, text: str) -> dict[str, Any]:
         save_model(
@@ -270,7 +270,7 @@ def synthetic_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         )
         return real(stage, out, text)
 
-    monkeypatch.setattr(synthetic_run, "_write_training", with_model)
+    monkeypatch.setattr(synthetic_run, "write_training", with_model)
     monkeypatch.setattr(synthetic_run, "_commit", commit_bytes)
     write_run(root / "store")
     return str(root / "store")
