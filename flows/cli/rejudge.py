@@ -17,18 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from flows.recipe.trained import sound_artifact
-from flows.report.blocks import (
-    Block,
-    Cell,
-    Column,
-    Details,
-    Heading,
-    Paragraph,
-    Table,
-    card,
-    code,
-    grid,
-)
+from flows.report import blocks as ui
 from infra.store.answers import Answers
 from infra.store.store import Store
 from schemas.artifact import Manifest
@@ -130,7 +119,7 @@ def rejudge_run(
     }
 
 
-def rejudged(value: Mapping[str, Any]) -> Iterator[Block]:
+def rejudged(value: Mapping[str, Any]) -> Iterator[ui.Block]:
     """What `rejudge_run` returned, for a terminal."""
     title = f"{value['stage']} of {value['run_id']} under {value['file']}"
     every = -(-len(value["updates"]) // MOST_ROWS)
@@ -140,17 +129,17 @@ def rejudged(value: Mapping[str, Any]) -> Iterator[Block]:
     yield f"Page: {value['page']}"
 
 
-def _updates(updates: Sequence[Mapping[str, Any]], title: str = "") -> Table:
+def _updates(updates: Sequence[Mapping[str, Any]], title: str = "") -> ui.Table:
     rows = []
     for one in updates:
         turned = (one["cosine"] or 0) < 0
         rewards = _text(one["reward_before"]), _text(one["reward_after"])
-        sign = Cell(_text(one["cosine"]), "bad" if turned else "plain")
+        sign = ui.Cell(_text(one["cosine"]), "bad" if turned else "plain")
         counts = str(one["step"]), str(one["responses"])
         changed = str(one["changed_sign"]), "reversed" if turned else ""
         rows.append((*counts, *rewards, sign, *changed))
     head = ("update", "responses", "reward", "reward now", "cosine", "advantages of other sign", "")
-    return Table(head, rows, title)
+    return ui.Table(head, rows, title)
 
 
 def sentence(reward: Mapping[str, Any]) -> str:
@@ -249,15 +238,15 @@ def _page(value: Mapping[str, Any]) -> bytes:
     title = "Cosine of the advantages before and after; below 0 the update would change sign"
     means = {"then": series("reward_before"), "now": series("reward_after")}
     drawn = [plots.curve(title, {"cosine": series("cosine")}), plots.curve("Mean reward", means)]
-    head = Heading((f"Judged again: {value['stage']} of ", code(value["run_id"])), 1)
+    head = ui.Heading((f"Judged again: {value['stage']} of ", ui.code(value["run_id"])), 1)
     rewards = [(name, sentence(one)) for name, one in value["rewards"].items()]
     main = [
-        Heading("Rewards"),
-        card(Table(("reward", Column("where its values are from", "wrap")), rewards)),
-        Heading("Updates"),
-        *grid(drawn),
-        Paragraph(_ALONE, "note"),
-        Details("All updates", [_updates(updates)], open=True),
+        ui.Heading("Rewards"),
+        ui.card(ui.Table(("reward", ui.Column("where its values are from", "wrap")), rewards)),
+        ui.Heading("Updates"),
+        *ui.grid(drawn),
+        ui.Paragraph(_ALONE, "note"),
+        ui.Details("All updates", [_updates(updates)], open=True),
     ]
     found = page(f"{value['run_id']} judged again", [head, verdict(value["summary"])], main)
     return found.encode()

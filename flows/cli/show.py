@@ -11,7 +11,7 @@ from rich import table as rich_table
 from rich.console import Console
 from rich.text import Text as Shown
 
-from flows.report import blocks as page
+from flows.report import blocks as ui
 from flows.report.blocks import Block, Table
 from flows.runs.wording import duration, headline, size
 from infra.visible import plain
@@ -24,26 +24,26 @@ PLAIN_WIDTH = 160
 
 def show(blocks: Iterable[Block]) -> None:
     """Print blocks: what a page shows at first sight, without its plots and explanations."""
-    for _ in page.formed(blocks, _FORMS):
+    for _ in ui.formed(blocks, _FORMS):
         pass  # each is printed as it comes
 
 
-def line(text: page.Text) -> None:
+def line(text: ui.Text) -> None:
     """One line of text."""
-    _console().print(Shown(plain(page.plain(text))), soft_wrap=True)
+    _console().print(Shown(plain(ui.plain(text))), soft_wrap=True)
 
 
-def _paragraph(paragraph: page.Paragraph) -> None:
+def _paragraph(paragraph: ui.Paragraph) -> None:
     if "note" not in paragraph.classes:
         line(paragraph.text)
 
 
-def _sentences(sentences: page.Sentences) -> None:
+def _sentences(sentences: ui.Sentences) -> None:
     for _, text in sentences.items:
         line(text)
 
 
-def _details(details: page.Details) -> None:
+def _details(details: ui.Details) -> None:
     if details.open:
         line(details.summary)
         show(details.blocks)
@@ -54,24 +54,24 @@ def _table(table: Table) -> None:
         line(table.title)
     drawn = rich_table.Table()
     for column in table.heads:
-        drawn.add_column(page.plain(column.title), overflow="fold")
+        drawn.add_column(ui.plain(column.title), overflow="fold")
     for row in table.lines:
-        texts = [row] if isinstance(row, str) else [page.plain(cell.text) for cell in row]
+        texts = [row] if isinstance(row, str) else [ui.plain(cell.text) for cell in row]
         drawn.add_row(*(Shown(plain(text)) for text in texts))
     _console().print(drawn)
 
 
-_FORMS: page.Forms[None] = {
+_FORMS: ui.Forms[None] = {
     str: line,
-    page.Heading: lambda heading: line(heading.text),
-    page.Paragraph: _paragraph,
-    page.Code: lambda code: line(code.text),
-    page.Table: _table,
-    page.Figure: lambda figure: None,
-    page.Sentences: _sentences,
-    page.Details: _details,
-    page.Box: lambda box: show(box.blocks),
-    page.Raw: lambda raw: None,
+    ui.Heading: lambda heading: line(heading.text),
+    ui.Paragraph: _paragraph,
+    ui.Code: lambda code: line(code.text),
+    ui.Table: _table,
+    ui.Figure: lambda figure: None,
+    ui.Sentences: _sentences,
+    ui.Details: _details,
+    ui.Box: lambda box: show(box.blocks),
+    ui.Raw: lambda raw: None,
 }
 
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from markupsafe import Markup, escape
 
-from flows.report import blocks as shown
+from flows.report import blocks as ui
 from flows.report.blocks import Block, Span, Text, formed, spans
 from infra.visible import visible
 
@@ -71,7 +71,7 @@ def inline(text: Text) -> Markup:
     )
 
 
-def _table(table: shown.Table) -> Markup:
+def _table(table: ui.Table) -> Markup:
     words = {"number": "", "text": "text", "wrap": "text", "control": "control"}
     titles = [tag("th", inline(one.title), class_=words[one.kind]) for one in table.heads]
     head = tag("thead", tag("tr", *titles)) if any(one.title for one in table.heads) else ""
@@ -86,7 +86,7 @@ def _table(table: shown.Table) -> Markup:
     return title + tag("div", inside, class_="scroll")
 
 
-def _cell(cell: shown.Cell, column: shown.Column) -> Markup:
+def _cell(cell: ui.Cell, column: ui.Column) -> Markup:
     known = "" if column.kind == "number" else column.kind
     tone = "" if cell.tone == "plain" else cell.tone
     if cell.strength is None:
@@ -96,25 +96,25 @@ def _cell(cell: shown.Cell, column: shown.Column) -> Markup:
     return tag("td", inline(cell.text), style=f"{style}; --strength: {cell.strength}%")
 
 
-def _sentences(found: shown.Sentences) -> Markup:
+def _sentences(found: ui.Sentences) -> Markup:
     items = [tag("li", inline(text), class_=tone) for tone, text in found.items]
     return tag("ul", *items, class_="sentences")
 
 
-def _details(one: shown.Details) -> Markup:
+def _details(one: ui.Details) -> Markup:
     summary = tag("summary", inline(one.summary))
     return tag("details", summary, html(one.blocks), class_=one.classes, open=one.open)
 
 
-_FORMS: shown.Forms[Markup] = {
+_FORMS: ui.Forms[Markup] = {
     str: lambda one: tag("p", one),
-    shown.Heading: lambda one: tag(f"h{one.level}", inline(one.text), id=one.name),
-    shown.Paragraph: lambda one: tag("p", inline(one.text), class_=one.classes),
-    shown.Code: lambda one: tag("pre", one.text, class_=one.classes),
-    shown.Table: _table,
-    shown.Figure: lambda one: tag("figure", tag("figcaption", one.title), one.svg, class_="plot"),
-    shown.Sentences: _sentences,
-    shown.Details: _details,
-    shown.Box: lambda one: tag("div", html(one.blocks), class_=one.classes),
-    shown.Raw: lambda one: one.html,
+    ui.Heading: lambda one: tag(f"h{one.level}", inline(one.text), id=one.name),
+    ui.Paragraph: lambda one: tag("p", inline(one.text), class_=one.classes),
+    ui.Code: lambda one: tag("pre", one.text, class_=one.classes),
+    ui.Table: _table,
+    ui.Figure: lambda one: tag("figure", tag("figcaption", one.title), one.svg, class_="plot"),
+    ui.Sentences: _sentences,
+    ui.Details: _details,
+    ui.Box: lambda one: tag("div", html(one.blocks), class_=one.classes),
+    ui.Raw: lambda one: one.html,
 }

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 
-from flows.report import blocks as shown
+from flows.report import blocks as ui
 from flows.report.blocks import Block, Span, Text, formed, plain, spans, strong
 from flows.report.html import style_sheet
 from infra.visible import visible
@@ -35,27 +35,27 @@ def _span(one: str | Span) -> str:
     return f"**{text}**" if one.tag == "strong" else f" {text}"
 
 
-def _table(table: shown.Table) -> str:
+def _table(table: ui.Table) -> str:
     width = len(table.columns)
     lines = [[_inline(one.title) for one in table.heads], ["---"] * width]
     for row in table.lines:
         group = [_inline(strong(row)), *[""] * (width - 1)] if isinstance(row, str) else []
-        lines.append(group or [_inline(one.text) for one in row if isinstance(one, shown.Cell)])
+        lines.append(group or [_inline(one.text) for one in row if isinstance(one, ui.Cell)])
     head = f"### {_inline(table.title)}\n\n" if table.title else ""
     return head + "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
 
 
-def _heading(heading: shown.Heading) -> str:
+def _heading(heading: ui.Heading) -> str:
     text = _inline(heading.text)
     return f"**{text}**" if heading.level > 3 else f"{'#' * heading.level} {text}"
 
 
-def _details(details: shown.Details) -> str:
+def _details(details: ui.Details) -> str:
     summary = f"<details><summary>{escape(plain(details.summary))}</summary>"
     return f"{summary}\n\n{_blocks(details.blocks)}\n\n</details>"
 
 
-def _image(figure: shown.Figure) -> str:
+def _image(figure: ui.Figure) -> str:
     """The drawing as an address, with the page's colours in it."""
     colours = style_sheet().partition("*")[0]
     ours = "svg { background: var(--card); color: var(--ink); font-family: sans-serif }"
@@ -69,15 +69,15 @@ def _fenced(text: str) -> str:
     return f"{fence}text\n{text}\n{fence}"
 
 
-_FORMS: shown.Forms[str] = {
+_FORMS: ui.Forms[str] = {
     str: _inline,
-    shown.Heading: _heading,
-    shown.Paragraph: lambda one: _inline(one.text),
-    shown.Code: lambda one: _fenced(one.text),
-    shown.Table: _table,
-    shown.Figure: lambda one: f"### {_inline(one.title)}\n\n![{_inline(one.title)}]({_image(one)})",
-    shown.Sentences: lambda found: "\n".join(f"- {_inline(text)}" for _, text in found.items),
-    shown.Details: _details,
-    shown.Box: lambda one: _blocks(one.blocks),
-    shown.Raw: lambda one: "",
+    ui.Heading: _heading,
+    ui.Paragraph: lambda one: _inline(one.text),
+    ui.Code: lambda one: _fenced(one.text),
+    ui.Table: _table,
+    ui.Figure: lambda one: f"### {_inline(one.title)}\n\n![{_inline(one.title)}]({_image(one)})",
+    ui.Sentences: lambda found: "\n".join(f"- {_inline(text)}" for _, text in found.items),
+    ui.Details: _details,
+    ui.Box: lambda one: _blocks(one.blocks),
+    ui.Raw: lambda one: "",
 }

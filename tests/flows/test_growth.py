@@ -79,7 +79,6 @@ def test_a_plan_reads_the_newest_artifacts_of_each_kind_once(
     made = explain.Made(lab.store)
     for _ in range(3):
         nearest = explain.nearest_artifact(outlooks, "rebalance", made)
-        assert nearest is not None
         # the recipe's own would be nearer; it is older than four others
         assert nearest[0].config["seed"] > 1_000_000
     assert lab.asked() == {"GET list": 1, "GET download": 4}
@@ -96,10 +95,7 @@ def test_a_cached_stage_s_own_artifact_is_nearest_however_old_it_is(
             explain.outlook(lab.resolved, lab.store), stage.name, explain.Made(lab.store)
         ) == (manifest, [])
     # of three times three outlooks, nothing of the search
-    assert lab.asked() == {
-        "GET download": 9,
-        "GET list": 9,
-    }
+    assert lab.asked() == {"GET download": 9, "GET list": 9}
 
 
 def test_the_newest_artifacts_are_those_committed_last(lab: Lab) -> None:

@@ -49,7 +49,6 @@ def crown(yard: Yard, number: int, run: str) -> None:
     model = yard.commit(number, text=run).ref()
     yard.run(run, number, status="succeeded")
     record = yard.store.read_json(record_name(run), RunRecord)
-    assert record is not None
     stage = StageSpec(name=f"s{number}", kind="sft")
     recipe = record.recipe.model_copy(update={"name": "demo", "stages": (stage,)})
     stages = (record.stages[0].model_copy(update={"status": "ran", "artifact": model}),)
