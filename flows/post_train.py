@@ -87,16 +87,10 @@ def post_train(
             raise
     if watch.stop.is_set():
         run.finish("cancelled")
-        return Cancelled(
-            message=(
-                f"run {run.record.run_id} was stopped; the same run again, or Retry, continues it"
-            )
-        )
-    failed = [
-        f"stage {stage.name}: {stage.error}"
-        for stage in run.record.stages
-        if stage.status == "failed"
-    ]
+        again = "the same run again, or Retry, continues it"
+        return Cancelled(message=f"run {run.record.run_id} was stopped; {again}")
+    ended = run.record.stages
+    failed = [f"stage {one.name}: {one.error}" for one in ended if one.status == "failed"]
     run.finish("failed" if failed else "succeeded")
     publish_report(opened, run, watch)
     if failed:

@@ -218,7 +218,7 @@ def doctor(options: argparse.Namespace) -> Answer:
     checks = examine(options.store, options.target)
     value = {
         "ok": all(check.well for check in checks),
-        "checks": [check.as_json() for check in checks],
+        "checks": [asdict(check) for check in checks],
     }
     return Answer(value, show.checks(value), 0 if value["ok"] else 1)
 

@@ -4,6 +4,7 @@ before anything is submitted."""
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -212,16 +213,12 @@ def _too_large(stages: Sequence[dict[str, Any]]) -> list[str]:
 def _over_budget(plan: dict[str, Any], hours: float | None, usd: float | None) -> list[str]:
     """What takes more than there is, and which stages take the most of it."""
     found = []
-    for limit, key, unit, per in (
-        (hours, "seconds", "hours", 3600),
-        (usd, "cost_usd", "US dollars", 1),
-    ):
-        stages = sorted(plan["stages"], key=lambda stage, key=key: stage[key] or 0.0, reverse=True)  # type: ignore[misc]
-        needed = sum(stage[key] or 0.0 for stage in stages) / per
+    limits = (hours, "seconds", "hours", 3600), (usd, "cost_usd", "US dollars", 1)
+    for limit, key, unit, per in limits:
+        amounts = Counter({stage["name"]: (stage[key] or 0.0) / per for stage in plan["stages"]})
+        needed = sum(amounts.values())
         if limit is not None and needed > limit:
-            most = ", ".join(
-                f"{stage['name']} {stage[key] / per:.2f}" for stage in stages[:3] if stage[key]
-            )
+            most = ", ".join(f"{name} {some:.2f}" for name, some in amounts.most_common(3) if some)
             found.append(f"It takes {needed:.2f} of {limit:g} {unit}; most of it: {most}.")
     return found
 
