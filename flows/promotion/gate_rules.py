@@ -252,20 +252,17 @@ class _Look:
         found = detectable if math.isfinite(detectable) else None
         text = f"{change_text(self.change)}, {judgement} ({sample_text(self.change)}"
         if outcome != "passed" and self.gain.high >= 0:
-            text += (
-                f", which find {'a difference of ' + _points(found) if found else 'no difference'}"
-            )
-            text += f"; {needed:,} would tell" if needed else ""
+            least = f"a difference of {_points(found)}" if found else "no difference"
+            text += f", which find {least}" + (f"; {needed:,} would tell" if needed else "")
         shown = _finding(self.rule, self.metric, outcome, f" {text})")
+        numbers = {"n": self.n, "p": p, "noise": self.noise, "detectable": found, "needed": needed}
+        change = self.change
         sides = {
-            "before": _side(self.change.before.value, self.change.before.interval),
-            "after": _side(self.change.after.value, self.change.after.interval),
-            "difference": _side(self.change.delta, self.change.interval),
+            "before": _side(change.before.value, change.before.interval),
+            "after": _side(change.after.value, change.after.interval),
+            "difference": _side(change.delta, change.interval),
         }
-        return shown.model_copy(
-            update=sides
-            | {"n": self.n, "p": p, "noise": self.noise, "detectable": found, "needed": needed}
-        )
+        return shown.model_copy(update=sides | numbers)
 
 
 def _look(
@@ -291,10 +288,9 @@ def _look(
     )
     if change is None:
         return _finding(rule, metric, "not compared", ": the candidate was asked no such prompt")
-    floors = [
-        noise_floor(runs).bound for samples in answers.samples if (runs := _runs(samples, judged))
-    ]
-    return _Look(rule, metric, change, max(floors, default=None))
+    sampled = filter(None, (_runs(samples, judged) for samples in answers.samples))
+    noise = max((noise_floor(runs).bound for runs in sampled), default=None)
+    return _Look(rule, metric, change, noise)
 
 
 def _must_win(look: _Look, p: float) -> Finding:
@@ -357,9 +353,7 @@ def _runs(
     for item in samples:
         numbered.setdefault(item.sample, []).append(item)
     found = [judged(items) for items in numbered.values()]
-    prompts = (
-        [prompt for prompt in found[0] if all(prompt in one for one in found)] if found else []
-    )
+    prompts = [one for one in next(iter(found), ()) if all(one in other for other in found)]
     return [[one[prompt] for prompt in prompts] for one in found] if prompts else []
 
 

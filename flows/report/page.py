@@ -190,9 +190,8 @@ def _levels(run: RunResults, metric: Metric) -> Iterator[Box]:
     """The level of a model, where there is nothing to compare it with."""
     for model in run.evaluated(metric.kind):
         if rate := Rate.of(outcomes(model.items(metric.kind), metric).values()):
-            basis = (
-                f"{model.name} {bounds(rate.interval)}; {rate.n} prompts; nothing to compare with"
-            )
+            basis = f"{model.name} {bounds(rate.interval)}; {rate.n} prompts"
+            basis += "; nothing to compare with"
             yield _framed(metric, percent(rate.value), [Paragraph(small(basis))])
 
 
