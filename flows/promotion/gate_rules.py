@@ -29,6 +29,7 @@ from flows.runs.effects import (
     METRICS,
     Change,
     Metric,
+    Part,
     change_between,
     corrected,
     outcomes,
@@ -169,7 +170,11 @@ def default_gate(answers: Mapping[str, Answers]) -> GateSpec | None:
     ]
     if not any(asked.values()) or not measured:
         return None
-    domains = [domain for domain in Domain if outcomes(asked.get(EXACT.kind, ()), EXACT, domain)]
+    domains = [
+        domain
+        for domain in Domain
+        if outcomes(asked.get(EXACT.kind, ()), EXACT, Part(domain=domain))
+    ]
     wins = [GateRule(metric=metric.name) for metric in measured]
     kept = [MustNotLose(metric=metric.name, margin=MARGIN) for metric in measured]
     if len(domains) > 1:
@@ -271,7 +276,7 @@ def _look(
     """What is found for a rule; a finding already where nothing can be compared."""
 
     def judged(items: Sequence[EvalItem]) -> dict[str, bool]:
-        return outcomes(items, metric, rule.domain, rule.suite)
+        return outcomes(items, metric, Part(rule.suite, rule.domain))
 
     if judged(answers.missing):
         why = (
