@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from absl import logging as absl_logging
 
@@ -37,6 +38,10 @@ from tests.fakes.gcs_fixtures import (
 )
 from tests.fakes.tpu_fixtures import tpu, tpu_cloud, tpu_process  # noqa: F401
 from tests.infra.tpu.workshop import shop  # noqa: F401
+
+# a deadline would measure how busy the machine is
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 QUICK_COMPILE = os.environ["XLA_FLAGS"]
 """For tests that start processes with more flags."""

@@ -68,6 +68,7 @@ def export_model(
     say(f"copying {len(files)} files, {size / 1e9:.2f} GB")
     for path in files:
         shutil.copyfile(path, out / path.name)
+    _say_which_transformers(out / "config.json")
     write_tokenizer(out, Tokenizer.from_file(source / TOKENIZER))
     proof = prove(out, source, prompts, dtype, say)
     write_card(out, card, proof, read_config(source)[0].family)
@@ -75,3 +76,13 @@ def export_model(
         json.dumps(proof.metrics(), indent=2) + "\n", encoding="utf-8"
     )
     return proof
+
+
+def _say_which_transformers(path: Path) -> None:
+    """Put the version that the proof is made with into config.json, as `save_pretrained` does:
+    where none stands, `transformers` warns of a wrong tokenizer, whatever the model is."""
+    from transformers import __version__
+
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["transformers_version"] = __version__
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

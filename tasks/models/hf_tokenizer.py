@@ -117,13 +117,16 @@ def tokenizer_json(tokenizer: Tokenizer) -> str:
     fast.post_processor = processors.TemplateProcessing(
         single="<bos> $A", pair="<bos> $A <bos> $B", special_tokens=[bos]
     )
-    whole = [
-        piece.piece
-        for piece in pieces
-        if piece.type in (kinds.CONTROL, kinds.USER_DEFINED, kinds.UNKNOWN)
-    ]
+    # User-defined pieces, runs of blanks among them, are looked for in what the normalizer gives,
+    # where a blank is a mark; Gemma's control tokens in the text as it came; other control tokens
+    # (`<mask>`) not at all, as in SentencePiece.
     fast.add_tokens(
-        [AddedToken(piece, special=piece in CONTROL_TOKENS, normalized=False) for piece in whole]
+        [
+            AddedToken(piece.piece, special=control, normalized=not control)
+            for piece in pieces
+            for control in [piece.piece in CONTROL_TOKENS]
+            if control or piece.type == kinds.USER_DEFINED
+        ]
     )
     text: str = fast.to_str(pretty=True)
     return text

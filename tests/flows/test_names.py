@@ -184,9 +184,7 @@ PATHS = st.one_of(st.lists(_PARTS, max_size=6).map("/".join), NAMES)
 
 
 @given(path=PATHS)
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_data_path_leads_to_files_of_the_data_directory_only(data: Path, path: str) -> None:
     """Whatever a recipe says: a refusal that people can read, or regular files below --data."""
     try:

@@ -352,7 +352,7 @@ json_values = st.recursive(
 
 
 @given(metrics=st.dictionaries(st.text(), json_values, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_finite_json_survives_the_manifest(metrics: dict[str, object]) -> None:
     sealed = draft().model_copy(update={"metrics": metrics}).sealed()
     assert Manifest.model_validate_json(sealed.model_dump_json()).is_intact

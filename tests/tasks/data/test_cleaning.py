@@ -41,9 +41,7 @@ def causes(found: Cleaned, rows: Sequence[Prompt]) -> list[str]:
     return [CAUSES[cause] for cause in found.cause]
 
 
-@settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32), shards=st.integers(1, 5), block=st.sampled_from([256, 1000, 2**22])
 )

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+from sentencepiece import sentencepiece_model_pb2
 
-from tasks.data.tokens import CONTROL_TOKENS, prompt_tokens
+from tasks.data.tokens import CONTROL_TOKENS, Tokenizer, prompt_tokens
 from tasks.models.hf_tokenizer import write_tokenizer
 from tasks.models.tiny import tiny_tokenizer
 
@@ -43,6 +46,35 @@ def test_the_exported_tokenizer_encodes_as_ours_does(exported_tokenizer: Any, te
         chat, add_generation_prompt=True, tokenize=True, return_dict=False
     )
     assert rendered == prompt_tokens(tokenizer, f"  {text}\n")
+
+
+RUNS = ("▁" * 2, "▁" * 4, "▁" * 7, "\n" * 2, "\n" * 5, "\t" * 3, "<b>", "</b>", "a▁b")
+
+
+@pytest.fixture(scope="module")
+def with_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Any]:
+    """Ours and transformers' of a vocabulary with user-defined runs of blanks, as Gemma's has, and
+    with one more control token."""
+    model = sentencepiece_model_pb2.ModelProto.FromString(tiny_tokenizer().model_proto)
+    kinds = sentencepiece_model_pb2.ModelProto.SentencePiece
+    for piece in RUNS:
+        model.pieces.add(piece=piece, score=0.0, type=kinds.USER_DEFINED)
+    model.pieces.add(piece="<mask>", score=0.0, type=kinds.CONTROL)
+    tokenizer = Tokenizer(model.SerializeToString())
+    directory = tmp_path_factory.mktemp("runs")
+    write_tokenizer(directory, tokenizer)
+    (directory / "config.json").write_text('{"model_type": "gemma3_text"}', encoding="utf-8")
+    return tokenizer, transformers.AutoTokenizer.from_pretrained(directory)
+
+
+@given(st.lists(st.sampled_from([*RUNS, " ", "  ", "\n", "\t", "a", "b", "<", "<mask>", "return"])))
+def test_runs_of_blanks_are_the_pieces_that_they_are_to_us(
+    with_runs: tuple[Tokenizer, Any], parts: list[str]
+) -> None:
+    ours, theirs = with_runs
+    text = "".join(parts)
+    assert theirs.encode(text, add_special_tokens=False) == ours.encode(text)
+    assert theirs.decode(ours.encode(text)) == ours.decode(ours.encode(text))
 
 
 def test_the_exported_tokenizer_has_our_ids_and_no_more(exported_tokenizer: Any) -> None:

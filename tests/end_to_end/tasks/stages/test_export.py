@@ -2,6 +2,7 @@
 all."""
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +113,20 @@ def test_gemma3_comes_back_from_transformers(gemma3: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("quick")
+def test_transformers_warns_of_nothing_when_it_loads_an_export(
+    gemma3: Path,
+    tmp_path: Path,
+    quick: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Without its version in config.json it said "this will lead to incorrect tokenization"."""
+    export(gemma3, tmp_path / "out")
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_gemma2_comes_back_in_several_files_and_in_bfloat16_too(
     tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
