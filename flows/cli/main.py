@@ -128,32 +128,26 @@ def _options() -> dict[str, tuple[str, dict[str, Any]]]:
     repeated: dict[str, Any] = {"action": "append", "default": []}
     return {
         "recipe": _option(
-            "recipe",
-            "a shipped recipe's name (see `lyceum recipes`) or the path of a TOML file",
+            "recipe", "a shipped recipe's name (see `lyceum recipes`) or the path of a TOML file"
         ),
         "stage": _option("stage", "a stage's name in the recipe"),
         "run": _option("run", "a run's id (see `lyceum runs`)"),
-        "others": _option("others", "a run to compare it with, or several", "RUN", nargs="+"),
+        "others": _option(
+            "others", "a run to compare it with, or several", metavar="RUN", nargs="+"
+        ),
         "question": _option("question", "a prompt, as a user would write it"),
         "store": _option(
-            "--store",
+            "--store URI",
             f"path, file:// or gs:// URI of the store (default: {default})",
-            "URI",
             default=default,
         ),
         "target": _option(
-            "--target",
-            f"where jobs run: {', '.join(TARGETS)} (default: local)",
-            "T",
-            default="local",
+            "--target T", f"where jobs run: {', '.join(TARGETS)} (default: local)", default="local"
         ),
-        "machines": _option(
-            "--target", "look for machines of this target instead, e.g. v5e-8", "T"
-        ),
+        "machines": _option("--target T", "look for machines of this target instead, e.g. v5e-8"),
         "set": _option(
-            "--set",
+            "--set K=V",
             "override a value, e.g. stages.grpo.config.steps=20",
-            "K=V",
             dest="overrides",
             **repeated,
         ),
@@ -164,40 +158,35 @@ def _options() -> dict[str, tuple[str, dict[str, Any]]]:
             const=TINY,
             dest="overrides",
         ),
-        "data": _option("--data", "directory of the data files that the recipe reads", "DIR", Path),
-        "force": _option(
-            "--force", "run this stage again although it is cached", "STAGE", **repeated
-        ),
+        "data": _option("--data DIR", "directory of the data files that the recipe reads", Path),
+        "force": _option("--force STAGE", "run this stage again although it is cached", **repeated),
         "hours": _option(
-            "--hours",
+            "--hours H",
             "the plan does not fit if it takes longer, e.g. 9 for a session of nine hours",
-            "H",
             float,
         ),
-        "usd": _option("--usd", "the plan does not fit if it costs more", "USD", float),
+        "usd": _option("--usd USD", "the plan does not fit if it costs more", float),
         "judges_usd": _option(
-            "--usd", "the most that each judge behind an API may cost", "USD", float
+            "--usd USD", "the most that each judge behind an API may cost", float
         ),
         "answering": _option(
-            "--stage", "the stage whose model answers (default: the last trained one)", "S"
+            "--stage S", "the stage whose model answers (default: the last trained one)"
         ),
         "exported": _option(
-            "--stage", "the stage whose model is exported (default: the last trained one)", "S"
+            "--stage S", "the stage whose model is exported (default: the last trained one)"
         ),
         "judged": _option(
-            "--stage", "the GRPO stage that is judged again (default: the last one)", "S"
+            "--stage S", "the GRPO stage that is judged again (default: the last one)"
         ),
         "rubric": _option(
-            "--rubric",
+            "--rubric FILE",
             "TOML: [[rewards]] as in a recipe, and `rubrics`, a path, if there are others",
-            "FILE",
             Path,
             required=True,
         ),
         "to": _option(
-            "--to",
+            "--to DIR",
             "the directory to make; one that is not empty is refused",
-            "DIR",
             Path,
             required=True,
         ),
@@ -209,9 +198,8 @@ def _options() -> dict[str, tuple[str, dict[str, Any]]]:
             default="float32",
         ),
         "formats": _option(
-            "--as",
+            "--as F",
             f"{', '.join(formats)} (repeatable; default: all)",
-            "F",
             choices=formats,
             dest="formats",
             **repeated,
@@ -222,58 +210,48 @@ def _options() -> dict[str, tuple[str, dict[str, Any]]]:
             action="store_true",
         ),
         "drop_run": _option(
-            "--drop-run",
+            "--drop-run RUN",
             "give up this run's record and report (repeatable)",
-            "RUN",
             dest="drop_runs",
             **repeated,
         ),
         "opponent": _option(
-            "--champion",
+            "--champion RUN",
             "the run whose model is to be beaten (default: that of its recipe's champion)",
-            "RUN",
         ),
         "promoted": _option(
             "run", "the run whose model becomes the champion of its recipe", nargs="?"
         ),
         "rollback": _option(
-            "--rollback", "return to the champion of this recipe before the current one", "RECIPE"
+            "--rollback RECIPE", "return to the champion of this recipe before the current one"
         ),
-        "history": _option("--history", "list the champions of this recipe", "RECIPE"),
+        "history": _option("--history RECIPE", "list the champions of this recipe"),
         "why": _option(
-            "--why", "what the history will say (default: by hand)", "TEXT", default="by hand"
+            "--why TEXT", "what the history will say (default: by hand)", default="by hand"
         ),
         "pool": _option(
-            "--pool",
+            "--pool NAME",
             "an existing work pool of type process of the configured Prefect API",
-            "NAME",
             required=True,
         ),
         "recipes": _option(
-            "--recipes",
+            "--recipes DIR",
             "a directory whose TOML files are offered beside the shipped recipes",
-            "DIR",
             Path,
         ),
         "port": _option(
-            "--port",
-            "port of the Prefect server and its UI (default: 4200)",
-            "N",
-            int,
-            default=4200,
+            "--port N", "port of the Prefect server and its UI (default: 4200)", int, default=4200
         ),
         "host": _option(
-            "--host",
+            "--host ADDRESS",
             "address to listen on; one that other machines reach needs --behind-tls (default:"
             " 127.0.0.1)",
-            "ADDRESS",
             default="127.0.0.1",
         ),
         "behind_tls": _option(
-            "--behind-tls",
+            "--behind-tls ORIGIN",
             "a proxy that speaks TLS stands in front: what browsers see, e.g."
             " https://lyceum.example.org; it passes Host on as it is",
-            "ORIGIN",
         ),
         "json": _option(
             "--json",
@@ -284,15 +262,13 @@ def _options() -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def _option(
-    flag: str,
-    text: str,
-    metavar: str | None = None,
-    value: Callable[[str], Any] | None = None,
-    **settings: Any,
+    usage: str, text: str, value: Callable[[str], Any] | None = None, **settings: Any
 ) -> tuple[str, dict[str, Any]]:
-    """An option as `add_argument` takes it; a positional one is called by its name in capitals."""
+    """An option as `add_argument` takes it, from `--option WHAT`, or from the name of a positional
+    one, which its usage has in capitals."""
+    flag, _, metavar = usage.partition(" ")
     if metavar or not flag.startswith("-"):
-        settings["metavar"] = metavar or flag.upper()
+        settings = {"metavar": metavar or flag.upper()} | settings
     if value:
         settings["type"] = value
     return flag, {"help": text, **settings}
