@@ -75,21 +75,13 @@ def check_endpoints(
 ) -> None:
     """Before a machine is paid for: raises InputError when a stage that is going to run on the
     target asks an endpoint (a judge's, a teacher's) whose URL or key cannot be had there."""
-    problems = {
-        stage.name: problem
-        for stage in resolved.stages
-        if (problem := _problem(resolved, stage, target))
-    }
-    if not problems:
-        return
-    made = {
-        one.stage.name
-        for one in outlook(resolved, store)
-        if one.manifest is not None and one.stage.name not in force
-    }
-    wrong = [f"stage {name}: {problem}" for name, problem in problems.items() if name not in made]
-    if wrong:
-        raise InputError(" ".join(wrong))
+    found = {stage.name: _problem(resolved, stage, target) for stage in resolved.stages}
+    problems = {name: f"stage {name}: {problem}" for name, problem in found.items() if problem}
+    for one in outlook(resolved, store) if problems else ():
+        if one.manifest is not None and one.stage.name not in force:
+            problems.pop(one.stage.name, None)
+    if problems:
+        raise InputError(" ".join(problems.values()))
 
 
 def _problem(resolved: ResolvedRecipe, stage: ResolvedStage, target: str) -> str:
