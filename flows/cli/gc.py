@@ -364,8 +364,10 @@ def _delete_item(store: Store, item: Garbage, key: str, lease: str) -> None:
         if manifest is not None and manifest.attempt == attempt:  # committed since it was listed
             return
     for name in sorted(item.names):
-        children = place.children(name) if name == f"work/{key}" else []
-        for one in [f"{name}/{child}" for child in children] or [name]:
+        below = [name]
+        if name == f"work/{key}":
+            below = [f"{name}/{child}" for child in place.children(name)]
+        for one in below:
             if one != lease or place is not store:
                 _remove(place, one)
     item.deleted = True
