@@ -9,6 +9,7 @@ from flows.promotion.fresh import last_nightly
 from flows.recipe import explain
 from flows.recipe.resolve import ResolvedRecipe, resolve
 from flows.runs.record import read_run, read_runs
+from flows.runs.results import read_results
 from infra.settings import Settings
 from infra.store.lease import hold
 from infra.store.store import Store, open_store
@@ -59,6 +60,16 @@ def test_one_run_costs_one_request_and_its_absence_one_listing(lab: Lab) -> None
     for wrong in (run_id[:-1] + "x", "../runs", f"{run_id}/x", ""):
         with pytest.raises(InputError, match=f"unknown run {wrong!r}.*Valid: growth-"):
             read_run(lab.store, wrong)
+
+
+def test_of_a_run_that_is_read_only_what_is_asked_for_is_looked_at_and_once(lab: Lab) -> None:
+    record = read_run(lab.store, lab.store.list_runs()[0])
+    lab.asked()
+    run = read_results(lab.store, record)
+    assert lab.asked() == {}
+    for _ in range(2):
+        assert [stage.manifest for stage in run.of_kind("distill")] == lab.made[:1]
+    assert lab.asked() == {"GET download": 1, "GET list": 1}
 
 
 def test_a_look_back_over_runs_that_decided_nothing_is_one_listing(lab: Lab) -> None:

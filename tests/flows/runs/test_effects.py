@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from flows.report.markdown import markdown
+from flows.report.samples import samples
 from flows.report.summaries import run_page
 from flows.report.verdict import Sentence, stage_verdicts, verdict
+from flows.runs import effects
 from flows.runs.effects import (
     EXACT,
     METRICS,
@@ -82,6 +84,18 @@ def test_effects_are_measured_against_the_model_that_training_started_from(run: 
         name: (effect.since, round(effect.change.delta, 3))
         for name, effect in stage_effects(run, EXACT).items()
     } == {"sft": ("base", 0.4), "simpo": ("sft", 0.0), "grpo": ("simpo", 0.3)}
+
+
+def test_what_shows_a_run_twice_computes_its_effects_and_samples_once(
+    run: RunResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, shown = stage_verdicts(run), samples(run)
+    monkeypatch.setattr(effects, "change_between", None)
+    monkeypatch.setattr(RunResults, "evaluated", None)
+    assert stage_effects(run, EXACT)["grpo"].since == "simpo"
+    assert samples(run) is shown
+    monkeypatch.undo()
+    assert stage_verdicts(run) == first
 
 
 def test_a_metric_that_stages_in_between_lack_is_measured_since_the_last_that_has_it(
