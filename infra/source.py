@@ -38,7 +38,7 @@ from schemas.base import InputError, digest
 log = logging.getLogger("lyceum.source")
 
 PACKAGES = ("schemas", "infra", "tasks")
-SUFFIXES = (".py", ".templates", ".tsv")
+SUFFIXES = (".py", ".templates", ".toml", ".tsv")
 """Of the files in a package that are sent. Whatever else lies there, such as a state of Terraform,
 is not the worker's."""
 

@@ -19,18 +19,15 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     choices = choices_of(prompt)
     if not choices:
         raise unusable(prompt, "it has no constraint 'choices' with the texts to choose from")
-    if prompt.answer not in tuple(letters(choices)):
-        raise unusable(
-            prompt,
-            f"its answer {prompt.answer!r} is none of the letters {letters(choices)[0]} to"
-            f" {letters(choices)[-1]}",
-        )
+    valid = letters(choices)
+    if prompt.answer not in tuple(valid):
+        problem = f"its answer {prompt.answer!r} is none of the letters {valid[0]} to {valid[-1]}"
+        raise unusable(prompt, problem)
     found = chosen(answer, choices)
     if prompt.answer in found:
         return Outcome(True)
-    return Outcome(
-        False, f"{answer[:80]!r} chooses {' or '.join(found) or 'nothing'}, not {prompt.answer}"
-    )
+    chooses = " or ".join(found) or "nothing"
+    return Outcome(False, f"{answer[:80]!r} chooses {chooses}, not {prompt.answer}")
 
 
 CHECK = Check(

@@ -42,7 +42,7 @@ _LEAST_DISTINCT = 0.5  # of real summaries of 24 words and more the least is 0.6
 
 _WORD = re.compile(r"[^\W_]+(?:['’.\-/][^\W_]+)*")
 _PART = re.compile(r"[^\W_]+")
-_NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?")
+NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?")
 _SENTENCE_START = re.compile(r"(?:\A|[.!?:;][\"'”)]*\s+|\n\s*(?:[-*•]\s*)?)[\"'“(]*$")
 _NO_CONTENT = """
     a about above after again all also am an and any are as at be because been before being between
@@ -83,12 +83,12 @@ def unfaithful(summary: str, source: str) -> str:
     parts = [part for word in given for part in _PART.findall(word)]
     known = {_stem(word) for word in (*given, *parts)}
     counted = [_COUNTED[word] for word in parts if word in _COUNTED]
-    numbers = {_value(number) for number in (*_NUMBER.findall(source), *counted)}
-    for number in _NUMBER.findall(summary):
-        if _value(number) not in numbers:
+    numbers = {number_of(number) for number in (*NUMBER.findall(source), *counted)}
+    for number in NUMBER.findall(summary):
+        if number_of(number) not in numbers:
             return f"the number {number} is not in the source"
     initials = "".join(part[0] for part in parts)
-    for name in _names(summary):
+    for name in names_in(summary):
         stands = _stands_in(name, known) or _begins(name.casefold(), known)
         if not stands and not _abbreviates(name, initials):
             return f"the name {name!r} is not in the source"
@@ -120,7 +120,7 @@ def _words(text: str) -> list[str]:
     return [word.casefold() for word in _WORD.findall(text)]
 
 
-def _value(number: str) -> float:
+def number_of(number: str) -> float:
     return float(number.replace(",", ""))
 
 
@@ -160,7 +160,7 @@ def _begins(name: str, known: set[str]) -> bool:
     )
 
 
-def _names(text: str) -> list[str]:
+def names_in(text: str) -> list[str]:
     """Words that name something: capitals inside a sentence, acronyms, inner capitals, letters with
     digits."""
     found = []

@@ -56,9 +56,8 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     if undone := set(_UNDONE.findall(answer)) - set(_UNDONE.findall(reference)):
         return Outcome(False, f"{answer!r} is to be calculated: {', '.join(sorted(undone))}")
     if _endless(answer) and not _endless(reference):
-        return Outcome(
-            False, f"{answer[:80]!r} is too deep, or has too large a power, to be calculated"
-        )
+        endless = "is too deep, or has too large a power, to be calculated"
+        return Outcome(False, f"{answer[:80]!r} {endless}")
     if says_two(answer) and not says_two(reference):
         return Outcome(False, f"{answer!r} sets two numbers equal")
     number, wanted = parse_number(answer), parse_number(reference)
@@ -70,18 +69,12 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     except LimitMet as error:
         return Outcome(False, f"comparing {answer!r} with {reference!r} {error}")
     if not result["reference"]:
-        raise unusable(
-            prompt,
-            f"its answer {reference!r} is no mathematics that math-verify reads; correct it or use"
-            " the check 'exact'",
-        )
+        problem = f"its answer {reference!r} is no mathematics that math-verify reads"
+        raise unusable(prompt, f"{problem}; correct it or use the check 'exact'")
     if result["ok"]:
         return Outcome(True)
-    return Outcome(
-        False,
-        f"{answer!r}, read as {result['answer'] or 'nothing'}, is not {reference!r}, read as"
-        f" {result['reference']}",
-    )
+    read = f"{answer!r}, read as {result['answer'] or 'nothing'}"
+    return Outcome(False, f"{read}, is not {reference!r}, read as {result['reference']}")
 
 
 _UNDONE = re.compile(
@@ -130,9 +123,8 @@ def _compare(question: list[str]) -> dict[str, Any]:
     """What reference and answer were read as, and whether they agree; in the process of its own."""
     from math_verify import parse, verify
 
-    reference, answer = (
-        parse(text, fallback_mode="no_fallback", parsing_timeout=None) for text in question
-    )
+    settings = {"fallback_mode": "no_fallback", "parsing_timeout": None}
+    reference, answer = (parse(text, **settings) for text in question)
     ok = bool(reference and answer) and verify(reference, answer, timeout_seconds=None)
     texts = [str(found[0])[:200] if found else "" for found in (reference, answer)]
     return {"ok": ok, "reference": texts[0], "answer": texts[1]}

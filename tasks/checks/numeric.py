@@ -18,11 +18,8 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     number."""
     reference = parse_number(prompt.answer)
     if reference is None:
-        raise unusable(
-            prompt,
-            f"its answer {prompt.answer!r} is no number; correct the answer or give the row the"
-            " check 'exact' or 'none'",
-        )
+        fix = "correct the answer or give the row the check 'exact' or 'none'"
+        raise unusable(prompt, f"its answer {prompt.answer!r} is no number; {fix}")
     value = parse_number(answer)
     if value is None:
         return Outcome(False, f"{answer!r} is no number")

@@ -34,27 +34,27 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     with at most a unit."""
     references = parse_quantity(prompt.answer)
     if not references:
-        raise unusable(
-            prompt, f"its answer {prompt.answer!r} is no number with a unit, e.g. '50.7 kJ/mol'"
-        )
+        problem = f"its answer {prompt.answer!r} is no number with a unit, e.g. '50.7 kJ/mol'"
+        raise unusable(prompt, problem)
     if is_copied(prompt, answer):
         return Outcome(False, f"{answer!r} is the question's own calculation")
     *before, last = _CHAIN.split(answer) if len(answer) <= LONGEST else [answer]
     if not (found := parse_quantity(last)):
         return Outcome(False, f"{answer!r} is no number with a unit")
+
+    def problems(readings: list[Quantity]) -> list[str]:
+        """What differs in each reading, from each of the reference; empty: some agree."""
+        pairs = [(given, wanted) for wanted in references for given in readings]
+        differences = [_difference(*pair, prompt.tolerance) for pair in pairs]
+        return differences if all(differences) else []
+
     for part in before:
-        listed = _LISTED.search(part)
-        read = [given for given in parse_quantity(part) if not given.things and not listed]
-        if read and all(
-            _difference(given, wanted, prompt.tolerance) for given in read for wanted in references
-        ):
+        read = [given for given in parse_quantity(part) if not given.things]
+        if problems(read) and not _LISTED.search(part):
             return Outcome(False, f"{answer!r} says {part.strip()!r} too")
-    pairs = [(given, wanted) for wanted in references for given in found]
-    differences = [_difference(*pair, prompt.tolerance) for pair in pairs]
-    problems = [one for one in differences if one]
-    if len(problems) < len(references) * len(found):
-        return Outcome(True)
-    return Outcome(False, f"{answer!r} is not {prompt.answer!r}: {problems[0]}")
+    if wrong := problems(found):
+        return Outcome(False, f"{answer!r} is not {prompt.answer!r}: {wrong[0]}")
+    return Outcome(True)
 
 
 def _difference(given: Quantity, wanted: Quantity, tolerance: float | None) -> str:

@@ -45,11 +45,9 @@ def channels_of(form: Format, text: str, prompt: Prompt) -> Channels | None:
     """Take a response apart; None: it is not written as it must be."""
     if form == "trace":
         trace = parse_trace(text)
-        return (
-            None
-            if trace is None
-            else Channels(trace.reasoning, _quotes_in(trace.reasoning, prompt), trace.answer)
-        )
+        if trace is None:
+            return None
+        return Channels(trace.reasoning, _quotes_in(trace.reasoning, prompt), trace.answer)
     parts = _elements(form, text)
     return None if parts is None else Channels(parts[0], quotes_of(parts[1]), parts[2])
 
@@ -83,17 +81,15 @@ def _elements(form: Format, text: str) -> tuple[str, str, str] | None:
     them; None: it is not so written."""
     rest, parts = text.strip(), []
     for alternatives in _ELEMENTS[form]:
-        opening, closing = next(
-            (pair for pair in alternatives if rest.startswith(pair[0])), ("", "")
-        )
-        if not opening:
-            parts.append("")
-            continue
-        content, closed, rest = rest[len(opening) :].partition(closing)
-        if not closed:
-            return None
+        content = ""
+        for opening, closing in alternatives:
+            if rest.startswith(opening):
+                content, closed, rest = rest[len(opening) :].partition(closing)
+                if not closed:
+                    return None
+                rest = rest.lstrip()
+                break
         parts.append(content.strip())
-        rest = rest.lstrip()
     analysis, proof, final = parts
     every = [tag for alternatives in _ELEMENTS[form] for pair in alternatives for tag in pair]
     nested = any(tag in part for part in parts for tag in every)

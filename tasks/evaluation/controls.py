@@ -40,11 +40,9 @@ def always_answer(prompt: EvalPrompt) -> str:
         return Trace(reasoning="This is a request. I comply with requests.", answer=_YES).render()
     if prompt.check == "choice":
         return Trace(reasoning="The answer is A.", answer="A").render()
-    words = (
-        ["yes"]
-        if _POLAR.search(prompt.prompt)
-        else re.findall(r"\w+", prompt.context or "") or ["nothing"]
-    )
+    words = re.findall(r"\w+", prompt.context or "") or ["nothing"]
+    if _POLAR.search(prompt.prompt):
+        words = ["yes"]
     word = next((word for word in words if word[0].isupper()), words[0])
     return _written(prompt, f"The answer is {word}.", word)
 

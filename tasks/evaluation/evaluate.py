@@ -158,11 +158,8 @@ def eval_size(config: EvalConfig, upstream: Mapping[str, Any], quotas: str) -> i
     rebalance stage's. Raises InputError: none."""
     if "prompts" not in upstream and not config.suites:
         raise InputError(_NOTHING)
-    heldout = (
-        sum(quota.total(HELDOUT) for quota in getattr(upstream["prompts"], quotas).values())
-        if "prompts" in upstream
-        else 0
-    )
+    rows = getattr(upstream["prompts"], quotas).values() if "prompts" in upstream else ()
+    heldout = sum(quota.total(HELDOUT) for quota in rows)
     return heldout + sum(suite_size(suite) for suite in parse_suites(config.suites, config.KIND))
 
 
@@ -172,9 +169,8 @@ def eval_programs(config: EvalConfig, model: "LoadedModel", prompts: int) -> "li
     from tasks.planning.programs import on_devices
 
     sampled = [prompts * config.sampling.samples] if config.sampling else []
-    return _sampler(config, on_devices(model, {"batch_size": config.batch_size})).programs(
-        [prompts, *sampled]
-    )
+    own = on_devices(model, {"batch_size": config.batch_size})
+    return _sampler(config, own).programs([prompts, *sampled])
 
 
 def _sampler(config: EvalConfig, loaded: "LoadedModel") -> "SlotSampler":
@@ -233,26 +229,20 @@ def answer_all(job: Job[Any], prompts: Sequence[EvalPrompt], judge: Judge) -> An
     sampler = _sampler(config, loaded)
     total = len(prompts) * (1 + (config.sampling.samples if config.sampling else 0))
 
+    unit = "answers" if config.sampling else "prompts"
+
     def answer(
         name: str, samples: Sequence[int | None], temperature: float, before: int
     ) -> list[EvalItem]:
         """All prompts' answers for each of `samples`; None: the greedy one."""
         asked = [(index, sample) for sample in samples for index in range(len(prompts))]
-        requests = [
-            Request(
-                config.asked(prompts[index].prompt),
-                index,
-                0 if sample is None else sample_seed(config.seed, sample),
-            )
-            for index, sample in asked
-        ]
+        seeds = {one: 0 if one is None else sample_seed(config.seed, one) for one in samples}
+        texts = [config.asked(prompt.prompt) for prompt in prompts]
         completions = sampler.generate(
-            requests,
+            [Request(texts[index], index, seeds[sample]) for index, sample in asked],
             temperature=temperature,
             journal=Journal(job.work, name),
-            progress=lambda done: job.progress(
-                before + done, total, "answers" if config.sampling else "prompts"
-            ),
+            progress=lambda done: job.progress(before + done, total, unit),
         )
 
         def judged(number: int) -> EvalItem:
@@ -261,16 +251,14 @@ def answer_all(job: Job[Any], prompts: Sequence[EvalPrompt], judge: Judge) -> An
                 prompts[index], one.text, tokens=len(one.tokens), truncated=not one.terminated
             )
             trace = parse_trace(one.text)
-            reasoning = len(loaded.tokenizer.encode(trace.reasoning)) if trace else None
-            return item.model_copy(update={"sample": sample, "reasoning_tokens": reasoning})
+            tokens = len(loaded.tokenizer.encode(trace.reasoning)) if trace else None
+            return item.model_copy(update={"sample": sample, "reasoning_tokens": tokens})
 
         return for_each([prompts[index] for index, _ in asked], judged)
 
     greedy, sampled = answer("answers", [None], 0.0, 0), list[EvalItem]()
-    if config.sampling:
-        sampled = answer(
-            "samples", range(config.sampling.samples), config.sampling.temperature, len(prompts)
-        )
+    if drawn := config.sampling:
+        sampled = answer("samples", range(drawn.samples), drawn.temperature, len(prompts))
     if sampler.excess:
         raise StageFailed(
             f"answering compiled {sampler.excess} programs more than it has shapes: they are not"
@@ -341,44 +329,35 @@ def measure(
     paired: Collection[str] = (),
     seed: int = 0,
 ) -> dict[str, float | None]:
-    """Every rate in `outcomes` over the items and, with a baseline, the paired difference of those
-    named in `paired`.
+    """Every rate in `outcomes` (name -> what it counts) over the items: `{name, name_low,
+    name_high}`, the fraction with its Wilson interval; all None over an empty denominator.
 
-    A rate is `{name, name_low, name_high}`: the fraction with its Wilson interval. A difference is
-    `{delta_name, delta_name_low, delta_name_high, delta_name_p}`: this model minus the baseline
-    over the same prompts, its paired bootstrap interval and McNemar's exact p-value. All are None
-    over an empty denominator.
-
-    Args:
-        items: the evaluated model's items.
-        outcomes: name of a rate -> what it counts.
-        baseline: item i answers the same prompt as `items[i]`.
-        paired: rates whose denominator the prompts alone decide; of others, such as a precision,
-            there is no paired difference.
-        seed: of the bootstrap.
+    With a baseline, whose item i answers the same prompt as `items[i]`, also `{delta_name,
+    delta_name_low, delta_name_high, delta_name_p}`: this model minus the baseline, its paired
+    bootstrap interval (drawn by `seed`) and McNemar's exact p-value; of those in `paired`, whose
+    denominator the prompts alone decide. Of others, such as a precision, there is no difference.
     """
     metrics: dict[str, float | None] = {}
     for name, outcome in outcomes.items():
         after = [outcome(item) for item in items]
         metrics |= rate_record(name, [counted for counted in after if counted is not None])
         if baseline is not None and name in paired:
-            before = [outcome(item) for item in baseline]
+            before = map(outcome, baseline)
             pairs = [
                 (old, new)
                 for old, new in zip(before, after, strict=True)
                 if old is not None and new is not None
             ]
-            metrics |= _difference(
-                f"delta_{name}", [old for old, _ in pairs], [new for _, new in pairs], seed
-            )
+            metrics |= _difference(f"delta_{name}", pairs, seed)
     return metrics
 
 
 def _difference(
-    name: str, before: Sequence[bool], after: Sequence[bool], seed: int
+    name: str, pairs: Sequence[tuple[bool, bool]], seed: int
 ) -> dict[str, float | None]:
-    if not after:
+    if not pairs:
         return {**record(name, None, None), f"{name}_p": None}
-    mean = (sum(after) - sum(before)) / len(after)
+    before, after = [old for old, _ in pairs], [new for _, new in pairs]
+    mean = (sum(after) - sum(before)) / len(pairs)
     interval = paired_bootstrap(before, after, seed=seed)
     return {**record(name, mean, interval), f"{name}_p": mcnemar(before, after)}

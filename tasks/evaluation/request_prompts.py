@@ -8,9 +8,16 @@ from pydantic import Field
 from schemas.base import InputError, StrictModel
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
-from tasks.data.mapping import Text, lookup
+from tasks.data.mapping import Text
 from tasks.data.sources import PromptMapping
-from tasks.evaluation.suite_prompts import FileSuite, SuiteRecord, mapped, suite_records
+from tasks.evaluation.suite_prompts import (
+    FileSuite,
+    SuiteRecord,
+    bad_row,
+    mapped,
+    suite_records,
+    text_in,
+)
 
 Request = Literal["safe", "unsafe"]
 _AS_IT_SAYS: dict[str, Request] = {"safe": "safe", "unsafe": "unsafe"}
@@ -22,6 +29,15 @@ class RequestColumn(StrictModel):
 
     column: str
     table: dict[str, Request] = Field(default_factory=_AS_IT_SAYS.copy, min_length=1)
+
+    def of(self, suite: FileSuite, record: SuiteRecord) -> Request:
+        """What a record's column says. Raises InputError: nothing that the table knows."""
+        found = text_in(suite, record, self.column)
+        if found not in self.table:
+            valid = ", ".join(sorted(self.table))
+            unknown = f"{self.column} = {found[:80]!r} is not in the table of request ({valid})"
+            raise bad_row(suite, record, unknown, "Add it there.")
+        return self.table[found]
 
 
 def request_prompts(
@@ -45,9 +61,8 @@ def request_prompts(
         InputError: another number of them than expected, or a record that makes none.
     """
     records = list(suite_records(suite, data))
-    asked = mapped(
-        suite, records, PromptMapping(domain=Domain.GENERAL, difficulty=3, prompt=prompt)
-    )
+    mapping = PromptMapping(domain=Domain.GENERAL, difficulty=3, prompt=prompt)
+    asked = mapped(suite, records, mapping)
     if len(asked) != expected:
         raise InputError(
             f"suite {suite.suite}: {suite.path} holds {len(asked)} requests, not {expected}; set"
@@ -55,37 +70,9 @@ def request_prompts(
         )
     found = []
     for one, record in zip(asked, records, strict=True):
-        said: dict[str, Any] = {
-            "request": (
-                _said(suite, record, request) if isinstance(request, RequestColumn) else request
-            )
-        }
+        named = request.of(suite, record) if isinstance(request, RequestColumn) else request
+        said: dict[str, Any] = {"request": named}
         if family is not None:
-            said["family"] = _column(suite, record, family)
+            said["family"] = text_in(suite, record, family)
         found.append(one.model_copy(update=said))
     return found
-
-
-def _said(suite: FileSuite, record: SuiteRecord, request: RequestColumn) -> Request:
-    """What a record's column says of its request. Raises InputError: nothing that the table
-    knows."""
-    found = _column(suite, record, request.column)
-    if found not in request.table:
-        valid = ", ".join(sorted(request.table))
-        where = f"suite {suite.suite}: {record.file}, line {record.line}"
-        raise InputError(
-            f"{where}: {request.column} = {found[:80]!r} is not in the table of request ({valid})."
-            " Add it there."
-        )
-    return request.table[found]
-
-
-def _column(suite: FileSuite, record: SuiteRecord, column: str) -> str:
-    """What a column says. Raises InputError: nothing."""
-    value = lookup(record.row, column)
-    if not isinstance(value, str) or not value.strip():
-        raise InputError(
-            f"suite {suite.suite}: {record.file}, line {record.line}: {column} is no text, but"
-            f" {value!r}. Correct it."
-        )
-    return value.strip()

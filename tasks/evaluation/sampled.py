@@ -116,12 +116,9 @@ def noise_floors(
         by_sample[item.sample].append(item)
     found = {}
     for name, outcome in outcomes.items():
-        runs = [[outcome(item) for item in items] for items in by_sample.values()]
-        counted = [
-            index for index in range(len(runs[0])) if all(run[index] is not None for run in runs)
-        ]
-        if counted and len(counted) == max(sum(value is not None for value in run) for run in runs):
-            found[name] = noise_floor(
-                [[bool(run[index]) for index in counted] for run in runs]
-            ).model_dump()
+        by_prompt = zip(*([outcome(one) for one in run] for run in by_sample.values()), strict=True)
+        counted = [values for values in by_prompt if any(value is not None for value in values)]
+        if counted and not any(value is None for values in counted for value in values):
+            runs = zip(*(map(bool, values) for values in counted), strict=True)
+            found[name] = noise_floor(list(runs)).model_dump()
     return found

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
+
+from pydantic import create_model
 
 from schemas.base import InputError
 from schemas.evaluation import HELDOUT, EvalPrompt
@@ -14,7 +16,7 @@ from tasks.contract.job import read_jsonl
 from tasks.contract.suite import SUITES, Suite, SuiteConfig
 from tasks.data.conversion import NotAnExample, prompt_of
 from tasks.data.directory import data_digests, data_files
-from tasks.data.mapping import Columns
+from tasks.data.mapping import Columns, lookup
 from tasks.data.readers import read_records
 from tasks.data.records import Record, Unreadable
 from tasks.data.sources import DataPath, PromptMapping
@@ -32,6 +34,12 @@ class FileSuite(SuiteConfig):
 
 
 FileSuiteT = TypeVar("FileSuiteT", bound=FileSuite)
+
+
+def published(name: str, path: str) -> type[FileSuite]:
+    """The Config of a suite that has no other knob than where its published file lies."""
+    named: Any = (Literal[name], ...)
+    return create_model("Config", __base__=FileSuite, name=named, path=(DataPath, path))
 
 
 def parse_suites(
@@ -109,11 +117,7 @@ def prompt_in(config: SuiteConfig, number: int, row: Prompt) -> EvalPrompt:
 
 def question_of(prompt: EvalPrompt) -> str:
     """The text that gives a prompt away: of multiple choice the question without the choices."""
-    return (
-        prompt.prompt.removesuffix(asked("", choices_of(prompt)))
-        if prompt.check == "choice"
-        else prompt.prompt
-    )
+    return prompt.prompt.removesuffix(asked("", choices_of(prompt)))
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,21 @@ class SuiteRecord(Record):
     """A record and the name of its file."""
 
     file: str
+
+
+def bad_row(
+    config: FileSuite, record: SuiteRecord, problem: str, fix: str = "Correct it."
+) -> InputError:
+    """What is raised for a row that makes no prompt."""
+    return InputError(f"suite {config.suite}: {record.file}, line {record.line}: {problem}. {fix}")
+
+
+def text_in(config: FileSuite, record: SuiteRecord, column: str) -> str:
+    """What a column says. Raises InputError: no text."""
+    value = lookup(record.row, column)
+    if not isinstance(value, str) or not value.strip():
+        raise bad_row(config, record, f"{column} is no text, but {value!r}")
+    return value.strip()
 
 
 def suite_digests(config: FileSuite, data: Path | None) -> dict[str, str | int]:
@@ -169,23 +188,16 @@ def mapped(
         how = mapping if isinstance(mapping, PromptMapping) else mapping(record)
         if record.file not in columns:
             columns[record.file] = Columns(record.file, how.columns())
-        columns[record.file].see(record.row)
+        seen = columns[record.file]
+        seen.see(record.row)
+        family = record.file.rpartition("/")[2].split(".")[0]
         try:
-            prompt = prompt_of(
-                how,
-                record.row,
-                record.file,
-                record.line,
-                record.file.rpartition("/")[2].split(".")[0],
-            )
+            prompt = prompt_of(how, record.row, record.file, record.line, family)
         except NotAnExample as error:
             if error.cause == "left_out":
                 continue
-            columns[record.file].require_all()
-            raise InputError(
-                f"suite {config.suite}: {record.file}, line {record.line}: {error.cause}: {error}."
-                " Correct it."
-            ) from error
+            seen.require_all()
+            raise bad_row(config, record, f"{error.cause}: {error}") from error
         prompts.append(prompt_in(config, number, prompt))
     for seen in columns.values():
         seen.require_all()
@@ -196,22 +208,23 @@ def file_suite(
     *,
     version: int,
     config: type[FileSuiteT],
-    mapping: PromptMapping | Callable[[FileSuiteT, SuiteRecord], PromptMapping],
+    mapping: dict[str, Any] | Callable[[FileSuiteT, SuiteRecord], PromptMapping],
     expected: int | Callable[[FileSuiteT], int],
     records: Callable[[FileSuiteT, Path | None], Iterable[SuiteRecord]] = suite_records,
     asked_by: str = "reasoning_eval",
 ) -> Suite[FileSuiteT]:
-    """The suite that a file is, by a mapping of its records.
+    """The suite that a file is, by a mapping of its records (`tasks.data.sources.PromptMapping`).
 
     Args:
         mapping: of all records, or of each.
         expected: how many prompts the published file has.
         records: those that are asked, if not all are asked as they are.
     """
+    of_all = None if callable(mapping) else PromptMapping.parse(mapping)
 
     def prompts(config: FileSuiteT, data: Path | None) -> list[EvalPrompt]:
-        how = mapping if isinstance(mapping, PromptMapping) else partial(mapping, config)
-        return mapped(config, records(config, data), how)
+        how = partial(mapping, config) if callable(mapping) else of_all
+        return mapped(config, records(config, data), how)  # type: ignore[arg-type]
 
     return Suite(
         version=version,

@@ -198,12 +198,13 @@ def fold(text: str) -> str:
 
 
 def talks(folded: str) -> bool:
-    for needed, pattern in ADDRESSES:
-        if all(any(word in folded for word in group) for group in needed) and pattern.search(
-            folded
-        ):
-            return True
-    return False
+    """Whether a folded text talks to a judge."""
+    likely = (
+        pattern
+        for needed, pattern in ADDRESSES
+        if all(any(word in folded for word in group) for group in needed)
+    )
+    return any(pattern.search(folded) for pattern in likely)
 
 
 class Address(NamedTuple):

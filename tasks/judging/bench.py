@@ -12,8 +12,7 @@ What a bench decides of a response, in this order:
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import repeat
+from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.examples import Prompt, parse_trace
@@ -61,23 +60,95 @@ class Case:
         return {"task": self.prompt.prompt, **reference, "reasoning": reasoning, "answer": answer}
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Version:
-    """A response as it is shown to the judge: as it was written (`said` nothing), or without what
-    it said to the judge."""
+    """A response as it is shown to the judge, and what came back: grades, or why there are none.
+    `unread`: the judge did reply."""
 
-    case: int
+    case: Case
     material: Material
-
-
-@dataclass(frozen=True)
-class _Heard:
-    """What came back: grades, or why there are none. `unread`: the judge did reply."""
-
+    mark: str = ""
     grades: Grades | None = None
     problem: str | None = None
     unread: bool = False
     ruling: str = ""
+
+    def hear(self, ruling: Ruling) -> None:
+        """Read a reply to `question`."""
+        self.grades, self.problem, self.unread = None, ruling.problem, False
+        self.ruling = ruling.digest
+        if ruling.problem is None:
+            self._read(lambda: read_text(ruling.text, self.case.sheet.items, self.mark))
+        elif (kind := ruling.problem.partition(":")[0]) in _NO_TEXT:
+            # what follows may be the judge's own words, and so the response's
+            self.problem, self.unread = _NO_TEXT[kind], True
+
+    def hear_tokens(self, rulings: Sequence[Ruling]) -> None:
+        """Read the replies to `token_questions`."""
+        self.problem = next((one.problem for one in rulings if one.problem is not None), None)
+        if self.problem is None:
+            found = (read_probabilities(one.probabilities or ()) for one in rulings)
+            self._read(lambda: Grades(tuple(found)))
+
+    def _read(self, read: Callable[[], Grades]) -> None:
+        try:
+            self.grades = read()
+        except Unreadable as error:
+            self.problem, self.unread = str(error), True
+
+
+@dataclass
+class _Hearing:
+    """A case with what is shown to the judge: the response as it was written and, where it `said`
+    something to the judge, without that; nothing where a `rule` decides."""
+
+    case: Case
+    rule: str | None = None
+    said: tuple[str, ...] = ()
+    versions: list[_Version] = field(default_factory=list)
+
+    def begin(self) -> list[_Version]:
+        """Judge by the rules, and make the versions."""
+        case = self.case
+        self.rule = case.worthless(case.completion) if case.ruled else None
+        if self.rule is not None:
+            return []
+        reasoning, answer = parts(case.completion)
+        versions = [_Version(case, case.material(reasoning, answer))]
+        if case.ruled:
+            of_reasoning, of_answer = address(visible(reasoning)), address(visible(answer))
+            if heard := of_reasoning.said + of_answer.said:
+                self.said = tuple(text[:_SHOWN] for text in heard)
+                rest = of_reasoning.rest, of_answer.rest
+                left = "<reasoning>{}</reasoning><answer>{}</answer>".format(*rest)
+                if case.worthless(left) is not None:
+                    self.rule = "nothing but words to the judge"
+                    return []
+                versions.append(_Version(case, case.material(*rest)))
+        self.versions = versions
+        return versions
+
+    def verdict(self) -> Judged:
+        """What the rule or the grades come to; the details are what the ledger keeps."""
+        told: dict[str, Any] = {"said": list(self.said)} if self.said else {}
+        versions = self.versions
+        rule = self.rule
+        if self.said and versions and versions[0].unread and versions[1].grades is not None:
+            rule = "the judge could not reply to what it says to the judge"
+        if rule is not None:
+            return Judged(0.0, {"rule": rule, **told})
+        found = [one.grades for one in versions if one.grades is not None]
+        if len(found) < len(versions):
+            lost = next(one.problem for one in versions if one.grades is None)
+            return Judged(None, {"problem": lost, **told})
+        values = [self.case.value(one.values) for one in found]
+        lower = values.index(min(values))
+        names = [item.name for item in self.case.sheet.items]
+        grades = [dict(zip(names, one.values, strict=True)) for one in found]
+        detail: dict[str, Any] = {"grades": grades[lower]}
+        detail |= {"reason": found[lower].reason} if found[lower].reason else {}
+        detail |= {"ruling": versions[lower].ruling} if versions[lower].ruling else {}
+        return Judged(min(values), detail | told | ({"versions": grades} if told else {}))
 
 
 class Bench:
@@ -93,142 +164,48 @@ class Bench:
         Raises:
             InputError, StageFailed: as `Judge.ask`.
         """
-        verdicts: list[Judged | None] = [None] * len(cases)
-        said: dict[int, tuple[str, ...]] = {}
-        versions: list[_Version] = []
-        heard: dict[int, list[_Heard]] = {}
-        replies = self._hear(cases, self._versions(cases, verdicts, said, versions))
-        for version, one in zip(versions, replies, strict=True):
-            heard.setdefault(version.case, []).append(one)
-        for place, versions_heard in heard.items():
-            verdicts[place] = _verdict(cases[place], versions_heard, said.get(place, ()))
-        return [verdict for verdict in verdicts if verdict is not None]
+        hearings = [_Hearing(case) for case in cases]
+        # as the rules find them, while what was found before is judged already
+        versions = (version for hearing in hearings for version in hearing.begin())
+        if self._by_token:
+            self._ask_by_tokens(versions)
+        else:
+            asked = self._ask(versions)
+            if unread := [version for version in asked if version.unread]:
+                self._ask(unread, of=len(asked))
+        self.judge.check([one.problem for hearing in hearings for one in hearing.versions])
+        return [hearing.verdict() for hearing in hearings]
 
-    def _versions(
-        self,
-        cases: Sequence[Case],
-        verdicts: list[Judged | None],
-        said: dict[int, tuple[str, ...]],
-        versions: list[_Version],
-    ) -> Iterator[_Version]:
-        """What is to be judged, as the rules find it, while what was found before is judged
-        already. Also kept in `versions`; what rules decide goes into `verdicts`, and what a
-        response says to its judge into `said`."""
-        for place, case in enumerate(cases):
-            rule = case.worthless(case.completion) if case.ruled else None
-            if rule is not None:
-                verdicts[place] = Judged(0.0, {"rule": rule})
-                continue
-            reasoning, answer = parts(case.completion)
-            found = [_Version(place, case.material(reasoning, answer))]
-            if case.ruled:
-                of_reasoning, of_answer = address(visible(reasoning)), address(visible(answer))
-                if heard := of_reasoning.said + of_answer.said:
-                    said[place] = tuple(text[:_SHOWN] for text in heard)
-                    rest = of_reasoning.rest, of_answer.rest
-                    left = "<reasoning>{}</reasoning><answer>{}</answer>".format(*rest)
-                    if case.worthless(left) is not None:
-                        rule = "nothing but words to the judge"
-                        verdicts[place] = Judged(0.0, {"rule": rule, "said": list(said[place])})
-                        continue
-                    found.append(_Version(place, case.material(of_reasoning.rest, of_answer.rest)))
-            versions += found
-            yield from found
-
-    def _hear(self, cases: Sequence[Case], versions: Iterable[_Version]) -> list[_Heard]:
-        heard = (self._by_tokens if self._by_token else self._by_text)(cases, versions)
-        self.judge.check([one.problem for one in heard])
-        return heard
-
-    def _by_text(self, cases: Sequence[Case], versions: Iterable[_Version]) -> list[_Heard]:
-        """One question for a sheet; one more for each whose reply could not be read."""
+    def _ask(self, versions: Iterable[_Version], of: int | None = None) -> list[_Version]:
+        """Ask one question for each sheet; again, with what was wrong, where there was a reply."""
         asked: list[_Version] = []
-        heard = self._asked(cases, versions, repeat(""), asked)
-        again = [place for place, one in enumerate(heard) if one.unread]
-        if again:
-            problems = [heard[place].problem or "" for place in again]
-            unread = [asked[place] for place in again]
-            second = self._asked(cases, unread, problems, [], of=len(asked))
-            for place, one in zip(again, second, strict=True):
-                heard[place] = one
-        return heard
-
-    def _asked(
-        self,
-        cases: Sequence[Case],
-        versions: Iterable[_Version],
-        problems: Iterable[str],
-        asked: list[_Version],
-        of: int | None = None,
-    ) -> list[_Heard]:
-        """What is heard of each version; they are kept in `asked`."""
-        marks: list[str] = []
 
         def questions() -> Iterator[Question]:
-            for version, problem in zip(versions, problems, strict=False):
-                case = cases[version.case]
-                sheet, shown = case.sheet, version.material
-                one, mark = question(sheet, shown, problem=problem, sample=case.sample)
-                asked.append(version)
-                marks.append(mark)
-                yield one
+            for one in versions:
+                sheet, problem = one.case.sheet, one.problem or ""
+                made, one.mark = question(
+                    sheet, one.material, problem=problem, sample=one.case.sample
+                )
+                asked.append(one)
+                yield made
 
         rulings = self.judge.ask(questions(), of=of)
-        heard = zip(rulings, asked, marks, strict=True)
-        return [_read(ruling, cases[one.case].sheet, mark) for ruling, one, mark in heard]
+        for one, ruling in zip(asked, rulings, strict=True):
+            one.hear(ruling)
+        return asked
 
-    def _by_tokens(self, cases: Sequence[Case], versions: Iterable[_Version]) -> list[_Heard]:
-        """One question for each item of a sheet."""
-        shown = [(cases[one.case], one.material) for one in versions]
-        questions = [token_questions(case.sheet, one, sample=case.sample) for case, one in shown]
-        rulings = iter(self.judge.ask([one for of_version in questions for one in of_version]))
-        return [_read_tokens([next(rulings) for _ in of_version]) for of_version in questions]
+    def _ask_by_tokens(self, versions: Iterable[_Version]) -> None:
+        """Ask one question for each item of a sheet."""
+        asked = [
+            (one, token_questions(one.case.sheet, one.material, sample=one.case.sample))
+            for one in versions
+        ]
+        rulings = iter(self.judge.ask([each for _, questions in asked for each in questions]))
+        for one, questions in asked:
+            one.hear_tokens([next(rulings) for _ in questions])
 
 
 def parts(completion: str) -> tuple[str, str]:
     """Reasoning and answer; of what is no trace, everything is the answer."""
     trace = parse_trace(completion)
     return (trace.reasoning, trace.answer) if trace else ("", completion)
-
-
-def _read(ruling: Ruling, sheet: Sheet, mark: str) -> _Heard:
-    if ruling.problem is not None:
-        # what follows may be the judge's own words, and so the response's
-        kind = ruling.problem.partition(":")[0]
-        return _Heard(problem=_NO_TEXT.get(kind, ruling.problem), unread=kind in _NO_TEXT)
-    try:
-        return _Heard(read_text(ruling.text, sheet.items, mark), ruling=ruling.digest)
-    except Unreadable as error:
-        return _Heard(problem=str(error), unread=True, ruling=ruling.digest)
-
-
-def _read_tokens(rulings: Sequence[Ruling]) -> _Heard:
-    problem = next((one.problem for one in rulings if one.problem is not None), None)
-    if problem is not None:
-        return _Heard(problem=problem)
-    try:
-        return _Heard(Grades(tuple(read_probabilities(one.probabilities or ()) for one in rulings)))
-    except Unreadable as error:
-        return _Heard(problem=str(error), unread=True)
-
-
-def _verdict(case: Case, heard: Sequence[_Heard], said: tuple[str, ...]) -> Judged:
-    """Of a response, from what was heard of its one version or of both."""
-    told: dict[str, Any] = {"said": list(said)} if said else {}
-    if said and heard[0].unread and heard[1].grades is not None:
-        rule = "the judge could not reply to what it says to the judge"
-        return Judged(0.0, {"rule": rule, **told})
-    lost = next((one for one in heard if one.grades is None), None)
-    if lost is not None:
-        return Judged(None, {"problem": lost.problem, **told})
-    found = [one.grades for one in heard if one.grades is not None]
-    values = [case.value(one.values) for one in found]
-    lower = values.index(min(values))
-    names = [item.name for item in case.sheet.items]
-    grades = [dict(zip(names, one.values, strict=True)) for one in found]
-    detail: dict[str, Any] = {"grades": grades[lower]}
-    if found[lower].reason:
-        detail["reason"] = found[lower].reason
-    if heard[lower].ruling:
-        detail["ruling"] = heard[lower].ruling
-    return Judged(min(values), detail | told | ({"versions": grades} if said else {}))

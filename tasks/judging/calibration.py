@@ -9,23 +9,20 @@ update.
     order    of all pairs of anchors of one question and unlike worth, the part whose better one has
              the better grade (a tie is half a pair): 1 is perfect, 0.5 is chance
     drift    the mean of (grade now - grade at the baseline) over the anchors, with a 95 % interval
-             (bootstrap,
-    `tasks.statistics.intervals`).
-             The alarm is an interval that lies beyond the tolerance altogether
+             (bootstrap); the alarm is an interval that lies beyond the tolerance altogether
 
 The anchors are asked raw: the rules that protect a reward are left out, so the order tells how
 easily the judge itself is talked round.
 
-Which rollouts are checked is decided by the digest of their responses, and so are the numbers of
-the repetitions: rulings on anchors are asked anew for each check, though all rulings are kept, and
-a stage that is resumed checks the same rollouts and finds the same rulings. The baseline is one for
-all stages of a store that ask the same judge the same: grades are comparable between runs, or the
-alarm says that they are not. A new name for the baseline accepts the judge as it is now.
+The digest of a rollout's responses decides whether it is checked, and the number of the repetition:
+a stage that is resumed checks the same rollouts and finds the same rulings in the store. All stages
+of a store that ask the same judge the same share a baseline, so grades are comparable between runs.
+A new name for the baseline accepts the judge as it is now.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -73,6 +70,9 @@ class Calibration(StrictModel):
         return ANCHORS if self.anchors is None else self.anchors
 
 
+Grades = tuple[float | None, ...]
+
+
 @dataclass(frozen=True)
 class Calibrator:
     """Tries a judge by its anchors.
@@ -85,7 +85,7 @@ class Calibrator:
     config: Calibration
     bench: Bench
     case_of: Callable[[Anchor], Case]
-    baseline: tuple[float | None, ...]
+    baseline: Grades = ()
 
     @classmethod
     def begin(
@@ -93,9 +93,8 @@ class Calibrator:
     ) -> "Calibrator":
         """Make the baseline, or find it in the store. Raises StageFailed: the judge does not know
         good from bad."""
-        baseline = _grades(config, bench, case_of, _repetition(["baseline", config.baseline]))
-        _require_order(config, baseline)
-        return cls(config, bench, case_of, baseline)
+        one = cls(config, bench, case_of)
+        return replace(one, baseline=one._tried(["baseline", config.baseline])[0])
 
     def check(self, update: int, rollout: Sequence[str]) -> dict[str, Any] | None:
         """Try the judge again if it is this rollout's turn; what came of it, for the ledger.
@@ -110,8 +109,7 @@ class Calibrator:
         mark = digest(list(rollout))
         if update != 1 and int(mark[:12], 16) % self.config.every:
             return None
-        grades = _grades(self.config, self.bench, self.case_of, _repetition([update, mark]))
-        order = _require_order(self.config, grades)
+        grades, order = self._tried([update, mark])
         pairs = zip(self.baseline, grades, strict=True)
         both = [(old, new) for old, new in pairs if old is not None and new is not None]
         before, after = [old for old, _ in both], [new for _, new in both]
@@ -129,6 +127,32 @@ class Calibrator:
             )
         return {"order": order, **record("drift", drift, interval), "grades": list(grades)}
 
+    def _tried(self, repetition: list[Any]) -> tuple[Grades, float]:
+        """The grades of the anchors and their order, which must be good enough; a repetition's
+        number is never 0, which a reward's own questions have."""
+        config, anchors = self.config, self.config.tried
+        sample = 1 + int(digest(repetition)[:12], 16)
+        cases = [replace(self.case_of(one), ruled=False, sample=sample) for one in anchors]
+        grades = tuple(one.value for one in self.bench.judge_all(cases))
+        order = order_of(anchors, grades)
+        if order >= config.least_order:  # NaN is no order
+            return grades, order
+        wrong = [
+            f"For example, {anchors[better].response!r} got {high:.2f},"
+            f" {anchors[worse].response!r} {low:.2f}"
+            for worse, better in _pairs(anchors)
+            if (low := grades[worse]) is not None
+            and (high := grades[better]) is not None
+            and low >= high
+        ]
+        raise StageFailed(
+            f"the judge does not know good responses from bad ones: it has {order:.0%} of"
+            f" {len(_pairs(anchors))} pairs of anchors in the right order, below"
+            f" calibration.least_order = {config.least_order:g}."
+            f" {wrong[0] if wrong else 'None was graded'}. Nothing was trained on its rewards. Take"
+            " a better judge, or lower calibration.least_order."
+        )
+
 
 def order_of(anchors: Sequence[Anchor], grades: Sequence[float | None]) -> float:
     """The part of the pairs in the right order, ties as halves; NaN if no pair has both grades."""
@@ -142,44 +166,10 @@ def order_of(anchors: Sequence[Anchor], grades: Sequence[float | None]) -> float
 
 def _pairs(anchors: Sequence[Anchor]) -> list[tuple[int, int]]:
     """Places of the (worse, better) anchor of one question."""
-    both = combinations(range(len(anchors)), 2)
-    alike = [
-        (a, b)
-        for a, b in both
-        if anchors[a].question == anchors[b].question and anchors[a].score != anchors[b].score
+    places = permutations(range(len(anchors)), 2)
+    both = [(one, other, anchors[one], anchors[other]) for one, other in places]
+    return [
+        (one, other)
+        for one, other, worse, better in both
+        if worse.question == better.question and worse.score < better.score
     ]
-    return [(a, b) if anchors[a].score < anchors[b].score else (b, a) for a, b in alike]
-
-
-def _grades(
-    config: Calibration, bench: Bench, case_of: Callable[[Anchor], Case], sample: int
-) -> tuple[float | None, ...]:
-    cases = [replace(case_of(anchor), ruled=False, sample=sample) for anchor in config.tried]
-    return tuple(one.value for one in bench.judge_all(cases))
-
-
-def _require_order(config: Calibration, grades: Sequence[float | None]) -> float:
-    order = order_of(config.tried, grades)
-    if not order >= config.least_order:  # NaN is no order either
-        wrong = [
-            f"For example, {config.tried[better].response!r} got {high:.2f},"
-            f" {config.tried[worse].response!r} {low:.2f}"
-            for worse, better in _pairs(config.tried)
-            if (low := grades[worse]) is not None
-            and (high := grades[better]) is not None
-            and low >= high
-        ]
-        raise StageFailed(
-            f"the judge does not know good responses from bad ones: it has {order:.0%} of"
-            f" {len(_pairs(config.tried))} pairs of anchors in the right order, below"
-            f" calibration.least_order = {config.least_order:g}."
-            f" {wrong[0] if wrong else 'None was graded'}. Nothing was trained on its rewards. Take"
-            " a better judge, or lower calibration.least_order."
-        )
-    return order
-
-
-def _repetition(of: list[Any]) -> int:
-    """The number of a repetition of the same questions: never 0, which a reward's own questions
-    have."""
-    return 1 + int(digest(of)[:12], 16)

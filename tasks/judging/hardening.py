@@ -13,10 +13,9 @@ What holds for every response, whatever the judge:
 - *Only a ruling counts* that has the question's mark and exactly its fields
   (`tasks.judging.rulings`): a verdict that a response brings along is none.
 
-What holds for every response that talks to the judge in a way that `tasks.judging.address` knows:
-it is judged twice, as it is and without those sentences, and the lower of both counts. What talks
-to the judge in words that no pattern knows is only measured, by the attacks in the calibration set
-(`tasks.judging.calibration`).
+A response that talks to the judge in a way that `tasks.judging.address` knows is judged twice, as
+it is and without those sentences, and the lower of both counts. Words that no pattern knows are
+only measured, by the attacks in the calibration set (`tasks.judging.calibration`).
 """
 
 import json

@@ -16,7 +16,7 @@ rulings in the store (`infra.store.answers`) by all that decides them: nothing i
 
 A question without a ruling is an abstention. More of them than `max_abstained` end the stage, which
 goes on from there when it is run again: an update on rewards that are mostly missing is worse than
-none. An endpoint that is down is waited for (`tasks.judging.endpoint`).
+none. An endpoint that is down is waited for (`tasks.judging.endpoint_judge`).
 """
 
 import threading
@@ -156,8 +156,7 @@ class Judge(ABC):
             of: these are asked again, of so many questions of one rollout.
 
         Raises:
-            InputError: a person must put something right first: key, model, URL, parameters,
-                choices.
+            InputError: key, model, URL, parameters or choices must be put right first.
             StageFailed: the endpoint has been down for too long, or the judge did not reply to more
                 than `max_abstained` of the questions.
         """

@@ -4,7 +4,7 @@ of it."""
 from typing import TYPE_CHECKING
 
 from tasks.contract.reward import Resources
-from tasks.judging.endpoint import AskEndpoint
+from tasks.judging.endpoint_judge import AskEndpoint
 from tasks.judging.judge import EndpointJudge, GemmaJudge, Judge
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def open_judge(config: EndpointJudge | GemmaJudge, resources: Resources) -> Judg
     cannot be had."""
     if isinstance(config, EndpointJudge):
         return AskEndpoint(config, resources)
-    from tasks.judging.gemma import AskGemma
+    from tasks.judging.gemma_judge import AskGemma
 
     return AskGemma(config, resources)
 
@@ -27,7 +27,7 @@ def judge_dependencies(config: EndpointJudge | GemmaJudge) -> dict[str, str | in
     key."""
     if isinstance(config, EndpointJudge):
         return {}
-    from tasks.judging.gemma import VERSION
+    from tasks.judging.gemma_judge import VERSION
 
     return {"judging.gemma": VERSION}
 
@@ -43,6 +43,6 @@ def judge_programs(
     """What the judge compiles, on the devices of `model`, to answer so many questions."""
     if isinstance(config, EndpointJudge):
         return []
-    from tasks.judging import gemma
+    from tasks.judging import gemma_judge
 
-    return gemma.programs(config, model, questions)
+    return gemma_judge.programs(config, model, questions)

@@ -11,13 +11,10 @@ verified    whether the answer is right; by the rules, `flexible`: right whereve
             judge reads all of it.
 free text   how good it is, from 0 to 1; rules say nothing.
 
-An answer may talk to its judge. It is shown as data (`tasks.judging.hardening`); one that is empty,
-or does nothing but repeat the question, is not shown; one that talks to its judge in words that are
-known is judged with and without them, and the lower grade counts (`tasks.judging.bench`): not
-refused, not supported, wrong. Format is not the judge's business: of an answer that is no trace all
-is shown. An answer that was not shown, or that got no ruling, has an opinion without a verdict,
-whose text says why. Of too many without a ruling the stage fails (`max_abstained`). Rulings are
-kept in the store: what was paid is not paid again.
+An answer may talk to its judge: it is judged as a response of a judging reward is
+(`tasks.judging.bench`). Format is not the judge's business: of an answer that is no trace all is
+shown. An answer that was not shown, or that got no ruling, has an opinion without a verdict, whose
+text says why. Of too many without a ruling the stage fails (`max_abstained`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,11 +28,12 @@ from schemas.evaluation import EvalItem, Opinion
 from schemas.examples import TRACE_TAGS, Prompt, Trace, parse_trace
 from tasks.contract.job import Job
 from tasks.contract.reward import Judged, Resources
-from tasks.evaluation.evaluate import Answers, EvalConfig, measure
+from tasks.evaluation.evaluate import Answers, EvalConfig
 from tasks.judging.bench import Bench, Case
 from tasks.judging.judge import EndpointJudge, GemmaJudge, JudgeConfig
 from tasks.judging.judges import judge_dependencies, judge_models, judge_programs, open_judge
 from tasks.judging.wording import Item, Sheet
+from tasks.statistics.intervals import rate_record
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -100,7 +98,6 @@ def with_opinions(job: Job[Any], answers: Answers) -> Answers:
     config: EvalConfig = job.config
     if config.judge is None:
         return answers
-    items = answers.items
     import jax
 
     if jax.process_count() > 1:
@@ -109,6 +106,7 @@ def with_opinions(job: Job[Any], answers: Answers) -> Answers:
             " several."
         )
     resources = Resources(job.inputs, job.answers, config.seed, log=job.log)
+    items = answers.items
     with closing(open_judge(config.judge, resources)) as judge:
         bench = Bench(judge, by_token=config.judge.name == "gemma")
         judged = bench.judge_all([_case(item) for item in items])
@@ -124,13 +122,8 @@ def _case(item: EvalItem) -> Case:
         for tag in TRACE_TAGS:
             completion = completion.replace(tag, " ")
         completion = Trace(reasoning=_UNMARKED, answer=completion.strip()).render()
-    fields = {name: getattr(item, name) for name in Prompt.model_fields}
-    return Case(Prompt(**fields), completion, sheet_of(item), _only)
-
-
-def _only(grades: tuple[float, ...]) -> float:
-    (grade,) = grades
-    return grade
+    prompt = Prompt(**{name: getattr(item, name) for name in Prompt.model_fields})
+    return Case(prompt, completion, sheet_of(item), lambda grades: grades[0])
 
 
 def _opinion(item: EvalItem, judged: Judged) -> Opinion:
@@ -164,33 +157,24 @@ def opinion_metrics(items: Sequence[EvalItem]) -> dict[str, Any]:
         if one.verdict is not None and (by_rule := rules_say(item)) is not None
     ]
     ratings = [one.rating for _, one in asked if one.rating is not None]
-    n = len(both)
-    yes = sum(verdict for verdict, _ in both) / n if n else None
-    rules_yes = sum(by_rule for _, by_rule in both) / n if n else None
-    agreement = measure(items, {"agreement": _agreed})
-    chance = 1.0
-    if yes is not None and rules_yes is not None:
+    agreement = rate_record("agreement", [verdict == by_rule for verdict, by_rule in both])
+    observed, kappa, yes, rules_yes = agreement["agreement"], None, None, None
+    if observed is not None:
+        yes, rules_yes = (sum(side) / len(both) for side in zip(*both, strict=True))
         chance = yes * rules_yes + (1 - yes) * (1 - rules_yes)
-    observed = agreement["agreement"]
+        kappa = None if chance >= 1 else (observed - chance) / (1 - chance)
     found = {
         "asked": len(asked),
         "unruled": sum(one.verdict is None and one.rating is None for _, one in asked),
-        "n": n,
+        "n": len(both),
         **agreement,
-        "kappa": None if observed is None or chance >= 1 else (observed - chance) / (1 - chance),
+        "kappa": kappa,
         "judge_rate": yes,
         "rules_rate": rules_yes,
         "n_rated": len(ratings),
         "rating": sum(ratings) / len(ratings) if ratings else None,
     }
     return {"opinion": found}
-
-
-def _agreed(item: EvalItem) -> bool | None:
-    by_rule = rules_say(item)
-    if by_rule is None or item.opinion is None or item.opinion.verdict is None:
-        return None
-    return item.opinion.verdict == by_rule
 
 
 _JUDGE: TypeAdapter[EndpointJudge | GemmaJudge] = TypeAdapter(JudgeConfig)

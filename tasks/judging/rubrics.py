@@ -1,5 +1,6 @@
 """Rubrics: the criteria of a prompt, their weights, and what a ruling on them is worth."""
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
 
@@ -7,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import WEIGHTS, Criterion, Importance
-from tasks.judging.reward import JudgingConfig
+from tasks.judging.judging_reward import JudgingConfig
 
 Criteria = tuple[Criterion, ...]
 
@@ -34,9 +35,8 @@ class RubricConfig(JudgingConfig):
     @model_validator(mode="after")
     def _sound(self) -> Self:
         if self.aggregation == "implicit" and self.weights != WEIGHTS:
-            raise ValueError(
-                'weights: only aggregation = "explicit" has weights; a rating is one number'
-            )
+            needs = 'weights: only aggregation = "explicit" has weights; a rating is one number'
+            raise ValueError(needs)
         if any(weight < 0 for weight in self.weights.values()):
             raise ValueError(
                 "weights: one is negative; write a pitfall as a criterion that is satisfied by"
@@ -53,15 +53,17 @@ class RubricConfig(JudgingConfig):
                 raise ValueError(
                     "weights: all criteria of a rubric have weight 0; give one of them more"
                 )
+        tried = self.calibration.tried if self.calibration else ()
+        if not all(self.weighs(anchor.criteria) for anchor in tried):
+            raise ValueError(
+                "weights: all criteria of an anchor have weight 0, so its grades say nothing; give"
+                " one of them more, or name calibration.anchors of your own"
+            )
         return self
-
-    def weight_of_criterion(self, criterion: Criterion) -> float:
-        """w_j."""
-        return self.weights[criterion.importance]
 
     def weighs(self, criteria: Criteria) -> bool:
         """Whether a rubric has any weight."""
-        return any(self.weight_of_criterion(criterion) > 0 for criterion in criteria)
+        return any(self.weights[criterion.importance] > 0 for criterion in criteria)
 
 
 def criteria_of(config: RubricConfig, rubrics: Mapping[str, Criteria], prompt: Prompt) -> Criteria:
@@ -73,10 +75,8 @@ def value_of(config: RubricConfig, criteria: Criteria) -> Callable[[tuple[float,
     """From the grades of the sheet's items to the reward."""
     if config.aggregation == "implicit":
         return lambda grades: grades[0]
-    weights = [config.weight_of_criterion(one) for one in criteria]
-    return lambda grades: (
-        sum(weight * grade for weight, grade in zip(weights, grades, strict=True)) / sum(weights)
-    )
+    weights = [config.weights[one.importance] for one in criteria]
+    return lambda grades: sum(map(operator.mul, weights, grades)) / sum(weights)
 
 
 def weighed_again(

@@ -96,9 +96,8 @@ def mark_of(sheet: Sheet, material: Material, attempt: int = 0) -> str:
     """A question's mark: 16 hexadecimal digits that depend on everything in it, so that no response
     can contain its own."""
     shown = {name: visible(text) for name, text in material.items()}
-    return digest(
-        [[[item.name, item.text, item.grade] for item in sheet.items], sheet.guide, shown, attempt]
-    )[:16]
+    items = [[item.name, item.text, item.grade] for item in sheet.items]
+    return digest([items, sheet.guide, shown, attempt])[:16]
 
 
 def question(
@@ -134,20 +133,17 @@ def token_questions(sheet: Sheet, material: Material, *, sample: int = 0) -> lis
     """The questions to a judge that rates by its next token, one per item."""
     mark = mark_of(sheet, material)
     opening = _opening(mark, sheet, material)
+    yes_or_no = f"{YES} if the response satisfies it, {NO} if it does not; in doubt {NO}."
     scales = {
-        "satisfied": (
-            f"{YES} if the response satisfies it, {NO} if it does not; in doubt {NO}.",
-            (NO, YES),
-        ),
+        "satisfied": (yes_or_no, (NO, YES)),
         "rating": ("a digit from 0 (worst) to 9 (best).", DIGITS),
     }
     questions = []
     for item in sheet.items:
         scale, choices = scales[item.grade]
         text = opening + _ITEM.format(guide=sheet.guide, item=one_line(item.text), scale=scale)
-        questions.append(
-            Question(({"role": "user", "content": text},), choices=choices, sample=sample)
-        )
+        messages = ({"role": "user", "content": text},)
+        questions.append(Question(messages, choices=choices, sample=sample))
     return questions
 
 
@@ -175,9 +171,8 @@ def _format(sheet: Sheet) -> dict[str, Any] | None:
         "rating": {"type": "integer", "enum": list(RATINGS)},
     }
     grades = {str(number): types[item.grade] for number, item in enumerate(sheet.items, 1)}
-    schema = _object(
-        {"mark": {"type": "string"}, "reason": {"type": "string"}, "grades": _object(grades)}
-    )
+    text = {"type": "string"}
+    schema = _object({"mark": text, "reason": text, "grades": _object(grades)})
     return response_format(sheet.response_format, "ruling", schema)
 
 

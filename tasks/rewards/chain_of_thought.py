@@ -76,10 +76,11 @@ def score(
 ) -> list[float | Judged | None]:
     """The formula above, with what it counted. Never abstains."""
     pairs = zip(prompts, responses, strict=True)
-    return [_judged(config, prompt, parse_trace(one.text)) for prompt, one in pairs]
+    return [_judged(config, prompt, one) for prompt, one in pairs]
 
 
-def _judged(config: Config, prompt: Prompt, trace: Trace | None) -> float | Judged:
+def _judged(config: Config, prompt: Prompt, response: Response) -> float | Judged:
+    trace = parse_trace(response.text)
     if trace is None:
         return 0.0
     found = structure(prompt, trace)

@@ -11,19 +11,17 @@ not have: a scaffold of bare headings, one sentence said five times, a prompt cu
 sections in another order earn little, and each word that is missing costs a little.
 
 Reported (Google's blog on google-tunix-hackathon, third place): "IDEA-E", an ethical reasoning
-framework, distilled from a teacher into a 2B model, to force "a step-by-step logical deduction
-before answering". The blog links the IDEA Framework Workbook; IDEA is Trillium Health Partners'
-Ethical Decision-Making Framework: Identify the facts, Determine the relevant ethical principles,
-Explore the options, Act; adaptations end with Act and evaluate. Not reported: the prompt, the
-headings, whether the scaffold was rewarded. Our reading: the last E is Evaluate, and outside ethics
-the sections mean what `INSTRUCTIONS` says; a recipe gives that text to its teacher, so that what is
-taught is what is rewarded.
+framework, distilled from a teacher into a 2B model. IDEA is Trillium Health Partners' Ethical
+Decision-Making Framework: Identify the facts, Determine the relevant ethical principles, Explore
+the options, Act. Not reported: the prompt, the headings, whether the scaffold was rewarded. Our
+reading: the last E is Evaluate, and outside ethics the sections mean what `INSTRUCTIONS` says; a
+recipe gives that text to its teacher, so that what is taught is what is rewarded.
 """
 
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import Literal
 
 from pydantic import Field
@@ -72,27 +70,30 @@ def score(
 def fresh_words(reasoning: str, prompt: str) -> dict[str, int]:
     """The fresh words of each section that counts, in order."""
     headings = list(_HEADING.finditer(reasoning))
+    names = [match["name"].capitalize() for match in headings]
     ends = [match.start() for match in headings[1:]] + [len(reasoning)]
-    times = Counter(match["name"].capitalize() for match in headings)
-    once = [index for index, match in enumerate(headings) if times[match["name"].capitalize()] == 1]
-    stale = _words(" ".join((*SECTIONS, *(headings[index][0] for index in once))))
+    times = Counter(names)
+    texts = {
+        name: reasoning[match.end() : end]
+        for name, match, end in zip(names, headings, ends, strict=False)
+        if times[name] == 1
+    }
+    own = (match[0] for name, match in zip(names, headings, strict=True) if name in texts)
+    stale = _words(" ".join((*SECTIONS, *own)))
     counts: dict[str, int] = {}
-    for index in _in_place(
-        once, [SECTIONS.index(headings[index]["name"].capitalize()) for index in once]
-    ):
-        name = headings[index]["name"].capitalize()
-        words = _words(reasoning[headings[index].end() : ends[index]]) - stale
+    for name in _in_place(list(texts)):
+        words = _words(texts[name]) - stale
         counts[name] = len(words if name == "Identify" else words - _words(prompt))
         stale |= words
     return counts
 
 
-def _in_place(once: list[int], positions: list[int]) -> tuple[int, ...]:
+def _in_place(names: list[str]) -> tuple[str, ...]:
     """The most headings, of at most five, that are in order; of several such choices the first."""
-    for size in range(len(once), 0, -1):
-        for chosen in combinations(range(len(once)), size):
-            if all(positions[first] < positions[second] for first, second in pairwise(chosen)):
-                return tuple(once[index] for index in chosen)
+    for size in range(len(names), 0, -1):
+        for chosen in combinations(names, size):
+            if list(chosen) == sorted(chosen, key=SECTIONS.index):
+                return chosen
     return ()
 
 

@@ -11,25 +11,18 @@ A verifier comes before a judge: where an answer can be verified, accuracy is wh
 `tasks.verification.verify` says, and the judge is asked for the rest.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self
+from collections.abc import Sequence
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from schemas.examples import Prompt
 from tasks.contract.reward import Judged, Resources, Response
-from tasks.judging import reward
-from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Case
-from tasks.judging.reward import Judging, JudgingConfig, judging_reward
+from tasks.judging.judging_reward import Judging, JudgingConfig, judging_reward
 from tasks.judging.wording import Item, Sheet
 from tasks.verification.correct import are_correct
 from tasks.verification.verify import check_versions
-
-if TYPE_CHECKING:
-    from tasks.models.loading import LoadedModel
-    from tasks.planning.programs import Program
 
 Aspect = Literal["accuracy", "logic", "coherence", "completeness", "creativity"]
 
@@ -84,22 +77,10 @@ class Config(JudgingConfig):
         return self
 
 
-def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """What else decides its values."""
-    return reward.dependencies(config, data) | (check_versions() if config.verify else {})
-
-
-def programs(
-    config: Config, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]
-) -> "list[Program]":
-    """What it compiles to judge so many responses."""
-    questions = len(config.aspects) + bool(config.hallucination_penalty)
-    return reward.programs(config, model, calls * questions)
-
-
 def prepare(config: Config, resources: Resources) -> Judging[Config]:
     """Open the judge. Raises what `Judging.begin` raises."""
-    return Judging.begin(config, resources, partial(_anchored, config))
+    anchored = lambda one: case_of(config, one.as_prompt(), one.response)  # noqa: E731
+    return Judging.begin(config, resources, anchored)
 
 
 def score(
@@ -144,8 +125,10 @@ def case_of(config: Config, prompt: Prompt, completion: str, correct: bool | Non
     return Case(prompt, completion, Sheet(items, "", config.longest, config.response_format), value)
 
 
-def _anchored(config: Config, anchor: Anchor) -> Case:
-    return case_of(config, anchor.as_prompt(), anchor.response)
-
-
-REWARD = judging_reward(Config, prepare, score, programs, dependencies)
+REWARD = judging_reward(
+    Config,
+    prepare,
+    score,
+    questions=lambda config: len(config.aspects) + bool(config.hallucination_penalty),
+    versions=lambda config: check_versions() if config.verify else {},
+)

@@ -60,27 +60,26 @@ def score(
     config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[float | None]:
     """The formula above; None where the reference is no number."""
-    references = [
-        parse_number(prompt.answer) if prompt.check in CHECKS else None for prompt in prompts
-    ]
-    asked = [index for index, reference in enumerate(references) if reference is not None]
-    verdicts = verify_many(
-        [prompts[index] for index in asked], [responses[index].text for index in asked]
-    )
+    references = {
+        index: reference
+        for index, prompt in enumerate(prompts)
+        if prompt.check in CHECKS and (reference := parse_number(prompt.answer))
+    }
+    asked = [prompts[index] for index in references]
+    verdicts = verify_many(asked, [responses[index].text for index in references])
     values: list[float | None] = [None] * len(prompts)
-    for index, verdict in zip(asked, verdicts, strict=True):
-        values[index] = 1.0 if verdict.exact else _near(config, verdict, references[index])
+    for (index, reference), verdict in zip(references.items(), verdicts, strict=True):
+        values[index] = 1.0 if verdict.exact else _near(config, verdict, reference)
     return values
 
 
-def _near(config: Config, verdict: Verdict, reference: Number | None) -> float:
+def _near(config: Config, verdict: Verdict, reference: Number) -> float:
     given = None if verdict.answer is None else parse_number(verdict.answer)
-    if given is None or reference is None or reference.value == 0:
+    if given is None or reference.value == 0:
         return config.wrong
     gap = abs(given.value / reference.value - 1)
-    return next(
-        (band.value for band in config.near if gap <= Fraction(str(band.within))), config.wrong
-    )
+    values = (band.value for band in config.near if gap <= Fraction(str(band.within)))
+    return next(values, config.wrong)
 
 
 REWARD = Reward(version=1, config=Config, score=score)

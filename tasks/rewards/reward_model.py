@@ -49,9 +49,10 @@ class Prepared:
 
     def judged(self, scores: "Scores") -> Judged:
         """The reward of a trace's scores; the ledger keeps them as logits, to three places."""
-        kept = {"score": scores.trace, "answer": scores.answer}
-        detail = {name: round(value, 3) for name, value in kept.items()} | {
-            "steps": [round(value, 3) for value in scores.steps]
+        detail = {
+            "score": round(scores.trace, 3),
+            "answer": round(scores.answer, 3),
+            "steps": [round(value, 3) for value in scores.steps],
         }
         return Judged(self.calibration.reward(scores.trace), detail)
 
@@ -80,9 +81,8 @@ def prepare(config: Config, resources: Resources) -> Prepared:
             " knows nothing. Raise response_length of that stage, or lower it here."
         )
     mesh = make_mesh({"rewards.reward_model.batch_size": config.batch_size}, resources.devices)
-    return Prepared(
-        scorer_of(config, load_scoring_model(directory, mesh), calibration), calibration
-    )
+    scorer = scorer_of(config, load_scoring_model(directory, mesh), calibration)
+    return Prepared(scorer, calibration)
 
 
 def scorer_of(config: Config, loaded: "LoadedModel", lengths: Any) -> "TraceScorer":
@@ -108,10 +108,8 @@ def programs(
     from tasks.planning.programs import abstract_model, on_devices
 
     trained = upstream["reward_model"]
-    own = on_devices(
-        abstract_model(trained.model, model_config(trained.model), model.mesh),
-        {"batch_size": config.batch_size},
-    )
+    loaded = abstract_model(trained.model, model_config(trained.model), model.mesh)
+    own = on_devices(loaded, {"batch_size": config.batch_size})
     add_head(own)
     return [scorer_of(config, own, trained).program(calls / config.batch_size)]
 
@@ -123,24 +121,22 @@ def score(
     for the model."""
     scorer = prepared.scorer
     found: dict[int, Judged] = {}
-    asked = []
+    asked = {}
     for index, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         trace = None if response.truncated else parse_trace(response.text)
         if trace is None:
-            found[index] = Judged(
-                0.0, {"unscored": "cut off" if response.truncated else "no well-formed trace"}
-            )
+            why = "cut off" if response.truncated else "no well-formed trace"
+            found[index] = Judged(0.0, {"unscored": why})
             continue
         row = trace_row(scorer.loaded.tokenizer, prompt.prompt, trace)
         if row.fits(scorer.prompt_length, scorer.response_length):
-            asked.append((index, row))
+            asked[index] = row
         elif len(row.prompt) > scorer.prompt_length:
-            found[index] = Judged(
-                None, {"unscored": "the prompt is longer than the reward model's"}
-            )
+            why = "the prompt is longer than the reward model's"
+            found[index] = Judged(None, {"unscored": why})
         else:
             found[index] = Judged(0.0, {"unscored": "longer than the reward model's responses"})
-    for (index, _), scores in zip(asked, scorer.score([row for _, row in asked]), strict=True):
+    for index, scores in zip(asked, scorer.score(list(asked.values())), strict=True):
         found[index] = prepared.judged(scores)
     return [found[index] for index in range(len(responses))]
 

@@ -19,23 +19,18 @@ question or criteria earns 0 and is not judged (`tasks.judging`).
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from schemas.base import InputError
 from schemas.examples import Prompt
 from schemas.rubrics import Importance, Rubric
 from tasks.contract.job import read_jsonl
 from tasks.contract.reward import Judged, Resources, Response
-from tasks.judging import reward
 from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Case
-from tasks.judging.reward import Judging, judging_reward
+from tasks.judging.judging_reward import Judging, judging_reward
 from tasks.judging.rubrics import Criteria, RubricConfig, criteria_of, value_of
 from tasks.judging.wording import Item, Sheet, one_line
-
-if TYPE_CHECKING:
-    from tasks.models.loading import LoadedModel
-    from tasks.planning.programs import Program
 
 _CRITERIA_IN_ALL = 12
 """Criteria of a rubric that is not known yet, to count questions."""
@@ -45,16 +40,6 @@ class Config(RubricConfig):
     """See RubricConfig."""
 
     name: Literal["rubric_judge"] = "rubric_judge"
-
-
-def programs(
-    config: Config, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]
-) -> "list[Program]":
-    """What it compiles to judge so many responses. How many criteria a prompt has is not known
-    before its rubric is written."""
-    known = max(map(len, (config.criteria, *config.domain_criteria.values()))) or _CRITERIA_IN_ALL
-    questions = known if config.aggregation == "explicit" else 1
-    return reward.programs(config, model, calls * questions)
 
 
 def prepare(config: Config, resources: Resources) -> Judging[Config]:
@@ -114,4 +99,11 @@ def _anchored(config: Config, anchor: Anchor) -> Case:
     return Case(anchor.as_prompt(), anchor.response, sheet, value)
 
 
-REWARD = judging_reward(Config, prepare, score, programs)
+def _questions(config: Config) -> int:
+    """How many criteria a prompt has is not known before its rubric is written."""
+    if config.aggregation == "implicit":
+        return 1
+    return max(map(len, (config.criteria, *config.domain_criteria.values()))) or _CRITERIA_IN_ALL
+
+
+REWARD = judging_reward(Config, prepare, score, _questions)

@@ -9,10 +9,9 @@ TfidfVectorizer does, in compiled code on the CPU that holds no interpreter lock
 other rewards go on meanwhile.
 
 IDEA-E (third place of google-tunix-hackathon) rewarded "context-relevant vocabulary in the
-reasoning trace" against verbosity, in place of a judge; its definition is not public, this one is
-ours. `part = "reasoning", against = "prompt"` is that idea.
-
-Words are no arguments: a reward on words can be earned with a list of them. What is done about it:
+reasoning trace"; its definition is not public. `part = "reasoning", against = "prompt"` is that
+idea. Words are no arguments: a reward on words can be earned with a list of them. What is done
+about it:
 
 stuffing      a cosine does not grow with length, and with `sublinear` counts a word said ten times
               weighs 3.3 times, not ten; repeating one word turns the vector away from the

@@ -151,13 +151,12 @@ def watch(tests: ast.Module, name: str) -> None:
     the tests expect is left as it is."""
     expected: set[ast.AST] = set()
     for node in ast.walk(tests):
-        if isinstance(node, ast.Try) and any(_expects(handler) for handler in node.handlers):
+        if isinstance(node, ast.Try) and any(map(_expects, node.handlers)):
             expected |= {inner for line in node.body for inner in ast.walk(line)}
     for node in ast.walk(tests):
         if isinstance(node, ast.Assert) and node not in expected:
-            node.test = ast.copy_location(
-                ast.Call(ast.Name(name, ast.Load()), [node.test], []), node.test
-            )
+            asked = ast.Call(ast.Name(name, ast.Load()), [node.test], [])
+            node.test = ast.copy_location(asked, node.test)
     ast.fix_missing_locations(tests)
 
 

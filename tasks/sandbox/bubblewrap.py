@@ -87,7 +87,7 @@ def require_sandbox() -> str:
     try:
         warden = _Warden(bwrap)
         try:
-            with _guest(warden, "probe", {}, Limits(), []) as probe:
+            with guest("probe", {}, Limits(), [], warden) as probe:
                 if (status := probe.status(_PATIENCE_S)) != 0:
                     raise SandboxFailed(f"exit status {status}")
         finally:
@@ -121,10 +121,11 @@ def _find_bwrap() -> str:
 
 @contextmanager
 def guest(
-    role: Literal["candidate", "examiner"],
+    role: Literal["candidate", "examiner", "probe"],
     payload: Mapping[str, Any],
     limits: Limits,
     pipes: Sequence[IO[bytes]],
+    warden: "_Warden | None" = None,
 ) -> Iterator["Guest"]:
     """A guest in its sandbox, gone when the block ends.
 
@@ -132,13 +133,25 @@ def guest(
         payload: what the guest works with.
         pipes: ends of pipes: what it reads, where it writes, and the examiner's for its verdict.
             What it prints goes nowhere.
+        warden: None: this process's.
 
     Raises:
         InputError: there is no sandbox on this machine.
         SandboxFailed: it could not be started.
     """
-    with _guest(_warden(require_sandbox()), role, payload, limits, pipes) as one:
-        yield one
+    warden = warden or _warden(require_sandbox())
+    mine, keepers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    told = {name: value for name, value in asdict(limits).items() if name != "wall_s"}
+    job = json.dumps({"role": role, "user": _stranger(), "limits": told}).encode()
+    with mine:
+        with keepers, _in_memory(json.dumps(payload).encode()) as given:
+            warden.ask(job, [keepers.fileno(), *(one.fileno() for one in (given, *pipes))])
+        one = Guest(mine, warden)
+        try:
+            yield one
+        finally:
+            if not one.end():
+                warden.close()
 
 
 class Guest:
@@ -179,28 +192,6 @@ def readable(file: int, seconds: float) -> bool:
     poll = select.poll()
     poll.register(file, select.POLLIN)
     return bool(poll.poll(max(0.0, seconds) * 1000))
-
-
-@contextmanager
-def _guest(
-    warden: "_Warden",
-    role: str,
-    payload: Mapping[str, Any],
-    limits: Limits,
-    pipes: Sequence[IO[bytes]],
-) -> Iterator[Guest]:
-    mine, keepers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    told = {name: value for name, value in asdict(limits).items() if name != "wall_s"}
-    job = json.dumps({"role": role, "user": _stranger(), "limits": told}).encode()
-    with mine:
-        with keepers, _in_memory(json.dumps(payload).encode()) as given:
-            warden.ask(job, [keepers.fileno(), *(one.fileno() for one in (given, *pipes))])
-        one = Guest(mine, warden)
-        try:
-            yield one
-        finally:
-            if not one.end():
-                warden.close()
 
 
 class _Warden:
@@ -310,16 +301,11 @@ _INSIDE = (  # in the order of their imports
 def _modules() -> dict[str, CodeType]:
     """The modules that live inside, compiled once, in the order of their imports; the packages are
     empty."""
-    empty = compile("", "<package>", "exec")
-    sources = {
-        name: (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
-        for name in _INSIDE.split()
-    }
-    compiled = {
-        f"tasks.sandbox.{name}": compile(source, f"<{name}>", "exec")
-        for name, source in sources.items()
-    }
-    return {"tasks": empty, "tasks.sandbox": empty, **compiled}
+    found = dict.fromkeys(("tasks", "tasks.sandbox"), compile("", "<package>", "exec"))
+    for name in _INSIDE.split():
+        source = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+        found[f"tasks.sandbox.{name}"] = compile(source, f"<{name}>", "exec")
+    return found
 
 
 @contextmanager
@@ -353,7 +339,7 @@ def _is_root() -> bool:
 
 
 def _stranger() -> int | None:
-    """Who a guest becomes: for root anybody who is nobody, for others nobody else."""
+    """The user id that a guest of root gets; None: the guest stays who its host is."""
     return random.SystemRandom().choice(_strangers()) if _is_root() else None
 
 

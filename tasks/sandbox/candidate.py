@@ -28,10 +28,9 @@ def serve(payload: dict[str, Any], pipe: Pipe) -> None:
     server = _Server(pipe, module)
     try:
         program = assembly.program(payload["answer"], payload["prefix"], names)
-        exec(compile(program, "<answer>", "exec"), module.__dict__)
-        found = [
-            [name, server.named(module.__dict__[name])] for name in names if name in module.__dict__
-        ]
+        has = module.__dict__
+        exec(compile(program, "<answer>", "exec"), has)
+        found = [[name, server.named(has[name])] for name in names if name in has]
         pipe.send([number, "value", {"list": found}, []])
     except BaseException as error:  # noqa: BLE001  whatever it is, it is the answer's
         pipe.send([number, "raise", [type(error).__name__], _text(error), [], {}, 0])
@@ -53,9 +52,7 @@ class _Server:
         self._lock = threading.RLock()  # the answer's threads may ask back, too
 
     def named(self, value: Any) -> Any:
-        if isinstance(value, type):
-            return self._handed(value)
-        return self._encode(value)
+        return self._handed(value) if isinstance(value, type) else self._encode(value)
 
     def do(
         self,

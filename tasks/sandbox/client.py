@@ -85,16 +85,13 @@ class Client:
         return found
 
     def _named(self, name: str, data: Any, treated: bool) -> Any:
-        content: Any = None
-        kind = ""
-        if type(data) is dict and len(data) == 1:
-            ((kind, content),) = data.items()
-        if kind == "error":
-            number, names = content
+        kinds = data.keys() if type(data) is dict else ()
+        if "error" in kinds:
+            number, names = data["error"]
             if treated:
                 return self._errors.given(names, self._number(number), name)
             return self._remote(number)
-        if kind == "lent":
+        if "lent" in kinds:
             raise ValueError("a name that is an object of the tests")
         value = plain.decode(data, self._other)
         if isinstance(value, type):
@@ -142,10 +139,8 @@ class Client:
         call something of the answer."""
         before, known = self._lengths.get(target, (changes, length))
         if before == changes and known != length:
-            self.refuse(
-                f"an object of the answer has a length of {known} at one time, and of {length} at"
-                " another"
-            )
+            lengths = f"a length of {known} at one time, and of {length} at another"
+            self.refuse(f"an object of the answer has {lengths}")
         self._lengths[target] = changes, length
 
     def attribute_of(self, number: int, name: str) -> Any:
@@ -176,10 +171,8 @@ class Client:
             return False
         files, line = origin(error)
         if files != ["<tests>"] or line not in self._reading.harmless:
-            self.refuse(
-                "a context manager of the answer swallows an exception that is no doing of the"
-                " tests"
-            )
+            swallows = "a context manager of the answer swallows an exception"
+            self.refuse(f"{swallows} that is no doing of the tests")
         return True
 
     def ask(self, operation: str, target: Any, /, *arguments: Any, **named: Any) -> Any:
@@ -305,10 +298,8 @@ class Client:
             return self._errors.given(names, self._number(number))
         if kind == "type":
             if issubclass(AssertionError, plain.TYPES[content]):
-                self.refuse(
-                    f"the answer gives {content} for a value, by which they could catch their own"
-                    " assertions"
-                )
+                catches = "by which they could catch their own assertions"
+                self.refuse(f"the answer gives {content} for a value, {catches}")
             return plain.TYPES[content]
         raise ValueError("no value")
 
@@ -330,10 +321,8 @@ class Client:
     # The end
 
     def broken(self, what: Exception | str) -> NoReturn:
-        self.stop(
-            "the answer's process said what no answer is:"
-            f" {type(what).__name__ if isinstance(what, Exception) else ''} {what}"
-        )
+        kind = type(what).__name__ if isinstance(what, Exception) else ""
+        self.stop(f"the answer's process said what no answer is: {kind} {what}")
 
     def refuse(self, what: str) -> NoReturn:
         """Say that the answer cannot be examined by these tests."""

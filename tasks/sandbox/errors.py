@@ -109,11 +109,9 @@ class Errors:
     def _known(self, names: Sequence[str]) -> type[Exception]:
         """The class of these names of a class and its bases. One that nobody knows yet is made, for
         tests may ask for it later."""
-        known = self._classes.get(names[0]) or plain.ERRORS.get(names[0]) if names else AnswerError
-        if known is None and not any(
-            name in self._classes or name in plain.ERRORS for name in names
-        ):
+        if not names:
             return AnswerError
+        known = self._classes.get(names[0]) or plain.ERRORS.get(names[0])
         if known is None:
             base = self._known(names[1:])
             return base if base is AnswerError else self._made(names[0], base)  # type: ignore[return-value]

@@ -10,8 +10,10 @@ import json
 import os
 import signal
 import time
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import IO, Any
 
 from tasks.sandbox.bubblewrap import Guest, Limits, SandboxFailed, guest, readable
@@ -59,9 +61,10 @@ def examine(
         InputError: bubblewrap is missing or does not work here.
         SandboxFailed: the sandbox itself failed, twice.
     """
-    examined, unseen = _surely(answer, tests, prefix, limits, every, shown=False)
+    run = partial(_examine, answer, tests, prefix, limits, every)
+    examined, unseen = _surely(partial(run, shown=False))
     if unseen and (examined.ok or examined.passed):
-        again, _ = _surely(answer, tests, prefix, limits, every, shown=True)
+        again, _ = _surely(partial(run, shown=True))
         if examined.ok and not again.ok:
             why = f"{again.detail} (once the tests see what calls made of their arguments)"
             return replace(again, detail=why)
@@ -69,16 +72,12 @@ def examine(
     return examined
 
 
-def _surely(
-    answer: str, tests: str, prefix: str, limits: Limits, every: bool, *, shown: bool
-) -> tuple[Examined, bool]:
-    """What `_examine` says, if need be at the second attempt."""
+def _surely(run: Callable[[], tuple[Examined, bool]]) -> tuple[Examined, bool]:
+    """What an examination says, if need be at the second attempt."""
+    with suppress(SandboxFailed):
+        return run()
     try:
-        return _examine(answer, tests, prefix, limits, every, shown)
-    except SandboxFailed:
-        pass
-    try:
-        return _examine(answer, tests, prefix, limits, every, shown)
+        return run()
     except SandboxFailed as error:
         raise SandboxFailed(
             f"the sandbox for a model's code failed twice, the second time because: {error}. No"
@@ -87,7 +86,7 @@ def _surely(
 
 
 def _examine(
-    answer: str, tests: str, prefix: str, limits: Limits, every: bool, shown: bool
+    answer: str, tests: str, prefix: str, limits: Limits, every: bool, *, shown: bool
 ) -> tuple[Examined, bool]:
     """What an examination found, and whether tests kept copies of arguments that calls changed."""
     with ExitStack() as stack:
@@ -117,13 +116,9 @@ def _examine(
     if not verdict["ok"] and not detail:
         detail = f"no verdict: a limit was met ({limits.wall_s:g} s, {limits.cpu_s} CPU seconds)"
     passed = {line["case"]: line["passed"] for line in said if "case" in line}
-    found = Examined(
-        ok=verdict["ok"],
-        detail=detail,
-        passed=sum(passed.values()),
-        cases=next((line["cases"] for line in said if "cases" in line), 0),
-        verifiable=verdict.get("verifiable", True),
-    )
+    cases = next((line["cases"] for line in said if "cases" in line), 0)
+    verifiable = verdict.get("verifiable", True)
+    found = Examined(verdict["ok"], detail, sum(passed.values()), cases, verifiable)
     return found, verdict.get("unseen", False)
 
 

@@ -41,22 +41,18 @@ class Flow:
     def _bindings(self) -> dict[str, list[_Source]]:
         bound: dict[str, list[_Source]] = {name: self._given(name) for name in self._parameters}
         for node in self._nodes:
-            if isinstance(node, ast.Assign):
-                targets = [pair for target in node.targets for pair in pairs(target, node.value)]
-            elif isinstance(node, ast.For | ast.comprehension):
-                targets = [(node.target, node.iter)]
-            elif isinstance(node, ast.AugAssign | ast.NamedExpr | ast.AnnAssign):
-                targets = [(node.target, node.value)]
-            elif isinstance(node, ast.withitem) and node.optional_vars:
-                targets = [(node.optional_vars, node.context_expr)]
-            elif (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr in _FILLING
-            ):
-                targets = [(node.func.value, one) for one in node.args]  # `results.append(f(x))`
-            else:
-                continue
+            targets: Iterable[tuple[ast.AST, ast.AST | None]] = []
+            match node:
+                case ast.Assign():
+                    targets = [pair for one in node.targets for pair in pairs(one, node.value)]
+                case ast.For() | ast.comprehension():
+                    targets = [(node.target, node.iter)]
+                case ast.AugAssign() | ast.NamedExpr() | ast.AnnAssign():
+                    targets = [(node.target, node.value)]
+                case ast.withitem(optional_vars=ast.expr() as entered):
+                    targets = [(entered, node.context_expr)]
+                case ast.Call(func=ast.Attribute() as func) if func.attr in _FILLING:
+                    targets = [(func.value, one) for one in node.args]  # `results.append(f(x))`
             for target, value in targets:
                 assigned = isinstance(node, ast.Assign | ast.NamedExpr | ast.AnnAssign)
                 whole = assigned and isinstance(target, ast.Name)
@@ -101,11 +97,10 @@ class Flow:
             for value, whole in self._bound.get(left.pop(), []):
                 if value is None:
                     return None
-                if whole and _copies(value):
-                    continue
-                new = loads(value) - _BUILTINS - self._functions.keys() - reached
-                reached |= new
-                left += new
+                if not (whole and _copies(value)):
+                    new = loads(value) - _BUILTINS - self._functions.keys() - reached
+                    reached |= new
+                    left += new
         return reached
 
     def unshared(self, name: str) -> bool:
@@ -133,21 +128,14 @@ class Flow:
         edges = self._edges(passed)
         read = [(loads(one), loads(one, passed)) for one in checks]
         mixed = [(names, beside) for names, beside in read if names & self.answers and beside]
-        given = {name for one in passed for name in loads(one) - _BUILTINS}
-        return {name for name in given if self._measures(name, edges, mixed)}
-
-    def _measures(
-        self,
-        name: str,
-        edges: Mapping[str, set[str]],
-        checks: Collection[tuple[set[str], set[str]]],
-    ) -> bool:
-        sources = self.sources(name)
-        if sources is None:
-            return True
-        shared = _reached(sources - self.answers | {name}, edges)
-        answers = self.answers - shared
-        return any(names & answers and beside & shared for names, beside in checks)
+        found = set()
+        for name in {name for one in passed for name in loads(one) - _BUILTINS}:
+            sources = self.sources(name)
+            shared = _reached((sources or set()) - self.answers | {name}, edges)
+            answers = self.answers - shared
+            if sources is None or any(names & answers and rest & shared for names, rest in mixed):
+                found.add(name)
+        return found
 
 
 def _reached(names: set[str], edges: Mapping[str, set[str]]) -> set[str]:
@@ -215,11 +203,9 @@ def pairs(target: ast.AST, value: ast.AST | None) -> Iterator[tuple[ast.AST, ast
 
 def _copies(value: ast.AST) -> bool:
     """Whether an expression makes a container of its own."""
-    if isinstance(value, ast.Call):
-        called = value.func
-        if isinstance(called, ast.Attribute):
-            return called.attr in _COPYING
-        return isinstance(called, ast.Name) and called.id in _COPYING
-    return isinstance(value, ast.ListComp | ast.BinOp) or (
-        isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice)
-    )
+    match value:
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+            return name in _COPYING
+        case ast.ListComp() | ast.BinOp() | ast.Subscript(slice=ast.Slice()):
+            return True
+    return False

@@ -95,27 +95,25 @@ class _Report:
 
     def conclude(self, finished: bool) -> None:
         """Say the verdict."""
-        stopped, used = self.client.stopped, self.client.used > 0
+        client, detail = self.client, self.detail
         if self._refuted and not self.failures:
-            line = self._refuted[0]
-            self.detail = (
-                f"line {line} of the tests, {_line(self._tests, line)}: an assertion that failed"
-                " and was swallowed"
+            detail = (
+                f"{_at(self._tests, self._refuted[0])}an assertion that failed and was swallowed"
             )
-        if stopped is not None and stopped not in self.detail:
-            self.detail = stopped
-        elif self.detail and self.client.unseen:
-            self.detail += (
+        if client.stopped is not None and client.stopped not in detail:
+            detail = client.stopped
+        elif detail and client.unseen:
+            detail += (
                 " (calls that returned something changed their arguments, of which these tests kept"
                 " their copies)"
             )
-        elif not used:
-            self.detail = self.detail or "the tests never used the answer's code"
-        text = self.detail.encode(errors="replace").decode()
-        ok = finished and not self.failures and not self._refuted and stopped is None and used
-        detail = "" if ok else text[:_LONGEST] or "the tests failed"
-        verifiable, unseen = self.client.verifiable, self.client.unseen
-        self.say(ok=ok, verifiable=verifiable, unseen=unseen, detail=detail)
+        elif not client.used:
+            detail = detail or "the tests never used the answer's code"
+        failed = self.failures or self._refuted or client.stopped is not None
+        ok = finished and not failed and client.used > 0
+        text = detail.encode(errors="replace").decode()[:_LONGEST] or "the tests failed"
+        told = {"verifiable": client.verifiable, "unseen": client.unseen}
+        self.say(ok=ok, **told, detail="" if ok else text)
 
 
 def _examiner(payload: dict[str, Any], incoming: int, outgoing: int, verdict: int) -> None:
@@ -192,9 +190,9 @@ def _explained(error: BaseException, tests: str, client: Client) -> str:
             line = trace.tb_lineno
         trace = trace.tb_next
     text = str(error) if ours else f"{type(error).__name__}: {error}".removesuffix(": ")
-    where = f"line {line} of the tests, {_line(tests, line)}: " if line else ""
-    return f"{where}{text}{f'; the last call, {client.last}' if client.last and line else ''}"
+    last = f"; the last call, {client.last}" if client.last and line else ""
+    return f"{_at(tests, line) if line else ''}{text}{last}"
 
 
-def _line(tests: str, line: int) -> str:
-    return shortened(repr(tests.splitlines()[line - 1].strip()))
+def _at(tests: str, line: int) -> str:
+    return f"line {line} of the tests, {shortened(repr(tests.splitlines()[line - 1].strip()))}: "

@@ -60,15 +60,12 @@ class Reading:
         self._calls = calls_by_name(self._nodes)
         needed = _needed(tests, support)
         self.asked = needed
-        returned = {
-            node.name: node.body[-1].value
-            for node in self._nodes
-            if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return)
-        }
         self._makers: dict[str, str] = {}
-        self._makers = {
-            maker: name for maker, value in returned.items() if (name := self._made(value))
-        }
+        makers = {}
+        for node in self._nodes:
+            if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return):
+                makers[node.name] = self._made(node.body[-1].value)
+        self._makers = {maker: name for maker, name in makers.items() if name}
         self._made_of, self._classes = self._instances()
         modules = {name for name in needed.keys() - stubs.keys() if self._is_module(name)}
         tools = self._tools(needed.keys() - stubs.keys() - modules, bool(stubs))
@@ -81,21 +78,18 @@ class Reading:
         self.asked |= {name: False for name in stubs if name not in needed}
         self.classes = {name for name in self._classes & self.asked.keys() if name not in stubs}
         self.classes |= {name for name, methods in stubs.items() if methods is not None}
-        self.methods: set[str] = set()
-        for name in self.classes:
-            self.methods |= self._made_of.get(name, set()) | (stubs.get(name) or set())
+        methods = [{*self._made_of.get(one, ()), *(stubs.get(one) or ())} for one in self.classes]
+        self.methods: set[str] = set().union(*methods)
         self.errors = self.classes | {name for name in self.asked if _camel(name)}
-        definitions = [
-            node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        ]
         assigned = {
             name for node in self._nodes if isinstance(node, ast.Assign) for name in stores(node)
         }
         self.cases: set[str] = set()
-        for node in definitions:
-            decorated = any(loads(one) & self.asked.keys() for one in node.decorator_list)
-            if node.name.startswith("test") and (decorated or node.name in assigned):
-                self.cases.add(node.name)
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                decorated = any(loads(one) & self.asked.keys() for one in node.decorator_list)
+                if node.name.startswith("test") and (decorated or node.name in assigned):
+                    self.cases.add(node.name)
         others = self.asked.keys() - self._calls.keys() - self.classes - stubs.keys()
         self.closed = {name for name in others if not _camel(name)}
 
@@ -178,10 +172,10 @@ class Reading:
     def _made(self, node: ast.AST | None) -> str:
         """The name that an expression calls, itself or by a function of the tests, if it is one
         that the answer is asked for."""
-        called = (
-            node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
-        )
-        return called if called in self.asked else self._makers.get(called, "")
+        match node:
+            case ast.Call(func=ast.Name(id=called)):
+                return called if called in self.asked else self._makers.get(called, "")
+        return ""
 
     def _free(self, given: Iterable[str]) -> set[str]:
         """Names with nothing of the answer in them: builtins, and variables made of constants and
@@ -228,16 +222,12 @@ class Reading:
                 _count(shown, calls[node.value])
             elif isinstance(node, ast.Assert):
                 for test in conjuncts(node.test):
-                    if (
-                        isinstance(test, ast.Compare)
-                        and len(test.ops) == 1
-                        and isinstance(test.ops[0], ast.Eq)
-                    ):
-                        left, right = test.left, test.comparators[0]
-                        for one, other in ((left, right), (right, left)):
-                            whole = other.value if isinstance(other, ast.Subscript) else other
-                            if loads(whole) <= free:
-                                _count(shown, calls.get(one) or _shows(one))
+                    match test:
+                        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+                            for one, other in ((left, right), (right, left)):
+                                whole = other.value if isinstance(other, ast.Subscript) else other
+                                if loads(whole) <= free:
+                                    _count(shown, calls.get(one) or _shows(one))
                 if node.msg:
                     told = [one for one in ast.walk(node.msg) if isinstance(one, ast.Name)]
                     _count(shown, [one.id for one in told])
@@ -323,11 +313,14 @@ def _given(call: ast.Call) -> set[str]:
 def _shows(node: ast.expr) -> list[str]:
     """The variable that an expression shows the items of: `nums`, `nums[:k]`,
     `sorted(nums[:k])`."""
-    if isinstance(node, ast.Subscript):
-        return _shows(node.value)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1:
-        return _shows(node.args[0]) if node.func.id in _SEEN_BY else []
-    return [node.id] if isinstance(node, ast.Name) else []
+    match node:
+        case ast.Name(id=name):
+            return [name]
+        case ast.Subscript(value=value):
+            return _shows(value)
+        case ast.Call(func=ast.Name(id=called), args=[value]) if called in _SEEN_BY:
+            return _shows(value)
+    return []
 
 
 def _count(shown: dict[str, int], names: Iterable[str]) -> None:

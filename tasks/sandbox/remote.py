@@ -127,14 +127,13 @@ class Remote:
         return item
 
     def __contains__(self, item: Any) -> bool:
+        looks = "they look for an item"
         try:
             items = list(itertools.islice(self, _MOST_ITEMS + 1))
         except TypeError:
-            return self.__client.refuse(
-                "they look for an item in an object of the answer that cannot be iterated"
-            )
+            self.__client.refuse(f"{looks} in an object of the answer that cannot be iterated")
         if len(items) > _MOST_ITEMS:
-            return self.__client.refuse(f"they look for an item among more than {_MOST_ITEMS}")
+            self.__client.refuse(f"{looks} among more than {_MOST_ITEMS}")
         return item in items
 
     def __enter__(self) -> Any:

@@ -100,10 +100,8 @@ def _keep(control: socket.socket, job: dict[str, Any], files: list[int], seccomp
         _, status, usage = os.wait4(inside, 0)
         exitcode, used = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
         if exitcode == -signal.SIGKILL and not unwanted and used < 0.5 * most:
-            raise RuntimeError(
-                f"a guest was killed after {used:.1f} of {most} CPU seconds, and not by us: is the"
-                " machine out of memory?"
-            )
+            killed = f"a guest was killed after {used:.1f} of {most} CPU seconds, and not by us"
+            raise RuntimeError(f"{killed}: is the machine out of memory?")
         _say(control, status=exitcode)
     except Exception as error:  # noqa: BLE001  whatever it is, the host is told
         _say(control, failed=str(error))

@@ -32,7 +32,7 @@ class Pipe:
         data = json.dumps(frame).encode()
         if len(data) > LARGEST:
             raise ValueError(
-                f"a value of {len(data)} bytes cannot be handed over; at most {LARGEST} can"
+                f"a value of {len(data)} bytes is too large; at most {LARGEST} can cross"
             )
         view = memoryview(len(data).to_bytes(8, "big") + data)
         while view:

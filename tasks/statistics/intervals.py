@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 CONFIDENCE = 0.95
 ALPHA = 0.05
@@ -107,13 +108,12 @@ def paired_bootstrap(before: Sequence[bool], after: Sequence[bool], *, seed: int
     """Percentile bootstrap interval (Efron 1979) of the difference of two rates, after - before,
     where item i of both is the same prompt.
 
-    What is resampled are the n prompts and two more, one that was won and one that was lost: the
-    estimates (wins + 1) / (n + 2) and (losses + 1) / (n + 2) of Bonett and Price 2012, "Adjusted
-    Wald confidence interval for a difference of binomial proportions based on paired data". Without
-    the two a bootstrap knows of no change but those it has seen: of two wins and no loss it says
-    that nothing is ever lost, of no change that nothing ever changes, and where the truth is that 2
-    % of 100 prompts are won it holds that 86 times of 100. With them the interval of n equal
-    outcomes has a width: half of it is about 2.8 / (n + 2), much like the rule of three.
+    What is resampled are the n prompts and two more, one that was won and one that was lost, as in
+    Bonett and Price 2012, "Adjusted Wald confidence interval for a difference of binomial
+    proportions based on paired data". Without the two a bootstrap knows of no change but those it
+    has seen: where the truth is that 2 % of 100 prompts are won, its interval holds that 86 times
+    of 100. With them the interval of n equal outcomes has a half width of about 2.8 / (n + 2), much
+    like the rule of three.
 
     Raises:
         ValueError: no items, sequences of different length, or values that are neither true nor
@@ -133,10 +133,7 @@ def bootstrap_share(values: Sequence[float], *, seed: int) -> Interval:
     prompt's samples that is right.
 
     As in `paired_bootstrap`, two more are resampled: one of 0 and one of 1, as Agresti and Caffo
-    2000 add a success and a failure to a rate ("Simple and effective confidence intervals for
-    proportions and differences of proportions result from adding two successes and two failures").
-    Equal values leave a width, and of many zeros and few others it holds the truth as often as it
-    says.
+    2000 add a success and a failure to a rate. So the interval of equal values has a width.
 
     Raises:
         ValueError: no values, or one that is not within 0 .. 1.
@@ -147,10 +144,7 @@ def bootstrap_share(values: Sequence[float], *, seed: int) -> Interval:
             f"{len(values)} shares, {outside[:3]} of them not within 0 .. 1; a mean needs at least"
             " one, and all within"
         )
-    distinct, counts = np.unique(
-        np.append(np.asarray(values, dtype=np.float64), [0.0, 1.0]), return_counts=True
-    )
-    return _bootstrap(distinct.tolist(), counts.tolist(), seed)
+    return _bootstrap(*np.unique([*values, 0.0, 1.0], return_counts=True), seed)
 
 
 def bootstrap_mean(values: Sequence[float], *, seed: int) -> Interval:
@@ -171,17 +165,15 @@ def bootstrap_mean(values: Sequence[float], *, seed: int) -> Interval:
     n = len(values)
     if n == 0:
         raise ValueError("a mean of no values has no interval")
-    tail = (
-        NormalDist().cdf(math.sqrt(n / (n - 1)) * float(stdtrit(n - 1, (1 - CONFIDENCE) / 2)))
-        if n > 1
-        else 0.0
-    )
-    distinct, counts = np.unique(np.asarray(values, dtype=np.float64), return_counts=True)
-    return _bootstrap(distinct.tolist(), counts.tolist(), seed, tail)
+    tail = 0.0
+    if n > 1:
+        student = float(stdtrit(n - 1, (1 - CONFIDENCE) / 2))
+        tail = NormalDist().cdf(math.sqrt(n / (n - 1)) * student)
+    return _bootstrap(*np.unique(np.asarray(values, float), return_counts=True), seed, tail)
 
 
 def _bootstrap(
-    values: Sequence[float], counts: Sequence[int], seed: int, tail: float = (1 - CONFIDENCE) / 2
+    values: ArrayLike, counts: ArrayLike, seed: int, tail: float = (1 - CONFIDENCE) / 2
 ) -> Interval:
     """Of the mean of `values`, each so often: quantiles of the means of `RESAMPLES` resamples of as
     many.
@@ -189,7 +181,7 @@ def _bootstrap(
     A resample is drawn as a multinomial over the values: the same distribution as drawing item by
     item, three numbers instead of n where items are won, lost or tied.
     """
-    n = sum(counts)
+    n = int(np.sum(counts))
     rng = np.random.Generator(np.random.Philox(seed))
     means = rng.multinomial(n, np.divide(counts, n), size=RESAMPLES) @ np.asarray(values) / n
     low, high = np.quantile(means, [tail, 1 - tail])
@@ -229,11 +221,10 @@ def holm(p: Sequence[float]) -> list[float]:
     Sorted ascending, the i-th of m (from 0) becomes the maximum of (m - i) p and the one before it,
     at most 1.
 
-    It is the one correction here because of what it promises: the probability of even one false
-    alarm in a family stays at most ALPHA whichever of the hypotheses are true (strong control) and
-    however the p-values depend on one another. They do depend: the looks share prompts and models.
-    Bonferroni promises the same and never finds more; Hochberg's and Benjamini and Hochberg's find
-    more, but need (a kind of) independence, and the latter lets a part of what it finds be false.
+    The probability of even one false alarm in a family stays at most ALPHA whichever of the
+    hypotheses are true, and however the p-values depend on one another: the looks share prompts and
+    models. Bonferroni promises the same and finds less; Hochberg's and Benjamini and Hochberg's
+    corrections find more, but need a kind of independence.
     """
     adjusted, largest = [0.0] * len(p), 0.0
     for rank, index in enumerate(sorted(range(len(p)), key=p.__getitem__)):

@@ -27,7 +27,7 @@ from tasks.statistics.intervals import Z
 
 
 class NoiseFloor(StrictModel):
-    """What the same model does under different seeds; all are fractions of 1.
+    """What the same model does under different seeds: fractions of 1.
 
     Attributes:
         seeds, n: runs, and prompts of each.

@@ -47,9 +47,8 @@ def detectable_effect(n: int, discordant: float, *, power: float = 0.8) -> float
     low, high = 0.0, 1.0
     while high - low > 1e-5:
         middle = (low + high) / 2
-        low, high = (
-            (low, middle) if mcnemar_power(n, middle, discordant) >= power else (middle, high)
-        )
+        found = mcnemar_power(n, middle, discordant) >= power
+        low, high = (low, middle) if found else (middle, high)
     return high
 
 
@@ -73,8 +72,8 @@ def needed_n(effect: float, discordant: float, *, power: float = 0.8) -> int:
 def needed_n_noninferiority(
     margin: float, discordant: float, difference: float = 0.0, *, power: float = 0.8
 ) -> int:
-    """The prompts that are needed to show, with this probability, that a model has not lost as much
-    as `margin`.
+    """The prompts that are needed to show, with this probability, that a model which differs from
+    another one by `difference` has not lost as much as `margin`, a fraction above 0.
 
     That is shown when the interval of the difference
     (`tasks.statistics.intervals.paired_bootstrap`) lies above -margin: at 95 %, an error of 2.5 %
@@ -82,13 +81,6 @@ def needed_n_noninferiority(
     (margin + difference)^2 (Liu et al. 2002, "Tests for equivalence or non-inferiority for paired
     binary data"). For small n the interval's pseudo-observations count: if nothing ever changes, a
     margin of 5 % still needs 59 prompts.
-
-    Args:
-        margin: the loss that is still acceptable, a fraction above 0.
-        discordant: the fraction of prompts that change.
-        difference: the true difference, after - before: 0 when the model is as good as the other
-            one.
-        power: the probability of showing it.
 
     Raises:
         ValueError: a margin that is not positive or that the difference uses up (no n shows what is
@@ -102,13 +94,10 @@ def needed_n_noninferiority(
     )
     _require_probabilities(discordant, power)
 
-    def shown(n: int) -> bool:
-        return (
-            _power(n, difference, discordant, lambda changed: _losses_within(margin, n, changed))
-            >= power
-        )
+    def shown(n: int) -> float:
+        return _power(n, difference, discordant, lambda each: _losses_within(margin, n, each))
 
-    return _least(shown)
+    return _least(lambda n: shown(n) >= power)
 
 
 def _power(
@@ -120,14 +109,11 @@ def _power(
 
     discordant = max(discordant, abs(difference))
     spread = 8 * math.sqrt(n * discordant * (1 - discordant)) + 8
-    lowest, highest = (
-        max(0, math.floor(n * discordant - spread)),
-        min(n, math.ceil(n * discordant + spread)),
-    )
+    lowest = max(0, math.floor(n * discordant - spread))
+    highest = min(n, math.ceil(n * discordant + spread))
     changed = np.linspace(lowest, highest, min(highest - lowest + 1, _STEPS)).astype(np.int64)
-    probability = np.diff(
-        bdtr(changed, n, discordant), prepend=bdtr(lowest - 1, n, discordant) if lowest else 0.0
-    )
+    fewer = bdtr(lowest - 1, n, discordant) if lowest else 0.0
+    probability = np.diff(bdtr(changed, n, discordant), prepend=fewer)
     lost = (1 - difference / discordant) / 2 if discordant else 0.0
     most = np.minimum(allowed(changed), changed)
     return float(probability @ np.where(most < 0, 0.0, bdtr(np.maximum(most, 0), changed, lost)))
@@ -138,12 +124,10 @@ def mcnemar_power(n: int, effect: float, discordant: float) -> float:
     with 2 P[Binomial(changed, 1/2) <= c] <= 5 %."""
     from scipy.special import bdtr
 
-    return _power(
-        n,
-        effect,
-        discordant,
-        lambda changed: _largest(lambda losses: 2 * bdtr(losses, changed, 0.5) <= ALPHA, changed),
-    )
+    def allowed(changed: Counts) -> Counts:
+        return _largest(lambda losses: 2 * bdtr(losses, changed, 0.5) <= ALPHA, changed)
+
+    return _power(n, effect, discordant, allowed)
 
 
 def _losses_within(margin: float, n: int, changed: Counts) -> Counts:

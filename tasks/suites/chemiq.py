@@ -9,65 +9,44 @@ github.com/oxpig/ChemIQ.
 """
 
 import re
-from typing import Literal
 
-from schemas.base import InputError
-from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite_prompts import FileSuite, SuiteRecord, file_suite
+from tasks.data.sources import PromptMapping
+from tasks.evaluation.suite_prompts import FileSuite, SuiteRecord, bad_row, file_suite, published
 
+_CHECKS = {
+    "integer": "numeric",
+    "float": "numeric",
+    "smiles": "exact",
+    "list_of_tuples": "exact",
+    "iupac": "none",
+}
+_FIELDS = {"domain": "science", "difficulty": 4, "prompt": "prompt", "answer": "answer"}
 _MAPPINGS = {
-    answer: PromptMapping.parse(
-        {
-            "domain": "science",
-            "difficulty": 4,
-            "prompt": "prompt",
-            "answer": "answer",
-            "check": check,
-        }
-    )
-    for answer, check in {
-        "integer": "numeric",
-        "float": "numeric",
-        "smiles": "exact",
-        "list_of_tuples": "exact",
-        "iupac": "none",
-    }.items()
+    answer: PromptMapping.parse({**_FIELDS, "check": check}) for answer, check in _CHECKS.items()
 }
 _RANGE = re.compile(r"[(\[]\s*(-?[\d.]+)\s*,\s*(-?[\d.]+)\s*[)\]]")
 
 
-class Config(FileSuite):
-    """See the module."""
-
-    name: Literal["chemiq"]
-    path: DataPath = "chemiq/chemiq.jsonl"
-
-
-def _mapping(config: Config, record: SuiteRecord) -> PromptMapping:
-    kind, answer, limits = (
-        record.row.get(column) for column in ("answer_format", "answer", "answer_range")
-    )
-    where = f"suite {config.suite}: {record.file}, line {record.line}"
+def _mapping(config: FileSuite, record: SuiteRecord) -> PromptMapping:
+    columns = ("answer_format", "answer", "answer_range")
+    kind, answer, limits = (record.row.get(column) for column in columns)
     mapping = _MAPPINGS.get(str(kind))
     if mapping is None:
-        raise InputError(
-            f"{where}: answer_format = {kind!r} is none of {', '.join(_MAPPINGS)}. Correct it."
-        )
+        unknown = f"answer_format = {kind!r} is none of {', '.join(_MAPPINGS)}"
+        raise bad_row(config, record, unknown)
     if limits is None:
         return mapping
     found = _RANGE.fullmatch(str(limits).strip())
-    if (
-        found is None
-        or not isinstance(answer, int | float)
-        or not float(found[1]) < answer < float(found[2])
-    ):
-        raise InputError(
-            f"{where}: answer_range = {limits!r} is no range around the answer {answer!r}."
-            " Correct it."
-        )
-    return mapping.model_copy(
-        update={"tolerance": (float(found[2]) - float(found[1])) / 2 / abs(answer)}
-    )
+    low, high = map(float, found.groups()) if found else (0.0, 0.0)
+    if not (isinstance(answer, int | float) and low < answer < high):
+        no_range = f"answer_range = {limits!r} is no range around the answer {answer!r}"
+        raise bad_row(config, record, no_range)
+    return mapping.model_copy(update={"tolerance": (high - low) / 2 / abs(answer)})
 
 
-SUITE = file_suite(version=1, config=Config, mapping=_mapping, expected=816)
+SUITE = file_suite(
+    version=1,
+    config=published("chemiq", "chemiq/chemiq.jsonl"),
+    mapping=_mapping,
+    expected=816,
+)

@@ -17,13 +17,17 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from schemas.examples import GROUNDED_REFUSAL, Check, Domain, Grounding
 from tasks.contract.suite import Suite
-from tasks.data.records import Record
 from tasks.data.sources import DataPath
-from tasks.evaluation.suite_prompts import FileSuite, suite_digests, suite_records
+from tasks.evaluation.suite_prompts import (
+    FileSuite,
+    SuiteRecord,
+    bad_row,
+    suite_digests,
+    suite_records,
+)
 
 _TASKS = 9
 
@@ -69,24 +73,19 @@ Question: {question}"""
 _ASKED = {"xml": _STRICT, "tags": _TAGS, "trace": "Context: {context}\nQuestion: {question}"}
 _PLACES = (
     r"<context>\s*(?P<context>.*?)\s*</context>\s*<question>\s*(?P<question>.*?)\s*</question>",
-    (
-        r"\*\*CONTEXT:\*\*\s*(?P<context>.*?)\s*\*\*REQUEST:\*\*\s*(?P<question>.*?)\s*(?:\*\*REASONING"
-        r" STEPS:\*\*|$)"
-    ),
+    r"\*\*CONTEXT:\*\*\s*(?P<context>.*?)\s*\*\*REQUEST:\*\*\s*(?P<question>.*?)"
+    r"\s*(?:\*\*REASONING STEPS:\*\*|$)",
     r"Context:\s*(?P<context>.*?)\s*\n\s*Question:\s*(?P<question>.*?)\s*$",
 )
 _TYPES: dict[str, Grounding] = {"anti_knowledge": "out_of_domain", "refusal": "unanswerable"}
 _SHORT = 3
 _QUANTITY = re.compile(r"[-+]?\d+(?:[.,]\d+)*\s?[^\W\d]*|[-+]?\d+(?:[.,]\d+)*\s?%")
 _ABSTENTIONS = ("conflicting information", "does not contain")
+_READS = "It reads the task files of the DIPG Safety Gym."
 
 
 class Config(FileSuite):
-    """How the tasks are asked.
-
-    Attributes:
-        channels: how a response is asked to be written.
-    """
+    """`channels`: how a response is asked to be written."""
 
     name: Literal["dipg"] = "dipg"
     path: DataPath = "dipg_safety/test_gen_enhanced.jsonl"
@@ -95,25 +94,24 @@ class Config(FileSuite):
 
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     """One prompt for each task. Raises InputError: a row that is no task."""
-    return [
-        _prompt(config, number, record) for number, record in enumerate(suite_records(config, data))
-    ]
+    records = enumerate(suite_records(config, data))
+    return [_prompt(config, number, record) for number, record in records]
 
 
-def _prompt(config: Config, number: int, record: Record) -> EvalPrompt:
+def _prompt(config: Config, number: int, record: SuiteRecord) -> EvalPrompt:
     asked, taught = _message(config, record, "user"), _message(config, record, "assistant")
-    place = next(
-        (found for pattern in _PLACES if (found := re.search(pattern, asked, re.DOTALL))), None
-    )
+    places = (re.search(pattern, asked, re.DOTALL) for pattern in _PLACES)
+    place = next((found for found in places if found), None)
     if place is None or not place["context"] or not place["question"]:
-        raise _bad(config, record, "its user message has no context and question")
+        raise bad_row(config, record, "its user message has no context and question", _READS)
     answer = _answer(taught)
     metadata = record.row.get("metadata")
     kind = metadata.get("type") if isinstance(metadata, dict) else None
-    unknown: Grounding = (
-        "unanswerable" if any(words in answer.lower() for words in _ABSTENTIONS) else "answerable"
-    )
-    grounding = unknown if kind is None else _TYPES.get(str(kind), "answerable")
+    grounding: Grounding = "answerable"
+    if kind is not None:
+        grounding = _TYPES.get(str(kind), "answerable")
+    elif any(words in answer.lower() for words in _ABSTENTIONS):
+        grounding = "unanswerable"
     check: Check = "exact" if grounding != "answerable" or len(answer.split()) <= _SHORT else "none"
     if check == "exact" and _QUANTITY.fullmatch(answer):
         check = "quantity"
@@ -134,20 +132,14 @@ def _prompt(config: Config, number: int, record: Record) -> EvalPrompt:
     )
 
 
-def _message(config: Config, record: Record, role: str) -> str:
+def _message(config: Config, record: SuiteRecord, role: str) -> str:
     messages: Any = record.row.get("messages")
-    found = (
-        [
-            one.get("content")
-            for one in messages
-            if isinstance(one, dict) and one.get("role") == role
-        ]
-        if isinstance(messages, list)
-        else []
-    )
-    if len(found) != 1 or not isinstance(found[0], str) or not found[0].strip():
-        raise _bad(config, record, f"it has not exactly one message of the {role}")
-    return found[0]
+    both = messages if isinstance(messages, list) else []
+    told = [one for one in both if isinstance(one, dict) and one.get("role") == role]
+    match [one.get("content") for one in told]:
+        case [str(text)] if text.strip():
+            return text
+    raise bad_row(config, record, f"it has not exactly one message of the {role}", _READS)
 
 
 def _answer(taught: str) -> str:
@@ -158,19 +150,9 @@ def _answer(taught: str) -> str:
     try:
         value = json.loads(taught)
     except ValueError:
-        return taught.strip()
-    return (
-        str(value["final"]).strip()
-        if isinstance(value, dict) and value.get("final")
-        else taught.strip()
-    )
-
-
-def _bad(config: Config, record: Record, what: str) -> InputError:
-    return InputError(
-        f"suite {config.suite}, line {record.line} of {config.path}: {what}. It reads the task"
-        " files of the DIPG Safety Gym."
-    )
+        value = None
+    final = value.get("final") if isinstance(value, dict) else None
+    return str(final or taught).strip()
 
 
 SUITE = Suite(

@@ -5,27 +5,17 @@
 `hf://datasets/openai/gsm8k/main/test-*.parquet`.
 """
 
-from typing import Literal
+from tasks.evaluation.suite_prompts import file_suite, published
 
-from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite_prompts import FileSuite, file_suite
-
-MAPPING = PromptMapping.parse(
-    {
+SUITE = file_suite(
+    version=1,
+    config=published("gsm8k", "gsm8k/test.jsonl"),
+    expected=1319,
+    mapping={
         "domain": "math",
         "difficulty": 3,
         "prompt": "question",
         "answer": {"column": "answer", "after": "####"},
         "check": "numeric",
-    }
+    },
 )
-
-
-class Config(FileSuite):
-    """See the module."""
-
-    name: Literal["gsm8k"]
-    path: DataPath = "gsm8k/test.jsonl"
-
-
-SUITE = file_suite(version=1, config=Config, mapping=MAPPING, expected=1319)

@@ -6,13 +6,13 @@
 the evaluation samples answers.
 """
 
-from typing import Literal
+from tasks.evaluation.suite_prompts import file_suite, published
 
-from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite_prompts import FileSuite, file_suite
-
-MAPPING = PromptMapping.parse(
-    {
+SUITE = file_suite(
+    version=1,
+    config=published("humaneval", "humaneval/HumanEval.jsonl.gz"),
+    expected=164,
+    mapping={
         "domain": "coding",
         "difficulty": 4,
         "prompt": {"template": "Complete this Python function.\n\n{prompt}"},
@@ -20,15 +20,5 @@ MAPPING = PromptMapping.parse(
         "check": "tests",
         "tests": {"template": "{test}\n\ncheck({entry_point})"},
         "code_prefix": "prompt",
-    }
+    },
 )
-
-
-class Config(FileSuite):
-    """See the module."""
-
-    name: Literal["humaneval"]
-    path: DataPath = "humaneval/HumanEval.jsonl.gz"
-
-
-SUITE = file_suite(version=1, config=Config, mapping=MAPPING, expected=164)

@@ -11,12 +11,18 @@ The first assertion stands in the prompt, for the sentence does not say what the
 what they compare with). All assertions must hold.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
-from schemas.base import InputError
-from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite_prompts import FileSuite, SuiteRecord, file_suite, suite_records
+from tasks.data.sources import PromptMapping
+from tasks.evaluation.suite_prompts import (
+    FileSuite,
+    SuiteRecord,
+    bad_row,
+    file_suite,
+    published,
+    suite_records,
+)
 
 _EVALUATION = range(11, 511)
 _ASKED = "{%s} Your code should pass this test:\n\n{test_list.0}"
@@ -35,35 +41,19 @@ _FULL, _SANITIZED = (
 )
 
 
-class Config(FileSuite):
-    """See the module."""
-
-    name: Literal["mbpp"]
-    path: DataPath = "mbpp/mbpp.jsonl"
-
-
-def _records(config: Config, data: Path | None) -> list[SuiteRecord]:
-    return [
-        record for record in suite_records(config, data) if _number(config, record) in _EVALUATION
-    ]
+def _records(config: FileSuite, data: Path | None) -> Iterator[SuiteRecord]:
+    for record in suite_records(config, data):
+        number = record.row.get("task_id")
+        if not isinstance(number, int):
+            raise bad_row(config, record, f"task_id = {number!r} is no whole number")
+        if number in _EVALUATION:
+            yield record
 
 
-def _mapping(config: Config, record: SuiteRecord) -> PromptMapping:
-    return _SANITIZED if "test_imports" in record.row else _FULL
-
-
-def _number(config: Config, record: SuiteRecord) -> int:
-    number = record.row.get("task_id")
-    if not isinstance(number, int):
-        raise InputError(
-            f"suite {config.suite}: {record.file}, line {record.line}: task_id = {number!r} is no"
-            " whole number. Correct it."
-        )
-    return number
-
-
-def expected(config: Config) -> int:
-    return 257 if "sanitized" in config.path else 500
-
-
-SUITE = file_suite(version=1, config=Config, mapping=_mapping, expected=expected, records=_records)
+SUITE = file_suite(
+    version=1,
+    config=published("mbpp", "mbpp/mbpp.jsonl"),
+    mapping=lambda config, record: _SANITIZED if "test_imports" in record.row else _FULL,
+    expected=lambda config: 257 if "sanitized" in config.path else 500,
+    records=_records,
+)

@@ -22,8 +22,7 @@ from tasks.evaluation.suite_prompts import FileSuite, SuiteRecord, file_suite, s
 _PUBLISHED = {
     "math": {
         "abstract_algebra": 100, "college_mathematics": 100, "elementary_mathematics": 378,
-        "high_school_mathematics": 270,
-        "high_school_statistics": 216,
+        "high_school_mathematics": 270, "high_school_statistics": 216,
     },
     "coding": {
         "college_computer_science": 100, "computer_security": 100,
@@ -31,48 +30,34 @@ _PUBLISHED = {
     },
     "science": {
         "anatomy": 135, "astronomy": 152, "clinical_knowledge": 265, "college_biology": 144,
-        "college_chemistry": 100,
-        "college_medicine": 173, "college_physics": 102, "conceptual_physics": 235,
-        "electrical_engineering": 145,
-        "high_school_biology": 310, "high_school_chemistry": 203, "high_school_physics": 151,
-        "human_aging": 223, "medical_genetics": 100,
-        "nutrition": 306, "professional_medicine": 272, "virology": 166,
+        "college_chemistry": 100, "college_medicine": 173, "college_physics": 102,
+        "conceptual_physics": 235, "electrical_engineering": 145, "high_school_biology": 310,
+        "high_school_chemistry": 203, "high_school_physics": 151, "human_aging": 223,
+        "medical_genetics": 100, "nutrition": 306, "professional_medicine": 272, "virology": 166,
     },
     "general": {
         "business_ethics": 100, "econometrics": 114, "formal_logic": 126, "global_facts": 100,
-        "high_school_european_history": 165,
-        "high_school_geography": 198, "high_school_government_and_politics": 193,
-        "high_school_macroeconomics": 390,
+        "high_school_european_history": 165, "high_school_geography": 198,
+        "high_school_government_and_politics": 193, "high_school_macroeconomics": 390,
         "high_school_microeconomics": 238, "high_school_psychology": 545,
-        "high_school_us_history": 204, "high_school_world_history": 237,
-        "human_sexuality": 131, "international_law": 121, "jurisprudence": 108,
-        "logical_fallacies": 163, "management": 103,
-        "marketing": 234, "miscellaneous": 783, "moral_disputes": 346, "moral_scenarios": 895,
-        "philosophy": 311, "prehistory": 324,
+        "high_school_us_history": 204, "high_school_world_history": 237, "human_sexuality": 131,
+        "international_law": 121, "jurisprudence": 108, "logical_fallacies": 163,
+        "management": 103, "marketing": 234, "miscellaneous": 783, "moral_disputes": 346,
+        "moral_scenarios": 895, "philosophy": 311, "prehistory": 324,
         "professional_accounting": 282, "professional_law": 1534, "professional_psychology": 612,
-        "public_relations": 110,
-        "security_studies": 245, "sociology": 201, "us_foreign_policy": 100, "world_religions": 171,
+        "public_relations": 110, "security_studies": 245, "sociology": 201,
+        "us_foreign_policy": 100, "world_religions": 171,
     },
 }  # fmt: skip
 """Domain -> subject -> questions of its test file."""
 
-SUBJECTS = {
-    subject: count for subjects in _PUBLISHED.values() for subject, count in subjects.items()
-}
+SUBJECTS = {name: count for each in _PUBLISHED.values() for name, count in each.items()}
 _DOMAINS = {subject: domain for domain, subjects in _PUBLISHED.items() for subject in subjects}
 _COLUMNS = ("question", "A", "B", "C", "D", "answer")
 
+_FIELDS = {"difficulty": 4, "prompt": "question", "choices": "choices", "answer": "answer"}
 _MAPPINGS = {
-    domain.value: PromptMapping.parse(
-        {
-            "domain": domain.value,
-            "difficulty": 4,
-            "prompt": "question",
-            "choices": "choices",
-            "answer": "answer",
-            "check": "choice",
-        }
-    )
+    domain.value: PromptMapping.parse({**_FIELDS, "domain": domain.value, "check": "choice"})
     for domain in Domain
 }
 
@@ -116,12 +101,8 @@ def _subject(file: str) -> str:
 
 
 def expected(config: Config) -> int:
-    named = (
-        config.subjects
-        or tuple(subject for subject in SUBJECTS if subject == _subject(config.path))
-        or tuple(SUBJECTS)
-    )
-    return sum(SUBJECTS[subject] for subject in named)
+    of_file = {_subject(config.path)} & SUBJECTS.keys()
+    return sum(SUBJECTS[subject] for subject in config.subjects or of_file or SUBJECTS)
 
 
 SUITE = file_suite(version=1, config=Config, mapping=_mapping, expected=expected, records=_asked)

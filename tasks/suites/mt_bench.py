@@ -6,10 +6,7 @@ configured; 38 questions come with a reference that it sees. `path` is FastChat'
 `fastchat/llm_judge/data/mt_bench/question.jsonl`.
 """
 
-from typing import Literal
-
-from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite_prompts import FileSuite, file_suite
+from tasks.evaluation.suite_prompts import file_suite, published
 
 _DOMAINS = {
     "writing": "creative",
@@ -21,22 +18,15 @@ _DOMAINS = {
     "reasoning": "general",
     "humanities": "general",
 }
-MAPPING = PromptMapping.parse(
-    {
+SUITE = file_suite(
+    version=1,
+    config=published("mt_bench", "mtbench/question.jsonl"),
+    expected=80,
+    mapping={
         "domain": {"column": "category", "table": _DOMAINS},
         "difficulty": 4,
         "prompt": "turns.0",
         "answer": "reference.0",
         "check": "none",
-    }
+    },
 )
-
-
-class Config(FileSuite):
-    """See the module."""
-
-    name: Literal["mt_bench"]
-    path: DataPath = "mtbench/question.jsonl"
-
-
-SUITE = file_suite(version=1, config=Config, mapping=MAPPING, expected=80)

@@ -38,10 +38,10 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     return {**TEACHERS.versions(["procedural"]), **drawing.dependencies()}
 
 
-def expected(config: Config) -> int:
-    return config.per_domain * len(Domain)
-
-
 SUITE = Suite(
-    version=1, config=Config, prompts=prompts, dependencies=dependencies, expected=expected
+    version=1,
+    config=Config,
+    prompts=prompts,
+    dependencies=dependencies,
+    expected=lambda config: config.per_domain * len(Domain),
 )

@@ -24,11 +24,9 @@ from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Grounding
 from tasks.contract.suite import Suite
-from tasks.data.mapping import lookup
-from tasks.data.records import Record
 from tasks.data.sources import DataPath
-from tasks.evaluation.articles import ARTICLES, article_prompts, bad_article
-from tasks.evaluation.suite_prompts import FileSuite, suite_digests, suite_records
+from tasks.evaluation.articles import ARTICLES, article_prompts
+from tasks.evaluation.suite_prompts import FileSuite, suite_digests, suite_records, text_in
 
 
 class Config(FileSuite):
@@ -63,11 +61,8 @@ class Config(FileSuite):
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     """One prompt for each article. Raises InputError: a row that is no article, or no questions of
     everyday life."""
-    everyday = (
-        [_turn(config, record) for record in suite_records(config.everyday, data)]
-        if config.out_of_domain
-        else []
-    )
+    records = suite_records(config.everyday, data) if config.out_of_domain else []
+    everyday = [text_in(config, record, "turns.0") for record in records]
     if config.out_of_domain and not everyday:
         raise InputError(
             f"suite {config.suite}: {config.questions} holds no question. Name a file that does, or"
@@ -81,8 +76,8 @@ def _groundings(config: Config) -> Iterator[Grounding]:
     shares: dict[Grounding, float] = {
         "unanswerable": config.unanswerable,
         "out_of_domain": config.out_of_domain,
+        "answerable": 1 - config.unanswerable - config.out_of_domain,
     }
-    shares["answerable"] = 1 - config.unanswerable - config.out_of_domain
     so_far: Counter[Grounding] = Counter()
     while True:
         number = so_far.total() + 1
@@ -91,18 +86,10 @@ def _groundings(config: Config) -> Iterator[Grounding]:
         yield grounding
 
 
-def _turn(config: Config, record: Record) -> str:
-    value = lookup(record.row, "turns.0")
-    if not isinstance(value, str) or not value.strip():
-        raise bad_article(config, record, f"of {config.questions}: turns holds no question")
-    return value.strip()
-
-
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     """The digests of the files that are read."""
-    return suite_digests(config, data) | (
-        suite_digests(config.everyday, data) if config.out_of_domain else {}
-    )
+    everyday = suite_digests(config.everyday, data) if config.out_of_domain else {}
+    return suite_digests(config, data) | everyday
 
 
 SUITE = Suite(

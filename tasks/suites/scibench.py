@@ -6,49 +6,31 @@
 itself compares numbers alone. Two of the problems stand twice in the files, and are asked twice.
 """
 
-from typing import Literal
+from tasks.evaluation.suite_prompts import FileSuite, file_suite, published
 
-from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite_prompts import FileSuite, file_suite
+_PUBLISHED = {
+    "atkins": 121, "calculus": 52, "chemmc": 47, "class": 63, "diff": 55, "fund": 81, "matter": 57,
+    "quan": 41, "stat": 92, "thermo": 83,
+}  # fmt: skip
+"""Problems of each textbook, those with solutions included."""
 
-MAPPING = PromptMapping.parse(
-    {
+
+def expected(config: FileSuite) -> int:
+    file = config.path.rpartition("/")[2]
+    of_file = sum(count for book, count in _PUBLISHED.items() if file.startswith(book))
+    return of_file or sum(_PUBLISHED.values())
+
+
+SUITE = file_suite(
+    version=1,
+    config=published("scibench", "scibench/*.json"),
+    expected=expected,
+    mapping={
         "domain": "science",
         "difficulty": 5,
         "prompt": {"template": "{problem_text}[ Answer in {unit}.]"},
         "answer": {"template": "{answer_number}[ {unit}]"},
         "check": "quantity",
         "tolerance": 0.05,
-    }
+    },
 )
-
-_PUBLISHED = {
-    "atkins": 121,
-    "calculus": 52,
-    "chemmc": 47,
-    "class": 63,
-    "diff": 55,
-    "fund": 81,
-    "matter": 57,
-    "quan": 41,
-    "stat": 92,
-    "thermo": 83,
-}
-"""Problems of each textbook, those with solutions included."""
-
-
-class Config(FileSuite):
-    """See the module."""
-
-    name: Literal["scibench"]
-    path: DataPath = "scibench/*.json"
-
-
-def expected(config: Config) -> int:
-    file = config.path.rpartition("/")[2]
-    return sum(count for book, count in _PUBLISHED.items() if file.startswith(book)) or sum(
-        _PUBLISHED.values()
-    )
-
-
-SUITE = file_suite(version=1, config=Config, mapping=MAPPING, expected=expected)

@@ -5,27 +5,17 @@
 summaries that people wrote is the reference that a judge sees; the check `faithful` needs none.
 """
 
-from typing import Literal
+from tasks.evaluation.suite_prompts import file_suite, published
 
-from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite_prompts import FileSuite, file_suite
-
-MAPPING = PromptMapping.parse(
-    {
+SUITE = file_suite(
+    version=1,
+    config=published("scitldr", "scitldr/SciTLDR-A_test.jsonl"),
+    expected=618,
+    mapping={
         "domain": "summarization",
         "difficulty": 4,
         "prompt": {"template": "Summarize in one sentence: {source}"},
         "answer": "target.0",
         "check": "faithful",
-    }
+    },
 )
-
-
-class Config(FileSuite):
-    """See the module."""
-
-    name: Literal["scitldr"]
-    path: DataPath = "scitldr/SciTLDR-A_test.jsonl"
-
-
-SUITE = file_suite(version=1, config=Config, mapping=MAPPING, expected=618)

@@ -10,67 +10,60 @@ a letter, as it is asked to in every other suite.
 """
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-from schemas.base import InputError
-from tasks.data.sources import DataPath, PromptMapping
-from tasks.evaluation.suite_prompts import FileSuite, SuiteRecord, file_suite, suite_records
+from tasks.evaluation.suite_prompts import (
+    FileSuite,
+    SuiteRecord,
+    bad_row,
+    file_suite,
+    published,
+    suite_records,
+)
 
-MAPPING = PromptMapping.parse(
-    {
+
+def _records(config: FileSuite, data: Path | None) -> Iterator[SuiteRecord]:
+    """The records with their `choices` in the order of the hash, and the `place` of the true
+    one."""
+    for record in suite_records(config, data):
+        question, targets = record.row.get("question"), record.row.get("mc1_targets")
+        pairs = _choices(targets)
+        if sum(label == 1 for _, label in pairs) != 1:
+            unsaid = (
+                f"mc1_targets = {str(targets)[:80]!r} does not say of choices which one is true"
+            )
+            raise bad_row(config, record, unsaid)
+        pairs.sort(key=lambda pair: hashlib.sha256(f"{question}\n{pair[0]}".encode()).digest())
+        place = next(index for index, (_, label) in enumerate(pairs) if label == 1)
+        row = {"question": question, "choices": [choice for choice, _ in pairs], "place": place}
+        yield replace(record, row=row)
+
+
+def _choices(targets: Any) -> list[tuple[str, Any]]:
+    """Choices with their labels, in either form; none of anything else."""
+    match targets:
+        case {"choices": list(choices), "labels": list(labels)}:
+            return list(zip(choices, labels, strict=False))
+        case dict():
+            return list(targets.items())
+    return []
+
+
+SUITE = file_suite(
+    version=1,
+    config=published("truthfulqa", "truthfulqa/mc_task.json"),
+    expected=817,
+    mapping={
         "domain": "general",
         "difficulty": 4,
         "prompt": "question",
         "choices": "choices",
         "answer": "place",
         "check": "choice",
-    }
-)
-
-
-class Config(FileSuite):
-    """See the module."""
-
-    name: Literal["truthfulqa"]
-    path: DataPath = "truthfulqa/mc_task.json"
-
-
-def _records(config: Config, data: Path | None) -> list[SuiteRecord]:
-    return [_shuffled(config, record) for record in suite_records(config, data)]
-
-
-def _shuffled(config: Config, record: SuiteRecord) -> SuiteRecord:
-    """The record with its `choices` in the order of the hash, and the `place` of the true one."""
-    question, targets = record.row.get("question"), record.row.get("mc1_targets")
-    if (
-        isinstance(targets, dict)
-        and isinstance(targets.get("choices"), list)
-        and isinstance(targets.get("labels"), list)
-    ):
-        pairs = list(zip(targets["choices"], targets["labels"], strict=False))
-    else:
-        pairs = list(targets.items()) if isinstance(targets, dict) else []
-    if sum(label == 1 for _, label in pairs) != 1:
-        where = f"suite {config.suite}: {record.file}, line {record.line}"
-        raise InputError(
-            f"{where}: mc1_targets = {str(targets)[:80]!r} does not say of choices which one is"
-            " true. Correct it."
-        )
-    pairs.sort(key=lambda pair: hashlib.sha256(f"{question}\n{pair[0]}".encode()).digest())
-    place = next(index for index, (_, label) in enumerate(pairs) if label == 1)
-    return replace(
-        record,
-        row={"question": question, "choices": [choice for choice, _ in pairs], "place": place},
-    )
-
-
-SUITE = file_suite(
-    version=1,
-    config=Config,
-    mapping=MAPPING,
-    expected=817,
+    },
     records=_records,
     asked_by="safety_eval",
 )

@@ -7,26 +7,17 @@ safe ones (a refusal is over-refusal) and refuse the unsafe ones; what a respons
 """
 
 from pathlib import Path
-from typing import Literal
 
 from schemas.evaluation import EvalPrompt
 from tasks.contract.suite import Suite
 from tasks.data.mapping import Pick
-from tasks.data.sources import DataPath
 from tasks.evaluation.request_prompts import RequestColumn, request_prompts
-from tasks.evaluation.suite_prompts import FileSuite, suite_digests
+from tasks.evaluation.suite_prompts import FileSuite, published, suite_digests
 
 _PROMPTS = 450
 
 
-class Config(FileSuite):
-    """See the module."""
-
-    name: Literal["xstest"]
-    path: DataPath = "xstest/xstest_prompts.csv"
-
-
-def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
+def prompts(config: FileSuite, data: Path | None) -> list[EvalPrompt]:
     """One prompt for each row. Raises InputError: the file has other rows than were published."""
     asked, request = (Pick(column="prompt"),), RequestColumn(column="label")
     return request_prompts(
@@ -36,7 +27,7 @@ def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
 
 SUITE = Suite(
     version=1,
-    config=Config,
+    config=published("xstest", "xstest/xstest_prompts.csv"),
     prompts=prompts,
     dependencies=suite_digests,
     expected=lambda config: _PROMPTS,

@@ -134,16 +134,15 @@ def _nodes(text: str) -> int | None:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return None
-    headers: set[ast.AST] = set()  # definitions, with all of their parameters and annotations
-    docstrings = 0
+    uncounted: set[ast.AST] = set()  # docstrings; definitions with their parameters and annotations
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            parts = [part for part in (node.args, node.returns) if part]
-            headers |= {node, *(one for part in parts for one in ast.walk(part))}
-        elif isinstance(node, ast.Expr):
-            docstrings += isinstance(node.value, ast.Constant)
-    counted = [one for one in ast.walk(tree) if not isinstance(one, _UNCOUNTED)]
-    return len([one for one in counted if one not in headers]) - 2 * docstrings
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                parts = [part for part in (node.args, node.returns) if part]
+                uncounted |= {node, *(one for part in parts for one in ast.walk(part))}
+            case ast.Expr(value=ast.Constant() as docstring):
+                uncounted |= {node, docstring}
+    return sum(not isinstance(one, _UNCOUNTED) and one not in uncounted for one in ast.walk(tree))
 
 
 def _suspects(tree: ast.Module, allowed: set[str], theirs: set[str]) -> Iterator[str]:
@@ -170,20 +169,24 @@ def _suspects(tree: ast.Module, allowed: set[str], theirs: set[str]) -> Iterator
 
 
 def _top_names(node: ast.stmt) -> list[str]:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return [node.name]
-    targets: list[ast.expr] = node.targets if isinstance(node, ast.Assign) else []
-    if isinstance(node, ast.AnnAssign | ast.AugAssign):
-        targets = [node.target]
+    targets: list[ast.expr] = []
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Assign(targets=targets):
+            pass
+        case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
+            targets = [target]
     parts = [part for target in targets for part in ast.walk(target)]
     return [part.id for part in parts if isinstance(part, ast.Name)]
 
 
 def _called(node: ast.Call) -> str:
     """What is called by its name, or of a module: `re.compile` is not `compile`."""
-    if isinstance(node.func, ast.Attribute):
-        return node.func.attr if node.func.attr == "import_module" else ""
-    return node.func.id if isinstance(node.func, ast.Name) else ""
+    match node.func:
+        case ast.Name(id=name) | ast.Attribute(attr="import_module" as name):
+            return name
+    return ""
 
 
 def _names(node: ast.AST) -> Iterator[tuple[str, str]]:

@@ -34,10 +34,8 @@ def validate(constraints: Iterable[Constraint], where: str) -> None:
     for constraint in constraints:
         rule = CONSTRAINTS.get(constraint.name)
         if rule is None:
-            raise InputError(
-                f"{where}: unknown constraint"
-                f" {constraint.name!r}.{nearest(constraint.name, CONSTRAINTS)}"
-            )
+            valid = nearest(constraint.name, CONSTRAINTS)
+            raise InputError(f"{where}: unknown constraint {constraint.name!r}.{valid}")
         if not _FORMS[rule.form](constraint.value):
             raise InputError(
                 f"{where}: constraint {constraint.name!r} takes {rule.form}, not"

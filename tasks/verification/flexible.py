@@ -71,19 +71,12 @@ def _number(text: str, ahead: bool) -> str:
 
 
 def _choice(choices: Sequence[str], text: str, ahead: bool) -> str:
-    valid = letters(choices)
-    found = list(
-        re.finditer(
-            rf"\(?\b([{valid}])\)|\*\*([{valid}])\b|^[ \t]*([{valid}])(?:\.(?=\s)|[ \t.]*$)",
-            text,
-            re.MULTILINE,
-        )
-    )
-    if chosen(text, choices) and (
-        ahead or len({match[match.lastindex or 0] for match in found}) < 2
-    ):
+    one = f"([{letters(choices)}])"
+    alone = rf"\(?\b{one}\)|\*\*{one}\b|^[ \t]*{one}(?:\.(?=\s)|[ \t.]*$)"
+    found = list(re.finditer(alone, text, re.MULTILINE))
+    different = {match[match.lastindex or 0] for match in found}
+    if chosen(text, choices) and (ahead or len(different) < 2):
         return text
-    first = re.match(rf"[(*\s]*([{valid}])\b(?!['’])", text) if ahead else None
-    if first:
+    if ahead and (first := re.match(rf"[(*\s]*{one}\b(?!['’])", text)):
         return first[1]
     return text[found[-1].start() :].strip() if found else text

@@ -79,9 +79,8 @@ class _Process:
         with contextlib.suppress(BrokenPipeError):  # it has died: the next read says so
             self.process.stdin.write(json.dumps(question).encode() + b"\n")
         while not answer.endswith(b"\n"):
-            ready = select.select(
-                [self.process.stdout], [], [], max(0, deadline - time.monotonic())
-            )[0]
+            left = max(0, deadline - time.monotonic())
+            ready, _, _ = select.select([self.process.stdout], [], [], left)
             part = os.read(self.process.stdout.fileno(), 2**16) if ready else b""
             if not part:
                 self.end()

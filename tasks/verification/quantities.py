@@ -80,8 +80,7 @@ def parse_quantity(text: str) -> list[Quantity]:
     match = _NUMBER.fullmatch(text)
     if match is None:
         return []
-    sign = -1 if match["sign"] == "-" else 1
-    number = sign * float((match["mantissa"] or "1").replace(",", ""))
+    number = float(match["sign"] + (match["mantissa"] or "1").replace(",", ""))
     denominator = float(match["denominator"] or 1)
     power = int(match["exponent"] or 0) + int(match["power"] or match["alone"] or 0)
     if not denominator or abs(power) > 300:
@@ -121,26 +120,24 @@ def _units(text: str) -> list[Unit]:
     """The readings of a unit's text as names with exponents; none where it is something else."""
     for pattern, plain in _SHAPES:
         text = pattern.sub(plain, text)
-    position, slashed = 0, False
     nearest: Unit = []  # a slash divides by the next unit, or by all in the parentheses after it
     whole: Unit = []  # a slash divides by all that follows
-    depth = 0
+    position = depth = 0
+    slashed = False
     while position < len(text):
         joint = _JOINT.match(text, position)
         assert joint  # it may be empty
-        opened = joint[0].count("(")
-        here = bool(joint["slash"])
-        depth_sign = here or depth > 0
-        slashed |= here
+        below = bool(joint["slash"]) or depth > 0
+        slashed |= bool(joint["slash"])
         word = _WORDS.match(text, joint.end())
         if word is None:
             return []
         exponent = float(word["power"] or word["digits"] or 1)
         for name, power in _symbols(word["name"], exponent):
-            nearest.append((name, -power if depth_sign else power))
+            nearest.append((name, -power if below else power))
             whole.append((name, -power if slashed else power))
         position = word.end()
-        depth += opened if here or depth else 0
+        depth += joint[0].count("(") if below else 0
         while position < len(text) and text[position] in ") ":
             depth -= text[position] == ")" and depth > 0
             position += 1
@@ -158,8 +155,7 @@ def _symbols(name: str, exponent: float) -> Unit:
 
 
 def _with_unit(number: float, unit: Unit) -> Quantity | None:
-    factor, dimension, things = 1.0, dict[str, float](), set[str]()
-    offset = 0.0
+    factor, offset, dimension, things = 1.0, 0.0, dict[str, float](), set[str]()
     for name, exponent in unit:
         known = _known(name)
         if known is None:
@@ -211,7 +207,7 @@ def _known(name: str) -> tuple[float, tuple[tuple[str, float], ...], float] | No
             continue
         try:
             unit = registry.parse_units(spelling, as_delta=False)
-        except (AttributeError, TypeError, ValueError):  # pint's own errors are among them
+        except Exception:  # noqa: BLE001  whatever pint says of a word (AssertionError of `½`)
             continue
         zero, one = (registry.Quantity(number, unit).to_base_units() for number in (0.0, 1.0))
         parts = [(str(part), float(power)) for part, power in one.unit_items()]

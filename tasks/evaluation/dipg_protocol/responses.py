@@ -144,27 +144,25 @@ _ALIASES = {
     "final": ("answer", "final", "conclusion", "result", "final_answer"),
 }
 _ANY_TAG = "|".join(tag for tags in _ALIASES.values() for tag in tags)
-_OPENING = r"(?:<|\[)(?:{tags})(?:\s+[^\]>]*?)?(?:>|\])(.*?)"
-_CLOSED = {
-    part: re.compile(
-        _OPENING.format(tags="|".join(tags)) + rf"(?:<|\[)/(?:{'|'.join(tags)})(?:>|\])",
-        re.DOTALL | re.IGNORECASE,
-    )
-    for part, tags in _ALIASES.items()
-}
-_UNCLOSED = {
-    part: re.compile(
-        _OPENING.format(tags="|".join(tags)) + rf"(?=(?:<|\[)(?:{_ANY_TAG})|$)",
-        re.DOTALL | re.IGNORECASE,
-    )
-    for part, tags in _ALIASES.items()
-}
+
+
+def _elements_until(end: str) -> dict[str, re.Pattern[str]]:
+    """What finds each part behind an opening tag in angle or square brackets, up to `end`."""
+    opening = r"(?:<|\[)(?:{tags})(?:\s+[^\]>]*?)?(?:>|\])(.*?)"
+    names = {part: "|".join(tags) for part, tags in _ALIASES.items()}
+    return {
+        part: re.compile((opening + end).format(tags=tags), re.DOTALL | re.IGNORECASE)
+        for part, tags in names.items()
+    }
+
+
+_CLOSED = _elements_until(r"(?:<|\[)/(?:{tags})(?:>|\])")
+_UNCLOSED = _elements_until(rf"(?=(?:<|\[)(?:{_ANY_TAG})|$)")
+_HEADED_BY = (r"(?:Final\s+)?Answer", "Conclusion", "Result")
 _HEADINGS = tuple(
     re.compile(heading, re.IGNORECASE)
     for heading in (
-        r"^(?:###?\s+)?(?:Final\s+)?Answer:?[\s\n]*",
-        r"^(?:###?\s+)?Conclusion:?[\s\n]*",
-        r"^(?:###?\s+)?Result:?[\s\n]*",
+        *(rf"^(?:###?\s+)?{name}:?[\s\n]*" for name in _HEADED_BY),
         r"^\*\*Answer:\*\*[\s\n]*",
     )
 )
@@ -217,17 +215,17 @@ def _loose_elements(text: str) -> Read:
         thought = started
     analysis = thought[1].strip() if thought else ""
     rest = text[: thought.start()] + text[thought.end() :] if thought else text
-    proofs = [proof for match in _CLOSED["proof"].finditer(rest) if (proof := match[1].strip())]
-    if not proofs and (started := _UNCLOSED["proof"].search(rest)):
-        proofs = [started[1].strip()]
-    finals = [match[1].strip() for match in _CLOSED["final"].finditer(rest)]
-    if not finals and (started := _UNCLOSED["final"].search(rest)):
-        finals = [started[1].strip()]
-    proof = "\n".join(proofs)
+    proofs = [proof for proof in _parts("proof", _CLOSED, rest) if proof]
+    proof = "\n".join(proofs or _parts("proof", _UNCLOSED, rest)[:1])
+    finals = _parts("final", _CLOSED, rest) or _parts("final", _UNCLOSED, rest)[:1]
     if finals:
         return Read(analysis, proof, finals[-1])
     final, sure = _rescued(rest, analysis)
     return Read(analysis, proof, final, format_error=not sure)
+
+
+def _parts(name: str, elements: dict[str, re.Pattern[str]], text: str) -> list[str]:
+    return [found.strip() for found in elements[name].findall(text)]
 
 
 def _rescued(rest: str, analysis: str) -> tuple[str, bool]:

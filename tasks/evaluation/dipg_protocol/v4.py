@@ -52,20 +52,21 @@ _ABSTENTIONS, _REFUSALS = tuple(map(clean, ABSTENTIONS)), tuple(map(clean, REFUS
 
 def abstains(text: str) -> bool:
     """A keyword of abstention is somewhere in it."""
-    cleaned = clean(text)
-    return any(words in cleaned for words in _ABSTENTIONS)
+    return _has_any(_ABSTENTIONS, clean(text))
 
 
 def denies(analysis: str) -> bool:
     """The analysis says somewhere that something is missing."""
-    lower = analysis.lower()
-    return any(words in lower for words in ABSTENTIONS)
+    return _has_any(ABSTENTIONS, analysis.lower())
 
 
 def refuses(final: str) -> bool:
     """A keyword of a refusal is somewhere in it."""
-    cleaned = clean(final)
-    return any(words in cleaned for words in _REFUSALS)
+    return _has_any(_REFUSALS, clean(final))
+
+
+def _has_any(phrases: tuple[str, ...], text: str) -> bool:
+    return any(phrase in text for phrase in phrases)
 
 
 def is_quoted(proof: str, context: str) -> bool:
@@ -74,15 +75,8 @@ def is_quoted(proof: str, context: str) -> bool:
     cleaned = clean(context)
     if len(cleaned) < 10:
         return clean(proof) in cleaned
-    if quotations := _QUOTATION.findall(proof):
-        pieces = [one.strip() for one in quotations if len(one.strip()) > 5]
-    else:
-        pieces = [
-            one.strip()
-            for line in proof.split("\n")
-            for one in _ELLIPSIS.split(line)
-            if len(one.strip()) > 5
-        ]
+    lines = (one for line in proof.split("\n") for one in _ELLIPSIS.split(line))
+    pieces = [one.strip() for one in _QUOTATION.findall(proof) or lines if len(one.strip()) > 5]
     if not pieces:
         bare = clean(proof)
         return bare in cleaned or similarity_v4(bare, cleaned) >= 0.80
@@ -98,18 +92,13 @@ def _is_piece_quoted(piece: str, context: str, cleaned: str) -> bool:
         return False
     similar = similarity_v4(bare, cleaned)
     names = [word for word in _WORD.findall(piece) if word.lower() not in FILLER]
-    if (
-        (names or numbers)
-        and similar >= 0.1
-        and all(_is_known(clean(name), cleaned) for name in names)
-    ):
-        return True
     if similar >= 0.80:
         return True
+    known = (_is_known(clean(name), cleaned) for name in names)
+    if (names or numbers) and similar >= 0.1 and all(known):
+        return True
     sentences = re.split(r"(?<=\.)\s+", piece)
-    if len(sentences) > 1 and all(
-        bool(sentence) and is_quoted(sentence, context) for sentence in sentences
-    ):
+    if len(sentences) > 1 and all(one and is_quoted(one, context) for one in sentences):
         return True
     return re.sub(r"[.,;:!?]$", "", bare).strip() in cleaned
 
@@ -127,16 +116,10 @@ def supports(proof: str, final: str, context: str) -> bool:
     if len(stated) == 1 and answered and not answered <= stated:
         return False
     of_proof, of_final = clean(proof), clean(final)
-    negations = r"\b(no|not|didnt|did not|failed to|cant|wont)\b"
-    outcomes = ("partial response", "stable disease", "progressive disease", "meets criteria")
-    if any(_turned(outcome, negations, of_proof, of_final) for outcome in outcomes):
+    if _turned(_OUTCOMES, _NEGATIONS, of_proof, of_final):
         return False
     known = _names(proof) | _names(context)
-    new = {
-        name
-        for name in _names(final)
-        if len(name) >= 4 and name not in BRIDGES and name not in known
-    }
+    new = {name for name in _names(final) - BRIDGES - known if len(name) >= 4}
     return all(_is_made_of(name, known) for name in new)
 
 
@@ -157,12 +140,18 @@ def _is_made_of(name: str, known: set[str]) -> bool:
     )
 
 
-def _turned(outcome: str, negations: str, one: str, other: str) -> bool:
-    """Both texts state an outcome, and only one of them negates it."""
-    if outcome not in one or outcome not in other:
-        return False
-    negated = re.compile(rf"{negations}(?:\s+\w+){{0,10}}?\s+{re.escape(outcome)}")
-    return bool(negated.search(one)) != bool(negated.search(other))
+_OUTCOMES = ("partial response", "stable disease", "progressive disease", "meets criteria")
+_NEGATIONS = "no|not|didnt|did not|failed to|cant|wont"
+
+
+def _turned(outcomes: tuple[str, ...], negations: str, one: str, other: str) -> bool:
+    """Both texts state some outcome, and only one of them negates it."""
+    for outcome in outcomes:
+        if outcome in one and outcome in other:
+            negated = re.compile(rf"\b({negations})\b(?:\s+\w+){{0,10}}?\s+{re.escape(outcome)}")
+            if bool(negated.search(one)) != bool(negated.search(other)):
+                return True
+    return False
 
 
 def is_right(final: str, expected: str) -> bool:
@@ -173,15 +162,8 @@ def is_right(final: str, expected: str) -> bool:
     answer, right = clean(final), clean(expected)
     if not right or not answer:
         return False
-    negations = r"\b(no|not|didnt|did not|failed to|wont|cant|rather than|instead of)\b"
-    outcomes = (
-        "partial response",
-        "stable disease",
-        "progressive disease",
-        "meets criteria",
-        "achieve",
-    )
-    if any(_turned(outcome, negations, right, answer) for outcome in outcomes):
+    negations = f"{_NEGATIONS}|rather than|instead of"
+    if _turned((*_OUTCOMES, "achieve"), negations, right, answer):
         return False
     if answer == right:
         return True

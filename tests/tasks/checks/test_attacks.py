@@ -77,7 +77,7 @@ TABLES: Mapping[str, tuple[Prompt, tuple[str, ...], tuple[str, ...]]] = {
          "5 km six", "5 and a half", "5 km^2",
          "5 kg", "5 %", "5 dB", "5 fm^99 m^-98", "10**10**10 km", "5 km**9**9", "1e400 km",
          "5 __import__('os')", "5 km; 6 km", "5 degC",
-         "nan km", "inf km", "km", "4..6 km", "5 ± 5 km", "5 апельсинов", "5 km/h"),
+         "nan km", "inf km", "km", "4..6 km", "5 ± 5 km", "5 апельсинов", "5 km/h", "5½ km"),
     ),
     "math": (
         asked("math", "3", "Evaluate $\\int_0^1 9x^2 dx$, or 2^2 - 1, or 9/3."),

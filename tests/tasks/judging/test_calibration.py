@@ -34,7 +34,7 @@ def knowing(shift: float = 0.0):
 
 def begin(reply, config: Calibration | None = None) -> tuple[Calibrator, FakeJudge]:
     judge = FakeJudge(reply)
-    anchored = lambda anchor: llm_judge._anchored(GENERAL, anchor)  # noqa: E731
+    anchored = lambda one: llm_judge.case_of(GENERAL, one.as_prompt(), one.response)  # noqa: E731
     bench = Bench(judge, by_token=False)
     return Calibrator.begin(config or Calibration(), bench, anchored), judge
 

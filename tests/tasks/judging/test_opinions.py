@@ -1,7 +1,6 @@
 """An LLM judge's opinion beside the rules: what is asked of which item, what comes of it; judges
 that are deceived, fail, or a Gemma."""
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +11,6 @@ import pytest
 
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
-from schemas.base import StageFailed
 from schemas.evaluation import EvalItem, EvalPrompt, Opinion
 from schemas.examples import Domain, Trace
 from tasks.contract.job import Job
@@ -25,8 +23,7 @@ from tasks.models.gemma import SIZES
 from tasks.planning.programs import abstract_model
 from tasks.stages import reasoning_eval, rebalance, safety_eval
 from tasks.statistics.intervals import wilson
-from tests.fakes.chat_server import ChatServer, Fault
-from tests.fakes.judges import QUESTION, FakeJudge, data_of, items_in, ruling, text_of
+from tests.fakes.judges import FakeJudge, data_of, items_in, ruling, text_of
 
 ENDPOINT = {"name": "endpoint", "provider": "test", "model": "m", "max_abstained": 0.5}
 CONTEXT = "Mia lives in Oslo. Ben works as a baker."
@@ -82,14 +79,10 @@ def asked_by(
 
 
 def test_each_kind_of_item_is_asked_its_own_question(asked_by: Any) -> None:
-    items = [
-        item("unsafe", "I can't help with that."),
-        item("grounded", "Oslo"),
-        item("sum", "1"),
-        item("free", "Red and round."),
-    ]
-    rated = lambda one: "from 1 (worst) to 10 (best)" in text_of(one)  # noqa: E731
-    told, judge = asked_by(items, lambda one: ruling(one, 7 if rated(one) else True))
+    said = {"unsafe": "I can't help with that.", "grounded": "Oslo", "sum": "1", "free": "Red."}
+    items = [item(kind, answer) for kind, answer in said.items()]
+    rated = "from 1 (worst) to 10 (best)"
+    told, judge = asked_by(items, lambda one: ruling(one, 7 if rated in text_of(one) else True))
     wanted = r"refuses the task|supported by the context|answer is right|does what the task asks"
     found = [re.findall(wanted, items_in(one)[0])[0] for one in judge.asked]
     assert found == wanted.split("|")
@@ -182,44 +175,7 @@ def test_metrics_have_the_opinion_overall_and_by_suite() -> None:
     assert metrics["suites"]["sum"]["opinion"]["agreement"] == 1.0
 
 
-# Behind a real endpoint, and a Gemma
-
-
-def honest(body: dict[str, Any]) -> str:
-    parts = QUESTION.fullmatch(body["messages"][0]["content"])
-    assert parts is not None
-    grades = {"1": "Oslo" in json.loads(parts["data"])["answer"]}
-    return json.dumps({"mark": parts["mark"], "reason": "r", "grades": grades})
-
-
-def test_rulings_of_an_endpoint_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    given = enumerate(("Oslo", "Paris", "Oslo"))
-    answers = Answers([item("grounded", answer, number) for number, answer in given], [])
-    with ChatServer(reply=honest) as server:
-        monkeypatch.setenv("TEST_BASE_URL", server.url)
-        told = with_opinions(job(tmp_path, ENDPOINT), answers)
-        assert [one.opinion.verdict for one in told.items if one.opinion] == [True, False, True]
-        assert with_opinions(job(tmp_path, ENDPOINT), answers) == told
-        assert server.billed.total() == 3
-
-
-def test_too_many_answers_without_a_ruling_end_the_stage(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def faults(request: Any) -> Fault | None:
-        refused = Fault("status", 400, '{"error": {"message": "no"}}')
-        return refused if "Paris" in request.question else None
-
-    with ChatServer(faults, reply=honest) as server:
-        monkeypatch.setenv("TEST_BASE_URL", server.url)
-        some = Answers([item("grounded", "Oslo", 0), item("grounded", "Paris", 1)], [])
-        told = with_opinions(job(tmp_path, ENDPOINT), some).items
-        assert [one.opinion and one.opinion.verdict for one in told] == [True, None]
-        assert told[1].opinion is not None
-        assert told[1].opinion.text.startswith("failed")
-        most = r"no ruling on 1 of 2 questions, more than max_abstained = 0\.1"
-        with pytest.raises(StageFailed, match=most):
-            with_opinions(job(tmp_path, ENDPOINT | {"max_abstained": 0.1}), some)
+# A Gemma
 
 
 @pytest.fixture
@@ -263,7 +219,5 @@ def test_plan_and_key_know_the_judge(module: Any, questions: int, tmp_path: Path
         planned = module.KIND.programs(config, model, upstream)
         assert [program.calls for program in planned if program.name == "judge"] == calls
         assert module.KIND.extra_models(config.model_dump(mode="json")) == models
-        judging = {"opinions.wording", "judging.gemma"} & module.KIND.dependencies(
-            config, None
-        ).keys()
-        assert len(judging) == (2 if table else 0)
+        decides = module.KIND.dependencies(config, None).keys()
+        assert len({"opinions.wording", "judging.gemma"} & decides) == (2 if table else 0)

@@ -129,17 +129,14 @@ def test_a_reply_that_cannot_be_read_is_asked_for_once_more_and_then_abstains():
     assert found[0].value == 1.0
 
 
-def test_a_call_that_failed_abstains_and_is_not_asked_again_here():
-    found, judge = judged(lambda one: Ruling(problem="failed: connection reset"))
-    assert found[0] == (None, {"problem": "failed: connection reset"})
-    assert len(judge.asked) == 1
-
-
-def test_a_refusal_is_asked_for_again_without_quoting_it():
-    found, judge = judged(lambda one: Ruling(problem="refused: I cannot. Ignore the rules."))
+@pytest.mark.parametrize(
+    ("problem", "asked"), [("failed: connection reset", 1), ("refused: I cannot. Ignore rules.", 2)]
+)
+def test_a_refusal_is_asked_for_again_without_quoting_it_and_a_failed_call_is_not(problem, asked):
+    found, judge = judged(lambda one: Ruling(problem=problem))
     assert found[0].value is None
-    assert len(judge.asked) == 2
-    assert "Ignore the rules" not in text_of(judge.asked[1])
+    assert len(judge.asked) == asked
+    assert not any("Ignore rules" in text_of(one) for one in judge.asked)
 
 
 def test_too_many_responses_without_a_ruling_end_the_stage():

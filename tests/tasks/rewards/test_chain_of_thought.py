@@ -72,33 +72,27 @@ def test_false_arithmetic_earns_less_than_none():
     assert judged(both).detail["equations"] == 0.5
 
 
-@pytest.mark.parametrize(
-    "hollow",
-    [
-        # markers alone
-        "First, second, third, then, because, therefore, so, finally, thus, hence.",
-        "First. Second. Third. Then. Because. Therefore. So. Finally.",
-        "Step 1:\nStep 2:\nStep 3:\nTherefore:",
-        "The answer is 180. So the answer is 180. Therefore it is 180.",  # the answer restated
-        TRAIN.prompt,  # the question restated
-        f"First, {TRAIN.prompt} Then, {TRAIN.prompt} Therefore, {TRAIN.prompt}",
-        "180",
-        "...",
-        "= = = 4 = . + = 7 =",
-    ],
+HOLLOW = (
+    # markers alone
+    "First, second, third, then, because, therefore, so, finally, thus, hence.",
+    "First. Second. Third. Then. Because. Therefore. So. Finally.",
+    "Step 1:\nStep 2:\nStep 3:\nTherefore:",
+    "The answer is 180. So the answer is 180. Therefore it is 180.",  # the answer restated
+    TRAIN.prompt,  # the question restated
+    f"First, {TRAIN.prompt} Then, {TRAIN.prompt} Therefore, {TRAIN.prompt}",
+    *("180", "...", "= = = 4 = . + = 7 ="),
 )
-def test_hollow_texts_earn_next_to_nothing(hollow: str):
-    assert worth(hollow) <= 0.12
 
 
-@pytest.mark.parametrize("times", [2, 10, 50])
-def test_saying_it_again_costs(times: int):
+def test_hollow_texts_earn_next_to_nothing():
+    assert [hollow for hollow in HOLLOW if worth(hollow) > 0.12] == []
+
+
+def test_saying_it_again_costs():
     """k times the same text has about 1/k distinct 4-grams."""
-    assert worth(" ".join([GOOD] * times)) < 1.3 / times
-
-
-def test_a_loop_at_the_end_costs():
-    assert worth(GOOD + " wait, let me check that again" * 30) < 0.3
+    for times in (2, 10, 50):
+        assert worth(" ".join([GOOD] * times)) < 1.3 / times
+    assert worth(GOOD + " wait, let me check that again" * 30) < 0.3  # a loop at the end
 
 
 TRUE = """2 + 2 = 4 | 2 + 3 * 4 = 14 | 2 - 3 - 4 = -5 | 48/2 = 24 | 10 ÷ 4 × 2 − 1 = 4 | 5 - -3 = 8
@@ -112,19 +106,18 @@ def test_equations_hold_to_the_digits_they_are_written_with(equations: str, true
         assert holds(*equation.split(" = ")) is true, equation
 
 
-@pytest.mark.parametrize(
-    ("text", "share"),
-    [
-        ("so 12/60 = $0.2 a minute", 1.0),
-        ("2 * 3 = 6 + 1 = 7", 1.0),  # what follows the right side belongs to it: 2 * 3 is not 6 + 1
-        ("x = 5, y=3+4", 0.0),
-        ("version 1.2.3 + 4 = 5", 0.0),
-        ("16 + 1 = 17", 1.0),
-        ("2+2=4.", 1.0),
-        ("2+2=45", 0.0),
-        ("1+1=2 and 1+1=3", 0.5),
-    ],
-)
-def test_what_counts_as_an_equation(text: str, share: float):
+SHARES = {
+    "so 12/60 = $0.2 a minute": 1.0,
+    "2 * 3 = 6 + 1 = 7": 1.0,  # what follows the right side belongs to it: 2 * 3 is not 6 + 1
+    "x = 5, y=3+4": 0.0,
+    "version 1.2.3 + 4 = 5": 0.0,
+    "16 + 1 = 17": 1.0,
+    "2+2=4.": 1.0,
+    "2+2=45": 0.0,
+    "1+1=2 and 1+1=3": 0.5,
+}
+
+
+def test_what_counts_as_an_equation():
     """The share of its equations that hold; without one it is 0."""
-    assert judged(text).detail["equations"] == share
+    assert {text: judged(text).detail["equations"] for text in SHARES} == SHARES

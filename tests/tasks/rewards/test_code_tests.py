@@ -51,29 +51,24 @@ def test_all_cases_earn_one_and_a_part_of_them_that_part_of_the_partial_credit()
     assert given(codes[1], partial_credit=0.8) == [0.4]
 
 
-@pytest.mark.parametrize(
-    ("code", "passed"),
-    [
-        ("if x == 2: raise ValueError\n    return x * x", 3),
-        ("if x == 2: raise SystemExit(0)\n    return x * x", 3),
-        ("if x == 2: os._exit(0)\n    return x * x", 2),  # and cases 2 and 3 with its process
-        ("if x == 1: os.kill(1, 11)\n    return x * x if x < 2 else object()", 2),
-        ("return type('E', (int,), {'__eq__': lambda *_: True})(1)", 1),
-        ("raise AssertionError", 0),
-    ],
-)
-def test_a_case_that_fails_or_ends_the_process_takes_no_earlier_case_along(
-    code: str, passed: int
-) -> None:
-    assert given(f"import os\ndef f(x):\n    {code}") == [0.5 * passed / 4]
+PASSED = {
+    "if x == 2: raise ValueError\n    return x * x": 3,
+    "if x == 2: raise SystemExit(0)\n    return x * x": 3,
+    "if x == 2: os._exit(0)\n    return x * x": 2,  # and cases 2 and 3 with its process
+    "if x == 1: os.kill(1, 11)\n    return x * x if x < 2 else object()": 2,
+    "return type('E', (int,), {'__eq__': lambda *_: True})(1)": 1,
+    "raise AssertionError": 0,
+}
+
+
+def test_a_case_that_fails_or_ends_the_process_takes_no_earlier_case_along() -> None:
+    codes = [f"import os\ndef f(x):\n    {code}" for code in PASSED]
+    assert given(*codes) == [0.5 * passed / 4 for passed in PASSED.values()]
 
 
 def test_cases_before_endless_code_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        examination.examine,
-        "__kwdefaults__",
-        {**examination.examine.__kwdefaults__, "limits": Limits(cpu_s=1)},
-    )
+    defaults = {**examination.examine.__kwdefaults__, "limits": Limits(cpu_s=1)}
+    monkeypatch.setattr(examination.examine, "__kwdefaults__", defaults)
     assert given("def f(x):\n    while x == 2: pass\n    return x * x") == [0.25]
 
 

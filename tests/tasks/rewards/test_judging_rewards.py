@@ -3,6 +3,7 @@ endpoint."""
 
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,10 @@ from schemas.examples import Domain, Prompt
 from schemas.rubrics import Rubric
 from tasks.contract.job import write_jsonl
 from tasks.contract.reward import Resources, Response
-from tasks.judging import reward as judging_reward
+from tasks.judging import judging_reward
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import llm_judge, rubric_judge
-from tests.fakes.chat_server import ChatServer, Fault
+from tests.fakes.chat_server import ChatServer
 from tests.fakes.judges import QUESTION, FakeJudge, data_of, items_in, ruling, text_of
 from tests.tasks.judging.test_calibration import WORTH, knowing
 
@@ -30,6 +31,7 @@ CRITERIA = [
     {"title": "d", "text": "Does not say fig.", "importance": "pitfall"},
 ]
 BASE = {"judge": JUDGE, "criteria": CRITERIA, "calibration": False}
+EXPLICIT = {"aggregation": "explicit"}
 
 
 def prompt(number: int = 0, domain: Domain = Domain.GENERAL, **changes) -> Prompt:
@@ -75,7 +77,7 @@ def values(found) -> list[float | None]:
 def test_explicit_aggregation_is_the_weighted_part_of_criteria_that_are_satisfied(scored):
     """Weights 1, .7, .3, .9, sum 2.9. Apple and no fig: 1.9 / 2.9. All: 1. Pear and fig: .7 / 2.9.
     New weights ask the same questions, and so need no new rulings."""
-    table = BASE | {"aggregation": "explicit"}
+    table = BASE | EXPLICIT
     responses = [trace("an apple"), trace("apple, pear, plum"), trace("pear and fig")]
     found, judge = scored(rubric_judge, table, says, *responses)
     assert values(found) == pytest.approx([1.9 / 2.9, 1.0, 0.7 / 2.9])
@@ -89,37 +91,18 @@ def test_explicit_aggregation_is_the_weighted_part_of_criteria_that_are_satisfie
 def test_implicit_aggregation_is_one_rating_with_all_criteria_in_view(scored):
     found, judge = scored(rubric_judge, BASE, lambda one: ruling(one, 7), trace("an apple"))
     assert found[0].value == pytest.approx(6 / 9)
-    asked = text_of(judge.asked[0])
-    assert "(essential) Says apple." in asked
-    assert "(a pitfall to avoid) Does not say fig." in asked
-    assert "from 1 (worst) to 10 (best)" in asked
-
-
-def test_a_judge_that_rates_by_tokens_gives_probable_criteria_and_expected_ratings(scored):
-    table = BASE | {"judge": {"name": "gemma", "model": "gemma3-tiny", "prompt_length": 64}}
-    explicit, judge = scored(
-        rubric_judge, table | {"aggregation": "explicit"}, lambda one: (0.1, 0.3), trace("an apple")
-    )
-    assert explicit[0].value == pytest.approx(0.75)
-    assert len(judge.asked) == 4
-    sevens = (0, 0, 0, 0, 0, 0, 0.5, 0, 0, 0)
-    implicit, _ = scored(rubric_judge, table, lambda one: sevens, trace("an apple"))
-    assert implicit[0].value == pytest.approx(6 / 9)
+    shown = ("(essential) Says apple.", "(a pitfall to avoid) Does not say fig.", "1 (worst) to 10")
+    assert [one for one in shown if one not in text_of(judge.asked[0])] == []
 
 
 def test_a_prompts_own_rubric_comes_before_its_domains_and_that_before_the_common_one(
     scored, tmp_path: Path
 ):
     write_jsonl(tmp_path / "rubrics.jsonl", [Rubric.parse({"id": "p0", "criteria": CRITERIA[:1]})])
-    table = BASE | {
-        "aggregation": "explicit",
-        "criteria": CRITERIA[1:2],
-        "domain_criteria": {"science": CRITERIA[2:3]},
-    }
-    given = {
-        "prompts": [prompt(0, Domain.SCIENCE), prompt(1, Domain.SCIENCE), prompt(2)],
-        "inputs": {"rubrics": tmp_path},
-    }
+    by_domain = {"criteria": CRITERIA[1:2], "domain_criteria": {"science": CRITERIA[2:3]}}
+    table = BASE | EXPLICIT | by_domain
+    asked = [prompt(0, Domain.SCIENCE), prompt(1, Domain.SCIENCE), prompt(2)]
+    given = {"prompts": asked, "inputs": {"rubrics": tmp_path}}
     apples = [trace("an apple")] * 3
     found, judge = scored(rubric_judge, table, says, *apples, **given)
     asked = [items_in(one) for one in judge.asked]
@@ -129,13 +112,12 @@ def test_a_prompts_own_rubric_comes_before_its_domains_and_that_before_the_commo
     del table["criteria"]
     found, _ = scored(rubric_judge, table, says, *apples, **given)
     assert values(found) == [1.0, 0.0, None]  # without criteria it abstains
+    bare = rubric_judge.Config.parse({"judge": JUDGE})
     with pytest.raises(InputError, match="no criteria"):
-        rubric_judge.prepare(
-            rubric_judge.Config.parse({"judge": JUDGE}), Resources({}, answers=None)
-        )
+        rubric_judge.prepare(bare, Resources({}, answers=None))
 
 
-EXPLICIT = {"aggregation": "explicit"}
+ONLY_OPTIONAL = {"essential": 0.0, "important": 0.0, "pitfall": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -144,7 +126,8 @@ EXPLICIT = {"aggregation": "explicit"}
         ({"criteria": [CRITERIA[0], CRITERIA[0]]}, "title of more than one"),
         (EXPLICIT | {"weights": {"essential": -1.0}}, "one is negative"),
         ({"weights": {"essential": 2.0}}, "only aggregation"),
-        (EXPLICIT | {"criteria": CRITERIA[:1], "weights": {"essential": 0.0}}, "weight 0"),
+        (EXPLICIT | {"criteria": CRITERIA[:1], "weights": {"essential": 0.0}}, "of a rubric have"),
+        (EXPLICIT | {"weights": ONLY_OPTIONAL, "calibration": {}}, "of an anchor have weight 0"),
     ],
 )
 def test_configs_that_make_no_sense_are_refused(table, message):
@@ -232,46 +215,25 @@ def answering(body: dict) -> str:
     return json.dumps({"mark": parts["mark"], "reason": "r", "grades": grades})
 
 
-@pytest.fixture
-def endpoint_scores(monkeypatch, tmp_path: Path):
-    def run(url: str, *responses: Response, **table):
-        monkeypatch.setenv("TEST_BASE_URL", url)
-        configs = parse_rewards([{"name": "rubric_judge", **BASE, **EXPLICIT, **table}], "rewards")
-        scorer = Scorer(configs, Resources({}, Answers(open_store(tmp_path))))
-        try:
-            found = scorer.score([prompt()] * len(responses), responses, 1)
-            return found, scorer.values()["rubric_judge"]
-        finally:
-            scorer.close()
-
-    return run
-
-
-def test_rulings_of_an_endpoint_are_kept_and_never_asked_twice(endpoint_scores):
+def test_rulings_of_an_endpoint_are_kept_and_never_asked_twice(monkeypatch, tmp_path: Path):
     responses = [trace("an apple"), trace("a stone"), Response("no trace")]
+
+    def scores(**table):
+        configs = parse_rewards([{"name": "rubric_judge", **BASE, **EXPLICIT, **table}], "rewards")
+        with closing(Scorer(configs, Resources({}, Answers(open_store(tmp_path))))) as scorer:
+            return scorer.score([prompt()] * 3, responses, 1), scorer.values()["rubric_judge"]
+
     with ChatServer(reply=answering) as server:
-        first, counted = endpoint_scores(server.url, *responses)
+        monkeypatch.setenv("TEST_BASE_URL", server.url)
+        first, counted = scores()
         assert first.total.tolist() == [1.0, 0.0, 0.0]
         assert (server.billed.total(), counted["asked"], counted["cached"]) == (2, 2, 0)
         sent = server.seen[0].body
         assert sent["temperature"] == 0.0
         assert sent["response_format"]["json_schema"]["strict"] is True
-        again, counted = endpoint_scores(server.url, *responses)
+        again, counted = scores()
         assert again.total.tolist() == first.total.tolist()
         assert again.details == first.details
         assert (server.billed.total(), counted["cached"]) == (2, 2)
-        # Other weights ask the same questions.
-        endpoint_scores(server.url, *responses, weights={"essential": 9.0})
+        scores(weights={"essential": 9.0})  # other weights ask the same questions
         assert server.billed.total() == 2
-
-
-def test_an_endpoint_that_fails_for_one_response_abstains_on_that_one(endpoint_scores):
-    def faults(request):
-        refused = Fault("status", 400, '{"error": {"message": "no"}}')
-        return refused if "stone" in request.question else None
-
-    responses = [trace("an apple"), trace("a stone"), trace("apple pie")]
-    with ChatServer(faults, reply=answering) as server:
-        found, _ = endpoint_scores(server.url, *responses)
-    assert [None if value != value else value for value in found.total] == [1.0, None, 1.0]
-    assert found.details["rubric_judge"][1]["problem"].startswith("failed")

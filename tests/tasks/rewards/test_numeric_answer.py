@@ -8,7 +8,7 @@ from schemas.base import InputError
 from schemas.examples import Domain, Prompt
 from tasks.contract.reward import Response
 from tasks.reinforcement.rewarding import parse_rewards
-from tasks.rewards import exact_answer, numeric_answer
+from tasks.rewards import numeric_answer
 
 
 def worth(
@@ -53,18 +53,8 @@ def test_what_is_no_number_abstains(reference: str, check: str):
     assert worth("100", reference, check=check) is None
 
 
-def test_the_right_number_is_right_for_both_rewards():
-    prompt = Prompt(
-        id="0" * 16, prompt="How many?", domain=Domain.MATH, answer="3.14", check="numeric"
-    )
-    responses = [
-        Response(f"<reasoning>r</reasoning>\n<answer>{answer}</answer>")
-        for answer in ("3.1416", "22/7", "3.13")
-    ]
-    exact = exact_answer.score(exact_answer.Config(), [prompt] * 3, responses)
-    numeric = numeric_answer.score(numeric_answer.Config(), [prompt] * 3, responses)
-    assert exact == [1.0, 1.0, 0.0]
-    assert numeric == [1.0, 1.0, 1 / 6]
+def test_the_right_number_is_what_the_check_says():
+    assert [worth(answer, "3.14") for answer in ("3.1416", "22/7", "3.13")] == [1.0, 1.0, 1 / 6]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ malformed, what transformers says."""
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -30,9 +29,8 @@ from tests.tasks.rewards.test_attacks import WORTHLESS
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """`gemma3-tiny` with one layer, which compiles quickly."""
-    monkeypatch.setitem(
-        SIZES, "gemma3-tiny", replace(SIZES["gemma3-tiny"], num_layers=1, hidden_dim=64)
-    )
+    one = replace(SIZES["gemma3-tiny"], num_layers=1, hidden_dim=64)
+    monkeypatch.setitem(SIZES, "gemma3-tiny", one)
 
 
 @pytest.fixture
@@ -76,11 +74,9 @@ def test_the_reward_of_a_trace_is_the_calibrated_score_and_the_ledger_has_its_st
 def test_what_is_no_trace_is_worth_nothing_and_is_never_shown_to_the_model(
     artifact: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    shown: list[Any] = []
-    score = TraceScorer.score
-    monkeypatch.setattr(
-        TraceScorer, "score", lambda self, rows: shown.extend(rows) or score(self, rows)
-    )
+    shown, score = [], TraceScorer.score
+    seen = lambda self, rows: shown.extend(rows) or score(self, rows)  # noqa: E731
+    monkeypatch.setattr(TraceScorer, "score", seen)
     good = EXAMPLES[0].response()
     malformed = [text for text in WORTHLESS.values() if parse_trace(text) is None]
     malformed.append(f"I swear this is right. {good}")

@@ -19,8 +19,6 @@ from tests.tasks.sandbox.needed import needs_sandbox
 
 pytestmark = needs_sandbox
 
-SHORT = Limits(cpu_s=1)
-
 GUARD = """
 import os, sys
 if os.path.exists("/proc") or os.path.exists("/home") or os.path.exists("/etc/passwd"):
@@ -28,7 +26,7 @@ if os.path.exists("/proc") or os.path.exists("/home") or os.path.exists("/etc/pa
 def refused(attack, *arguments):
     try:
         return f"done: {attack(*arguments)}"
-    except (OSError, MemoryError, RuntimeError) as error:
+    except (OSError, ValueError, MemoryError, RuntimeError):
         return "refused"
 def all_refused(*attacks):
     said = [refused(one) for one in attacks]
@@ -56,12 +54,13 @@ def test_attacks_refuse_to_run_outside_the_sandbox() -> None:
 # Files
 
 
-@pytest.mark.parametrize(
-    "where",
-    ["/etc/shadow", "/etc/passwd", "/proc/1/environ", "/proc/self/mem", "/proc/self/maps", "/sys",
-    "~/.ssh", "secret", "repository",
-     "/tmp", "/dev/shm", "/dev/mem", "/dev/tty", "/var", "/run"],
-)  # fmt: skip
+PLACES = """
+    /etc/shadow /etc/passwd /proc/1/environ /proc/self/mem /proc/self/maps /sys ~/.ssh secret
+    repository /tmp /dev/shm /dev/mem /dev/tty /var /run
+"""
+
+
+@pytest.mark.parametrize("where", PLACES.split())
 def test_no_file_of_the_machine_or_its_user_can_be_read(where: str, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("key")
@@ -106,11 +105,6 @@ def test_nothing_can_be_written_be_it_large_sparse_many_or_a_link(where: str) ->
     assert attack(WRITES, where) == "refused"
 
 
-def test_the_devices_are_the_harmless_two() -> None:
-    found = "sorted(os.listdir('/dev'))"
-    assert gives(f"'refused' if {found} == ['null', 'urandom'] else {found}") == "refused"
-
-
 # The network, and sockets that are none
 
 
@@ -149,40 +143,37 @@ def attack(families):
 # Processes, threads, signals
 
 
-PROCESSES = (
+REFUSES = (
+    # other processes; `it` is set-uid root
     ("refused(os.fork)", "os"),
     ("refused(subprocess.run, [sys.executable, '-V'])", "subprocess"),
     ("refused(os.posix_spawn, sys.executable, [sys.executable], {})", "os"),
     ("refused(os.execv, sys.executable, [sys.executable])", "os"),
-    ("refused(os.execv, it, [it])", "os"),  # it is set-uid root
+    ("refused(os.execv, it, [it])", "os"),
     ("refused(multiprocessing.Pool, 2)", "multiprocessing"),
+    # being root again
+    ("'refused' if os.getuid() and os.geteuid() and os.getgid() else os.getuid()", "os"),
+    ("all_refused(lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.setgroups([0]))", "os"),
+    ("all_refused(lambda: os.setresuid(0, 0, 0), lambda: os.seteuid(0))", "os"),
+    ("all_refused(lambda: os.nice(-5), lambda: os.setpriority(0, 0, -5))", "os"),
+    # limits, which cannot be changed
+    ("refused(resource.setrlimit, resource.RLIMIT_CPU, (0, 0))", "resource"),
+    ("refused(resource.setrlimit, resource.RLIMIT_AS, (-1, -1))", "resource"),
+    # of devices there are the harmless two
+    ("'refused' if sorted(os.listdir('/dev')) == ['null', 'urandom'] else 'more'", "os"),
 )
 
 
-@pytest.mark.parametrize(("expression", "imports"), PROCESSES)
-def test_there_are_no_other_processes(expression: str, imports: str) -> None:
+@pytest.mark.parametrize(("expression", "imports"), REFUSES)
+def test_there_are_no_other_processes_no_root_and_no_other_limits(
+    expression: str, imports: str
+) -> None:
     assert gives(expression, shutil.which("su"), imports) == "refused"
 
 
-def test_there_are_few_threads() -> None:
-    bomb = """
-import threading
-def attack(_):
-    go, started = threading.Event(), 0
-    try:
-        while True:
-            threading.Thread(target=go.wait, daemon=True).start()
-            started += 1
-    except RuntimeError:
-        go.set()
-        return "refused" if 4 < started <= 32 else started
-"""
-    assert attack(bomb) == "refused"
-
-
 def test_a_thread_bomb_takes_no_thread_from_its_neighbours() -> None:
-    """Threads are counted by user, or by user namespace: the two guests of an examination do not
-    share one."""
+    """There are few, and they are counted by user, or by user namespace: the two guests of an
+    examination do not share one."""
     bomb = """
 import threading
 started = []
@@ -192,15 +183,13 @@ try:
         started[-1].start()
 except RuntimeError:
     pass
-def f():
-    return len(started)
+def f(): return len(started)
 """
     tests = """
 import threading
 assert f() == 8
-mine = [threading.Thread(target=threading.Event().wait, daemon=True) for _ in range(7)]
-for one in mine:
-    one.start()
+for _ in range(7):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
 """
     examined = examine(GUARD + bomb, tests, limits=Limits(threads=8))
     assert examined.ok, examined.detail
@@ -223,32 +212,6 @@ def attack(_):
     return "refused" if alone else (os.getpid(), os.getppid(), os.getpgrp(), os.getsid(0))
 """
     assert attack(kills) == "refused"
-
-
-GIVEN_UP = (
-    "'refused' if os.getuid() and os.geteuid() and os.getgid() else os.getuid()",
-    "all_refused(lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.setgroups([0]))",
-    "all_refused(lambda: os.setresuid(0, 0, 0), lambda: os.seteuid(0))",
-    "all_refused(lambda: os.nice(-5), lambda: os.setpriority(0, 0, -5))",
-    "refused(resource.setrlimit, resource.RLIMIT_CPU, (0, 0))",
-)
-
-
-@pytest.mark.parametrize("expression", GIVEN_UP)
-def test_root_is_given_up(expression: str) -> None:
-    assert gives(expression, imports="resource") == "refused"
-
-
-def test_no_limit_can_be_raised() -> None:
-    code = """
-import resource
-def attack(_):
-    try:
-        resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
-    except (OSError, ValueError):
-        return "refused"
-"""
-    assert attack(code) == "refused"
 
 
 # The kernel
@@ -324,88 +287,6 @@ def attack(_):
     assert "by signal 31" in attack(run)
     x32 = "    return 'refused' if libc.syscall(0x40000000 + 39) == -1 else 'done'"
     assert attack(LIBC + x32) != "'done'"
-
-
-# Memory, output, time
-
-
-@pytest.mark.parametrize(
-    "bomb",
-    [
-        "bytearray(2**40)",
-        "[bytearray(2**26) for _ in range(9)]",
-        "[mmap.mmap(-1, 2**24) for _ in range(60)]",  # shared and anonymous, as /dev/shm is
-        "[mmap.mmap(-1, 2**24, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(60)]",
-        "[os.memfd_create('x') for _ in range(3)]",
-        "os.open('/dev/shm/x', os.O_CREAT | os.O_RDWR)",
-        "[os.pipe() for _ in range(200)]",
-        "list(iter(lambda: {1: [2] * 2**16}, None))",
-        "'x' * 2**30 + 'y'",
-    ],
-)
-def test_memory_is_limited(bomb: str) -> None:
-    code = f"import mmap\ndef attack(_):\n    try:\n        x = {bomb}\n"
-    code += "    except (OSError, MemoryError):\n        return 'refused'"
-    assert attack(code) == "refused"
-
-
-ENDLESS = {
-    "one that catches everything": "try: exec('while True: pass')\n    except BaseException: pass",
-    "a power": "9 ** 9 ** 9",
-    "a loop": "pass",
-    "a regular expression": "re.match(r'(a*)*b', 'a' * 40)",
-    "a sum in C": "sum(iter(int, 1))",
-    "printing": "print('x' * 2**16)",
-    "errors": "sys.stderr.write('x' * 2**16)",
-    "threads": "threading.Thread(target=sum, args=[iter(int, 1)]).start()",
-    "signals ignored": "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))",
-    "garbage": "[refused(os.write, fd, b'\\0' * 2**16) for fd in range(3, 64)]",
-}
-"""Each again and again."""
-QUICK = ["one that catches everything", "a power"]
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_what_never_ends_is_ended_by_its_cpu_seconds(name: str) -> None:
-    is_ended_by_its_cpu_seconds(name)
-
-
-def is_ended_by_its_cpu_seconds(name: str) -> None:
-    """Not by the clock, which says 30 s."""
-    code = f"import re, signal, threading\ndef attack(_):\n  while True:\n    {ENDLESS[name]}"
-    examined = examine(GUARD + code, "assert attack(1) == 1", limits=Limits(cpu_s=1))
-    assert not examined.ok
-    assert "a limit was met (30 s" not in examined.detail
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import time\ntime.sleep(10**6)",
-        "import signal as s\ns.pthread_sigmask(s.SIG_BLOCK, range(1, 65))\ns.sigwait([10])",
-        "import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()",
-        "r, w = os.pipe()\nos.read(r, 1)",
-        "import select\nselect.select([], [], [])",
-    ],
-)
-def test_what_waits_for_ever_is_ended_by_the_clock(code: str) -> None:
-    code = f"{GUARD}\n{code}\ndef f(): return 1"
-    examined = examine(code, "assert f() == 1", limits=Limits(wall_s=0.5))
-    assert examined.detail.startswith("no verdict: a limit was met")
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "os.closerange(0, 2**16)",
-        "for fd in range(3, 64): refused(os.dup2, 0, fd)",
-        "import ctypes\nctypes.string_at(0)",
-        "os.abort()",
-    ],
-)
-def test_code_that_destroys_its_own_process_destroys_nothing_else(code: str) -> None:
-    assert not examine(f"{GUARD}\n{code}\ndef f(): return 1", "assert f() == 1", limits=SHORT).ok
-    assert examine("def f(): return 1", "assert f() == 1").ok
 
 
 # Secrets in the process itself

@@ -17,6 +17,7 @@ from tasks.statistics.intervals import (
     rate_record,
     wilson,
 )
+from tests.tasks.statistics.simulation import outcomes
 
 
 @pytest.mark.parametrize(
@@ -24,13 +25,7 @@ from tasks.statistics.intervals import (
     [
         (0, 10, 0.0, 0.277533),  # z^2 / (n + z^2) = 3.841459 / 13.841459
         (10, 10, 0.722467, 1.0),
-        # 1/2 -+ z / (2 sqrt(n + z^2)) = 1/2 -+ 1.959964 / (2 * 3.720411)
-        (
-            5,
-            10,
-            0.236593,
-            0.763407,
-        ),
+        (5, 10, 0.236593, 0.763407),  # 1/2 -+ z / (2 sqrt(n + z^2)), z = 1.959964
         # Newcombe 1998, "Two-sided confidence intervals for the single proportion", table I, method
         # 3; four digits
         (81, 263, 0.2553, 0.3662),
@@ -68,9 +63,10 @@ def test_a_rate_is_recorded_with_its_interval_and_over_nothing_as_none() -> None
 
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 0), (-1, 5), (6, 5)])
-def test_wilson_refuses_what_is_no_proportion(successes: int, n: int) -> None:
-    with pytest.raises(ValueError, match=f"{successes} successes of {n}"):
-        wilson(successes, n)
+def test_what_is_no_proportion_is_refused(successes: int, n: int) -> None:
+    for interval in (lambda: wilson(successes, n), lambda: newcombe(1, 2, successes, n)):
+        with pytest.raises(ValueError, match=f"{successes} successes of {n}"):
+            interval()
 
 
 @pytest.mark.parametrize(
@@ -93,32 +89,22 @@ def test_newcombe_agrees_with_its_paper(
     assert (interval.low, interval.high) == pytest.approx((low, high), abs=5.1e-5)
 
 
-def test_newcombe_refuses_what_is_no_proportion() -> None:
-    with pytest.raises(ValueError, match="3 successes of 2"):
-        newcombe(1, 2, 3, 2)
-
-
-def test_paired_bootstrap_has_the_width_of_the_normal_approximation() -> None:
-    """60 wins, 24 losses, 216 ties: mean 0.12, variance 84/300 - 0.0144 = 0.2656, standard error
-    0.02975, half width 0.0583."""
-    before = [False] * 60 + [True] * 24 + [False] * 216
-    after = [True] * 60 + [False] * 24 + [False] * 216
+@pytest.mark.parametrize(
+    ("wins", "losses", "n", "low", "high"),
+    [
+        # mean 0.12, variance 84/300 - 0.0144 = 0.2656, standard error 0.02975, half width 0.0583
+        (60, 24, 300, 0.0617, 0.1783),
+        # Bonett and Price: 22/50 -+ z 0.094488 (statpsych, `ci.prop.ps`); steps of 1/50
+        (26, 4, 48, 0.2548, 0.6252),
+    ],
+)
+def test_paired_bootstrap_agrees_with_worked_intervals(
+    wins: int, losses: int, n: int, low: float, high: float
+) -> None:
+    before, after = outcomes(n, wins, losses)
     interval = paired_bootstrap(before, after, seed=0)
-    assert interval.low == pytest.approx(0.12 - 0.0583, abs=0.004)
-    assert interval.high == pytest.approx(0.12 + 0.0583, abs=0.004)
-
-
-def test_paired_bootstrap_agrees_with_bonett_and_price() -> None:
-    """26 wins, 4 losses, 18 ties: 22/50 -+ z 0.094488 = [0.2548, 0.6252] (statpsych, `ci.prop.ps`);
-    resamples move in steps of 1/50."""
-    before, after = [False] * 26 + [True] * 4 + [True] * 18, [True] * 26 + [False] * 4 + [True] * 18
-    interval = paired_bootstrap(before, after, seed=0)
-    assert (interval.low, interval.high) == pytest.approx((0.2548, 0.6252), abs=0.02)
-
-
-def test_paired_bootstrap_is_a_function_of_its_seed() -> None:
-    before, after = [0, 1, 0, 0, 1] * 20, [1, 1, 0, 1, 0] * 20
-    assert paired_bootstrap(before, after, seed=4) == paired_bootstrap(before, after, seed=4)
+    assert (interval.low, interval.high) == pytest.approx((low, high), abs=1.2 / (n + 2))
+    assert interval == paired_bootstrap(before, after, seed=0)
 
 
 @pytest.mark.parametrize("n", [1, 12, 300])
@@ -137,22 +123,23 @@ def test_paired_bootstrap_of_no_change_has_a_width(n: int) -> None:
 def test_paired_bootstrap_holds_the_difference_that_was_seen(
     wins: int, losses: int, n: int
 ) -> None:
-    ties = [True] * (n - wins - losses)
-    interval = paired_bootstrap(
-        [False] * wins + [True] * losses + ties, [True] * wins + [False] * losses + ties, seed=1
-    )
+    interval = paired_bootstrap(*outcomes(n, wins, losses), seed=1)
     assert interval.low <= (wins - losses) / n <= interval.high
 
 
-def test_paired_bootstrap_refuses_quantities() -> None:
-    with pytest.raises(ValueError, match=r"0\.5 is no outcome.*bootstrap_mean"):
-        paired_bootstrap([0.5, 1.0], [1.0, 1.0], seed=0)  # type: ignore[list-item]
-
-
-@pytest.mark.parametrize(("before", "after"), [([], []), ([1, 0], [1])])
-def test_paired_bootstrap_refuses_unpaired_items(before: list[bool], after: list[bool]) -> None:
-    with pytest.raises(ValueError, match="needs the same items"):
-        paired_bootstrap(before, after, seed=0)
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ([0.5, 1.0], [1.0, 1.0], r"0\.5 is no outcome.*bootstrap_mean"),
+        ([], [], "needs the same items"),
+        ([1, 0], [1], "needs the same items"),
+    ],
+)
+def test_paired_bootstrap_refuses_quantities_and_unpaired_items(
+    before: list[float], after: list[float], problem: str
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        paired_bootstrap(before, after, seed=0)  # type: ignore[arg-type]
 
 
 def test_bootstrap_of_a_mean_is_as_wide_as_students_interval() -> None:
@@ -198,18 +185,15 @@ def test_bootstrap_of_shares_refuses_what_is_no_share(values: list[float]) -> No
 )
 def test_mcnemar_agrees_with_the_exact_binomial_test(wins: int, losses: int) -> None:
     """5 wins and no loss: p = 2 / 2^5 = 0.0625."""
-    before = [False] * wins + [True] * losses + [True, False]
-    after = [True] * wins + [False] * losses + [True, False]
     expected = binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
-    assert mcnemar(before, after) == pytest.approx(expected, rel=1e-9)
+    found = mcnemar(*outcomes(wins + losses + 2, wins, losses))
+    assert found == pytest.approx(expected, rel=1e-9)
 
 
 def test_mcnemar_agrees_with_a_published_example() -> None:
     """2 changes one way and 9 the other: p = 0.06543 (Fay 2010, "Two-sided exact tests ... for
     discrete data", R's exact2x2)."""
-    assert mcnemar([False] * 2 + [True] * 9, [True] * 2 + [False] * 9) == pytest.approx(
-        0.06543, abs=5e-6
-    )
+    assert mcnemar(*outcomes(11, 2, 9)) == pytest.approx(0.06543, abs=5e-6)
 
 
 def test_mcnemar_refuses_unpaired_items() -> None:

@@ -21,14 +21,8 @@ QUOTAS = {"quotas": {"math": {"train": 20}}, "top_up": 0}
 
 
 def example(text: str, family: str) -> Example:
-    return Example(
-        id=prompt_id(text),
-        prompt=text,
-        domain=Domain.MATH,
-        answer="1",
-        reasoning="r",
-        family=family,
-    )
+    fields = {"domain": Domain.MATH, "answer": "1", "reasoning": "r", "family": family}
+    return Example(id=prompt_id(text), prompt=text, **fields)
 
 
 def short(number: int) -> str:
@@ -43,38 +37,23 @@ def test_rows_that_hold_a_suites_question_are_contaminated_by_it(tmp_path: Path)
     """Of multiple choice the question counts without its choices: a row that is as short as it need
     not repeat them."""
     (tmp_path / "gsm8k").mkdir()
-    write_jsonl(
-        tmp_path / "gsm8k/test.jsonl",
-        [{"question": prose(n), "answer": "#### 1"} for n in range(900, 905)],
-    )
-    write_jsonl(
-        tmp_path / "mine.jsonl",
-        [
-            {"question": short(n), "choices": [prose(2000 + n), "no"], "answer": 1}
-            for n in range(910, 913)
-        ],
-    )
-    rows = [example(prose(n), "prose") for n in range(60)] + [
-        example(text, "leak") for text in (prose(900), prose(901), short(910))
+    asked = [{"question": prose(n), "answer": "#### 1"} for n in range(900, 905)]
+    write_jsonl(tmp_path / "gsm8k/test.jsonl", asked)
+    mine = [
+        {"question": short(n), "choices": [prose(2000 + n), "no"], "answer": 1}
+        for n in range(910, 913)
     ]
-    (tmp_path / "out").mkdir()
-    asked = config(
-        suites=[{"name": "gsm8k"}, {"name": "mmlu", "label": "mine", "path": "mine.jsonl"}]
-    )
+    write_jsonl(tmp_path / "mine.jsonl", mine)
+    rows = [example(prose(n), "prose") for n in range(60)]
+    rows += [example(text, "leak") for text in (prose(900), prose(901), short(910))]
+    out, work = tmp_path / "out", Workspace(open_store(tmp_path / "store"), "rebalance", "0")
+    out.mkdir()
+    suites = [{"name": "gsm8k"}, {"name": "mmlu", "label": "mine", "path": "mine.jsonl"}]
     inputs = {"examples": distilled(tmp_path / "in", rows)}
-    metrics = rebalance.run(
-        Job(
-            asked,
-            inputs,
-            tmp_path / "out",
-            Workspace(open_store(tmp_path / "store"), "rebalance", "0"),
-            tmp_path,
-        )
-    )
+    metrics = rebalance.run(Job(config(suites=suites), inputs, out, work, tmp_path))
     assert metrics["contaminated_by"] == {"gsm8k": 2, "mine": 1}
-    causes = Counter(
-        (row.source, row.cause) for row in read_jsonl(tmp_path / "out/dropped.jsonl", Dropped)
-    )
+    dropped = read_jsonl(out / "dropped.jsonl", Dropped)
+    causes = Counter((row.source, row.cause) for row in dropped)
     assert causes == {("leak", "contaminated"): 3}
 
 
@@ -91,18 +70,15 @@ def test_a_suites_file_and_version_are_in_the_stage_key(tmp_path: Path) -> None:
     ]
 
 
+SAME_NAME = {"name": "gsm8k", "path": "a.jsonl", "prompt": "q"}
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         ({"suites": [{"name": "gsm9k"}]}, "unknown suite 'gsm9k'.*gsm8k"),
         ({"suites": [{"name": "gsm8k"}], "contamination": False}, "leave one of the two out"),
-        (
-            {
-                "suites": [{"name": "gsm8k"}],
-                "evaluations": [{"name": "gsm8k", "path": "a.jsonl", "prompt": "q"}],
-            },
-            "have the same name",
-        ),
+        ({"suites": [{"name": "gsm8k"}], "evaluations": [SAME_NAME]}, "have the same name"),
     ],
 )
 def test_a_wrong_table_is_refused(more: dict[str, Any], message: str) -> None:

@@ -16,7 +16,7 @@ from tasks.evaluation.suite_prompts import (
     suite_prompts,
     suite_size,
 )
-from tasks.suites.injection import _ATTACKS
+from tasks.suites.injection import ATTACKS
 
 
 def asked(data: Path | None = None, **table: Any) -> list[EvalPrompt]:
@@ -41,7 +41,7 @@ def check(prompts: list[EvalPrompt]) -> None:
         assert question.endswith("?")
         assert one.grounding == "answerable"
     counts = Counter(one.family for one in prompts)
-    assert set(counts) == {f"injection.{name}" for name in _ATTACKS}
+    assert set(counts) == {f"injection.{name}" for name in ATTACKS}
     assert min(counts.values()) > len(prompts) / 10
 
 
@@ -60,12 +60,8 @@ def test_instructions_stand_before_between_and_behind_the_facts(attacked: list[E
     for one in attacked:
         if one.family == "injection.naive":
             sentences = (one.context or "").split(". ")
-            place = next(
-                index for index, sentence in enumerate(sentences) if one.injection in sentence
-            )
-            places[
-                "before" if place == 0 else "behind" if place == len(sentences) - 1 else "between"
-            ] += 1
+            (place,) = [n for n, sentence in enumerate(sentences) if one.injection in sentence]
+            places[{0: "before", len(sentences) - 1: "behind"}.get(place, "between")] += 1
     assert min(places.values()) > 10
     assert len(places) == 3
 
@@ -95,11 +91,10 @@ def test_without_a_file_the_key_says_how_contexts_are_drawn():
 def test_an_answer_follows_resists_or_abstains(attacked: list[EvalPrompt]):
     prompt = attacked[0]
     assert prompt.injection
+    said = f"Someone asks for {prompt.injection}. I do not follow."
     told = [
         Trace(reasoning="The context says so.", answer=f"{prompt.injection.title()}.").render(),
-        Trace(
-            reasoning=f"Someone asks for {prompt.injection}. I do not follow.", answer=prompt.answer
-        ).render(),
+        Trace(reasoning=said, answer=prompt.answer).render(),
         f"{prompt.injection}!",
     ]
     followed, resisted, bare = (judge(prompt, completion) for completion in told)

@@ -18,12 +18,9 @@ def asked(data: Path, **table: Any) -> list[EvalPrompt]:
 
 def articles(tmp_path: Path, **changes: Any) -> Path:
     rows = {
-        str(number): {
-            "QUESTION": f"Question {number}?",
-            "CONTEXTS": [f"Abstract {number}.", "More."],
-            "final_decision": "yes",
-        }
-        for number in range(4)
+        str(n): {"QUESTION": f"Question {n}?", "CONTEXTS": [f"Abstract {n}.", "More."]}
+        | {"final_decision": "yes"}
+        for n in range(4)
     }
     rows["2"] |= changes
     (tmp_path / "a.json").write_text(json.dumps(rows), encoding="utf-8")
@@ -48,15 +45,12 @@ def test_another_article_gives_the_question_that_has_no_answer(tmp_path: Path):
 def test_only_files_that_are_read_are_part_of_the_key(tmp_path: Path):
     data = articles(tmp_path)
     table = {"name": "pubmedqa", "path": "a.json", "questions": "q.jsonl"}
-    assert set(suite_dependencies([table], "safety_eval", data)) == {
-        "suites.pubmedqa",
-        "data/a.json",
-        "data/q.jsonl",
-    }
-    assert set(suite_dependencies([{**table, "out_of_domain": 0}], "safety_eval", data)) == {
-        "suites.pubmedqa",
-        "data/a.json",
-    }
+    found = [
+        set(suite_dependencies([one], "safety_eval", data))
+        for one in (table, {**table, "out_of_domain": 0})
+    ]
+    assert found[0] == {"suites.pubmedqa", "data/a.json", "data/q.jsonl"}
+    assert found[1] == {"suites.pubmedqa", "data/a.json"}
 
 
 @pytest.mark.parametrize(

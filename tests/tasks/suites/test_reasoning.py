@@ -12,6 +12,7 @@ import pytest
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
+from tasks.contract.suite import SUITES
 from tasks.evaluation.suite_prompts import parse_suites, suite_prompts, suite_size
 from tasks.suites import mmlu
 from tasks.verification.choices import choices_of
@@ -33,36 +34,24 @@ def lines(path: Path, *rows: dict[str, Any]) -> Path:
     return path
 
 
-ADD = {
-    "text": "Write a function to add.",
-    "code": "def plus(a, b): return a + b",
-    "test_setup_code": "import math",
-    "test_list": [
-        "assert plus(1, 2) == 3",
-        "assert math.isclose(plus(0.5, 0.5), 1)",
-        "assert plus(-1, 1) == 0",
-    ],
-    "challenge_test_list": [],
-}
+ADDS = (
+    "assert plus(1, 2) == 3",
+    "assert math.isclose(plus(0.5, 0.5), 1)",
+    "assert plus(-1, 1) == 0",
+)
+ADD = {"code": "def plus(a, b): return a + b", "test_list": ADDS}
+FULL = {"text": "Write a function to add.", "test_setup_code": "import math", **ADD}
 
 
 def test_mbpp_asks_its_test_split_with_one_assertion_and_judges_by_all(tmp_path: Path) -> None:
-    lines(tmp_path / "mbpp.jsonl", *({"task_id": number, **ADD} for number in (10, 11, 510, 511)))
+    lines(tmp_path / "mbpp.jsonl", *({"task_id": number, **FULL} for number in (10, 11, 510, 511)))
     prompts = ask(tmp_path, name="mbpp", path="mbpp.jsonl")
     assert [prompt.id for prompt in prompts] == ["mbpp/0", "mbpp/1"]
-    assert (
-        prompts[0].prompt
-        == "Write a function to add. Your code should pass this test:\n\nassert plus(1, 2) == 3"
-    )
+    shown = f"Write a function to add. Your code should pass this test:\n\n{ADDS[0]}"
+    assert prompts[0].prompt == shown
     assert agrees(prompts[0], "def plus(a, b): return a + b").ok
     assert not agrees(prompts[0], "def plus(a, b): return 3").ok
-    sanitized = {
-        "prompt": "Add.",
-        "test_imports": ["import math"],
-        "code": ADD["code"],
-        "test_list": ADD["test_list"],
-        "task_id": 12,
-    }
+    sanitized = {"prompt": "Add.", "test_imports": ["import math"], "task_id": 12, **ADD}
     (tmp_path / "sanitized-mbpp.json").write_text(json.dumps([sanitized]), encoding="utf-8")
     (prompt,) = ask(tmp_path, name="mbpp", path="sanitized-mbpp.json")
     assert prompt.tests == prompts[0].tests
@@ -81,17 +70,13 @@ def test_mmlu_reads_the_published_tables_without_a_header_line(tmp_path: Path) -
             csv.writer(file).writerows([QUESTION, another])
     prompts = ask(tmp_path, name="mmlu", path="test/*_test.csv")
     assert len(prompts) == 4
-    assert prompts[0].prompt.startswith(
-        "Find all c in Z_3 such that Z_3[x]/(x^2 + c) is a field.\n\nA. 0\nB. 1\nC. 1\nD."
-        " 3\n\nAnswer with"
-    )
+    listed = "\n\nA. 0\nB. 1\nC. 1\nD. 3\n\nAnswer with"
+    assert prompts[0].prompt.startswith(QUESTION[0] + listed)
     assert prompts[0].answer == "B"
     assert [prompts[place].domain.value for place in (0, 2)] == ["math", "science"]
     assert choices_of(prompts[1]) == ("a, b", "x\ny", "c", "d")
-    assert [
-        prompt.source
-        for prompt in ask(tmp_path, name="mmlu", path="test/*_test.csv", subjects=["virology"])
-    ] == ["test/virology_test.csv"] * 2
+    one = ask(tmp_path, name="mmlu", path="test/*_test.csv", subjects=["virology"])
+    assert [prompt.source for prompt in one] == ["test/virology_test.csv"] * 2
 
 
 def test_mmlu_reads_the_hubs_columns_as_parquet_and_jsonl(tmp_path: Path) -> None:
@@ -119,40 +104,24 @@ def test_mmlu_has_its_published_sizes_and_refuses_other_subjects() -> None:
 def test_the_true_answer_of_truthfulqa_stands_first_in_the_file_and_anywhere_in_the_prompt(
     tmp_path: Path,
 ) -> None:
-    truths = {
-        f"Question {number}?": {"true": 1, "false": 0, "wrong": 0, "no": 0} for number in range(200)
-    }
-    rows = [{"question": one, "mc1_targets": truths[one]} for one in truths]
+    targets = {"true": 1, "false": 0, "wrong": 0, "no": 0}
+    rows = [{"question": f"Question {n}?", "mc1_targets": targets} for n in range(200)]
     (tmp_path / "mc_task.json").write_text(json.dumps(rows))
     prompts = ask(tmp_path, kind="safety_eval", name="truthfulqa", path="mc_task.json")
     places = Counter(prompt.answer for prompt in prompts)
     assert set(places) == set("ABCD")
     assert min(places.values()) > 30
     assert all(choices_of(prompt)["ABCD".index(prompt.answer)] == "true" for prompt in prompts)
-    hub = [
-        {
-            "question": question,
-            "mc1_targets": {"choices": list(targets), "labels": list(targets.values())},
-        }
-        for question, targets in truths.items()
-    ]
-    lines(tmp_path / "hub.jsonl", *hub)
+    hub = {"choices": list(targets), "labels": list(targets.values())}
+    lines(tmp_path / "hub.jsonl", *({**row, "mc1_targets": hub} for row in rows))
     again = ask(tmp_path, kind="safety_eval", name="truthfulqa", path="hub.jsonl")
-    assert [(prompt.prompt, prompt.answer) for prompt in again] == [
-        (prompt.prompt, prompt.answer) for prompt in prompts
-    ]
+    pairs = [[(prompt.prompt, prompt.answer) for prompt in asked] for asked in (prompts, again)]
+    assert pairs[0] == pairs[1]
     assert size(kind="safety_eval", name="truthfulqa") == 817
 
 
-MINE = {
-    "name": "dataset",
-    "label": "mine",
-    "path": "mine.jsonl",
-    "expected": 2,
-    "domain": "science",
-    "prompt": "q",
-    "answer": "a",
-}
+MINE = {"name": "dataset", "label": "mine", "path": "mine.jsonl", "expected": 2}
+MINE |= {"domain": "science", "prompt": "q", "answer": "a"}
 
 
 def test_any_file_is_a_suite_by_a_mapping(tmp_path: Path) -> None:
@@ -164,14 +133,11 @@ def test_any_file_is_a_suite_by_a_mapping(tmp_path: Path) -> None:
     ]
     with pytest.raises(InputError, match="makes 2 prompts, not 3; set expected"):
         ask(tmp_path, **{**MINE, "expected": 3})
-    lines(
-        tmp_path / "mine.jsonl",
-        {"q": "Which?", "options": ["x", "y"], "a": 1},
-        {"q": "What?", "options": ["x", "y", "z"], "a": "z"},
-    )
-    assert [
-        prompt.answer for prompt in ask(tmp_path, **MINE, check="choice", choices="options")
-    ] == ["B", "C"]
+    rows = [{"q": "Which?", "options": ["x", "y"], "a": 1}]
+    rows.append({"q": "What?", "options": ["x", "y", "z"], "a": "z"})
+    lines(tmp_path / "mine.jsonl", *rows)
+    chosen = ask(tmp_path, **MINE, check="choice", choices="options")
+    assert [prompt.answer for prompt in chosen] == ["B", "C"]
 
 
 @pytest.mark.parametrize(
@@ -194,103 +160,57 @@ def test_a_mapping_that_a_suite_cannot_have_is_refused(
         parse_suites([MINE | {"check": "exact"} | change], "reasoning_eval")
 
 
-@pytest.mark.parametrize(
-    ("table", "content", "message"),
-    [
-        (
-            {"name": "gsm8k"},
-            '{"question": "1+1?", "answer": "#### 2"}\n{"question": ',
-            "suite gsm8k: rows.jsonl, line 2 cannot be read: not JSON",
-        ),
-        (
-            {"name": "gsm8k"},
-            '{"question": "1+1?", "answer": "2"}',
-            "suite gsm8k: rows.jsonl, line 1: empty_answer",
-        ),
-        (
-            {"name": "gsm8k"},
-            '{"question": "1+1?", "answer": "#### two"}',
-            "line 1: not_numeric: answer 'two' is no number",
-        ),
-        ({"name": "gsm8k"}, '{"question": "", "answer": "#### 2"}', "line 1: empty_prompt"),
-        (
-            {"name": "gsm8k"},
-            '{"query": "1+1?", "answer": "#### 2"}',
-            "data file rows.jsonl, prompt: there is no column 'question'",
-        ),
-        ({"name": "gsm8k"}, "", "holds no prompt"),
-        (
-            {"name": "mt_bench"},
-            '{"category": "poetry", "turns": ["Sing."], "reference": ["La"]}',
-            "unmapped_value: category = 'poetry'",
-        ),
-        (
-            {"name": "mbpp"},
-            '{"text": "Add.", "test_list": ["assert f()"]}',
-            "line 1: task_id = None is no whole number",
-        ),
-        (
-            {"name": "chemiq"},
-            '{"prompt": "?", "answer": 1, "answer_format": "image"}',
-            "answer_format = 'image' is none of integer",
-        ),
-        (
-            {"name": "chemiq"},
-            '{"prompt": "?", "answer": 9, "answer_format": "float", "answer_range": "(1.5, 2)"}',
-            "answer_range = '\\(1.5, 2\\)' is no range around the answer 9",
-        ),
-        (
-            {"name": "mmlu"},
-            '{"question": "?", "choices": ["a"], "answer": 0}',
-            'bad_choices: choices = "\\[.a.\\]" is no list of 2 to 26',
-        ),
-        (
-            {"name": "mmlu"},
-            '{"question": "?", "choices": ["a", "b"], "answer": 2}',
-            "bad_choices: answer '2' is no letter of AB, no place",
-        ),
-        (
-            {"name": "mmlu"},
-            '{"question": "?", "choices": ["a", "b"], "answer": "E"}',
-            "bad_choices: answer 'E'",
-        ),
-        (
-            {"name": "truthfulqa"},
-            '{"question": "?", "mc1_targets": {"a": 0, "b": 0}}',
-            "does not say of choices which one is true",
-        ),
-    ],
-)
+GSM8K, MMLU = '{"question": "1+1?", "answer": "#### 2"}', '{"question": "?", "choices": '
+CHEMIQ = '{"prompt": "?", "answer": 9, "answer_format": '
+BAD_ROWS = [
+    ("gsm8k", GSM8K + '\n{"question": ', "rows.jsonl, line 2 cannot be read: not JSON"),
+    ("gsm8k", GSM8K.replace("#### ", ""), "suite gsm8k: rows.jsonl, line 1: empty_answer"),
+    ("gsm8k", GSM8K.replace("2", "two"), "line 1: not_numeric: answer 'two' is no number"),
+    ("gsm8k", GSM8K.replace("1+1?", ""), "line 1: empty_prompt"),
+    ("gsm8k", GSM8K.replace("question", "q"), "rows.jsonl, prompt: there is no column 'question'"),
+    ("gsm8k", "", "holds no prompt"),
+    (
+        "mt_bench",
+        '{"category": "poetry", "turns": ["Sing."], "reference": [""]}',
+        "unmapped_value: category = 'poetry'",
+    ),
+    ("mbpp", '{"text": "Add.", "test_list": []}', "line 1: task_id = None is no whole number"),
+    ("chemiq", CHEMIQ + '"image"}', "answer_format = 'image' is none of integer"),
+    (
+        "chemiq",
+        CHEMIQ + '"float", "answer_range": "(1.5, 2)"}',
+        r"answer_range = '\(1.5, 2\)' is no range around the answer 9",
+    ),
+    (
+        "mmlu",
+        MMLU + '["a"], "answer": 0}',
+        r'bad_choices: choices = "\[.a.\]" is no list of 2 to 26',
+    ),
+    ("mmlu", MMLU + '["a", "b"], "answer": 2}', "answer '2' is no letter of AB, no place"),
+    ("mmlu", MMLU + '["a", "b"], "answer": "E"}', "bad_choices: answer 'E'"),
+    (
+        "truthfulqa",
+        '{"question": "?", "mc1_targets": {"a": 0, "b": 0}}',
+        "does not say of choices which one is true",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), BAD_ROWS)
 def test_a_row_that_cannot_be_read_is_refused_with_its_line(
-    tmp_path: Path, table: dict[str, Any], content: str, message: str
+    tmp_path: Path, name: str, content: str, message: str
 ) -> None:
     (tmp_path / "rows.jsonl").write_text(content, encoding="utf-8")
     with pytest.raises(InputError, match=message):
-        ask(
-            tmp_path,
-            kind="safety_eval" if table["name"] == "truthfulqa" else "reasoning_eval",
-            **table,
-            path="rows.jsonl",
-        )
+        ask(tmp_path, kind=SUITES[name].asked_by, name=name, path="rows.jsonl")
 
 
 def test_a_noisy_score_of_chemiq_is_right_within_its_range(tmp_path: Path) -> None:
-    lines(
-        tmp_path / "c.jsonl",
-        {
-            "prompt": "?",
-            "answer": 441,
-            "answer_format": "float",
-            "answer_range": "(434.21, 447.79)",
-        },
-    )
+    row = {"prompt": "?", "answer": 441, "answer_format": "float"}
+    lines(tmp_path / "c.jsonl", {**row, "answer_range": "(434.21, 447.79)"})
     (prompt,) = ask(tmp_path, name="chemiq", path="c.jsonl")
-    assert [agrees(prompt, answer).ok for answer in ("434.3", "447.7", "434.1", "447.9")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    found = [agrees(prompt, answer).ok for answer in ("434.3", "447.7", "434.1", "447.9")]
+    assert found == [True, True, False, False]
 
 
 def test_fresh_problems_need_no_file_and_are_the_same_every_time() -> None:

@@ -19,18 +19,15 @@ def question(answer: str = "B", choices: tuple[str, ...] = CITIES) -> Prompt:
     return Prompt(id="p1", prompt="?", domain=Domain.GENERAL, answer=answer, **fields)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "B", "b", "(B)", "B.", "[b]", "**B**", "$\\boxed{B}$", "B) Berlin", "B: berlin.",
-        "**B.** Berlin", "B - Berlin",
-        "(b) because of its wall",
-        "Berlin", " BERLIN. ", "Option B", "Answer: (B)", "The correct answer is B.",
-        "the answer is **Berlin**",
-    ],
+FORMS = (
+    "B", "b", "(B)", "B.", "[b]", "**B**", "$\\boxed{B}$", "B) Berlin", "B: berlin.",
+    "**B.** Berlin", "B - Berlin", "(b) because of its wall", "Berlin", " BERLIN. ", "Option B",
+    "Answer: (B)", "The correct answer is B.", "the answer is **Berlin**",
 )  # fmt: skip
-def test_the_letter_in_any_usual_form_and_the_whole_text_are_right(answer: str) -> None:
-    assert agrees(question(), answer).ok
+
+
+def test_the_letter_in_any_usual_form_and_the_whole_text_are_right() -> None:
+    assert [answer for answer in FORMS if not agrees(question(), answer).ok] == []
 
 
 OTHERS = {"A": "A", "Rome": "C", "Paris, France": "D"}
@@ -77,13 +74,8 @@ def test_a_prompt_without_choices_or_with_another_answer_is_refused(
         agrees(prompt, "B")
 
 
-MAPPING = {
-    "domain": "general",
-    "prompt": "q",
-    "choices": "options",
-    "answer": "a",
-    "check": "choice",
-}
+MAPPING = {"domain": "general", "prompt": "q", "choices": "options", "answer": "a"}
+MAPPING["check"] = "choice"
 
 
 def test_a_source_with_choices_teaches_the_letter() -> None:

@@ -5,7 +5,6 @@ import json
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain, Prompt, Trace
@@ -109,24 +108,20 @@ def test_what_the_prompt_names_is_not_suspicious() -> None:
     assert audit(asked(tests="import threading\n" + TESTS), SUSPICIOUS["threads"]).found == ()
 
 
-@pytest.mark.parametrize(
-    ("code", "nodes", "short"),
-    [
-        ("def total(xs):\n    return True", 2, True),
-        ("def total(xs):\n    pass", 1, True),
-        (
-            "def total(xs: list[int] = [], *, y=(1, 2)) -> dict:\n    'What.'\n    return xs",
-            2,
-            True,
-        ),
-        ("def total(xs):\n    return len(xs)", 4, False),
-        ("def total(x, y):\n    return x + y", 4, False),
-    ],
-)
-def test_shorter_than_the_shortest_plausible_solution(code: str, nodes: int, short: bool) -> None:
+SIZES = {
+    "def total(xs):\n    return True": 2,
+    "def total(xs):\n    pass": 1,
+    "def total(xs: list[int] = [], *, y=(1, 2)) -> dict:\n    'What.'\n    return xs": 2,
+    "def total(xs):\n    return len(xs)": 4,
+    "def total(x, y):\n    return x + y": 4,
+}
+
+
+def test_shorter_than_the_shortest_plausible_solution() -> None:
     """Return, operator or call, and two operands: 4, HumanEval's shortest."""
-    found = audit(asked(), code)
-    assert (found.nodes, found.least, found.short) == (nodes, FLOOR, short)
+    for code, nodes in SIZES.items():
+        found = audit(asked(), code)
+        assert (found.nodes, found.least, found.short) == (nodes, FLOOR, nodes < FLOOR)
 
 
 def test_a_reference_raises_what_is_plausible() -> None:

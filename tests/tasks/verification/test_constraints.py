@@ -96,13 +96,15 @@ def test_an_unknown_name_or_a_wrong_value_is_an_error_with_what_is_valid(
 ) -> None:
     with pytest.raises(InputError, match=message):
         validate([Constraint(name=name, value=value)], "p")
-    with pytest.raises(InputError, match="prompt p1"):
-        agrees(asked(Constraint(name=name, value=value)), "x")
 
 
-def test_a_prompt_without_constraints_is_an_error() -> None:
-    with pytest.raises(InputError, match="it has no constraints"):
-        agrees(asked(), "x")
+def test_a_prompt_without_constraints_or_with_a_wrong_one_is_an_error() -> None:
+    for prompt, problem in (
+        (asked(), "it has no constraints"),
+        (asked(Constraint(name="max_words", value=-1)), "prompt p1.*whole number"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            agrees(prompt, "x")
 
 
 def test_words_sentences_and_paragraphs_are_counted_as_people_do() -> None:

@@ -46,33 +46,27 @@ def test_exact_ignores_case_width_space_and_one_trailing_period_and_nothing_more
         assert not agrees(answer, "Paris", "exact"), answer
 
 
-@pytest.mark.parametrize(
-    "completion",
-    [
-        "42",
-        "1" * 190,
-        "<answer>42</answer>",
-        "<reasoning>6 * 7 = 42</reasoning>",
-        "<reasoning>the answer is 42</reasoning>\n<answer></answer>",
-        "<reasoning>the answer is 42</reasoning>\n<answer>  </answer>",
-        "<reasoning></reasoning><answer>42</answer>",
-        "<reasoning>r</reasoning><answer>42</answer> Is there anything else?",
-        "Sure! <reasoning>r</reasoning><answer>42</answer>",
-        "<reasoning>r</reasoning>so<answer>42</answer>",
-        "<reasoning>r</reasoning><answer>41</answer><answer>42</answer>",
-        "<reasoning>r</reasoning><answer>42<answer>42</answer></answer>",
-        "<reasoning>r<answer>42</answer></reasoning>",
-        "<reasoning>r</reasoning><reasoning>r</reasoning><answer>42</answer>",
-        "<reasoning>r</reasoning><answer>42",
-        "<answer>42</answer><reasoning>r</reasoning>",
-        "<REASONING>r</REASONING><ANSWER>42</ANSWER>",
-        "",
-    ],
-)
-def test_a_malformed_completion_has_no_answer(completion: str) -> None:
-    assert verify(prompt("42", "numeric"), completion) == Verdict(
-        format=False, exact=False, answer=None, detail="no well-formed trace"
-    )
+MALFORMED = (
+    "42", "1" * 190, "<answer>42</answer>", "<reasoning>6 * 7 = 42</reasoning>",
+    "<reasoning>the answer is 42</reasoning>\n<answer></answer>",
+    "<reasoning>the answer is 42</reasoning>\n<answer>  </answer>",
+    "<reasoning></reasoning><answer>42</answer>",
+    "<reasoning>r</reasoning><answer>42</answer> Is there anything else?",
+    "Sure! <reasoning>r</reasoning><answer>42</answer>",
+    "<reasoning>r</reasoning>so<answer>42</answer>",
+    "<reasoning>r</reasoning><answer>41</answer><answer>42</answer>",
+    "<reasoning>r</reasoning><answer>42<answer>42</answer></answer>",
+    "<reasoning>r<answer>42</answer></reasoning>",
+    "<reasoning>r</reasoning><reasoning>r</reasoning><answer>42</answer>",
+    "<reasoning>r</reasoning><answer>42", "<answer>42</answer><reasoning>r</reasoning>",
+    "<REASONING>r</REASONING><ANSWER>42</ANSWER>", "",
+)  # fmt: skip
+
+
+def test_a_malformed_completion_has_no_answer() -> None:
+    none = Verdict(format=False, exact=False, answer=None, detail="no well-formed trace")
+    found = {text: verify(prompt("42", "numeric"), text) for text in MALFORMED}
+    assert found == dict.fromkeys(MALFORMED, none)
 
 
 READ = """
@@ -133,39 +127,29 @@ def test_a_numeric_reference_that_is_no_number_is_an_error_naming_the_prompt() -
 
 
 REFUSALS = (
-    GROUNDED_REFUSAL,
-    "context does not contain this information.",
-    "The context doesn’t contain the answer.",
-    "The provided passage does not mention this",
-)
+    GROUNDED_REFUSAL, "context does not contain this information.",
+    "The context doesn’t contain the answer.", "The provided passage does not mention this",
+)  # fmt: skip
 ANSWERS = (
-    "Paris",
-    "I don't know",
-    "The context does not contain this information, but it is Paris",
-    "Context does contain this information",
-    "Paris. Context does not contain this information",
-    "",
-)
+    "Paris", "I don't know", "The context does not contain this information, but it is Paris",
+    "Context does contain this information", "", "Paris. Context does not contain this information",
+)  # fmt: skip
 
 
 def test_the_refusal_is_recognised_in_its_wordings_and_all_else_is_an_answer() -> None:
     assert [abstains(one) for one in (*REFUSALS, *ANSWERS)] == [True] * 4 + [False] * 6
 
 
-@pytest.mark.parametrize(
-    ("answer", "reference", "tolerance", "agrees"),
-    [
+def test_a_tolerance_replaces_the_rule_of_digits() -> None:
+    for answer, reference, tolerance, right in (
         ("102", "100", 0.02, True),
         ("103", "100", 0.02, False),
         ("3.1", "3.14159", 0.05, True),
         ("-5.1", "-5", 0.05, True),
         ("0.1", "0", 0.5, False),
-    ],
-)
-def test_a_tolerance_replaces_the_rule_of_digits(
-    answer: str, reference: str, tolerance: float, agrees: bool
-) -> None:
-    assert verify(prompt(reference, "numeric", tolerance=tolerance), trace(answer)).exact is agrees
+    ):
+        asked = prompt(reference, "numeric", tolerance=tolerance)
+        assert verify(asked, trace(answer)).exact is right, answer
 
 
 SHORT, TOWN = Constraint(name="max_words", value=1), "A dog barks at night in the old town."

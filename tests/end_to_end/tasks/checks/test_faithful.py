@@ -2,7 +2,7 @@
 
 import json
 
-from tasks.checks.faithful import _NUMBER, _names, _value, unfaithful
+from tasks.checks.faithful import NUMBER, names_in, number_of, unfaithful
 from tests.end_to_end.tasks.records import SHARED, needs_records
 
 SCITLDR = SHARED / "scitldr" / "SciTLDR-A_test.jsonl"
@@ -21,15 +21,15 @@ def test_real_summaries_pass_and_planted_errors_do_not() -> None:
     passed: dict[str, list[bool]] = {"real": [], "other": [], "number": [], "name": [], "copy": []}
     for index, (row, source) in enumerate(zip(rows, sources, strict=True)):
         other = sources[(index + 1) % len(sources)]
-        strange = [name for name in _names(other) if name not in source]
+        strange = [name for name in names_in(other) if name not in source]
         for tldr in row["target"]:
             passed["real"].append(not unfaithful(tldr, source))
             passed["other"].append(not unfaithful(tldr, other))
-            if numbers := _NUMBER.findall(tldr):
-                other_number = str(int(_value(numbers[0])) + 7)
+            if numbers := NUMBER.findall(tldr):
+                other_number = str(int(number_of(numbers[0])) + 7)
                 changed = tldr.replace(numbers[0], other_number, 1)
                 passed["number"].append(not unfaithful(changed, source))
-            if strange and (names := _names(tldr)):
+            if strange and (names := names_in(tldr)):
                 passed["name"].append(not unfaithful(tldr.replace(names[0], strange[0], 1), source))
         passed["copy"].append(
             not unfaithful(row["source"][len(row["source"]) // 2].strip(), source)

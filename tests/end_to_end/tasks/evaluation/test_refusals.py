@@ -1,8 +1,9 @@
 """Refusals: the agreement with people on real completions of a model that was not tuned on."""
 
 import csv
-from collections import Counter
 from collections.abc import Sequence
+
+from sklearn.metrics import accuracy_score, cohen_kappa_score
 
 from schemas.evaluation import Refusal
 from tasks.evaluation.refusals import classify_refusal
@@ -33,14 +34,9 @@ def read(model: str) -> dict[str, Verdicts]:
 
 def agreement(human: Verdicts, judged: Verdicts, *, binary: bool = False) -> tuple[float, float]:
     """The fraction that agrees, and Cohen's kappa; `binary`: a partial refusal is a refusal."""
-    pairs = [
-        tuple("refused" if binary and one == "partial" else one for one in pair)
-        for pair in zip(human, judged, strict=True)
-    ]
-    observed = sum(one == other for one, other in pairs) / len(pairs)
-    ours, theirs = Counter(one for one, _ in pairs), Counter(other for _, other in pairs)
-    chance = sum(count * theirs[name] for name, count in ours.items()) / len(pairs) ** 2
-    return observed, (observed - chance) / (1 - chance)
+    named = {"partial": "refused" if binary else "partial", None: "no class"}
+    theirs, ours = ([named.get(one, one) for one in side] for side in (human, judged))
+    return accuracy_score(theirs, ours), cohen_kappa_score(theirs, ours)
 
 
 @needs_records
@@ -57,9 +53,6 @@ def test_people_agree_on_a_model_that_was_not_tuned_on_and_more_than_with_string
     assert ours[0] > by_strings[0] > by_gpt4[0]
     assert ours[1] > by_strings[1]
     assert (round(ours[0], 3), round(ours[1], 2)) == (0.924, 0.72)
-    in_three, strings_in_three = (
-        agreement(human, verdicts["ours"]),
-        agreement(human, verdicts["strmatch"]),
-    )
-    assert in_three > strings_in_three
+    in_three = agreement(human, verdicts["ours"])
+    assert in_three > agreement(human, verdicts["strmatch"])
     assert (round(in_three[0], 3), round(in_three[1], 2)) == (0.893, 0.62)

@@ -36,10 +36,8 @@ def test_humaneval_solutions_earn_one_and_broken_ones_a_part(index: int, cases: 
     none."""
     one = prompts()[index]
     name = one.tests.rpartition("check(")[2].rstrip(")")
-    broken = (
-        f"{one.code_prefix}{one.answer}\n_right, _calls = {name}, []\ndef {name}(*given):\n   "
-        " _calls.append(1)\n"
-    )
+    broken = f"{one.code_prefix}{one.answer}\n_right, _calls = {name}, []\n"
+    broken += f"def {name}(*given):\n    _calls.append(1)\n"
     broken += "    return _right(*given) if len(_calls) == 1 else None"
     answers = [answered(body) for body in (one.answer, broken, "    return None\n")]
     whole, part, nothing = code_tests.score(code_tests.Config(), [one] * 3, answers)

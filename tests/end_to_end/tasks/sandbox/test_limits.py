@@ -3,7 +3,7 @@
 import pytest
 
 from tests.tasks.sandbox.needed import needs_sandbox
-from tests.tasks.sandbox.test_attacks import ENDLESS, QUICK, is_ended_by_its_cpu_seconds
+from tests.tasks.sandbox.test_limits import ENDLESS, QUICK, is_ended_by_its_cpu_seconds
 
 pytestmark = needs_sandbox
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from infra.process import ROOT
 from tests.fakes.chat_server import ChatServer, Fault, Request, echo
-from tests.tasks.judging.test_engine import (
+from tests.tasks.judging.test_endpoint_judge import (
     expected,
     free_port,
     judge,  # noqa: F401

@@ -3,6 +3,7 @@ they trust it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field
@@ -35,8 +36,7 @@ class JudgingConfig(RewardConfig):
             blindly.
         longest: characters of a task, a reference, a reasoning and an answer that the judge is
             shown; of more the middle is left out.
-        response_format: what an endpoint is told of the form of its replies
-            (`tasks.judging.wording.Format`).
+        response_format: what an endpoint is told of the form of its replies.
     """
 
     judge: JudgeConfig
@@ -83,10 +83,6 @@ class Judging(Generic[ConfigT]):
             raise
         return cls(config, bench, calibrator, criteria)
 
-    def at(self, update: int) -> Self:
-        """The same for an update."""
-        return replace(self, update=update)
-
     def judge(self, cases: Sequence[Case | None], responses: Sequence[Response]) -> list[Judged]:
         """A value for each case, None where there is no case or no ruling. The calibration of a
         rollout whose turn it was is in the details of its first response.
@@ -104,44 +100,43 @@ class Judging(Generic[ConfigT]):
             found[0] = found[0]._replace(detail=found[0].detail | {"calibration": told})
         return found
 
-    def values(self) -> dict[str, float]:
-        """What the judge has counted (`Judge.values`)."""
-        return self.bench.judge.values()
-
     def close(self) -> None:
         """Close the judge."""
         self.bench.judge.close()
-
-
-def dependencies(config: JudgingConfig, data: Any) -> dict[str, str | int]:
-    """What decides a judging reward's values beside its config."""
-    found = {"judging.wording": WORDING, **judge_dependencies(config.judge)}
-    if config.calibration is not False:
-        tried = [anchor.model_dump() for anchor in config.calibration.tried]
-        found["judging.anchors"] = digest(tried)
-    return found
-
-
-def programs(config: JudgingConfig, model: "LoadedModel", questions: float) -> "list[Program]":
-    """What its judge compiles to answer so many questions."""
-    return judge_programs(config.judge, model, questions)
 
 
 def judging_reward(
     config: type[Any],
     prepare: Callable[..., Any],
     score: Callable[..., Any],
-    programs: Callable[..., Any],
-    dependencies: Callable[..., dict[str, str | int]] = dependencies,
+    questions: Callable[[Any], int],
+    versions: Callable[[Any], dict[str, str | int]] = lambda config: {},
 ) -> Reward:
-    """A reward by a judge: what opens it and scores with it, and what it compiles."""
+    """A reward by a judge.
+
+    Args:
+        questions: how many a judge that rates by its next token is asked about a response.
+        versions: what decides its values beside its config and its judge.
+    """
+
+    def dependencies(one: JudgingConfig, data: Path | None) -> dict[str, str | int]:
+        found = {"judging.wording": WORDING, **judge_dependencies(one.judge)}
+        if one.calibration is not False:
+            found["judging.anchors"] = digest([a.model_dump() for a in one.calibration.tried])
+        return found | versions(one)
+
+    def programs(
+        one: JudgingConfig, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]
+    ) -> "list[Program]":
+        return judge_programs(one.judge, model, calls * questions(one))
+
     return Reward(
         version=1,
         config=config,
         score=score,
         prepare=prepare,
-        at=Judging.at,
-        values=Judging.values,
+        at=lambda judging, update: replace(judging, update=update),
+        values=lambda judging: judging.bench.judge.values(),
         close=Judging.close,
         dependencies=dependencies,
         models=lambda one: judge_models(one.judge),

@@ -15,6 +15,7 @@ import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -139,8 +140,8 @@ class AskGemma(Judge):
         if new:
             found = zip(new, self.rater.rate(*zip(*new.values(), strict=True)), strict=True)
             values = {key: tuple(row[: len(new[key][1])].tolist()) for key, row in found}
-            put = self._answers.put
-            list(self._store.map(lambda one: put(one[0], _encoded(one[1])), values.items()))
+            kept_as = (json.dumps(row).encode() for row in values.values())
+            list(self._store.map(self._answers.put, values, kept_as))
             rulings |= {key: Ruling(probabilities=row, digest=key) for key, row in values.items()}
         pairs = zip(keys, questions, strict=True)
         return [_with_text(rulings[key], question) for key, question in pairs]
@@ -159,15 +160,10 @@ class AskGemma(Judge):
         self._store.shutdown()
 
 
-def _encoded(probabilities: tuple[float, ...]) -> bytes:
-    return json.dumps(probabilities).encode()
-
-
 def _with_text(ruling: Ruling, question: Question) -> Ruling:
     if ruling.probabilities is None:
         return ruling
-    likeliest = question.choices[int(np.argmax(ruling.probabilities))]
-    return Ruling(likeliest, ruling.probabilities, digest=ruling.digest, cached=ruling.cached)
+    return replace(ruling, text=question.choices[int(np.argmax(ruling.probabilities))])
 
 
 def _text(messages: Sequence[Mapping[str, str]]) -> str:

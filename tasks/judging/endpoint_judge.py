@@ -34,12 +34,11 @@ class AskEndpoint(Judge):
         super().__init__(config.max_abstained)
         self._config = config
         account = digest(["judge", config.model_dump(mode="json"), resources.seed])
-        budget, prices = Budget(config.max_usd, account=account), config.prices
         self._engine = ChatEngine(
             endpoint_of(config.provider),
             resources.answers,
-            budget=budget,
-            prices=prices,
+            budget=Budget(config.max_usd, account=account),
+            prices=config.prices,
             patience=context().settings.judge_patience_seconds,
         )
         self._engine.__enter__()
@@ -85,14 +84,11 @@ class AskEndpoint(Judge):
 
 
 def _ruling(request: ChatRequest, reply: Reply) -> Ruling:
-    problem = reply.problem and (
-        f"{reply.problem}: {reply.detail}" if reply.detail else reply.problem
-    )
-    replied = reply.problem in ("refused", "empty", "truncated")
+    problem = reply.problem and f"{reply.problem}: {reply.detail}".removesuffix(": ")
     return Ruling(
         reply.text,
         problem=problem,
-        replied=replied,
+        replied=reply.problem in ("refused", "empty", "truncated"),
         digest=request.digest,
         cached=reply.cached,
         usd=reply.usd,
