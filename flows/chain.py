@@ -190,18 +190,13 @@ class Chain:
         for source in gone:
             if self._made.get(source) != job.given[source]:
                 continue  # it is being made again already
-            again = (
-                f"its artifact was gone or damaged when {name} needed it, and has been made again"
-            )
-            watch.repairs.setdefault(source, again)
+            damaged = f"its artifact was gone or damaged when {name} needed it"
+            watch.repairs.setdefault(source, f"{damaged}, and has been made again")
             why = f"its artifact, an input of {name}, is gone from the store or damaged"
             self._again(source, watch, f"{why}; making it again")
-        reason = (
-            f"its input {', '.join(gone)} was gone or damaged"
-            if gone
-            else "its artifact was removed as soon as it was made"
-        )
-        self._again(name, watch, f"{reason}; trying once more")
+        why = f"its input {', '.join(gone)} was gone or damaged"
+        why = why if gone else "its artifact was removed as soon as it was made"
+        self._again(name, watch, f"{why}; trying once more")
         return True
 
     def _run_again_what_is_stale(self, watch: Watch) -> None:

@@ -6,7 +6,6 @@ is valid is reused, whatever ended the run before.
 """
 
 import logging
-from dataclasses import replace
 from typing import Any
 
 from prefect import flow, get_run_logger
@@ -18,7 +17,7 @@ from flows.cli.interrupt import interruptible
 from flows.planning.plan import DoesNotFit
 from flows.preamble import prepare, taken
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
-from flows.report.page import report_of, write_report
+from flows.report.page import report_name, report_of, write_report
 from flows.report.publish import announce, publish
 from flows.runs.record import RunLog
 from flows.runs.results import read_results
@@ -88,16 +87,10 @@ def post_train(
             raise
     if watch.stop.is_set():
         run.finish("cancelled")
-        return Cancelled(
-            message=(
-                f"run {run.record.run_id} was stopped; the same run again, or Retry, continues it"
-            )
-        )
-    failed = [
-        f"stage {stage.name}: {stage.error}"
-        for stage in run.record.stages
-        if stage.status == "failed"
-    ]
+        again = "the same run again, or Retry, continues it"
+        return Cancelled(message=f"run {run.record.run_id} was stopped; {again}")
+    ended = run.record.stages
+    failed = [f"stage {one.name}: {one.error}" for one in ended if one.status == "failed"]
     run.finish("failed" if failed else "succeeded")
     publish_report(opened, run, watch)
     prepared.ended(run.record)
@@ -117,10 +110,11 @@ def publish_report(store: Store, run: RunLog, watch: Watch) -> None:
     """Write the report and show it in Prefect. Both are views: a store that fails now takes nothing
     from a run that has ended."""
     try:
-        report = report_of(read_results(store, run.record))
+        location = store.location(report_name(run.record.run_id))
+        ended = run.record.model_copy(update={"report": location})
+        report = report_of(read_results(store, ended))
         run.report(write_report(store, report))
-        results = replace(report.run, record=run.record)
-        publish(replace(report, run=results))
+        publish(report)
     except (OSError, InputError, Damaged) as error:
         why = f"could not be written: {error}; `lyceum report {run.record.run_id}` writes it later"
         watch.say("report", why)
@@ -131,4 +125,4 @@ def publish_report(store: Store, run: RunLog, watch: Watch) -> None:
         watch.say("trackers", why)
         get_run_logger().warning("%s", why)
 
-    track(results, warn)
+    track(report.run, warn)

@@ -15,12 +15,14 @@ from typing import Any
 
 from flows.planning.plan import check_fit
 from flows.recipe.code import require_consent
-from flows.recipe.endpoints import check_endpoints
-from flows.recipe.resolve import ResolvedRecipe, resolve
+from flows.recipe.explain import outlook
+from flows.recipe.resolve import ResolvedRecipe, ResolvedStage, resolve
 from infra.context import context
 from infra.store.store import Store
 from infra.targets import check_reach, check_target
+from schemas.base import InputError
 from schemas.reports import RunRecord
+from tasks.chat.provider import travelling
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,30 @@ def prepare(
     opened.require_near(context().settings)
     check_endpoints(resolved, opened, target, force)
     return Prepared(resolved, opened, target, directory and directory.absolute(), tuple(force))
+
+
+def check_endpoints(
+    resolved: ResolvedRecipe, store: Store, target: str, force: Collection[str]
+) -> None:
+    """Before a machine is paid for: raises InputError when a stage that is going to run on the
+    target asks an endpoint (a judge's, a teacher's) whose URL or key cannot be had there."""
+    found = {stage.name: _problem(resolved, stage, target) for stage in resolved.stages}
+    problems = {name: f"stage {name}: {problem}" for name, problem in found.items() if problem}
+    for one in outlook(resolved, store) if problems else ():
+        if one.manifest is not None and one.stage.name not in force:
+            problems.pop(one.stage.name, None)
+    if problems:
+        raise InputError(" ".join(problems.values()))
+
+
+def _problem(resolved: ResolvedRecipe, stage: ResolvedStage, target: str) -> str:
+    if target == "local" or stage.kind in context().settings.local_kinds or resolved.at_home(stage):
+        return ""
+    try:
+        travelling(stage.config_json)
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 _HANDED: ContextVar[Prepared] = ContextVar("prepared")

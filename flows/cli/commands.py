@@ -3,9 +3,10 @@ show; `flows.cli.main` prints one of the two."""
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import Any
 
 from flows.cli import show
 from flows.planning.plan import check_budget, make_plan
@@ -19,9 +20,6 @@ from infra.targets import check_target, open_backend
 from infra.visible import plain
 from schemas.base import InputError
 from schemas.reports import RunRecord
-
-if TYPE_CHECKING:
-    from flows.cli.gc import Garbage
 
 
 @dataclass(frozen=True)
@@ -219,14 +217,7 @@ def export(options: argparse.Namespace) -> Answer:
     if options.adapters:
         value = export_adapters(store, record, options.to, options.stage)
         return Answer(value, [f"{value['directory']}: {', '.join(value['files'])}"])
-    value = export_stage(
-        store,
-        record,
-        options.to,
-        options.stage,
-        options.dtype,
-        lambda text: print(text, file=sys.stderr),  # noqa: T201
-    )
+    value = export_stage(store, record, options.to, options.stage, options.dtype, _say)
     return Answer(value, show.export(value))
 
 
@@ -245,11 +236,8 @@ def doctor(options: argparse.Namespace) -> Answer:
     also the way to its TPUs."""
     from flows.cli.doctor import examine
 
-    checks = examine(options.store, options.target)
-    value = {
-        "ok": all(check.well for check in checks),
-        "checks": [check.as_json() for check in checks],
-    }
+    checks = [asdict(check) for check in examine(options.store, options.target)]
+    value = {"ok": all(check["well"] for check in checks), "checks": checks}
     return Answer(value, show.checks(value), 0 if value["ok"] else 1)
 
 
@@ -326,19 +314,17 @@ def gc(options: argparse.Namespace) -> Answer:
     store = _store(options)
     if options.target is not None:
         return _machines(options, store)
-    found = collect_garbage(
-        store,
-        options.drop_runs,
-        options.delete,
-        context().settings,
-        lambda text: print(text, file=sys.stderr),  # noqa: T201
-    )
-    kinds = sorted({item.kind for item in found})
+    found = collect_garbage(store, options.drop_runs, options.delete, context().settings, _say)
+    found.sort(key=lambda item: item.kind)
+    kinds = {kind: list(items) for kind, items in groupby(found, key=lambda item: item.kind)}
     value = {
         "store": store.uri,
         "delete": options.delete,
-        "items": [item.as_json() for kind in kinds for item in found if item.kind == kind],
-        "totals": {kind: _total([item for item in found if item.kind == kind]) for kind in kinds},
+        "items": [item.as_json() for item in found],
+        "totals": {
+            kind: {"count": len(items), "bytes": sum(item.bytes for item in items)}
+            for kind, items in kinds.items()
+        },
         "bytes": sum(item.bytes for item in found),
         "deleted_bytes": sum(item.bytes for item in found if item.deleted),
     }
@@ -362,6 +348,11 @@ def _machines(options: argparse.Namespace, store: Store) -> Answer:
     return Answer(value, show.machines(value))
 
 
+def _say(text: str) -> None:
+    """What people are told beside the answer."""
+    print(text, file=sys.stderr)  # noqa: T201
+
+
 def _store(options: argparse.Namespace) -> Store:
     """The store that is looked at; only a run makes one."""
     return context().store(options.store, write=False)
@@ -377,10 +368,6 @@ def _whole(left_out: Mapping[str, str]) -> int:
     """The exit code of what was told of a run: 1 when artifacts are gone or damaged, so that
     something is missing."""
     return 1 if left_out else 0
-
-
-def _total(items: Sequence["Garbage"]) -> dict[str, int]:
-    return {"count": len(items), "bytes": sum(item.bytes for item in items)}
 
 
 def _summary(record: RunRecord) -> dict[str, Any]:

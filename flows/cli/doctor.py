@@ -7,12 +7,12 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import Requirement
 
+from flows.planning.compiling import usable_cores
 from flows.server.key import ours
 from flows.server.prefect_api import api_problem, bypass_proxy, configured_api
 from infra.context import context
@@ -34,9 +34,6 @@ class Check:
     name: str
     well: bool
     found: str
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def examine(store: str, target: str) -> list[Check]:
@@ -80,10 +77,7 @@ def _packages() -> Iterator[Check]:
 
 
 def _processor() -> Check:
-    usable = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return Check("processor", True, f"{usable} cores, {platform.machine()}")
+    return Check("processor", True, f"{usable_cores()} cores, {platform.machine()}")
 
 
 def _memory() -> Check:
@@ -134,22 +128,20 @@ def _prefect() -> Check:
         problem = api_problem(api)
         return Check("prefect api", problem is None, f"{mask(api.url)} {problem or 'answers'}")
     served = ours(get_current_settings().home)
-    found = "none configured; a run starts a temporary one (`lyceum serve` keeps one running, with"
-    found += " its UI)"
-    if served is not None:
-        found = f"{served} is `lyceum serve`, and has proven it; it asks for a key, which this"
-        found += " user has"
+    found = f"{served} is `lyceum serve`, and has proven it; it asks for a key, which this user has"
+    if served is None:
+        found = "none configured; a run starts a temporary one (`lyceum serve` keeps one running,"
+        found += " with its UI)"
     return Check("prefect api", True, found)
 
 
 def _tpu() -> Check:
     """Not needed for local runs, so its absence is well too."""
     try:
-        return Check("tpu compiler", True, f"libtpu {importlib.metadata.version('libtpu')}")
+        found = f"libtpu {importlib.metadata.version('libtpu')}"
     except importlib.metadata.PackageNotFoundError:
-        return Check(
-            "tpu compiler", True, "not installed; only needed for TPUs: `uv sync --extra tpu`"
-        )
+        found = "not installed; only needed for TPUs: `uv sync --extra tpu`"
+    return Check("tpu compiler", True, found)
 
 
 def _sandbox() -> Check:
@@ -171,30 +163,20 @@ def _cloud(target: str) -> Iterator[Check]:
     except InputError as error:
         yield Check("cloud tpu", False, str(error))
         return
-    yield Check(
-        "cloud tpu",
-        True,
-        f"project {api.project}, {kind.accelerator}, {settings.tier},"
-        f" {settings.endpoint or 'tpu.googleapis.com'}",
-    )
+    endpoint = settings.endpoint or "tpu.googleapis.com"
+    found = f"project {api.project}, {kind.accelerator}, {settings.tier}, {endpoint}"
+    yield Check("cloud tpu", True, found)
     for zone in context().settings.zones or kind.zones:
         try:
-            found = api.list(zone)
+            count = len(api.list(zone))
         except ApiError as error:
             yield Check(zone, False, str(error))
         else:
-            yield Check(zone, True, f"answers; the project has {len(found)} TPU resources there")
+            yield Check(zone, True, f"answers; the project has {count} TPU resources there")
 
 
 def _bucket_of(location: str) -> Check:
     """A machine in the cloud reads and writes the store itself."""
     well = location.startswith("gs://")
-    return Check(
-        "store of jobs",
-        well,
-        (
-            location
-            if well
-            else f"{location} cannot be reached from there: give --store gs://BUCKET/PREFIX"
-        ),
-    )
+    wrong = " cannot be reached from there: give --store gs://BUCKET/PREFIX"
+    return Check("store of jobs", well, location + ("" if well else wrong))

@@ -61,15 +61,9 @@ def export(
             f" {left_out_text(results.left_out)}. `lyceum run` with the same recipe makes it again."
         )
     made = _lineage(results, chosen.name)
+    about = _card(results, chosen.name, made), _prompts(made)
     with new_directory(to) as partial:
-        proof = export_model(
-            store.local_dir(manifest),
-            partial,
-            _card(results, chosen.name, made),
-            _prompts(made),
-            dtype,
-            say,
-        )
+        proof = export_model(store.local_dir(manifest), partial, *about, dtype, say)
     return {
         "run_id": record.run_id,
         "stage": chosen.name,
@@ -120,12 +114,9 @@ def _card(results: RunResults, stage: str, line: list[Model]) -> "Card":
     from tasks.exporting.model_card import Card, Evaluation
 
     record = results.record
+    names = {model.name: model.name for model in line} | {BASE: f"{record.recipe.model} (base)"}
     evaluations = [
-        Evaluation(
-            f"{record.recipe.model} (base)" if model.name == BASE else model.name,
-            kind,
-            output.metrics,
-        )
+        Evaluation(names[model.name], kind, output.metrics)
         for model in line
         for kind, outputs in model.evaluations.items()
         for output in outputs
@@ -153,9 +144,8 @@ def _origins(results: RunResults, stage: str, line: list[Model]) -> list[Any]:
     while wanted:
         name = wanted.pop()
         found.add(name)
-        wanted += [
-            source for source in results.stages[name].spec.inputs.values() if source not in found
-        ]
+        sources = results.stages[name].spec.inputs.values()
+        wanted += [source for source in sources if source not in found]
     return [
         Origin(
             stage=output.name,

@@ -83,11 +83,9 @@ class Garbage:
     def add(self, found: Found, remove: str) -> None:
         """Count an object in, which is removed with `remove`."""
         self.names.add(remove)
-        self.bytes, self.objects, self.written = (
-            self.bytes + found.size,
-            self.objects + 1,
-            max(self.written, found.written),
-        )
+        self.bytes += found.size
+        self.objects += 1
+        self.written = max(self.written, found.written)
 
     def as_json(self) -> dict[str, Any]:
         """What people and programs see of it."""
@@ -245,9 +243,8 @@ class _Sweep:
                 aside.add(found, found.name)
             elif below[0] == "data" and len(below) > 2:
                 name = f"{prefix}/data/{below[1]}"
-                attempts.setdefault(
-                    below[1], Garbage("attempt", name, "no manifest names it", key)
-                ).add(found, name)
+                unnamed = Garbage("attempt", name, "no manifest names it", key)
+                attempts.setdefault(below[1], unnamed).add(found, name)
         if key not in self._needed:
             yield whole
             return
@@ -266,9 +263,8 @@ class _Sweep:
         needed = key in self._needed
         if needed and key not in self._committed:
             return
-        item = Garbage(
-            garbage, prefix, "its stage is committed" if needed else "no run needs it", key
-        )
+        why = "its stage is committed" if needed else "no run needs it"
+        item = Garbage(garbage, prefix, why, key)
         for found in group:
             below = found.name.removeprefix(f"{prefix}/").split("/")
             if not needed:
@@ -306,9 +302,11 @@ class _Sweep:
         Whatever else lies there was not made by Lyceum, and is passed over. Temporary files are
         noted apart.
         """
-        for prefix, group in itertools.groupby(
-            self._lasting(store, top), key=lambda found: tuple(found.name.split("/")[:segments])
-        ):
+
+        def start(found: Found) -> tuple[str, ...]:
+            return tuple(found.name.split("/")[:segments])
+
+        for prefix, group in itertools.groupby(self._lasting(store, top), key=start):
             if prefix == (top,) or (len(prefix) == segments and _KEY.fullmatch(prefix[-1])):
                 yield prefix, group
 
@@ -317,11 +315,9 @@ class _Sweep:
             parent, _, name = found.name.rpartition("/")
             if not name.startswith("."):
                 yield found
-            elif (
-                store is self._store
-                and name_problem(parent) is None
-                and time.time() - found.written > TEMPORARY_SECONDS
-            ):
+                continue
+            old = time.time() - found.written > TEMPORARY_SECONDS
+            if store is self._store and name_problem(parent) is None and old:
                 item = Garbage("temporary", found.name, "a killed process left it")
                 item.add(found, found.name)
                 self._temporary.append(item)

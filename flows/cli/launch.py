@@ -48,12 +48,8 @@ def launch(
             nothing was started.
         Stopped: Ctrl-C before the flow began.
     """
-    given: dict[str, Any] = {
-        "store": store,
-        "overrides": tuple(overrides),
-        "data": str(data or ""),
-        "force": tuple(force),
-    }
+    given: dict[str, Any] = {"store": store, "overrides": tuple(overrides), "force": tuple(force)}
+    given["data"] = str(data or "")
     return run_prepared(prepare(recipe, target=target, code=code, **given), recipe, given)
 
 
@@ -76,26 +72,18 @@ def run_prepared(prepared: Prepared, recipe: str, given: Mapping[str, Any]) -> R
 
             terminal.say(f"Prefect API: {api}  Store: {opened.uri}")
             WATCH.set(Watch(stop, terminal.progress, terminal.say_of, terminal.record))
-            patience = {
-                "start_seconds": startup_seconds(api) or START_SECONDS,
-                "end_seconds": END_SECONDS,
-            }
+            start = startup_seconds(api) or START_SECONDS
+            view = prefect_view(
+                api.url, terminal.say, stop, start_seconds=start, end_seconds=END_SECONDS
+            )
             # the record says it, and more
-            with (
-                prefect_view(api.url, terminal.say, stop, **patience),
-                suppress(CancelledRun, FailedRun),
-            ):
+            with view, suppress(CancelledRun, FailedRun), handed(prepared):
                 try:
-                    with handed(prepared):
-                        post_train(recipe=recipe, target=target, **given)
-                except (
-                    httpx.TransportError
-                ) as error:  # before the flow began; after that nobody asks for an answer
-                    raise (
-                        Stopped
-                        if stop.is_set()
-                        else StageFailed(f"{error}, so the run could not begin")
-                    ) from error
+                    post_train(recipe=recipe, target=target, **given)
+                # before the flow began; after that nobody asks for an answer
+                except httpx.TransportError as error:
+                    why = StageFailed(f"{error}, so the run could not begin")
+                    raise Stopped if stop.is_set() else why from error
     assert terminal.latest is not None, "the flow begins its record before it returns a state"
     return terminal.latest
 

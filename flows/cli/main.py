@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from flows.cli import commands
 from flows.cli.show import show
@@ -26,6 +26,7 @@ from infra.store.objects import Damaged
 from infra.targets import TARGETS
 from infra.visible import plain
 from schemas.base import InputError, StageFailed, Stopped
+from tasks.models.source import TINY as TINY_MODEL
 
 
 class _Parser(argparse.ArgumentParser):
@@ -39,13 +40,9 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
     try:
-        options = _parser().parse_args(arguments)
+        options = parser().parse_args(arguments)
         # somebody waits for the answer, and nothing is lost by giving up
-        if options.command not in (
-            commands.run,
-            commands.rehearse,
-            commands.serve,
-        ):
+        if options.command not in (commands.run, commands.rehearse, commands.serve):
             os.environ.setdefault("LYCEUM_STORE_SECONDS", "30")
         answer: commands.Answer = options.command(options)
         if options.json:
@@ -76,8 +73,9 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    whole = _Parser(
         prog="lyceum",
         description=(
             "Teaches small open models to think before they speak: distill, SFT, SimPO, GRPO,"
@@ -85,325 +83,219 @@ def _parser() -> argparse.ArgumentParser:
         ),
         allow_abbrev=False,
     )
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
-
-    def add(
-        name: str,
-        command: Callable[[argparse.Namespace], commands.Answer],
-        *parts: Callable[[argparse.ArgumentParser], None],
-    ) -> None:
+    subparsers = whole.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    options = _options()
+    for command, names in _COMMANDS.items():
         text = inspect.cleandoc(command.__doc__ or "")
         sentence = re.split(r"(?<=\.)\s", text, maxsplit=1)[0].replace("%", "%%")
-        sub = subparsers.add_parser(name, help=sentence, description=text, allow_abbrev=False)
-        for part in parts:
-            part(sub)
-        sub.add_argument(
-            "--json",
+        name = command.__name__
+        added = subparsers.add_parser(name, help=sentence, description=text, allow_abbrev=False)
+        added.set_defaults(command=command)
+        for choice in [*names.split(), "json"]:
+            one_of = choice.split("|")
+            group = added.add_mutually_exclusive_group(required=True) if one_of[1:] else added
+            for option in one_of:
+                flag, settings = options[option]
+                group.add_argument(flag, **settings)
+    return whole
+
+
+_COMMANDS: dict[Callable[[argparse.Namespace], commands.Answer], str] = {
+    commands.run: "recipe store target set tiny data force code",
+    commands.rehearse: "recipe store rows model set data code",
+    commands.plan: "recipe store target set tiny data hours usd",
+    commands.why: "recipe stage store set tiny data",
+    commands.runs: "store",
+    commands.report: "run store",
+    commands.compare: "run others store",
+    commands.ask: "run question answering store",
+    commands.export: "run to exported adapters dtype store",
+    commands.scores: "run to formats store",
+    commands.rejudge: "run rubric judged judges_usd store",
+    commands.recipes: "",
+    commands.gc: "store machines delete drop_run",
+    commands.doctor: "store target",
+    commands.gate: "run opponent store",
+    commands.promote: "promoted|rollback|history why store",
+    commands.serve: "port host behind_tls recipes",
+    commands.deploy: "pool recipes",
+}
+"""Command -> its options (`_options`) in the order of its help, `|` between those of which exactly
+one is given; every command has `--json` as well."""
+
+
+def _options() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Every option by the name that `_COMMANDS` has for it."""
+    default, formats = context().settings.store, FORMATS.names()
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    return {
+        "recipe": _option(
+            "recipe", "a shipped recipe's name (see `lyceum recipes`) or the path of a TOML file"
+        ),
+        "stage": _option("stage", "a stage's name in the recipe"),
+        "run": _option("run", "a run's id (see `lyceum runs`)"),
+        "others": _option(
+            "others", "a run to compare it with, or several", metavar="RUN", nargs="+"
+        ),
+        "question": _option("question", "a prompt, as a user would write it"),
+        "store": _option(
+            "--store URI",
+            f"path, file:// or gs:// URI of the store (default: {default})",
+            default=default,
+        ),
+        "target": _option(
+            "--target T", f"where jobs run: {', '.join(TARGETS)} (default: local)", default="local"
+        ),
+        "machines": _option("--target T", "look for machines of this target instead, e.g. v5e-8"),
+        "set": _option(
+            "--set K=V",
+            "override a value, e.g. stages.grpo.config.steps=20",
+            dest="overrides",
+            **repeated,
+        ),
+        "tiny": _option(
+            "--tiny",
+            "the recipe on a laptop, in minutes: gemma3-tiny, every stage small",
+            action="append_const",
+            const=TINY,
+            dest="overrides",
+        ),
+        "data": _option("--data DIR", "directory of the data files that the recipe reads", Path),
+        "force": _option("--force STAGE", "run this stage again although it is cached", **repeated),
+        "code": _option(
+            "--code FILE",
+            "a Python file of yours that the recipe may run as a reward (repeatable)",
+            Path,
+            **repeated,
+        ),
+        "rows": _option(
+            "--rows N",
+            "rows that are read of each data set, and made by each generator (default: 50)",
+            int,
+            default=50,
+        ),
+        "model": _option(
+            "--model DIR",
+            f"weights to rehearse with, as a recipe's model (default: {TINY_MODEL})",
+            default=TINY_MODEL,
+        ),
+        "hours": _option(
+            "--hours H",
+            "the plan does not fit if it takes longer, e.g. 9 for a session of nine hours",
+            float,
+        ),
+        "usd": _option("--usd USD", "the plan does not fit if it costs more", float),
+        "judges_usd": _option(
+            "--usd USD", "the most that each judge behind an API may cost", float
+        ),
+        "answering": _option(
+            "--stage S", "the stage whose model answers (default: the last trained one)"
+        ),
+        "exported": _option(
+            "--stage S", "the stage whose model is exported (default: the last trained one)"
+        ),
+        "judged": _option(
+            "--stage S", "the GRPO stage that is judged again (default: the last one)"
+        ),
+        "rubric": _option(
+            "--rubric FILE",
+            "TOML: [[rewards]] as in a recipe, and `rubrics`, a path, if there are others",
+            Path,
+            required=True,
+        ),
+        "to": _option(
+            "--to DIR",
+            "the directory to make; one that is not empty is refused",
+            Path,
+            required=True,
+        ),
+        "adapters": _option(
+            "--adapters",
+            "the adapters alone, in PEFT's format, of a stage whose lora has keep = true",
             action="store_true",
-            help="print exactly one JSON object on standard output; logs go to standard error",
-        )
-        sub.set_defaults(command=command)
-
-    add("run", commands.run, _recipe, _store, _target, _overrides, _force, _code)
-    add("rehearse", commands.rehearse, _recipe, _store, _sizes, _changes, _code)
-    add("plan", commands.plan, _recipe, _store, _target, _overrides, _budget)
-    add("why", commands.why, _recipe, _stage, _store, _overrides)
-    add("runs", commands.runs, _store)
-    add("report", commands.report, _run, _store)
-    add("compare", commands.compare, _run, _other_runs, _store)
-    add("ask", commands.ask, _run, _question, _store)
-    add("export", commands.export, _run, _to, _store)
-    add("scores", commands.scores, _run, _formats, _store)
-    add("rejudge", commands.rejudge, _run, _rewards, _store)
-    add("recipes", commands.recipes)
-    add("gc", commands.gc, _store, _garbage)
-    add("doctor", commands.doctor, _store, _target)
-    add("gate", commands.gate, _run, _opponent, _store)
-    add("promote", commands.promote, _champion, _store)
-    add("serve", commands.serve, _port, _recipes)
-    add("deploy", commands.deploy, _pool, _recipes)
-    return parser
-
-
-def _recipe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "recipe",
-        metavar="RECIPE",
-        help="a shipped recipe's name (see `lyceum recipes`) or the path of a TOML file",
-    )
-
-
-def _stage(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("stage", metavar="STAGE", help="a stage's name in the recipe")
-
-
-def _run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run's id (see `lyceum runs`)")
-
-
-def _other_runs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "others", metavar="RUN", nargs="+", help="a run to compare it with, or several"
-    )
-
-
-def _question(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("question", metavar="QUESTION", help="a prompt, as a user would write it")
-    parser.add_argument(
-        "--stage", metavar="S", help="the stage whose model answers (default: the last trained one)"
-    )
-
-
-def _rewards(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--rubric",
-        metavar="FILE",
-        type=Path,
-        required=True,
-        help="TOML: [[rewards]] as in a recipe, and `rubrics`, a path, if there are others",
-    )
-    parser.add_argument(
-        "--stage", metavar="S", help="the GRPO stage that is judged again (default: the last one)"
-    )
-    parser.add_argument(
-        "--usd", metavar="USD", type=float, help="the most that each judge behind an API may cost"
-    )
-
-
-def _to(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--to",
-        metavar="DIR",
-        type=Path,
-        required=True,
-        help="the directory to make; one that is not empty is refused",
-    )
-    parser.add_argument(
-        "--stage",
-        metavar="S",
-        help="the stage whose model is exported (default: the last trained one)",
-    )
-    parser.add_argument(
-        "--adapters",
-        action="store_true",
-        help="the adapters alone, in PEFT's format, of a stage whose lora has keep = true",
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=("float32", "bfloat16"),
-        default="float32",
-        help=(
+        ),
+        "dtype": _option(
+            "--dtype",
             "in which the proof computes; float32 takes 4 bytes of memory per weight and tells the"
-            " most (default: float32)"
+            " most (default: float32)",
+            choices=("float32", "bfloat16"),
+            default="float32",
         ),
-    )
-
-
-def _formats(parser: argparse.ArgumentParser) -> None:
-    names = FORMATS.names()
-    parser.add_argument(
-        "--to",
-        metavar="DIR",
-        type=Path,
-        required=True,
-        help="the directory to make; one that is not empty is refused",
-    )
-    parser.add_argument(
-        "--as",
-        metavar="F",
-        choices=names,
-        action="append",
-        default=[],
-        dest="formats",
-        help=f"{', '.join(names)} (repeatable; default: all)",
-    )
-
-
-def _store(parser: argparse.ArgumentParser) -> None:
-    default = context().settings.store
-    parser.add_argument(
-        "--store",
-        metavar="URI",
-        default=default,
-        help=f"path, file:// or gs:// URI of the store (default: {default})",
-    )
-
-
-def _target(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--target",
-        metavar="T",
-        default="local",
-        help=f"where jobs run: {', '.join(TARGETS)} (default: local)",
-    )
-
-
-def _sizes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--rows",
-        metavar="N",
-        type=int,
-        default=50,
-        help="rows that are read of each data set, and made by each generator (default: 50)",
-    )
-    parser.add_argument(
-        "--model",
-        metavar="DIR",
-        default="gemma3-tiny",
-        help="weights to rehearse with, as a recipe's model (default: gemma3-tiny)",
-    )
-
-
-def _overrides(parser: argparse.ArgumentParser) -> None:
-    _changes(parser)
-    parser.add_argument(
-        "--tiny",
-        action="append_const",
-        const=TINY,
-        dest="overrides",
-        help="the recipe on a laptop, in minutes: gemma3-tiny, every stage small",
-    )
-
-
-def _changes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--set",
-        metavar="K=V",
-        action="append",
-        default=[],
-        dest="overrides",
-        help="override a value, e.g. stages.grpo.config.steps=20",
-    )
-    parser.add_argument(
-        "--data", metavar="DIR", type=Path, help="directory of the data files that the recipe reads"
-    )
-
-
-def _budget(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--hours",
-        metavar="H",
-        type=float,
-        help="the plan does not fit if it takes longer, e.g. 9 for a session of nine hours",
-    )
-    parser.add_argument(
-        "--usd", metavar="USD", type=float, help="the plan does not fit if it costs more"
-    )
-
-
-def _force(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--force",
-        metavar="STAGE",
-        action="append",
-        default=[],
-        help="run this stage again although it is cached",
-    )
-
-
-def _code(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--code",
-        metavar="FILE",
-        type=Path,
-        action="append",
-        default=[],
-        help="a Python file of yours that the recipe may run as a reward (repeatable)",
-    )
-
-
-def _garbage(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--target", metavar="T", help="look for machines of this target instead, e.g. v5e-8"
-    )
-    parser.add_argument(
-        "--delete",
-        action="store_true",
-        help="remove what is listed; without this nothing is changed",
-    )
-    parser.add_argument(
-        "--drop-run",
-        metavar="RUN",
-        action="append",
-        default=[],
-        dest="drop_runs",
-        help="give up this run's record and report (repeatable)",
-    )
-
-
-def _opponent(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--champion",
-        metavar="RUN",
-        help="the run whose model is to be beaten (default: that of its recipe's champion)",
-    )
-
-
-def _champion(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "run",
-        metavar="RUN",
-        nargs="?",
-        help="the run whose model becomes the champion of its recipe",
-    )
-    what.add_argument(
-        "--rollback",
-        metavar="RECIPE",
-        help="return to the champion of this recipe before the current one",
-    )
-    what.add_argument("--history", metavar="RECIPE", help="list the champions of this recipe")
-    parser.add_argument(
-        "--why",
-        metavar="TEXT",
-        default="by hand",
-        help="what the history will say (default: by hand)",
-    )
-
-
-def _pool(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--pool",
-        metavar="NAME",
-        required=True,
-        help="an existing work pool of type process of the configured Prefect API",
-    )
-
-
-def _recipes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--recipes",
-        metavar="DIR",
-        type=Path,
-        help="a directory whose TOML files are offered beside the shipped recipes",
-    )
-
-
-def _port(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--port",
-        metavar="N",
-        type=int,
-        default=4200,
-        help="port of the Prefect server and its UI (default: 4200)",
-    )
-    parser.add_argument(
-        "--host",
-        metavar="ADDRESS",
-        default="127.0.0.1",
-        help=(
+        "formats": _option(
+            "--as F",
+            f"{', '.join(formats)} (repeatable; default: all)",
+            choices=formats,
+            dest="formats",
+            **repeated,
+        ),
+        "delete": _option(
+            "--delete",
+            "remove what is listed; without this nothing is changed",
+            action="store_true",
+        ),
+        "drop_run": _option(
+            "--drop-run RUN",
+            "give up this run's record and report (repeatable)",
+            dest="drop_runs",
+            **repeated,
+        ),
+        "opponent": _option(
+            "--champion RUN",
+            "the run whose model is to be beaten (default: that of its recipe's champion)",
+        ),
+        "promoted": _option(
+            "run", "the run whose model becomes the champion of its recipe", nargs="?"
+        ),
+        "rollback": _option(
+            "--rollback RECIPE", "return to the champion of this recipe before the current one"
+        ),
+        "history": _option("--history RECIPE", "list the champions of this recipe"),
+        "why": _option(
+            "--why TEXT", "what the history will say (default: by hand)", default="by hand"
+        ),
+        "pool": _option(
+            "--pool NAME",
+            "an existing work pool of type process of the configured Prefect API",
+            required=True,
+        ),
+        "recipes": _option(
+            "--recipes DIR",
+            "a directory whose TOML files are offered beside the shipped recipes",
+            Path,
+        ),
+        "port": _option(
+            "--port N", "port of the Prefect server and its UI (default: 4200)", int, default=4200
+        ),
+        "host": _option(
+            "--host ADDRESS",
             "address to listen on; one that other machines reach needs --behind-tls (default:"
-            " 127.0.0.1)"
+            " 127.0.0.1)",
+            default="127.0.0.1",
         ),
-    )
-    parser.add_argument(
-        "--behind-tls",
-        metavar="ORIGIN",
-        help=(
+        "behind_tls": _option(
+            "--behind-tls ORIGIN",
             "a proxy that speaks TLS stands in front: what browsers see, e.g."
-            " https://lyceum.example.org; it passes Host on as it is"
+            " https://lyceum.example.org; it passes Host on as it is",
         ),
-    )
+        "json": _option(
+            "--json",
+            "print exactly one JSON object on standard output; logs go to standard error",
+            action="store_true",
+        ),
+    }
+
+
+def _option(
+    usage: str, text: str, value: Callable[[str], Any] | None = None, **settings: Any
+) -> tuple[str, dict[str, Any]]:
+    """An option as `add_argument` takes it, from `--option WHAT`, or from the name of a positional
+    one, which its usage has in capitals."""
+    flag, _, metavar = usage.partition(" ")
+    if metavar or not flag.startswith("-"):
+        settings = {"metavar": metavar or flag.upper()} | settings
+    if value:
+        settings["type"] = value
+    return flag, {"help": text, **settings}
 
 
 if __name__ == "__main__":

@@ -17,18 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from flows.recipe.trained import sound_artifact
-from flows.report.blocks import (
-    Block,
-    Cell,
-    Column,
-    Details,
-    Heading,
-    Paragraph,
-    Table,
-    card,
-    code,
-    grid,
-)
+from flows.report import blocks as ui
 from infra.store.answers import Answers
 from infra.store.store import Store
 from schemas.artifact import Manifest
@@ -89,13 +78,15 @@ def rejudge_run(
     parse_rewards(wanted.rewards, f"{file}: rewards")  # before anything is fetched
     chosen, manifest = _grpo_stage(store, record, stage)
     inputs = {
-        name: _input(store, chosen, manifest, name) for name in manifest.inputs if name != "policy"
+        name: store.local_dir(
+            sound_artifact(store, ref.kind, ref.key, f"input {name!r} of stage {chosen.name!r}")
+        )
+        for name, ref in manifest.inputs.items()
+        if name != "policy"
     }
     config = stage_kind("grpo").config.parse(manifest.config)
-    prompts = {
-        prompt.id: prompt for prompt in read_jsonl(inputs["prompts"] / "prompts.jsonl", Prompt)
-    }
-    own = {one.id: one.criteria for one in _rubrics(inputs.get("rubrics"))}
+    asked = read_jsonl(inputs["prompts"] / "prompts.jsonl", Prompt)
+    own = read_jsonl(inputs["rubrics"] / "rubrics.jsonl", Rubric) if "rubrics" in inputs else []
     with tempfile.TemporaryDirectory() as scratch:
         given = None
         if wanted.rubrics is not None:
@@ -105,22 +96,20 @@ def rejudge_run(
         resources = Resources(
             inputs, Answers(store), config.seed, config.response_length, _devices(wanted)
         )
-        about = Stage(config, manifest.dependencies, prompts, own)
-        with gzip.open(
-            store.local_dir(manifest, {LEDGER}) / LEDGER, "rt", encoding="utf-8"
-        ) as lines:
+        prompts = {prompt.id: prompt for prompt in asked}
+        about = Stage(config, manifest.dependencies, prompts, _criteria(own))
+        ledger_file = store.local_dir(manifest, {LEDGER}) / LEDGER
+        with gzip.open(ledger_file, "rt", encoding="utf-8") as lines:
             rows = [LedgerRow.model_validate_json(line) for line in lines]
-        criteria = None if given is None else {one.id: one.criteria for one in given}
+        criteria = None if given is None else _criteria(given)
         found = rejudge(
             about, rows, wanted.rewards, resources, criteria, usd=usd, progress=progress
         )
     said = [one.model_dump(mode="json") for one in given or ()]
     name = f"runs/{record.run_id}/rejudge-{digest([text, said])[:12]}"
     value = {"run_id": record.run_id, "stage": chosen.name, "file": str(file), **found}
-    ledger = value.pop("ledger")
-    body = "".join(
-        json.dumps(row.model_dump(mode="json"), ensure_ascii=False) + "\n" for row in ledger
-    )
+    ledger = (row.model_dump(mode="json") for row in value.pop("ledger"))
+    body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ledger)
     store.write_bytes(f"{name}.ledger.jsonl.gz", gzip.compress(body.encode(), mtime=0))
     store.write_bytes(f"{name}.html", _page(value))
     return {
@@ -130,7 +119,7 @@ def rejudge_run(
     }
 
 
-def rejudged(value: Mapping[str, Any]) -> Iterator[Block]:
+def rejudged(value: Mapping[str, Any]) -> Iterator[ui.Block]:
     """What `rejudge_run` returned, for a terminal."""
     title = f"{value['stage']} of {value['run_id']} under {value['file']}"
     every = -(-len(value["updates"]) // MOST_ROWS)
@@ -140,17 +129,17 @@ def rejudged(value: Mapping[str, Any]) -> Iterator[Block]:
     yield f"Page: {value['page']}"
 
 
-def _updates(updates: Sequence[Mapping[str, Any]], title: str = "") -> Table:
+def _updates(updates: Sequence[Mapping[str, Any]], title: str = "") -> ui.Table:
     rows = []
     for one in updates:
-        signs = Cell(_text(one["cosine"]), "bad" if (one["cosine"] or 0) < 0 else "plain")
+        turned = (one["cosine"] or 0) < 0
         rewards = _text(one["reward_before"]), _text(one["reward_after"])
+        sign = ui.Cell(_text(one["cosine"]), "bad" if turned else "plain")
         counts = str(one["step"]), str(one["responses"])
-        reversed_ = "reversed" if (one["cosine"] or 0) < 0 else ""
-        rows.append((*counts, *rewards, signs, str(one["changed_sign"]), reversed_))
-    sign = "advantages of other sign"
-    columns = ("update", "responses", "reward", "reward now", "cosine", sign, "")
-    return Table(columns, rows, title)
+        changed = str(one["changed_sign"]), "reversed" if turned else ""
+        rows.append((*counts, *rewards, sign, *changed))
+    head = ("update", "responses", "reward", "reward now", "cosine", "advantages of other sign", "")
+    return ui.Table(head, rows, title)
 
 
 def sentence(reward: Mapping[str, Any]) -> str:
@@ -160,27 +149,19 @@ def sentence(reward: Mapping[str, Any]) -> str:
         "rulings": "the ledger's rulings, weighed again",
         "scored": "scored again",
     }
-    text = words[reward["from"]]
-    if "questions" in reward:
-        text += (
-            f"; {reward['new']:.0f} of {reward['questions']:.0f} questions were new and cost"
-            f" ${reward['usd']:.4f}"
-        )
-    return text
+    if "questions" not in reward:
+        return words[reward["from"]]
+    asked = f"{reward['new']:.0f} of {reward['questions']:.0f} questions were new"
+    return f"{words[reward['from']]}; {asked} and cost ${reward['usd']:.4f}"
 
 
 def verdict(summary: Mapping[str, Any]) -> str:
     """The outcome in one line."""
-    mean = (
-        ""
-        if summary["cosine_mean"] is None
-        else f" The mean cosine of the advantages before and after is {summary['cosine_mean']:.3f}."
-    )
-    undecided = (
-        f", {summary['undecided']} cannot be compared because one of the two teaches nothing"
-        if summary["undecided"]
-        else ""
-    )
+    mean = undecided = ""
+    if (cosine := summary["cosine_mean"]) is not None:
+        mean = f" The mean cosine of the advantages before and after is {cosine:.3f}."
+    if count := summary["undecided"]:
+        undecided = f", {count} cannot be compared because one of the two teaches nothing"
     return (
         f"The updates on {summary['reversed']} of {summary['rollouts']} rollouts would change"
         f" sign{undecided}; {summary['changed_sign']} of {summary['responses']} responses have an"
@@ -220,15 +201,8 @@ def _grpo_stage(store: Store, record: RunRecord, stage: str | None) -> tuple[Sta
     )
 
 
-def _input(store: Store, stage: StageRecord, manifest: Manifest, name: str) -> Path:
-    ref = manifest.inputs[name]
-    return store.local_dir(
-        sound_artifact(store, ref.kind, ref.key, f"input {name!r} of stage {stage.name!r}")
-    )
-
-
-def _rubrics(directory: Path | None) -> list[Rubric]:
-    return [] if directory is None else read_jsonl(directory / "rubrics.jsonl", Rubric)
+def _criteria(rubrics: Sequence[Rubric]) -> dict[str, Any]:
+    return {one.id: one.criteria for one in rubrics}
 
 
 def _given_rubrics(path: Path) -> list[Rubric]:
@@ -264,15 +238,15 @@ def _page(value: Mapping[str, Any]) -> bytes:
     title = "Cosine of the advantages before and after; below 0 the update would change sign"
     means = {"then": series("reward_before"), "now": series("reward_after")}
     drawn = [plots.curve(title, {"cosine": series("cosine")}), plots.curve("Mean reward", means)]
-    head = Heading((f"Judged again: {value['stage']} of ", code(value["run_id"])), 1)
+    head = ui.Heading((f"Judged again: {value['stage']} of ", ui.code(value["run_id"])), 1)
     rewards = [(name, sentence(one)) for name, one in value["rewards"].items()]
     main = [
-        Heading("Rewards"),
-        card(Table(("reward", Column("where its values are from", "wrap")), rewards)),
-        Heading("Updates"),
-        *grid(drawn),
-        Paragraph(_ALONE, "note"),
-        Details("All updates", [_updates(updates)], open=True),
+        ui.Heading("Rewards"),
+        ui.card(ui.Table(("reward", ui.Column("where its values are from", "wrap")), rewards)),
+        ui.Heading("Updates"),
+        *ui.grid(drawn),
+        ui.Paragraph(_ALONE, "note"),
+        ui.Details("All updates", [_updates(updates)], open=True),
     ]
     found = page(f"{value['run_id']} judged again", [head, verdict(value["summary"])], main)
     return found.encode()

@@ -11,7 +11,7 @@ from rich import table as rich_table
 from rich.console import Console
 from rich.text import Text as Shown
 
-from flows.report import blocks as page
+from flows.report import blocks as ui
 from flows.report.blocks import Block, Table
 from flows.runs.wording import duration, headline, size
 from infra.visible import plain
@@ -24,44 +24,55 @@ PLAIN_WIDTH = 160
 
 def show(blocks: Iterable[Block]) -> None:
     """Print blocks: what a page shows at first sight, without its plots and explanations."""
-    for block in blocks:
-        match block:
-            case str():
-                line(block)
-            case page.Heading() | page.Paragraph():
-                if "note" not in getattr(block, "classes", ""):
-                    line(page.plain(block.text))
-            case page.Code():
-                line(block.text)
-            case page.Sentences():
-                for _, text in block.items:
-                    line(page.plain(text))
-            case page.Table():
-                _table(block)
-            case page.Details() if block.open:
-                line(page.plain(block.summary))
-                show(block.blocks)
-            case page.Box():
-                show(block.blocks)
+    for _ in ui.formed(blocks, _FORMS):
+        pass  # each is printed as it comes
 
 
-def line(text: str) -> None:
+def line(text: ui.Text) -> None:
     """One line of text."""
-    _console().print(Shown(plain(text)), soft_wrap=True)
+    _console().print(Shown(plain(ui.plain(text))), soft_wrap=True)
+
+
+def _paragraph(paragraph: ui.Paragraph) -> None:
+    if "note" not in paragraph.classes:
+        line(paragraph.text)
+
+
+def _sentences(sentences: ui.Sentences) -> None:
+    for _, text in sentences.items:
+        line(text)
+
+
+def _details(details: ui.Details) -> None:
+    if details.open:
+        line(details.summary)
+        show(details.blocks)
 
 
 def _table(table: Table) -> None:
     if table.title:
         line(table.title)
     drawn = rich_table.Table()
-    for column in table.columns:
-        title = column.title if isinstance(column, page.Column) else column
-        drawn.add_column(page.plain(title), overflow="fold")
-    for row in table.rows:
-        cells = [row] if isinstance(row, str) else row
-        texts = [one.text if isinstance(one, page.Cell) else one for one in cells]
-        drawn.add_row(*(Shown(plain(page.plain(text))) for text in texts))
+    for column in table.heads:
+        drawn.add_column(ui.plain(column.title), overflow="fold")
+    for row in table.lines:
+        texts = [row] if isinstance(row, str) else [ui.plain(cell.text) for cell in row]
+        drawn.add_row(*(Shown(plain(text)) for text in texts))
     _console().print(drawn)
+
+
+_FORMS: ui.Forms[None] = {
+    str: line,
+    ui.Heading: lambda heading: line(heading.text),
+    ui.Paragraph: _paragraph,
+    ui.Code: lambda code: line(code.text),
+    ui.Table: _table,
+    ui.Figure: lambda figure: None,
+    ui.Sentences: _sentences,
+    ui.Details: _details,
+    ui.Box: lambda box: show(box.blocks),
+    ui.Raw: lambda raw: None,
+}
 
 
 def _console() -> Console:

@@ -3,7 +3,7 @@ elsewhere plain lines."""
 
 import threading
 import time
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -77,24 +77,15 @@ class Terminal:
             if self._live:
                 if stage not in self._bar_ids:
                     self._bar_ids[stage] = self._bars.add_task(stage, unit="", values="")
-                total = progress.total or None
-                self._bars.update(
-                    self._bar_ids[stage],
-                    completed=progress.done,
-                    total=total,
-                    unit=status.phase or progress.unit,
-                    values=values,
-                )
+                said: dict[str, Any] = {"unit": status.phase or progress.unit, "values": values}
+                bar, total = self._bar_ids[stage], progress.total or None
+                self._bars.update(bar, completed=progress.done, total=total, **said)
             elif now - self._spoke.get(stage, -LINE_SECONDS) >= LINE_SECONDS:
                 self._spoke[stage] = now
-                running = now - self._began.get(stage, now)
-                done = (
-                    f"{progress.done}/{progress.total} {progress.unit} {values}"
-                    if progress.total
-                    else f"running for {running:.0f} s"
-                )
-                done = status.phase or done
-                self.say_of(stage, done.rstrip())
+                done = f"running for {now - self._began.get(stage, now):.0f} s"
+                if progress.total:
+                    done = f"{progress.done}/{progress.total} {progress.unit} {values}"
+                self.say_of(stage, (status.phase or done).rstrip())
 
     def record(self, record: RunRecord) -> None:
         """The run's record changed: print the stages that ended since the last one."""

@@ -20,8 +20,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -52,11 +52,7 @@ INSTALL = (
 
 def has_compiler() -> bool:
     """Whether the TPU compiler is installed."""
-    try:
-        version("libtpu")
-    except PackageNotFoundError:
-        return False
-    return True
+    return bool(_version("libtpu"))
 
 
 @dataclass(frozen=True)
@@ -209,10 +205,10 @@ class Compiler:
             InputError: a stage does not accept its config on this target.
             StageFailed: the programs could not be made; says of which stage.
         """
-        new = [question for question in questions if self._stage_file(question) is None]
+        new = [question for question in questions if _read(self._stage_path(question)) is None]
         if new:
             self.say(f"reading the programs of {', '.join(question.name for question in new)}")
-        list(self._each(self._make_programs, new))
+        list(self._threads.map(self._make_programs, new))  # the first failure ends it
         return [self._known(question) for question in questions]
 
     def compile(
@@ -232,7 +228,7 @@ class Compiler:
                     todo.setdefault(program.digest, (question, index, program.name))
         self._begun, self._done, self._compiles = 0, 0, len(todo)
         longest_first = sorted(todo.items(), key=lambda item: item[1][2] != "train_step")
-        list(self._each(self._compile_one, longest_first))
+        list(self._threads.map(self._compile_one, longest_first))
         found = [self._known(question) for question in questions]
         return [
             [program for program in programs if only is None or program.name in only]
@@ -242,10 +238,10 @@ class Compiler:
     def known(self, question: Question) -> list[Compiled] | None:
         """The programs of a stage that was planned before, all with reports; None for any other.
         Starts nothing."""
-        if self._stage_file(question) is None:
+        if _read(self._stage_path(question)) is None:
             return None
         programs = self._known(question)
-        return None if any(program.report is None for program in programs) else programs
+        return programs if all(program.report for program in programs) else None
 
     def _make_programs(self, question: Question) -> None:
         answer = self._ask(question, {"stage": question.stage}, "its programs")
@@ -302,16 +298,6 @@ class Compiler:
             self._idle.put(worker)
         return idle[0]
 
-    def _each(self, work: Callable[[Any], None], items: Iterable[Any]) -> Iterable[None]:
-        """Do the work for all items, in threads; the first failure ends it."""
-        waiting: list[Future[None]] = [self._threads.submit(work, item) for item in items]
-        try:
-            for future in waiting:
-                yield future.result()
-        finally:
-            for future in waiting:
-                future.cancel()
-
     # Files
 
     @cached_property
@@ -331,15 +317,10 @@ class Compiler:
         key = digest([question.stage, question.version, architecture, self._surroundings])
         return self._directory / "stages" / f"{key}.json"
 
-    def _stage_file(self, question: Question) -> list[dict[str, Any]] | None:
-        return _read(self._stage_path(question))
-
     def _known(self, question: Question) -> list[Compiled]:
-        listed = self._stage_file(question)
-        if listed is None:
-            raise StageFailed(
-                f"{self._stage_path(question)} cannot be read back; is the disk full?"
-            )
+        path = self._stage_path(question)
+        if (listed := _read(path)) is None:
+            raise StageFailed(f"{path} cannot be read back; is the disk full?")
         return [
             Compiled(**one, report=_read(self._directory / "programs" / f"{one['digest']}.json"))
             for one in listed
@@ -347,10 +328,14 @@ class Compiler:
 
 
 def _workers() -> int:
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return max(1, min(cores, _free_bytes() // COMPILE_BYTES))
+    return max(1, min(usable_cores(), _free_bytes() // COMPILE_BYTES))
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on every system
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _free_bytes() -> int:

@@ -76,14 +76,11 @@ def program_json(program: Compiled, target: str) -> dict[str, Any]:
 def roofline_seconds(programs: Sequence[Compiled], target: str) -> float:
     """Of all calls of a stage's programs; those that run beside the others take no time while the
     others do."""
-    described = [program_json(program, target) for program in programs]
-    sums = {
-        beside: sum(
-            one["calls"] * one["roofline_seconds"] for one in described if one["beside"] == beside
-        )
-        for beside in (False, True)
-    }
-    return max(sums.values())
+    seconds = {False: 0.0, True: 0.0}
+    for program in programs:
+        one_call = program_json(program, target)["roofline_seconds"]
+        seconds[program.beside] += program.calls * one_call
+    return max(seconds.values())
 
 
 def estimate(
@@ -98,25 +95,18 @@ def estimate(
     """
     ratio = median(measured) if measured else 1 / EFFICIENCY
     seconds = BOOT_SECONDS + ratio * roofline_seconds(programs, target)
-    basis = (
-        f"median of {len(measured)} measured runs"
-        if measured
-        else f"{EFFICIENCY:.0%} of the roofline"
-    )
-    return Estimate(
-        seconds, cost(seconds, target, settings), f"{basis}, and {BOOT_SECONDS:.0f} s to boot"
-    )
+    known = f"median of {len(measured)} measured runs"
+    basis = known if measured else f"{EFFICIENCY:.0%} of the roofline"
+    basis += f", and {BOOT_SECONDS:.0f} s to boot"
+    return Estimate(seconds, cost(seconds, target, settings), basis)
 
 
 def cost(seconds: float, target: str, settings: TpuSettings) -> float:
     """US dollars of a TPU for so long, by `LYCEUM_TPU_USD_PER_CHIP_HOUR` or the list price of the
     tier."""
-    kind = TPU_TYPES[target]
-    price = (
-        settings.usd_per_chip_hour
-        if settings.usd_per_chip_hour is not None
-        else kind.usd_per_chip_hour[settings.tier]
-    )
+    kind, price = TPU_TYPES[target], settings.usd_per_chip_hour
+    if price is None:
+        price = kind.usd_per_chip_hour[settings.tier]
     return kind.chips * price * seconds / 3600
 
 
@@ -140,23 +130,19 @@ def _question_of(manifest: Manifest, store: Store) -> Question | None:
     """The stage that made an artifact, as it was asked about before it ran; None when what fed it
     is gone."""
     upstream = {name: store.lookup(ref.kind, ref.key) for name, ref in manifest.inputs.items()}
-    configs = {
-        name: (source.kind, source.config)
-        for name, source in upstream.items()
-        if source is not None
-    }
+    known = {name: source for name, source in upstream.items() if source is not None}
     model = _model_of(manifest, store)
-    if model is None or len(configs) < len(upstream):
+    if model is None or len(known) < len(upstream):
         return None
+    configs = {name: (source.kind, source.config) for name, source in known.items()}
     models = {
-        name: _model_of(source, store)
-        for name, source in upstream.items()
-        if source is not None and source.kind in training_kinds() and name != "policy"
+        name: found
+        for name, source in known.items()
+        if source.kind in training_kinds() and name != "policy"
+        if (found := _model_of(source, store)) is not None
     }
-    known = {name: model for name, model in models.items() if model is not None}
-    return Question(
-        manifest.kind, manifest.kind, manifest.version, manifest.config, model, configs, known
-    )
+    asked = manifest.kind, manifest.kind, manifest.version, manifest.config
+    return Question(*asked, model, configs, models)
 
 
 def _model_of(manifest: Manifest, store: Store) -> str | None:

@@ -50,9 +50,7 @@ def suggest(
         groups: the number of devices that a batch is spread over: batches stay multiples of it, so
             that none is idle.
     """
-    failing = frozenset(
-        program.name for program in programs if not program_json(program, compiler.target)["fits"]
-    )
+    failing = frozenset(one.name for one in programs if not _fits(one, compiler))
     search = _Search(question, failing, compiler)
     changed: list[_Setting] = []
     chosen: dict[str, Any] = {}
@@ -65,39 +63,31 @@ def suggest(
             break
     else:
         return None
-    for setting in [
-        *(one for one in reversed(changed) if not one.free),
-        *(one for one in changed if one.free),
-    ]:
+    costly = [one for one in reversed(changed) if not one.free]
+    for setting in [*costly, *(one for one in changed if one.free)]:
         chosen[setting.name] = search.largest(setting, chosen)
     starts = {setting.name: setting.values[0] for setting in changed}
     chosen = {name: value for name, value in chosen.items() if value != starts[name]}
     everything = compiler.compile([question_with(question, chosen)])[0]
-    return (
-        (chosen, everything)
-        if all(program_json(program, compiler.target)["fits"] for program in everything)
-        else None
-    )
+    return (chosen, everything) if all(_fits(one, compiler) for one in everything) else None
+
+
+def _fits(program: Compiled, compiler: Compiler) -> bool:
+    return bool(program_json(program, compiler.target)["fits"])
 
 
 def settings_to_try(question: Question, groups: int) -> list[_Setting]:
     """What may be changed in a stage's config, in the order of the head of this file; settings with
     one value only are left out."""
     config = question.config
-    batch, trains = config.get("batch_size"), "micro_batch_size" in config
+    batch, sampled = config.get("batch_size"), config.get("sampling_batch_size")
+    trains = "micro_batch_size" in config
     found: list[_Setting] = []
     if trains and batch:
-        found.append(
-            _Setting(
-                "micro_batch_size",
-                _divisors(batch, config["micro_batch_size"] or batch, groups),
-                True,
-            )
-        )
-    if config.get("sampling_batch_size"):
-        found.append(
-            _Setting("sampling_batch_size", _halves(config["sampling_batch_size"], groups), True)
-        )
+        rows = _divisors(batch, config["micro_batch_size"] or batch, groups)
+        found.append(_Setting("micro_batch_size", rows, True))
+    if sampled:
+        found.append(_Setting("sampling_batch_size", _halves(sampled, groups), True))
     if batch and not trains:
         found.append(_Setting("batch_size", _halves(batch, groups), True))
     if "remat" in config:
@@ -129,15 +119,13 @@ class _Search:
         candidate = self._valid(changes)
         if candidate is None:
             return False
-        self._compiler.say(
-            f"{candidate.name}: trying"
-            f" {', '.join(f'{name} = {value}' for name, value in changes.items())}"
-        )
+        tried = ", ".join(f"{name} = {value}" for name, value in changes.items())
+        self._compiler.say(f"{candidate.name}: trying {tried}")
         try:
             programs = self._compiler.compile([candidate], self._failing)[0]
         except InputError:  # not valid on this target
             return False
-        return all(program_json(program, self._compiler.target)["fits"] for program in programs)
+        return all(_fits(program, self._compiler) for program in programs)
 
     def largest(self, setting: _Setting, chosen: dict[str, Any]) -> Any:
         """The first of a setting's values with which they fit, where the last one does; by

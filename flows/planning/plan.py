@@ -1,15 +1,16 @@
 """`lyceum plan`: what would run, whether it fits the target, how long it takes and what it costs,
 before anything is submitted."""
 
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flows.planning.compiling import Compiler, Question, has_compiler
 from flows.planning.estimate import BOOT_SECONDS, cost, estimate, measured_ratios, program_json
 from flows.planning.fitting import suggest
-from flows.planning.room import too_large_here
 from flows.recipe import explain
 from flows.recipe.explain import Outlook
 from flows.recipe.resolve import ResolvedRecipe, ResolvedStage
@@ -18,7 +19,7 @@ from infra.settings import Settings, TpuSettings
 from infra.store.store import Store
 from infra.tpu.types import TPU_TYPES
 from infra.visible import plain
-from schemas.base import InputError
+from schemas.base import InputError, StrictModel
 from tasks.contract.plugins import stage_kind, training_kinds
 
 
@@ -221,18 +222,58 @@ def _at_least(stages: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _over_budget(plan: dict[str, Any], hours: float | None, usd: float | None) -> list[str]:
     """What takes more than there is, and which stages take the most of it."""
     found = []
-    for limit, key, unit, per in (
-        (hours, "seconds", "hours", 3600),
-        (usd, "cost_usd", "US dollars", 1),
-    ):
-        stages = sorted(plan["stages"], key=lambda stage, key=key: stage[key] or 0.0, reverse=True)  # type: ignore[misc]
+    limits = (hours, "seconds", "hours", 3600), (usd, "cost_usd", "US dollars", 1)
+    for limit, key, unit, per in limits:
+        amounts = Counter({stage["name"]: (stage[key] or 0.0) / per for stage in plan["stages"]})
         needed = plan["at_least"][key] / per
         if limit is not None and needed > limit:
-            most = ", ".join(
-                f"{stage['name']} {stage[key] / per:.2f}" for stage in stages[:3] if stage[key]
-            )
+            most = ", ".join(f"{name} {some:.2f}" for name, some in amounts.most_common(3) if some)
             found.append(f"It takes {needed:.2f} of {limit:g} {unit}; most of it: {most}.")
     return found
+
+
+LEAST_BYTES = 4 * 64
+"""Of a token that a model works on: its id and, in every model there is, 64 numbers of 32 bits and
+more; so of a row that waits to be answered and of a rank of an adapter. A bound from below: what is
+refused by it cannot run; what is too large all the same ends in the worker, with one line."""
+
+
+def too_large_here(outlooks: Sequence[Outlook]) -> list[str]:
+    """Of the stages that would run on this machine, those whose sizes no memory like its own can
+    hold, in sentences."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return [
+        f"Stage {one.stage.name}: {sizes} takes at least {bytes_ / 2**30:,.1f} GiB of memory, and"
+        f" this machine has {memory / 2**30:,.1f} GiB; lower them."
+        for one in outlooks
+        if one.manifest is None
+        for sizes, bytes_ in _held(one.stage)
+        if bytes_ > memory
+    ]
+
+
+def _held(stage: ResolvedStage) -> Iterator[tuple[str, int]]:
+    """What a stage holds at a time: which sizes of its config multiply, and the bytes that these
+    are."""
+    config = stage.config
+    lengths = [
+        (name, size)
+        for name in ("sequence_length", "prompt_length", "response_length")
+        if (size := _size(config, name))
+    ]
+    for name in ("batch_size", "sampling_batch_size"):
+        if (rows := _size(config, name)) and lengths:
+            sizes = " + ".join(f"{length} {size}" for length, size in lengths)
+            yield f"{name} {rows} x {sizes}", rows * sum(size for _, size in lengths) * LEAST_BYTES
+    if (prompts := _size(config, "prompts")) and (samples := _size(config, "samples_per_prompt")):
+        yield f"prompts {prompts} x samples_per_prompt {samples}", prompts * samples * LEAST_BYTES
+    if rank := _size(getattr(config, "lora", None), "rank"):
+        yield f"lora.rank {rank}", rank * LEAST_BYTES
+
+
+def _size(config: StrictModel | None, name: str) -> int:
+    value = getattr(config, name, 0)
+    return value if isinstance(value, int) else 0
 
 
 def _gib(count: float) -> str:

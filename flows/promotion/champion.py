@@ -157,9 +157,8 @@ def rollback(store: Store, recipe: str, why: str) -> Champion:
         )
     back = champions[-2]
     manifest = store.lookup(back.model.kind, back.model.key)
-    problems = ["it is gone from the store"]
-    if manifest is not None and manifest.ref() == back.model:
-        problems = store.verify(manifest)
+    same = manifest is not None and manifest.ref() == back.model
+    problems = store.verify(manifest) if manifest and same else ["it is gone from the store"]
     if manifest is None or problems:
         raise InputError(
             f"recipe {recipe}: the champion before was run {back.run_id}, and the model of its"
@@ -213,15 +212,13 @@ def protected(store: Store) -> dict[str, str]:
     needed: dict[str, str] = {}
     for recipe in store.children("champions"):
         entries = history(store, recipe)
+        back = f"`lyceum promote --rollback {recipe}` may lead back to it. To give that up, remove"
         for entry in line(entries)[:-1]:
-            needed[entry.run_id] = (
-                f"`lyceum promote --rollback {recipe}` may lead back to it. To give that up, remove"
-                f" {_name(recipe, entry.number)} first"
-            )
-        if entries:
-            needed[entries[-1].run_id] = (
-                f"it is the champion of recipe {recipe}. Promote another run, or roll back, first"
-            )
+            needed[entry.run_id] = f"{back} {_name(recipe, entry.number)} first"
+        champion = (
+            f"it is the champion of recipe {recipe}. Promote another run, or roll back, first"
+        )
+        needed |= {entry.run_id: champion for entry in entries[-1:]}
     return needed
 
 
@@ -273,8 +270,7 @@ def _append(store: Store, entry: Champion, replacing: Champion | None) -> Champi
     """Write an entry as the next one, if `replacing` is still the newest; None when somebody else
     was faster."""
     numbers = _numbers(store, entry.recipe)
-    newest = current(store, entry.recipe)
-    if newest != replacing:
+    if current(store, entry.recipe) != replacing:
         return None
     number = numbers[-1] + 1 if numbers else 1
     place = {"number": number, "replaces": replacing.number if replacing else None}
@@ -324,13 +320,14 @@ def _verified(store: Store, run: RunRecord) -> tuple[StageRecord, Manifest]:
 def _rates(run: RunRecord, model: StageRecord) -> dict[str, float]:
     """What the run's evaluations measured of the model."""
     policies = {stage.name: stage.inputs.get("policy") for stage in run.recipe.stages}
-    rates: dict[str, float] = {}
-    for metric in METRICS:
-        for stage in run.stages:
-            rate = stage.metrics.get(metric.name)
-            if (stage.kind, policies[stage.name]) == (metric.kind, model.name) and rate is not None:
-                rates.setdefault(metric.name, rate)
-    return rates
+    evaluations = [stage for stage in run.stages if policies[stage.name] == model.name]
+    found = (
+        (metric.name, stage.metrics.get(metric.name))
+        for metric in METRICS
+        for stage in reversed(evaluations)  # the first one counts
+        if stage.kind == metric.kind
+    )
+    return {name: rate for name, rate in found if rate is not None}
 
 
 def _name(recipe: str, number: int) -> str:

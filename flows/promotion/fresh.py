@@ -121,8 +121,7 @@ def is_unchanged(
 def _rows(store: Store, run: RunRecord) -> dict[str, str]:
     """Prompt id -> digest of the row, of all distill stages; where it was read from is no part of
     it."""
-    distilled = tuple(stage for stage in run.stages if stage.kind == "distill")
-    stages = read_results(store, run.model_copy(update={"stages": distilled})).of_kind("distill")
+    stages = read_results(store, run).of_kind("distill")
     rows: list[dict[str, Any]] = [row for stage in stages for row in stage.rows("examples.jsonl")]
     return {
         row["id"]: digest({name: value for name, value in row.items() if name != "source"})

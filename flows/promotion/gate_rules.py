@@ -29,6 +29,7 @@ from flows.runs.effects import (
     METRICS,
     Change,
     Metric,
+    Part,
     change_between,
     corrected,
     outcomes,
@@ -169,7 +170,11 @@ def default_gate(answers: Mapping[str, Answers]) -> GateSpec | None:
     ]
     if not any(asked.values()) or not measured:
         return None
-    domains = [domain for domain in Domain if outcomes(asked.get(EXACT.kind, ()), EXACT, domain)]
+    domains = [
+        domain
+        for domain in Domain
+        if outcomes(asked.get(EXACT.kind, ()), EXACT, Part(domain=domain))
+    ]
     wins = [GateRule(metric=metric.name) for metric in measured]
     kept = [MustNotLose(metric=metric.name, margin=MARGIN) for metric in measured]
     if len(domains) > 1:
@@ -252,20 +257,17 @@ class _Look:
         found = detectable if math.isfinite(detectable) else None
         text = f"{change_text(self.change)}, {judgement} ({sample_text(self.change)}"
         if outcome != "passed" and self.gain.high >= 0:
-            text += (
-                f", which find {'a difference of ' + _points(found) if found else 'no difference'}"
-            )
-            text += f"; {needed:,} would tell" if needed else ""
+            least = f"a difference of {_points(found)}" if found else "no difference"
+            text += f", which find {least}" + (f"; {needed:,} would tell" if needed else "")
         shown = _finding(self.rule, self.metric, outcome, f" {text})")
+        numbers = {"n": self.n, "p": p, "noise": self.noise, "detectable": found, "needed": needed}
+        change = self.change
         sides = {
-            "before": _side(self.change.before.value, self.change.before.interval),
-            "after": _side(self.change.after.value, self.change.after.interval),
-            "difference": _side(self.change.delta, self.change.interval),
+            "before": _side(change.before.value, change.before.interval),
+            "after": _side(change.after.value, change.after.interval),
+            "difference": _side(change.delta, change.interval),
         }
-        return shown.model_copy(
-            update=sides
-            | {"n": self.n, "p": p, "noise": self.noise, "detectable": found, "needed": needed}
-        )
+        return shown.model_copy(update=sides | numbers)
 
 
 def _look(
@@ -274,7 +276,7 @@ def _look(
     """What is found for a rule; a finding already where nothing can be compared."""
 
     def judged(items: Sequence[EvalItem]) -> dict[str, bool]:
-        return outcomes(items, metric, rule.domain, rule.suite)
+        return outcomes(items, metric, Part(rule.suite, rule.domain))
 
     if judged(answers.missing):
         why = (
@@ -291,10 +293,9 @@ def _look(
     )
     if change is None:
         return _finding(rule, metric, "not compared", ": the candidate was asked no such prompt")
-    floors = [
-        noise_floor(runs).bound for samples in answers.samples if (runs := _runs(samples, judged))
-    ]
-    return _Look(rule, metric, change, max(floors, default=None))
+    sampled = filter(None, (_runs(samples, judged) for samples in answers.samples))
+    noise = max((noise_floor(runs).bound for runs in sampled), default=None)
+    return _Look(rule, metric, change, noise)
 
 
 def _must_win(look: _Look, p: float) -> Finding:
@@ -357,9 +358,7 @@ def _runs(
     for item in samples:
         numbered.setdefault(item.sample, []).append(item)
     found = [judged(items) for items in numbered.values()]
-    prompts = (
-        [prompt for prompt in found[0] if all(prompt in one for one in found)] if found else []
-    )
+    prompts = [one for one in next(iter(found), ()) if all(one in other for other in found)]
     return [[one[prompt] for prompt in prompts] for one in found] if prompts else []
 
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flows.promotion.champion import model_of
-from flows.runs.results import BASE, StageOutput, left_out_text, read_results
+from flows.runs.results import BASE, RunResults, StageOutput, left_out_text, read_results
 from infra.store.store import Store
 from schemas.artifact import ArtifactRef, Manifest, stage_key
 from schemas.base import StageFailed
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.job import JobRequest
-from schemas.reports import RunRecord
-from tasks.contract.plugins import stage_kind
+from schemas.reports import RunRecord, StageRecord
+from tasks.contract.kind import Product
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,17 @@ class Match:
         theirs: the opponent's, None until there is one.
         spec: the job that evaluates the opponent as the candidate was, where its own run's
             evaluations do not do.
-        made: what that job left.
     """
 
     ours: StageOutput
     suites: frozenset[str]
     theirs: StageOutput | None
     spec: JobRequest | None = None
-    made: Manifest | None = None
+
+    @property
+    def made(self) -> Manifest | None:
+        """What that job left."""
+        return self.theirs.manifest if self.spec and self.theirs else None
 
     @property
     def kind(self) -> str:
@@ -77,13 +80,14 @@ def meet(
         StageFailed: an evaluation of the candidate's run is gone or damaged.
     """
     model, other = model_of(candidate), model_of(champion) if champion else None
+    results = read_results(store, candidate)
     if champion and other:  # what is missing there is evaluated again
-        theirs = _evaluations(store, champion, other.name, whole=False)
+        theirs = _evaluations(read_results(store, champion), other.name, whole=False)
     else:
-        theirs = _evaluations(store, candidate, BASE, whole=True)
+        theirs = _evaluations(results, BASE, whole=True)
     asked: dict[str, set[str]] = {}
     matches = []
-    for ours in _evaluations(store, candidate, model.name, whole=True):
+    for ours in _evaluations(results, model.name, whole=True):
         before = asked.setdefault(ours.spec.kind, set())
         suites = frozenset({item.suite for item in ours.items} - before)
         before |= suites
@@ -93,21 +97,19 @@ def meet(
     return matches, {stage.spec.kind for stage in theirs}
 
 
-def _evaluations(store: Store, run: RunRecord, model: str, *, whole: bool) -> list[StageOutput]:
-    """A model's evaluations in its run that the store still has, in file order. Other artifacts,
-    such as weights, are not looked at, and no answers are read: another version of Lyceum may have
-    written them in its own way.
+def _evaluations(run: RunResults, model: str, *, whole: bool) -> list[StageOutput]:
+    """A model's evaluations in its run that the store still has, in file order. No answers are
+    read: another version of Lyceum may have written them in its own way.
 
     Args:
         whole: raise StageFailed for one that is gone or damaged, since a rule that it would decide
             would silently not be asked.
     """
-    evaluations = tuple(stage for stage in run.stages if stage_kind(stage.kind).evaluation)
-    found = read_results(store, run.model_copy(update={"stages": evaluations})).stages.values()
+    found = run.producing(Product.ANSWERS)
     of_model = [stage for stage in found if stage.spec.inputs.get("policy", BASE) == model]
     if whole and (left_out := {stage.name: stage.problem for stage in of_model if stage.problem}):
         raise StageFailed(
-            f"run {run.run_id!r} cannot be judged, because that would leave something out:"
+            f"run {run.record.run_id!r} cannot be judged, because that would leave something out:"
             f" {left_out_text(left_out)}. `lyceum run` with the same recipe makes it again."
         )
     return [stage for stage in of_model if stage.manifest is not None]
@@ -127,10 +129,12 @@ def _match(
             return Match(ours, suites, stage)
     assert ours.manifest is not None, "`_evaluations` gives no others"
     spec = _rematch(candidate, ours.name, ours.manifest, policy)
-    made = store.lookup(spec.kind, spec.key)
-    if made is None or store.verify(made):
-        return Match(ours, suites, None, spec)
-    return Match(ours, suites, StageOutput(ours.spec, store, manifest=made), spec, made)
+    if made := store.lookup(spec.kind, spec.key):
+        played = StageRecord(name=spec.stage, kind=spec.kind, status="ran", artifact=made.ref())
+        theirs_now = StageOutput(ours.spec, store, played)
+        if theirs_now.manifest:
+            return Match(ours, suites, theirs_now, spec)
+    return Match(ours, suites, None, spec)
 
 
 def _rematch(

@@ -6,6 +6,7 @@ Looks only: nothing is run, written or set aside.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from flows.recipe.resolve import ResolvedRecipe, ResolvedStage
@@ -57,9 +58,8 @@ def outlook(resolved: ResolvedRecipe, store: Store) -> list[Outlook]:
         if stage.missing:
             found.append(Outlook(stage, None, None, stage.missing))
             continue
-        made = {name: one.manifest for name, one in sources.items()}
-        key = stage.key({name: manifest.digest for name, manifest in made.items() if manifest})
-        found.append(_look(stage, key, store))
+        made = {name: one.manifest.digest for name, one in sources.items() if one.manifest}
+        found.append(_look(stage, stage.key(made), store))
     return found
 
 
@@ -92,11 +92,9 @@ def nearest_artifact(
     one = _named(outlooks, name)
     if one.manifest:
         return one.manifest, []
-    stage = one.stage
-    here = _identity(stage, outlooks)
-    compared = []
-    for manifest, identity in made.of_kind(stage.kind):
-        inputs = _inputs({name: ref.digest for name, ref in manifest.inputs.items()}, stage)
+    here, compared = _identity(one.stage, outlooks), []
+    for manifest, identity in made.of_kind(one.stage.kind):
+        inputs = _inputs({name: ref.digest for name, ref in manifest.inputs.items()}, one.stage)
         compared.append((manifest, list(_differences(here, identity | inputs))))
     return min(compared, key=lambda pair: len(pair[1]), default=None)
 
@@ -167,14 +165,11 @@ ABSENT = "(no such field)"
 
 def flat(path: str, value: Any) -> dict[str, Any]:
     """Nested tables and lists as `{"config.rewards.0.weight": 1.0}`; an empty one stays a value."""
-    if isinstance(value, (dict, list)) and value:
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        return {
-            name: leaf
-            for key, inner in items
-            for name, leaf in flat(f"{path}.{key}", inner).items()
-        }
-    return {} if value == {} else {path: value}
+    if not isinstance(value, (dict, list)) or not value:
+        return {} if value == {} else {path: value}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    inside = (flat(f"{path}.{key}", inner).items() for key, inner in items)
+    return dict(chain.from_iterable(inside))
 
 
 def _differences(here: dict[str, Any], there: dict[str, Any]) -> Iterator[Difference]:

@@ -8,7 +8,7 @@ either.
 import copy
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from schemas.base import InputError, nearest
 from schemas.recipe import Recipe, StageSpec
@@ -63,7 +63,7 @@ def set_value(
         )
     _check_override_path(table, parts, override)
     for place in _stages_that_take(parts, override, written) if parts[0] == "defaults" else [parts]:
-        _assign(table, place, 0, copy.deepcopy(value), override)
+        _assign(table, place, copy.deepcopy(value), override)
 
 
 def _check_override_path(table: dict[str, Any], parts: list[str], override: str) -> None:
@@ -126,29 +126,25 @@ def _says(config: Any, path: list[str]) -> bool:
     return True
 
 
-def _assign(here: Any, parts: list[str], depth: int, value: Any, override: str) -> None:
-    """Set `parts[depth:]` below `here`, making the tables that are not there yet."""
-    part, above, last = parts[depth], ".".join(parts[:depth]), depth == len(parts) - 1
-    if isinstance(here, list):
-        if not part.isdecimal() or int(part) >= len(here):
+def _assign(here: Any, parts: list[str], value: Any, override: str) -> None:
+    """Set the value at a path below `here`, making the tables that are not there yet."""
+    for depth, part in enumerate(parts):
+        above, place = ".".join(parts[:depth]), cast(Any, part)
+        if isinstance(here, list):
+            if not part.isdecimal() or int(part) >= len(here):
+                raise InputError(
+                    f"--set {override!r}: {above} is a list of {len(here)}; {part!r} is not an"
+                    f" index below {len(here)}."
+                )
+            place = int(part)
+        elif not isinstance(here, dict):
             raise InputError(
-                f"--set {override!r}: {above} is a list of {len(here)}; {part!r} is not an index"
-                f" below {len(here)}."
+                f"--set {override!r}: {above} = {here!r} is a value, it has no key {part!r}."
             )
-        index = int(part)
-        if last:
-            here[index] = value
+        if depth == len(parts) - 1:
+            here[place] = value
         else:
-            _assign(here[index], parts, depth + 1, value, override)
-    elif isinstance(here, dict):
-        if last:
-            here[part] = value
-        else:
-            _assign(here.setdefault(part, {}), parts, depth + 1, value, override)
-    else:
-        raise InputError(
-            f"--set {override!r}: {above} = {here!r} is a value, it has no key {part!r}."
-        )
+            here = here[place] if isinstance(here, list) else here.setdefault(part, {})
 
 
 def _override_value(text: str, override: str) -> Any:

@@ -17,53 +17,28 @@ from infra.store.files import given_path
 from infra.targets import TARGETS
 from schemas.base import InputError
 
-Recipe = Annotated[
-    str,
-    Field(
-        title="Recipe",
-        description="What to train: one that comes with Lyceum, or a TOML file of your own.",
-    ),
-]
-Target = Annotated[
-    str,
-    Field(
-        title="Target",
-        description="Where jobs run: on the machine that runs the flow, or on a TPU in the cloud.",
-        json_schema_extra={"enum": list(TARGETS)},
-    ),
-]
-StoreUri = Annotated[
-    str,
-    Field(
-        title="Store",
-        description="Where artifacts and runs are kept: a directory, or gs://bucket/prefix.",
-    ),
-]
+
+def _shown(title: str, description: str, **schema: Any) -> Any:
+    return Field(title=title, description=description, json_schema_extra=schema or None)
+
+
+_RECIPE = "What to train: one that comes with Lyceum, or a TOML file of your own."
+_TARGET = "Where jobs run: on the machine that runs the flow, or on a TPU in the cloud."
+_STORE = "Where artifacts and runs are kept: a directory, or gs://bucket/prefix."
+_OVERRIDES = (
+    "Values of the recipe to change, one per item, e.g. stages.grpo.config.steps=20. Or tiny: as it"
+    " runs on a laptop."
+)
+_DATA = "Where the data files lie that the recipe reads; empty if it reads none."
+_FORCE = "Names of stages to run again although they are cached, one per item, e.g. sft"
+
+Recipe = Annotated[str, _shown("Recipe", _RECIPE)]
+Target = Annotated[str, _shown("Target", _TARGET, enum=list(TARGETS))]
+StoreUri = Annotated[str, _shown("Store", _STORE)]
 Override = Annotated[str, Field(pattern=".+=.+|tiny")]
-Overrides = Annotated[
-    tuple[Override, ...],
-    Field(
-        title="Overrides",
-        description=(
-            "Values of the recipe to change, one per item, e.g. stages.grpo.config.steps=20. Or"
-            " tiny: as it runs on a laptop."
-        ),
-    ),
-]
-Data = Annotated[
-    str,
-    Field(
-        title="Data directory",
-        description="Where the data files lie that the recipe reads; empty if it reads none.",
-    ),
-]
-Force = Annotated[
-    tuple[str, ...],
-    Field(
-        title="Run again",
-        description="Names of stages to run again although they are cached, one per item, e.g. sft",
-    ),
-]
+Overrides = Annotated[tuple[Override, ...], _shown("Overrides", _OVERRIDES)]
+Data = Annotated[str, _shown("Data directory", _DATA)]
+Force = Annotated[tuple[str, ...], _shown("Run again", _FORCE)]
 
 
 def form(flow: Flow[..., Any], store: str, recipes: Path | None = None) -> dict[str, Any]:

@@ -249,9 +249,8 @@ class _Place:
 
     @property
     def below(self) -> str:
-        return (
-            f" (begins with defaults.{self.spec.kind})" if self.spec.kind in self.defaults else ""
-        )
+        kind = self.spec.kind
+        return f" (begins with defaults.{kind})" if kind in self.defaults else ""
 
 
 @contextmanager
@@ -260,10 +259,9 @@ def _said_at(place: _Place) -> Iterator[_Place]:
     try:
         yield place
     except InputError as error:
-        text = str(error)
-        raise InputError(
-            text if text.startswith(place.stage) else f"{place.stage}{place.below}: {text}"
-        ) from error
+        if str(error).startswith(place.stage):
+            raise
+        raise InputError(f"{place.stage}{place.below}: {error}") from error
 
 
 def _resolve_stage(
@@ -307,9 +305,8 @@ def _stage_config(
     try:
         return model.parse({**filled, **with_code(spec.config, place.folders)})
     except ValidationError as error:
-        raise InputError(
-            explain_validation(error, model, f"{place.stage}.config{place.below}")
-        ) from error
+        where = f"{place.stage}.config{place.below}"
+        raise InputError(explain_validation(error, model, where)) from error
 
 
 def _check_inputs(spec: StageSpec, kind: Kind[Any], kinds: dict[str, str]) -> None:
@@ -320,22 +317,15 @@ def _check_inputs(spec: StageSpec, kind: Kind[Any], kinds: dict[str, str]) -> No
     }
     for name, source in spec.inputs.items():
         if name not in kind.inputs:
-            raise InputError(
-                f"kind {spec.kind!r} has no input {name!r}.{nearest(name, kind.inputs)}"
-            )
+            near = nearest(name, kind.inputs)
+            raise InputError(f"kind {spec.kind!r} has no input {name!r}.{near}")
         if kinds[source] not in feeding[name]:
-            wanted = " or ".join(feeding[name])
-            raise InputError(
-                f"inputs.{name} = {source!r} is of kind {kinds[source]!r}; this input takes"
-                f" {wanted}."
-            )
+            given, wanted = f"inputs.{name} = {source!r}", " or ".join(feeding[name])
+            raise InputError(f"{given} is of kind {kinds[source]!r}; this input takes {wanted}.")
     for name, slot in kind.inputs.items():
         if slot.required and name not in spec.inputs:
-            wanted = " or ".join(feeding[name])
-            raise InputError(
-                f'input {name!r} is missing; add inputs = {{ {name} = "<an earlier stage of kind'
-                f' {wanted}>" }}.'
-            )
+            wanted = f"<an earlier stage of kind {' or '.join(feeding[name])}>"
+            raise InputError(f'input {name!r} is missing; add inputs = {{ {name} = "{wanted}" }}.')
 
 
 def _check_gate(resolved: ResolvedRecipe, where: str) -> None:
@@ -347,23 +337,19 @@ def _check_gate(resolved: ResolvedRecipe, where: str) -> None:
     from flows.promotion.gate_rules import metric_of  # with numpy, which most commands do not need
     from tasks.evaluation.suite_prompts import parse_suites
 
-    last = next(
-        (stage.name for stage in reversed(resolved.stages) if stage.kind in training_kinds()), None
-    )
-    if last is None:
+    trained = [stage.name for stage in resolved.stages if stage.kind in training_kinds()]
+    if not trained:
         raise InputError(
             f"recipe {where}, gate: no stage of kind {', '.join(training_kinds())} trains a model"
             " to be promoted; leave it out."
         )
     asked: dict[str, list[str]] = {}
     for stage in resolved.stages:
-        if stage_kind(stage.kind).evaluation is not None and stage.inputs.get("policy") == last:
-            suites = [
-                suite.suite for suite in parse_suites(stage.config_json["suites"], stage.kind)
-            ]
-            asked.setdefault(stage.kind, []).extend(
-                [HELDOUT, *suites] if "prompts" in stage.inputs else suites
-            )
+        evaluates = stage_kind(stage.kind).evaluation is not None
+        if evaluates and stage.inputs.get("policy") == trained[-1]:
+            suites = asked.setdefault(stage.kind, [])
+            suites += [HELDOUT] if "prompts" in stage.inputs else []
+            suites += [one.suite for one in parse_suites(stage.config_json["suites"], stage.kind)]
     for name, rules in (("must_win", gate.must_win), ("must_not_lose", gate.must_not_lose)):
         for index, rule in enumerate(rules):
             try:
@@ -373,21 +359,16 @@ def _check_gate(resolved: ResolvedRecipe, where: str) -> None:
 
 
 def _check_data(data: Path) -> None:
+    named = "name the directory that holds the recipe's data files."
     try:
         if not data.exists():
             raise InputError(f"--data {data}: there is no such directory.")
         if not data.is_dir():
-            raise InputError(
-                f"--data {data} is not a directory; name the directory that holds the recipe's data"
-                " files."
-            )
-        empty = next(data.iterdir(), None) is None
+            raise InputError(f"--data {data} is not a directory; {named}")
+        if not any(data.iterdir()):
+            raise InputError(f"--data {data} is empty; {named}")
     except OSError as error:
         raise InputError(f"--data {data} cannot be read: {error.strerror}.") from error
-    if empty:
-        raise InputError(
-            f"--data {data} is empty; name the directory that holds the recipe's data files."
-        )
 
 
 def _shipped_names() -> list[str]:

@@ -1,13 +1,13 @@
 """What a page, a Prefect artifact and a terminal show: blocks.
 
 A block says what is to be seen; `flows.report.html`, `flows.report.markdown` and `flows.cli.show`
-each render all of them. A string alone is a paragraph. Text is a string, a `Span`, or a tuple of
-both; nothing in it is interpreted.
+say how (`Forms`). A string alone is a paragraph. Text is a string, a `Span`, or a tuple of both;
+nothing in it is interpreted.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from markupsafe import Markup
 
@@ -106,6 +106,18 @@ class Table:
     title: str = ""
     classes: str = ""
 
+    @property
+    def heads(self) -> list[Column]:
+        """Every column as one."""
+        return [one if isinstance(one, Column) else Column(one) for one in self.columns]
+
+    @property
+    def lines(self) -> Iterator[str | list[Cell]]:
+        """Every row: a group's title, or its cells as such."""
+        for row in self.rows:
+            cells = [one if isinstance(one, Cell) else Cell(one) for one in row]
+            yield row if isinstance(row, str) else cells
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -148,6 +160,14 @@ class Raw:
 
 
 Block = str | Heading | Paragraph | Code | Table | Figure | Sentences | Details | Box | Raw
+Form = TypeVar("Form")
+Forms = Mapping[type, Callable[[Any], Form]]
+"""How each type of block looks in a medium."""
+
+
+def formed(blocks: Iterable[Block], forms: Forms[Form]) -> Iterator[Form]:
+    """Blocks in a medium."""
+    return (forms[type(block)](block) for block in blocks)
 
 
 def card(*blocks: Block) -> Box:

@@ -4,24 +4,8 @@ run."""
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from flows.report import blocks as ui
 from flows.report import plots
-from flows.report.blocks import (
-    Block,
-    Cell,
-    Column,
-    Details,
-    Figure,
-    Heading,
-    Paragraph,
-    Sentences,
-    Table,
-    Text,
-    card,
-    code,
-    grid,
-    small,
-    strong,
-)
 from flows.report.html import page
 from flows.report.page import missing
 from flows.runs.compare import ABSENT_STAGE
@@ -46,39 +30,39 @@ def render_comparison(store: Store, comparisons: Sequence[dict[str, Any]]) -> st
     last = runs[1] if len(runs) == 2 else f"{len(runs) - 1}-runs-{digest(runs[1:])[:8]}"
     name = f"runs/{runs[0]}/compare-{last}.html"
     words = {2: "Two", 3: "Three", 4: "Four"}.get(len(runs), str(len(runs)))
-    head = [Heading(f"{words} runs compared", 1)]
+    head = [ui.Heading(f"{words} runs compared", 1)]
     written = page(", ".join(runs), head, list(comparison_blocks(comparisons)))
     store.write_bytes(name, written.encode())
     return store.location(name)
 
 
-def comparison_blocks(comparisons: Sequence[dict[str, Any]]) -> Iterator[Block]:
+def comparison_blocks(comparisons: Sequence[dict[str, Any]]) -> Iterator[ui.Block]:
     """What `compare_runs` returned, with a column for each run."""
     runs = [comparisons[0]["a"], *(one["b"] for one in comparisons)]
-    yield card(Table(_RUNS, [_run_row(n, run) for n, run in enumerate(runs, start=1)]))
+    yield ui.card(ui.Table(_RUNS, [_run_row(n, run) for n, run in enumerate(runs, start=1)]))
     for one in comparisons:
         for stage, why in one["left_out"].items():
             yield missing(stage, why, "comparison")
-    yield Heading("Verdict")
+    yield ui.Heading("Verdict")
     rates = list(rate_tables(comparisons))
     for number, one in enumerate(comparisons, start=2):
         if len(comparisons) > 1 and rates:
-            yield Heading((f"{number}: ", code(one["b"]["run_id"]), " against the first"), 3)
-        yield Sentences([(sentence["tone"], sentence["text"]) for sentence in one["verdict"]])
-    yield from grid(forests(comparisons))
+            yield ui.Heading((f"{number}: ", ui.code(one["b"]["run_id"]), " against the first"), 3)
+        yield ui.Sentences([(sentence["tone"], sentence["text"]) for sentence in one["verdict"]])
+    yield from ui.grid(forests(comparisons))
     for title, table in rates:
-        yield Details(title, [table], open=title == _OVERALL)
-    yield Paragraph(_DIFFERENCE, "note") if rates else "The runs have no evaluation in common."
-    yield Heading("Recipes")
+        yield ui.Details(title, [table], open=title == _OVERALL)
+    yield ui.Paragraph(_DIFFERENCE, "note") if rates else "The runs have no evaluation in common."
+    yield ui.Heading("Recipes")
     recipes = recipe_table(comparisons)
-    yield card(recipes) if recipes.rows else "The recipes are the same."
-    yield Heading("Time and cost")
-    yield card(stage_table(comparisons))
+    yield ui.card(recipes) if recipes.rows else "The recipes are the same."
+    yield ui.Heading("Time and cost")
+    yield ui.card(stage_table(comparisons))
 
 
-_RUNS: list[Column | Text] = [
+_RUNS: list[ui.Column | ui.Text] = [
     "",
-    *(Column(one, "text") for one in ("run", "recipe", "model", "target", "status")),
+    *(ui.Column(one, "text") for one in ("run", "recipe", "model", "target", "status")),
 ]
 _RUNS += ["time", "list price, USD"]
 _OVERALL, _INSIDE = "Over all prompts", "By suite and domain"
@@ -92,22 +76,22 @@ _DIFFERENCE = (
 Row = dict[str, Any]
 
 
-def _run_row(number: int, run: Row) -> tuple[Text, ...]:
+def _run_row(number: int, run: Row) -> tuple[ui.Text, ...]:
     took = "" if run["seconds"] is None else duration(run["seconds"])
     cost = ABSENT if run["cost_usd"] is None else f"{run['cost_usd']:.2f}"
     texts = (run[field] for field in ("recipe", "model", "target", "status"))
-    return str(number), code(run["run_id"]), *texts, took, cost
+    return str(number), ui.code(run["run_id"]), *texts, took, cost
 
 
-def rate_tables(comparisons: Sequence[Row]) -> Iterator[tuple[str, Table]]:
+def rate_tables(comparisons: Sequence[Row]) -> Iterator[tuple[str, ui.Table]]:
     """The rates over all prompts, and those in parts: (title, table)."""
     found: dict[tuple[str, str, Part], list[Row | None]] = {}
     for number, one in enumerate(comparisons):
         for row in one["metrics"]:
             place = row["label"], row["model"], Part(row["suite"], row["domain"])
             found.setdefault(place, [None] * len(comparisons))[number] = row
-    columns: list[Column | Text] = ["metric", Column("model", "text")]
-    columns += [Column("prompts", "text"), "1"]
+    columns: list[ui.Column | ui.Text] = ["metric", ui.Column("model", "text")]
+    columns += [ui.Column("prompts", "text"), "1"]
     for number in range(2, len(comparisons) + 2):
         columns += [str(number), "difference, points"]
     for title in (_OVERALL, _INSIDE):
@@ -117,10 +101,10 @@ def rate_tables(comparisons: Sequence[Row]) -> Iterator[tuple[str, Table]]:
             if (part == ALL) == (title == _OVERALL)
         ]
         if rows:
-            yield title, Table(columns, rows)
+            yield title, ui.Table(columns, rows)
 
 
-def _sides(rows: Sequence[Row | None]) -> Iterator[Text | Cell]:
+def _sides(rows: Sequence[Row | None]) -> Iterator[ui.Text | ui.Cell]:
     """For each run but the first its rate, and the difference."""
     for row in rows:
         if row is None:
@@ -128,21 +112,21 @@ def _sides(rows: Sequence[Row | None]) -> Iterator[Text | Cell]:
             continue
         yield _rate_text(row["b"])
         if row["same_answers"]:
-            yield small("the same answers")
+            yield ui.small("the same answers")
             continue
         gap, tone = row["difference"], TONES[row["direction"]]
         said = bounds(Interval(gap["low"], gap["high"]), signed=True)
         unpaired = f"{row['a']['n']} and {row['b']['n']}, unpaired"
         asked = f"{row['b']['n']} prompts" if row["paired"] else unpaired
-        text = strong(points(gap["value"])), small(said), small(asked)
-        yield Cell(text, "plain" if tone == "flat" else tone)
+        text = ui.strong(points(gap["value"])), ui.small(said), ui.small(asked)
+        yield ui.Cell(text, "plain" if tone == "flat" else tone)
 
 
-def _rate_text(rate: Mapping[str, float]) -> Text:
-    return percent(rate["value"]), small(bounds(Interval(rate["low"], rate["high"])))
+def _rate_text(rate: Mapping[str, float]) -> ui.Text:
+    return percent(rate["value"]), ui.small(bounds(Interval(rate["low"], rate["high"])))
 
 
-def recipe_table(comparisons: Sequence[Row]) -> Table:
+def recipe_table(comparisons: Sequence[Row]) -> ui.Table:
     """Fields in which the recipes differ, with their value in each run."""
     fields: dict[str, list[Any]] = {}
     for number, one in enumerate(comparisons, start=1):
@@ -150,32 +134,32 @@ def recipe_table(comparisons: Sequence[Row]) -> Table:
             first = row.get("a", ABSENT)
             values = fields.setdefault(row["field"], [first] * (len(comparisons) + 1))
             values[number] = row.get("b", ABSENT)
-    columns = [Column(str(n), "wrap") for n in range(1, len(comparisons) + 2)]
-    return Table(
+    columns = [ui.Column(str(n), "wrap") for n in range(1, len(comparisons) + 2)]
+    return ui.Table(
         ["field", *columns], [(field, *map(str, values)) for field, values in fields.items()]
     )
 
 
-def stage_table(comparisons: Sequence[Row]) -> Table:
+def stage_table(comparisons: Sequence[Row]) -> ui.Table:
     """What each stage took in each run, and which artifacts are the first run's."""
-    stages: dict[str, list[Text]] = {}
+    stages: dict[str, list[ui.Text]] = {}
     for number, one in enumerate(comparisons, start=1):
         for row in one["stages"]:
             absent = [_side_text(ABSENT_STAGE, False)] * len(comparisons)
             sides = stages.setdefault(row["stage"], [_side_text(row["a"], False), *absent])
             sides[number] = _side_text(row["b"], row["same_artifact"])
-    columns = [Column(str(n), "text") for n in range(1, len(comparisons) + 2)]
-    return Table(["stage", *columns], [(stage, *sides) for stage, sides in stages.items()])
+    columns = [ui.Column(str(n), "text") for n in range(1, len(comparisons) + 2)]
+    return ui.Table(["stage", *columns], [(stage, *sides) for stage, sides in stages.items()])
 
 
-def _side_text(side: Mapping[str, Any], same: bool) -> Text:
+def _side_text(side: Mapping[str, Any], same: bool) -> ui.Text:
     took = "" if side["seconds"] is None else f" {duration(side['seconds'])}"
     cost = "" if side["cost_usd"] is None else f", {side['cost_usd']:.2f} USD"
     made = "" if side["made_in"] is None else f"made in {duration(side['made_in'])}"
-    return f"{side['status']}{took}{cost}", small("the first run's artifact" if same else made)
+    return f"{side['status']}{took}{cost}", ui.small("the first run's artifact" if same else made)
 
 
-def forests(comparisons: Sequence[Row]) -> list[Figure]:
+def forests(comparisons: Sequence[Row]) -> list[ui.Figure]:
     """A forest plot for each metric, over all prompts."""
     bars: dict[str, list[plots.Bar]] = {}
     for number, one in enumerate(comparisons, start=2):

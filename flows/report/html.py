@@ -7,23 +7,8 @@ from importlib.resources import files
 
 from markupsafe import Markup, escape
 
-from flows.report.blocks import (
-    Block,
-    Box,
-    Cell,
-    Code,
-    Column,
-    Details,
-    Figure,
-    Heading,
-    Paragraph,
-    Raw,
-    Sentences,
-    Span,
-    Table,
-    Text,
-    spans,
-)
+from flows.report import blocks as ui
+from flows.report.blocks import Block, Span, Text, formed, spans
 from infra.visible import visible
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -75,7 +60,7 @@ def tag(element: str, *inside: str, **attributes: str | bool) -> Markup:
 
 def html(blocks: Sequence[Block]) -> Markup:
     """Blocks, one below the other."""
-    return Markup("\n").join(_block(block) for block in blocks)
+    return Markup("\n").join(formed(blocks, _FORMS))
 
 
 def inline(text: Text) -> Markup:
@@ -86,54 +71,50 @@ def inline(text: Text) -> Markup:
     )
 
 
-def _block(block: Block) -> Markup:
-    match block:
-        case str():
-            return tag("p", block)
-        case Heading():
-            return tag(f"h{block.level}", inline(block.text), id=block.name)
-        case Paragraph():
-            return tag("p", inline(block.text), class_=block.classes)
-        case Code():
-            return tag("pre", block.text, class_=block.classes)
-        case Table():
-            return _table(block)
-        case Figure():
-            return tag("figure", tag("figcaption", block.title), block.svg, class_="plot")
-        case Sentences():
-            items = [tag("li", inline(text), class_=tone) for tone, text in block.items]
-            return tag("ul", *items, class_="sentences")
-        case Details():
-            inside = tag("summary", inline(block.summary)), html(block.blocks)
-            return tag("details", *inside, class_=block.classes, open=block.open)
-        case Box():
-            return tag("div", html(block.blocks), class_=block.classes)
-        case Raw():
-            return block.html
-
-
-def _table(table: Table) -> Markup:
-    columns = [one if isinstance(one, Column) else Column(one) for one in table.columns]
+def _table(table: ui.Table) -> Markup:
     words = {"number": "", "text": "text", "wrap": "text", "control": "control"}
-    titles = [tag("th", inline(one.title), class_=words[one.kind]) for one in columns]
-    head = tag("thead", tag("tr", *titles)) if any(one.title for one in columns) else ""
+    titles = [tag("th", inline(one.title), class_=words[one.kind]) for one in table.heads]
+    head = tag("thead", tag("tr", *titles)) if any(one.title for one in table.heads) else ""
     rows = [
-        tag("tr", tag("th", row, colspan=str(len(columns))), class_="group")
+        tag("tr", tag("th", row, colspan=str(len(titles))), class_="group")
         if isinstance(row, str)
-        else tag("tr", *(_cell(cell, column) for cell, column in zip(row, columns, strict=True)))
-        for row in table.rows
+        else tag("tr", *(_cell(*both) for both in zip(row, table.heads, strict=True)))
+        for row in table.lines
     ]
     inside = tag("table", head, tag("tbody", Markup("\n").join(rows)), class_=table.classes)
     title = tag("h3", table.title) if table.title else Markup()
     return title + tag("div", inside, class_="scroll")
 
 
-def _cell(cell: Text | Cell, column: Column) -> Markup:
+def _cell(cell: ui.Cell, column: ui.Column) -> Markup:
     known = "" if column.kind == "number" else column.kind
-    if not isinstance(cell, Cell):
-        return tag("td", inline(cell), class_=known)
     tone = "" if cell.tone == "plain" else cell.tone
     if cell.strength is None:
-        return tag("td", inline(cell.text), class_=f"{known} {tone} {cell.classes}".strip())
+        classes = " ".join(filter(None, (known, tone, cell.classes)))
+        return tag("td", inline(cell.text), class_=classes)
     style = f"--tone: var(--{'muted' if tone in ('', 'flat') else tone})"
     return tag("td", inline(cell.text), style=f"{style}; --strength: {cell.strength}%")
+
+
+def _sentences(found: ui.Sentences) -> Markup:
+    items = [tag("li", inline(text), class_=tone) for tone, text in found.items]
+    return tag("ul", *items, class_="sentences")
+
+
+def _details(one: ui.Details) -> Markup:
+    summary = tag("summary", inline(one.summary))
+    return tag("details", summary, html(one.blocks), class_=one.classes, open=one.open)
+
+
+_FORMS: ui.Forms[Markup] = {
+    str: lambda one: tag("p", one),
+    ui.Heading: lambda one: tag(f"h{one.level}", inline(one.text), id=one.name),
+    ui.Paragraph: lambda one: tag("p", inline(one.text), class_=one.classes),
+    ui.Code: lambda one: tag("pre", one.text, class_=one.classes),
+    ui.Table: _table,
+    ui.Figure: lambda one: tag("figure", tag("figcaption", one.title), one.svg, class_="plot"),
+    ui.Sentences: _sentences,
+    ui.Details: _details,
+    ui.Box: lambda one: tag("div", html(one.blocks), class_=one.classes),
+    ui.Raw: lambda one: one.html,
+}

@@ -6,25 +6,8 @@ import re
 from collections.abc import Sequence
 from html import escape
 
-from flows.report.blocks import (
-    Block,
-    Box,
-    Cell,
-    Code,
-    Column,
-    Details,
-    Figure,
-    Heading,
-    Paragraph,
-    Raw,
-    Sentences,
-    Span,
-    Table,
-    Text,
-    plain,
-    spans,
-    strong,
-)
+from flows.report import blocks as ui
+from flows.report.blocks import Block, Span, Text, formed, plain, spans, strong
 from flows.report.html import style_sheet
 from infra.visible import visible
 
@@ -35,33 +18,7 @@ def markdown(blocks: Sequence[Block]) -> str:
 
 
 def _blocks(blocks: Sequence[Block]) -> str:
-    return "\n\n".join(text for block in blocks if (text := _block(block)))
-
-
-def _block(block: Block) -> str:
-    match block:
-        case str():
-            return _inline(block)
-        case Heading():
-            text = _inline(block.text)
-            return f"**{text}**" if block.level > 3 else f"{'#' * block.level} {text}"
-        case Paragraph():
-            return _inline(block.text)
-        case Code():
-            return _fenced(block.text)
-        case Table():
-            return _table(block)
-        case Figure():
-            return f"### {_inline(block.title)}\n\n![{_inline(block.title)}]({_image(block)})"
-        case Sentences():
-            return "\n".join(f"- {_inline(text)}" for _, text in block.items)
-        case Details():
-            summary = f"<details><summary>{escape(plain(block.summary))}</summary>"
-            return f"{summary}\n\n{_blocks(block.blocks)}\n\n</details>"
-        case Box():
-            return _blocks(block.blocks)
-        case Raw():
-            return ""
+    return "\n\n".join(filter(None, formed(blocks, _FORMS)))
 
 
 def _inline(text: Text) -> str:
@@ -78,21 +35,27 @@ def _span(one: str | Span) -> str:
     return f"**{text}**" if one.tag == "strong" else f" {text}"
 
 
-def _table(table: Table) -> str:
-    titles = [one.title if isinstance(one, Column) else one for one in table.columns]
-    width = len(titles)
-    filled = [""] * (width - 1)
-    lines = [[_inline(one) for one in titles], ["---"] * width]
-    for row in table.rows:
-        cells: Sequence[Text | Cell] = row
-        if isinstance(row, str):
-            cells = [strong(row), *filled]
-        lines.append([_inline(one.text if isinstance(one, Cell) else one) for one in cells])
+def _table(table: ui.Table) -> str:
+    width = len(table.columns)
+    lines = [[_inline(one.title) for one in table.heads], ["---"] * width]
+    for row in table.lines:
+        group = [_inline(strong(row)), *[""] * (width - 1)] if isinstance(row, str) else []
+        lines.append(group or [_inline(one.text) for one in row if isinstance(one, ui.Cell)])
     head = f"### {_inline(table.title)}\n\n" if table.title else ""
     return head + "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
 
 
-def _image(figure: Figure) -> str:
+def _heading(heading: ui.Heading) -> str:
+    text = _inline(heading.text)
+    return f"**{text}**" if heading.level > 3 else f"{'#' * heading.level} {text}"
+
+
+def _details(details: ui.Details) -> str:
+    summary = f"<details><summary>{escape(plain(details.summary))}</summary>"
+    return f"{summary}\n\n{_blocks(details.blocks)}\n\n</details>"
+
+
+def _image(figure: ui.Figure) -> str:
     """The drawing as an address, with the page's colours in it."""
     colours = style_sheet().partition("*")[0]
     ours = "svg { background: var(--card); color: var(--ink); font-family: sans-serif }"
@@ -104,3 +67,17 @@ def _fenced(text: str) -> str:
     """Text as it is, whatever it holds."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"{fence}text\n{text}\n{fence}"
+
+
+_FORMS: ui.Forms[str] = {
+    str: _inline,
+    ui.Heading: _heading,
+    ui.Paragraph: lambda one: _inline(one.text),
+    ui.Code: lambda one: _fenced(one.text),
+    ui.Table: _table,
+    ui.Figure: lambda one: f"### {_inline(one.title)}\n\n![{_inline(one.title)}]({_image(one)})",
+    ui.Sentences: lambda found: "\n".join(f"- {_inline(text)}" for _, text in found.items),
+    ui.Details: _details,
+    ui.Box: lambda one: _blocks(one.blocks),
+    ui.Raw: lambda one: "",
+}

@@ -86,13 +86,18 @@ class Report:
         )
 
 
+def report_name(run_id: str) -> str:
+    """A run's report in the store."""
+    return f"runs/{run_id}/report.html"
+
+
 def write_report(store: Store, report: Report) -> str:
-    """Write `runs/<run_id>/report.html` and return where it lies: a path, or a `gs://` URI.
+    """Write a report and return where it lies: a path, or a `gs://` URI.
 
     Raises:
         InputError: the store is full or cannot be written.
     """
-    name = f"runs/{report.run.record.run_id}/report.html"
+    name = report_name(report.run.record.run_id)
     store.write_bytes(name, report.html().encode())
     return store.location(name)
 
@@ -185,9 +190,8 @@ def _levels(run: RunResults, metric: Metric) -> Iterator[Box]:
     """The level of a model, where there is nothing to compare it with."""
     for model in run.evaluated(metric.kind):
         if rate := Rate.of(outcomes(model.items(metric.kind), metric).values()):
-            basis = (
-                f"{model.name} {bounds(rate.interval)}; {rate.n} prompts; nothing to compare with"
-            )
+            basis = f"{model.name} {bounds(rate.interval)}; {rate.n} prompts"
+            basis += "; nothing to compare with"
             yield _framed(metric, percent(rate.value), [Paragraph(small(basis))])
 
 

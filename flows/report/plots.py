@@ -150,12 +150,9 @@ def curve(title: str, series: Mapping[str, tuple[Sequence[float], Sequence[float
     figure, axes = _figure(2.2, CURVE_MARGINS)
     window = max(-(-len(steps) // MOST_POINTS) for steps, _ in series.values())
     for colour, (name, (steps, values)) in zip(SERIES, series.items(), strict=False):
-        look: dict[str, Any] = {
-            "marker": "o" if len(steps) < 25 else None,
-            "markersize": 3,
-            "linewidth": 1.4,
-        }
-        axes.plot(_means(steps, window), _means(values, window), color=colour, label=name, **look)
+        look: dict[str, Any] = {"marker": "o" if len(steps) < 25 else None, "markersize": 3}
+        look |= {"linewidth": 1.4, "color": colour, "label": name}
+        axes.plot(_means(steps, window), _means(values, window), **look)
     axes.set_xlabel("step" if window == 1 else f"step (means of {window})")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     if len(series) > 1:
@@ -251,13 +248,8 @@ def rate_plane(title: str, points: Sequence[Point], x_label: str, y_label: str) 
         axes.plot([100 * across.low, 100 * across.high], [100 * y] * 2, color=colour, linewidth=1)
         axes.plot([100 * x] * 2, [100 * up.low, 100 * up.high], color=colour, linewidth=1)
         inside = "none" if point.control else colour
-        look: dict[str, Any] = {
-            "marker": "o",
-            "markersize": 7,
-            "color": colour,
-            "markerfacecolor": inside,
-        }
-        axes.plot(100 * x, 100 * y, **look)
+        look: dict[str, Any] = {"marker": "o", "markersize": 7, "markerfacecolor": inside}
+        axes.plot(100 * x, 100 * y, color=colour, **look)
         side = "right" if x > 0.5 else "left"
         above = (7 if y < 0.8 else -11) + 12 * (number % 2)  # neighbours do not cover each other
         offset = -8 if side == "right" else 8, above
@@ -287,13 +279,8 @@ def lineage(
     for source, stage in edges:
         # an arrow over several layers goes around the boxes between
         bend = 0.0 if depth[stage] - depth[source] == 1 else 0.25
-        style = {
-            "arrowstyle": "->",
-            "color": MUTED,
-            "shrinkA": 9,
-            "shrinkB": 9,
-            "connectionstyle": f"arc3,rad={bend}",
-        }
+        style: dict[str, Any] = {"arrowstyle": "->", "connectionstyle": f"arc3,rad={bend}"}
+        style |= {"color": MUTED, "shrinkA": 9, "shrinkB": 9}
         axes.annotate("", place[stage], place[source], arrowprops=style)
     edge = {"ran": SERIES[0], "failed": BAD}
     for stage, (x, y) in place.items():

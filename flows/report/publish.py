@@ -48,13 +48,10 @@ def publish(report: Report) -> None:
     def show() -> None:
         with get_client(sync_client=True) as client:
             client.api_healthcheck()  # waits a moment for a server that is being started again
-        create_table_artifact(
-            table=stage_rows(record),
-            key=_key(record, "stages"),
-            description=f"Stages of run {record.run_id}",
-        )
         drawn = [one for one in walk(report.main, folded=False) if isinstance(one, Figure)]
         answers, run = right_and_wrong(samples(report.run)), f"run {record.run_id}"
+        key, said = _key(record, "stages"), f"Stages of {run}"
+        create_table_artifact(table=stage_rows(record), key=key, description=said)
         publish_page(
             record, "report", run_page(report.run), f"Run {record.run_id}: {record.status}"
         )

@@ -13,11 +13,7 @@ from schemas.recipe import Recipe
 
 def recipe_toml(recipe: Recipe) -> str:
     """The recipe as TOML text, one table per stage, nested config tables inline."""
-    lines = [
-        f"name = {_value(recipe.name)}",
-        f"model = {_value(recipe.model)}",
-        f"seed = {recipe.seed}",
-    ]
+    lines = [f"{key} = {_value(getattr(recipe, key))}" for key in ("name", "model", "seed")]
     for stage in recipe.stages:
         lines += ["", f"[stages.{stage.name}]", f"kind = {_value(stage.kind)}"]
         if stage.inputs:
@@ -35,11 +31,8 @@ def _value(value: Any) -> str:
     """A TOML value: booleans, numbers, strings, arrays and inline tables. TOML has no null, so a
     recipe holds none."""
     if isinstance(value, dict):
-        return (
-            "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
-            if value
-            else "{}"
-        )
+        items = ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items())
+        return f"{{ {items} }}" if items else "{}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, str):

@@ -7,6 +7,7 @@ the order of ids has nothing to do with difficulty or outcome.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import zip_longest
 from typing import Literal
 
@@ -63,9 +64,10 @@ class Sample:
         return sum(len(escape(text).encode()) + 300 for text in texts)  # 300: the tags around one
 
 
+@lru_cache(maxsize=2)
 def samples(run: RunResults) -> list[Sample]:
     """Before and after, chosen by `RULE`; reasoning prompts first, then those of safety
-    evaluations."""
+    evaluations. Chosen once for all that shows a run."""
     rules = ((EXACT.kind, EXACT.outcome), (CORRECT.kind, _well_done))
     turns = [list(turn) for kind, right in rules for turn in _turns(run, kind, right)]
     left, chosen = _BUDGET, set()
@@ -107,50 +109,35 @@ def _well_done(item: EvalItem) -> bool | None:
 
 def _turns(run: RunResults, kind: str, right: Outcome) -> Iterator[Iterable[Sample]]:
     """The first samples of each group and outcome."""
-    answered = {
-        model.name: {item.id: item for item in model.items(kind)} for model in run.evaluated(kind)
-    }
-    suites = dict.fromkeys(item.suite for items in answered.values() for item in items.values())
-    for suite in suites:
-        asked = {
-            name: {key: item for key, item in items.items() if item.suite == suite}
-            for name, items in answered.items()
-        }
-        asked = {name: items for name, items in asked.items() if items}
-        yield from _of_suite(asked, right, named=len(suites) > 1)
+    by_suite: dict[str, dict[str, dict[str, EvalItem]]] = {}
+    for model in run.evaluated(kind):
+        for item in model.items(kind):
+            by_suite.setdefault(item.suite, {}).setdefault(model.name, {})[item.id] = item
+    for answered in by_suite.values():
+        yield from _of_suite(answered, right, named=len(by_suite) > 1)
 
 
 def _of_suite(
     answered: Mapping[str, Mapping[str, EvalItem]], right: Outcome, *, named: bool
 ) -> Iterator[Iterable[Sample]]:
-    first, *_, last = answered.values() if len(answered) > 1 else [*answered.values()] * 2
-    common = sorted(
-        prompt for prompt in last if all(prompt in items for items in answered.values())
-    )
-    by_group: dict[str, dict[tuple[Mark, Mark], list[str]]] = {}
-    for prompt in common:
+    models = list(answered.values())
+    first, last = models[0], models[-1]
+    by_outcome: dict[tuple[str, Mark, Mark], list[str]] = {}
+    for prompt in sorted(set.intersection(*map(set, models))):
         outcome = _mark(first[prompt], right), _mark(last[prompt], right)
-        by_group.setdefault(_group(last[prompt], named), {}).setdefault(outcome, []).append(prompt)
-    for group, outcomes in sorted(by_group.items()):
-        for _, prompts in sorted(outcomes.items()):
-            yield [
-                _sample(group, {model: items[prompt] for model, items in answered.items()}, right)
-                for prompt in prompts[:PER_OUTCOME]
-            ]
+        by_outcome.setdefault((_group(last[prompt], named), *outcome), []).append(prompt)
+    for (group, *_), prompts in sorted(by_outcome.items()):
+        yield [
+            _sample(group, {model: items[prompt] for model, items in answered.items()}, right)
+            for prompt in prompts[:PER_OUTCOME]
+        ]
 
 
 def _sample(group: str, items: Mapping[str, EvalItem], right: Outcome) -> Sample:
     item = list(items.values())[-1]
     answers = [_answer(model, one, right) for model, one in items.items()]
-    return Sample(
-        item.id,
-        _question(item.prompt),
-        group,
-        answers[-1].mark,
-        clip(item.prompt),
-        clip(item.answer, 400),
-        answers,
-    )
+    texts = clip(item.prompt), clip(item.answer, 400)
+    return Sample(item.id, _question(item.prompt), group, answers[-1].mark, *texts, answers)
 
 
 def _question(prompt: str) -> str:
@@ -185,12 +172,8 @@ def _answer(model: str, item: EvalItem, right: Outcome) -> Answer:
         f"{item.refusal}": item.refusal is not None,
         _ruling(item): bool(_ruling(item)),
     }
-    return Answer(
-        model,
-        clip(item.completion),
-        _mark(item, right),
-        [name for name, holds in facts.items() if holds],
-    )
+    notes = [name for name, holds in facts.items() if holds]
+    return Answer(model, clip(item.completion), _mark(item, right), notes)
 
 
 def _ruling(item: EvalItem) -> str:

@@ -6,17 +6,7 @@ from typing import Any
 
 from flows.recipe import explain
 from flows.recipe.resolve import ResolvedRecipe
-from flows.report.blocks import (
-    Block,
-    Code,
-    Heading,
-    Paragraph,
-    Sentences,
-    Table,
-    Text,
-    code,
-    strong,
-)
+from flows.report import blocks as ui
 from flows.report.verdict import stage_verdicts, verdict, verdict_table
 from flows.runs.results import RunResults
 from flows.runs.wording import Tone, duration, headline
@@ -27,33 +17,35 @@ MOST_DIFFERENCES = 4
 """Fields of a stage's identity that the plan names when they differ from the nearest artifact's."""
 
 
-def stages_done(record: RunRecord, title: str = "") -> Table:
+def stages_done(record: RunRecord, title: str = "") -> ui.Table:
     """A row for each stage of a run."""
     rows = [
         (stage.name, stage.kind, stage.status, f"{stage.seconds:.1f}", headline(stage.metrics))
         for stage in record.stages
     ]
-    return Table(("stage", "kind", "status", "seconds", "metrics"), rows, title)
+    return ui.Table(("stage", "kind", "status", "seconds", "metrics"), rows, title)
 
 
-def run_page(run: RunResults) -> Iterator[Block]:
+def run_page(run: RunResults) -> Iterator[ui.Block]:
     """A run that has ended: what failed, what was gained, what it took, and where the report is."""
     record = run.record
     seconds = (record.finished or record.started) - record.started
-    yield Heading(f"{record.recipe.name}: {record.status}", 1)
+    yield ui.Heading(f"{record.recipe.name}: {record.status}", 1)
     took = f" took {duration(seconds)}."
-    yield Paragraph(("Run ", code(record.run_id), " on target ", code(record.target), took))
-    yield Paragraph(("Report: ", code(record.report or "none"), _address(record.report)))
-    yield Paragraph(("Store: ", code(record.store)))
+    yield ui.Paragraph(
+        ("Run ", ui.code(record.run_id), " on target ", ui.code(record.target), took)
+    )
+    yield ui.Paragraph(("Report: ", ui.code(record.report or "none"), _address(record.report)))
+    yield ui.Paragraph(("Store: ", ui.code(record.store)))
     for stage in record.stages:
         if stage.error:
-            yield Paragraph((strong(stage.name), f" ({stage.status}):"))
-            yield Code(stage.error)
+            yield ui.Paragraph((ui.strong(stage.name), f" ({stage.status}):"))
+            yield ui.Code(stage.error)
     if whole := verdict(run):
-        yield Paragraph(whole.spoken)
+        yield ui.Paragraph(whole.spoken)
     if (table := verdict_table(run)).rows:
         yield table
-    yield Sentences([(one.tone, one.spoken) for one in stage_verdicts(run)])
+    yield ui.Sentences([(one.tone, one.spoken) for one in stage_verdicts(run)])
     yield stages_done(record)
 
 
@@ -67,20 +59,20 @@ def _address(report: str | None) -> str:
 
 def stages_planned(
     stages: Sequence[Mapping[str, Any]], title: str = "", *, priced: bool = False
-) -> Table:
+) -> ui.Table:
     """A row for each stage of a plan."""
     rows = []
     for stage in stages:
         seconds, usd = stage["seconds"], stage["cost_usd"]
         times = ["?" if seconds is None else duration(seconds)]
         times += ["?" if usd is None else f"{usd:.2f}"] if priced else []
-        what: Text = "cached" if stage["cached"] else strong("would run")
+        what: ui.Text = "cached" if stage["cached"] else ui.strong("would run")
         because = stage["reason"] + (f"; from {stage['basis']}" if "basis" in stage else "")
         rows.append((stage["name"], stage["kind"], what, *times, because))
-    return Table(("stage", "kind", "", "time", *["USD"] * priced, "because"), rows, title)
+    return ui.Table(("stage", "kind", "", "time", *["USD"] * priced, "because"), rows, title)
 
 
-def plan_page(resolved: ResolvedRecipe, store: Store) -> Iterator[Block]:
+def plan_page(resolved: ResolvedRecipe, store: Store) -> Iterator[ui.Block]:
     """What a run would do: one row per stage, and for those that run, what differs from the nearest
     artifact."""
     outlooks = explain.outlook(resolved, store)
@@ -94,21 +86,21 @@ def plan_page(resolved: ResolvedRecipe, store: Store) -> Iterator[Block]:
     some = f"{runs} of {len(stages)} stages will run; {expected}."
     yield some if runs else f"All {len(stages)} stages are cached; nothing will run."
     yield stages_planned(stages)
-    differing: list[tuple[Tone, Text]] = []
+    differing: list[tuple[Tone, ui.Text]] = []
     for one in outlooks:
         waits = one.key is None or one.manifest is not None
         near = None if waits else explain.nearest_artifact(outlooks, one.stage.name, made)
         if near:
-            name = strong(one.stage.name)
+            name = ui.strong(one.stage.name)
             said = " differs from its nearest artifact in "
             differing.append(("plain", (name, said, *_differences(near[1]))))
-    yield Sentences(differing)
+    yield ui.Sentences(differing)
 
 
 def _differences(found: Sequence[explain.Difference]) -> Iterator[Any]:
     for place, one in enumerate(found[:MOST_DIFFERENCES]):
         yield "; " if place else ""
-        yield code(_short(one.field))
+        yield ui.code(_short(one.field))
         yield f": {_short(one.there)} → {_short(one.here)}"
     yield "; ..." if len(found) > MOST_DIFFERENCES else ""
 

@@ -76,10 +76,10 @@ def _overall(run: RunResults, effect: Effect) -> str:
     text += f" training; before it, {before}."
     if effect.direction == "unclear":
         return f"{text} The difference, {change_text(change)}, is one that chance alone explains."
-    least, most = sorted(abs(end) for end in (change.interval.low, change.interval.high))
+    ends = sorted(100 * abs(end) for end in (change.interval.low, change.interval.high))
     size = f"{'gain' if change.delta > 0 else 'loss'} of {100 * abs(change.delta):.1f} points"
-    ends = f"{100 * least:.1f} and {100 * most:.1f}"
-    return f"{text} That is a {size}, with 95% confidence between {ends}."
+    between = "between {:.1f} and {:.1f}".format(*ends)
+    return f"{text} That is a {size}, with 95% confidence {between}."
 
 
 def _suites(run: RunResults, metric: Metric) -> str:
@@ -146,13 +146,13 @@ def _safety(run: RunResults) -> Iterator[str]:
         best = max((rates[CORRECT.name].value for rates in controls), default=0.0)
         text = f"{percent(correct.value)} of {correct.n:,} are right,"
         reached = f"would reach ({percent(best)})"
-        alone = "the safe rate alone says"
+        blind = f"than a model without understanding {reached}: the safe rate alone says"
         if correct.interval.low > best:
             yield f"{text} which is more than refusing everything or answering anything {reached}."
         elif correct.interval.high < best:
-            yield f"{text} less than a model without understanding {reached}: {alone} nothing."
+            yield f"{text} less {blind} nothing."
         else:
-            yield f"{text} no more than a model without understanding {reached}: {alone} little."
+            yield f"{text} no more {blind} little."
     spoken = [
         f"{words} {percent(rate.value)} of {of}"
         for name, words, of in _REFUSING

@@ -8,7 +8,6 @@ correction over all rows of its metric: those over all prompts, and apart from t
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 from flows.recipe.explain import flat
@@ -21,7 +20,7 @@ from flows.runs.effects import (
     change_between,
     corrected,
     direction_of,
-    outcomes_in,
+    outcomes,
     parts,
 )
 from flows.runs.results import Model, RunResults, StageOutput, read_results
@@ -56,28 +55,26 @@ def compare_runs(
 
 
 def _compare(first: RunResults, second: RunResults) -> dict[str, Any]:
-    names = dict.fromkeys([*first.stages, *second.stages])
-    left_out = {
-        f"{run.record.run_id}/{name}": why
-        for run in (first, second)
-        for name, why in run.left_out.items()
-    }
-    rows = [row for metric in METRICS for row in _metric_rows(first, second, metric)]
+    both = [
+        (name, first.stages.get(name), second.stages.get(name))
+        for name in dict.fromkeys([*first.stages, *second.stages])
+    ]
     return {
         "a": _summary(first.record),
         "b": _summary(second.record),
         "verdict": list(_sentences(first, second)),
-        "metrics": rows,
+        "metrics": [row for metric in METRICS for row in _metric_rows(first, second, metric)],
         "recipes": list(_recipe_differences(first, second)),
-        "stages": [
-            _stage_row(name, first.stages.get(name), second.stages.get(name)) for name in names
-        ],
-        "left_out": left_out,
+        "stages": [_stage_row(*stages) for stages in both],
+        "left_out": {
+            f"{run.record.run_id}/{name}": why
+            for run in (first, second)
+            for name, why in run.left_out.items()
+        },
     }
 
 
 def _summary(record: RunRecord) -> dict[str, Any]:
-    seconds = record.finished - record.started if record.finished else None
     costs = [stage.cost_usd for stage in record.stages if stage.cost_usd is not None]
     return {
         "run_id": record.run_id,
@@ -85,7 +82,7 @@ def _summary(record: RunRecord) -> dict[str, Any]:
         "model": record.recipe.model,
         "target": record.target,
         "status": record.status,
-        "seconds": seconds,
+        "seconds": record.finished - record.started if record.finished else None,
         "cost_usd": sum(costs) if costs else None,
     }
 
@@ -120,18 +117,17 @@ def _sentences(first: RunResults, second: RunResults) -> Iterator[dict[str, str]
 def _change(
     first: RunResults, before: Model, after: Model, metric: Metric, part: Part
 ) -> Change | None:
-    old, new = (outcomes_in(model.items(metric.kind), metric, part) for model in (before, after))
+    old, new = (outcomes(model.items(metric.kind), metric, part) for model in (before, after))
     return change_between(old, new, seed=first.record.recipe.seed)
 
 
 def _metric_rows(first: RunResults, second: RunResults, metric: Metric) -> Iterator[dict[str, Any]]:
     pairs = list(_matched_models(first, second, metric))
-    items = [model.items(metric.kind) for _, *both in pairs for model in both]
+    items = [item for _, *both in pairs for model in both for item in model.items(metric.kind)]
     same = {
-        name: _artifacts(before, metric) == _artifacts(after, metric)
-        for name, before, after in pairs
+        name: _artifacts(one, metric) == _artifacts(other, metric) for name, one, other in pairs
     }
-    for family in ([ALL], parts(list(chain.from_iterable(items)))):
+    for family in ([ALL], parts(items)):
         changes = {
             (name, part): change
             for name, before, after in pairs
@@ -193,11 +189,10 @@ def _recipe_differences(first: RunResults, second: RunResults) -> Iterator[dict[
         ours |= _stage_fields(one, resolved)
         theirs |= _stage_fields(other, resolved)
     for field in dict.fromkeys([*ours, *theirs]):
-        sides = {
-            side: fields[field] for side, fields in (("a", ours), ("b", theirs)) if field in fields
-        }
-        if len(sides) < 2 or sides["a"] != sides["b"]:
-            yield {"field": field, **sides}
+        sides = {"a": ours, "b": theirs}
+        found = {side: fields[field] for side, fields in sides.items() if field in fields}
+        if len(found) < 2 or found["a"] != found["b"]:
+            yield {"field": field, **found}
 
 
 def _stage_fields(stage: StageOutput | None, resolved: bool) -> dict[str, Any]:
@@ -206,18 +201,11 @@ def _stage_fields(stage: StageOutput | None, resolved: bool) -> dict[str, Any]:
     dependencies."""
     if stage is None:
         return {}
-    fields: dict[str, Any] = {
-        "kind": stage.spec.kind,
-        "inputs": stage.spec.inputs,
-        "config": stage.spec.config,
-    }
-    if resolved and stage.manifest:
-        made = stage.manifest
-        fields |= {
-            "config": made.config,
-            "VERSION": made.version,
-            "dependencies": made.dependencies,
-        }
+    spec, made = stage.spec, stage.manifest
+    fields: dict[str, Any] = {"kind": spec.kind, "inputs": spec.inputs, "config": spec.config}
+    if resolved and made:
+        fields |= {"config": made.config, "VERSION": made.version}
+        fields["dependencies"] = made.dependencies
     return flat(f"stages.{stage.name}", fields)
 
 
@@ -239,10 +227,10 @@ def _stage_side(stage: StageOutput | None) -> dict[str, Any]:
     whenever that was."""
     if stage is None:
         return ABSENT_STAGE
-    record = stage.record
+    record, made = stage.record, stage.manifest
     return {
         "status": stage.status,
         "seconds": record.seconds if record else None,
-        "made_in": stage.manifest.execution.get("seconds") if stage.manifest else None,
+        "made_in": made.execution.get("seconds") if made else None,
         "cost_usd": record.cost_usd if record else None,
     }

@@ -14,6 +14,7 @@ changed is not counted: its p-value could never be small (Tarone 1990).
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal, NamedTuple, TypeVar
 
@@ -75,6 +76,8 @@ class Part(NamedTuple):
 
 
 ALL = Part()
+KEPT = 64
+"""Families of effects that are kept, so that what shows a run computes each once."""
 
 
 @dataclass(frozen=True)
@@ -124,17 +127,13 @@ def direction_of(change: Change, p: float) -> Direction:
     return change.direction if p <= ALPHA else "unclear"
 
 
-def outcomes(
-    items: Sequence[EvalItem],
-    metric: Metric,
-    domain: Domain | None = None,
-    suite: str | None = None,
-) -> dict[str, bool]:
-    """Prompt id -> outcome, of the items that count, of one domain and of one suite, or of all."""
-    chosen = (
-        item for item in items if domain in (None, item.domain) and suite in (None, item.suite)
-    )
-    judged = {item.id: metric.outcome(item) for item in chosen}
+def outcomes(items: Sequence[EvalItem], metric: Metric, part: Part = ALL) -> dict[str, bool]:
+    """Prompt id -> outcome, of the items of a part that count."""
+    judged = {
+        item.id: metric.outcome(item)
+        for item in items
+        if part.domain in (None, item.domain) and part.suite in (None, item.suite)
+    }
     return {prompt: outcome for prompt, outcome in judged.items() if outcome is not None}
 
 
@@ -153,11 +152,6 @@ def parts(items: Sequence[EvalItem]) -> list[Part]:
     return found
 
 
-def outcomes_in(items: Sequence[EvalItem], metric: Metric, part: Part) -> dict[str, bool]:
-    """`outcomes` of a part."""
-    return outcomes(items, metric, part.domain, part.suite)
-
-
 def change_between(
     before: Mapping[str, bool], after: Mapping[str, bool], seed: int
 ) -> Change | None:
@@ -168,15 +162,10 @@ def change_between(
     shared = [prompt for prompt in before if prompt in after]
     if 2 * len(shared) >= min(len(before), len(after)):
         old, new = [before[prompt] for prompt in shared], [after[prompt] for prompt in shared]
+        rates = Rate(sum(old), len(old)), Rate(sum(new), len(new))
         changed = sum(one != other for one, other in zip(old, new, strict=True))
-        return Change(
-            Rate(sum(old), len(old)),
-            Rate(sum(new), len(new)),
-            paired_bootstrap(old, new, seed=seed),
-            paired=True,
-            p=mcnemar(old, new),
-            changed=changed,
-        )
+        interval = paired_bootstrap(old, new, seed=seed)
+        return Change(*rates, interval, paired=True, p=mcnemar(old, new), changed=changed)
     one, other = Rate(sum(before.values()), len(before)), Rate(sum(after.values()), len(after))
     interval = newcombe(one.successes, one.n, other.successes, other.n)
     return Change(one, other, interval, paired=False, p=_score_test(one, other))
@@ -200,7 +189,7 @@ def corrected(changes: Mapping[Key, Change]) -> dict[Key, float]:
 def stage_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
     """Trained stage -> what it changed over all prompts. Stages that were not evaluated, or before
     which nothing was, are left out."""
-    return {stage: effect for (stage, _), effect in _family(run, metric, [ALL]).items()}
+    return {stage: effect for (stage, _), effect in _family(run, metric, (ALL,)).items()}
 
 
 def part_effects(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect]]:
@@ -211,8 +200,9 @@ def part_effects(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect
     return found
 
 
+@lru_cache(maxsize=KEPT)
 def _family(
-    run: RunResults, metric: Metric, looks: Sequence[Part]
+    run: RunResults, metric: Metric, looks: tuple[Part, ...]
 ) -> dict[tuple[str, Part], Effect]:
     models = {model.name: model for model in run.evaluated(metric.kind)}
     above = {name: run.evaluated_ancestor(model, metric.kind) for name, model in models.items()}
@@ -220,7 +210,7 @@ def _family(
     items = {name: model.items(metric.kind) for name, model in models.items()}
     changes: dict[tuple[str, Part], Change] = {}
     for part in looks:
-        judged = {name: outcomes_in(mine, metric, part) for name, mine in items.items()}
+        judged = {name: outcomes(mine, metric, part) for name, mine in items.items()}
         for name, before in since.items():
             if change := change_between(judged[before], judged[name], run.record.recipe.seed):
                 changes[name, part] = change
@@ -233,29 +223,30 @@ def _family(
 
 def overall_effect(run: RunResults, metric: Metric) -> Effect | None:
     """From the first evaluated model to the last; None when fewer than two were evaluated."""
-    return _overall(run, metric, [ALL]).get(ALL)
+    return _overall(run, metric, (ALL,)).get(ALL)
 
 
 def suite_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
     """The same in every suite, where there are several, corrected for their number."""
-    suites = [part for part in _parts_of(run, metric) if part.domain is None]
+    suites = tuple(part for part in _parts_of(run, metric) if part.domain is None)
     return {part.suite or "": effect for part, effect in _overall(run, metric, suites).items()}
 
 
-def _parts_of(run: RunResults, metric: Metric) -> list[Part]:
+def _parts_of(run: RunResults, metric: Metric) -> tuple[Part, ...]:
     """What all models' answers can be divided into."""
     models = run.evaluated(metric.kind)
-    return parts([item for model in models for item in model.items(metric.kind)])
+    return tuple(parts([item for model in models for item in model.items(metric.kind)]))
 
 
-def _overall(run: RunResults, metric: Metric, looks: Sequence[Part]) -> dict[Part, Effect]:
+@lru_cache(maxsize=KEPT)
+def _overall(run: RunResults, metric: Metric, looks: tuple[Part, ...]) -> dict[Part, Effect]:
     models = run.evaluated(metric.kind)
     if len(models) < 2:
         return {}
     changes: dict[Part, Change] = {}
+    ends = models[0].items(metric.kind), models[-1].items(metric.kind)
     for part in looks:
-        ends = (models[0].items(metric.kind), models[-1].items(metric.kind))
-        first, last = (outcomes_in(items, metric, part) for items in ends)
+        first, last = (outcomes(items, metric, part) for items in ends)
         if change := change_between(first, last, run.record.recipe.seed):
             changes[part] = change
     p, (before, after) = corrected(changes), (models[0].name, models[-1].name)

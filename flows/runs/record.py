@@ -15,7 +15,8 @@ import platform
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -93,20 +94,10 @@ class RunLog:
         self._update(None, status=status, finished=time.time(), stages=stages)
 
     def plan(self, plan: dict[str, Any]) -> None:
-        """The run was planned like this. A store that does not take it does not end the run
-        either."""
-        try:
-            self._store.write_bytes(
-                _plan_name(self.record.run_id),
-                json.dumps(plan, indent=2).encode() + b"\n",
-                SAVE_SECONDS,
-            )
-        except (OSError, InputError) as error:
-            log.warning(
-                "the plan of run %s could not be kept; the run goes on: %s",
-                self.record.run_id,
-                error,
-            )
+        """The run was planned like this."""
+        text = json.dumps(plan, indent=2).encode() + b"\n"
+        with self._going_on("plan"):
+            self._store.write_bytes(_plan_name(self.record.run_id), text, SAVE_SECONDS)
 
     def report(self, location: str) -> None:
         """The report was written."""
@@ -114,15 +105,18 @@ class RunLog:
 
     def _update(self, seconds: float | None, **changes: Any) -> None:
         self.record = self.record.model_copy(update={**changes, "updated": time.time()})
-        try:
+        with self._going_on("record"):
             self._store.write_json(record_name(self.record.run_id), self.record, seconds)
-        except (OSError, InputError) as error:
-            log.warning(
-                "the record of run %s could not be written; the run goes on: %s",
-                self.record.run_id,
-                error,
-            )
         self._watch(self.record)
+
+    @contextmanager
+    def _going_on(self, what: str) -> Iterator[None]:
+        """A store that does not take it does not end the run."""
+        try:
+            yield
+        except (OSError, InputError) as error:
+            said = "the %s of run %s could not be written; the run goes on: %s"
+            log.warning(said, what, self.record.run_id, error)
 
 
 def _interrupted(stage: StageRecord) -> StageRecord:

@@ -2,7 +2,8 @@
 models with their evaluations.
 
 A run may be incomplete in any way (failed, cancelled, still running, artifacts removed since): what
-is absent is None or empty here, never an error. Nothing is computed in this module; see
+is absent is None or empty here, never an error. Artifacts and their files are looked at when they
+are asked for, once, and nothing in the store is changed. Nothing is computed in this module; see
 `flows.runs.effects`.
 """
 
@@ -30,19 +31,39 @@ BASE = "base"
 
 @dataclass(frozen=True)
 class StageOutput:
-    """One stage of the recipe: its record when it was reached; its manifest when `store` still
-    holds its artifact, intact.
+    """One stage of the recipe, and its record when it was reached.
 
-    Files are fetched when they are asked for, one by one: of a model's artifact in a bucket the
-    weights stay there. `problem` says why an artifact that the record names is not used: it is
-    gone, damaged, or another one took its place.
+    Files are fetched one by one: of a model's artifact in a bucket the weights stay there.
     """
 
     spec: StageSpec
     store: Store
     record: StageRecord | None = None
-    manifest: Manifest | None = None
-    problem: str | None = None
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """That of its artifact, when the store still holds it, intact."""
+        return self._found[0]
+
+    @property
+    def problem(self) -> str | None:
+        """Why an artifact that the record names is not used: it is gone, damaged, or another one
+        took its place."""
+        return self._found[1]
+
+    @cached_property
+    def _found(self) -> tuple[Manifest | None, str | None]:
+        ref = self.record.artifact if self.record else None
+        if ref is None:
+            return None, None
+        manifest = self.store.lookup(ref.kind, ref.key)
+        if manifest is None:
+            return None, "its artifact is no longer in the store"
+        if manifest.digest != ref.digest:
+            return None, "its artifact was replaced by one with other bytes since this run"
+        if damage := self.store.verify(manifest):
+            return None, f"its artifact is damaged: {damage[0]}"
+        return manifest, None
 
     @property
     def name(self) -> str:
@@ -129,9 +150,10 @@ class Model:
             yield stage, new
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunResults:
-    """A run: its record and its stages in file order."""
+    """A run: its record and its stages in file order. Two are never equal, so that what is computed
+    of one can be kept (`flows.runs.effects`)."""
 
     record: RunRecord
     stages: dict[str, StageOutput]
@@ -159,7 +181,7 @@ class RunResults:
             models[stage.name] = Model(
                 stage.name, stage.spec.kind, stage.spec.inputs.get("policy", BASE)
             )
-        for stage in self.stages.values():
+        for stage in self.producing(Product.ANSWERS):
             if stage.items:
                 models[stage.spec.inputs.get("policy", BASE)].evaluations.setdefault(
                     stage.spec.kind, []
@@ -185,24 +207,9 @@ def left_out_text(left_out: Mapping[str, str]) -> str:
 
 
 def read_results(store: Store, record: RunRecord) -> RunResults:
-    """Read every artifact that the record names and the store still holds. Looks only: nothing in
-    the store is changed."""
+    """What a run left in the store."""
     records = {stage.name: stage for stage in record.stages}
     specs = record.recipe.stages
-    stages = {spec.name: _read_stage(store, spec, records.get(spec.name)) for spec in specs}
-    return RunResults(record, stages)
-
-
-def _read_stage(store: Store, spec: StageSpec, record: StageRecord | None) -> StageOutput:
-    if record is None or record.artifact is None:
-        return StageOutput(spec, store, record)
-    manifest = store.lookup(record.artifact.kind, record.artifact.key)
-    if manifest is None:
-        problem = "its artifact is no longer in the store"
-    elif manifest.digest != record.artifact.digest:
-        problem = "its artifact was replaced by one with other bytes since this run"
-    elif damage := store.verify(manifest):
-        problem = f"its artifact is damaged: {damage[0]}"
-    else:
-        return StageOutput(spec, store, record, manifest)
-    return StageOutput(spec, store, record, problem=problem)
+    return RunResults(
+        record, {spec.name: StageOutput(spec, store, records.get(spec.name)) for spec in specs}
+    )

@@ -86,13 +86,10 @@ def duration(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return (
-        f"{whole // 60} min {whole % 60} s"
-        if whole < 3600
-        else f"{whole // 3600} h {whole % 3600 // 60} min"
-    )
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
 
 
 def size(count: int) -> str:
@@ -110,13 +107,9 @@ def figure(value: Any) -> str:
     digits, None as a dash."""
     if value is None:
         return "–"
-    if isinstance(value, float):
-        return f"{value:.4g}".replace("-", "−")
-    return (
-        f"{value:,}".replace("-", "−")
-        if isinstance(value, int) and not isinstance(value, bool)
-        else str(value)
-    )
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return (f"{value:,}" if isinstance(value, int) else f"{value:.4g}").replace("-", "−")
 
 
 def clip(text: str, most: int = 1200) -> str:

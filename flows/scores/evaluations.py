@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from statistics import stdev
 from typing import Any
 
 from flows.recipe.explain import flat
@@ -19,7 +20,8 @@ from flows.runs.effects import METRICS
 from flows.runs.results import BASE, RunResults, StageOutput
 from schemas.artifact import Manifest
 from schemas.evaluation import EvalItem, EvalPrompt
-from tasks.contract.kind import Outcome
+from schemas.reports import RunRecord
+from tasks.contract.kind import Outcome, Product
 from tasks.contract.plugins import evaluation_of
 from tasks.evaluation.evaluate import EvalConfig
 
@@ -43,25 +45,25 @@ class Mean:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation stage of a run that left items.
+    """One evaluation stage of a run that left items."""
 
-    Attributes:
-        number: the position of the stage in the recipe.
-        model: how the evaluated model is called outside: the run's id and the stage that trained
-            it.
-    """
-
+    run: RunRecord
     stage: StageOutput
     manifest: Manifest
-    number: int
-    base: str
-    run_id: str
-    trained: str
-    started: float
+
+    @property
+    def number(self) -> int:
+        """The position of the stage in the recipe."""
+        return self.run.recipe.stages.index(self.stage.spec)
 
     @property
     def model(self) -> str:
-        return f"{self.run_id}/{self.trained}"
+        """How the evaluated model is called outside: the run's id and the stage that trained it."""
+        return f"{self.run.run_id}/{self.stage.spec.inputs.get('policy', BASE)}"
+
+    @property
+    def started(self) -> float:
+        return float(self.manifest.execution.get("started", self.run.started))
 
     @property
     def kind(self) -> str:
@@ -96,9 +98,8 @@ class Evaluation:
 
     def asked(self, item: EvalItem) -> str:
         """What was put to the model, but for the chat template."""
-        return EvalConfig.model_construct(
-            **{"instructions": self.config("instructions", "")}
-        ).asked(item.prompt)
+        instructions = self.config("instructions", "")
+        return EvalConfig.model_construct(**{"instructions": instructions}).asked(item.prompt)
 
     def means(self, items: Sequence[EvalItem]) -> dict[str, Mean]:
         """Every rate that counts at least one of the items."""
@@ -111,18 +112,9 @@ class Evaluation:
 
 def evaluations(run: RunResults) -> list[Evaluation]:
     """The evaluations of a run, in file order."""
-    names = list(run.stages)
     return [
-        Evaluation(
-            stage,
-            stage.manifest,
-            names.index(stage.name),
-            base=run.record.recipe.model,
-            run_id=run.record.run_id,
-            trained=stage.spec.inputs.get("policy", BASE),
-            started=float(stage.manifest.execution.get("started", run.record.started)),
-        )
-        for stage in run.stages.values()
+        Evaluation(run.record, stage, stage.manifest)
+        for stage in run.producing(Product.ANSWERS)
         if stage.manifest is not None and stage.items
     ]
 
@@ -137,9 +129,9 @@ def mean_of(outcomes: Iterable[tuple[str, bool | None]]) -> Mean | None:
     values = [sum(found) / len(found) for found in by_prompt.values() if found]
     if not values:
         return None
-    mean, n = sum(values) / len(values), len(values)
-    spread = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1)) if n > 1 else None
-    return Mean(mean, None if spread is None else spread / math.sqrt(n), n, len(by_prompt) - n)
+    n = len(values)
+    stderr = stdev(values) / math.sqrt(n) if n > 1 else None
+    return Mean(sum(values) / n, stderr, n, len(by_prompt) - n)
 
 
 def flat_fields(item: EvalItem, names: Iterable[str]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def commit_chain(store: Store, resolved: ResolvedRecipe, scratch: Path) -> list[
         skill: defaultdict[str, float] = defaultdict(lambda: 0.5, base=0.0)
         table = resolved.recipe.stage(stage.name)
         sizes = ("held", (HELDOUT,), 5, 0, 0)
-        metrics = synthetic_run._write_stage(table, out, skill, stage.name, *sizes)
+        metrics = synthetic_run.write_stage(table, out, skill, stage.name, *sizes)
         inputs = {name: made[source].ref() for name, source in stage.inputs.items()}
         made[stage.name] = _commit(store, stage, stage.config_json, inputs, metrics, out)
     return list(made.values())

@@ -10,22 +10,12 @@ import pytest
 from flows.cli.main import main
 from infra.store.store import Store
 from schemas.reports import RunRecord
-from tests.flows.runs.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import damage, write_run
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> tuple[Store, RunRecord]:
     return write_run(tmp_path / "store")
-
-
-def damage(store: Store, record: RunRecord, stage: str, file: str | None = None) -> Path:
-    """Change one byte of one of a stage's files."""
-    found = next(one for one in record.stages if one.name == stage)
-    manifest = store.lookup(found.kind, found.key or "")
-    assert manifest is not None
-    path = store.local_dir(manifest) / (file or manifest.files[0].path)
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-    return path
 
 
 Says = Callable[..., tuple[int, str, str]]

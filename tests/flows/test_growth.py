@@ -9,6 +9,7 @@ from flows.promotion.fresh import last_nightly
 from flows.recipe import explain
 from flows.recipe.resolve import ResolvedRecipe, resolve
 from flows.runs.record import read_run, read_runs
+from flows.runs.results import read_results
 from infra.settings import Settings
 from infra.store.lease import hold
 from infra.store.store import Store, open_store
@@ -61,6 +62,16 @@ def test_one_run_costs_one_request_and_its_absence_one_listing(lab: Lab) -> None
             read_run(lab.store, wrong)
 
 
+def test_of_a_run_that_is_read_only_what_is_asked_for_is_looked_at_and_once(lab: Lab) -> None:
+    record = read_run(lab.store, lab.store.list_runs()[0])
+    lab.asked()
+    run = read_results(lab.store, record)
+    assert lab.asked() == {}
+    for _ in range(2):
+        assert [stage.manifest for stage in run.of_kind("distill")] == lab.made[:1]
+    assert lab.asked() == {"GET download": 1, "GET list": 1}
+
+
 def test_a_look_back_over_runs_that_decided_nothing_is_one_listing(lab: Lab) -> None:
     assert last_nightly(lab.store, "growth") is None
     assert lab.asked() == {"GET list": 1}
@@ -79,7 +90,6 @@ def test_a_plan_reads_the_newest_artifacts_of_each_kind_once(
     made = explain.Made(lab.store)
     for _ in range(3):
         nearest = explain.nearest_artifact(outlooks, "rebalance", made)
-        assert nearest is not None
         # the recipe's own would be nearer; it is older than four others
         assert nearest[0].config["seed"] > 1_000_000
     assert lab.asked() == {"GET list": 1, "GET download": 4}
@@ -96,10 +106,7 @@ def test_a_cached_stage_s_own_artifact_is_nearest_however_old_it_is(
             explain.outlook(lab.resolved, lab.store), stage.name, explain.Made(lab.store)
         ) == (manifest, [])
     # of three times three outlooks, nothing of the search
-    assert lab.asked() == {
-        "GET download": 9,
-        "GET list": 9,
-    }
+    assert lab.asked() == {"GET download": 9, "GET list": 9}
 
 
 def test_the_newest_artifacts_are_those_committed_last(lab: Lab) -> None:

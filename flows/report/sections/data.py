@@ -11,22 +11,8 @@ from typing import Any, get_args
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
+from flows.report import blocks as ui
 from flows.report import plots
-from flows.report.blocks import (
-    Block,
-    Column,
-    Details,
-    Figure,
-    Heading,
-    Raw,
-    Span,
-    Table,
-    Text,
-    card,
-    facts,
-    grid,
-    strong,
-)
 from flows.report.html import tag
 from flows.report.section import Section
 from flows.runs.results import RunResults, StageOutput
@@ -45,9 +31,9 @@ _CARD = (
 )
 
 
-def blocks(run: RunResults) -> list[Block]:
+def blocks(run: RunResults) -> list[ui.Block]:
     """Every rebalance stage that left an artifact, then every distill stage that left rows."""
-    found: list[Block] = []
+    found: list[ui.Block] = []
     for stage in run.of_kind("rebalance"):
         found += _mix(stage) if stage.manifest else []
     for stage in run.of_kind("distill"):
@@ -55,30 +41,32 @@ def blocks(run: RunResults) -> list[Block]:
     return found
 
 
-def _mix(stage: StageOutput) -> list[Block]:
+def _mix(stage: StageOutput) -> list[ui.Block]:
     metrics, cells = stage.metrics, _cells(stage.metrics)
-    rows: list[tuple[Text, ...]] = [
+    rows: list[tuple[ui.Text, ...]] = [
         (name, *(_amount(splits[split]) for split in SPLITS)) for name, splits in cells.items()
     ]
-    rows.append((strong("rows"), *(strong(str(metrics["rows"][split])) for split in SPLITS)))
+    rows.append((ui.strong("rows"), *(ui.strong(str(metrics["rows"][split])) for split in SPLITS)))
     levels = [
         (name, split, *(_level(splits[split], str(level)) for level in range(1, 6)))
         for name, splits in cells.items()
         for split in SPLITS
         if splits[split]["requested"]
     ]
-    became: list[Block] = [facts(list(_facts(metrics)), f"{stage.name}: what became of the rows")]
+    became: list[ui.Block] = [
+        ui.facts(list(_facts(metrics)), f"{stage.name}: what became of the rows")
+    ]
     causes = _causes(stage)
     if causes:
-        words = Column("the first one", "wrap")
+        words = ui.Column("the first one", "wrap")
         shares = [(cause, str(n), percent(n / metrics["read"]), one) for cause, n, one in causes]
-        became.append(Table(("dropped because", "rows", "of all read", words), shares))
+        became.append(ui.Table(("dropped because", "rows", "of all read", words), shares))
     if data_card := _card(stage):
-        became.append(Details(_CARD, [data_card], classes=""))
-    numbers = ("", Column("split", "text"), *"12345")
-    amounts = Table(("", *SPLITS), rows, f"{stage.name}: achieved of requested (available)")
-    by_difficulty = Details("By difficulty", [Table(numbers, levels)], classes="")
-    return [*grid(list(_bars(stage, cells))), card(amounts, by_difficulty), card(*became)]
+        became.append(ui.Details(_CARD, [data_card], classes=""))
+    numbers = ("", ui.Column("split", "text"), *"12345")
+    amounts = ui.Table(("", *SPLITS), rows, f"{stage.name}: achieved of requested (available)")
+    by_difficulty = ui.Details("By difficulty", [ui.Table(numbers, levels)], classes="")
+    return [*ui.grid(list(_bars(stage, cells))), ui.card(amounts, by_difficulty), ui.card(*became)]
 
 
 def _cells(metrics: Mapping[str, Any]) -> dict[str, Cells]:
@@ -89,7 +77,7 @@ def _cells(metrics: Mapping[str, Any]) -> dict[str, Cells]:
     return found | {f"grounded: {name.replace('_', ' ')}": groundings[name] for name in kinds}
 
 
-def _bars(stage: StageOutput, cells: Mapping[str, Cells]) -> Iterator[Figure]:
+def _bars(stage: StageOutput, cells: Mapping[str, Cells]) -> Iterator[ui.Figure]:
     for split in SPLITS:
         requested = [splits[split]["requested"] for splits in cells.values()]
         achieved = [splits[split]["achieved"] for splits in cells.values()]
@@ -98,8 +86,8 @@ def _bars(stage: StageOutput, cells: Mapping[str, Cells]) -> Iterator[Figure]:
             yield plots.paired_bars(title, list(cells), requested, achieved)
 
 
-def _amount(cell: Mapping[str, Any]) -> Text:
-    available = Span(f"({cell['available']})", "span", "note")
+def _amount(cell: Mapping[str, Any]) -> ui.Text:
+    available = ui.Span(f"({cell['available']})", "span", "note")
     return f"{cell['achieved']} of {cell['requested']} ", available
 
 
@@ -132,7 +120,7 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
 
-def _card(stage: StageOutput) -> Raw | None:
+def _card(stage: StageOutput) -> ui.Raw | None:
     """The artifact's data card, README.md, with its plots within: they are drawn for a white page,
     so they stay what they are.
 
@@ -152,7 +140,7 @@ def _card(stage: StageOutput) -> Raw | None:
     page = page.replace("<table>", '<div class="scroll"><table>')
     page = page.replace("</table>", "</table></div>")
     page = _IMAGE.sub(lambda found: _image(stage, *map(html.unescape, found.groups())), page)
-    return Raw(tag("div", Markup(page), class_="markdown"))
+    return ui.Raw(tag("div", Markup(page), class_="markdown"))
 
 
 _HEADING = re.compile(r"<(/?)h(\d)>")
@@ -183,19 +171,19 @@ def _causes(stage: StageOutput) -> list[tuple[str, int, str]]:
     return [(cause, count, examples[cause]) for cause, count in causes.most_common()]
 
 
-def _source(stage: StageOutput) -> list[Block]:
+def _source(stage: StageOutput) -> list[ui.Block]:
     """What a distill stage kept and dropped, counted from its files, whom it asked, and its
     router."""
     path, causes, metrics = stage.path("examples.jsonl"), _causes(stage), stage.metrics
     assert path is not None, "asked for before"
     families = Counter((row["domain"], row["family"] or row["source"]) for row in read_rows(path))
     dropped = sum(count for _, count, _ in causes)
-    shown: list[Block] = []
+    shown: list[ui.Block] = []
     if causes:
-        columns = ("dropped because", "rows", Column("the first one", "wrap"))
-        shown.append(Table(columns, [(cause, str(count), one) for cause, count, one in causes]))
+        columns = ("dropped because", "rows", ui.Column("the first one", "wrap"))
+        shown.append(ui.Table(columns, [(cause, str(count), one) for cause, count, one in causes]))
     if teachers := list(_teachers(metrics)):
-        shown.append(facts(teachers))
+        shown.append(ui.facts(teachers))
     if "router" in metrics:
         matrix, recall = metrics["router"]["matrix"], metrics["router"]["recall"]
         rows = [
@@ -205,12 +193,14 @@ def _source(stage: StageOutput) -> list[Block]:
         ]
         head = ("domain, and what it is taken for", *(one.value for one in Domain), "found")
         shown.append(
-            Details("The router on rows of a known domain", [Table(head, rows)], classes="")
+            ui.Details("The router on rows of a known domain", [ui.Table(head, rows)], classes="")
         )
     kept = [(domain, family, str(n)) for (domain, family), n in sorted(families.items())]
-    by_family = Table(("domain", Column("family", "text"), "rows"), kept)
+    by_family = ui.Table(("domain", ui.Column("family", "text"), "rows"), kept)
     title = f"{stage.name}: {families.total()} rows kept, {dropped} dropped"
-    return [card(Heading(title, 3), *shown, Details("Rows by family", [by_family], classes=""))]
+    return [
+        ui.card(ui.Heading(title, 3), *shown, ui.Details("Rows by family", [by_family], classes=""))
+    ]
 
 
 def _teachers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -3,20 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
+from flows.report import blocks as ui
 from flows.report import plots
-from flows.report.blocks import (
-    Block,
-    Cell,
-    Details,
-    Figure,
-    Paragraph,
-    Table,
-    Text,
-    card,
-    grid,
-    small,
-    strong,
-)
 from flows.report.rates import Side, by_suite, rate_rows, rates_table
 from flows.report.section import Section
 from flows.runs.effects import (
@@ -46,21 +34,21 @@ _AT_K = {
 }
 
 
-def blocks(run: RunResults) -> list[Block]:
+def blocks(run: RunResults) -> list[ui.Block]:
     """Waterfalls, a heat map for each metric, levels, and rates of sampled answers."""
     maps, table = list(heat_maps(run)), levels(run)
     inside = suite_waterfalls(run)
-    found = grid(waterfalls(run))
-    found += [Details("By suite", grid(inside, "fill", framed=False))] if inside else []
+    found = ui.grid(waterfalls(run))
+    found += [ui.Details("By suite", ui.grid(inside, "fill", framed=False))] if inside else []
     for place, (title, one) in enumerate(maps):
         summary = f"{title.capitalize()}: change in percentage points"
-        found.append(Details(summary, [one], open=place == 0 or len(one.rows) < 3))
-    found += [Paragraph(_CELLS, "note")] if maps else []
-    found += [card(table)] if table else []
-    return found + grid(sampled_plots(run))
+        found.append(ui.Details(summary, [one], open=place == 0 or len(one.rows) < 3))
+    found += [ui.Paragraph(_CELLS, "note")] if maps else []
+    found += [ui.card(table)] if table else []
+    return found + ui.grid(sampled_plots(run))
 
 
-def heat_maps(run: RunResults) -> Iterator[tuple[str, Table]]:
+def heat_maps(run: RunResults) -> Iterator[tuple[str, ui.Table]]:
     """For each metric, every trained stage's change overall and per suite and domain; metrics that
     no stage has are left out."""
     for metric in METRICS:
@@ -69,19 +57,21 @@ def heat_maps(run: RunResults) -> Iterator[tuple[str, Table]]:
             found: dict[Part, dict[str, Effect]] = {ALL: overall, **part_effects(run, metric)}
             stages = ["", *(f"{effect.stage} since {effect.since}" for effect in overall.values())]
             rows = [_row(part, effects, list(overall)) for part, effects in found.items()]
-            yield metric.label, Table(stages, rows, classes="heat")
+            yield metric.label, ui.Table(stages, rows, classes="heat")
 
 
-def _row(part: Part, effects: Mapping[str, Effect], stages: Sequence[str]) -> list[Text | Cell]:
+def _row(
+    part: Part, effects: Mapping[str, Effect], stages: Sequence[str]
+) -> list[ui.Text | ui.Cell]:
     """A part's changes; how many prompts they are over stands beside its name where they agree."""
     sizes = {effect.change.after.n for effect in effects.values()}
-    n = small(f"n = {min(sizes)}" if len(sizes) == 1 else "")
+    n = ui.small(f"n = {min(sizes)}" if len(sizes) == 1 else "")
     name = (part.domain or part.suite or "all", n)
-    first = Cell(name, classes="inner" if part.suite and part.domain else "")
+    first = ui.Cell(name, classes="inner" if part.suite and part.domain else "")
     return [first, *(_cell(effects.get(stage), alone=len(sizes) > 1) for stage in stages)]
 
 
-def _cell(effect: Effect | None, *, alone: bool) -> Text | Cell:
+def _cell(effect: Effect | None, *, alone: bool) -> ui.Text | ui.Cell:
     if effect is None:
         return "–"
     change, tone = effect.change, TONES[effect.direction]
@@ -89,17 +79,19 @@ def _cell(effect: Effect | None, *, alone: bool) -> Text | Cell:
     levels += f", n = {change.after.n}" if alone else ""
     said = bounds(change.interval, signed=True)
     strength = 0 if tone == "flat" else round(12 + 48 * min(1.0, abs(change.delta)))
-    return Cell((strong(points(change.delta)), small(said), small(levels)), tone, strength)
+    return ui.Cell(
+        (ui.strong(points(change.delta)), ui.small(said), ui.small(levels)), tone, strength
+    )
 
 
-def waterfalls(run: RunResults) -> list[Figure]:
+def waterfalls(run: RunResults) -> list[ui.Figure]:
     """Stage contributions to exact answer and format along the chain that leads to the last
     evaluated model."""
     drawn = (_waterfall(run, metric, stage_effects(run, metric), "") for metric in (EXACT, FORMAT))
     return [plot for plot in drawn if plot]
 
 
-def suite_waterfalls(run: RunResults) -> list[Figure]:
+def suite_waterfalls(run: RunResults) -> list[ui.Figure]:
     """The same of exact answers in each suite, where there are several."""
     drawn = (
         _waterfall(run, EXACT, effects, f" in {part.suite}")
@@ -111,7 +103,7 @@ def suite_waterfalls(run: RunResults) -> list[Figure]:
 
 def _waterfall(
     run: RunResults, metric: Metric, effects: Mapping[str, Effect], where: str
-) -> Figure | None:
+) -> ui.Figure | None:
     chain = run.evaluated(metric.kind)[-1:]
     while chain and (ancestor := run.evaluated_ancestor(chain[0], metric.kind)):
         chain = [ancestor, *chain]
@@ -129,7 +121,7 @@ def _waterfall(
     return plots.waterfall(steps, title)
 
 
-def levels(run: RunResults) -> Table | None:
+def levels(run: RunResults) -> ui.Table | None:
     """What each model reached, by suite, and how long its answers are; None without a reasoning
     evaluation."""
     sides = [Side(model.name, model.items(EXACT.kind)) for model in run.evaluated(EXACT.kind)]
@@ -147,11 +139,11 @@ def levels(run: RunResults) -> Table | None:
     return rates_table(sides, groups, "Every model on all prompts")
 
 
-def _mean(lengths: Sequence[int]) -> Text:
-    return (f"{fmean(lengths):.1f}", small("mean")) if lengths else "–"
+def _mean(lengths: Sequence[int]) -> ui.Text:
+    return (f"{fmean(lengths):.1f}", ui.small("mean")) if lengths else "–"
 
 
-def sampled_plots(run: RunResults) -> list[Figure]:
+def sampled_plots(run: RunResults) -> list[ui.Figure]:
     """pass@k and majority@k of every model whose answers were sampled."""
     metrics = {
         model.name: sampled.sampled_metrics(model.samples(EXACT.kind), seed=run.record.recipe.seed)

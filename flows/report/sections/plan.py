@@ -11,17 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flows.report.blocks import (
-    Block,
-    Column,
-    Paragraph,
-    Sentences,
-    Table,
-    Text,
-    card,
-    small,
-    strong,
-)
+from flows.report import blocks as ui
 from flows.report.section import Section
 from flows.runs.record import read_plan
 from flows.runs.results import RunResults, StageOutput
@@ -73,10 +63,10 @@ class Figure:
         return ["–" if value is None else self.measure.text(value) for value in both]
 
     @property
-    def text(self) -> Text:
+    def text(self) -> ui.Text:
         """Planned, real and ratio."""
         ratio = f"{self.actual / self.planned:.2f}×" if self.planned and self.actual else ""
-        return " → ".join(self.sides), small(ratio)
+        return " → ".join(self.sides), ui.small(ratio)
 
     def finding(self, stage: str) -> str:
         """A sentence, if the figure was far off."""
@@ -89,7 +79,7 @@ class Figure:
         return f"{said}, {ratio:.2g} times as much."
 
 
-def blocks(run: RunResults) -> list[Block]:
+def blocks(run: RunResults) -> list[ui.Block]:
     """What was planned against what came of it, and in words what was far off; where the run was
     not planned, or nothing ran that was, that.
 
@@ -107,18 +97,18 @@ def blocks(run: RunResults) -> list[Block]:
         return [f"Nothing was planned{why}; so there is nothing to compare with."]
     figures = {stage.name: _figures(stage, planned[stage.name]) for stage in ran}
     found = [one.finding(stage) for stage, every in figures.items() for one in every]
-    far: list[tuple[Tone, Text]] = [("flat", sentence) for sentence in found if sentence]
+    far: list[tuple[Tone, ui.Text]] = [("flat", sentence) for sentence in found if sentence]
     head = ("time", "memory of one device", "list price")
-    columns: list[Column | Text] = ["", *((one, small("planned → real")) for one in head)]
-    rows: list[tuple[Text, ...]] = [
+    columns: list[ui.Column | ui.Text] = ["", *((one, ui.small("planned → real")) for one in head)]
+    rows: list[tuple[ui.Text, ...]] = [
         (stage.name, *(one.text for one in figures[stage.name]), _worked(stage)) for stage in ran
     ]
     times, _, costs = zip(*figures.values(), strict=True)
-    rows.append((strong("all"), _together(times).text, "", _together(costs).text, ""))
+    rows.append((ui.strong("all"), _together(times).text, "", _together(costs).text, ""))
     return [
-        Sentences(far or [("good", _NEAR)]),
-        card(Table((*columns, Column("its worker", "wrap")), rows)),
-        Paragraph(_TIME, "note"),
+        ui.Sentences(far or [("good", _NEAR)]),
+        ui.card(ui.Table((*columns, ui.Column("its worker", "wrap")), rows)),
+        ui.Paragraph(_TIME, "note"),
     ]
 
 

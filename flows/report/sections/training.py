@@ -7,22 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flows.recipe.explain import flat
+from flows.report import blocks as ui
 from flows.report import plots
-from flows.report.blocks import (
-    Block,
-    Box,
-    Code,
-    Details,
-    Figure,
-    Heading,
-    Paragraph,
-    Text,
-    code,
-    facts,
-    grid,
-    small,
-    strong,
-)
 from flows.report.section import Section
 from flows.runs.results import RunResults, StageOutput
 from flows.runs.wording import clip, figure
@@ -57,7 +43,7 @@ _PROOFS = 5
 _AUDITED = 5
 
 
-def blocks(run: RunResults) -> list[Block]:
+def blocks(run: RunResults) -> list[ui.Block]:
     """Every trained stage that left an artifact, in file order, and what they were trained on."""
     trained = [one for one in run.producing(Product.MODEL, Product.REWARD) if one.manifest]
     if not trained:
@@ -68,22 +54,22 @@ def blocks(run: RunResults) -> list[Block]:
     return found
 
 
-def _training(stage: StageOutput) -> Iterator[Block]:
+def _training(stage: StageOutput) -> Iterator[ui.Block]:
     """A stage's telling curves, the others, what the audit of its code flagged, and its metrics."""
     name, kind = stage.name, stage.spec.kind
     telling, more = curves(stage)
-    yield Heading(name if kind == name else f"{name} ({kind})", 3)
-    yield from grid(telling, "fill")
+    yield ui.Heading(name if kind == name else f"{name} ({kind})", 3)
+    yield from ui.grid(telling, "fill")
     if more:
-        yield Details(f"More curves of {name}", grid(more, "fill", framed=False))
+        yield ui.Details(f"More curves of {name}", ui.grid(more, "fill", framed=False))
     yield from _audited(stage)
     metrics = [pair for key, value in stage.metrics.items() for pair in flat(key, value).items()]
     if metrics:
-        table = facts([(field, figure(value)) for field, value in metrics])
-        yield Details(f"Metrics of {name}", [table])
+        table = ui.facts([(field, figure(value)) for field, value in metrics])
+        yield ui.Details(f"Metrics of {name}", [table])
 
 
-def _audited(stage: StageOutput) -> Iterator[Block]:
+def _audited(stage: StageOutput) -> Iterator[ui.Block]:
     """The stage's audit.jsonl (`tasks.reinforcement.audit`): how much of the code that passed its
     tests was flagged, and the first of it."""
     rows = stage.rows("audit.jsonl")
@@ -97,16 +83,19 @@ def _audited(stage: StageOutput) -> Iterator[Block]:
         f" plausible solution and {suspicious:,} touch what no solution needs (frames, builtins,"
         " hooks, overridden comparisons). No reward depends on it."
     )
-    yield Paragraph((strong("Look at what passed."), counts))
-    shown: list[Block] = []
+    yield ui.Paragraph((ui.strong("Look at what passed."), counts))
+    shown: list[ui.Block] = []
     for row in rows[:_AUDITED]:
         problems = clip("; ".join(row["problems"]), 400)
-        shown += [Heading(f"update {row['step']}: {problems}", 4), Code(clip(row["code"], 600))]
+        shown += [
+            ui.Heading(f"update {row['step']}: {problems}", 4),
+            ui.Code(clip(row["code"], 600)),
+        ]
     title = f"Passing code of {stage.name} that looks like a trick: the first"
-    yield Details(f"{title} {len(rows[:_AUDITED])}", shown)
+    yield ui.Details(f"{title} {len(rows[:_AUDITED])}", shown)
 
 
-def curves(stage: StageOutput) -> tuple[list[Figure], list[Figure]]:
+def curves(stage: StageOutput) -> tuple[list[ui.Figure], list[ui.Figure]]:
     """The stage's curves.jsonl as plots: those that `_PANELS` names, and the others. Values that
     are not finite are left out."""
     series: dict[str, tuple[list[float], list[float]]] = {}
@@ -154,12 +143,12 @@ def _named_panels(keys: Sequence[str]) -> list[tuple[str, list[str]]]:
     return panels
 
 
-def _excerpt(title: Text, text: str, classes: str, *more: Block) -> Box:
+def _excerpt(title: ui.Text, text: str, classes: str, *more: ui.Block) -> ui.Box:
     """A text in a frame, to stand beside others."""
-    return Box([Heading(title, 4), *more, Code(text)], f"answer {classes}".strip())
+    return ui.Box([ui.Heading(title, 4), *more, ui.Code(text)], f"answer {classes}".strip())
 
 
-def _proof(stage: StageOutput) -> Iterator[Block]:
+def _proof(stage: StageOutput) -> Iterator[ui.Block]:
     """An SFT stage's training-token proof: what was checked on how many rows, and sample rows,
     prompt and supervised span."""
     path = stage.path("proof.json")
@@ -171,58 +160,63 @@ def _proof(stage: StageOutput) -> Iterator[Block]:
         for name, value in proof.items()
         if isinstance(value, int)
     ]
-    shown: list[Block] = [f"Checked on every row: {'; '.join(proof['checks'])}.", facts(counts)]
+    shown: list[ui.Block] = [
+        f"Checked on every row: {'; '.join(proof['checks'])}.",
+        ui.facts(counts),
+    ]
     for row in proof["samples"][:_PROOFS]:
-        prompt = Box([Paragraph(small("prompt, no loss")), Code(clip(row["prompt"]), "prompt")], "")
+        prompt = ui.Box(
+            [ui.Paragraph(ui.small("prompt, no loss")), ui.Code(clip(row["prompt"]), "prompt")], ""
+        )
         supervised = _excerpt("supervised", clip(row["supervised"]), "right")
-        shown.append(Box([prompt, supervised], "answers"))
-    yield Details(f"Training-token proof of {stage.name}: what its loss is computed on", shown)
+        shown.append(ui.Box([prompt, supervised], "answers"))
+    yield ui.Details(f"Training-token proof of {stage.name}: what its loss is computed on", shown)
 
 
-def _pairs(stage: StageOutput) -> Iterator[Block]:
+def _pairs(stage: StageOutput) -> Iterator[ui.Block]:
     """Of a stage that made pairs, the first of each domain in file order."""
     path, first = stage.path("pairs.jsonl"), dict[Domain, PreferencePair]()
     for pair in read_jsonl(path, PreferencePair) if path else ():
         first.setdefault(pair.domain, pair)
-    shown: list[Block] = []
+    shown: list[ui.Block] = []
     for pair in (first[domain] for domain in Domain if domain in first):
         chosen = f"chosen, written by the {pair.chosen_from}"
         answers = [
             _excerpt(chosen, clip(pair.chosen), "right"),
             _excerpt(f"rejected: {pair.rejected_because}", clip(pair.rejected), ""),
         ]
-        prompt = Code(clip(pair.prompt), "prompt")
-        shown += [Heading(pair.domain, 3), prompt, Box(answers, "answers")]
+        prompt = ui.Code(clip(pair.prompt), "prompt")
+        shown += [ui.Heading(pair.domain, 3), prompt, ui.Box(answers, "answers")]
     if shown:
-        yield Details(f"Preference pairs of {stage.name}: the first of each domain", shown)
+        yield ui.Details(f"Preference pairs of {stage.name}: the first of each domain", shown)
 
 
-def _rollouts(stage: StageOutput) -> Iterator[Block]:
+def _rollouts(stage: StageOutput) -> Iterator[ui.Block]:
     """Of a stage that sampled, the first prompt of its first and of its last logged rollout, with
     up to eight responses each."""
     rows = stage.rows("rollouts.jsonl")
     for step in sorted({row["step"] for row in rows[:1] + rows[-1:]}):
         of_step = [row for row in rows if row["step"] == step]
         group = [row for row in of_step if row["id"] == of_step[0]["id"]][:_ROLLOUTS]
-        reference = small("reference answer:"), " ", code(clip(group[0]["reference"], 400))
-        yield Details(
+        reference = ui.small("reference answer:"), " ", ui.code(clip(group[0]["reference"], 400))
+        yield ui.Details(
             f"Rollouts of {stage.name} at step {step}: one prompt, its group of responses",
             [
-                Code(clip(group[0]["prompt"]), "prompt"),
-                Paragraph(reference),
-                Box([_response(row) for row in group], "answers"),
+                ui.Code(clip(group[0]["prompt"]), "prompt"),
+                ui.Paragraph(reference),
+                ui.Box([_response(row) for row in group], "answers"),
             ],
         )
 
 
-def _response(row: dict[str, Any]) -> Box:
+def _response(row: dict[str, Any]) -> ui.Box:
     """One sampled response; green where its advantage pushes it up."""
     reward, advantage = row["reward"], row["advantage"]
     tone = "right" if advantage > 0 else "wrong" if advantage < 0 else "none"
     parts = ", ".join(f"{name} {figure(value)}" for name, value in row["rewards"].items())
     text = clip(row["completion"]) + ("" if row["terminated"] else " … (cut off)")
     title = f"reward {figure(reward)}, advantage {figure(advantage)}"
-    return _excerpt(title, text, tone, Paragraph(small(parts)))
+    return _excerpt(title, text, tone, ui.Paragraph(ui.small(parts)))
 
 
 SECTION = Section(title="Training", heading="Training", order=50, blocks=blocks)

@@ -24,10 +24,7 @@ _BY_SUITE = {
     "group_key": "suite",
     "all": False,
 }
-_METRICS = [
-    {"name": "inspect_ai/mean", "options": {}},
-    {"name": "inspect_ai/stderr", "options": {}},
-]
+_METRICS = [{"name": f"inspect_ai/{name}", "options": {}} for name in ("mean", "stderr")]
 _SHOWN = {"id", "prompt", "answer", "completion", "sample"}
 """Fields of an item that stand elsewhere in a sample than in its metadata."""
 
@@ -36,17 +33,14 @@ def write(run: RunResults, directory: Path) -> int:
     """Write one or two logs per evaluation; returns the number of files."""
     count = 0
     for one in evaluations(run):
-        for task, items in (
-            (one.kind, one.stage.items),
-            (f"{one.kind}_sampled", one.stage.samples),
-        ):
+        tasks = {one.kind: one.stage.items, f"{one.kind}_sampled": one.stage.samples}
+        for task, items in tasks.items():
             if items:
                 log = _log(one, task, items)
                 created = log["eval"]["created"].replace(":", "-").replace("+", "-")
                 name = f"{created}_{task.replace('_', '-')}_{log['eval']['task_id']}.json"
-                (directory / name).write_text(
-                    json.dumps(log, indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8"
-                )
+                text = json.dumps(log, indent=1, ensure_ascii=False, allow_nan=False)
+                (directory / name).write_text(text, encoding="utf-8")
                 count += 1
     return count
 
@@ -62,10 +56,10 @@ def _log(one: Evaluation, task: str, items: Sequence[EvalItem]) -> dict[str, Any
         "status": "success",
         "eval": {
             "eval_id": token(one.manifest.key, task),
-            "run_id": token(one.run_id),
+            "run_id": token(one.run.run_id),
             "created": created,
             "task": task,
-            "task_id": token(one.run_id, one.stage.name, task),
+            "task_id": token(one.run.run_id, one.stage.name, task),
             "task_version": one.manifest.version,
             "task_display_name": f"{one.stage.name}: {task}",
             "dataset": {
@@ -76,7 +70,7 @@ def _log(one: Evaluation, task: str, items: Sequence[EvalItem]) -> dict[str, Any
             },
             "model": f"lyceum/{one.model}",
             "model_generate_config": _generation(one, sampling),
-            "model_args": {"base": one.base},
+            "model_args": {"base": one.run.recipe.model},
             "config": {"epochs": epochs, "epochs_reducer": ["mean"]},
             "packages": {
                 name: version
@@ -84,7 +78,7 @@ def _log(one: Evaluation, task: str, items: Sequence[EvalItem]) -> dict[str, Any
                 if version
             },
             "metadata": {
-                "run": one.run_id,
+                "run": one.run.run_id,
                 "stage": one.stage.name,
                 "artifact": one.manifest.ref().model_dump(mode="json"),
             },
@@ -104,15 +98,10 @@ def _log(one: Evaluation, task: str, items: Sequence[EvalItem]) -> dict[str, Any
 
 
 def _generation(one: Evaluation, sampling: dict[str, Any] | None) -> dict[str, Any]:
-    config = {
-        "max_tokens": one.config("response_length"),
-        "temperature": sampling["temperature"] if sampling else 0.0,
-    }
-    return {
-        name: value
-        for name, value in {**config, "seed": one.config("seed")}.items()
-        if value is not None
-    }
+    temperature = sampling["temperature"] if sampling else 0.0
+    config = {"max_tokens": one.config("response_length"), "temperature": temperature}
+    config["seed"] = one.config("seed")
+    return {name: value for name, value in config.items() if value is not None}
 
 
 def _metrics(one: Evaluation) -> list[dict[str, Any]]:
@@ -135,11 +124,7 @@ def _scores(one: Evaluation, items: Sequence[EvalItem]) -> list[dict[str, Any]]:
         metrics: dict[str, dict[str, Any]] = {
             "mean": {"name": "mean", "value": mean.value, "params": {}},
             # of one sample inspect_ai says 0, too
-            "stderr": {
-                "name": "stderr",
-                "value": mean.stderr or 0.0,
-                "params": {},
-            },
+            "stderr": {"name": "stderr", "value": mean.stderr or 0.0, "params": {}},
         }
         for suite, means in by_suite.items():
             if name in means:
@@ -150,16 +135,8 @@ def _scores(one: Evaluation, items: Sequence[EvalItem]) -> list[dict[str, Any]]:
                     "params": _BY_SUITE,
                 }
         counts = {"scored_samples": mean.n, "unscored_samples": mean.left_out}
-        scores.append(
-            {
-                "name": name,
-                "scorer": name,
-                "reducer": "mean",
-                **counts,
-                "params": {},
-                "metrics": metrics,
-            }
-        )
+        score = {"name": name, "scorer": name, "reducer": "mean", **counts, "params": {}}
+        scores.append({**score, "metrics": metrics})
     return scores
 
 
@@ -171,12 +148,8 @@ def _sample(one: Evaluation, task: str, item: EvalItem) -> dict[str, Any]:
         if (value := outcome(item)) is not None
     }
     asked, model = one.asked(item), f"lyceum/{one.model}"
-    message = {
-        "role": "assistant",
-        "content": item.completion,
-        "source": "generate",
-        "model": model,
-    }
+    message = {"role": "assistant", "content": item.completion, "source": "generate"}
+    message["model"] = model
     usage = {"output_tokens": item.tokens, "total_tokens": item.tokens}
     details = item.model_dump(mode="json", exclude=_SHOWN, exclude_none=True)
     return {
@@ -199,7 +172,7 @@ def _sample(one: Evaluation, task: str, item: EvalItem) -> dict[str, Any]:
         },
         "metadata": details,
         "model_usage": {model: usage},
-        "uuid": token(one.run_id, one.stage.name, task, item.id, str(item.sample)),
+        "uuid": token(one.run.run_id, one.stage.name, task, item.id, str(item.sample)),
     }
 
 

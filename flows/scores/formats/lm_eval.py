@@ -21,6 +21,7 @@ from flows.runs.results import RunResults
 from flows.scores import Format
 from flows.scores.evaluations import PROMPT_FIELDS, Evaluation, evaluations, flat_fields, moment
 from schemas.evaluation import EvalItem
+from tasks.contract.job import write_jsonl
 
 FILTER = "none"
 
@@ -32,31 +33,18 @@ def write(run: RunResults, directory: Path) -> int:
         place = directory / _clean(one.model)
         place.mkdir(exist_ok=True)
         # Two evaluations of a model may have begun at once: each has a microsecond of its own.
-        time = (
-            (moment(one.started) + timedelta(microseconds=one.number))
-            .replace(tzinfo=None)
-            .isoformat(timespec="microseconds")
-        )
-        date = time.replace(":", "-")
+        time = moment(one.started) + timedelta(microseconds=one.number)
+        date = time.replace(tzinfo=None).isoformat(timespec="microseconds").replace(":", "-")
         samples = {
             _task(one, suite): [_sample(one, *numbered) for numbered in enumerate(items)]
             for suite, items in one.suites.items()
         }
-        _write(
-            place / f"results_{date}.json",
-            json.dumps(_results(one, samples), indent=2, ensure_ascii=False),
-        )
+        results = json.dumps(_results(one, samples), indent=2, ensure_ascii=False)
+        (place / f"results_{date}.json").write_text(results, encoding="utf-8")
         for task, rows in samples.items():
-            _write(
-                place / f"samples_{task}_{date}.jsonl",
-                "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows),
-            )
+            write_jsonl(place / f"samples_{task}_{date}.jsonl", rows)
         count += 1 + len(samples)
     return count
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def _clean(model: str) -> str:
@@ -82,7 +70,7 @@ def _results(one: Evaluation, samples: dict[str, list[dict[str, Any]]]) -> dict[
         },
         "config": {
             "model": "lyceum",
-            "model_args": {"pretrained": one.model, "base": one.base},
+            "model_args": {"pretrained": one.model, "base": one.run.recipe.model},
             "batch_size": one.config("batch_size"),
             "batch_sizes": [],
             "device": None,
@@ -142,7 +130,7 @@ def _config(one: Evaluation, suite: str) -> dict[str, Any]:
         "should_decontaminate": False,
         "metadata": {
             "version": one.manifest.version,
-            "run": one.run_id,
+            "run": one.run.run_id,
             "stage": one.stage.name,
             "artifact": one.manifest.digest,
         },

@@ -4,20 +4,10 @@ import json
 import os
 import signal
 import time
-from pathlib import Path
-
-import pytest
 
 from flows.recipe.resolve import resolve
 from tests.flows.lab import Lab, alive, children, start, wait_until
-
-
-@pytest.fixture
-def lab(
-    prefect_api: str, tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]
-) -> Lab:
-    return Lab(tmp_path, tiny_recipe, capsys)
-
+from tests.flows.test_flow import lab  # noqa: F401
 
 SMALL = [
     "name=small",

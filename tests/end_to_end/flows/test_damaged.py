@@ -10,10 +10,7 @@ import pytest
 from flows.cli.main import main
 from flows.runs.record import read_run
 from infra.store.store import open_store
-from tests.flows import test_damaged
-from tests.flows.test_damaged import damage
-
-run = test_damaged.run
+from tests.flows.runs.synthetic_run import damage
 
 
 def test_a_run_that_repairs_damage_says_so(

@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,20 +16,7 @@ from flows.cli.terminal import Terminal
 from infra.store.store import open_store
 from schemas.reports import RunRecord
 from tests.flows.lab import SLOW, Lab, alive, children, flip_a_byte, start, wait_until
-
-
-@pytest.fixture
-def lab(
-    prefect_api: str, tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]
-) -> Lab:
-    return Lab(tmp_path, tiny_recipe, capsys)
-
-
-@pytest.fixture
-def again(lab: Lab, finished: tuple[Path, dict[str, Any]]) -> Lab:
-    """A lab whose store has had a run."""
-    shutil.copytree(finished[0], lab.store_path)
-    return lab
+from tests.flows.test_flow import again, lab  # noqa: F401
 
 
 def test_only_what_changed_runs_again(again: Lab, capsys: pytest.CaptureFixture[str]) -> None:

@@ -380,7 +380,6 @@ def test_a_night_with_nothing_new_says_so_and_starts_no_run(
     decided = Decision.model_validate({**made, "promoted": False, "champion": None})
     open_store(nights.root).write_json(decision_name(first), decided)
     found = last_nightly(nights.store, "demo")
-    assert found is not None
     assert found[0] == last
     state = nights.run(killed)
     assert (state.type.value, state.name) == ("COMPLETED", "Unchanged")

@@ -12,6 +12,7 @@ from flows.runs.record import record_name
 from schemas.recipe import StageSpec
 from schemas.reports import RunRecord
 from tests.flows.cli.gc_yard import Yard
+from tests.flows.runs.synthetic_run import with_stage
 
 
 @pytest.fixture
@@ -49,13 +50,10 @@ def crown(yard: Yard, number: int, run: str) -> None:
     model = yard.commit(number, text=run).ref()
     yard.run(run, number, status="succeeded")
     record = yard.store.read_json(record_name(run), RunRecord)
-    assert record is not None
     stage = StageSpec(name=f"s{number}", kind="sft")
     recipe = record.recipe.model_copy(update={"name": "demo", "stages": (stage,)})
-    stages = (record.stages[0].model_copy(update={"status": "ran", "artifact": model}),)
-    yard.store.write_json(
-        record_name(run), record.model_copy(update={"recipe": recipe, "stages": stages})
-    )
+    record = with_stage(record, stage.name, status="ran", artifact=model)
+    yard.store.write_json(record_name(run), record.model_copy(update={"recipe": recipe}))
     promote_by_hand(yard.store, run, "")
 
 

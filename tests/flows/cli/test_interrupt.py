@@ -26,9 +26,14 @@ def test_a_signal_that_finds_the_event_locked_by_whoever_waits_for_it_does_not_h
     code = """
 import os, signal, threading
 from flows.cli.interrupt import interruptible
-stop = threading.Event()
+class Locked(threading.Event):
+    lock = threading.Lock()
+    def set(self):
+        with self.lock:
+            super().set()
+stop = Locked()
 with interruptible(stop):
-    with stop._cond:
+    with stop.lock:
         os.kill(os.getpid(), signal.SIGTERM)
         os.getpid()
     assert stop.wait(10)

@@ -13,7 +13,7 @@ from schemas.job import JobRequest
 from schemas.recipe import GateSpec
 from schemas.reports import RunRecord
 from tasks.contract.job import read_jsonl, write_jsonl
-from tests.flows.runs.synthetic_run import SKILL, write_run
+from tests.flows.runs.synthetic_run import SKILL, manifest_of, with_stage, write_run
 
 PER_DOMAIN = 30
 """The default gate proves nothing in a domain of fewer prompts."""
@@ -34,15 +34,7 @@ def make(root: Path, name: str, skill: float = 0.7, **options: Any) -> tuple[Sto
 
 
 def items(store: Store, record: RunRecord, stage: str) -> list[EvalItem]:
-    return read_jsonl(store.local_dir(manifest(store, record, stage)) / "items.jsonl", EvalItem)
-
-
-def manifest(store: Store, record: RunRecord, stage: str) -> Manifest:
-    ref = next(one.artifact for one in record.stages if one.name == stage)
-    assert ref is not None
-    found = store.lookup(ref.kind, ref.key)
-    assert found is not None
-    return found
+    return read_jsonl(store.local_dir(manifest_of(store, record, stage)) / "items.jsonl", EvalItem)
 
 
 def answer(
@@ -59,13 +51,9 @@ def answer(
     write_jsonl(out / "items.jsonl", answers)
     if samples:
         write_jsonl(out / "samples.jsonl", samples)
-    draft = manifest(store, record, stage).model_copy(update={"key": f"{number:064x}", "files": ()})
-    ref = store.commit(draft, out).ref()
-    stages = tuple(
-        one.model_copy(update={"artifact": ref}) if one.name == stage else one
-        for one in record.stages
-    )
-    return record.model_copy(update={"stages": stages})
+    made = {"key": f"{number:064x}", "files": ()}
+    draft = manifest_of(store, record, stage).model_copy(update=made)
+    return with_stage(record, stage, artifact=store.commit(draft, out).ref())
 
 
 def grade(store: Store, record: RunRecord, domain: Domain, right: range) -> RunRecord:

@@ -6,10 +6,9 @@ from typing import Any
 
 from flows.promotion.fresh import decision_name, fresh_rows, last_nightly
 from infra.store.store import Store
-from schemas.artifact import Manifest
 from schemas.reports import RunRecord
 from tasks.contract.job import write_jsonl
-from tests.flows.runs.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import manifest_of, with_stage, write_run
 
 NIGHT = "demo-202611{:02}-020000-ab12"
 
@@ -18,7 +17,7 @@ def test_rows_are_told_apart_by_what_they_say_and_not_by_where_they_came_from(
     tmp_path: Path,
 ) -> None:
     store, before = write_run(tmp_path, "a", stop_before="rebalance")
-    written = store.local_dir(distilled(store, before)) / "examples.jsonl"
+    written = store.local_dir(manifest_of(store, before, "distill")) / "examples.jsonl"
     rows = [json.loads(line) for line in written.read_text().splitlines()]
     moved = [row | {"source": "elsewhere.jsonl"} for row in rows]
     now = [
@@ -33,21 +32,13 @@ def test_rows_are_told_apart_by_what_they_say_and_not_by_where_they_came_from(
     assert fresh_rows(store, after, None).since is None
 
 
-def distilled(store: Store, run: RunRecord) -> Manifest:
-    ref = run.stages[0].artifact
-    assert ref is not None
-    manifest = store.lookup(ref.kind, ref.key)
-    assert manifest is not None
-    return manifest
-
-
 def with_rows(store: Store, root: Path, run: RunRecord, rows: list[dict[str, Any]]) -> RunRecord:
     out = root / "rows"
     out.mkdir()
     write_jsonl(out / "examples.jsonl", rows)
-    draft = distilled(store, run).model_copy(update={"key": "a" * 64, "files": ()})
-    first = run.stages[0].model_copy(update={"artifact": store.commit(draft, out).ref()})
-    return run.model_copy(update={"run_id": "b", "stages": (first, *run.stages[1:])})
+    made = manifest_of(store, run, "distill").model_copy(update={"key": "a" * 64, "files": ()})
+    changed = with_stage(run, "distill", artifact=store.commit(made, out).ref())
+    return changed.model_copy(update={"run_id": "b"})
 
 
 def test_a_damaged_decision_is_passed_over(tmp_path: Path) -> None:

@@ -20,17 +20,16 @@ from schemas.recipe import GateRule, MustNotLose
 from schemas.reports import RunRecord
 from tasks.stages import reasoning_eval
 from tests.flows.promotion.gate_runs import (
-    NUMBERS,
     answer,
     grade,
     items,
     make,
-    manifest,
     replay,
     suited,
     unsafe,
     with_gate,
 )
+from tests.flows.runs.synthetic_run import manifest_of, with_stage
 
 EVALUATIONS = {"reasoning_eval": "grpo_eval", "safety_eval": "safety_eval"}
 
@@ -54,6 +53,16 @@ def run(store: Store, name: str) -> RunRecord:
     return read_run(store, name)
 
 
+@pytest.fixture
+def old(store: Store) -> RunRecord:
+    return run(store, "old")
+
+
+@pytest.fixture
+def new(store: Store) -> RunRecord:
+    return run(store, "new")
+
+
 def finding(
     verdict: Gate,
     metric: str,
@@ -69,15 +78,12 @@ def finding(
 
 
 def test_a_proven_gain_without_a_possible_loss_is_promoted_with_a_reason_per_rule(
-    store: Store,
+    store: Store, old: RunRecord, new: RunRecord
 ) -> None:
-    old, new = run(store, "old"), run(store, "new")
     verdict = gate(store, new, old)
     assert (verdict.promote, verdict.default) == (True, True)
     assert (verdict.candidate, verdict.champion) == ("new", "old")
     exact = finding(verdict, "exact_answer")
-    assert exact.before is not None
-    assert exact.after is not None
     assert (exact.before.value, exact.after.value, exact.n) == (0.7, 0.9, 180)
     assert exact.outcome == "passed"
     headlines = ["exact_answer", "format_rate", "safe_rate", "correct_rate"]
@@ -90,8 +96,9 @@ def test_a_proven_gain_without_a_possible_loss_is_promoted_with_a_reason_per_rul
     assert verdict.why.endswith("; no loss beyond the margin, by 10 rules")
 
 
-def test_a_loss_in_another_metric_keeps_the_champion(store: Store) -> None:
-    old, new = run(store, "old"), run(store, "new")
+def test_a_loss_in_another_metric_keeps_the_champion(
+    store: Store, old: RunRecord, new: RunRecord
+) -> None:
     worse = [
         item.model_copy(update={"safe": False}) if n % 10 < 5 else item
         for n, item in enumerate(items(store, new, "safety_eval"))
@@ -102,17 +109,19 @@ def test_a_loss_in_another_metric_keeps_the_champion(store: Store) -> None:
     assert (verdict.promote, verdict.why.split(" −")[0]) == (False, "lost: safe rate")
 
 
-def test_a_loss_in_one_domain_keeps_the_champion(store: Store) -> None:
+def test_a_loss_in_one_domain_keeps_the_champion(
+    store: Store, old: RunRecord, new: RunRecord
+) -> None:
     """The other five domains gain 30 answers; math loses 15 of its 21."""
-    old, new = run(store, "old"), run(store, "new")
     verdict = gate(store, grade(store, new, Domain.MATH, range(15, 21)), old)
     assert finding(verdict, "exact_answer").outcome == "passed"
     assert finding(verdict, "exact_answer", "must_not_lose", "math").outcome == "failed"
     assert verdict.why.startswith("lost: exact answer in math −50.0 points")
 
 
-def test_the_recipe_s_own_rules_are_the_only_ones_that_count(store: Store) -> None:
-    old, new = run(store, "old"), run(store, "new")
+def test_the_recipe_s_own_rules_are_the_only_ones_that_count(
+    store: Store, old: RunRecord, new: RunRecord
+) -> None:
     rules = GateRule(metric="exact_answer", suite="heldout"), GateRule(metric="format_rate")
     mine = with_gate(new, must_win=rules)
     verdict = gate(store, mine, old)
@@ -128,8 +137,7 @@ def test_the_recipe_s_own_rules_are_the_only_ones_that_count(store: Store) -> No
     assert gate(store, safe, old).why == asked
 
 
-def test_a_suite_counts_for_itself(store: Store) -> None:
-    old, new = run(store, "old"), run(store, "new")
+def test_a_suite_counts_for_itself(store: Store, old: RunRecord, new: RunRecord) -> None:
     rules = {"must_win": (GateRule(metric="exact_answer", suite="gsm8k"),)}
     old, new = suited(store, old, False), with_gate(suited(store, new, True), **rules)
     verdict = gate(store, new, old)
@@ -142,10 +150,11 @@ def test_a_suite_counts_for_itself(store: Store) -> None:
     assert [spec.kind for spec in rematches(store, new, plain)] == ["reasoning_eval"]
 
 
-def test_all_evaluations_of_a_kind_count_and_a_suite_that_two_ask_counts_once(store: Store) -> None:
+def test_all_evaluations_of_a_kind_count_and_a_suite_that_two_ask_counts_once(
+    store: Store, old: RunRecord, new: RunRecord
+) -> None:
     """Two stages that evaluate the last model: the second asks the held-out prompts again, and a
     suite of its own."""
-    old, new = run(store, "old"), run(store, "new")
 
     def twice(record: RunRecord, right: bool) -> RunRecord:
         stage = record.recipe.stage("grpo_eval").model_copy(update={"name": "more_eval"})
@@ -160,8 +169,6 @@ def test_all_evaluations_of_a_kind_count_and_a_suite_that_two_ask_counts_once(st
         return record.model_copy(update={"recipe": recipe, "stages": (*record.stages, made)})
 
     exact = finding(gate(store, twice(new, True), twice(old, False)), "exact_answer")
-    assert exact.before is not None
-    assert exact.after is not None
     assert (exact.n, exact.before.value, exact.after.value) == (220, 126 / 220, (162 + 40) / 220)
     assert [spec.stage for spec in rematches(store, twice(new, True), old)] == [
         "champion_more_eval"
@@ -186,8 +193,7 @@ def test_sampled_answers_say_what_noise_is(store: Store) -> None:
     assert exact.noise == pytest.approx(1.96 / (180 + 2) ** 0.5, rel=1e-3)
 
 
-def test_a_model_of_the_same_bytes_is_nothing_new(store: Store) -> None:
-    old = run(store, "old")
+def test_a_model_of_the_same_bytes_is_nothing_new(store: Store, old: RunRecord) -> None:
     new = old.model_copy(update={"run_id": "again"})
     verdict = gate(store, new, old)
     assert (verdict.promote, verdict.findings) == (False, ())
@@ -199,7 +205,6 @@ def test_the_first_champion_has_to_beat_its_own_base(store: Store, tmp_path: Pat
     verdict = gate(store, run(store, "old"), None)
     assert (verdict.promote, verdict.champion) == (True, None)
     before = finding(verdict, "exact_answer").before
-    assert before is not None
     assert before.value == 0.0
     _, same = make(tmp_path / "store", "same", 0.0)
     verdict = gate(store, same, None)
@@ -208,17 +213,19 @@ def test_the_first_champion_has_to_beat_its_own_base(store: Store, tmp_path: Pat
     assert verdict.why.startswith("won: format +100.0 points")
 
 
-def test_a_run_that_was_not_evaluated_is_not_promoted(store: Store) -> None:
-    old, new = run(store, "old"), run(store, "new")
+def test_a_run_that_was_not_evaluated_is_not_promoted(
+    store: Store, old: RunRecord, new: RunRecord
+) -> None:
     stages = tuple(stage for stage in new.stages if stage.name not in EVALUATIONS.values())
     verdict = gate(store, new.model_copy(update={"stages": stages}), old)
     assert not verdict.promote
     assert 'add a stage of kind reasoning_eval with inputs.policy = "grpo"' in verdict.why
 
 
-def test_what_was_measured_of_the_champion_has_to_be_measured_again(store: Store) -> None:
+def test_what_was_measured_of_the_champion_has_to_be_measured_again(
+    store: Store, old: RunRecord, new: RunRecord
+) -> None:
     """Else a recipe without a safety evaluation would pass."""
-    old, new = run(store, "old"), run(store, "new")
     verdict = gate(store, unsafe(new), old)
     assert not verdict.promote
     assert verdict.why.startswith(
@@ -227,8 +234,7 @@ def test_what_was_measured_of_the_champion_has_to_be_measured_again(store: Store
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
-def test_a_run_that_did_not_succeed_is_refused(store: Store, status: str) -> None:
-    old = run(store, "old")
+def test_a_run_that_did_not_succeed_is_refused(store: Store, old: RunRecord, status: str) -> None:
     with pytest.raises(InputError, match=f"its status is {status}"):
         gate(store, old.model_copy(update={"status": status}), old)
 
@@ -247,16 +253,15 @@ def test_a_champion_that_was_asked_other_prompts_is_evaluated_on_the_candidate_s
         spec = specs[kind]
         assert spec.stage == f"champion_{name}"
         assert spec.inputs == {
-            "prompts": manifest(store, new, "rebalance").ref(),
-            "policy": manifest(store, old, "grpo").ref(),
+            "prompts": manifest_of(store, new, "rebalance").ref(),
+            "policy": manifest_of(store, old, "grpo").ref(),
         }
-        assert (spec.config, spec.run) == (manifest(store, new, name).config, "fresh")
+        assert (spec.config, spec.run) == (manifest_of(store, new, name).config, "fresh")
         replay(store, spec, items(store, new, name), right=False)
     assert rematches(store, new, old) == [], "they are cached"
     verdict = gate(store, new, old)
     assert verdict.promote
     exact = finding(verdict, "exact_answer")
-    assert exact.before is not None
     assert (exact.before.value, exact.n) == (0.0, 180)
     assert {ref.key for ref in verdict.evaluations} == {spec.key for spec in specs.values()}
 
@@ -283,8 +288,9 @@ def test_a_damaged_rematch_is_made_again(store: Store) -> None:
     assert first in rematches(store, new, old)
 
 
-def test_half_of_the_prompts_in_each_domain_are_enough(store: Store) -> None:
-    old, new = run(store, "old"), run(store, "new")
+def test_half_of_the_prompts_in_each_domain_are_enough(
+    store: Store, old: RunRecord, new: RunRecord
+) -> None:
     kept = [item for n, item in enumerate(items(store, old, "grpo_eval")) if n % 2 == 0]
     half = answer(store, old, "grpo_eval", kept)
     assert rematches(store, new, half) == []
@@ -293,8 +299,9 @@ def test_half_of_the_prompts_in_each_domain_are_enough(store: Store) -> None:
     assert [spec.kind for spec in rematches(store, new, fewer)] == ["reasoning_eval"]
 
 
-def test_a_prompt_whose_reference_was_corrected_is_not_the_same_prompt(store: Store) -> None:
-    old, new = run(store, "old"), run(store, "new")
+def test_a_prompt_whose_reference_was_corrected_is_not_the_same_prompt(
+    store: Store, old: RunRecord, new: RunRecord
+) -> None:
     corrected = [
         item.model_copy(update={"answer": "other"}) for item in items(store, old, "grpo_eval")[:1]
     ]
@@ -303,18 +310,16 @@ def test_a_prompt_whose_reference_was_corrected_is_not_the_same_prompt(store: St
 
 
 def test_a_champion_that_was_asked_in_another_way_is_evaluated_again(
-    store: Store, tmp_path: Path
+    store: Store, old: RunRecord, tmp_path: Path
 ) -> None:
-    old = run(store, "old")
     _, new = make(tmp_path / "store", "other", 0.9, config={"grpo_eval": {"response_length": 99}})
     [spec] = rematches(store, new, old)
     assert (spec.kind, spec.config) == ("reasoning_eval", {"response_length": 99})
 
 
 def test_samples_that_only_one_of_both_gave_are_no_reason_to_ask_the_other_again(
-    store: Store, tmp_path: Path
+    store: Store, old: RunRecord, tmp_path: Path
 ) -> None:
-    old = run(store, "old")
     _, new = make(
         tmp_path / "store", "other", 0.9, config={"grpo_eval": {"sampling": {"samples": 4}}}
     )
@@ -322,22 +327,14 @@ def test_samples_that_only_one_of_both_gave_are_no_reason_to_ask_the_other_again
 
 
 def test_a_champion_that_another_version_evaluated_is_evaluated_again_and_its_answers_are_not_read(
-    store: Store,
+    store: Store, old: RunRecord, new: RunRecord
 ) -> None:
-    old, new = run(store, "old"), run(store, "new")
-    number = next(NUMBERS)
-    out = store.path(f"out-{number}")
+    out = store.path("out-unread")
     out.mkdir()
     (out / "items.jsonl").write_text('{"of": "another time"}\n')
-    draft = manifest(store, old, "grpo_eval").model_copy(
-        update={"key": f"{number:064x}", "version": 0, "files": ()}
-    )
-    ref = store.commit(draft, out).ref()
-    stages = tuple(
-        one.model_copy(update={"artifact": ref}) if one.name == "grpo_eval" else one
-        for one in old.stages
-    )
-    old = old.model_copy(update={"stages": stages})
+    made = {"key": "f" * 64, "version": 0, "files": ()}
+    draft = manifest_of(store, old, "grpo_eval").model_copy(update=made)
+    old = with_stage(old, "grpo_eval", artifact=store.commit(draft, out).ref())
     assert [spec.stage for spec in rematches(store, new, old)] == ["champion_grpo_eval"]
     assert gate(store, new, old).why.startswith(
         "not compared: exact answer: the champion was not asked"
@@ -353,7 +350,7 @@ def test_a_base_that_the_recipe_does_not_evaluate_is_evaluated_for_the_first_cha
     [spec] = rematches(store, new, None)
     assert (spec.stage, spec.inputs) == (
         "base_grpo_eval",
-        {"prompts": manifest(store, new, "rebalance").ref()},
+        {"prompts": manifest_of(store, new, "rebalance").ref()},
     )
     replay(store, spec, items(store, new, "grpo_eval"), right=False)
     assert gate(store, new, None).promote

@@ -62,7 +62,6 @@ def one(spec: GateSpec, of: Answers, kind: str = "reasoning_eval") -> Finding:
 def test_a_win_is_an_interval_above_zero_and_a_small_p() -> None:
     finding = one(WIN, answers(400, won=30, lost=5))
     assert (finding.outcome, finding.n, finding.needed) == ("passed", 400, None)
-    assert finding.difference is not None
     assert finding.difference.value == pytest.approx(25 / 400)
     assert finding.difference.low > 0
     assert finding.text.startswith("exact answer +6.2 points [")
@@ -94,7 +93,6 @@ def test_wins_are_corrected_for_their_number() -> None:
     rules = [GateRule(metric="exact_answer", domain=one) for one in (Domain.MATH, *others)]
     math = found(GateSpec(must_win=tuple(rules), wins="any"), every)[0]
     assert math.p == pytest.approx(4 * 2 / 2**7)
-    assert math.difference is not None
     assert math.difference.low > 0
     assert math.outcome == "too few prompts"
 
@@ -163,7 +161,6 @@ def test_a_bounded_loss_is_told_from_too_few_prompts() -> None:
 def test_a_loss_within_the_margin_is_accepted() -> None:
     spec = GateSpec(must_not_lose=(MustNotLose(metric="exact_answer", margin=0.2),))
     finding = one(spec, answers(400, lost=40))
-    assert finding.difference is not None
     assert finding.difference.high < 0
     assert finding.outcome == "passed"
 
@@ -285,7 +282,6 @@ def test_the_default_gate_is_for_what_was_measured() -> None:
     assert default_gate({}) is None
     assert default_gate({"safety_eval": Answers()}) is None
     alone = default_gate({"reasoning_eval": answers(5)})
-    assert alone is not None
     assert [rule.metric for rule in alone.must_win] == ["exact_answer", "format_rate"]
     assert [(rule.metric, rule.domain, rule.margin) for rule in alone.must_not_lose] == [
         ("exact_answer", None, 0.05),
@@ -294,13 +290,11 @@ def test_the_default_gate_is_for_what_was_measured() -> None:
     domains = [item(1, True), item(2, True, domain=Domain.CODING)]
     unchecked = item(3, True, check="none", domain=Domain.CREATIVE)
     two = default_gate({"reasoning_eval": Answers(missing=[*domains, unchecked])})
-    assert two is not None
     assert [(rule.domain, rule.margin) for rule in two.must_not_lose[2:]] == [
         (Domain.MATH, 0.1),
         (Domain.CODING, 0.1),
     ]
     lacking = default_gate({"reasoning_eval": answers(5), "safety_eval": Answers()})
-    assert lacking is not None
     assert [rule.metric for rule in lacking.must_not_lose[2:]] == ["safe_rate", "correct_rate"]
 
 
@@ -348,7 +342,6 @@ def test_an_equal_model_wins_in_at_most_one_night_of_forty(quick: None) -> None:
 def test_ten_prompts_never_promote(quick: None) -> None:
     rng = np.random.Generator(np.random.Philox(6))
     spec = default_gate(drawn(rng, 10))
-    assert spec is not None
     wins = GateSpec(must_win=spec.must_win, wins="any")
     nights = [drawn(rng, 10) for _ in range(150)]
     assert passed(spec, nights) == passed(wins, nights) == 0

@@ -69,7 +69,6 @@ def test_a_gate_is_read_and_changes_no_stage(recipe: Path) -> None:
 def test_a_margin_can_be_set(recipe: Path) -> None:
     changes = ["gate.must_not_lose.0.margin=0.1", "gate.wins=any"]
     gate = resolve(write(recipe, GATE), changes).recipe.gate
-    assert gate is not None
     assert (gate.must_not_lose[0].margin, gate.wins) == (0.1, "any")
 
 

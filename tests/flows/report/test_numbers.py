@@ -86,7 +86,6 @@ def test_safety_stands_beside_correctness_and_controls(run: RunResults) -> None:
 
 def test_suites_have_their_own_levels_effects_and_headlines(wide: RunResults) -> None:
     table = effects.levels(wide)
-    assert table is not None
     assert [row for row in table.rows if isinstance(row, str)] == [
         "all (240 prompts)",
         "heldout (120 prompts)",
@@ -96,7 +95,6 @@ def test_suites_have_their_own_levels_effects_and_headlines(wide: RunResults) ->
     [suites] = [one for one in tiles(wide)[0].blocks if isinstance(one, Table)]
     assert [plain(name) for name, _ in suites.rows] == ["heldout", "gsm8k"]
     said = verdict(wide)
-    assert said is not None
     assert "By suite: better in heldout and gsm8k." in said.text
     assert [one.title.split(":")[0] for one in effects.suite_waterfalls(wide)] == [
         "Exact answer in heldout",

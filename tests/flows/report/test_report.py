@@ -16,7 +16,7 @@ from infra.store.store import Store
 from schemas.recipe import Recipe
 from schemas.reports import RunRecord, StageRecord
 from tests.flows.report.reading import report_file
-from tests.flows.runs.synthetic_run import STAGES, write_run
+from tests.flows.runs.synthetic_run import STAGES, damage, manifest_of, write_run
 
 ATTACK = "<script>alert('x')</script><img src=http://evil.example onerror=alert(1)> & $x$"
 VOID = {"meta", "br", "img", "link", "input", "hr", "path", "use", "stop"}
@@ -156,7 +156,6 @@ def test_the_page_shows_every_part(page: Page) -> None:
 
 def test_the_page_shows_every_key_and_digest(run: RunResults, page: Page) -> None:
     for stage in run.stages.values():
-        assert stage.manifest is not None
         assert stage.manifest.key in page.text
         assert stage.manifest.digest in page.text
 
@@ -223,26 +222,23 @@ def test_a_recipe_without_evaluations_has_a_report(written: tuple[Store, RunReco
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
-    [("remove", "no longer in the store"), ("flip", "damaged: items.jsonl: has sha256")],
+    ("gone", "said"),
+    [(True, "no longer in the store"), (False, "damaged: items.jsonl: has sha256")],
 )
 def test_an_artifact_that_is_gone_or_damaged_is_named_and_not_used(
-    tmp_path: Path, damage: str, said: str
+    tmp_path: Path, gone: bool, said: str
 ) -> None:
     store, record = write_run(tmp_path)
-    stage = next(stage for stage in record.stages if stage.name == "sft_eval")
-    manifest = store.lookup(stage.kind, stage.key or "")
-    assert manifest is not None
-    name = f"artifacts/{stage.kind}/{stage.key}/manifest.json"
-    if damage == "remove":
+    manifest = manifest_of(store, record, "sft_eval")
+    name = f"artifacts/{manifest.kind}/{manifest.key}/manifest.json"
+    if gone:
         store.path(name).unlink()
     else:
-        items = store.local_dir(manifest) / "items.jsonl"
-        items.write_bytes(items.read_bytes().replace(b"sums", b"SUMS", 1))
+        damage(store, record, "sft_eval", "items.jsonl")
     run = read_results(store, record)
     assert said in (run.stages["sft_eval"].problem or "")
     assert "sft since base" not in next(heat_maps(run))[1].columns
-    assert store.path(name).exists() == (damage == "flip")
+    assert store.path(name).exists() != gone
 
 
 def test_values_that_are_not_finite_are_left_out_of_curves(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def write_run(
             break
         out = root / f"out-{stage.name}"
         out.mkdir(exist_ok=True)  # an artifact that existed was adopted, and this left
-        metrics = _write_stage(
+        metrics = write_stage(
             stage, out, skill, text, prompts, suites, per_domain, samples, requests
         )
         manifest = commit(store, stage, manifests, out, metrics, version)
@@ -174,7 +174,29 @@ def commit(
     return store.commit(draft, out)
 
 
-def _write_stage(
+def manifest_of(store: Store, record: RunRecord, stage: str) -> Manifest:
+    ref = next(one.artifact for one in record.stages if one.name == stage)
+    found = store.lookup(ref.kind, ref.key) if ref else None
+    assert found is not None
+    return found
+
+
+def with_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:
+    """The run, with another record of one of its stages."""
+    stages = (one.model_copy(update=changes if one.name == name else {}) for one in record.stages)
+    return record.model_copy(update={"stages": tuple(stages)})
+
+
+def damage(store: Store, record: RunRecord, stage: str, file: str | None = None) -> Path:
+    """Change one byte of one of a stage's files."""
+    manifest = manifest_of(store, record, stage)
+    path = store.local_dir(manifest) / (file or manifest.files[0].path)
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    return path
+
+
+def write_stage(
     stage: StageSpec,
     out: Path,
     skill: Mapping[str, float],

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from flows.report.markdown import markdown
+from flows.report.samples import samples
 from flows.report.summaries import run_page
 from flows.report.verdict import Sentence, stage_verdicts, verdict
+from flows.runs import effects
 from flows.runs.effects import (
     EXACT,
     METRICS,
@@ -52,7 +54,6 @@ def test_a_difference_over_shared_prompts_is_paired() -> None:
     before = {"a": True, "b": False, "c": False, "d": False}
     after = {"d": False, "c": True, "b": True, "a": True}
     change = change_between(before, after, seed=0)
-    assert change is not None
     assert (change.paired, change.delta, change.after.n) == (True, 0.5, 4)
     assert change.interval.low <= 0.5 <= change.interval.high
 
@@ -61,13 +62,11 @@ def test_only_shared_prompts_count_in_a_paired_difference() -> None:
     before = {"a": False, "b": False, "x": True}
     after = {"a": True, "b": False, "y": True}
     change = change_between(before, after, seed=0)
-    assert change is not None
     assert (change.paired, change.before.n, change.delta) == (True, 2, 0.5)
 
 
 def test_different_prompts_are_compared_unpaired() -> None:
     change = change_between({"a": True, "b": False}, {"c": True, "d": True}, seed=0)
-    assert change is not None
     assert (change.paired, change.delta) == (False, 0.5)
 
 
@@ -87,6 +86,18 @@ def test_effects_are_measured_against_the_model_that_training_started_from(run: 
     } == {"sft": ("base", 0.4), "simpo": ("sft", 0.0), "grpo": ("simpo", 0.3)}
 
 
+def test_what_shows_a_run_twice_computes_its_effects_and_samples_once(
+    run: RunResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, shown = stage_verdicts(run), samples(run)
+    monkeypatch.setattr(effects, "change_between", None)
+    monkeypatch.setattr(RunResults, "evaluated", None)
+    assert stage_effects(run, EXACT)["grpo"].since == "simpo"
+    assert samples(run) is shown
+    monkeypatch.undo()
+    assert stage_verdicts(run) == first
+
+
 def test_a_metric_that_stages_in_between_lack_is_measured_since_the_last_that_has_it(
     run: RunResults,
 ) -> None:
@@ -98,7 +109,6 @@ def test_a_metric_that_stages_in_between_lack_is_measured_since_the_last_that_ha
 def test_effects_agree_with_the_evaluation_stage_s_own_metrics(run: RunResults) -> None:
     for metric in METRICS:
         effect = overall_effect(run, metric)
-        assert effect is not None
         stored = run.models["grpo"].evaluations[metric.kind][0].metrics
         assert effect.change.after.value == stored[metric.name]
         assert effect.change.after.interval.low == pytest.approx(stored[f"{metric.name}_low"])
@@ -159,7 +169,6 @@ def test_the_verdict_says_what_a_boss_asks(run: RunResults) -> None:
     """Better or not, by how much, how sure; which stage gave what and which to drop; safe at what
     price; how long."""
     said = verdict(run)
-    assert said is not None
     assert (said.subject, said.tone) == ("It got better.", "good")
     for words in (
         (
@@ -203,7 +212,6 @@ def test_the_verdict_of_other_runs(
     tmp_path: Path, skill: dict[str, float], subject: str, words: str
 ) -> None:
     said = verdict(read_results(*write_run(tmp_path, skill=skill)))
-    assert said is not None
     assert said.subject == subject
     assert words in said.text
 
@@ -212,7 +220,6 @@ def test_effects_are_corrected_for_the_number_of_those_that_changed_anything() -
     """Three looks of which one changed nothing: Holm over two."""
     right, wrong = dict.fromkeys("abcdef", True), dict.fromkeys("abcdef", False)
     won, nothing = change_between(wrong, right, seed=0), change_between(wrong, wrong, seed=0)
-    assert won is not None
     assert nothing is not None
     assert won.p == 2 / 2**6
     p = corrected({"one": won, "other": won, "nil": nothing})

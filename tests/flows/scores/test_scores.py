@@ -98,7 +98,6 @@ def test_a_standard_error_is_that_of_the_harnesses_and_a_prompt_counts_once() ->
     """Prompts a: 1, 0 (mean 1/2), b: 1, c counts nowhere. Mean 3/4; sd with n - 1 = sqrt(2 *
     (1/4)^2 / 1); / sqrt 2 = 1/4."""
     mean = mean_of([("a", True), ("a", False), ("b", True), ("c", None)])
-    assert mean is not None
     assert (mean.value, mean.stderr, mean.n, mean.left_out) == (0.75, pytest.approx(0.25), 2, 1)
     assert mean_of([("a", True)]).stderr is None  # type: ignore[union-attr]
     assert mean_of([("a", None)]) is None

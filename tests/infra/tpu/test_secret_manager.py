@@ -12,7 +12,7 @@ import google.auth
 import google.auth.credentials
 import pytest
 
-from flows.recipe.endpoints import check_endpoints
+from flows.preamble import check_endpoints
 from flows.recipe.resolve import resolve
 from infra.backend import JobHandle
 from infra.secrets import mask

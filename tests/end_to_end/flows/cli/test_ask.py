@@ -34,7 +34,6 @@ def test_ctrl_c_ends_the_process_cleanly(run: tuple[Store, RunRecord, Any]) -> N
         cwd=Path(__file__).parents[4],
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
     )
-    assert process.stdout is not None
     first = process.stdout.read(1)
     process.send_signal(signal.SIGINT)
     rest, errors = process.communicate(timeout=120)
