@@ -65,6 +65,7 @@ def rehearse(options: argparse.Namespace) -> Answer:
         store=options.store,
         overrides=tuple(options.overrides),
         data=options.data,
+        code=options.code,
         rows=options.rows,
         model=options.model,
     )
