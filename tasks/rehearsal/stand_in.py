@@ -20,7 +20,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from schemas.base import InputError
-from tasks.chat.endpoint import Endpoint, endpoint_of
+from tasks.chat.provider import Endpoint, endpoint_of
 from tasks.rehearsal.scripted import VERSION, Script, role_of
 
 PROVIDER = "rehearsal"

@@ -50,7 +50,7 @@ def test_the_topology_the_number_and_the_devices_of_every_type_agree() -> None:
         assert kind.devices == kind.chips * (2 if family in ("v2", "v3") else 1)
         assert kind.chips % kind.hosts == 0
         assert kind.chips // kind.hosts in (1, 4, 8)
-        assert kind.hbm_bytes in (16 * GIB, 32 * GIB, 95 * GIB)
+        assert kind.hbm_bytes in (16 * GIB, 32 * GIB, 96 * GIB)
         assert kind.zones
         assert len({region_of(zone) for zone in kind.zones}) >= 1
         prices = kind.usd_per_chip_hour

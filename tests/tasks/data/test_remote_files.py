@@ -199,16 +199,14 @@ def test_what_a_file_systems_own_library_raises_is_explained_and_a_mistake_of_ou
     import httpx
     from google.auth.exceptions import DefaultCredentialsError
 
-    for error, kind, said in (
-        (httpx.ConnectError("no host"), InputError, "hf://x: ConnectError: no host. Check the net"),
-        (
-            DefaultCredentialsError("none found"),
-            InputError,
-            r"no permission \(none found\). Log in",
-        ),
-        (KeyError("ours"), KeyError, "ours"),
+    denied, gated = DefaultCredentialsError("none found"), PermissionError("gated")
+    for url, error, kind, said in (
+        ("hf://x", httpx.ConnectError("no host"), InputError, "ConnectError: no host. Check the n"),
+        ("hf://x", gated, InputError, "no such data set, or no permission .*HF_TOKEN"),
+        ("gs://x", denied, InputError, r"no permission \(none found\). Log in"),
+        ("gs://x", KeyError("ours"), KeyError, "ours"),
     ):
-        with pytest.raises(kind, match=said), explained("hf://x", "test"):
+        with pytest.raises(kind, match=said), explained(url, "test"):
             raise error
 
 

@@ -37,8 +37,8 @@ TABLES: dict[str, dict[str, Any]] = {
     "idea_e": {},
     "dipg": {"version": "v3"},
 }
-ELSEWHERE = {"rubric_judge", "llm_judge", "reward_model", "code_tests"}
-"""Judged by a model or in a sandbox: tested with it."""
+ELSEWHERE = {"rubric_judge", "llm_judge", "reward_model", "code_tests", "function"}
+"""Judged by a model, in a sandbox, or by code of the user's: tested with it."""
 
 OPENING, CLOSING, ANSWER, END = "<reasoning>", "</reasoning>", "<answer>", "</answer>"
 WORTHLESS = {
