@@ -101,8 +101,7 @@ class Config(StrictModel):
         near_duplicates: how near is too near; `false` keeps near duplicates.
         contamination: what gives an evaluation item away; `false` looks for none.
         evaluations: what must not be given away, beside the held-out split.
-        suites: suites of the evaluations that must not be given away either, in the tables that
-        those stages have (`tasks.evaluation.suite_prompts`).
+        suites: likewise suites, in the tables that evaluations have of them.
         languages: ISO 639 codes; rows in another language are dropped. Empty: any.
         pii: kinds of personal data; rows with one are dropped.
         max_prompt_tokens, max_response_tokens: longer rows are dropped, counted by the tokenizer of
@@ -175,9 +174,7 @@ class Config(StrictModel):
 
     @model_validator(mode="after")
     def _something_counts_tokens(self) -> Self:
-        if self.model is None and (
-            self.max_prompt_tokens is not None or self.max_response_tokens is not None
-        ):
+        if self.model is None and {self.max_prompt_tokens, self.max_response_tokens} != {None}:
             raise ValueError(
                 "max_prompt_tokens and max_response_tokens need a model, whose tokenizer counts"
             )
@@ -185,10 +182,8 @@ class Config(StrictModel):
 
     @model_validator(mode="after")
     def _evaluations_are_looked_for(self) -> Self:
-        names = [
-            *(one.name for one in self.evaluations),
-            *(one.suite for one in parse_suites(self.suites, None)),
-        ]
+        names = [one.name for one in self.evaluations]
+        names += [one.suite for one in parse_suites(self.suites, None)]
         if len(set(names)) < len(names):
             raise ValueError(f"two evaluation sets have the same name: {', '.join(names)}")
         if names and not self.contamination:
@@ -201,12 +196,8 @@ class Config(StrictModel):
     @property
     def fractions(self) -> dict[Split, float]:
         """The share of all prompts in each split."""
-        train = 1 - self.validation_fraction - self.heldout_fraction
-        return {
-            "train": train,
-            "validation": self.validation_fraction,
-            "heldout": self.heldout_fraction,
-        }
+        validation, heldout = self.validation_fraction, self.heldout_fraction
+        return {"train": 1 - validation - heldout, "validation": validation, "heldout": heldout}
 
     @property
     def group_quotas(self) -> list[GroupQuota]:

@@ -171,10 +171,8 @@ def batch_sizes(config: Config) -> dict[str, int]:
     """Of how many rows the programs take at a time, by the setting: what `make_mesh` takes."""
     from tasks.training.trainer import rows_at_once
 
-    return {
-        **({"sampling_batch_size": config.sampling_batch_size} if config.prompts else {}),
-        **rows_at_once(config),
-    }
+    sampled = {"sampling_batch_size": config.sampling_batch_size} if config.prompts else {}
+    return sampled | rows_at_once(config)
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":

@@ -238,14 +238,10 @@ def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
     sampler = sampler_of(config, loaded)
     pairs, about = _pairs_of_policy(job, loaded, sampler) if config.prompts else ([], {})
     taken, left_out = data_pairs(job.inputs["prompts"] / "pairs.jsonl", config, loaded.tokenizer)
+    sampled = len(pairs)
     pairs += taken
-    job.log.info(
-        "%d pairs: %d of the policy's samples (%s), %d of the data",
-        len(pairs),
-        len(pairs) - len(taken),
-        about,
-        len(taken),
-    )
+    told = "%d pairs: %d of the policy's samples (%s), %d of the data"
+    job.log.info(told, len(pairs), sampled, about, len(taken))
     if config.prompts:
         require_pairs(pairs, about["prompts_by_outcome"], config.min_pairs)
     elif len(pairs) < config.min_pairs:

@@ -9,92 +9,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 
 from flows.recipe.resolve import shipped_recipes
 from infra.process import ROOT
+from tests.end_to_end.hub_records import write_hub
+from tests.end_to_end.tasks.records import SHARED, needs_records
 from tests.fakes.chat_server import ChatServer
 from tests.fakes.fake_hub import FakeHub
 from tests.flows.rehearsal.recipes import RECIPE, write
 
-SHARED = ROOT.parent / "shared" / "data"
-
-FOUND: dict[str, set[str]] = {"dipg_safety": {"format:dipg"}}
-"""What is found in a shipped recipe and not mended yet: nothing else may be."""
-
-
-@pytest.fixture(scope="session")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The real records as recipes call their files, and rows made of them: traces and prompts that
-    a user brings."""
-    if not SHARED.is_dir():
-        pytest.skip(f"the real records are not here: {SHARED}")
-    data = tmp_path_factory.mktemp("records")
-    for path in SHARED.rglob("*"):
-        if path.is_file():
-            copy = data / path.relative_to(SHARED)
-            copy.parent.mkdir(exist_ok=True)
-            copy.write_bytes(path.read_bytes())
-    (data / "gsm8k/train.jsonl").write_bytes((data / "gsm8k/train_first1000.jsonl").read_bytes())
-    sums = [_sum(row) for row in _rows(data / "gsm8k/train.jsonl")[:100]]
-    tasks = [_task(row) for row in _rows(data / "self_instruct/seed_tasks.jsonl")[:100]]
-    short = [_summary(row) for row in _rows(data / "scitldr/SciTLDR-A_test.jsonl")[:100]]
-    _write(
-        data / "traces.jsonl",
-        [one for three in zip(sums, tasks, short, strict=True) for one in three],
-    )
-    _write(data / "prompts/checked.jsonl", sums)
-    _write(data / "prompts/open.jsonl", tasks)
-    articles = json.loads((data / "pubmedqa/ori_pqal.json").read_text(encoding="utf-8")).values()
-    _write(
-        data / "legal.jsonl",
-        [{"prompt": one["QUESTION"], "answer": one["final_decision"]} for one in articles],
-    )
-    return data
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def _write(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-def _sum(row: dict[str, Any]) -> dict[str, str]:
-    reasoning, _, answer = row["answer"].partition("####")
-    row = {"prompt": row["question"], "reasoning": reasoning.strip(), "answer": answer.strip()}
-    return row | {"domain": "math"}
-
-
-def _task(row: dict[str, Any]) -> dict[str, str]:
-    said = row["instances"][0]["output"] or "None."
-    reasoning = f"This is the task {row['name']}."
-    row = {"prompt": row["instruction"], "reasoning": reasoning, "answer": said}
-    return row | {"domain": "general"}
-
-
-def _summary(row: dict[str, Any]) -> dict[str, str]:
-    prompt = "Summarize in one sentence: " + " ".join(row["source"])[:900]
-    row = {"prompt": prompt, "reasoning": row["source"][0], "answer": row["target"][0]}
-    return row | {"domain": "summarization"}
+GSM8K = "datasets/openai/gsm8k"
 
 
 @pytest.fixture(scope="session")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeHub]:
-    """A hub with the data sets whose names the records' SOURCE.txt give, and a gated one."""
-    directory = tmp_path_factory.mktemp("gsm8k")
-    if SHARED.is_dir():
-        (directory / "main").mkdir()
-        for split, file in (("train", "train_first1000"), ("test", "test")):
-            table = pa.Table.from_pylist(_rows(SHARED / f"gsm8k/{file}.jsonl"))
-            pa.parquet.write_table(table, directory / f"main/{split}-00000-of-00001.parquet")
+    """A hub with the data sets of the shipped recipes, and a gated one."""
     with FakeHub() as server:
-        for name in ("datasets/openai/gsm8k", "datasets/open/gated"):
-            server.repositories[name] = directory
+        if SHARED.is_dir():
+            server.repositories |= write_hub(tmp_path_factory.mktemp("hub"))
+            server.repositories["datasets/open/gated"] = server.repositories[GSM8K]
         server.gated.add("datasets/open/gated")
         yield server
 
@@ -119,24 +53,23 @@ def named(told: dict[str, Any]) -> set[str]:
     return {one["name"] for one in told["findings"] if one["allowed"] is None}
 
 
+@needs_records
 @pytest.mark.parametrize("name", sorted(shipped_recipes()))
 def test_a_shipped_recipe_passes_its_rehearsal(
-    name: str, records: Path, hub: FakeHub, tmp_path: Path, prefect_api: str
+    name: str, hub: FakeHub, tmp_path: Path, prefect_api: str
 ) -> None:
     reached = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
-    code, told, error = rehearse(name, records, tmp_path / "store", "--rows", "24", **reached)
-    if code == 2 and ("has no file" in error or "no permission" in error):
-        pytest.skip(f"not among the records of ../shared/data: {error.strip()[-300:]}")
+    code, told, error = rehearse(name, SHARED, tmp_path / "store", "--rows", "24", **reached)
     assert told, error[-3000:]
     assert [one["name"] for one in told["stages"] if one["status"] == "failed"] == [], error[-3000:]
-    assert named(told) == FOUND.get(name, set())
-    assert code == (3 if name in FOUND else 0)
+    assert (code, named(told)) == (0, set())
     page = Path(told["page"]).read_text(encoding="utf-8")
     assert all(f">{stage['name']} (" in page for stage in told["stages"])
 
 
+@needs_records
 def test_a_recipe_on_a_hub_reads_the_first_rows_alone(
-    records: Path, hub: FakeHub, tmp_path: Path, prefect_api: str
+    hub: FakeHub, tmp_path: Path, prefect_api: str
 ) -> None:
     """A teacher's and a judge's endpoints without keys are stood in for; nothing is found; every
     row that fell out is there with its cause."""

@@ -82,17 +82,12 @@ rows = { summarization = 60 }
 [stages.rebalance]
 kind = "rebalance"
 inputs = { examples = "distill" }
-[stages.rebalance.config.quotas]
-summarization = { train = 20, validation = 1, heldout = 2 }
+config.quotas.summarization = { train = 20, validation = 1, heldout = 2 }
 
 [stages.sft]
 kind = "sft"
 inputs = { examples = "rebalance" }
-[stages.sft.config]
-steps = 10
-batch_size = 64
-sequence_length = 1024
-optimizer = { learning_rate = 1e-3 }
+config = { steps = 10, batch_size = 64, sequence_length = 1024, optimizer = {learning_rate = 1e-3}}
 
 [stages.eval]
 kind = "reasoning_eval"

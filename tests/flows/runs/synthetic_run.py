@@ -111,17 +111,9 @@ def write_run(
         manifest = commit(store, stage, manifests, out, metrics, version)
         manifests[stage.name] = manifest
         status = "cached" if stage.name == "distill" else "ran"
-        records.append(
-            StageRecord(
-                name=stage.name,
-                kind=stage.kind,
-                key=manifest.key,
-                status=status,
-                seconds=1.5 + number,
-                artifact=manifest.ref(),
-                metrics=metrics,
-            )
-        )
+        made: dict[str, Any] = {"status": status, "seconds": 1.5 + number, "metrics": metrics}
+        made |= {"key": manifest.key, "artifact": manifest.ref()}
+        records.append(StageRecord(name=stage.name, kind=stage.kind, **made))
     ended = "succeeded" if stop_before == NEVER else "failed" if failure else "cancelled"
     record = RunRecord(
         run_id=run_id,
@@ -160,18 +152,10 @@ def commit(
         for path in sorted(out.rglob("*"))
         if path.is_file()
     }
-    draft = Manifest(
-        kind=stage.kind,
-        key=digest([stage.name, stage.config, files, version]),
-        version=version,
-        config=stage.config,
-        inputs=inputs,
-        attempt="0",
-        files=(),
-        metrics=metrics,
-        execution=MADE,
-    )
-    return store.commit(draft, out)
+    key = digest([stage.name, stage.config, files, version])
+    what: dict[str, Any] = {"kind": stage.kind, "version": version, "config": stage.config}
+    what |= {"inputs": inputs, "attempt": "0", "files": (), "metrics": metrics, "execution": MADE}
+    return store.commit(Manifest(key=key, **what), out)
 
 
 def manifest_of(store: Store, record: RunRecord, stage: str) -> Manifest:

@@ -96,16 +96,9 @@ class Bench:
     ) -> JobSpec:
         config, inputs = {"code": code}, inputs or {}
         key = stage_key("toy", 1, {}, config, {name: ref.digest for name, ref in inputs.items()})
-        spec = JobSpec(
-            stage="play",
-            kind="toy",
-            key=key,
-            attempt=attempt,
-            store=self.store.uri,
-            target="local",
-            config=config,
-            inputs=inputs,
-        )
+        where: dict[str, Any] = {"store": self.store.uri, "target": "local"}
+        given: dict[str, Any] = {"attempt": attempt, "config": config, "inputs": inputs}
+        spec = JobSpec(stage="play", kind="toy", key=key, **where, **given)
         return spec.model_copy(update=changes)
 
     def run(self, code: str, **changes: Any) -> tuple[JobSpec, JobStatus]:

@@ -1,0 +1,161 @@
+"""The data sets that shipped recipes read, as files on a hub: real records of ../shared/data under
+the names that they have there, and, for sets that are not here, records of their kind in the
+columns of their cards (`hub_rows`)."""
+
+import csv
+import gzip
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from tests.end_to_end.tasks.records import SHARED
+
+Row = dict[str, Any]
+
+
+def write_hub(root: Path) -> dict[str, Path]:
+    """Write all data sets below `root`; repository -> its directory."""
+    found: dict[str, Path] = {}
+    for path, rows in _tables():
+        organisation, name, *rest = path.split("/")
+        repository = root / organisation / name
+        file = repository.joinpath(*rest)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.suffix == ".jsonl":
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        else:
+            pa.parquet.write_table(pa.Table.from_pylist(rows), file)
+        found[f"datasets/{organisation}/{name}"] = repository
+    return found
+
+
+def _tables() -> Iterator[tuple[str, list[Row]]]:
+    one = "00000-of-00001.parquet"
+    sums, programs = _jsonl("gsm8k/train_first1000.jsonl"), _programs()
+    problems = [row for file in ("atkins", "thermo", "fund", "stat") for row in _problems(file)]
+    yield f"openai/gsm8k/main/train-{one}", sums[:400]
+    yield f"openai/gsm8k/main/test-{one}", _jsonl("gsm8k/test.jsonl")
+    yield f"qiaojin/PubMedQA/pqa_labeled/train-{one}", [_article(row) for row in _articles()]
+    with (SHARED / "xstest/xstest_prompts.csv").open(encoding="utf-8") as file:
+        yield f"walledai/XSTest/data/test-{one}", list(csv.DictReader(file))
+    gym = _jsonl("dipg_safety/test_gen_enhanced.jsonl")
+    yield f"surfiniaburger/dipg-safety-instruction-1500/data/train-{one}", gym
+    yield f"surfiniaburger/med-safety-gym-eval/data/test-{one}", gym
+    # of their kind
+    answers = [(row["question"], row["answer"].rpartition("#### ")[2]) for row in sums[400:600]]
+    asked = [{"problem": problem, "expected_answer": answer} for problem, answer in answers]
+    yield "nvidia/OpenMathInstruct-2/data/train_1M-00000-of-00003.parquet", asked
+    half = len(problems) // 2
+    yield f"allenai/qasc/data/train-{one}", problems[:half]
+    yield f"allenai/ai2_arc/ARC-Challenge/train-{one}", problems[half:]
+    yield f"allenai/ai2_arc/ARC-Easy/train-{one}", problems[half + half // 2 :]
+    yield "TIGER-Lab/AceCode-87K/data/train-00000-of-00008.parquet", programs[:80]
+    for split, rows in (("train", programs[80:130]), ("test", programs[130:])):
+        yield f"google-research-datasets/mbpp/full/{split}-{one}", rows
+    yield "databricks/databricks-dolly-15k/databricks-dolly-15k.jsonl", list(_instructions())
+    yield f"SkunkworksAI/reasoning-0.01/data/train-{one}", list(_reasoned(sums[600:]))
+    yield f"coastalcph/lex_glue/case_hold/train-{one}", list(_holdings(_articles()[:300]))
+    decisions = [
+        {"input": f"{row['QUESTION']} Yes, no or maybe.", "answer": row["final_decision"]}
+        for row in _articles()[300:]
+    ]
+    yield f"DatologyAI/legalbench_basic/hearsay/test-{one}", decisions
+
+
+def _jsonl(path: str) -> list[Row]:
+    return [json.loads(line) for line in (SHARED / path).read_text(encoding="utf-8").splitlines()]
+
+
+def _articles() -> list[Row]:
+    return list(json.loads((SHARED / "pubmedqa/ori_pqal.json").read_text("utf-8")).values())
+
+
+def _article(row: Row) -> Row:
+    """PubMedQA's article in the hub's columns."""
+    names = {"contexts": "CONTEXTS", "labels": "LABELS", "meshes": "MESHES"}
+    return {
+        "question": row["QUESTION"],
+        "context": {name: row[column] for name, column in names.items()},
+        "long_answer": row["LONG_ANSWER"],
+        "final_decision": row["final_decision"],
+    }
+
+
+def _problems(file: str) -> Iterator[Row]:
+    """SciBench's problems as questions with four numbers to choose from."""
+    for row in json.loads((SHARED / f"scibench/{file}.json").read_text("utf-8")):
+        number = row["answer_number"].strip()
+        texts = [number, f"{number}1", f"2{number}", f"9{number}"]
+        yield {
+            "question": row["problem_text"].strip(),
+            "choices": {"text": texts, "label": list("ABCD")},
+            "answerKey": "A",
+            "fact1": row["problem_text"].strip().partition(". ")[0],
+            "fact2": f"The unit is {row['unit'].strip() or 'one'}",
+            "combinedfact": f"The number is {number}",
+        }
+
+
+def _programs() -> list[Row]:
+    """HumanEval's tasks, each with its assertions of one line, in the columns of both sets of
+    programs."""
+    found = []
+    with gzip.open(SHARED / "humaneval/HumanEval.jsonl.gz", "rt", encoding="utf-8") as file:
+        for row in map(json.loads, file):
+            lines = re.findall(r"^ *(assert candidate\(.*) *$", row["test"], re.MULTILINE)
+            tests = [line.replace("candidate", row["entry_point"]) for line in lines]
+            code = row["prompt"] + row["canonical_solution"]
+            text = f"Complete this function:\n\n{row['prompt'].strip()}"
+            both = {"question": text, "test_cases": tests, "text": text, "code": code}
+            if tests and _compiles(tests):
+                found.append({**both, "test_list": tests, "test_setup_code": ""})
+    return found
+
+
+def _compiles(tests: Sequence[str]) -> bool:
+    try:
+        compile("\n".join(tests), "tests", "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
+def _instructions() -> Iterator[Row]:
+    tasks = _jsonl("self_instruct/seed_tasks.jsonl")
+    tasks += _jsonl("self_instruct/user_oriented_instructions.jsonl")
+    kinds = ("creative_writing", "brainstorming", "general_qa", "open_qa")
+    for number, row in enumerate(tasks):
+        given = row["instances"][0]
+        kind = "closed_qa" if given["input"] else kinds[number % len(kinds)]
+        yield _instruction(row["instruction"], given["input"], given["output"], kind)
+    for row in _jsonl("scitldr/SciTLDR-A_test.jsonl"):
+        text = " ".join(row["source"])
+        yield _instruction(
+            "Summarize this in one sentence.", text, row["target"][0], "summarization"
+        )
+
+
+def _instruction(instruction: str, context: str, response: str, category: str) -> Row:
+    texts = {"instruction": instruction, "context": context, "response": response or "None."}
+    return {**texts, "category": category}
+
+
+def _reasoned(sums: Sequence[Row]) -> Iterator[Row]:
+    for row in sums:
+        reasoning, _, answer = row["answer"].partition("#### ")
+        yield {"instruction": row["question"], "reasoning": reasoning, "output": answer}
+
+
+def _holdings(articles: Sequence[Row]) -> Iterator[Row]:
+    """Which of five conclusions is that of an abstract."""
+    for number, row in enumerate(articles):
+        endings = [articles[(number + other) % len(articles)]["LONG_ANSWER"] for other in range(5)]
+        place = number % 5
+        endings[0], endings[place] = endings[place], endings[0]
+        text = " ".join(row["CONTEXTS"])[:600]
+        yield {"context": f"{text} (<HOLDING>).", "endings": endings, "label": place}
