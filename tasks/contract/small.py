@@ -18,6 +18,9 @@ from typing import Any, TypeVar
 from schemas.training import TrainerConfig
 
 _LIKELY = 0.95
+_SCORES = 1 << 24
+"""Attention scores of a head that are computed at a time: some of them, in float32 and for each
+head, are what a long row takes of memory without a kernel."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,13 @@ def small_trainer(
     """
     rates = {"learning_rate": learning_rate, "muon_learning_rate": muon_learning_rate}
     batch = min(batch_size, config.batch_size)
+    micro = config.micro_batch_size and gcd(config.micro_batch_size, batch)
+    lengths = config.model_dump() | changes
+    names = ("sequence_length", "prompt_length", "response_length")
+    length = sum(lengths.get(name, 0) for name in names)
+    if (micro or batch) * length**2 > _SCORES:
+        fitting = max(1, _SCORES // length**2)
+        micro = max(rows for rows in range(1, fitting + 1) if (micro or batch) % rows == 0)
     own = {
         "optimizer": config.optimizer.model_copy(update=rates),
         "lora": None,
@@ -115,7 +125,7 @@ def small_trainer(
             "steps": min(steps, sizes.steps, config.steps or steps),
             "epochs": None,
             "batch_size": batch,
-            "micro_batch_size": config.micro_batch_size and gcd(config.micro_batch_size, batch),
+            "micro_batch_size": micro,
             **({} if sizes.trained else own),
             **changes,
         }

@@ -1,6 +1,7 @@
 """How kinds run small where that is more than a minimum: whole groups, lengths that agree, quotas
 by difficulty."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,6 +31,16 @@ def test_grpo_keeps_its_groups_whole(group: int, batch: int) -> None:
     assert (small.batch_size, small.group_size) == (batch, group)
     assert batch % small.micro_batch_size == 0, "the trainer takes whole micro-batches alone"
     assert kind.small(small, LAPTOP) == small
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(512, 16), (700, 8), (2048, 1)])
+def test_long_rows_are_trained_on_a_few_at_a_time(tokens: int, rows: int) -> None:
+    """Scores of 16 rows of 1,024 tokens are 2^24 for each head, and so are those of 8 of 1,448. A
+    rehearsal with 16 rows of 2,992 took 14 GB and was killed."""
+    kind = stage_kind("grpo")
+    long = GRPO | {"prompt_length": 2048, "response_length": 2048}
+    sizes = replace(LAPTOP, prompt=tokens, answer=tokens)
+    assert kind.small(kind.config.parse(long), sizes).micro_batch_size == rows
 
 
 @pytest.mark.parametrize(
