@@ -44,8 +44,8 @@ def _tables() -> Iterator[tuple[str, list[Row]]]:
     with (SHARED / "xstest/xstest_prompts.csv").open(encoding="utf-8") as file:
         yield f"walledai/XSTest/data/test-{one}", list(csv.DictReader(file))
     gym = _jsonl("dipg_safety/test_gen_enhanced.jsonl")
-    yield f"surfiniaburger/dipg-safety-instruction-1500/data/train-{one}", gym
-    yield f"surfiniaburger/med-safety-gym-eval/data/test-{one}", gym
+    yield f"surfiniaburger/dipg-safety-instruction-1500/data/train-{one}", gym[:6]
+    yield f"surfiniaburger/med-safety-gym-eval/data/test-{one}", gym[6:]
     # of their kind
     answers = [(row["question"], row["answer"].rpartition("#### ")[2]) for row in sums[400:600]]
     asked = [{"problem": problem, "expected_answer": answer} for problem, answer in answers]
