@@ -113,7 +113,8 @@ def _programs() -> list[Row]:
             text = f"Complete this function:\n\n{row['prompt'].strip()}"
             both = {"question": text, "test_cases": tests, "text": text, "code": code}
             if tests and _compiles(tests):
-                found.append({**both, "test_list": tests, "test_setup_code": ""})
+                task = {"task_id": len(found), "test_list": tests, "test_setup_code": ""}
+                found.append(both | task)
     return found
 
 

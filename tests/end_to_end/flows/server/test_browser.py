@@ -16,6 +16,9 @@ from playwright.sync_api import (
     Page,
     expect,
 )
+from playwright.sync_api import (
+    TimeoutError as PlaywrightTimeoutError,
+)
 
 from tests.fakes.chromium import chromium, picture
 from tests.flows.server.served import PATIENCE, SLOW, Served, until
@@ -81,7 +84,16 @@ def add_override(page: Page, text: str) -> None:
 
 def submit(page: Page, served: Served) -> str:
     """Submit the form and open the page of the run that it made; returns the flow run's id."""
-    page.get_by_role("button", name="Submit").press("Enter")
+    asked = re.compile(r"/create_flow_run$")
+    for _ in range(
+        20
+    ):  # Prefect's form takes nothing before all of it has loaded, and says nothing
+        try:
+            with page.expect_request(asked, timeout=15_000):
+                page.get_by_role("button", name="Submit").press("Enter")
+        except PlaywrightTimeoutError:
+            continue
+        break
     page.wait_for_url(re.compile(r"/deployments/deployment/[0-9a-f-]*\?"))
     run = str(
         served.ask("/flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 1})[0]["id"]
