@@ -87,7 +87,8 @@ def _groups(ready: Rehearsed) -> tuple[list[str], set[str], set[str]]:
 
 
 def _may(table: Mapping[str, Any]) -> set[str]:
-    """The domains that a teacher's rows may have, where a column or the router says it."""
+    """The domains that a teacher's rows may have, where a column or the router says it, and the
+    groups that it draws when they are missing."""
     found = {
         domain
         for source in table.get("sources") or ()
@@ -100,6 +101,8 @@ def _may(table: Mapping[str, Any]) -> set[str]:
             else ()
         )
     }
+    for drawn in ("rows", "grounded"):
+        found |= set(table.get(drawn) or ())
     for lender in table.get("prompts") or ():
         found |= _may(lender)
     first = table.get("first")

@@ -67,6 +67,16 @@ def test_sound_metrics_have_no_finding(tmp_path: Path) -> None:
     assert (names(found), exit_code(found)) == ([], 0)
 
 
+def test_a_quota_that_a_generator_fills_when_rows_are_missing_is_no_finding(tmp_path: Path) -> None:
+    quota = RECIPE.replace("[stages.sft]", "creative = { train = 100 }\n\n[stages.sft]", 1)
+    (tmp_path / "nobody").mkdir()
+    assert "quota:creative" in names(told(tmp_path / "nobody", SOUND, recipe=quota))
+    generator = '[[stages.distill.config.teachers]]\nname = "procedural"\n'
+    generator += "rows = { creative = 0 }\ngrounded = {}\n\n[stages.rebalance]"
+    filled = quota.replace("[stages.rebalance]", generator, 1)
+    assert "quota:creative" not in names(told(tmp_path, SOUND, recipe=filled))
+
+
 PLANTED = {
     "empty:sums": {"distill": {"sources": [SOURCE | {"kept": 0, "dropped": {"too_long": 20}}]}},
     "malformed:distill": {
