@@ -122,7 +122,7 @@ def _stage(stage: Mapping[str, Any]) -> Iterator[Block]:
         ]
         columns = (Column("fell out because", "text"), "rows", Column("for example", "wrap"))
         rows_lost = sum(one["rows"] for one in stage["dropped"])
-        yield Details(f"{rows_lost} rows fell out", [Table(columns, lost)], open=True)
+        yield Details(f"Fell out: {rows_lost}", [Table(columns, lost)], open=True)
 
 
 def _endpoints(told: Mapping[str, Any]) -> Table:

@@ -73,7 +73,8 @@ def _left(stage: StageOutput) -> str:
         said.append(f"pairs {metrics['pairs']}")
     if isinstance(metrics.get("dropped"), dict):
         said.append(f"dropped {sum(metrics['dropped'].values())}")
-    return ", ".join([*said, headline(metrics)]).strip(", ")
+    words = ", ".join([*said, headline(metrics)]).strip(", ").split(", ")
+    return ", ".join(dict.fromkeys(words))
 
 
 def _domains(stage: StageOutput) -> dict[str, dict[str, int]]:
