@@ -1,15 +1,28 @@
-"""Processes of this machine, as /proc has them."""
+"""Processes of this machine, as /proc has them. They, and threads, may end while they are looked
+at."""
 
+from contextlib import suppress
 from pathlib import Path
 
 
 def descendants(pid: int) -> list[tuple[int, str]]:
-    """Process ids below one, with their states."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    """Process ids below one, its own children first, with their states."""
+    children: list[int] = []
+    with suppress(OSError):
+        for task in list(Path(f"/proc/{pid}/task").iterdir()):
+            with suppress(OSError):
+                children += map(int, (task / "children").read_text().split())
     return [(child, state_of(child)) for child in children] + [
         found for child in children for found in descendants(child)
     ]
+
+
+def name_of(pid: int) -> str:
+    """The name of a process; nothing where there is no such process any more."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def state_of(pid: int) -> str:

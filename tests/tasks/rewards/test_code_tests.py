@@ -7,7 +7,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import code_tests
 from tasks.sandbox import bubblewrap, examination
 from tasks.sandbox.bubblewrap import Limits
-from tests.processes import descendants
+from tests.processes import descendants, name_of
 from tests.tasks.sandbox.needed import needs_sandbox
 
 pytestmark = needs_sandbox
@@ -132,7 +131,7 @@ def test_a_sandbox_that_fails_is_an_abstention(monkeypatch: pytest.MonkeyPatch) 
 
 def warden() -> int:
     """The process inside this process's bubblewrap."""
-    named = [(pid, Path(f"/proc/{pid}/comm").read_text()) for pid, _ in descendants(os.getpid())]
+    named = [(pid, name_of(pid)) for pid, _ in descendants(os.getpid())]
     (bwrap,) = [pid for pid, name in named if name.startswith("bwrap")]
     return descendants(bwrap)[0][0]
 
