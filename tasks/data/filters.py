@@ -8,6 +8,7 @@ A filter is a picklable callable on a batch of rows (parsed lines of `examples.j
 
 import ipaddress
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -34,14 +35,15 @@ def texts_of(row: Row) -> Iterator[str]:
     return (row[key] for key in ("prompt", "reasoning", "answer") if row.get(key))
 
 
-class RowFilter:
+class RowFilter(ABC):
     """A filter that judges each row by itself (`judge`)."""
 
     def __call__(self, rows: Sequence[Row]) -> list[tuple[Cause, str] | None]:
         return [self.judge(row) for row in rows]
 
+    @abstractmethod
     def judge(self, row: Row) -> tuple[Cause, str] | None:
-        raise NotImplementedError
+        """Why a row is left out; None: it stays."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from schemas.examples import TRACE_TAGS, Example, Prompt
 from tasks import routing
 from tasks.judging.address import visible
 from tasks.rehearsal.first_rows import Asked, FirstRows
+from tasks.verification.text import split_sentences
 
 VERSION = 1
 """Raise it when replies change: it is part of the model's name under which they are kept."""
@@ -100,7 +101,7 @@ def written(instructions: str, reasoning: str, answer: str, context: str = "") -
         return f"{reasoning}\n\n{answer}"
     headings = list(dict.fromkeys(_HEADING.findall(instructions)))
     if len(headings) > 1:
-        first = re.split(r"(?<=[.!?])\s", reasoning)[0][:_SECTION]
+        first = split_sentences(reasoning)[0][:_SECTION]
         sections = [reasoning, *(f"{first} So it goes on." for _ in headings[1:])]
         pairs = zip(headings, sections, strict=True)
         reasoning = "\n".join(f"{heading}: {section}" for heading, section in pairs)
