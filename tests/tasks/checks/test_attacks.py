@@ -295,7 +295,7 @@ WORDS = st.sampled_from((*PIECES, "12", "3", "or", "B", "Aa", "km", "x"))
 ANYTHING = st.one_of(st.text(max_size=200), st.lists(WORDS, max_size=12).map("".join))
 
 
-@settings(max_examples=150, derandomize=True)
+@settings(max_examples=150)
 @given(st.sampled_from(CHEAP), ANYTHING)
 def test_no_text_raises(name: str, text: str) -> None:
     prompt = TABLES[name][0]
@@ -303,7 +303,7 @@ def test_no_text_raises(name: str, text: str) -> None:
     assert isinstance(flexible_answer(prompt, text), str)
 
 
-@settings(max_examples=30, derandomize=True)
+@settings(max_examples=30)
 @given(ANYTHING)
 def test_no_text_raises_in_mathematics(text: str) -> None:
     assert isinstance(agrees(TABLES["math"][0], text).ok, bool)
@@ -315,7 +315,7 @@ JOINTS = st.sampled_from((*SIGNS, " vs ", "..", " : ", " ", " < "))
 UNITS = st.sampled_from(("", " km", " m"))
 
 
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=200)
 @given(NUMBERS, NUMBERS, JOINTS, UNITS, st.sampled_from(("numeric", "quantity")))
 def test_two_numbers_never_agree(
     first: int, second: int, joint: str, unit: str, check: Check
@@ -328,7 +328,7 @@ def test_two_numbers_never_agree(
         assert not agrees(asked(check, f"{right}{unit}"), text).ok
 
 
-@settings(max_examples=150, derandomize=True)
+@settings(max_examples=150)
 @given(
     st.permutations("ABCD"),
     st.integers(2, 4),
@@ -346,7 +346,7 @@ UNIT_NAMES = (
 )  # fmt: skip
 
 
-@settings(max_examples=150, derandomize=True)
+@settings(max_examples=150)
 @given(
     st.sampled_from(UNIT_NAMES),
     st.integers(-99, 99),
