@@ -7,7 +7,6 @@ the order of ids has nothing to do with difficulty or outcome.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import zip_longest
 from typing import Literal
 
@@ -15,7 +14,7 @@ from markupsafe import escape
 
 from flows.report.blocks import Block, Code, Details, Heading, Span, small
 from flows.runs.effects import CORRECT, EXACT
-from flows.runs.results import RunResults
+from flows.runs.results import RunResults, once
 from flows.runs.wording import clip
 from schemas.evaluation import HELDOUT, EvalItem
 from tasks.contract.kind import Outcome
@@ -64,10 +63,10 @@ class Sample:
         return sum(len(escape(text).encode()) + 300 for text in texts)  # 300: the tags around one
 
 
-@lru_cache(maxsize=2)
+@once
 def samples(run: RunResults) -> list[Sample]:
     """Before and after, chosen by `RULE`; reasoning prompts first, then those of safety
-    evaluations. Chosen once for all that shows a run."""
+    evaluations."""
     rules = ((EXACT.kind, EXACT.outcome), (CORRECT.kind, _well_done))
     turns = [list(turn) for kind, right in rules for turn in _turns(run, kind, right)]
     left, chosen = _BUDGET, set()

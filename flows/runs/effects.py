@@ -14,11 +14,10 @@ changed is not counted: its p-value could never be small (Tarone 1990).
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal, NamedTuple, TypeVar
 
-from flows.runs.results import RunResults
+from flows.runs.results import RunResults, once
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
 from tasks.contract.kind import Outcome, Product
@@ -76,8 +75,6 @@ class Part(NamedTuple):
 
 
 ALL = Part()
-KEPT = 64
-"""Families of effects that are kept, so that what shows a run computes each once."""
 
 
 @dataclass(frozen=True)
@@ -189,47 +186,28 @@ def corrected(changes: Mapping[Key, Change]) -> dict[Key, float]:
 def stage_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
     """Trained stage -> what it changed over all prompts. Stages that were not evaluated, or before
     which nothing was, are left out."""
-    return {stage: effect for (stage, _), effect in _family(run, metric, (ALL,)).items()}
+    return {stage: one for (stage, _), one in _family(run, metric, (ALL,), ends=False).items()}
 
 
 def part_effects(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect]]:
     """Part -> trained stage -> what it changed there."""
     found: dict[Part, dict[str, Effect]] = {}
-    for (stage, part), effect in _family(run, metric, _parts_of(run, metric)).items():
+    looks = _parts_of(run, metric)
+    for (stage, part), effect in _family(run, metric, looks, ends=False).items():
         found.setdefault(part, {})[stage] = effect
     return found
 
 
-@lru_cache(maxsize=KEPT)
-def _family(
-    run: RunResults, metric: Metric, looks: tuple[Part, ...]
-) -> dict[tuple[str, Part], Effect]:
-    models = {model.name: model for model in run.evaluated(metric.kind)}
-    above = {name: run.evaluated_ancestor(model, metric.kind) for name, model in models.items()}
-    since = {name: ancestor.name for name, ancestor in above.items() if ancestor}
-    items = {name: model.items(metric.kind) for name, model in models.items()}
-    changes: dict[tuple[str, Part], Change] = {}
-    for part in looks:
-        judged = {name: outcomes(mine, metric, part) for name, mine in items.items()}
-        for name, before in since.items():
-            if change := change_between(judged[before], judged[name], run.record.recipe.seed):
-                changes[name, part] = change
-    p = corrected(changes)
-    return {
-        (name, part): Effect(name, since[name], metric, change, p[name, part])
-        for (name, part), change in changes.items()
-    }
-
-
 def overall_effect(run: RunResults, metric: Metric) -> Effect | None:
     """From the first evaluated model to the last; None when fewer than two were evaluated."""
-    return _overall(run, metric, (ALL,)).get(ALL)
+    return next(iter(_family(run, metric, (ALL,), ends=True).values()), None)
 
 
 def suite_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
     """The same in every suite, where there are several, corrected for their number."""
     suites = tuple(part for part in _parts_of(run, metric) if part.domain is None)
-    return {part.suite or "": effect for part, effect in _overall(run, metric, suites).items()}
+    found = _family(run, metric, suites, ends=True)
+    return {part.suite or "": effect for (_, part), effect in found.items()}
 
 
 def _parts_of(run: RunResults, metric: Metric) -> tuple[Part, ...]:
@@ -238,16 +216,26 @@ def _parts_of(run: RunResults, metric: Metric) -> tuple[Part, ...]:
     return tuple(parts([item for model in models for item in model.items(metric.kind)]))
 
 
-@lru_cache(maxsize=KEPT)
-def _overall(run: RunResults, metric: Metric, looks: tuple[Part, ...]) -> dict[Part, Effect]:
+@once
+def _family(
+    run: RunResults, metric: Metric, looks: tuple[Part, ...], *, ends: bool
+) -> dict[tuple[str, Part], Effect]:
+    """What every model changed since the nearest one before it, or at the `ends` the last since the
+    first: (model, part) -> effect."""
     models = run.evaluated(metric.kind)
-    if len(models) < 2:
-        return {}
-    changes: dict[Part, Change] = {}
-    ends = models[0].items(metric.kind), models[-1].items(metric.kind)
+    before = {one.name: run.evaluated_ancestor(one, metric.kind) for one in models}
+    if ends:
+        before = {models[-1].name: models[0]} if len(models) > 1 else {}
+    since = {name: model.name for name, model in before.items() if model}
+    items = {model.name: model.items(metric.kind) for model in models}
+    changes: dict[tuple[str, Part], Change] = {}
     for part in looks:
-        first, last = (outcomes(items, metric, part) for items in ends)
-        if change := change_between(first, last, run.record.recipe.seed):
-            changes[part] = change
-    p, (before, after) = corrected(changes), (models[0].name, models[-1].name)
-    return {part: Effect(after, before, metric, one, p[part]) for part, one in changes.items()}
+        judged = {name: outcomes(mine, metric, part) for name, mine in items.items()}
+        for name, first in since.items():
+            if change := change_between(judged[first], judged[name], run.record.recipe.seed):
+                changes[name, part] = change
+    p = corrected(changes)
+    return {
+        (name, part): Effect(name, since[name], metric, change, p[name, part])
+        for (name, part), change in changes.items()
+    }

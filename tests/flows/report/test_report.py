@@ -99,16 +99,6 @@ def test_rendering_again_gives_the_same_bytes(run: RunResults, path: Path) -> No
     assert report_of(run).html() == path.read_text(encoding="utf-8")
 
 
-def test_colours_of_plots_follow_the_page(path: Path) -> None:
-    """Every placeholder colour became a CSS custom property; a dark page redefines those."""
-    html = path.read_text(encoding="utf-8")
-    assert "prefers-color-scheme: dark" in html
-    assert not [
-        number for number in range(1, 11) if f"#{number:02x}{number:02x}{number:02x}" in html
-    ]
-    assert "var(--series-1)" in html
-
-
 def test_the_data_card_is_shown_as_a_page_and_what_it_quotes_as_text(tmp_path: Path) -> None:
     html = rendered(*write_run(tmp_path, text=ATTACK))
     card = html[html.index('<div class="markdown">') :].partition("</details>")[0]
