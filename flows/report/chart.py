@@ -39,7 +39,7 @@ class Axis:
     @classmethod
     def of(cls, values: Iterable[float], label: str = "", *, whole: bool = False) -> "Axis":
         """An axis around values; `whole`: ticks at whole numbers only."""
-        found = list(values)
+        found = list(values) or [0.0]
         low, high = min(found), max(found)
         room = 0.05 * (high - low) or 0.05 * abs(high) or 0.5
         return cls.between(low - room, high + room, label, whole=whole)

@@ -82,7 +82,7 @@ def curve(title: str, series: Mapping[str, tuple[Sequence[float], Sequence[float
     """A training curve: one line per name, `(steps, values)` each. Few points are drawn with
     markers, so that a single one is visible; of more than MOST_POINTS, means of so many in a row
     that they are no more, and the axis says so."""
-    window = max(-(-len(steps) // MOST_POINTS) for steps, _ in series.values())
+    window = max(1, *(-(-len(steps) // MOST_POINTS) for steps, _ in series.values()))
     lines = {name: [_means(one, window) for one in both] for name, both in series.items()}
     x, y = ([value for both in lines.values() for value in both[side]] for side in (0, 1))
     label = "step" if window == 1 else f"step (means of {window})"

@@ -10,9 +10,9 @@ flow begins meanwhile.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from infra.backend import JobHandle, Leftover
 from infra.settings import Settings, TpuSettings
@@ -53,14 +53,8 @@ def reap(
     """
     ours = [one for one in _listed(api, zones) if one.labels.get("lyceum") == "job"]
     own = {one.name: _job_of(one) for one in ours if one.labels.get("lyceum-store") == store_label}
-    keys = {key: 0 for key, _ in own.values() if key}
-    free = unheld(
-        store,
-        keys,
-        seconds=settings.lease_seconds,
-        poll_seconds=settings.poll_seconds,
-        waiting=log.info,
-    )
+    keys = [key for key, _ in own.values() if key]
+    free = _free(store, keys, settings)
     found = []
     for one in ours:
         labels = one.labels.get("lyceum-key", ""), one.labels.get("lyceum-attempt", "")
@@ -72,7 +66,12 @@ def reap(
         why, removable = _judged(one, one.name in own, key, key in free, done)
         removed = False
         if removable and delete:
-            removed = _removed(api, store, one, key, free.get(key), settings, tpu)
+            # under the lease of its stage, unless it is of no use to anybody
+            mine: AbstractContextManager[bool] = nullcontext(True)
+            if key in free:
+                mine = seize(store, key, free[key], "lyceum gc", seconds=settings.lease_seconds)
+            with mine as ours_alone:
+                removed = ours_alone and _delete(api, one, tpu)
         found.append(Leftover(one.name, key, attempt, state, why, removable, removed))
     return found
 
@@ -109,13 +108,7 @@ def release(
         InputError: there are no credentials, or no project.
         OSError: the store does not answer.
     """
-    free = unheld(
-        store,
-        {key: 0},
-        seconds=settings.lease_seconds,
-        poll_seconds=settings.poll_seconds,
-        waiting=log.info,
-    )
+    free = _free(store, [key], settings)
     if key not in free:
         return
     with seize(store, key, free[key], "lyceum run", seconds=settings.lease_seconds) as mine:
@@ -143,6 +136,12 @@ def release(
                     "reason": record.reason or "its stage was done; no run followed it",
                 }
                 store.write_json(record_name(handle), record.model_copy(update=changes))
+
+
+def _free(store: Store, keys: Iterable[str], settings: Settings) -> dict[str, int]:
+    """Those of the keys that no flow works on, see `unheld`."""
+    wait, look = settings.lease_seconds, settings.poll_seconds
+    return unheld(store, dict.fromkeys(keys, 0), seconds=wait, poll_seconds=look)
 
 
 def _listed(api: TpuApi, zones: Sequence[str]) -> list[Resource]:
@@ -196,22 +195,6 @@ def _judged(resource: Resource, ours: bool, key: str, free: bool, done: bool) ->
     if done:
         return "its stage is done, and no run follows it", True
     return "no run follows it; `lyceum run` with the same recipe and store would take it over", True
-
-
-def _removed(
-    api: TpuApi,
-    store: Store,
-    resource: Resource,
-    key: str,
-    generation: int | None,
-    settings: Settings,
-    tpu: TpuSettings,
-) -> bool:
-    """Remove a resource, under the lease of its stage unless it is of no use to anybody."""
-    if generation is None:
-        return _delete(api, resource, tpu)
-    with seize(store, key, generation, "lyceum gc", seconds=settings.lease_seconds) as mine:
-        return mine and _delete(api, resource, tpu)
 
 
 def _delete(api: TpuApi, resource: Resource, tpu: TpuSettings) -> bool:

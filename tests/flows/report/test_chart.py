@@ -3,6 +3,7 @@
 import pytest
 
 from flows.report.chart import INK, WIDTH, Axis, Chart
+from flows.report.plots import curve
 from tests.flows.report.test_report import ATTACK
 
 
@@ -35,3 +36,8 @@ def test_marks_stand_where_their_values_do_and_text_is_never_interpreted() -> No
     svg = chart.figure(ATTACK).svg
     assert f'points="6.0,97.0 {WIDTH - 6:.1f},6.0"' in svg
     assert "<script" not in svg
+
+
+def test_a_curve_without_a_point_is_an_empty_plot() -> None:
+    """`lyceum rejudge` where no update can be compared."""
+    assert "polyline" in curve("cosine", {"cosine": ([], [])}).svg
