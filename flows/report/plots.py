@@ -148,7 +148,7 @@ def paired_bars(
 def stage_times(title: str, stages: Sequence[tuple[str, float, str]]) -> Figure:
     """Seconds per stage as horizontal bars: `(name, seconds, status)`."""
     longest = max((seconds for _, seconds, _ in stages), default=0.0) or 1.0
-    x = Axis.between(0, 1.35 * longest, "seconds in this run")
+    x = Axis.between(0, 1.35 * longest, "seconds in this run", few=True)
     names = Axis.named([name for name, _, _ in stages], down=True)
     chart = Chart(43 + 19 * len(stages), x, names)
     for place, (_, seconds, status) in enumerate(stages):
@@ -167,7 +167,7 @@ def rate_plane(title: str, shown: Sequence[Point], x_label: str, y_label: str) -
         x, y, across, up = point.x.value, point.y.value, point.x.interval, point.y.interval
         chart.line([100 * across.low, 100 * across.high], [100 * y] * 2, colour, 1.0)
         chart.line([100 * x] * 2, [100 * up.low, 100 * up.high], colour, 1.0)
-        chart.ring(100 * x, 100 * y, colour, filled=not point.control)
+        chart.line([100 * x], [100 * y], colour, dots=7, hollow=point.control)
         anchor, right = ("end", -8) if x > 0.5 else ("start", 8)
         above = (7 if y < 0.8 else -15) + 12 * (number % 2)  # neighbours do not cover each other
         chart.text(100 * x, 100 * y, point.label, anchor, right, above)
