@@ -7,6 +7,7 @@ the order of ids has nothing to do with difficulty or outcome.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import zip_longest
 from typing import Literal
 
@@ -14,7 +15,7 @@ from markupsafe import escape
 
 from flows.report.blocks import Block, Code, Details, Heading, Span, small
 from flows.runs.effects import CORRECT, EXACT
-from flows.runs.results import RunResults, once
+from flows.runs.results import RunResults
 from flows.runs.wording import clip
 from schemas.evaluation import HELDOUT, EvalItem
 from tasks.contract.kind import Outcome
@@ -63,7 +64,7 @@ class Sample:
         return sum(len(escape(text).encode()) + 300 for text in texts)  # 300: the tags around one
 
 
-@once
+@lru_cache(maxsize=1)
 def samples(run: RunResults) -> list[Sample]:
     """Before and after, chosen by `RULE`; reasoning prompts first, then those of safety
     evaluations."""

@@ -14,10 +14,11 @@ changed is not counted: its p-value could never be small (Tarone 1990).
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal, NamedTuple, TypeVar
 
-from flows.runs.results import RunResults, once
+from flows.runs.results import RunResults
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
 from tasks.contract.kind import Outcome, Product
@@ -216,7 +217,7 @@ def _parts_of(run: RunResults, metric: Metric) -> tuple[Part, ...]:
     return tuple(parts([item for model in models for item in model.items(metric.kind)]))
 
 
-@once
+@lru_cache(maxsize=4 * len(METRICS))  # of one run, so that whatever shows it computes each once
 def _family(
     run: RunResults, metric: Metric, looks: tuple[Part, ...], *, ends: bool
 ) -> dict[tuple[str, Part], Effect]:

@@ -7,11 +7,11 @@ are asked for, once, and nothing in the store is changed. Nothing is computed in
 `flows.runs.effects`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, wraps
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -25,7 +25,6 @@ from tasks.contract.job import read_jsonl, read_rows
 from tasks.contract.kind import Product
 from tasks.contract.plugins import kinds_producing
 
-Found = TypeVar("Found")
 BASE = "base"
 """How the untrained model is called beside the stages that trained it further."""
 
@@ -153,11 +152,11 @@ class Model:
 
 @dataclass(frozen=True, eq=False)
 class RunResults:
-    """A run: its record and its stages in file order; `known` is what `once` keeps."""
+    """A run: its record and its stages in file order. Two are never equal, so that what is computed
+    of one can be kept (`flows.runs.effects`)."""
 
     record: RunRecord
     stages: dict[str, StageOutput]
-    known: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     def of_kind(self, kind: str) -> list[StageOutput]:
         return [stage for stage in self.stages.values() if stage.spec.kind == kind]
@@ -200,20 +199,6 @@ class RunResults:
         while parent is not None and kind not in parent.evaluations:
             parent = self.models.get(parent.parent) if parent.parent else None
         return parent
-
-
-def once(compute: Callable[..., Found]) -> Callable[..., Found]:
-    """Compute something of a run once for all that shows it, and keep it as long as the run."""
-
-    @wraps(compute)
-    def kept(run: RunResults, *more: Any, **named: Any) -> Found:
-        place = compute, more, *named.items()
-        if place not in run.known:
-            run.known[place] = compute(run, *more, **named)
-        found: Found = run.known[place]
-        return found
-
-    return kept
 
 
 def left_out_text(left_out: Mapping[str, str]) -> str:
