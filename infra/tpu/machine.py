@@ -24,7 +24,7 @@ do better, unless only a person can put right what is wrong. What follows `done`
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from infra.backend import FINAL
 from infra.settings import TpuSettings
@@ -43,7 +43,6 @@ State = Literal[
     "preempted",
     "deleted",
 ]
-STATES: tuple[State, ...] = get_args(State)
 BEFORE: tuple[State, ...] = ("requested", "waiting", "provisioning")
 """No VM has started yet, so another zone is as good."""
 

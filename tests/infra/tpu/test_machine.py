@@ -13,7 +13,6 @@ from infra.settings import TpuSettings
 from infra.tpu.api import GONE, Resource
 from infra.tpu.machine import (
     BEFORE,
-    STATES,
     Host,
     Seen,
     State,
@@ -38,6 +37,7 @@ NODES = (
 KINDS: tuple[Kind, ...] = get_args(Kind)
 NAME = "projects/p/locations/us-west4-a/queuedResources/lyceum-1"
 TERMS = Terms("v5e-8 (spot)", "us-west4-a", TpuSettings())
+STATES: tuple[State, ...] = get_args(State)
 LIVE = STATES[:5]
 ENDED: tuple[State, ...] = STATES[5:8]
 LEGAL: dict[State, set[State]] = {
