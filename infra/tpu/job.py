@@ -6,6 +6,7 @@ cancellation is acted upon within seconds. What the VMs say is read by another
 (`infra.tpu.listener`). Whoever polls reads what these two know, at once.
 """
 
+import hashlib
 import logging
 import threading
 import time
@@ -77,6 +78,11 @@ class TpuRecord(StrictModel):
 def record_name(handle: JobHandle) -> str:
     """The name of a job's record in the store."""
     return attempt_file(handle.key, handle.attempt, "tpu.json")
+
+
+def store_label(store: Store) -> str:
+    """What tells stores apart in labels."""
+    return hashlib.sha256(store.uri.encode()).hexdigest()[:24]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from infra.settings import Settings, TpuSettings
 from infra.store.lease import seize, unheld
 from infra.store.store import Store, attempt_file
 from infra.tpu.api import GONE, ApiError, Resource, TpuApi, deletion_command
-from infra.tpu.job import TpuRecord, record_name
+from infra.tpu.job import TpuRecord, record_name, store_label
 from schemas.base import InputError
 from schemas.job import JobSpec
 
@@ -36,23 +36,19 @@ NO_PLACE = ("invalid", "permission")
 def reap(
     api: TpuApi,
     store: Store,
-    store_label: str,
     zones: Sequence[str],
     delete: bool,
     settings: Settings,
     tpu: TpuSettings,
 ) -> list[Leftover]:
-    """See JobBackend.reap.
-
-    Args:
-        store_label: what the resources of this store's jobs are labelled with.
-        zones: where to look.
+    """See JobBackend.reap; looks in these zones.
 
     Raises:
         InputError: the API does not let us look, or does not answer.
     """
+    label = store_label(store)
     ours = [one for one in _listed(api, zones) if one.labels.get("lyceum") == "job"]
-    own = {one.name: _job_of(one) for one in ours if one.labels.get("lyceum-store") == store_label}
+    own = {one.name: _job_of(one) for one in ours if one.labels.get("lyceum-store") == label}
     keys = [key for key, _ in own.values() if key]
     free = _free(store, keys, settings)
     found = []
