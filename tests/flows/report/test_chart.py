@@ -3,7 +3,7 @@
 import pytest
 
 from flows.report.chart import INK, WIDTH, Axis, Chart
-from flows.report.plots import curve
+from flows.report.plots import curve, reliability
 from tests.flows.report.test_report import ATTACK
 
 
@@ -41,3 +41,8 @@ def test_marks_stand_where_their_values_do_and_text_is_never_interpreted() -> No
 def test_a_curve_without_a_point_is_an_empty_plot() -> None:
     """`lyceum rejudge` where no update can be compared."""
     assert "polyline" in curve("cosine", {"cosine": ([], [])}).svg
+
+
+def test_a_reliability_diagram_has_a_dot_for_each_bin() -> None:
+    bins = [{"confidence": said, "accuracy": was} for said, was in ((0.55, 0.5), (0.9, 1.0))]
+    assert reliability("held-out pairs", bins).svg.count("<circle") == 2
