@@ -22,10 +22,11 @@ from tasks.rehearsal.scripted import Script
 from tasks.rehearsal.stand_in import URL_VARIABLE, StandIn, Tally
 
 _QUICK = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    "--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true"
     " --xla_cpu_use_fusion_emitters=false"
 )
-"""XLA at its quickest, a quarter of the usual time."""
+"""XLA compiles in less time, and what it makes is no slower. At level 0, which compiles fastest, a
+token of 500 takes 30 times as long to sample."""
 
 NAME = "rehearsal.json"
 """Beside the run's record: what the rehearsal told."""
