@@ -80,12 +80,11 @@ def exit_code(told: Mapping[str, Any]) -> int:
 
 @contextmanager
 def _environment(url: str) -> Iterator[None]:
-    """What jobs find in the environment: the stand-in, which has no batch files and no proxy before
-    it; and a compiler in a hurry, for most of a rehearsal's time is its."""
+    """What jobs find in the environment: the stand-in, which has no proxy before it; and a compiler
+    in a hurry, for much of a rehearsal's time is its."""
     unproxied = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
     ours = {
         URL_VARIABLE: url,
-        "LYCEUM_TEACHER_BATCH": "0",
         "NO_PROXY": unproxied,
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", _QUICK),
     }
