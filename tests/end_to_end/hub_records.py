@@ -55,8 +55,8 @@ def _tables() -> Iterator[tuple[str, list[Row]]]:
     yield f"allenai/qasc/data/train-{one}", problems[:half]
     yield f"allenai/ai2_arc/ARC-Challenge/train-{one}", problems[half:]
     yield f"allenai/ai2_arc/ARC-Easy/train-{one}", problems[half + half // 2 :]
-    yield "TIGER-Lab/AceCode-87K/data/train-00000-of-00008.parquet", programs[:80]
-    for split, rows in (("train", programs[80:130]), ("test", programs[130:])):
+    yield "TIGER-Lab/AceCode-87K/data/train-00000-of-00008.parquet", programs[80:]
+    for split, rows in (("train", programs[:50]), ("test", programs[50:80])):
         yield f"google-research-datasets/mbpp/full/{split}-{one}", rows
     yield "databricks/databricks-dolly-15k/databricks-dolly-15k.jsonl", list(_instructions())
     yield f"SkunkworksAI/reasoning-0.01/data/train-{one}", list(_reasoned(sums[600:]))
@@ -104,7 +104,7 @@ def _problems(file: str) -> Iterator[Row]:
 
 def _programs() -> list[Row]:
     """HumanEval's tasks, each with its assertions of one line, in the columns of both sets of
-    programs."""
+    programs; the shortest first, for mbpp's are short."""
     found = []
     with gzip.open(SHARED / "humaneval/HumanEval.jsonl.gz", "rt", encoding="utf-8") as file:
         for row in map(json.loads, file):
@@ -116,7 +116,7 @@ def _programs() -> list[Row]:
             if tests and _compiles(tests):
                 task = {"task_id": len(found), "test_list": tests, "test_setup_code": ""}
                 found.append(both | task)
-    return found
+    return sorted(found, key=lambda row: len(row["code"]))
 
 
 def _compiles(tests: Sequence[str]) -> bool:

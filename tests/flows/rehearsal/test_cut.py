@@ -41,6 +41,17 @@ def test_sizes_are_cut_and_formats_checks_rewards_and_suites_stay(tmp_path: Path
     assert ready.resolved.recipe.name == "sums_rehearsal"
 
 
+def test_the_first_rows_of_every_source_are_asked(tmp_path: Path) -> None:
+    """`first` counts prompts of a domain: cut to the rows of one source, it left the others out."""
+    source = RECIPE[RECIPE.index("[[stages.distill.config.teachers.prompts.sources]]") :]
+    source = source[: source.index("\n\n")]
+    more = source.replace("sums.jsonl", "exam.jsonl")
+    recipe = RECIPE.replace("samples = 4", "samples = 4\nfirst = { math = 3000 }", 1)
+    ready = cut(tmp_path, recipe.replace(source, f"{source}\n{more}"), 15)
+    files = [one.prompt.source for one in ready.rows.asked]
+    assert (files.count("sums.jsonl"), files.count("exam.jsonl")) == (15, 15)
+
+
 def test_endpoints_are_the_rehearsals_own_and_say_whose_they_stand_for(tmp_path: Path) -> None:
     """Another model's name: a real run never finds an answer of a stand-in among those it paid."""
     ready = cut(tmp_path)
