@@ -53,8 +53,9 @@ def named(told: dict[str, Any]) -> set[str]:
     return {one["name"] for one in told["findings"] if one["allowed"] is None}
 
 
-REHEARSED_HERE = ("chemistry", "evaluate", "robotics")
-"""The others, which take 3 to 6 minutes each: `tests/campaign/flows/test_rehearse.py`."""
+REHEARSED_HERE = ("chemistry", "default", "dipg_safety", "evaluate", "legal", "robotics")
+"""One of each form: a generator, the whole chain, grounding, no training, a teacher and a judge
+behind endpoints, plans. The others: `tests/campaign/flows/test_rehearse.py`."""
 
 
 @needs_records
