@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-CONTROL_TOKENS = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
+from tasks.data.control_tokens import CONTROL_TOKENS
+
 _CONTROL = re.compile(f"(?<=<)(?={'|'.join(token[1:] for token in CONTROL_TOKENS)})")
 
 
