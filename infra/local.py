@@ -91,6 +91,12 @@ class LocalBackend(JobBackend):
             job.worker.stop(self._settings.stop_seconds)
             self._keep_log(handle, job)
 
+    def pause(self, handle: JobHandle) -> None:
+        """See JobBackend. A job that another process submitted is left alone."""
+        job = self._jobs.get(handle)
+        if job is not None and job.worker.started:
+            job.worker.pause()
+
     def log(self, handle: JobHandle, offset: int) -> tuple[str, int]:
         job = self._jobs.get(handle)
         if job is not None:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from infra.backend import FINAL
+from infra.backend import FINAL, pause_file
 from infra.secrets import mask
 from infra.store.store import Store, attempt_file
 from schemas.base import InputError
@@ -56,6 +56,7 @@ class Worker:
         self._status = attempt_file(key, attempt, "status.json")
         self._log = attempt_file(key, attempt, log)
         self.log = store.path(self._log)
+        self._pause = store.path(pause_file(key, attempt))
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
         self.ended = False
@@ -85,6 +86,10 @@ class Worker:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def pause(self) -> None:
+        """Ask a started worker to pause (`infra.backend.JobBackend.pause`)."""
+        self._pause.touch()
 
     def poll(self, stop_seconds: float) -> JobStatus:
         """The status of a started worker. Once it is final the worker has ended.

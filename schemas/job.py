@@ -8,7 +8,7 @@ from pydantic import Field
 from schemas.artifact import ArtifactRef
 from schemas.base import StrictModel
 
-JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+JobState = Literal["queued", "running", "succeeded", "failed", "cancelled", "paused"]
 
 
 class JobRequest(StrictModel):

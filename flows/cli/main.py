@@ -101,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 _COMMANDS: dict[Callable[[argparse.Namespace], commands.Answer], str] = {
-    commands.run: "recipe store target set tiny data force code",
+    commands.run: "recipe store target set tiny data force code deadline",
     commands.rehearse: "recipe store rows model set data code",
     commands.plan: "recipe store target set tiny data hours usd",
     commands.why: "recipe stage store set tiny data",
@@ -182,6 +182,11 @@ def _options() -> dict[str, tuple[str, dict[str, Any]]]:
         "hours": _option(
             "--hours H",
             "the plan does not fit if it takes longer, e.g. 9 for a session of nine hours",
+            float,
+        ),
+        "deadline": _option(
+            "--hours H",
+            "end within so many hours, e.g. 9 where a session lasts nine; the same command goes on",
             float,
         ),
         "usd": _option("--usd USD", "the plan does not fit if it costs more", float),

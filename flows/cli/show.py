@@ -13,6 +13,7 @@ from rich.text import Text as Shown
 
 from flows.report import blocks as ui
 from flows.report.blocks import Block, Table
+from flows.runs.record import left
 from flows.runs.wording import duration, headline, size
 from infra.visible import plain
 from schemas.reports import RunRecord
@@ -89,6 +90,11 @@ def run(record: RunRecord) -> Iterator[Block]:
     yield stages_done(record, f"{record.run_id}: {record.status} in {seconds:.1f} s")
     for stage in record.stages:
         yield from (f"{stage.name}: {said}" for said in (stage.error, stage.repaired) if said)
+    if record.status == "paused":
+        yield (
+            f"The deadline came; left: {', '.join(left(record))}. The same command with this store,"
+            f" {record.store}, goes on, here or elsewhere."
+        )
     if record.report:
         yield f"Report: {record.report}"
 

@@ -285,8 +285,13 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
+MOST_HOURS, MOST_USD = 24.0 * 366, 1e9
+"""Beyond what anybody means."""
+
+
 def check_budget(hours: float | None, usd: float | None) -> None:
     """Raises InputError for a budget that is none."""
-    for name, value in (("--hours", hours), ("--usd", usd)):
-        if value is not None and value <= 0:
-            raise InputError(f"{name} {value:g}: give a number above 0.")
+    for name, value, most in (("--hours", hours, MOST_HOURS), ("--usd", usd, MOST_USD)):
+        if value is not None and not 0 < value <= most:
+            valid = "give a number above 0" + (f", at most {most:g}" if value > most else "")
+            raise InputError(f"{name} {value:g}: {valid}.")

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.backend import FINAL
+from infra.backend import FINAL, pause_file
 from infra.context import context
 from infra.process import Worker, failed, read_lines
 from infra.secrets import mask
@@ -175,12 +175,15 @@ class Agent:
         """Tell the store how the worker is doing, until it has ended. While the store is away the
         log waits on the disk."""
         name, said = host_status(self._place.key, self._place.attempt, self._place.host), ""
+        pause = pause_file(self._place.key, self._place.attempt)
         while True:
             try:
                 self._store.write_json(
                     name, self._status.model_copy(update={"heartbeat": time.time()}), WRITE_SECONDS
                 )
                 self._log.ship()
+                if self._worker.started and self._store.read_bytes(pause) is not None:
+                    self._worker.pause()
             except (OSError, InputError) as error:
                 if str(error) != said:
                     log.warning("the store cannot be told of the job; the work goes on: %s", error)

@@ -172,6 +172,19 @@ def test_cancel_ends_the_worker_and_its_children_even_when_it_does_not_listen(
     backend.cancel(handle)
 
 
+def test_a_job_is_asked_to_pause_by_a_file_beside_it_and_says_so(workshop: Workshop) -> None:
+    backend = workshop.backend(
+        "status('running')\nwhile not (here / 'pause').exists(): time.sleep(0.02)\n"
+        "status('paused', error='after step 3')"
+    )
+    handle = backend.submit(workshop.spec())
+    until(lambda: backend.poll(handle).state == "running")
+    backend.pause(handle)
+    status = final(backend, handle)
+    assert (status.state, status.error) == ("paused", "after step 3")
+    backend.pause(JobHandle(workshop.store.uri, "another", "1"))  # somebody else's: left alone
+
+
 def test_children_of_a_worker_that_ended_are_ended(workshop: Workshop) -> None:
     backend = workshop.backend(CHILD + "status('succeeded')")
     handle = backend.submit(workshop.spec())
