@@ -2,7 +2,7 @@
 (`infra.tpu.host`) share.
 
 The worker's environment is the caller's, except Prefect's variables, with these defaults: JAX on
-the CPU, quiet native logs, unbuffered output, a fixed hash seed, and JAX's persistent compilation
+the CPU (`infra.accelerator` has what differs for a job that gets this machine's GPU or TPU), quiet native logs, unbuffered output, a fixed hash seed, and JAX's persistent compilation
 cache, so that a program is compiled once and not once per stage. That cache was tried with jax
 0.10.2 on a CPU: other processes hit it, results are bitwise the same, and a damaged entry is
 noticed (a warning) and compiled again.
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -71,16 +71,16 @@ class Worker:
         """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
-    def start(self, compile_cache: str) -> None:
-        """Start the process, in a session of its own. `compile_cache` is JAX's directory for
-        compiled programs, or empty for none."""
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Start the process, in a session of its own, with these variables
+        (`worker_environment`)."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 self._command,
                 # makes `tasks` importable; the user's directory might hold a file of that name
                 cwd=ROOT,
-                env=worker_environment(compile_cache),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -179,7 +179,8 @@ def read_lines(path: Path, offset: int, limit: int = -1) -> bytes:
 
 
 def worker_environment(compile_cache: str) -> dict[str, str]:
-    """The variables of a worker; `compile_cache` as for `Worker.start`."""
+    """The variables of a worker. `compile_cache`: JAX's directory for compiled programs, or empty
+    for none."""
     defaults = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
     if compile_cache:
         defaults |= {

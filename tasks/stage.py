@@ -46,6 +46,7 @@ from schemas.base import AuditFailed, InputError, StageFailed, Stopped
 from schemas.job import JobRequest, JobStatus, Usage
 from schemas.reports import RunRecord
 from tasks.chat.provider import travelling
+from tasks.contract.plugins import stage_kind
 from tasks.models.shipping import ship_model, shipped_models
 
 PROGRESS_SECONDS = 3.0
@@ -134,6 +135,7 @@ def run_stage(spec: dict[str, Any]) -> State[Any]:
 
 def _run_stage(job: JobRequest) -> State[Any]:
     """Raises Stopped, InputError, StageFailed, and OSError when the store does not answer."""
+    job = job.model_copy(update={"devices": stage_kind(job.kind).devices(job.config)})
     watch, settings, logger = WATCH.get(), context().settings, get_run_logger()
     store = context().store(job.store)
     adopted: State[Any] = Completed(name=CACHED, message=f"artifact {job.kind}/{job.key} exists")

@@ -105,9 +105,10 @@ def plan(plan: dict[str, Any]) -> Iterator[Block]:
     from flows.report.summaries import stages_planned
 
     local, stages = plan["target"] == "local", plan["stages"]
+    where = "this machine" if local else plan["target"]
     programs = [(stage["name"], one) for stage in stages for one in stage["programs"]]
     if programs:
-        title = f"programs of {plan['recipe']} on one device of {plan['target']}, one call"
+        title = f"programs of {plan['recipe']} on one device of {where}, one call"
         yield Table((*_PROGRAM, "calls"), [_program(name, one) for name, one in programs], title)
     yield stages_planned(stages, f"{plan['recipe']} on {plan['target']}", priced=not local)
     for name, one in programs:
@@ -123,17 +124,16 @@ def plan(plan: dict[str, Any]) -> Iterator[Block]:
         yield f"Expected: {bound}{duration(known['seconds'])}, {usd}{more}"
     yield from what_is_wrong(plan)
     if programs and plan["fits"]:
-        yield f"It fits {plan['target']}."
+        yield f"It fits {where}."
 
 
 _PROGRAM = ("stage", "program", "GiB of HBM", "fits", "TFLOP", "GB moved", "roofline, bound by")
 
 
 def _program(stage: str, one: Mapping[str, Any]) -> tuple[str, ...]:
-    seconds = one["roofline_seconds"]
     hbm = f"{one['hbm_bytes'] / 2**30:.2f} of {one['hbm_limit_bytes'] / 2**30:.2f}"
     costs = ["", "", ""]
-    if one["refusal"] is None:
+    if one["refusal"] is None and (seconds := one["roofline_seconds"]) is not None:
         short = f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
         costs = [f"{one['flops'] / 1e12:.3g}", f"{one['bytes_accessed'] / 1e9:.3g}"]
         costs.append(f"{short}, {one['bound']}")

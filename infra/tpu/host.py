@@ -26,7 +26,7 @@ from pathlib import Path
 
 from infra.backend import FINAL, pause_file
 from infra.context import context
-from infra.process import Worker, failed, read_lines
+from infra.process import Worker, failed, read_lines, worker_environment
 from infra.secrets import mask
 from infra.settings import Settings
 from infra.store.remote import host_status, log_chunk
@@ -161,7 +161,7 @@ class Agent:
         self._store.write_here(name, spec)
         # of the time before a reboot
         self._store.path(self._place.file("status.json")).unlink(missing_ok=True)
-        self._worker.start(self._settings.compile_cache)
+        self._worker.start(worker_environment(self._settings.compile_cache))
         while not self._stop.wait(TICK_SECONDS):
             status = self._worker.poll(self._settings.stop_seconds)
             if status.state in FINAL:
