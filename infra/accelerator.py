@@ -2,8 +2,8 @@
 
 JAX is asked in a process of its own (`tasks.devices.probe`): where it is loaded it takes the
 devices, most of a GPU's memory and all of a TPU. And it is asked only where something is to be
-found, by the files that drivers leave: loading JAX takes seconds. `JAX_PLATFORMS` has the last word,
-as everywhere with JAX; `cpu` means that nothing is looked for.
+found, by the files that drivers leave: loading JAX takes seconds. `JAX_PLATFORMS` has the last
+word, as everywhere with JAX; `cpu` means that nothing is looked for.
 """
 
 import json
@@ -49,21 +49,19 @@ class Accelerator(StrictModel):
     driver: str
 
     def environment(self, given: dict[str, str]) -> dict[str, str]:
-        """The variables of a worker that has the devices, made from those that it would have.
+        """The variables of a worker that has the devices, made from those of one that has not.
 
         A platform that was found and cannot be had then is an error, and no reason to go on with
         the CPU. On a GPU sums are made in one order, so that the same program on the same machine
         gives the same bytes.
         """
-        wanted = {"JAX_PLATFORMS": f"{self.platform},cpu"}
+        platforms = {"JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS") or f"{self.platform},cpu"}
         if self.platform == "tpu":
             # the file by which libtpu knows that it is in use outlives a worker that was killed
-            wanted["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
-        else:
-            flags = (given.get("XLA_FLAGS"), "--xla_gpu_exclude_nondeterministic_ops=true")
-            wanted["XLA_PYTHON_CLIENT_MEM_FRACTION"] = MEMORY_FRACTION
-            given = {**given, "XLA_FLAGS": " ".join(filter(None, flags))}
-        return {**given, **{name: given.get(name, value) for name, value in wanted.items()}}
+            return {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1", **given, **platforms}
+        flags = (given.get("XLA_FLAGS"), "--xla_gpu_exclude_nondeterministic_ops=true")
+        ours = {**platforms, "XLA_FLAGS": " ".join(filter(None, flags))}
+        return {"XLA_PYTHON_CLIENT_MEM_FRACTION": MEMORY_FRACTION, **given, **ours}
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,8 @@ class LocalBackend(JobBackend):
         self._lock = threading.Lock()
 
     def submit(self, spec: JobSpec) -> JobHandle:
-        """See JobBackend. Raises InputError when the store cannot be written, or JAX_PLATFORMS names
-        what this machine does not have."""
+        """See JobBackend. Raises InputError when the store cannot be written, or JAX_PLATFORMS
+        names what this machine does not have."""
         store = context().store(spec.store)
         handle = JobHandle(store.uri, spec.key, spec.attempt)
         job_file = attempt_file(spec.key, spec.attempt, "job.json")
@@ -147,7 +147,7 @@ class LocalBackend(JobBackend):
         found = self._look()
         if found.accelerator is not None:
             return found.accelerator.environment(environment), True
-        if found.wrong and "JAX_PLATFORMS" in os.environ:
+        if found.wrong and os.environ.get("JAX_PLATFORMS"):
             raise InputError(f"{found.why}. Unset JAX_PLATFORMS, or set it to cpu.")
         if found.wrong:
             log.warning("stage %s runs on the CPU: %s", spec.stage, found.why)

@@ -2,10 +2,11 @@
 (`infra.tpu.host`) share.
 
 The worker's environment is the caller's, except Prefect's variables, with these defaults: JAX on
-the CPU (`infra.accelerator` has what differs for a job that gets this machine's GPU or TPU), quiet native logs, unbuffered output, a fixed hash seed, and JAX's persistent compilation
+the CPU, quiet native logs, unbuffered output, a fixed hash seed, and JAX's persistent compilation
 cache, so that a program is compiled once and not once per stage. That cache was tried with jax
 0.10.2 on a CPU: other processes hit it, results are bitwise the same, and a damaged entry is
-noticed (a warning) and compiled again.
+noticed (a warning) and compiled again. `infra.accelerator` has what differs for a job that gets
+this machine's GPU or TPU.
 """
 
 import os

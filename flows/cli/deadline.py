@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-PAUSE_SECONDS, STOP_SECONDS = 300.0, 60.0
-"""How long before the deadline a run pauses, and stops; of a short one a tenth, and a fiftieth."""
+from flows.planning.sessions import working_seconds
+
+STOP_SECONDS = 60.0
+"""How long before the deadline what still runs is stopped; of a short one a fiftieth."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Deadline:
         """The deadline in so many hours from now."""
         seconds, now = 3600 * hours, time.monotonic()
         return cls(
-            pause=now + seconds - min(PAUSE_SECONDS, seconds / 10),
+            pause=now + working_seconds(hours),
             stop=now + seconds - min(STOP_SECONDS, seconds / 50),
         )
 

@@ -181,7 +181,8 @@ def _options() -> dict[str, tuple[str, dict[str, Any]]]:
         ),
         "hours": _option(
             "--hours H",
-            "the plan does not fit if it takes longer, e.g. 9 for a session of nine hours",
+            "sessions of so many hours, e.g. 9: how many there are, where each ends; a plan that"
+            " takes longer than one does not fit",
             float,
         ),
         "deadline": _option(

@@ -122,9 +122,26 @@ def plan(plan: dict[str, Any]) -> Iterator[Block]:
     else:
         usd = f"{known['cost_usd']:.2f} USD by list price"
         yield f"Expected: {bound}{duration(known['seconds'])}, {usd}{more}"
+    if "sessions" in plan:
+        yield from _sessions(plan["sessions"], bool(known["without"]))
     yield from what_is_wrong(plan)
     if programs and plan["fits"]:
         yield f"It fits {where}."
+
+
+def _sessions(sessions: Mapping[str, Any], more: bool) -> Iterator[Block]:
+    """Into how many sessions the run divides, and where each ends."""
+    hours, count = f"{sessions['hours']:g} h", sessions["count"]
+    if not count:
+        yield f"Nothing of which the time is known is left for a session of {hours}."
+        return
+    yield f"In sessions of {hours} (`lyceum run --hours`): {'at least ' * more}{count}"
+    for number, one in enumerate(sessions["listed"], 1):
+        done = one["ends"]["fraction"]
+        ends = f" (to {100 * done:.0f} %)" if done < 1 else ""
+        yield f"{number}. {', '.join(one['stages'])}{ends}; {duration(one['seconds'])}"
+    if rest := count - len(sessions["listed"]):
+        yield f"and {rest} more"
 
 
 _PROGRAM = ("stage", "program", "GiB of HBM", "fits", "TFLOP", "GB moved", "roofline, bound by")

@@ -335,8 +335,8 @@ class Compiler:
 
 
 def _environment() -> dict[str, str]:
-    """The variables of a process that compiles for this machine's accelerator: those of a job, which
-    then finds the programs compiled, but it keeps no memory."""
+    """The variables of a process that compiles for this machine's accelerator: a job's, which then
+    finds the programs compiled. It keeps no memory."""
     environment = worker_environment(context().settings.compile_cache)
     found = find().accelerator
     kept = found.environment(environment) if found else environment

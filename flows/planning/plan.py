@@ -12,13 +12,13 @@ from flows.planning.compiling import Compiler, Question, has_compiler
 from flows.planning.estimate import cost, estimate, measured_ratios, program_json
 from flows.planning.fitting import suggest
 from flows.planning.machine import BOOT_SECONDS, Machine, machine_of
+from flows.planning.sessions import sessions
 from flows.recipe import explain
 from flows.recipe.explain import Outlook
 from flows.recipe.resolve import ResolvedRecipe, ResolvedStage
 from infra.context import context
 from infra.settings import Settings, TpuSettings
 from infra.store.store import Store
-from infra.tpu.types import TPU_TYPES
 from infra.visible import plain
 from schemas.base import InputError, StrictModel
 from tasks.contract.plugins import stage_kind, training_kinds
@@ -40,7 +40,8 @@ def make_plan(
     fit. Progress goes to standard error.
 
     Args:
-        hours, usd: the budget; None for no limit.
+        hours, usd: the budget; None for no limit. With `hours` the plan says into how many sessions
+            of so many hours the run divides, too.
 
     Raises:
         InputError: the TPU compiler is missing, or a stage does not accept its config on the
@@ -61,6 +62,8 @@ def make_plan(
         "cost_usd": explain.total([stage["cost_usd"] for stage in stages]),
         "at_least": _at_least(stages),
     }
+    if hours is not None:
+        value["sessions"] = sessions(stages, hours)
     here = too_large_here(outlooks) if target == "local" else []
     problems = [*_too_large(stages), *here, *_over_budget(value, hours, usd)]
     if not problems:

@@ -133,8 +133,8 @@ def _count_devices() -> None:
 
 
 def topology(uses_devices: bool) -> dict[str, int | str]:
-    """How many hosts and devices a stage computes on, and which (`device`): what its bytes depend on
-    beside its inputs."""
+    """How many hosts and devices a stage computes on, and of which kind (`device`): what its bytes
+    depend on beside its inputs."""
     if not uses_devices:
         return {"hosts": 1, "devices": 0}
     import jax

@@ -1,5 +1,5 @@
-"""`python -m tasks.devices.probe`: the devices that JAX uses on this machine, as one line of JSON, an
-`infra.accelerator.Accelerator` or `{"error": text}`. A process of its own, for JAX keeps what it
+"""`python -m tasks.devices.probe`: the devices that JAX uses on this machine, as one line of JSON,
+an `infra.accelerator.Accelerator` or `{"error": text}`. A process of its own, for JAX keeps what it
 finds."""
 
 import json

@@ -31,8 +31,8 @@ def test_a_run_pauses_in_its_deadline_and_goes_on_to_the_same_bytes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The deadline comes near as soon as SFT's worker is heard of, which is seconds before its first
-    step: wherever it then is, it pauses after step 1."""
+    """The deadline comes near as soon as SFT's worker is heard of, seconds before its first step:
+    it pauses after step 1."""
     lab, undisturbed = Lab(tmp_path, chain, capsys), Lab(tmp_path / "whole", chain, capsys)
 
     def progress(terminal: Terminal, stage: str, status: JobStatus) -> None:
