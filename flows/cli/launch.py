@@ -2,6 +2,7 @@
 meanwhile."""
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from flows.preamble import Prepared, handed, prepare
 from flows.runs.record import left
 from flows.server.prefect_api import prefect_api, startup_seconds
 from infra.context import context
-from schemas.base import StageFailed, Stopped
+from schemas.base import InputError, StageFailed, Stopped
 from schemas.reports import RunRecord
 
 START_SECONDS = 15.0
@@ -46,7 +47,8 @@ def launch(
         The record of the run, whether it succeeded, failed, paused or was stopped.
 
     Raises:
-        InputError: bad input; nothing was started.
+        InputError: bad input, or a deadline that came before the flow could begin; nothing was
+            started.
         DoesNotFit: a program is too large for the target; nothing was started.
         StageFailed: a program does not compile for the target, or Prefect's API does not answer;
             nothing was started.
@@ -56,7 +58,13 @@ def launch(
     given: dict[str, Any] = {"store": store, "overrides": tuple(overrides), "force": tuple(force)}
     given["data"] = str(data or "")
     prepared = prepare(recipe, target=target, code=code, **given)
-    return run_prepared(prepared, recipe, given, deadline)
+    try:
+        return run_prepared(prepared, recipe, given, deadline)
+    except Stopped:
+        if deadline is None or time.monotonic() < deadline.stop:
+            raise
+        too_soon = "the deadline came before the run could begin; give it more time"
+        raise InputError(f"--hours {hours:g}: {too_soon}.") from None
 
 
 def run_prepared(

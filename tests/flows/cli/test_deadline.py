@@ -2,11 +2,13 @@
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from flows.cli.deadline import Deadline, observed
 from flows.cli.main import main
+from schemas.base import Stopped
 
 
 @pytest.mark.parametrize(
@@ -44,6 +46,22 @@ def test_a_run_that_ends_in_time_is_not_disturbed_afterwards() -> None:
         if isinstance(thread, threading.Timer):
             thread.join(10)
     assert threading.active_count() <= before
+
+
+def test_a_deadline_that_comes_before_the_run_can_begin_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it is when Prefect's server takes longer to start than there is time."""
+
+    def late(*_: object) -> None:
+        raise Stopped
+
+    monkeypatch.setattr("flows.cli.launch.run_prepared", late)
+    command = ["run", "quickstart", "--store", str(tmp_path / "store"), "--hours"]
+    assert main([*command, "1e-9"]) == 2
+    said = "--hours 1e-09: the deadline came before the run could begin; give it more time."
+    assert said in capsys.readouterr().err
+    assert main([*command, "1"]) == 130
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])
