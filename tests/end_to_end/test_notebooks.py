@@ -1,5 +1,5 @@
-"""The committed notebook, executed cell by cell: it clones and installs Lyceum, plans, runs until its
-session ends, and finishes in the next one. Only its parameters differ, by the variables that it
+"""The committed notebook, executed cell by cell: it clones and installs Lyceum, plans, runs until
+its session ends, and finishes in the next one. Only its parameters differ, by the variables that it
 documents; what time it is, the test says."""
 
 import json
@@ -67,7 +67,7 @@ def test_a_session_ends_in_time_and_the_next_one_finishes(
     second = session(path, tmp_path)
     assert second["plan"].splitlines()[0].split()[:2] == ["distill", "cached"]
     assert second["run"].splitlines()[-1].endswith(" succeeded")
-    [log] = [one for one in tmp_path.glob("store/work/*/2/log.txt")]
+    [log] = tmp_path.glob("store/work/*/2/log.txt")
     assert "resuming at step 1 of 8" in log.read_text(encoding="utf-8")
     report = second["next"].removeprefix("report: ").strip()
     assert Path(report).read_text(encoding="utf-8").lower().startswith("<!doctype html>")
