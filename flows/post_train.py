@@ -87,8 +87,9 @@ def post_train(
             raise
     ended = run.record.stages
     failed = [f"stage {one.name}: {one.error}" for one in ended if one.status == "failed"]
-    paused = watch.pause.is_set() and bool(left(run.record)) and not failed
-    if paused or watch.stop.is_set():
+    deadline = watch.pause.is_set()
+    paused = deadline and bool(left(run.record)) and not failed
+    if paused or (watch.stop.is_set() and not deadline):
         run.finish("paused" if paused else "cancelled")
         again = "the same run again, or Retry, continues it"
         return Cancelled(message=f"run {run.record.run_id} was stopped; {again}")

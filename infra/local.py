@@ -82,9 +82,10 @@ class LocalBackend(JobBackend):
         if job is None:
             return self._poll_elsewhere(handle)
         if not job.worker.started:
-            return JobStatus(
-                state="cancelled" if job.cancelled else "queued", heartbeat=time.time()
-            )
+            if job.cancelled:
+                return JobStatus(state="cancelled", heartbeat=time.time())
+            phase = "waits for the accelerator" if job.exclusive else ""
+            return JobStatus(state="queued", heartbeat=time.time(), phase=phase)
         status = job.worker.poll(self._settings.stop_seconds)
         self._keep_log(handle, job)
         return status
