@@ -39,6 +39,8 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
+    # plots are files; what a notebook sets for its own is not installed here, and would end a stage
+    os.environ["MPLBACKEND"] = "agg"
     try:
         options = parser().parse_args(arguments)
         # somebody waits for the answer, and nothing is lost by giving up

@@ -14,7 +14,7 @@ chip, plain -> kernel):
 Without remat the kernel's output is kept in two layouts; plain attention keeps nothing of the
 scores and computes them twice.
 
-On a GPU attention is plain, which XLA compiles. cuDNN's (`jax.nn.dot_product_attention`) takes
+On a GPU attention is plain, compiled by XLA. cuDNN's (`jax.nn.dot_product_attention`) takes
 heads of at most 128 numbers before Hopper (jax 0.10.2), where Gemma's have 256, and has no soft cap.
 """
 
