@@ -172,7 +172,7 @@ def _run_stage(job: JobRequest) -> State[Any]:
             )
     if status is None:
         return released()
-    if status.state == "paused" or (status.lost and watch.pause.is_set()):
+    if watch.pause.is_set() and (status.state == "paused" or status.lost):
         raise Stopped(status.error)
     if status.artifact is None:
         raise _FAILURES.get(status.exit_code, StageFailed)(
@@ -226,6 +226,8 @@ class _Follower:
 
     def submit(self, attempt: str) -> JobStatus:
         """Submit the job as an attempt and follow it. Raises Stopped."""
+        if self.pausing:
+            raise Stopped(f"stage {self.job.stage} had not begun")
         return self.follow(self.machines.submit(self.job.as_attempt(attempt)))
 
     def follow(self, handle: JobHandle) -> JobStatus:
