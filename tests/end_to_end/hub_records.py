@@ -47,6 +47,13 @@ def _tables() -> Iterator[tuple[str, list[Row]]]:
     gym, more = _jsonl("dipg_safety/test_gen_enhanced.jsonl"), list(haystacks(26))
     yield f"surfiniaburger/dipg-safety-instruction-1500/data/train-{one}", gym[:6] + more[:18]
     yield f"surfiniaburger/med-safety-gym-eval/data/test-{one}", gym[6:] + more[18:]
+    with gzip.open(SHARED / "humaneval/HumanEval.jsonl.gz", "rt", encoding="utf-8") as file:
+        yield f"openai/openai_humaneval/openai_humaneval/test-{one}", [*map(json.loads, file)]
+    yield f"xw27/scibench/data/train-{one}", list(_textbooks())
+    papers = _jsonl("scitldr/SciTLDR-A_test.jsonl")
+    yield "allenai/scitldr/Abstract/train/0000.parquet", papers
+    yield "HuggingFaceH4/self-instruct-seed/tasks.jsonl", _jsonl("self_instruct/seed_tasks.jsonl")
+    yield "HuggingFaceH4/mt_bench_prompts/raw/question.jsonl", list(_turns())
     # of their kind
     answers = [(row["question"], row["answer"].rpartition("#### ")[2]) for row in sums[400:600]]
     asked = [{"problem": problem, "expected_answer": answer} for problem, answer in answers]
@@ -85,6 +92,24 @@ def _article(row: Row) -> Row:
         "long_answer": row["LONG_ANSWER"],
         "final_decision": row["final_decision"],
     }
+
+
+def _textbooks() -> Iterator[Row]:
+    """SciBench's problems, those with a worked solution among them, in the hub's columns."""
+    for path in sorted((SHARED / "scibench").glob("*.json")):
+        for row in json.loads(path.read_text("utf-8")):
+            yield {"solution": "", **row}
+
+
+def _turns() -> Iterator[Row]:
+    """MT-bench's questions in the hub's columns."""
+    for row in _jsonl("mtbench/question.jsonl"):
+        yield {
+            "prompt_id": row["question_id"],
+            "category": row["category"],
+            "prompt": row["turns"],
+            "reference": row.get("reference") or [],
+        }
 
 
 def _problems(file: str) -> Iterator[Row]:

@@ -45,7 +45,8 @@ def test_a_row_in_the_columns_of_the_card_becomes_what_the_recipe_wants(
     teacher: dict[str, Any], tmp_path: Path
 ) -> None:
     def local(path: str) -> str:
-        name = "/".join(path.removeprefix("hf://datasets/").split("/")[:2])
+        parts = path.removeprefix("hf://datasets/").split("/")
+        name = f"{parts[0]}/{parts[1].partition('@')[0]}"
         file = tmp_path / f"{name.replace('/', '.')}.jsonl"
         file.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]), encoding="utf-8")
         return file.name

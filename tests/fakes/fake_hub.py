@@ -15,6 +15,9 @@ from huggingface_hub import constants
 
 from tests.fakes.http import Handler, HttpServer
 
+PARQUET = "refs/convert/parquet"
+"""The revision that the hub itself makes of a data set; here it has the same files."""
+
 
 class FakeHub(HttpServer):
     """The server, as a context manager. While it runs, `huggingface_hub` is not offline, which it
@@ -61,9 +64,9 @@ class _Handler(Handler):
     server: FakeHub
 
     def do_GET(self) -> None:
-        path = unquote(urlsplit(self.path).path)
-        self.server.requests.append((self.command, path))
-        parts = path.strip("/").split("/")
+        path = urlsplit(self.path).path
+        self.server.requests.append((self.command, unquote(path)))
+        parts = [unquote(part) for part in path.strip("/").split("/")]  # a revision may have a "/"
         if parts[:2] == ["api", "models"]:
             self._about("/".join(parts[2:4]), parts[4:])
         elif parts[:2] == ["api", "datasets"]:
@@ -83,7 +86,7 @@ class _Handler(Handler):
             return self.answer(401, b"{}", {"X-Error-Message": "Invalid username or password."})
         commit = self.server.commit(name)
         revision = what[1] if len(what) > 1 else "main"
-        if revision not in ("main", commit):
+        if revision not in ("main", PARQUET, commit):
             return self.answer(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         if what and what[0] == "tree":
             asked = parse_qs(urlsplit(self.path).query).get("recursive", [""])[0]
@@ -139,7 +142,7 @@ class _Handler(Handler):
 
     def do_POST(self) -> None:
         """Kaggle; and of the hub what some paths are."""
-        parts = unquote(urlsplit(self.path).path).strip("/").split("/")
+        parts = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]
         if parts[:2] == ["api", "datasets"]:
             return self._paths("/".join(parts[1:4]))
         call = self.path.rpartition("/")[2]
