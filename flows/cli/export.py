@@ -16,6 +16,7 @@ from flows.recipe.trained import trained_stage
 from flows.report.recipe_toml import recipe_toml
 from flows.runs.results import BASE, Model, RunResults, left_out_text, read_results
 from infra.store.store import Store
+from schemas.artifact import Manifest
 from schemas.base import InputError, StageFailed
 from schemas.reports import RunRecord
 
@@ -64,14 +65,7 @@ def export(
     about = _card(results, chosen.name, made), _prompts(made)
     with new_directory(to) as partial:
         proof = export_model(store.local_dir(manifest), partial, *about, dtype, say)
-    return {
-        "run_id": record.run_id,
-        "stage": chosen.name,
-        "artifact": manifest.ref().model_dump(mode="json"),
-        "directory": str(to),
-        "files": {path.name: path.stat().st_size for path in sorted(to.iterdir())},
-        "verification": proof.metrics(),
-    }
+    return {**_told(record, manifest, chosen.name, to), "verification": proof.metrics()}
 
 
 def export_adapters(store: Store, record: RunRecord, to: Path, stage: str | None) -> dict[str, Any]:
@@ -93,9 +87,14 @@ def export_adapters(store: Store, record: RunRecord, to: Path, stage: str | None
     with new_directory(to) as partial:
         for path in sorted(source.iterdir()):
             shutil.copyfile(path, partial / path.name)
+    return _told(record, manifest, chosen.name, to)
+
+
+def _told(record: RunRecord, manifest: Manifest, stage: str, to: Path) -> dict[str, Any]:
+    """What was exported, of the directory as it is now."""
     return {
         "run_id": record.run_id,
-        "stage": chosen.name,
+        "stage": stage,
         "artifact": manifest.ref().model_dump(mode="json"),
         "directory": str(to),
         "files": {path.name: path.stat().st_size for path in sorted(to.iterdir())},
