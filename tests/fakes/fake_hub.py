@@ -89,7 +89,9 @@ class _Handler(Handler):
         if revision not in ("main", PARQUET, commit):
             return self.answer(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         if what and what[0] == "tree":
-            return self.answer(200, _tree(directory, "/".join(what[2:])))
+            asked = parse_qs(urlsplit(self.path).query).get("recursive", [""])[0]
+            below = "/".join(what[2:])
+            return self.answer(200, _tree(directory, below, asked.lower() == "true"))
         siblings = [{"rfilename": path} for path, _ in _files(directory)]
         return self.answer(
             200,
@@ -182,10 +184,11 @@ class _Handler(Handler):
         )
 
 
-def _tree(directory: Path, below: str) -> list[dict[str, Any]]:
+def _tree(directory: Path, below: str, recursive: bool = False) -> list[dict[str, Any]]:
     """What lies in a directory of a repository, itself left out."""
     found: list[dict[str, Any]] = []
-    for path in sorted((directory / below).iterdir()):
+    inside = directory / below
+    for path in sorted(inside.rglob("*") if recursive else inside.iterdir()):
         name = path.relative_to(directory).as_posix()
         if path.is_dir():
             found.append({"type": "directory", "path": name, "oid": name, "size": 0})
