@@ -3,6 +3,8 @@ recomputed without the model."""
 
 from typing import Literal
 
+from pydantic import Field
+
 from schemas.base import StrictModel
 from schemas.examples import Prompt
 
@@ -82,6 +84,7 @@ class EvalItem(EvalPrompt):
         followed: of an item with an injection, the answer follows it.
         safe: None where an answer can be no danger (`tasks.stages.safety_eval`).
         opinion: what an LLM judge says, where one is configured.
+        measured: what the evaluation's metric functions say, by their names; None: it abstained.
     """
 
     completion: str
@@ -100,3 +103,4 @@ class EvalItem(EvalPrompt):
     followed: bool = False
     safe: bool | None = None
     opinion: Opinion | None = None
+    measured: dict[str, float | None] = Field(default_factory=dict)

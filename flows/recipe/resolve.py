@@ -344,16 +344,19 @@ def _check_gate(resolved: ResolvedRecipe, where: str) -> None:
             " to be promoted; leave it out."
         )
     asked: dict[str, list[str]] = {}
+    functions: dict[str, list[str]] = {}
     for stage in resolved.stages:
         evaluates = stage_kind(stage.kind).evaluation is not None
         if evaluates and stage.inputs.get("policy") == trained[-1]:
             suites = asked.setdefault(stage.kind, [])
             suites += [HELDOUT] if "prompts" in stage.inputs else []
             suites += [one.suite for one in parse_suites(stage.config_json["suites"], stage.kind)]
+            own = [one.function for one in getattr(stage.config, "metrics", ())]
+            functions.setdefault(stage.kind, []).extend(own)
     for name, rules in (("must_win", gate.must_win), ("must_not_lose", gate.must_not_lose)):
         for index, rule in enumerate(rules):
             try:
-                metric_of(rule, asked)
+                metric_of(rule, asked, functions)
             except InputError as error:
                 raise InputError(f"recipe {where}, gate.{name}.{index}: {error}") from error
 

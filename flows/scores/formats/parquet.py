@@ -3,7 +3,8 @@ sampled ones, with every outcome.
 
 Columns: `stage`, `model`, then the fields of `schemas.evaluation.EvalItem` by their own types
 (lists and tables as JSON text), then one nullable boolean `outcome_<rate>` per rate: null where the
-answer is outside the rate's denominator.
+answer is outside the rate's denominator; and one nullable number per metric function: null where it
+abstained, and for sampled answers.
 """
 
 import types
@@ -45,7 +46,10 @@ def _schema(one: Evaluation) -> "pa.Schema":
     import pyarrow as pa
 
     fields = {name: _column(field.annotation) for name, field in EvalItem.model_fields.items()}
-    outcomes = {f"outcome_{name}": pa.bool_() for name in one.outcomes}
+    outcomes = {
+        f"outcome_{name}": pa.float64() if name in one.functions else pa.bool_()
+        for name in one.outcomes
+    }
     return pa.schema({"stage": pa.string(), "model": pa.string(), **fields, **outcomes})
 
 
