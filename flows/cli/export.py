@@ -18,9 +18,7 @@ from flows.runs.results import BASE, Model, RunResults, left_out_text, read_resu
 from infra.store.store import Store
 from schemas.base import InputError, StageFailed
 from schemas.reports import RunRecord
-
-ADAPTERS = "adapters"
-"""As in `tasks.models.peft`, which loads JAX."""
+from tasks.models.adapters import ADAPTERS
 
 if TYPE_CHECKING:
     from tasks.exporting.model_card import Card

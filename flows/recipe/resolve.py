@@ -33,6 +33,7 @@ from schemas.recipe import (
 from tasks.contract.kind import Kind
 from tasks.contract.plugins import kinds_producing, stage_kind, training_kinds
 from tasks.contract.small import LAPTOP, Sizes
+from tasks.models.adapters import adapters_of, check_adapters
 from tasks.models.source import TINY as TINY_MODEL
 from tasks.models.source import check_model, extra_dependencies
 
@@ -199,6 +200,8 @@ def make_small(
     table["model"] = model
     for stage in table["stages"].values():
         stage.get("config", {}).pop("model", None)
+        if isinstance(lora := stage.get("config", {}).get("lora"), dict):
+            lora.pop("adapters", None)  # those of the other model
     recipe = recipe_from_table(table, where)
     for spec in recipe.stages:
         with _said_at(_Place(spec, where, defaults, folders)) as place:
@@ -275,11 +278,19 @@ def _resolve_stage(
     kind = stage_kind(spec.kind)
     _check_inputs(spec, kind, kinds)
     config = _stage_config(kind.config, spec, recipe, place)
-    extra = kind.extra_models(config.model_dump(mode="json"))
+    written = config.model_dump(mode="json")
+    extra, adapters = kind.extra_models(written), adapters_of(written)
     for model in filter(None, (getattr(config, "model", None), *extra)):
         check_model(model)
+    if adapters:
+        if "policy" in spec.inputs:
+            raise InputError(
+                "lora.adapters belong to the base model, and this stage begins with inputs.policy ="
+                f" {spec.inputs['policy']!r}; leave one of them out."
+            )
+        check_adapters(config.lora, config.model)  # type: ignore[attr-defined]
     dependencies, missing = _dependencies(kind, config, data, need_data)
-    dependencies |= extra_dependencies(extra)
+    dependencies |= extra_dependencies((*extra, *adapters))
     return ResolvedStage(
         spec.name, spec.kind, kind.version, config, dict(spec.inputs), dependencies, missing
     )
