@@ -109,7 +109,7 @@ _COMMANDS: dict[Callable[[argparse.Namespace], commands.Answer], str] = {
     commands.report: "run store",
     commands.compare: "run others store",
     commands.ask: "run question answering store",
-    commands.export: "run to exported adapters dtype store",
+    commands.export: "run to exported adapters orbax dtype store",
     commands.scores: "run to formats store",
     commands.rejudge: "run rubric judged judges_usd store",
     commands.recipes: "",
@@ -212,6 +212,11 @@ def _options() -> dict[str, tuple[str, dict[str, Any]]]:
         "adapters": _option(
             "--adapters",
             "the adapters alone, in PEFT's format, of a stage whose lora has keep = true",
+            action="store_true",
+        ),
+        "orbax": _option(
+            "--orbax",
+            "an Orbax checkpoint and the tokenizer, as Tunix's own Gemma 3 loads them",
             action="store_true",
         ),
         "dtype": _option(

@@ -200,8 +200,6 @@ def make_small(
     table["model"] = model
     for stage in table["stages"].values():
         stage.get("config", {}).pop("model", None)
-        if isinstance(lora := stage.get("config", {}).get("lora"), dict):
-            lora.pop("adapters", None)  # those of the other model
     recipe = recipe_from_table(table, where)
     for spec in recipe.stages:
         with _said_at(_Place(spec, where, defaults, folders)) as place:

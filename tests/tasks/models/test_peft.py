@@ -80,7 +80,8 @@ def begun(directory: Path) -> Gemma:
 
 def logits(model: Gemma) -> np.ndarray:
     positions = np.arange(5)[None]
-    return np.asarray(model(np.array([[2, 7, 9, 11, 5]]), positions, np.ones((1, 5), np.int32)))
+    hidden, _ = model(np.array([[2, 7, 9, 11, 5]]), positions, np.ones((1, 5), np.int32))
+    return np.asarray(model.unembed(hidden))
 
 
 def test_what_is_exported_and_imported_is_the_same_model(tmp_path: Path) -> None:
