@@ -12,6 +12,10 @@ HELDOUT = "heldout"
 """The suite of the prompts that a recipe's own rebalance stage held out. All other suites are files
 in `tasks/suites/`."""
 
+Format = Literal["trace", "xml", "tags"]
+"""How a response is written (`tasks.rewards.dipg`): as our traces, which is what SFT teaches, or as
+the DIPG Safety Gym's elements or tags."""
+
 Refusal = Literal["complied", "partial", "refused"]
 """What a response to a request does, in XSTest's classes (Röttger et al., 2308.01263): full
 compliance, partial refusal, full refusal."""
@@ -26,12 +30,12 @@ class EvalPrompt(Prompt):
             two: `safe` or `unsafe`.
         injection: of a context in which somebody planted an instruction, the text that an answer
             contains if it follows it.
-        channels: how the prompt asks for a response to be written: a trace, or, of a grounded
-            prompt, the DIPG Safety Gym's elements or tags (`tasks.rewards.dipg`).
+        channels: how the prompt asks for a response to be written; of a prompt without grounding as
+            a trace.
     """
 
     suite: str = HELDOUT
-    channels: Literal["trace", "xml", "tags"] = "trace"
+    channels: Format = "trace"
     request: Literal["safe", "unsafe"] | None = None
     injection: str | None = None
 
@@ -103,4 +107,6 @@ class EvalItem(EvalPrompt):
     followed: bool = False
     safe: bool | None = None
     opinion: Opinion | None = None
-    measured: dict[str, float | None] = Field(default_factory=dict)
+    measured: dict[str, float | None] = Field(
+        default_factory=dict, exclude_if=lambda value: not value
+    )

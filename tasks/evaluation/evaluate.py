@@ -78,7 +78,7 @@ class EvalConfig(StrictModel):
     instructions: str = ""
     sampling: Sampling | None = None
     judge: JudgeConfig | None = None
-    metrics: tuple[FunctionConfig, ...] = ()
+    metrics: tuple[FunctionConfig, ...] = Field(default=(), exclude_if=lambda value: not value)
     batch_size: int = Field(default=64, ge=1)
     prompt_length: int = Field(ge=8)
     response_length: int = Field(ge=8)

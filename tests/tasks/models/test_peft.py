@@ -8,16 +8,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from schemas.base import InputError
-from schemas.training import LoraConfig
+from schemas.training import LoraConfig, OptimizerConfig, TrainerConfig
+from tasks.devices.hosts import make_mesh
 from tasks.models.gemma import SIZES, Gemma
 from tasks.models.huggingface import to_tensors
+from tasks.models.loading import LoadedModel
 from tasks.models.lora import add_lora, merge_lora
 from tasks.models.peft import load_adapters, write_adapters
 from tasks.models.source import published_as
-from tasks.models.weights import initialise
+from tasks.models.tiny import tiny_tokenizer
+from tasks.models.weights import abstract, initialise
+from tasks.training.trainer import Trainer, make_trainer
 
 CONFIG = replace(
     SIZES["gemma3-tiny"],
@@ -109,6 +114,25 @@ def test_adapters_of_a_model_that_sees_are_those_of_its_text(tmp_path: Path, pre
             param = getattr(whole.layers, f"{name}_lora_{side}")
             param.set_value(param.get_value().astype(jnp.bfloat16).astype(jnp.float32))
     np.testing.assert_array_equal(logits(begun(tmp_path / "adapters")), logits(whole))
+
+
+def test_a_trainer_begins_with_them_and_a_plan_does_without(tmp_path: Path) -> None:
+    before = trained()
+    write_adapters(before, LORA, None, tmp_path / "adapters")
+    lora = LORA.model_copy(update={"adapters": str(tmp_path / "adapters")})
+    optimizer = OptimizerConfig(learning_rate=1e-3)
+    config = TrainerConfig(steps=1, batch_size=1, optimizer=optimizer, lora=lora)
+
+    def trainer(model: Gemma, config: TrainerConfig) -> Trainer:
+        loaded = LoadedModel("gemma3-tiny", CONFIG, model, tiny_tokenizer(), make_mesh())
+        return make_trainer(loaded, config, seed=0)
+
+    began = trainer(initialise(CONFIG, 0), config)
+    np.testing.assert_array_equal(logits(began.model), logits(before))
+    nowhere = config.model_copy(update={"lora": lora.model_copy(update={"adapters": "/nowhere"})})
+    assert trainer(abstract(CONFIG), nowhere).trained is nnx.LoRAParam
+    with pytest.raises(InputError, match=r"/nowhere has no adapter_config.json"):
+        trainer(initialise(CONFIG, 0), nowhere)
 
 
 def test_tensors_of_another_model_or_of_other_projections_are_refused(tmp_path: Path) -> None:

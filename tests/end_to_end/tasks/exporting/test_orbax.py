@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -59,18 +58,9 @@ def test_tunix_loads_the_same_model(tmp_path: Path) -> None:
 def test_a_run_is_exported_by_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = synthetic_run.write_training
-
-    def with_model(stage: Any, out: Path, text: str) -> dict[str, Any]:
-        if not (out / "config.json").exists():
-            saved(out / "model", CONFIG)
-            for path in (out / "model").iterdir():
-                path.rename(out / path.name)
-            (out / "model").rmdir()
-        return real(stage, out, text)
-
-    monkeypatch.setattr(synthetic_run, "write_training", with_model)
+    saved(tmp_path / "model", CONFIG)
     store, _ = synthetic_run.write_run(tmp_path / "store")
+    monkeypatch.setattr(type(store), "local_dir", lambda *_: tmp_path / "model")
     to = tmp_path / "to"
     command = ["export", "demo-1", "--to", str(to), "--store", store.uri, "--json", "--orbax"]
     assert main([*command, "--adapters"]) == 2
