@@ -313,7 +313,10 @@ def _look(
         quantity=metric.quantity,
     )
     if change is None:
-        return _finding(rule, metric, "not compared", ": the candidate was asked no such prompt")
+        lacking = (
+            f"{opponent} has no value of it" if after else "the candidate was asked no such prompt"
+        )
+        return _finding(rule, metric, "not compared", f": {lacking}")
     # sampled answers are not measured by functions
     drawn = () if metric.quantity else answers.samples
     sampled = filter(None, (_runs(samples, judged) for samples in drawn))

@@ -87,6 +87,11 @@ def require_consent(
                 raise InputError(f"{code.file} was changed meanwhile; run the same command again.")
 
 
+def runs_code(config: Mapping[str, Any]) -> bool:
+    """Whether a stage with this config runs code that a recipe names."""
+    return any(True for _ in _tables(config))
+
+
 def _tables(config: Mapping[str, Any]) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
     for field in FIELDS:
         listed = config.get(field)

@@ -11,7 +11,7 @@ no policy; rank, alpha and targets are those of the file. What we cannot train o
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def require_fit(directory: Path, lora: LoraConfig, model: str) -> None:
 
 def _problems(
     found: Mapping[str, Any], rank: int, alpha: float, lora: LoraConfig, model: str
-) -> Any:
+) -> Iterator[str]:
     if found.get("peft_type") != "LORA":
         yield f"peft_type is {found.get('peft_type')!r}; only LORA is trained here: {_MERGE}"
     if found.get("use_rslora"):
@@ -106,9 +106,9 @@ def _problems(
             yield f"{name} = {found[name]!r} is not done here: {_MERGE}"
     if found.get("bias") not in (None, "none"):
         yield f"bias = {found['bias']!r} trains biases, which Gemma has none of: {_MERGE}"
-    for name, theirs, ours in (("rank", rank, lora.rank), ("alpha", alpha, lora.alpha)):
-        if theirs != ours:
-            yield f"theirs is {name} {theirs:g}, and lora.{name} is {ours:g}: write {theirs:g}"
+    for name, theirs, wanted in (("rank", rank, lora.rank), ("alpha", alpha, lora.alpha)):
+        if theirs != wanted:
+            yield f"theirs is {name} {theirs:g}, and lora.{name} is {wanted:g}: write {theirs:g}"
     listed = found.get("target_modules")
     if isinstance(listed, list) and not any("." in str(name) for name in listed):
         yield from _other_targets(set(map(str, listed)), lora)
@@ -117,7 +117,7 @@ def _problems(
         yield f"they belong to {base}, and the model is {ours.removeprefix('hf://')}"
 
 
-def _other_targets(theirs: set[str], lora: LoraConfig) -> Any:
+def _other_targets(theirs: set[str], lora: LoraConfig) -> Iterator[str]:
     if theirs != set(lora.targets):
         names = ", ".join(f'"{name}"' for name in sorted(theirs))
         yield (

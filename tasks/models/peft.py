@@ -96,11 +96,12 @@ def load_adapters(model: Gemma, lora: LoraConfig, base: str) -> None:
     if wrong := sorted(
         key for key in wanted.keys() | found.keys() if wanted.get(key) != found.get(key)
     ):
-        name = wrong[0]
+        first = wrong[0]
+        is_there, belongs = found.get(first, "missing"), wanted.get(first, "nothing")
         raise InputError(
             f"lora.adapters = {lora.adapters!r} do not fit the model {base} and lora.targets:"
-            f" {name} is {found.get(name, 'missing')} instead of {wanted.get(name, 'nothing')}, one"
-            f" of {len(wrong)}. Name the model that they were trained on, and its projections."
+            f" {first} is {is_there} instead of {belongs}, one of {len(wrong)}. Name the model that"
+            " they were trained on, and its projections."
         )
     for param, keys in places:
         matrices = [np.asarray(file.get_tensor(tensors[key]), np.float32).T for key in keys]
