@@ -306,19 +306,12 @@ def _look(
         return _finding(rule, metric, "not compared", why)
     before, after = judged(answers.before), judged(answers.after)
     shared = [prompt for prompt in before if prompt in after]
-    change = change_between(
-        {prompt: before[prompt] for prompt in shared},
-        {prompt: after[prompt] for prompt in shared},
-        seed,
-        quantity=metric.quantity,
-    )
+    old, new = ({prompt: side[prompt] for prompt in shared} for side in (before, after))
+    change = change_between(old, new, seed, quantity=metric.quantity)
     if change is None:
-        lacking = (
-            f"{opponent} has no value of it" if after else "the candidate was asked no such prompt"
-        )
-        return _finding(rule, metric, "not compared", f": {lacking}")
-    # sampled answers are not measured by functions
-    drawn = () if metric.quantity else answers.samples
+        why = "the candidate was asked no such prompt" if not after else "the other has no value"
+        return _finding(rule, metric, "not compared", f": {why}")
+    drawn = () if metric.quantity else answers.samples  # which functions do not measure
     sampled = filter(None, (_runs(samples, judged) for samples in drawn))
     noise = max((noise_floor(runs).bound for runs in sampled), default=None)
     return _Look(rule, metric, change, noise)

@@ -19,6 +19,9 @@ from schemas.evaluation import EvalItem
 if TYPE_CHECKING:
     import pyarrow as pa
 
+FIELDS = [name for name in EvalItem.model_fields if name != "measured"]
+"""Of an item; what metric functions say has columns of its own."""
+
 
 def write(run: RunResults, directory: Path) -> int:
     """Write `<stage>.parquet` for each evaluation; returns the number of files."""
@@ -30,7 +33,7 @@ def write(run: RunResults, directory: Path) -> int:
         answers = [*one.stage.items, *one.stage.samples]
         rows = [
             {"stage": one.stage.name, "model": one.model}
-            | flat_fields(item, EvalItem.model_fields)
+            | flat_fields(item, FIELDS)
             | {f"outcome_{name}": outcome(item) for name, outcome in one.outcomes.items()}
             for item in answers
         ]
@@ -45,7 +48,7 @@ def write(run: RunResults, directory: Path) -> int:
 def _schema(one: Evaluation) -> "pa.Schema":
     import pyarrow as pa
 
-    fields = {name: _column(field.annotation) for name, field in EvalItem.model_fields.items()}
+    fields = {name: _column(EvalItem.model_fields[name].annotation) for name in FIELDS}
     outcomes = {
         f"outcome_{name}": pa.float64() if name in one.functions else pa.bool_()
         for name in one.outcomes

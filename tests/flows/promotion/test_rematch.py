@@ -28,7 +28,8 @@ def test_a_rematch_runs_no_code_whatever_the_store_says(tmp_path: Path) -> None:
 
 
 def test_a_metric_that_only_one_side_has_leaves_the_rates_comparable(tmp_path: Path) -> None:
-    store, champion = write_run(tmp_path, "old", skill={"base": 0, "sft": 0, "simpo": 0, "grpo": 0})
+    skill = {"base": 0.0, "sft": 0.0, "simpo": 0.0, "grpo": 0.2}
+    store, champion = write_run(tmp_path, "old", skill=skill, text=" long ago")
     config = {"grpo_eval": {"metrics": [METRIC]}}
     _, candidate = write_run(tmp_path, "new", config=config)
     assert rematches(store, candidate, champion) == []
