@@ -84,8 +84,8 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     subparsers = whole.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
-    options = _options()
-    for command, names in _COMMANDS.items():
+    options = options_by_name()
+    for command, names in COMMANDS.items():
         text = inspect.cleandoc(command.__doc__ or "")
         sentence = re.split(r"(?<=\.)\s", text, maxsplit=1)[0].replace("%", "%%")
         name = command.__name__
@@ -100,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
     return whole
 
 
-_COMMANDS: dict[Callable[[argparse.Namespace], commands.Answer], str] = {
+COMMANDS: dict[Callable[[argparse.Namespace], commands.Answer], str] = {
     commands.run: "recipe store target set tiny data force code",
     commands.rehearse: "recipe store rows model set data code",
     commands.plan: "recipe store target set tiny data hours usd",
@@ -120,12 +120,12 @@ _COMMANDS: dict[Callable[[argparse.Namespace], commands.Answer], str] = {
     commands.serve: "port host behind_tls recipes",
     commands.deploy: "pool recipes",
 }
-"""Command -> its options (`_options`) in the order of its help, `|` between those of which exactly
-one is given; every command has `--json` as well."""
+"""Command -> its options (`options_by_name`) in the order of its help, `|` between those of which
+exactly one is given; every command has `--json` as well."""
 
 
-def _options() -> dict[str, tuple[str, dict[str, Any]]]:
-    """Every option by the name that `_COMMANDS` has for it."""
+def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Every option by the name that `COMMANDS` has for it."""
     default, formats = context().settings.store, FORMATS.names()
     repeated: dict[str, Any] = {"action": "append", "default": []}
     return {
@@ -135,7 +135,7 @@ def _options() -> dict[str, tuple[str, dict[str, Any]]]:
         "stage": _option("stage", "a stage's name in the recipe"),
         "run": _option("run", "a run's id (see `lyceum runs`)"),
         "others": _option(
-            "others", "a run to compare it with, or several", metavar="RUN", nargs="+"
+            "others", "a run to compare it with, or several", metavar="RUN2", nargs="+"
         ),
         "question": _option("question", "a prompt, as a user would write it"),
         "store": _option(
@@ -164,7 +164,7 @@ def _options() -> dict[str, tuple[str, dict[str, Any]]]:
         "force": _option("--force STAGE", "run this stage again although it is cached", **repeated),
         "code": _option(
             "--code FILE",
-            "a Python file of yours that the recipe may run as a reward (repeatable)",
+            "a Python file of yours that the recipe may run as a reward or metric (repeatable)",
             Path,
             **repeated,
         ),
