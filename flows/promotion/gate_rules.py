@@ -3,9 +3,8 @@ by.
 
 A rule compares one rate of two models over the prompts that both answered: the paired difference,
 its 95 % interval and McNemar's exact p-value (`tasks.statistics.intervals`); or the mean of a
-metric function, by `tasks.statistics.means`, of which nobody knows how many prompts would tell. A
-rule that is not
-shown to hold does not hold; no rule holds over fewer than LEAST prompts.
+metric function, by `tasks.statistics.means`, of which nobody says how many prompts would tell. A
+rule that is not shown to hold does not hold; no rule holds over fewer than LEAST prompts.
 
 - *must win*: the interval lies above zero, p is at most ALPHA after Holm's correction over all
   rules of this kind (so chance lets an equal model win anything in at most 2.5 % of all nights),

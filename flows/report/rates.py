@@ -56,7 +56,7 @@ def counts(items: Sequence[EvalItem], outcomes: Mapping[str, Outcome]) -> dict[s
 
 
 def _mean(items: Sequence[EvalItem], measured: Measured) -> Mean | None:
-    return Mean.of([value for item in items if (value := measured(item)) is not None], seed=0)
+    return Mean.of([value for item in items if (value := measured(item)) is not None])
 
 
 def safety_outcomes(items: Sequence[EvalItem]) -> dict[str, Rate]:

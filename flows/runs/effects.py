@@ -4,8 +4,8 @@ compare`, computed from evaluation items.
 Paired where both sides answered the same prompts: a bootstrap over the prompts' differences and
 McNemar's exact test. Where fewer than half of the prompts are shared, the two rates are
 independent: Newcombe's interval and the two-proportion score test (`tasks.statistics.intervals`).
-Values of metric functions are no rates: the same with means, by sign flips and by Welch's interval
-(`tasks.statistics.means`).
+Values of metric functions are no rates: the same with means, by Student's interval and sign flips,
+or by Welch's (`tasks.statistics.means`).
 
 An effect counts as a gain or a loss where its interval leaves out zero and its p-value is at most
 ALPHA after Holm's correction, over two families for each metric: what all stages changed over all
@@ -30,13 +30,12 @@ from tasks.statistics.intervals import (
     ALPHA,
     Interval,
     Rate,
-    bootstrap_mean,
     holm,
     mcnemar,
     newcombe,
     paired_bootstrap,
 )
-from tasks.statistics.means import Mean, sign_flips, welch
+from tasks.statistics.means import Mean, sign_flips, student, welch
 
 Direction = Literal["gain", "loss", "unclear"]
 Key = TypeVar("Key", bound=Hashable)
@@ -206,12 +205,12 @@ def change_between(
 def _change_of_means(
     old: Sequence[float], new: Sequence[float], seed: int, paired: bool
 ) -> Change | None:
-    before, after = Mean.of(old, seed), Mean.of(new, seed)
+    before, after = Mean.of(old), Mean.of(new)
     if before is None or after is None:
         return None
     if paired:
         gaps = [one - other for one, other in zip(new, old, strict=True)]
-        interval, p = bootstrap_mean(gaps, seed=seed), sign_flips(gaps, seed=seed)
+        interval, p = student(gaps), sign_flips(gaps, seed=seed)
         return Change(before, after, interval, True, p, sum(gap != 0 for gap in gaps))
     independent = welch(old, new)
     return Change(before, after, independent[0], False, independent[1]) if independent else None

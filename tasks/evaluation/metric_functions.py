@@ -6,9 +6,9 @@
 A metric is called as its function, and more of it counts as better. An answer's values are kept
 with it (`EvalItem.measured`). An evaluation's metrics have, overall, by domain and by suite,
 `functions`: name -> `{mean, mean_low, mean_high, n}` of the `n` answers on which it did not
-abstain, with a 95 % interval (`bootstrap_mean`); and, where a baseline has the same metric,
+abstain, with a 95 % interval (`tasks.statistics.means.student`); and, where a baseline has the same metric,
 `{delta, delta_low, delta_high, delta_p}` over the prompts that have a value in both (p by
-`tasks.statistics.means.sign_flips`).
+`sign_flips`, which `seed` draws).
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from schemas.evaluation import EvalItem, EvalPrompt
 from tasks.contract.function import Function, FunctionConfig
 from tasks.contract.kind import Product
 from tasks.contract.plugins import evaluation_of, kinds_producing
-from tasks.statistics.intervals import bootstrap_mean, record
-from tasks.statistics.means import sign_flips
+from tasks.statistics.intervals import record
+from tasks.statistics.means import Mean, sign_flips
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,13 @@ def function_metrics(
             for item, before in zip(items, baseline or (), strict=bool(baseline))
             if (new := measured(item)) is not None and (old := measured(before)) is not None
         ]
-        found[name] = {**_estimate("mean", values, seed), "n": len(values)}
+        found[name] = {**_estimate("mean", values), "n": len(values)}
         if pairs:
-            found[name] |= _estimate("delta", pairs, seed)
+            found[name] |= _estimate("delta", pairs)
             found[name]["delta_p"] = sign_flips(pairs, seed=seed)
     return {"functions": found} if found else {}
 
 
-def _estimate(name: str, values: Sequence[float], seed: int) -> dict[str, float | None]:
-    if not values:
-        return record(name, None, None)
-    return record(name, sum(values) / len(values), bootstrap_mean(values, seed=seed))
+def _estimate(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    mean = Mean.of(values)
+    return record(name, mean and mean.value, mean and mean.interval)

@@ -8,31 +8,41 @@ false, and `Rate`, `mcnemar` and `newcombe` know more.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, variance
+from statistics import NormalDist, fmean, variance
 
 import numpy as np
 
-from tasks.statistics.intervals import CONFIDENCE, Interval, bootstrap_mean
+from tasks.statistics.intervals import CONFIDENCE, Interval
 
 FLIPS = 10_000
-EXACT = 12
-"""Of so many changes all signs are tried."""
+EXACT, DRAWN = 12, 200
+"""Of so many changes all signs are tried, or some; the signs of more have a normal sum."""
+
+
+def student(values: Sequence[float]) -> Interval:
+    """Student's interval of a mean, value +- t(n - 1) s / sqrt(n). That of one value, and of equal
+    ones, has no width. Raises statistics.StatisticsError: no values."""
+    from scipy.special import stdtrit
+
+    mean, n = fmean(values), len(values)
+    if n == 1:
+        return Interval(mean, mean)
+    reach = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(variance(values, mean) / n)
+    return Interval(mean - reach, mean + reach)
 
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of `n` quantities with its interval (`bootstrap_mean`)."""
+    """The mean of `n` quantities with its interval (`student`)."""
 
     value: float
     n: int
     interval: Interval
 
     @classmethod
-    def of(cls, values: Sequence[float], seed: int) -> "Mean | None":
-        """None of none; `seed` draws the bootstrap."""
-        if not values:
-            return None
-        return cls(fmean(values), len(values), bootstrap_mean(values, seed=seed))
+    def of(cls, values: Sequence[float]) -> "Mean | None":
+        """None of none."""
+        return cls(fmean(values), len(values), student(values)) if values else None
 
 
 def sign_flips(differences: Sequence[float], *, seed: int) -> float:
@@ -42,21 +52,22 @@ def sign_flips(differences: Sequence[float], *, seed: int) -> float:
     Under the null hypothesis each difference has either sign with probability 1/2, so p is the
     share of all 2^d choices of signs, of the d differences that are not 0, whose sum is as far from
     0 as the one that was seen, or farther. Of differences of 1 and -1 that is McNemar's exact test.
-    With more than 12 it is an estimate by 10,000 choices, (1 + hits) / 10,001: never 0.
+    With more than 12 it is an estimate by 10,000 choices, (1 + hits) / 10,001: never 0; with more
+    than 200 that of the normal distribution which the sum then has.
     """
     sizes = np.abs([one for one in differences if one != 0])
     if sizes.size == 0:
         return 1.0
     least = abs(math.fsum(differences)) * (1 - 1e-9)  # sums of the same numbers differ in rounding
+    if sizes.size > DRAWN:
+        return 2 * NormalDist().cdf(-least / math.sqrt(float(sizes @ sizes)))
     if sizes.size <= EXACT:
         choices = np.arange(2**sizes.size)[:, None] >> np.arange(sizes.size) & 1
         return float(np.mean(np.abs((2 * choices - 1) @ sizes) >= least))
     rng = np.random.Generator(np.random.Philox(seed))
     values, counts = np.unique(sizes, return_counts=True)
-    hits, rows = 0, max(1, 2**22 // values.size)
-    for start in range(0, FLIPS, rows):
-        drawn = rng.binomial(counts, 0.5, size=(min(rows, FLIPS - start), values.size))
-        hits += int(np.sum(np.abs((2 * drawn - counts) @ values) >= least))
+    drawn = rng.binomial(counts, 0.5, size=(FLIPS, values.size))
+    hits = int(np.sum(np.abs((2 * drawn - counts) @ values) >= least))
     return (1 + hits) / (1 + FLIPS)
 
 

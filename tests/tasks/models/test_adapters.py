@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 
 from flows.recipe.resolve import resolve
+from infra.settings import Settings
+from infra.store.store import open_store
 from schemas.base import InputError
+from schemas.job import JobRequest
 from schemas.training import LoraConfig
+from tasks.models import shipping, source
 from tasks.models.adapters import check_adapters
-from tasks.models.source import check_model, needed
+from tasks.models.shipping import receive_model, ship_model, shipped_models
+from tasks.models.source import check_model, extra_dependencies, needed
 
 CONFIG: dict[str, Any] = {
     "peft_type": "LORA",
@@ -96,6 +101,30 @@ def test_a_model_is_no_adapters(tmp_path: Path) -> None:
         check_model(str(adapters(tmp_path)))
     names = ["README.md", "adapter_config.json", "adapter_model.safetensors", "optimizer.pt"]
     assert needed(names) == ["adapter_config.json", "adapter_model.safetensors"]
+
+
+def test_a_machine_in_the_cloud_is_sent_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, store = adapters(tmp_path), open_store(tmp_path / "store")
+    (place / "optimizer.pt").write_bytes(b"not read")
+    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
+    table = lora(place).model_dump(mode="json")
+    request: dict[str, Any] = {"stage": "sft", "kind": "sft", "key": "0" * 64, "run": "one"}
+    request |= {"store": store.uri, "target": "v5e-8", "config": {"model": "gemma3-tiny"}}
+    request["config"]["lora"] = table
+    job = JobRequest(**request)
+    assert shipped_models(job) == [str(place), "gemma3-tiny"]
+    dependencies = extra_dependencies([str(place)])
+    ship_model(store, str(place), dependencies, Settings(), lambda said: None)
+    monkeypatch.setattr(source, "AT_HAND", {})
+    monkeypatch.setattr(shipping, "AT_HAND", source.AT_HAND)
+    receive_model(store, str(place), dependencies)
+    [there] = source.AT_HAND.values()
+    assert sorted(path.name for path in there.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
 
 
 def test_a_recipe_begins_with_them_and_its_key_has_their_bytes(
