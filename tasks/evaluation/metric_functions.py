@@ -6,9 +6,9 @@
 A metric is called as its function, and more of it counts as better. An answer's values are kept
 with it (`EvalItem.measured`). An evaluation's metrics have, overall, by domain and by suite,
 `functions`: name -> `{mean, mean_low, mean_high, n}` of the `n` answers on which it did not
-abstain, with a 95 % interval (`tasks.statistics.means.student`); and, where a baseline has the same metric,
-`{delta, delta_low, delta_high, delta_p}` over the prompts that have a value in both (p by
-`sign_flips`, which `seed` draws).
+abstain, with a 95 % interval (`tasks.statistics.means`); and, where a baseline has the same metric,
+`{delta, delta_low, delta_high, delta_p}` over the prompts that have a value in both, whose p-value
+`seed` draws.
 """
 
 from collections.abc import Sequence
