@@ -95,4 +95,4 @@ def function_metrics(
 
 def _estimate(name: str, values: Sequence[float]) -> dict[str, float | None]:
     mean = Mean.of(values)
-    return record(name, mean and mean.value, mean and mean.interval)
+    return record(name, mean.value, mean.interval) if mean else record(name, None, None)
