@@ -20,7 +20,7 @@ Every command has `--json`: exactly one JSON object on standard output, all else
 
 | exit code | means |
 |---|---|
-| 0 | done |
+| 0 | done, or paused by its deadline (`run --hours`) |
 | 1 | a stage failed, or a gate was not passed |
 | 2 | bad input: one message with the fix, no traceback, nothing lost |
 | 3 | the plan does not fit, or an audit or a rehearsal found something |
@@ -38,6 +38,7 @@ TAIL = """
 | variable | for |
 |---|---|
 | `HF_TOKEN`, `HF_HUB_OFFLINE`, Kaggle's own | weights and data of hubs |
+| `JAX_PLATFORMS` | what local jobs compute on; `cpu` leaves this machine's GPU or TPU alone |
 | `<PROVIDER>_API_KEY`, `<PROVIDER>_BASE_URL` | an endpoint, e.g. `VLLM_BASE_URL` |
 | `<PROVIDER>_API_KEY_SECRET` | the key's name in Secret Manager, for a judge that a TPU asks |
 | `GOOGLE_CLOUD_PROJECT`, Google's application default credentials | buckets and TPUs |

@@ -39,6 +39,8 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
+    # plots are files; what a notebook sets for its own is not installed here, and would end a stage
+    os.environ["MPLBACKEND"] = "agg"
     try:
         options = parser().parse_args(arguments)
         # somebody waits for the answer, and nothing is lost by giving up
@@ -101,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 COMMANDS: dict[Callable[[argparse.Namespace], commands.Answer], str] = {
-    commands.run: "recipe store target set tiny data force code",
+    commands.run: "recipe store target set tiny data force code deadline",
     commands.rehearse: "recipe store rows model set data code",
     commands.plan: "recipe store target set tiny data hours usd",
     commands.why: "recipe stage store set tiny data",
@@ -181,7 +183,13 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         ),
         "hours": _option(
             "--hours H",
-            "the plan does not fit if it takes longer, e.g. 9 for a session of nine hours",
+            "sessions of so many hours, e.g. 9: how many there are, where each ends; a plan that"
+            " takes longer than one does not fit",
+            float,
+        ),
+        "deadline": _option(
+            "--hours H",
+            "end within so many hours, e.g. 9 where a session lasts nine; the same command goes on",
             float,
         ),
         "usd": _option("--usd USD", "the plan does not fit if it costs more", float),

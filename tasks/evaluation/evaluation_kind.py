@@ -58,9 +58,10 @@ def evaluation_kind(
         answers = with_opinions(job, answer_all(job, prompts, judge))
         answers = replace(answers, items=with_values(functions, answers.items))
         answers.write(job.out)
-        return evaluation.metrics(
+        metrics = evaluation.metrics(
             answers.items, baseline, samples=answers.samples, seed=job.config.seed
         )
+        return {**metrics, "shots": job.config.shots} if job.config.shots else metrics
 
     def programs(
         config: EvalConfigT, model: "LoadedModel", upstream: Mapping[str, Any]

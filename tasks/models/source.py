@@ -26,6 +26,7 @@ from typing import Literal
 from infra.context import context
 from infra.store.files import given_path
 from schemas.base import InputError, digest, nearest
+from tasks.models.directory import TOKENIZER, check_directory, no_directory, others_in
 
 TINY = "gemma3-tiny"
 SHIPPED = {
@@ -44,7 +45,6 @@ SHIPPED = {
 }
 """Name -> where Google publishes it; the architectures are `tasks.models.gemma.SIZES`."""
 
-TOKENIZER = "tokenizer.model"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 COMPANIONS = (
     "tokenizer.json",
@@ -156,8 +156,8 @@ def check_model(model: str) -> None:
     """Refuse a `model` that cannot work, before anything runs; nothing is asked of the network.
 
     Raises:
-        InputError: an unknown name, a malformed URI, or a directory that is not there or holds no
-            model.
+        InputError: an unknown name, a malformed URI, a file, or a directory that is not there,
+            holds no model, or one that is not whole or no Gemma's (`tasks.models.directory`).
     """
     source = source_of(model)
     if source.kind == "local" and check_readable(model) == "adapters":
@@ -172,9 +172,14 @@ def check_readable(model: str) -> Literal["model", "adapters"]:
     neither."""
     directory = Path(source_of(model).path)
     try:
+        if directory.is_file():
+            raise InputError(f"model {model!r} is {no_directory(directory)}")
         if not directory.is_dir():
             raise InputError(f"model {model!r}: there is no such directory.")
-        empty = not (directory / "config.json").is_file() and find_orbax(directory) is None
+        if (directory / "config.json").is_file():
+            check_directory(directory)
+            return "model"
+        empty = find_orbax(directory) is None
         adapters = (directory / ADAPTER_CONFIG).is_file()
     except OSError as error:
         raise InputError(f"model {model!r} cannot be read: {error.strerror}.") from error
@@ -182,8 +187,7 @@ def check_readable(model: str) -> Literal["model", "adapters"]:
         return "adapters"
     if empty:
         raise InputError(
-            f"model {model!r} has no config.json and no Orbax checkpoint: it is no directory of a"
-            " model."
+            f"model {model!r} has no config.json and no Orbax checkpoint{others_in(directory)}."
         )
     return "model"
 

@@ -14,8 +14,10 @@ from flows.runs.effects import (
     Effect,
     Metric,
     Part,
+    effects_over_examples,
     metrics_of,
     part_effects,
+    part_effects_over_examples,
     stage_effects,
 )
 from flows.runs.results import RunResults
@@ -50,12 +52,16 @@ def blocks(run: RunResults) -> list[ui.Block]:
 
 
 def heat_maps(run: RunResults) -> Iterator[tuple[Metric, ui.Table]]:
-    """For each metric, every trained stage's change overall and per suite and domain; metrics that
-    no stage has are left out."""
+    """For each metric, every trained stage's change overall and per suite and domain, and what the
+    last one has beyond models that were shown examples; metrics that no stage has are left out."""
     for metric in metrics_of(run):
-        overall = stage_effects(run, metric)
+        overall = stage_effects(run, metric) | effects_over_examples(run, metric)
         if overall:
-            found: dict[Part, dict[str, Effect]] = {ALL: overall, **part_effects(run, metric)}
+            inside, beyond = part_effects(run, metric), part_effects_over_examples(run, metric)
+            found: dict[Part, dict[str, Effect]] = {ALL: overall}
+            found |= {
+                part: {**inside.get(part, {}), **beyond.get(part, {})} for part in inside | beyond
+            }
             stages = ["", *(f"{effect.stage} since {effect.since}" for effect in overall.values())]
             rows = [_row(part, effects, list(overall)) for part, effects in found.items()]
             yield metric, ui.Table(stages, rows, classes="heat")
@@ -128,7 +134,7 @@ def _waterfall(
 def levels(run: RunResults) -> ui.Table | None:
     """What each model reached, by suite, and how long its answers are; None without a reasoning
     evaluation."""
-    sides = [Side(model.name, model.items(EXACT.kind)) for model in run.evaluated(EXACT.kind)]
+    sides = [Side(model.name, model.items(EXACT.kind)) for model in run.shown(EXACT.kind)]
     if not sides:
         return None
     chosen = by_suite(sides)
@@ -151,7 +157,7 @@ def sampled_plots(run: RunResults) -> list[ui.Figure]:
     """pass@k and majority@k of every model whose answers were sampled."""
     metrics = {
         model.name: sampled.sampled_metrics(model.samples(EXACT.kind), seed=run.record.recipe.seed)
-        for model in run.evaluated(EXACT.kind)
+        for model in run.shown(EXACT.kind)
     }
     drawn = []
     for name, title in _AT_K.items():
