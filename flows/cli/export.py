@@ -18,7 +18,7 @@ from flows.runs.results import BASE, Model, RunResults, left_out_text, read_resu
 from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError, StageFailed
-from schemas.reports import RunRecord, StageRecord
+from schemas.reports import RunRecord
 from tasks.models.adapters import ADAPTERS
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def export(
     about = _card(results, chosen.name, made), _prompts(made)
     with new_directory(to) as partial:
         proof = export_model(store.local_dir(manifest), partial, *about, dtype, say)
-    return {**_exported(record, chosen, manifest, to), "verification": proof.metrics()}
+    return {**_told(record, manifest, chosen.name, to), "verification": proof.metrics()}
 
 
 def export_adapters(store: Store, record: RunRecord, to: Path, stage: str | None) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def export_adapters(store: Store, record: RunRecord, to: Path, stage: str | None
     with new_directory(to) as partial:
         for path in sorted(source.iterdir()):
             shutil.copyfile(path, partial / path.name)
-    return _exported(record, chosen, manifest, to)
+    return _told(record, manifest, chosen.name, to)
 
 
 def export_orbax(
@@ -105,12 +105,11 @@ def export_orbax(
 
     with new_directory(to) as partial:
         write(store.local_dir(manifest), partial, say)
-    return _exported(record, chosen, manifest, to)
+    return _told(record, manifest, chosen.name, to)
 
 
-def _exported(
-    record: RunRecord, chosen: StageRecord, manifest: Manifest, to: Path
-) -> dict[str, Any]:
+def _told(record: RunRecord, manifest: Manifest, stage: str, to: Path) -> dict[str, Any]:
+    """What was exported, of the directory as it is now."""
     sizes = {
         path.relative_to(to).as_posix(): path.stat().st_size
         for path in sorted(to.rglob("*"))
@@ -118,7 +117,7 @@ def _exported(
     }
     return {
         "run_id": record.run_id,
-        "stage": chosen.name,
+        "stage": stage,
         "artifact": manifest.ref().model_dump(mode="json"),
         "directory": str(to),
         "files": sizes,

@@ -66,10 +66,10 @@ class Sample:
         return sum(len(escape(text).encode()) + 300 for text in texts)  # 300: the tags around one
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
 def samples(run: RunResults) -> list[Sample]:
     """Before and after, chosen by `RULE`; reasoning prompts first, then those of safety
-    evaluations. Chosen once for all that shows a run."""
+    evaluations."""
     rules = ((EXACT.kind, EXACT.outcome), (CORRECT.kind, _well_done))
     turns = [list(turn) for kind, right in rules for turn in _turns(run, kind, right)]
     left, chosen = _BUDGET, set()

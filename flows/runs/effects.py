@@ -20,7 +20,7 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from flows.runs.results import RunResults
+from flows.runs.results import Model, RunResults
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
 from tasks.contract.kind import Outcome, Product
@@ -95,8 +95,6 @@ class Part(NamedTuple):
 
 
 ALL = Part()
-KEPT = 64
-"""Families of effects that are kept, so that what shows a run computes each once."""
 
 
 @dataclass(frozen=True)
@@ -234,86 +232,37 @@ def corrected(changes: Mapping[Key, Change]) -> dict[Key, float]:
 def stage_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
     """Trained stage -> what it changed over all prompts. Stages that were not evaluated, or before
     which nothing was, are left out."""
-    return {stage: effect for (stage, _), effect in _family(run, metric, (ALL,)).items()}
+    return {one.stage: one for one in _family(run, metric, "stages", (ALL,)).get(ALL, ())}
 
 
 def part_effects(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect]]:
     """Part -> trained stage -> what it changed there."""
-    found: dict[Part, dict[str, Effect]] = {}
-    for (stage, part), effect in _family(run, metric, _parts_of(run, metric)).items():
-        found.setdefault(part, {})[stage] = effect
-    return found
-
-
-@lru_cache(maxsize=KEPT)
-def _family(
-    run: RunResults, metric: Metric, looks: tuple[Part, ...]
-) -> dict[tuple[str, Part], Effect]:
-    models = {model.name: model for model in run.evaluated(metric.kind)}
-    above = {name: run.evaluated_ancestor(model, metric.kind) for name, model in models.items()}
-    since = {name: ancestor.name for name, ancestor in above.items() if ancestor}
-    items = {name: model.items(metric.kind) for name, model in models.items()}
-    changes: dict[tuple[str, Part], Change] = {}
-    for part in looks:
-        judged = {name: outcomes(mine, metric, part) for name, mine in items.items()}
-        for name, before in since.items():
-            seed, sides = run.record.recipe.seed, (judged[before], judged[name])
-            if change := change_between(*sides, seed, quantity=metric.quantity):
-                changes[name, part] = change
-    p = corrected(changes)
-    return {
-        (name, part): Effect(name, since[name], metric, change, p[name, part])
-        for (name, part), change in changes.items()
-    }
+    found = _family(run, metric, "stages", _parts_of(run, metric))
+    return {part: {one.stage: one for one in effects} for part, effects in found.items()}
 
 
 def effects_over_examples(run: RunResults, metric: Metric) -> dict[str, Effect]:
     """Model that was shown worked examples -> what the last evaluated model, which was shown none,
     has beyond it over all prompts. Corrected for their number."""
-    return {name: effect for (name, _), effect in _over_examples(run, metric, (ALL,)).items()}
+    return {one.since: one for one in _family(run, metric, "examples", (ALL,)).get(ALL, ())}
 
 
 def part_effects_over_examples(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect]]:
     """Part -> the same there."""
-    found: dict[Part, dict[str, Effect]] = {}
-    for (name, part), effect in _over_examples(run, metric, _parts_of(run, metric)).items():
-        found.setdefault(part, {})[name] = effect
-    return found
-
-
-@lru_cache(maxsize=KEPT)
-def _over_examples(
-    run: RunResults, metric: Metric, looks: tuple[Part, ...]
-) -> dict[tuple[str, Part], Effect]:
-    trained = [model for model in run.evaluated(metric.kind) if model.parent is not None]
-    if not trained:
-        return {}
-    last, changes = trained[-1], dict[tuple[str, Part], Change]()
-    prompted = [one for one in run.prompted.values() if metric.kind in one.evaluations]
-    for part in looks:
-        after = outcomes(last.items(metric.kind), metric, part)
-        for model in prompted:
-            before = outcomes(model.items(metric.kind), metric, part)
-            if change := change_between(
-                before, after, run.record.recipe.seed, quantity=metric.quantity
-            ):
-                changes[model.name, part] = change
-    p = corrected(changes)
-    return {
-        (name, part): Effect(last.name, name, metric, change, p[name, part])
-        for (name, part), change in changes.items()
-    }
+    found = _family(run, metric, "examples", _parts_of(run, metric))
+    return {part: {one.since: one for one in effects} for part, effects in found.items()}
 
 
 def overall_effect(run: RunResults, metric: Metric) -> Effect | None:
     """From the first evaluated model to the last; None when fewer than two were evaluated."""
-    return _overall(run, metric, (ALL,)).get(ALL)
+    return next(iter(_family(run, metric, "ends", (ALL,)).get(ALL, ())), None)
 
 
 def suite_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
     """The same in every suite, where there are several, corrected for their number."""
     suites = tuple(part for part in _parts_of(run, metric) if part.domain is None)
-    return {part.suite or "": effect for part, effect in _overall(run, metric, suites).items()}
+    found = _family(run, metric, "ends", suites)
+    return {part.suite or "": effect for part, [effect] in found.items()}
 
 
 def _parts_of(run: RunResults, metric: Metric) -> tuple[Part, ...]:
@@ -322,17 +271,43 @@ def _parts_of(run: RunResults, metric: Metric) -> tuple[Part, ...]:
     return tuple(parts([item for model in models for item in model.items(metric.kind)]))
 
 
-@lru_cache(maxsize=KEPT)
-def _overall(run: RunResults, metric: Metric, looks: tuple[Part, ...]) -> dict[Part, Effect]:
-    models = run.evaluated(metric.kind)
-    if len(models) < 2:
-        return {}
-    changes: dict[Part, Change] = {}
-    ends = models[0].items(metric.kind), models[-1].items(metric.kind)
+Comparison = Literal["stages", "ends", "examples"]
+"""Every model with the nearest one before it, the last with the first, or the last with those that
+were shown worked examples."""
+
+
+def _compared(run: RunResults, kind: str, what: Comparison) -> list[tuple[Model, Model]]:
+    """The models that are compared: before, after."""
+    models = run.evaluated(kind)
+    if what == "stages":
+        above = [run.evaluated_ancestor(model, kind) for model in models]
+        return [(one, model) for one, model in zip(above, models, strict=True) if one]
+    if what == "ends":
+        return [(models[0], models[-1])] if len(models) > 1 else []
+    prompted = [one for one in run.prompted.values() if kind in one.evaluations]
+    trained = [model for model in models if model.parent is not None]
+    return [(one, last) for last in trained[-1:] for one in prompted]
+
+
+@lru_cache(maxsize=6 * len(METRICS))  # of one run, so that whatever shows it computes each once
+def _family(
+    run: RunResults, metric: Metric, what: Comparison, looks: tuple[Part, ...]
+) -> dict[Part, list[Effect]]:
+    """What differs in each part, corrected for all of it."""
+    changes: dict[tuple[Part, str, str], Change] = {}
+    items: dict[str, list[EvalItem]] = {}
+    pairs = _compared(run, metric.kind, what)
+    for model in (model for both in pairs for model in both):
+        items.setdefault(model.name, model.items(metric.kind))
+    seed = run.record.recipe.seed
     for part in looks:
-        first, last = (outcomes(items, metric, part) for items in ends)
-        seed = run.record.recipe.seed
-        if change := change_between(first, last, seed, quantity=metric.quantity):
-            changes[part] = change
-    p, (before, after) = corrected(changes), (models[0].name, models[-1].name)
-    return {part: Effect(after, before, metric, one, p[part]) for part, one in changes.items()}
+        judged = {name: outcomes(mine, metric, part) for name, mine in items.items()}
+        for before, after in ((one.name, other.name) for one, other in pairs):
+            sides = judged[before], judged[after]
+            if change := change_between(*sides, seed, quantity=metric.quantity):
+                changes[part, before, after] = change
+    p, found = corrected(changes), dict[Part, list[Effect]]()
+    for (part, before, after), change in changes.items():
+        effect = Effect(after, before, metric, change, p[part, before, after])
+        found.setdefault(part, []).append(effect)
+    return found

@@ -194,11 +194,6 @@ def test_too_few_held_out_prompts_are_refused_with_their_number(tmp_path: Path) 
         reasoning_eval.KIND.run(job(tmp_path, rows, min_items=2))
 
 
-def test_an_empty_held_out_split_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there are 0 prompts to ask"):
-        reasoning_eval.KIND.run(job(tmp_path, []))
-
-
 def test_a_minimum_of_no_items_is_not_valid() -> None:
     with pytest.raises(ValidationError):
         Config.parse(
@@ -308,21 +303,3 @@ def test_a_suite_is_asked_without_a_held_out_split_and_samples_are_kept(tmp_path
     assert json.loads(json.dumps(metrics, allow_nan=False)) == reasoning_metrics(
         greedy, samples=sampled
     )
-
-
-def test_a_suite_of_the_other_evaluation_is_refused() -> None:
-    with pytest.raises(
-        InputError,
-        match=(
-            r"suite 'truthfulqa' is asked by a stage of kind safety_eval. Those of reasoning_eval:"
-            r" .*gsm8k"
-        ),
-    ):
-        Config.parse(
-            {
-                "model": "gemma3-tiny",
-                "prompt_length": 8,
-                "response_length": 8,
-                "suites": [{"name": "truthfulqa"}],
-            }
-        )
