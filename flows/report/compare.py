@@ -164,12 +164,13 @@ def _side_text(side: Mapping[str, Any], same: bool) -> ui.Text:
 
 def forests(comparisons: Sequence[Row]) -> list[ui.Figure]:
     """A forest plot for each rate, over all prompts."""
-    bars: dict[str, dict[str, Row]] = {}
+    bars: dict[str, list[plots.Bar]] = {}
     for number, one in enumerate(comparisons, start=2):
         for row in one["metrics"]:
             whole = (row["suite"], row["domain"]) == ALL
             if whole and not row["same_answers"] and not row["quantity"]:
                 model = f"{row['model']}, run {number}" if len(comparisons) > 1 else row["model"]
-                bars.setdefault(row["label"], {})[model] = row
+                bar = plots.Bar(model, **row["difference"], direction=row["direction"])
+                bars.setdefault(row["label"], []).append(bar)
     title = "difference from the first run, percentage points"
     return [plots.forest(f"{name.capitalize()}: {title}", found) for name, found in bars.items()]

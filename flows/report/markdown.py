@@ -59,7 +59,7 @@ def _image(figure: ui.Figure) -> str:
     """The drawing as an address, with the page's colours in it."""
     colours = style_sheet().partition("*")[0]
     ours = "svg { background: var(--card); color: var(--ink); font-family: sans-serif }"
-    drawn = str(figure.svg).replace(">", f"><style>{colours} {ours}</style>", 1)
+    drawn = str(figure.svg).replace("<defs>", f"<style>{colours} {ours}</style><defs>", 1)
     return f"data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()}"
 
 

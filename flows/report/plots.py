@@ -1,23 +1,76 @@
-"""The report's plots (`flows.report.chart`): what is drawn of effects, curves, rates, times."""
+"""The report's plots: matplotlib figures as SVG text to be placed inline in an HTML page.
 
-import math
+Colours are CSS: matplotlib draws with placeholder colours, which `_svg` replaces by `currentColor`
+and the page's custom properties (`--series-1` ... see style.css.j2), so that one drawing is legible
+in light and in dark mode. Text stays text (searchable, the page's font). Equal data gives equal
+bytes: a fixed hash salt, no date. Figures are narrow (288 pt) so that labels stay readable on a
+phone.
+"""
+
+import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from statistics import fmean
+from typing import Any, Literal
+
+import matplotlib
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import MaxNLocator
 
 from flows.report.blocks import Figure
-from flows.report.chart import BAD, GOOD, INK, MUTED, SERIES, Axis, Chart
-from flows.runs.effects import Effect
-from flows.runs.wording import percent, points
-from tasks.statistics.intervals import Rate
+from flows.report.html import tag
+from tasks.statistics.intervals import Interval, Rate
 
+INK, GRID, GOOD, BAD, MUTED, CARD = "#010101", "#020202", "#030303", "#040404", "#050505", "#0a0a0a"
+SERIES = ("#060606", "#070707", "#080808", "#090909")
 COLOURS = {"gain": GOOD, "loss": BAD, "unclear": MUTED}
-STATUSES = {"ran": SERIES[0], "failed": BAD}
-"""What was reused, or not reached, is grey."""
+_CSS = {
+    INK: "currentColor",
+    GRID: "var(--line)",
+    GOOD: "var(--good)",
+    BAD: "var(--bad)",
+    MUTED: "var(--muted)",
+    CARD: "var(--card)",
+}
+_CSS |= {colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, start=1)}
 
-MOST_POINTS = 500
-"""Of one line, on some 300 pixels: dozens of curves of a thousand steps would be most of the page's
-bytes."""
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "axes.formatter.use_mathtext": False,
+    "font.size": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "legend.frameon": False,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One bar of a waterfall, in fractions of 1: a level or, with `interval`, the change that led
+    to it and whether it is one."""
+
+    label: str
+    level: float
+    text: str
+    change: float = 0.0
+    interval: Interval | None = None
+    direction: Literal["gain", "loss", "unclear"] = "unclear"
 
 
 @dataclass(frozen=True)
@@ -30,150 +83,182 @@ class Point:
     control: bool = False
 
 
-def waterfall(title: str, effects: Sequence[Effect]) -> Figure:
+@dataclass(frozen=True)
+class Bar:
+    """A difference with the ends of its interval, fractions of 1, and whether it is a gain, a loss
+    or unclear."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    direction: Literal["gain", "loss", "unclear"]
+
+
+@matplotlib.rc_context(_STYLE)
+def waterfall(steps: Sequence[Step], title: str) -> Figure:
     """Each stage's contribution to a rate: the base's level, the gain or loss of each stage with
     its 95% interval, the final level.
 
     A change that cannot be told from chance is pale grey: it is drawn, and claims nothing.
     """
-    changes = [one.change for one in effects]
-    levels = [100 * changes[0].before.value, *(100 * one.after.value for one in changes)]
-    ends = [
-        [100 * end + level for end in (one.interval.low, one.interval.high)]
-        for one, level in zip(changes, levels, strict=False)
-    ]
-    names = [effects[0].since, *(one.stage for one in effects), "final"]
-    highest = max(1.0, 1.14 * max(*levels, *(high for _, high in ends)))
-    chart = Chart(216, Axis.named(names), Axis.between(0, highest, "% of held-out prompts"))
-
-    def labelled(place: float, level: float, text: str) -> None:
-        chart.text(place, level, text, "middle", up=4)
-
-    for place, level in ((0, levels[0]), (len(effects) + 1, levels[-1])):
-        chart.bar((place - 0.31, place + 0.31), (0, level), MUTED)
-        labelled(place, level, percent(level / 100))
-    for place, (one, was, (low, high)) in enumerate(zip(effects, levels, ends, strict=False), 1):
-        strength = 0.4 if one.direction == "unclear" else 1.0
-        now = was + 100 * one.change.delta
-        chart.bar((place - 0.31, place + 0.31), (was, now), COLOURS[one.direction], strength)
-        chart.line([place - 1, place], [was, was], MUTED, 0.8, dashed=True)
-        chart.line([place, place], [low, high], INK, 1.2)
-        for end in (low, high):
-            chart.line([place - 0.06, place + 0.06], [end, end], INK, 1.2)
-        labelled(place, max(was, now, high), points(one.change.delta))
-    return chart.figure(title)
+    figure, axes = _figure(3.0)
+    previous = highest = 0.0
+    for position, step in enumerate(steps):
+        top = step.level
+        if step.interval is None:
+            axes.bar(position, 100 * step.level, width=0.62, color=MUTED)
+        else:
+            low, high = step.interval.low, step.interval.high
+            look: dict[str, Any] = {"width": 0.62, "color": COLOURS[step.direction]}
+            look["alpha"] = 0.4 if step.direction == "unclear" else 1.0
+            axes.bar(position, 100 * step.change, bottom=100 * previous, **look)
+            since, level = [position - 1, position], [100 * previous] * 2
+            axes.plot(since, level, color=MUTED, linewidth=0.8, linestyle=":")
+            ends = [100 * (previous + low), 100 * (previous + high)]
+            axes.plot([position] * 2, ends, color=INK, linewidth=1.2, marker="_", markersize=6)
+            top = max(previous, step.level, previous + high)
+        _label(axes, step.text, (position, 100 * top), (0, 4), ha="center")
+        previous, highest = step.level, max(highest, top)
+    axes.set_xticks(range(len(steps)), [step.label for step in steps])
+    axes.grid(axis="x", visible=False)
+    axes.set_ylabel("% of held-out prompts")
+    axes.set_ylim(0, max(1.0, 114 * highest))
+    return _svg(figure, title)
 
 
-def forest(title: str, bars: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Differences, as rows of `flows.runs.compare`, with their intervals, one line each, around a
-    line at zero."""
-    gaps = [{end: 100 * at for end, at in row["difference"].items()} for row in bars.values()]
-    axis = Axis.of([0.0, *(end for gap in gaps for end in gap.values())])
-    chart = Chart(43 + 22 * len(bars), axis, Axis.named([*bars], down=True))
-    chart.line([0, 0], [-0.5, len(bars) - 0.5], INK, 1.0)
-    for place, (gap, row) in enumerate(zip(gaps, bars.values(), strict=True)):
-        colour = COLOURS[row["direction"]]
-        chart.line([gap["low"], gap["high"]], [place, place], colour, 2.0)
-        chart.line([gap["value"]], [place], colour, dots=6)
-    return chart.figure(title)
+@matplotlib.rc_context(_STYLE)
+def forest(title: str, bars: Sequence[Bar]) -> Figure:
+    """Differences with their intervals, one row each, around a line at zero."""
+    figure, axes = _figure(0.6 + 0.3 * len(bars))
+    axes.axvline(0, color=INK, linewidth=1)
+    for position, bar in enumerate(bars):
+        colour = COLOURS[bar.direction]
+        axes.plot([100 * bar.low, 100 * bar.high], [position] * 2, color=colour, linewidth=2)
+        axes.plot(100 * bar.value, position, color=colour, marker="o", markersize=6)
+    axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
+    axes.set_ylim(len(bars) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    return _svg(figure, title)
 
 
+@matplotlib.rc_context(_STYLE)
 def curve(title: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figure:
     """A training curve: one line per name, `(steps, values)` each. Few points are drawn with
     markers, so that a single one is visible; of more than MOST_POINTS, means of so many in a row
     that they are no more, and the axis says so."""
+    figure, axes = _figure(2.2, CURVE_MARGINS)
     window = max(1, *(-(-len(steps) // MOST_POINTS) for steps, _ in series.values()))
-    lines = {name: [_means(one, window) for one in both] for name, both in series.items()}
-    x, y = ([value for both in lines.values() for value in both[side]] for side in (0, 1))
-    label = "step" if window == 1 else f"step (means of {window})"
-    colours = dict(zip(lines, SERIES, strict=False))
-    axes = Axis.of(x, label, whole=True), Axis.of(y)
-    chart = Chart(158, *axes, colours if len(colours) > 1 else {})
-    for name, colour in colours.items():
-        steps, values = lines[name]
-        chart.line(steps, values, colour, dots=3 if len(steps) < 25 else 0)
-    return chart.figure(title)
+    for colour, (name, (steps, values)) in zip(SERIES, series.items(), strict=False):
+        look: dict[str, Any] = {"marker": "o" if len(steps) < 25 else None, "markersize": 3}
+        look |= {"linewidth": 1.4, "color": colour, "label": name}
+        axes.plot(_means(steps, window), _means(values, window), **look)
+    axes.set_xlabel("step" if window == 1 else f"step (means of {window})")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    if len(series) > 1:
+        axes.legend(loc="best")
+    return _svg(figure, title)
 
 
 def _means(values: Sequence[float], window: int) -> list[float]:
-    parts = (values[at : at + window] for at in range(0, len(values), window))
-    return [sum(part) / len(part) for part in parts]
+    return [fmean(values[start : start + window]) for start in range(0, len(values), window)]
 
 
+@matplotlib.rc_context(_STYLE)
 def at_k(title: str, models: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure:
-    """A rate over how many answers were sampled, on a logarithmic axis: model -> k -> `rate`,
-    `low`, `high` as fractions of 1."""
-    colours = {name: SERIES[n % len(SERIES)] for n, name in enumerate(models)}
-    ks = {math.log2(int(k)): k for by_k in models.values() for k in by_k}
-    ends = Axis.of(ks)
-    x = Axis(ends.low, ends.high, ks, "k")
-    chart = Chart(187, x, Axis.between(-4, 104, "% of prompts"), colours)
-    for name, by_k in models.items():
-        at = [math.log2(int(k)) for k in by_k]
-        rate, low, high = ([100 * one[end] for one in by_k.values()] for end in _ENDS)
-        around = [*zip(at, high, strict=True), *reversed([*zip(at, low, strict=True)])]
-        chart.area(around, colours[name], 0.15)
-        chart.line(at, rate, colours[name], dots=4)
-    return chart.figure(title)
+    """A rate over how many answers were sampled: model -> k -> `rate`, `low`, `high` as fractions
+    of 1."""
+    figure, axes = _figure(2.6, CURVE_MARGINS)
+    for number, (name, by_k) in enumerate(models.items()):
+        colour = SERIES[number % len(SERIES)]
+        ks = [int(k) for k in by_k]
+        rate, low, high = (
+            [100 * one[field] for one in by_k.values()] for field in ("rate", "low", "high")
+        )
+        axes.plot(ks, rate, color=colour, marker="o", markersize=4, linewidth=1.4, label=name)
+        axes.fill_between(ks, low, high, color=colour, alpha=0.15, linewidth=0)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ks, [str(k) for k in ks])
+    axes.set_xlabel("k")
+    axes.set_ylabel("% of prompts")
+    axes.set_ylim(-4, 104)
+    axes.legend(loc="best")
+    return _svg(figure, title)
 
 
-_ENDS = ("rate", "low", "high")
-
-
+@matplotlib.rc_context(_STYLE)
 def reliability(title: str, bins: Sequence[Mapping[str, float]]) -> Figure:
     """A reliability diagram: how often what was said with a probability was so, bin by bin, beside
     the diagonal."""
+    figure, axes = _figure(2.6, CURVE_MARGINS)
+    axes.plot([0.5, 1], [0.5, 1], color=MUTED, linewidth=1, label="as often as said")
     said, was = ([one[field] for one in bins] for field in ("confidence", "accuracy"))
-    legend = {"as often as said": MUTED, "held-out pairs": SERIES[0]}
-    axes = Axis.of([0.5, 1.0, *said], "probability"), Axis.of([0.5, 1.0, *was])
-    chart = Chart(187, *axes, legend)
-    chart.line([0.5, 1], [0.5, 1], MUTED, 1.0)
-    chart.line(said, was, SERIES[0], dots=4)
-    return chart.figure(title)
+    axes.plot(said, was, color=SERIES[0], marker="o", markersize=4, label="held-out pairs")
+    axes.set_xlabel("probability")
+    axes.legend(loc="best")
+    return _svg(figure, title)
 
 
+@matplotlib.rc_context(_STYLE)
 def paired_bars(
     title: str, labels: Sequence[str], requested: Sequence[float], achieved: Sequence[float]
 ) -> Figure:
     """Requested beside achieved counts, one pair of horizontal bars per label."""
-    x = Axis.between(0, max(1.0, *requested, *achieved), "examples", whole=True)
-    legend = {"requested": MUTED, "achieved": SERIES[0]}
-    chart = Chart(45 + 30 * len(labels), x, Axis.named(labels, down=True), legend)
-    for place, pair in enumerate(zip(requested, achieved, strict=True)):
-        for count, colour, top in zip(pair, legend.values(), (-0.38, 0.0), strict=True):
-            chart.bar((0, count), (place + top, place + top + 0.38), colour)
-    return chart.figure(title)
+    figure, axes = _figure(0.9 + 0.42 * len(labels))
+    positions = range(len(labels))
+    sides = (-0.19, requested, MUTED, "requested"), (0.19, achieved, SERIES[0], "achieved")
+    for offset, counts, colour, side in sides:
+        places = [position + offset for position in positions]
+        axes.barh(places, counts, height=0.36, color=colour, label=side)
+    axes.set_yticks(list(positions), labels)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("examples")
+    figure.legend(loc="outside lower center", ncols=2)
+    return _svg(figure, title)
 
 
+@matplotlib.rc_context(_STYLE)
 def stage_times(title: str, stages: Sequence[tuple[str, float, str]]) -> Figure:
-    """Seconds per stage as horizontal bars: `(name, seconds, status)`."""
+    """Seconds per stage as horizontal bars: `(name, seconds, status)`; what was reused is grey,
+    what failed red."""
+    figure, axes = _figure(0.6 + 0.26 * len(stages))
+    colours = {"ran": SERIES[0], "failed": BAD}
     longest = max((seconds for _, seconds, _ in stages), default=0.0) or 1.0
-    x = Axis.between(0, 1.35 * longest, "seconds in this run", few=True)
-    names = Axis.named([name for name, _, _ in stages], down=True)
-    chart = Chart(43 + 19 * len(stages), x, names)
-    for place, (_, seconds, status) in enumerate(stages):
-        chart.bar((0, seconds), (place - 0.33, place + 0.33), STATUSES.get(status, MUTED))
+    for position, (_, seconds, status) in enumerate(stages):
+        axes.barh(position, seconds, height=0.66, color=colours.get(status, MUTED))
         text = f"{seconds:.1f} s" if status == "ran" else f"{seconds:.1f} s, {status}"
-        chart.text(seconds, place, text, "start", right=3, up=-3)
-    return chart.figure(title)
+        _label(axes, text, (seconds, position), (3, 0), va="center")
+    axes.set_yticks(range(len(stages)), [name for name, _, _ in stages])
+    axes.set_xlim(0, longest * 1.35)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("seconds in this run")
+    return _svg(figure, title)
 
 
-def rate_plane(title: str, shown: Sequence[Point], x_label: str, y_label: str) -> Figure:
+@matplotlib.rc_context(_STYLE)
+def rate_plane(title: str, points: Sequence[Point], x_label: str, y_label: str) -> Figure:
     """Two rates against each other (safety against helpfulness), both with 95% intervals; the axes
     are percent."""
-    chart = Chart(238, Axis.between(-4, 104, x_label), Axis.between(-4, 104, y_label))
-    for number, point in enumerate(shown):
+    figure, axes = _figure(3.3)
+    for number, point in enumerate(points):
         colour = MUTED if point.control else SERIES[number % len(SERIES)]
         x, y, across, up = point.x.value, point.y.value, point.x.interval, point.y.interval
-        chart.line([100 * across.low, 100 * across.high], [100 * y] * 2, colour, 1.0)
-        chart.line([100 * x] * 2, [100 * up.low, 100 * up.high], colour, 1.0)
-        chart.line([100 * x], [100 * y], colour, dots=7, hollow=point.control)
-        anchor, right = ("end", -8) if x > 0.5 else ("start", 8)
-        above = (7 if y < 0.8 else -15) + 12 * (number % 2)  # neighbours do not cover each other
-        chart.text(100 * x, 100 * y, point.label, anchor, right, above)
-    return chart.figure(title)
+        axes.plot([100 * across.low, 100 * across.high], [100 * y] * 2, color=colour, linewidth=1)
+        axes.plot([100 * x] * 2, [100 * up.low, 100 * up.high], color=colour, linewidth=1)
+        inside = "none" if point.control else colour
+        look: dict[str, Any] = {"marker": "o", "markersize": 7, "markerfacecolor": inside}
+        axes.plot(100 * x, 100 * y, color=colour, **look)
+        side = "right" if x > 0.5 else "left"
+        above = (7 if y < 0.8 else -11) + 12 * (number % 2)  # neighbours do not cover each other
+        offset = -8 if side == "right" else 8, above
+        _label(axes, point.label, (100 * x, 100 * y), offset, ha=side)
+    axes.set(xlim=(-4, 104), ylim=(-4, 104), xlabel=x_label, ylabel=y_label)
+    return _svg(figure, title)
 
 
+@matplotlib.rc_context(_STYLE)
 def lineage(
     title: str,
     depth: Mapping[str, int],
@@ -185,17 +270,66 @@ def lineage(
     layers: dict[int, list[str]] = {}
     for stage, layer in depth.items():
         layers.setdefault(layer, []).append(stage)
+    figure, axes = _figure(0.5 + 0.55 * len(layers))
     place = {
-        stage: ((index + 1) / (len(stages) + 1), layer)
+        stage: ((index + 1) / (len(stages) + 1), -layer)
         for layer, stages in layers.items()
         for index, stage in enumerate(stages)
     }
-    lowest = max(layers, default=0) + 0.5
-    chart = Chart(36 + 40 * len(layers), Axis(0, 1), Axis(lowest, -0.5))
     for source, stage in edges:
         # an arrow over several layers goes around the boxes between
-        layered = depth[stage] - depth[source]
-        chart.arrow(place[source], place[stage], 0 if layered == 1 else 10 * layered)
+        bend = 0.0 if depth[stage] - depth[source] == 1 else 0.25
+        style: dict[str, Any] = {"arrowstyle": "->", "connectionstyle": f"arc3,rad={bend}"}
+        style |= {"color": MUTED, "shrinkA": 9, "shrinkB": 9}
+        axes.annotate("", place[stage], place[source], arrowprops=style)
+    edge = {"ran": SERIES[0], "failed": BAD}
     for stage, (x, y) in place.items():
-        chart.box(x, y, stage, STATUSES.get(status.get(stage, ""), MUTED))
-    return chart.figure(title)
+        line = edge.get(status.get(stage, ""), MUTED)
+        box = {"boxstyle": "round,pad=0.35", "facecolor": CARD, "edgecolor": line}
+        axes.text(x, y, stage, ha="center", va="center", fontsize=8, bbox=box)
+    axes.set(xlim=(0, 1), ylim=(-max(layers, default=0) - 0.5, 0.5))
+    axes.axis("off")
+    return _svg(figure, title)
+
+
+MOST_POINTS = 500
+"""Of one line, on some 300 pixels: dozens of curves of a thousand steps would be most of the page's
+bytes."""
+
+CURVE_MARGINS = {"left": 0.17, "right": 0.985, "bottom": 0.2, "top": 0.9}
+"""Room around a curve for ticks of eight characters. There are dozens of curves, and fitting
+margins takes longer than drawing one."""
+
+
+def _label(
+    axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **align: Any
+) -> None:
+    axes.annotate(text, at, xytext=offset, textcoords="offset points", **align)
+
+
+def _figure(height: float, margins: Mapping[str, float] | None = None) -> tuple[Drawing, Axes]:
+    """An empty figure 4 inches wide and `height` inches high, in the report's style; without
+    margins they are made to fit."""
+    figure = Drawing(figsize=(4.0, height), layout=None if margins else "constrained")
+    if margins:
+        figure.subplots_adjust(**margins)
+    return figure, figure.add_subplot()
+
+
+def _svg(figure: Drawing, title: str) -> Figure:
+    """The drawing as an SVG that takes the width of its place."""
+    out = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": title}):
+        FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None})
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r' id="[A-Za-z][A-Za-z0-9.]*_\d+"', "", text)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    # a hundredth of a point is enough
+    text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
+    for colour, css in _CSS.items():
+        text = text.replace(colour, css)
+    named = tag("svg", role="img", aria_label=title).removesuffix("></svg>")
+    return Figure(title, Markup(text.replace("<svg", named, 1)))

@@ -21,7 +21,7 @@ from flows.runs.effects import (
     stage_effects,
 )
 from flows.runs.results import RunResults
-from flows.runs.wording import TONES, bounds, figure, gap
+from flows.runs.wording import TONES, bounds, figure, gap, percent, points
 from tasks.evaluation import sampled
 
 _CELLS = (
@@ -120,9 +120,15 @@ def _waterfall(
     found = [effects[model.name] for model in chain[1:] if model.name in effects]
     if not found or len(found) != len(chain) - 1:
         return None
-    return plots.waterfall(
-        f"{metric.label.capitalize()}{where}: what each stage contributed", found
-    )
+    first, last = found[0].change.before.value, found[-1].change.after.value
+    steps = [plots.Step(found[0].since, first, percent(first))]
+    for one in found:
+        change, text = one.change, points(one.change.delta)
+        level, interval = change.after.value, change.interval
+        steps.append(plots.Step(one.stage, level, text, change.delta, interval, one.direction))
+    steps.append(plots.Step("final", last, percent(last)))
+    title = f"{metric.label.capitalize()}{where}: what each stage contributed"
+    return plots.waterfall(steps, title)
 
 
 def levels(run: RunResults) -> ui.Table | None:

@@ -99,6 +99,16 @@ def test_rendering_again_gives_the_same_bytes(run: RunResults, path: Path) -> No
     assert report_of(run).html() == path.read_text(encoding="utf-8")
 
 
+def test_colours_of_plots_follow_the_page(path: Path) -> None:
+    """Every placeholder colour became a CSS custom property; a dark page redefines those."""
+    html = path.read_text(encoding="utf-8")
+    assert "prefers-color-scheme: dark" in html
+    assert not [
+        number for number in range(1, 11) if f"#{number:02x}{number:02x}{number:02x}" in html
+    ]
+    assert "var(--series-1)" in html
+
+
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of a run whose texts, prompts and error all attack it."""
