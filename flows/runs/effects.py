@@ -4,6 +4,8 @@ compare`, computed from evaluation items.
 Paired where both sides answered the same prompts: a bootstrap over the prompts' differences and
 McNemar's exact test. Where fewer than half of the prompts are shared, the two rates are
 independent: Newcombe's interval and the two-proportion score test (`tasks.statistics.intervals`).
+Values of metric functions are no rates: the same with means, by Student's interval and sign flips,
+or by Welch's (`tasks.statistics.means`).
 
 An effect counts as a gain or a loss where its interval leaves out zero and its p-value is at most
 ALPHA after Holm's correction, over two families for each metric: what all stages changed over all
@@ -16,13 +18,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from flows.runs.results import Model, RunResults
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
 from tasks.contract.kind import Outcome, Product
 from tasks.contract.plugins import evaluation_of, kinds_producing
+from tasks.evaluation.metric_functions import Measured, measured_in
 from tasks.statistics.intervals import (
     ALPHA,
     Interval,
@@ -32,6 +35,7 @@ from tasks.statistics.intervals import (
     newcombe,
     paired_bootstrap,
 )
+from tasks.statistics.means import Mean, sign_flips, student, welch
 
 Direction = Literal["gain", "loss", "unclear"]
 Key = TypeVar("Key", bound=Hashable)
@@ -39,13 +43,18 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Metric:
-    """A rate that an evaluation kind defines (`tasks.contract.kind.Evaluation`), and how people
-    call it. More of it is better."""
+    """A rate that an evaluation kind defines (`tasks.contract.kind.Evaluation`), or a metric
+    function, and how people call it. More of it is better."""
 
     kind: str
     name: str
     label: str
-    outcome: Outcome
+    outcome: Outcome | Measured
+
+    @property
+    def quantity(self) -> bool:
+        """Whether its values are numbers in a unit of their own, and not true or false."""
+        return isinstance(self.outcome, Measured)
 
 
 METRICS = tuple(
@@ -54,6 +63,16 @@ METRICS = tuple(
     for name, label in evaluation_of(kind).headlines.items()
 )
 """The headlines of all kinds of evaluation."""
+
+
+def metrics_of(*runs: RunResults) -> list[Metric]:
+    """The headlines, and the metric functions that models of the runs were measured by."""
+    found = list(METRICS)
+    for kind in kinds_producing(Product.ANSWERS):
+        items = [item for run in runs for one in run.evaluated(kind) for item in one.items(kind)]
+        found += [Metric(kind, name, name, one) for name, one in measured_in(items).items()]
+    return found
+
 
 _BY_MEASURE = {
     what: [one for one in METRICS if evaluation_of(one.kind).measures == what]
@@ -80,14 +99,14 @@ ALL = Part()
 
 @dataclass(frozen=True)
 class Change:
-    """The difference of two rates, after minus before, with its interval and its two-sided p-value;
-    `n` prompts in both when paired.
+    """The difference of two rates, or means, after minus before, with its interval and its
+    two-sided p-value; `n` prompts in both when paired.
 
     `changed`: of a paired difference, how many prompts have another outcome now.
     """
 
-    before: Rate
-    after: Rate
+    before: Rate | Mean
+    after: Rate | Mean
     interval: Interval
     paired: bool
     p: float
@@ -96,6 +115,11 @@ class Change:
     @property
     def delta(self) -> float:
         return self.after.value - self.before.value
+
+    @property
+    def quantity(self) -> bool:
+        """Whether it is of means, in a unit of their own."""
+        return isinstance(self.after, Mean)
 
     @property
     def direction(self) -> Direction:
@@ -125,8 +149,9 @@ def direction_of(change: Change, p: float) -> Direction:
     return change.direction if p <= ALPHA else "unclear"
 
 
-def outcomes(items: Sequence[EvalItem], metric: Metric, part: Part = ALL) -> dict[str, bool]:
-    """Prompt id -> outcome, of the items of a part that count."""
+def outcomes(items: Sequence[EvalItem], metric: Metric, part: Part = ALL) -> dict[str, Any]:
+    """Prompt id -> outcome (true or false; a number of a metric function), of the items of a part
+    that count."""
     judged = {
         item.id: metric.outcome(item)
         for item in items
@@ -151,15 +176,21 @@ def parts(items: Sequence[EvalItem]) -> list[Part]:
 
 
 def change_between(
-    before: Mapping[str, bool], after: Mapping[str, bool], seed: int
+    before: Mapping[str, Any], after: Mapping[str, Any], seed: int, *, quantity: bool = False
 ) -> Change | None:
     """The change from `before` to `after` (prompt id -> outcome), None when either side has no
-    items. `seed` draws the bootstrap."""
+    items, or, of quantities that are not paired, fewer than two. `seed` draws the bootstrap."""
     if not before or not after:
         return None
     shared = [prompt for prompt in before if prompt in after]
-    if 2 * len(shared) >= min(len(before), len(after)):
+    paired = 2 * len(shared) >= min(len(before), len(after))
+    if paired:
         old, new = [before[prompt] for prompt in shared], [after[prompt] for prompt in shared]
+    else:
+        old, new = list(before.values()), list(after.values())
+    if quantity:
+        return _change_of_means(old, new, seed, paired)
+    if paired:
         rates = Rate(sum(old), len(old)), Rate(sum(new), len(new))
         changed = sum(one != other for one, other in zip(old, new, strict=True))
         interval = paired_bootstrap(old, new, seed=seed)
@@ -167,6 +198,20 @@ def change_between(
     one, other = Rate(sum(before.values()), len(before)), Rate(sum(after.values()), len(after))
     interval = newcombe(one.successes, one.n, other.successes, other.n)
     return Change(one, other, interval, paired=False, p=_score_test(one, other))
+
+
+def _change_of_means(
+    old: Sequence[float], new: Sequence[float], seed: int, paired: bool
+) -> Change | None:
+    before, after = Mean.of(old), Mean.of(new)
+    if before is None or after is None:
+        return None
+    if paired:
+        gaps = [one - other for one, other in zip(new, old, strict=True)]
+        interval, p = student(gaps), sign_flips(gaps, seed=seed)
+        return Change(before, after, interval, True, p, sum(gap != 0 for gap in gaps))
+    independent = welch(old, new)
+    return Change(before, after, independent[0], False, independent[1]) if independent else None
 
 
 def _score_test(before: Rate, after: Rate) -> float:
@@ -254,10 +299,12 @@ def _family(
     pairs = _compared(run, metric.kind, what)
     for model in (model for both in pairs for model in both):
         items.setdefault(model.name, model.items(metric.kind))
+    seed = run.record.recipe.seed
     for part in looks:
         judged = {name: outcomes(mine, metric, part) for name, mine in items.items()}
         for before, after in ((one.name, other.name) for one, other in pairs):
-            if change := change_between(judged[before], judged[after], run.record.recipe.seed):
+            sides = judged[before], judged[after]
+            if change := change_between(*sides, seed, quantity=metric.quantity):
                 changes[part, before, after] = change
     p, found = corrected(changes), dict[Part, list[Effect]]()
     for (part, before, after), change in changes.items():

@@ -226,7 +226,7 @@ def test_prompts_that_do_not_fit_are_refused_with_the_length_they_need(tmp_path:
 @pytest.mark.usefixtures("one_layer")
 def test_a_run_answers_every_ungrounded_held_out_prompt_in_order(tmp_path: Path) -> None:
     """12 rows in two batches, the last one filled up, and a second run paired with the first: no
-    difference."""
+    difference; measured by a function of its own."""
     rows = [example(number) for number in range(12)]
     first = job(tmp_path, [rows[0], example(99, grounding="answerable"), *rows[1:]])
     reported: list[Progress] = []
@@ -243,9 +243,14 @@ def test_a_run_answers_every_ungrounded_held_out_prompt_in_order(tmp_path: Path)
     ]
     assert json.loads(json.dumps(metrics, allow_nan=False)) == reasoning_metrics(written)
 
-    second = job(tmp_path, rows, baseline=first.out)
+    source = "def length(completions, id, **_): return [len(one) for one in completions]"
+    function = {"name": "function", "path": "mine.py:length", "source": source}
+    second = job(tmp_path, rows, baseline=first.out, metrics=[function])
     compared = reasoning_eval.KIND.run(second)
-    assert (second.out / "items.jsonl").read_bytes() == (first.out / "items.jsonl").read_bytes()
+    again = read_jsonl(second.out / "items.jsonl", EvalItem)
+    assert [item.model_copy(update={"measured": {}}) for item in again] == written
+    assert compared["functions"]["length"]["n"] == compared["domains"]["math"]["n"] == 12
+    assert compared["functions"]["length"]["mean"] == sum(len(one.completion) for one in again) / 12
     assert (compared["delta_exact_answer"], compared["delta_exact_answer_p"]) == (0, 1)
 
 
