@@ -1,5 +1,5 @@
-"""`python -m tasks.planning.plan TARGET`: compiles programs of stages for a TPU, or for the devices
-of this machine (`local`), on this machine, from shapes alone. A process of its own.
+"""`python -m tasks.planning.compiler TARGET`: compiles programs of stages for a TPU, or for the
+devices of this machine (`local`), on this machine, from shapes alone. A process of its own.
 
 It reads one question a line from standard input and writes one answer a line to standard output,
 both JSON, until its input ends:
