@@ -21,15 +21,15 @@ from flows.cli.interrupt import interruptible
 from flows.post_train import bad_input, post_train
 from flows.preamble import Prepared, handed, prepare
 from flows.promotion.champion import Champion, current, history, model_of, promote, withdrawn
-from flows.promotion.fresh import (
+from flows.promotion.gate import gate, rematches
+from flows.promotion.nights import (
     Decision,
-    Fresh,
+    NewRows,
     decision_name,
-    fresh_rows,
     is_unchanged,
     last_nightly,
+    new_rows,
 )
-from flows.promotion.gate import gate, rematches
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
 from flows.report.blocks import Block, Heading, Paragraph, Span, code
 from flows.report.gate import gate_table
@@ -82,7 +82,7 @@ def nightly(
         if not state.is_completed():
             return Failed(message=f"{state.message}; {_stays(champion)}")
         run = seen[-1]
-        fresh = fresh_rows(opened, run, last[0] if last else None)
+        fresh = new_rows(opened, run, last[0] if last else None)
         get_run_logger().info("%s", fresh.text)
         try:
             decision, champion = _decide(prepared, run, fresh, watch)
@@ -133,7 +133,7 @@ def _watched() -> Iterator[tuple[Watch, list[RunRecord]]]:
 
 
 def _decide(
-    prepared: Prepared, run: RunRecord, fresh: Fresh, watch: Watch
+    prepared: Prepared, run: RunRecord, fresh: NewRows, watch: Watch
 ) -> tuple[Decision, Champion | None]:
     """Ask the gate and promote or not; again, when another champion counts by the time of the
     promotion. Returns the decision, and the champion that counts since.

@@ -30,7 +30,7 @@ from flows import nightly as module
 from flows.cli.main import main
 from flows.nightly import nightly
 from flows.promotion.champion import history, promote_by_hand, rollback
-from flows.promotion.fresh import Decision, decision_name, is_unchanged, last_nightly
+from flows.promotion.nights import Decision, decision_name, is_unchanged, last_nightly
 from flows.recipe.resolve import resolve
 from flows.report import publish
 from flows.runs.record import read_run
