@@ -115,7 +115,7 @@ def stock(mesh: Any, program: str) -> dict[str, Any]:
 
 def ours(mesh: Any, program: str) -> dict[str, Any]:
     """The report on a program of ours: the one that `lyceum plan` compiles for the stage."""
-    from tasks.contract.plugins import stage_kind
+    from tasks.contract.kinds import stage_kind
     from tasks.models.gemma import SIZES
     from tasks.planning.compiler import bytes_per_device, lower, report
     from tasks.planning.programs import abstract_model

@@ -41,7 +41,7 @@ from schemas.evaluation import HELDOUT, EvalItem
 from schemas.examples import Domain
 from schemas.recipe import GateRule, GateSpec, MustNotLose
 from tasks.contract.kind import Product
-from tasks.contract.plugins import evaluation_of, kinds_producing
+from tasks.contract.kinds import evaluation_of, kinds_producing
 from tasks.evaluation.metric_functions import Measured, measured_in
 from tasks.statistics.intervals import Interval
 from tasks.statistics.noise_floor import noise_floor

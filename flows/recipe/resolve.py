@@ -31,7 +31,7 @@ from schemas.recipe import (
     with_defaults,
 )
 from tasks.contract.kind import Kind
-from tasks.contract.plugins import kinds_producing, stage_kind, training_kinds
+from tasks.contract.kinds import kinds_producing, stage_kind, training_kinds
 from tasks.contract.small import LAPTOP, Sizes
 from tasks.models.adapters import adapters_of, check_adapters
 from tasks.models.source import TINY as TINY_MODEL

@@ -13,7 +13,7 @@ from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain, Example, Prompt
 from tasks.contract.job import read_jsonl, read_rows
 from tasks.contract.kind import Product
-from tasks.contract.plugins import kinds_producing
+from tasks.contract.kinds import kinds_producing
 from tasks.evaluation.evaluate import EvalConfig
 from tasks.rehearsal.reward_findings import Finding
 from tasks.rehearsal.row_findings import (

@@ -13,7 +13,7 @@ from flows.runs.effects import SAFE, parts
 from flows.runs.wording import bounds, label, level
 from schemas.evaluation import EvalItem, EvalPrompt
 from tasks.contract.kind import Outcome
-from tasks.contract.plugins import evaluation_of
+from tasks.contract.kinds import evaluation_of
 from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.metric_functions import Measured, measured_in
 from tasks.evaluation.safety_verdicts import judge

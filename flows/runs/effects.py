@@ -24,7 +24,7 @@ from flows.runs.results import Model, RunResults
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
 from tasks.contract.kind import Outcome, Product
-from tasks.contract.plugins import evaluation_of, kinds_producing
+from tasks.contract.kinds import evaluation_of, kinds_producing
 from tasks.evaluation.metric_functions import Measured, measured_in
 from tasks.statistics.intervals import (
     ALPHA,

@@ -22,7 +22,7 @@ from schemas.artifact import Manifest
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.reports import RunRecord
 from tasks.contract.kind import Outcome, Product
-from tasks.contract.plugins import evaluation_of
+from tasks.contract.kinds import evaluation_of
 from tasks.evaluation.evaluate import EvalConfig
 from tasks.evaluation.metric_functions import Measured, measured_in
 

@@ -19,7 +19,7 @@ from schemas.base import InputError
 from schemas.evaluation import EvalItem, EvalPrompt
 from tasks.contract.function import Function, FunctionConfig
 from tasks.contract.kind import Product
-from tasks.contract.plugins import evaluation_of, kinds_producing
+from tasks.contract.kinds import evaluation_of, kinds_producing
 from tasks.statistics.intervals import record
 from tasks.statistics.means import Mean, sign_flips
 

@@ -18,7 +18,7 @@ from infra.settings import Settings
 from infra.store.store import Store
 from schemas.base import StageFailed, digest
 from schemas.job import JobRequest
-from tasks.contract.plugins import stage_kind
+from tasks.contract.kinds import stage_kind
 from tasks.models import download
 from tasks.models.adapters import adapters_of
 from tasks.models.source import AT_HAND, extra_key, needed, source_of

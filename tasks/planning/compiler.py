@@ -36,7 +36,7 @@ import numpy as np
 
 from infra.tpu.types import TPU_TYPES, TpuType
 from schemas.base import InputError, StrictModel, digest
-from tasks.contract.plugins import stage_kind
+from tasks.contract.kinds import stage_kind
 from tasks.devices.hosts import BATCH, TENSOR
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from flows.report.section import Section
 from flows.runs.effects import METRICS, Effect, overall_effect, stage_effects
 from flows.runs.results import RunResults
 from flows.runs.wording import percent, points
-from tasks.contract.plugins import evaluation_of
+from tasks.contract.kinds import evaluation_of
 from tasks.evaluation import sampled
 from tasks.statistics.power import detectable_effect, needed_n
 

@@ -17,7 +17,7 @@ from schemas.evaluation import EvalItem
 from schemas.examples import Domain
 from schemas.recipe import GateRule, GateSpec, MustNotLose
 from tasks.contract.kind import Product
-from tasks.contract.plugins import evaluation_of, kinds_producing
+from tasks.contract.kinds import evaluation_of, kinds_producing
 from tasks.statistics import intervals
 from tests.tasks.statistics.simulation import paired_cell
 

@@ -11,7 +11,7 @@ from flows.recipe.resolve import resolve, shipped_recipes
 from flows.report.recipe_toml import recipe_toml
 from schemas.base import InputError
 from schemas.recipe import parse_recipe
-from tasks.contract.plugins import stage_kind
+from tasks.contract.kinds import stage_kind
 from tasks.contract.small import LAPTOP
 
 SIZES = {
