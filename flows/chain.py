@@ -18,8 +18,10 @@ from schemas.artifact import Manifest
 from schemas.base import InputError
 from schemas.job import JobRequest
 from schemas.reports import StageRecord
-from tasks.contract.kinds import stage_kind
-from tasks.stage import BAD_INPUT, CACHED, UNSOUND, Watch, backend, close_backends, submit_stage
+from tasks.running.backends import backend, close_backends
+from tasks.running.beginning import begun_since
+from tasks.running.watch import Watch
+from tasks.stage import BAD_INPUT, CACHED, UNSOUND, submit_stage
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,8 @@ class Chain:
     that one made other bytes this time, so is everything made from the old ones.
 
     Args:
-        prepared: the recipe, the target and `--data`. Jobs of the settings' local kinds, and of
-            stages that stay at home, run on this machine whatever the target is. The artifacts of
-            stages that are forced are set aside first.
+        prepared: the recipe, the target and `--data`. The artifacts of stages that are forced are
+            set aside first.
         store: the run's, open for writing.
         run: the run's id.
         changed: receives the record of each stage that begins, ends, is skipped or fails.
@@ -53,8 +54,6 @@ class Chain:
         self, prepared: Prepared, store: Store, run: str, changed: Callable[[StageRecord], None]
     ) -> None:
         self._settings = context().settings
-        for kind in self._settings.local_kinds:
-            stage_kind(kind)  # raises InputError naming the valid ones
         self._prepared, self._store, self._run, self._changed = prepared, store, run, changed
         self._resolved, self._force = prepared.resolved, set(prepared.force)
         self._stages = {stage.name: stage for stage in self._resolved.stages}
@@ -109,23 +108,9 @@ class Chain:
 
     def _submit(self, stage: ResolvedStage, watch: Watch) -> None:
         self._waiting.remove(stage)
-        began = time.monotonic()
-        inputs = {name: self._made[source].ref() for name, source in stage.inputs.items()}
-        local = stage.kind in self._settings.local_kinds
-        at_home = local or self._resolved.at_home(stage)
-        spec = JobRequest(
-            stage=stage.name,
-            kind=stage.kind,
-            key=stage.key({name: ref.digest for name, ref in inputs.items()}),
-            store=self._store.uri,
-            target="local" if at_home else self._prepared.target,
-            run=self._run,
-            config=stage.config_json,
-            dependencies=stage.dependencies,
-            inputs=inputs,
-            data=str(self._prepared.data) if self._prepared.data else None,
-        )
         given = {source: self._made[source] for source in stage.inputs.values()}
+        spec = self._prepared.request(stage, given, self._run)
+        began = begun_since(spec.key) or time.monotonic()
         submitted = _Submitted(stage, spec, given, began)
         self._changed(StageRecord(name=stage.name, kind=stage.kind, key=spec.key, status="running"))
         try:

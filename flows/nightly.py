@@ -39,7 +39,9 @@ from infra.context import context
 from infra.store.store import Store
 from schemas.base import InputError, StageFailed, Stopped
 from schemas.reports import RunRecord
-from tasks.stage import WATCH, Watch, close_backends, submit_stage
+from tasks.running.backends import close_backends
+from tasks.running.watch import WATCH, Watch
+from tasks.stage import submit_stage
 
 BY = "nightly"
 """Who promotes, in the history of champions."""

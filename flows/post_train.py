@@ -14,19 +14,15 @@ from prefect.states import Cancelled, Completed, Failed, State
 
 from flows.chain import Chain
 from flows.cli.interrupt import interruptible
-from flows.planning.plan import DoesNotFit
-from flows.preamble import prepare, taken
+from flows.ending import report_run
+from flows.preamble import Handed, prepare, taken
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
-from flows.report.page import report_name, report_of, write_report
 from flows.report.publish import announce, publish
 from flows.runs.record import RunLog, left
-from flows.runs.results import read_results
-from flows.trackers import track
 from infra.context import context
-from infra.store.objects import Damaged
 from infra.store.store import Store
-from schemas.base import InputError, StageFailed
-from tasks.stage import WATCH, Watch
+from schemas.base import DoesNotFit, InputError, StageFailed
+from tasks.running.watch import WATCH, Watch
 
 
 def _tells_more_than_the_state(record: logging.LogRecord) -> bool:
@@ -59,13 +55,15 @@ def post_train(
     watch = WATCH.get(None) or Watch()
     WATCH.set(watch)
     try:
-        prepared = taken() or prepare(
-            recipe,
-            store=store or context().settings.store,
-            target=target,
-            overrides=overrides,
-            data=data,
-            force=force,
+        prepared, begun = taken() or Handed(
+            prepare(
+                recipe,
+                store=store or context().settings.store,
+                target=target,
+                overrides=overrides,
+                data=data,
+                force=force,
+            )
         )
         if target != "local":
             get_run_logger().info("planning for %s", target)
@@ -73,7 +71,7 @@ def post_train(
     except (InputError, DoesNotFit, StageFailed) as error:
         return bad_input(error)
     resolved = prepared.resolved
-    run = RunLog(opened, resolved, target, watch.record)
+    run = begun or RunLog(opened, resolved, target, watch.record)
     if plan is not None:
         run.plan(plan)
     announce(run.record, resolved, opened)
@@ -109,22 +107,10 @@ def bad_input(error: Exception) -> State[Any]:
 
 
 def publish_report(store: Store, run: RunLog, watch: Watch) -> None:
-    """Write the report and show it in Prefect. Both are views: a store that fails now takes nothing
-    from a run that has ended."""
-    try:
-        location = store.location(report_name(run.record.run_id))
-        ended = run.record.model_copy(update={"report": location})
-        report = report_of(read_results(store, ended))
-        run.report(write_report(store, report))
-        publish(report)
-    except (OSError, InputError, Damaged) as error:
-        why = f"could not be written: {error}; `lyceum report {run.record.run_id}` writes it later"
-        watch.say("report", why)
-        get_run_logger().warning("the report %s", why)
-        return
+    """Write the report and show it in Prefect."""
 
-    def warn(why: str) -> None:
-        watch.say("trackers", why)
-        get_run_logger().warning("%s", why)
+    def warn(about: str, why: str) -> None:
+        watch.say(about, why)
+        get_run_logger().warning("%s: %s", about, why)
 
-    track(report.run, warn)
+    report_run(store, run, warn, publish)

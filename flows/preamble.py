@@ -5,24 +5,28 @@ started.
 a flow that was started elsewhere by itself: whoever prepared hands it to the flow (`handed`).
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flows.planning.plan import check_fit
 from flows.recipe.code import require_consent
-from flows.recipe.explain import outlook
+from flows.recipe.explain import Outlook, outlook
 from flows.recipe.resolve import ResolvedRecipe, ResolvedStage, resolve
+from flows.runs.record import RunLog
 from infra.context import context
 from infra.store.store import Store
 from infra.targets import check_reach, check_target
+from schemas.artifact import Manifest
 from schemas.base import InputError
+from schemas.job import JobRequest
 from schemas.reports import RunRecord
 from tasks.chat.provider import travelling
+from tasks.contract.kinds import stage_kind
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,9 @@ class Prepared:
         ended: told the record of the run when it has ended, within its flow.
         plan: what it is going to take, on a TPU; minutes, where no plan like it was made on this
             machine. Raises DoesNotFit; StageFailed for a program that does not compile.
+
+    Raises:
+        InputError: LYCEUM_LOCAL_KINDS names a kind that does not exist.
     """
 
     resolved: ResolvedRecipe
@@ -42,9 +49,40 @@ class Prepared:
     force: tuple[str, ...]
     ended: Callable[[RunRecord], None] = lambda record: None
 
+    def __post_init__(self) -> None:
+        for kind in context().settings.local_kinds:
+            stage_kind(kind)
+
     @cached_property
     def plan(self) -> dict[str, Any] | None:
         return check_fit(self.resolved, self.store, self.target)
+
+    def outlook(self) -> list[Outlook]:
+        """What would happen to each stage now, in file order."""
+        return outlook(self.resolved, self.store)
+
+    def request(self, stage: ResolvedStage, given: Mapping[str, Manifest], run: str) -> JobRequest:
+        """What the job of a stage is to make. Jobs of the settings' local kinds, and of stages that
+        stay at home, run on this machine whatever the target is.
+
+        Args:
+            given: the artifacts of the stages that feed it, by their names.
+            run: the id of the run, or empty where nothing is submitted.
+        """
+        inputs = {name: given[source].ref() for name, source in stage.inputs.items()}
+        local = stage.kind in context().settings.local_kinds or self.resolved.at_home(stage)
+        return JobRequest(
+            stage=stage.name,
+            kind=stage.kind,
+            key=stage.key({name: ref.digest for name, ref in inputs.items()}),
+            store=self.store.uri,
+            target="local" if local else self.target,
+            run=run,
+            config=stage.config_json,
+            dependencies=stage.dependencies,
+            inputs=inputs,
+            data=str(self.data) if self.data else None,
+        )
 
 
 def prepare(
@@ -102,19 +140,26 @@ def _problem(resolved: ResolvedRecipe, stage: ResolvedStage, target: str) -> str
     return ""
 
 
-_HANDED: ContextVar[Prepared] = ContextVar("prepared")
+class Handed(NamedTuple):
+    """What a flow begins with: a run that may begin, and its record where it has begun already."""
+
+    prepared: Prepared
+    run: RunLog | None = None
+
+
+_HANDED: ContextVar[Handed] = ContextVar("handed")
 
 
 @contextmanager
-def handed(prepared: Prepared) -> Iterator[None]:
+def handed(prepared: Prepared, run: RunLog | None = None) -> Iterator[None]:
     """The flow that is called inside begins with this."""
-    token = _HANDED.set(prepared)
+    token = _HANDED.set(Handed(prepared, run))
     try:
         yield
     finally:
         _HANDED.reset(token)
 
 
-def taken() -> Prepared | None:
+def taken() -> Handed | None:
     """What was handed to this flow."""
     return _HANDED.get(None)

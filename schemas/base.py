@@ -57,6 +57,10 @@ class AuditFailed(StageFailed):
     """What a recipe pays for is not what it wants; the command line exits with 3."""
 
 
+class DoesNotFit(Exception):
+    """A run's plan does not fit its target; the command line exits with 3."""
+
+
 class Stopped(Exception):
     """The run was asked to stop (Ctrl-C, SIGTERM, a cancelled flow), for which the command line
     exits with 130; or a stage has paused."""

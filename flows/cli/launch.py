@@ -1,22 +1,24 @@
 """`lyceum run`: check everything, find a Prefect API, run the flow, and show it on the terminal
-meanwhile."""
+meanwhile. Where no API runs, none is started for a run of which every stage is cached."""
 
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from flows.ahead import begun, run_cached
 from flows.cli.deadline import Deadline, observed
 from flows.cli.interrupt import interruptible
 from flows.cli.terminal import Terminal
 from flows.preamble import Prepared, handed, prepare
 from flows.runs.record import left
-from flows.server.prefect_api import prefect_api, startup_seconds
+from flows.server.prefect_api import prefect_api, running_api, startup_seconds
 from infra.context import context
 from schemas.base import InputError, StageFailed, Stopped
 from schemas.reports import RunRecord
+from tasks.running.watch import WATCH, Watch
 
 START_SECONDS = 15.0
 """A run that has not begun waits so long for a Prefect API that was lost; for one of ours, as long
@@ -80,25 +82,32 @@ def run_prepared(
         interruptible(stop),
         Terminal() as terminal,
         observed(deadline, pause, stop, terminal.say),
+        ExitStack() as stack,
     ):
-        terminal.say("Looking for a Prefect API ...")
+        watch = Watch(stop, pause, terminal.progress, terminal.say_of, terminal.record)
+        run = None
+        if running_api() is None:
+            outlooks = prepared.outlook()
+            if run_cached(prepared, opened, outlooks, watch):
+                assert terminal.latest is not None
+                return terminal.latest
+            run = stack.enter_context(begun(prepared, opened, outlooks, watch))
+            terminal.say("No Prefect API runs: starting one ...")
         with prefect_api(stop, terminal.say) as api:
             import httpx
             from prefect.exceptions import CancelledRun, FailedRun
 
             from flows.post_train import post_train
             from flows.server.prefect_view import prefect_view
-            from tasks.stage import WATCH, Watch
 
             terminal.say(f"Prefect API: {api}  Store: {opened.uri}")
-            told = terminal.progress, terminal.say_of, terminal.record
-            WATCH.set(Watch(stop, pause, *told))
+            WATCH.set(watch)
             start = startup_seconds(api) or START_SECONDS
             view = prefect_view(
                 api.url, terminal.say, stop, start_seconds=start, end_seconds=END_SECONDS
             )
             # the record says it, and more
-            with view, suppress(CancelledRun, FailedRun), handed(prepared):
+            with view, suppress(CancelledRun, FailedRun), handed(prepared, run):
                 try:
                     post_train(recipe=recipe, target=target, **given)
                 # before the flow began; after that nobody asks for an answer

@@ -20,12 +20,8 @@ from infra.context import context
 from infra.settings import Settings, TpuSettings
 from infra.store.store import Store
 from infra.visible import plain
-from schemas.base import InputError, StrictModel
+from schemas.base import DoesNotFit, InputError, StrictModel
 from tasks.contract.kinds import stage_kind, training_kinds
-
-
-class DoesNotFit(Exception):
-    """A run's plan does not fit its target; the command line exits with 3."""
 
 
 def make_plan(

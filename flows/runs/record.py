@@ -55,6 +55,9 @@ class RunLog:
 
     A store that does not take a version does not end the run: that is logged, and the next version
     says all that this one would have said.
+
+    Args:
+        started: when the run began, seconds since the epoch; None: now.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class RunLog:
         resolved: ResolvedRecipe,
         target: str,
         watch: Callable[[RunRecord], None],
+        started: float | None = None,
     ) -> None:
         self._store = store
         self._watch = watch
@@ -73,16 +77,16 @@ class RunLog:
             target=target,
             store=store.uri,
             status="running",
-            started=time.time(),
+            started=started or time.time(),
             process=this_process(),
             execution=_execution(),
         )
         self._update(SAVE_SECONDS)
 
-    def stage(self, stage: StageRecord) -> None:
-        """A stage began or ended; what was recorded of it before is replaced."""
-        others = (one for one in self.record.stages if one.name != stage.name)
-        stages = sorted((*others, stage), key=lambda one: self._order[one.name])
+    def stage(self, *changed: StageRecord) -> None:
+        """Stages began or ended; what was recorded of them before is replaced."""
+        known = {one.name: one for one in (*self.record.stages, *changed)}
+        stages = sorted(known.values(), key=lambda one: self._order[one.name])
         self._update(SAVE_SECONDS, stages=tuple(stages))
 
     def finish(self, status: Literal["succeeded", "failed", "cancelled", "paused"]) -> None:

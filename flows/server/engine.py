@@ -22,7 +22,7 @@ def main() -> None:
     from prefect.settings import get_current_settings
 
     from flows.server.prefect_view import prefect_view
-    from tasks.stage import WATCH, Watch
+    from tasks.running.watch import WATCH, Watch
 
     url, stop = get_current_settings().api.url, threading.Event()
     assert url is not None, "a worker gives each run PREFECT_API_URL"

@@ -27,6 +27,7 @@ from typing import TextIO
 from flows.server import key, process_tree
 from flows.server.key import Api, in_url
 from flows.server.port import bound
+from flows.server.silence import is_silent
 from flows.server.supervision import kept_up
 from infra.secrets import has_userinfo, mask
 from schemas.base import InputError, StageFailed, Stopped
@@ -55,32 +56,43 @@ TEMPORARY = {
 """What the server of a single run leaves out."""
 
 
-@contextmanager
-def prefect_api(stop: threading.Event, say: Callable[[str], None]) -> Iterator[Api]:
-    """Make a Prefect API available to this process. `say` is told when the temporary server is
-    started again.
+def running_api() -> Api | None:
+    """The Prefect API that a run of this process is to use, if it runs: the configured one, or that
+    of our `lyceum serve`.
 
-    Raises:
-        InputError: the configured API does not answer, asks for a key that is not set, or its URL
-            holds a password.
-        Stopped: `stop` was set before the temporary server was ready.
-        StageFailed: the temporary server did not start; the message ends with its log.
+    Raises InputError: the configured API does not answer, asks for a key that is not set, or its
+    URL holds a password.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     bypass_proxy()
+    if is_silent():
+        return None
     from prefect.settings import get_current_settings
 
+    api = configured_api()
+    if api is None:
+        return key.ours(get_current_settings().home)
+    if problem := api_problem(api):
+        raise InputError(
+            f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile)"
+            f" {problem}"
+        )
+    return api
+
+
+@contextmanager
+def prefect_api(stop: threading.Event, say: Callable[[str], None]) -> Iterator[Api]:
+    """Make a Prefect API available to this process: the running one, or a temporary one. `say` is
+    told when the temporary server is started again.
+
+    Raises:
+        InputError: see `running_api`.
+        Stopped: `stop` was set before the temporary server was ready.
+        StageFailed: the temporary server did not start; the message ends with its log.
+    """
     with ExitStack() as stack:
-        api = configured_api()
-        if api is not None:
-            if problem := api_problem(api):
-                raise InputError(
-                    f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile)"
-                    f" {problem}"
-                )
-        else:
-            api = key.ours(get_current_settings().home)
+        api = running_api()
         if api is None:
             api = stack.enter_context(
                 prefect_server(free_port(), TEMPORARY, stop, say, gave_up=say)

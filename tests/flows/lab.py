@@ -38,6 +38,10 @@ class Lab:
         """What `lyceum run --json` prints."""
         return self.run_command(self.command(*arguments), code)
 
+    def run_people(self, *arguments: str) -> int:
+        """The exit code of `lyceum run` as people type it."""
+        return main([one for one in self.command(*arguments) if one != "--json"])
+
     def run_command(self, arguments: list[str], code: int = 0) -> dict[str, Any]:
         """The one JSON object that a command prints; its messages are kept."""
         assert main(arguments) == code

@@ -10,7 +10,7 @@ from flows.cli.deadline import Deadline
 from flows.cli.main import main
 from flows.cli.terminal import Terminal
 from schemas.job import JobStatus
-from tasks.stage import WATCH
+from tasks.running.watch import WATCH
 from tests.flows.lab import Lab
 
 ROOT = Path(__file__).parents[1]

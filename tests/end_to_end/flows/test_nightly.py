@@ -40,7 +40,7 @@ from schemas.job import JobRequest
 from schemas.recipe import GateRule, GateSpec
 from schemas.reports import RunRecord
 from tasks.contract.job import write_jsonl
-from tasks.stage import WATCH, Watch
+from tasks.running.watch import WATCH, Watch
 from tests.flows.promotion.gate_runs import PER_DOMAIN, items
 from tests.flows.runs.synthetic_run import SKILL, write_run
 

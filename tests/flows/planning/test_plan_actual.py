@@ -11,20 +11,19 @@ from prefect.states import State
 
 from flows import post_train, preamble
 from flows.planning import plan as planning
-from flows.planning.plan import DoesNotFit
 from flows.report.blocks import Box, Sentences, Table
 from flows.report.markdown import markdown
 from flows.report.section import SECTIONS
 from flows.runs.record import RunLog, read_plan, read_run
 from flows.runs.results import read_results
 from infra.store.store import Store, open_store
-from schemas.base import InputError
+from schemas.base import DoesNotFit, InputError
 from schemas.job import JobStatus, Progress, Usage
 from schemas.reports import RunRecord
 from tasks.worker.usage import Meter, peak_device_bytes
 from tests.flows.report.reading import rows
 from tests.flows.runs.synthetic_run import with_stage, write_run
-from tests.tasks.test_stage import JOB, Bench, Scripted, bench  # noqa: F401
+from tests.tasks.running.test_following import JOB, Bench, Scripted, bench  # noqa: F401
 from tests.tasks.worker.test_worker import WRITE
 from tests.tasks.worker.test_worker import Bench as Workers
 

@@ -16,7 +16,7 @@ from flows.trackers import mlflow as mlflow_tracker
 from flows.trackers import track
 from infra.store.store import Store
 from schemas.reports import RunRecord
-from tasks.stage import Watch
+from tasks.running.watch import Watch
 from tests.flows.runs.synthetic_run import write_run
 
 GRPO_EVAL = 9

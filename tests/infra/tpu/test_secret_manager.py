@@ -23,6 +23,8 @@ from schemas.base import InputError
 from schemas.job import JobSpec, JobStatus
 from tasks import stage
 from tasks.chat.provider import endpoint_of, travelling
+from tasks.running import following
+from tasks.running.watch import WATCH, Watch
 from tests.conftest import TINY
 from tests.fakes.http import Handler, HttpServer
 from tests.fakes.vm import Vm, machines, ship_toy, toy_job
@@ -238,9 +240,9 @@ def test_a_job_for_a_machine_is_told_and_one_for_this_machine_is_not(
         def cancel(self, handle: JobHandle) -> None:
             return None
 
-    monkeypatch.setattr(stage, "backend", lambda target: Machines())
+    monkeypatch.setattr(following, "backend", lambda target: Machines())
     monkeypatch.setattr(stage, "get_run_logger", lambda: logging.getLogger("test"))
-    stage.WATCH.set(stage.Watch())
+    WATCH.set(Watch())
     for target in ("v5e-8", "local"):
         job = {"stage": "s", "kind": "grpo", "key": "0" * 64, "target": target, "config": JUDGED}
         ended = stage.run_stage.fn({**job, "store": (tmp_path / target).as_uri()})

@@ -9,7 +9,6 @@ import os
 import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -77,12 +76,10 @@ class _Begun(BaseException):
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A working directory with a recipe and things that are no recipe, where no run begins."""
 
-    @contextmanager
-    def begun(*_: object) -> Iterator[str]:
+    def begun() -> None:
         raise _Begun
-        yield ""
 
-    monkeypatch.setattr("flows.cli.launch.prefect_api", begun)
+    monkeypatch.setattr("flows.cli.launch.running_api", begun)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
     (tmp_path / "file").write_text("mine", encoding="utf-8")

@@ -1,5 +1,5 @@
-"""How a stage's task follows jobs: it takes over what runs already, restarts what was lost, adds up
-what was paid, and leaves nothing."""
+"""How jobs are followed: whoever does takes over what runs already, restarts what was lost, adds
+up what was paid, and leaves nothing."""
 
 import logging
 import threading
@@ -15,8 +15,10 @@ from infra.settings import Settings
 from infra.store.store import Store, open_store
 from schemas.base import Stopped
 from schemas.job import JobRequest, JobSpec, JobStatus
-from tasks import stage
-from tasks.stage import Watch, _Follower, _run_to_the_end, close_backends
+from tasks.running import backends
+from tasks.running.backends import close_backends
+from tasks.running.following import Follower, run_to_the_end
+from tasks.running.watch import Listener, Watch
 
 JOB = JobRequest(
     stage="sft",
@@ -88,22 +90,18 @@ class Bench:
     said: list[str]
 
     def run(self, backend: Scripted, restarts: int = 3) -> JobStatus:
-        stage._BACKENDS["scripted"] = backend
-        follower = _Follower(
-            JOB,
-            self.watch,
-            Settings(poll_seconds=0.001),
-            logging.getLogger("test"),
-            self.said.append,
-        )
-        return _run_to_the_end(follower, self.store, "4", restarts)
+        backends._BACKENDS["scripted"] = backend
+        listener = Listener(logging.getLogger("test").info, lambda status: None)
+        follower = Follower(JOB, self.watch, listener, Settings(poll_seconds=0.001))
+        return run_to_the_end(follower, self.store, "4", restarts)
 
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr(stage, "_BACKENDS", {})
-    monkeypatch.setattr(stage._ProgressArtifact, "update", lambda self, status: None)  # Prefect's
-    return Bench(open_store(tmp_path / "store"), Watch(), [])
+    monkeypatch.setattr(backends, "_BACKENDS", {})
+    said: list[str] = []
+    watch = Watch(say=lambda about, text: said.append(text))
+    return Bench(open_store(tmp_path / "store"), watch, said)
 
 
 def test_a_job_that_outlived_its_flow_is_followed_and_none_is_submitted(bench: Bench) -> None:

@@ -1,0 +1,170 @@
+"""How long a command takes to begin, where no Prefect server runs: this checkout beside another
+commit of ours.
+
+    python -m benchmarks.starts SCRATCH [--than COMMIT] [--rounds 5]
+
+help, doctor   `lyceum --help`, `lyceum doctor`: the whole process
+again          the same `lyceum run` once more, everything cached: the whole process
+first word     the last stage has to run: from the command to the first word of its worker (its
+               status in the store); then the run is stopped
+first step     a worker of the stage `sft`, its programs compiled before: from its start to the
+               report of its first step, which comes at a tick of 0.2 s
+
+The recipe has every kind of stage, as small as it can be; the first call makes its artifacts, in
+some minutes. The other commit is unpacked below SCRATCH, and runs in this environment, on a copy of
+the same store. The last column is the other's time over ours, of the same round.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from benchmarks.paired import ROOT, heading, machine, parser, ratios, row, spread, take_turns
+from infra.context import context
+from infra.process import worker_environment
+from infra.store.store import attempt_file, open_store
+from schemas.job import JobSpec, JobStatus
+
+RECIPE = ROOT / "tests/end_to_end/crash/chain.toml"
+PATIENCE = 300.0
+
+
+class Side:
+    """A commit of ours, and a store and a Prefect home for it."""
+
+    def __init__(self, source: Path, home: Path) -> None:
+        self.source, self.store, self._count = source, home / "store", 0
+        hidden = ("PREFECT_", "LYCEUM_", "VIRTUAL_ENV")
+        kept = {name: one for name, one in os.environ.items() if not name.startswith(hidden)}
+        own = {"PYTHONPATH": str(source), "PREFECT_HOME": str(home / "prefect")}
+        self.environment = {**kept, **own}
+
+    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "flows.cli.main", *arguments],
+            cwd=self.source,
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def whole(self, *arguments: str) -> float:
+        """Seconds of a command."""
+        began = time.perf_counter()
+        if code := self.start(*arguments).wait(PATIENCE):
+            raise SystemExit(f"lyceum {' '.join(arguments)} ended with exit code {code}")
+        return time.perf_counter() - began
+
+    def run(self, *arguments: str) -> tuple[str, ...]:
+        return ("run", str(RECIPE), "--store", str(self.store), *arguments)
+
+    def first_word(self) -> float:
+        self._count += 1
+        seen, began = set(self._statuses()), time.perf_counter()
+        changed = f"stages.safety_eval.config.seed={int(time.time())}{self._count}"
+        process = self.start(*self.run("--set", changed))
+        while set(self._statuses()) <= seen:
+            if process.poll() is not None or time.perf_counter() - began > PATIENCE:
+                raise SystemExit("the worker of the last stage said nothing")
+            time.sleep(0.005)
+        took = time.perf_counter() - began
+        process.send_signal(signal.SIGINT)
+        process.wait(PATIENCE)
+        return took
+
+    def _statuses(self) -> Iterator[Path]:
+        return self.store.glob("work/*/*/status.json")
+
+    def first_step(self) -> float:
+        """Of another attempt of the stage, whose artifact is set aside meanwhile."""
+        self._count += 1
+        store = open_store(self.store)
+        [made] = store.artifacts("sft")
+        artifact, aside = self.store / "artifacts/sft" / made.key, self.store / "aside"
+        known = store.read_json(attempt_file(made.key, made.attempt, "job.json"), JobSpec)
+        assert known is not None
+        spec = known.model_copy(update={"attempt": f"9-{self._count}", "store": store.uri})
+        name, status = (
+            attempt_file(spec.key, spec.attempt, file) for file in ("job.json", "status.json")
+        )
+        artifact.rename(aside)
+        try:
+            store.write_json(name, spec)
+            began = time.perf_counter()
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tasks.worker", str(store.path(name))],
+                cwd=self.source,
+                env={
+                    **worker_environment(context().settings.compile_cache),
+                    "PYTHONPATH": str(self.source),
+                    "LYCEUM_PARENT_PID": str(os.getpid()),
+                },
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            while (found := store.read_here(status, JobStatus)) is None or not found.progress.done:
+                if process.poll() or time.perf_counter() - began > PATIENCE:
+                    raise SystemExit(f"the worker made no step: {found}")
+                time.sleep(0.005)
+            took = time.perf_counter() - began
+            process.wait(PATIENCE)
+        finally:
+            shutil.rmtree(artifact, ignore_errors=True)
+            aside.rename(artifact)
+        return took
+
+
+def main() -> None:
+    made = parser(__doc__, rounds=5, scratch=True)
+    made.add_argument("--than", default="")
+    options = made.parse_args()
+    scratch: Path = options.scratch
+    sides = {"ours": Side(ROOT, scratch / "ours")}
+    if not sides["ours"].store.exists():
+        sides["ours"].whole(*sides["ours"].run())
+    if options.than:
+        other = Side(unpacked(scratch, options.than), scratch / "other")
+        if not other.store.exists():
+            shutil.copytree(scratch / "ours", scratch / "other")
+        sides["other"] = other
+    turns: dict[str, Callable[[int], float]] = {}
+    for name, side in sides.items():
+        turns[f"help, {name}"] = partial(_timed, side, "--help")
+        turns[f"doctor, {name}"] = partial(_timed, side, "doctor", "--store", str(side.store))
+        turns[f"again, {name}"] = partial(_timed, side, *side.run())
+        turns[f"first word, {name}"] = lambda _, side=side: side.first_word()
+        turns[f"first step, {name}"] = lambda _, side=side: side.first_step()
+    found = take_turns(turns, options.rounds)
+    print(f"{machine('lyceum', 'prefect', 'jax')}; {options.rounds} rounds; than {options.than}")
+    heading("", *(f"{name}, s" for name in sides), "other / ours")
+    for what in ("help", "doctor", "again", "first word", "first step"):
+        each = [found[f"{what}, {name}"] for name in sides]
+        of_both = spread(ratios(each[1], each[0]), ".2f") if options.than else ""
+        row(what, *(spread(one, ".2f") for one in each), of_both)
+
+
+def _timed(side: Side, *arguments: object) -> float:
+    """`whole`; the last argument is the number of the round."""
+    return side.whole(*map(str, arguments[:-1]))
+
+
+def unpacked(scratch: Path, commit: str) -> Path:
+    """The files of a commit."""
+    source = scratch / f"source-{commit}"
+    if not source.exists():
+        archive = subprocess.run(
+            ["git", "archive", commit], cwd=ROOT, check=True, capture_output=True
+        )
+        source.mkdir(parents=True)
+        subprocess.run(["tar", "-x"], cwd=source, input=archive.stdout, check=True)
+    return source
+
+
+if __name__ == "__main__":
+    main()

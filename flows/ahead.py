@@ -1,0 +1,94 @@
+"""What a run does where no Prefect API runs: starting Prefect's server takes ten seconds and more.
+
+Where every stage is cached nothing is started at all, as make does it; the run is recorded and
+reported like any other. Else the first stage that has to run is begun, if it runs on this machine,
+while the server starts; the flow finds it under way. What is cached is decided by the stage's own
+rule (`tasks.running.making`): a look that changes nothing only says whether to ask.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from flows.ending import report_run
+from flows.preamble import Prepared
+from flows.recipe.explain import Outlook
+from flows.runs.record import RunLog
+from infra.store.store import Store
+from schemas.artifact import Manifest
+from schemas.reports import StageRecord
+from tasks.running.backends import close_backends
+from tasks.running.beginning import begin, take
+from tasks.running.making import adopt
+from tasks.running.watch import Watch
+
+
+def run_cached(prepared: Prepared, store: Store, outlooks: Sequence[Outlook], watch: Watch) -> bool:
+    """Run a recipe of which every stage is cached; False, and nothing was recorded, where one is
+    not or is forced.
+
+    Raises InputError, and OSError when the store does not answer.
+    """
+    started, made = time.time(), dict[str, Manifest]()
+    stages: list[StageRecord] = []
+    if prepared.force or not all(one.manifest for one in outlooks):
+        return False
+    for stage in prepared.resolved.stages:
+        if watch.stop.is_set() or watch.pause.is_set():
+            return False
+        began, job = time.monotonic(), prepared.request(stage, made, run="")
+        manifest = adopt(job, store, watch, partial(watch.say, stage.name))
+        if manifest is None:
+            return False
+        made[stage.name] = manifest
+        stages.append(
+            StageRecord(
+                name=stage.name,
+                kind=stage.kind,
+                key=job.key,
+                status="cached",
+                seconds=time.monotonic() - began,
+                artifact=manifest.ref(),
+                metrics=manifest.metrics,
+            )
+        )
+    run = RunLog(store, prepared.resolved, prepared.target, watch.record, started)
+    if prepared.plan is not None:
+        run.plan(prepared.plan)
+    run.stage(*stages)
+    for message in close_backends():
+        watch.say("machines", message)
+    run.finish("succeeded")
+    report_run(store, run, watch.say)
+    return True
+
+
+@contextmanager
+def begun(
+    prepared: Prepared, store: Store, outlooks: Sequence[Outlook], watch: Watch
+) -> Iterator[RunLog | None]:
+    """While inside, the first stage that has to run is under way and on record. Yields the record,
+    for the flow to go on with; None where nothing was begun.
+
+    A stage that no flow has taken over by the end is stopped, and its run has ended.
+    """
+    made = {one.stage.name: one.manifest for one in outlooks if one.manifest}
+    first = next((one.stage for one in outlooks if one.manifest is None), None)
+    ending = prepared.force or watch.stop.is_set() or watch.pause.is_set()
+    job = None if first is None or ending else prepared.request(first, made, run="")
+    if job is None or job.target != "local":
+        yield None
+        return
+    run = RunLog(store, prepared.resolved, prepared.target, watch.record)
+    run.stage(StageRecord(name=job.stage, kind=job.kind, key=job.key, status="running"))
+    begin(job.model_copy(update={"run": run.record.run_id}), watch)
+    try:
+        yield run
+    finally:
+        stopped = watch.stop.is_set()
+        if (alone := take(job.key)) is not None:
+            watch.stop.set()
+            alone.wait()
+        if run.record.status == "running":
+            run.finish("cancelled" if stopped else "failed")

@@ -1,0 +1,36 @@
+"""What comes after the last stage of a run, whoever ran it: its report, and its numbers for
+trackers.
+
+Both are views: a store or a service that fails now takes nothing from a run that has ended.
+"""
+
+from collections.abc import Callable
+
+from flows.report.page import Report, report_name, report_of, write_report
+from flows.runs.record import RunLog
+from flows.runs.results import read_results
+from flows.trackers import track
+from infra.store.objects import Damaged
+from infra.store.store import Store
+from schemas.base import InputError
+
+
+def report_run(
+    store: Store,
+    run: RunLog,
+    warn: Callable[[str, str], None],
+    show: Callable[[Report], None] = lambda report: None,
+) -> None:
+    """Write the report of a run that has ended, show it, and send the run to the trackers that its
+    environment names. `warn` is told what that is about and why it was not possible."""
+    try:
+        location = store.location(report_name(run.record.run_id))
+        ended = run.record.model_copy(update={"report": location})
+        report = report_of(read_results(store, ended))
+        run.report(write_report(store, report))
+        show(report)
+    except (OSError, InputError, Damaged) as error:
+        why = f"could not be written: {error}; `lyceum report {run.record.run_id}` writes it later"
+        warn("report", why)
+        return
+    track(report.run, lambda why: warn("trackers", why))

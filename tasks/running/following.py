@@ -1,0 +1,99 @@
+"""Following the jobs of one stage to their ends: what they say is passed on, none outlives whoever
+follows it, and one that was lost is submitted again."""
+
+from infra.backend import FINAL, JobHandle
+from infra.settings import Settings
+from infra.store.store import Store
+from infra.visible import visible
+from schemas.base import Stopped
+from schemas.job import JobRequest, JobStatus
+from tasks.running.backends import backend
+from tasks.running.watch import Listener, Watch
+
+
+class Follower:
+    """Follows jobs of one stage to their ends: forwards what they say, and sees to it that none
+    outlives this process."""
+
+    def __init__(
+        self, job: JobRequest, watch: Watch, listener: Listener, settings: Settings
+    ) -> None:
+        self.job = job
+        self.machines = backend(job.target)
+        self._watch, self._listener, self._settings = watch, listener, settings
+        self._spent = 0.0
+
+    @property
+    def pausing(self) -> bool:
+        """Whether no job is to begin any more."""
+        return self._watch.pause.is_set()
+
+    def say(self, message: str) -> None:
+        """Something that people at the terminal should know, too."""
+        self._listener.log(message)
+        self._watch.say(self.job.stage, message)
+
+    def submit(self, attempt: str) -> JobStatus:
+        """Submit the job as an attempt and follow it. Raises Stopped."""
+        if self.pausing:
+            raise Stopped(f"stage {self.job.stage} had not begun")
+        return self.follow(self.machines.submit(self.job.as_attempt(attempt)))
+
+    def follow(self, handle: JobHandle) -> JobStatus:
+        """Follow a job until it ends. Raises Stopped."""
+        offset, phase, asked = 0, "", False
+        status = JobStatus(state="queued", heartbeat=0.0)
+        try:
+            while True:
+                status = self.machines.poll(handle)
+                offset = self._forward_log(handle, offset)
+                # what follows a comma is how long it takes
+                if status.phase.partition(",")[0] != phase:
+                    phase = status.phase.partition(",")[0]
+                    self._listener.log(status.phase or status.state)
+                self._tell(status)
+                if status.state in FINAL:
+                    return status
+                if self.pausing and status.state == "queued":
+                    raise Stopped(f"stage {self.job.stage} had no machine yet")
+                if self.pausing and not asked:
+                    self.machines.pause(handle)
+                    asked = True
+                if self._watch.stop.wait(self._settings.poll_seconds):
+                    raise Stopped(f"stage {self.job.stage} was stopped")
+        finally:
+            self.machines.cancel(handle)
+            self._spent += status.cost_usd or 0.0
+
+    def _tell(self, status: JobStatus) -> None:
+        self._watch.progress(self.job.stage, status)
+        self._listener.progress(status)
+        if status.cost_usd is not None:
+            self._watch.costs[self.job.stage] = self._spent + status.cost_usd
+        if status.usage is not None:
+            self._watch.usages[self.job.stage] = status.usage
+
+    def _forward_log(self, handle: JobHandle, offset: int) -> int:
+        text, offset = self.machines.log(handle, offset)
+        for line in text.splitlines():
+            self._listener.log(visible(line))
+        return offset
+
+
+def run_to_the_end(follower: Follower, store: Store, attempt: str, restarts: int) -> JobStatus:
+    """Take over the job that outlived whoever submitted it, or submit one; and again, a limited
+    number of times, for one that was lost, or that paused for an earlier run's sake."""
+    attempts = iter([attempt, *(f"{attempt}-{restart}" for restart in range(1, restarts + 1))])
+    running = follower.machines.attach(store, follower.job.key)
+    if running:
+        follower.say(f"job {running.attempt} of an earlier run goes on; following it")
+    status = follower.follow(running) if running else follower.submit(next(attempts))
+    while (status.lost or status.state == "paused") and not follower.pausing:
+        if (again := next(attempts, None)) is None:
+            break
+        follower.say(
+            f"{status.error}\nstarted again from its last checkpoint (attempt {again}; up to"
+            f" {restarts} restarts a run)"
+        )
+        status = follower.submit(again)
+    return status

@@ -1,0 +1,102 @@
+"""What becomes of a stage: it is a key, a manifest, and, where there is none, one job.
+
+1. If there is a valid manifest, there is nothing to do (`adopt`, the one rule for what is cached).
+2. Otherwise it takes the lease of the key; another run that has it is waited for.
+3. Somebody else may have committed in the meantime: adopt what is there.
+4. A job that an earlier holder of the lease submitted to a machine in the cloud, and that outlived
+   it, is taken over.
+5. Otherwise submit one job to the target's backend and follow it. Whatever ends this early (Ctrl-C,
+   a cancelled flow, an error here) cancels the job; a deadline that comes near pauses it before. A
+   job whose worker was killed, or whose machine is gone, is submitted again, as another attempt, a
+   limited number of times.
+"""
+
+from collections.abc import Callable
+
+from infra.context import context
+from infra.store import lease
+from infra.store.store import Store
+from schemas.artifact import Manifest
+from schemas.base import AuditFailed, InputError, StageFailed, Stopped
+from schemas.job import JobRequest
+from tasks.chat.provider import travelling
+from tasks.contract.kinds import stage_kind
+from tasks.models.shipping import ship_model, shipped_models
+from tasks.running.backends import backend
+from tasks.running.following import Follower, run_to_the_end
+from tasks.running.watch import Listener, Watch
+
+_FAILURES: dict[int | None, type[Exception]] = {2: InputError, 3: AuditFailed}
+
+Say = Callable[[str], None]
+
+
+def adopt(job: JobRequest, store: Store, watch: Watch, say: Say) -> Manifest | None:
+    """The artifact of a stage that has nothing to do, because it is there and verifies; else None.
+
+    A damaged one is set aside. A machine of the stage's that a killed run left behind is not needed
+    any more. Raises InputError, and OSError when the store does not answer.
+    """
+    manifest = _valid(job, store, watch, say)
+    if manifest is not None:
+        _release(job, store, say)
+    return manifest
+
+
+def make(job: JobRequest, watch: Watch, listener: Listener) -> bool:
+    """Adopt the artifact of a stage, or run one job that makes it; returns whether a job ran.
+
+    Raises:
+        Stopped: the run was stopped, or its deadline came near.
+        InputError: the job found its input wrong (an unfillable quota, a full store).
+        AuditFailed: the stage's rewards do not pay for what its references do.
+        StageFailed: the job failed.
+        OSError: the store does not answer.
+    """
+    job = job.model_copy(update={"devices": stage_kind(job.kind).devices(job.config)})
+    settings, store = context().settings, context().store(job.store)
+
+    def say(message: str) -> None:
+        listener.log(message)
+        watch.say(job.stage, message)
+
+    if adopt(job, store, watch, say) is not None:
+        return False
+    timing = {"seconds": settings.lease_seconds, "poll_seconds": settings.poll_seconds}
+    with lease.hold(store, job.key, job.stage, **timing, waiting=say, stop=watch.stop) as held:
+        status = None
+        if _valid(job, store, watch, say) is None:
+            if job.target != "local":
+                job = job.model_copy(update={"environment": travelling(job.config)})
+            for model in shipped_models(job):
+                ship_model(store, model, job.dependencies, settings, say)
+            follower = Follower(job, watch, listener, settings)
+            status = run_to_the_end(follower, store, held.attempt, settings.restarts)
+    if status is None:
+        _release(job, store, say)
+        return False
+    if watch.pause.is_set() and (status.state == "paused" or status.lost):
+        raise Stopped(status.error)
+    if status.artifact is None:
+        raise _FAILURES.get(status.exit_code, StageFailed)(
+            status.error
+            or f"the job of stage {job.stage} ended as {status.state} without saying why"
+        )
+    return True
+
+
+def _valid(job: JobRequest, store: Store, watch: Watch, say: Say) -> Manifest | None:
+    def damaged(what: str) -> None:
+        watch.repairs[job.stage] = (
+            f"its artifact was damaged ({what}), was set aside and has been made again"
+        )
+        say(f"its artifact is damaged ({what}) and was set aside; making it again")
+
+    return store.valid(job.kind, job.key, damaged)
+
+
+def _release(job: JobRequest, store: Store, say: Say) -> None:
+    """See to the end of a machine that a killed run left behind, after the lease is released: what
+    is held is left alone."""
+    if job.target != "local":
+        backend(job.target).release(store, job.key, say)

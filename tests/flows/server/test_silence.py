@@ -1,0 +1,82 @@
+"""What is said of a Prefect API anywhere is heard, and no more than that."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from flows.server import silence
+from flows.server.key import Api, new_key, write
+
+URL = "http://127.0.0.1:4999/api"
+SAYING = {
+    "profiles.toml": f'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "{URL}"\n',
+    "prefect.toml": f'[api]\nurl = "{URL}"\n',
+    "pyproject.toml": f'[tool.prefect.api]\nurl = "{URL}"\n',
+    ".env": f"PREFECT_API_URL={URL}\n",
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine where nothing says anything of Prefect, and which has not loaded it."""
+    for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(silence, "sys", type("Sys", (), {"modules": {}}))
+    return tmp_path
+
+
+def configured() -> str | None:
+    """What Prefect makes of it, which reads all of it anew."""
+    from prefect.settings import Settings
+
+    return Settings().api.url
+
+
+def test_a_machine_that_says_nothing_is_silent_and_prefect_agrees(here: Path) -> None:
+    (here / "pyproject.toml").write_text('[project]\nname = "prefect-free"\n', encoding="utf-8")
+    (here / ".env").write_text("OPENAI_API_KEY=x\n", encoding="utf-8")
+    assert silence.is_silent()
+    assert configured() is None
+
+
+@pytest.mark.parametrize("file", SAYING)
+def test_every_file_that_prefect_reads_is_heard(here: Path, file: str) -> None:
+    (here / file).write_text(SAYING[file], encoding="utf-8")
+    assert configured() == URL, "the control"
+    assert not silence.is_silent()
+
+
+def test_a_variable_is_heard_however_it_is_written(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    assert silence.is_silent(), "what servers of ours are told"
+    monkeypatch.setenv("prefect_api_url", URL)
+    assert configured() == URL, "the control"
+    assert not silence.is_silent()
+
+
+def test_a_profile_that_a_variable_names_is_heard(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_PROFILE", "local")
+    assert not silence.is_silent()
+
+
+def test_a_project_file_that_cannot_be_read_is_left_to_prefect(here: Path) -> None:
+    (here / "pyproject.toml").write_text("[tool", encoding="utf-8")
+    assert not silence.is_silent()
+
+
+def test_lyceum_serve_is_heard(here: Path) -> None:
+    write(here, Api(URL, new_key()))
+    assert not silence.is_silent()
+
+
+def test_once_prefect_is_loaded_it_is_asked(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its settings may have been set in memory, as its own test harness does."""
+    monkeypatch.setattr(silence, "sys", type("Sys", (), {"modules": {"prefect": None}}))
+    assert not silence.is_silent()

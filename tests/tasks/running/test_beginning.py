@@ -1,0 +1,105 @@
+"""A stage that is begun before anybody follows it: nothing that it says is lost, and it ends as it
+would have."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.backend import JobHandle
+from infra.store.store import Store, open_store
+from schemas.base import StageFailed, Stopped
+from schemas.job import JobRequest, JobSpec, JobStatus
+from tasks.running import backends
+from tasks.running.beginning import begin, begun_since, take
+from tasks.running.making import make
+from tasks.running.watch import Listener, Watch
+
+KEY = "0" * 64
+
+
+class Gate:
+    """A backend whose job runs until the test lets it end, as `last`."""
+
+    def __init__(self, last: JobStatus) -> None:
+        self.last, self.open, self.polled = last, threading.Event(), threading.Event()
+        self.cancelled = threading.Event()
+
+    def submit(self, spec: JobSpec) -> JobHandle:
+        return JobHandle(spec.store, spec.key, spec.attempt)
+
+    def attach(self, store: Store, key: str) -> None:
+        return None
+
+    def poll(self, handle: JobHandle) -> JobStatus:
+        self.polled.set()
+        return self.last if self.open.is_set() else JobStatus(state="running", heartbeat=0.0)
+
+    def log(self, handle: JobHandle, offset: int) -> tuple[str, int]:
+        return ("a first line\n" if not offset else "", 13)
+
+    def cancel(self, handle: JobHandle) -> None:
+        self.cancelled.set()
+
+    def release(self, store: Store, key: str, say: Callable[[str], None]) -> None:
+        pass
+
+
+Bench = Callable[[str], tuple[JobRequest, Gate]]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A job, and the backend that it goes to; the job fails in the end, with this message."""
+    monkeypatch.setenv("LYCEUM_POLL_SECONDS", "0.01")
+
+    def made(error: str) -> tuple[JobRequest, Gate]:
+        gate = Gate(JobStatus(state="failed", heartbeat=0.0, error=error, exit_code=1))
+        monkeypatch.setattr(backends, "_BACKENDS", {"local": gate})
+        store = open_store(tmp_path / "store").uri
+        job = JobRequest(
+            stage="s", kind="rebalance", key=KEY, store=store, target="local", config={}
+        )
+        return job, gate
+
+    return made
+
+
+def heard() -> tuple[list[Any], Listener]:
+    said: list[Any] = []
+    return said, Listener(said.append, said.append)
+
+
+def test_whoever_attends_hears_all_of_it_in_order(bench: Bench) -> None:
+    job, gate = bench("that is enough")
+    begin(job, Watch())
+    assert gate.polled.wait(10), "it is under way, and nobody has asked"
+    assert begun_since(KEY) is not None
+    begun = take(KEY)
+    assert begun is not None
+    assert (take(KEY), begun_since(KEY)) == (None, None), "one task has it"
+    gate.open.set()
+    late, listener = heard()
+    with pytest.raises(StageFailed, match="that is enough"):
+        begun.attend(listener)
+    prompt, listener = heard()
+    with pytest.raises(StageFailed, match="that is enough"):
+        make(job, Watch(), listener)
+    assert late[0] == prompt[0] == "a first line"
+    assert late[-1] == prompt[-1] == gate.last
+
+
+def test_one_that_nobody_attends_is_stopped_with_its_job(bench: Bench) -> None:
+    job, gate = bench("")
+    watch = Watch()
+    begin(job, watch)
+    assert gate.polled.wait(10)
+    watch.stop.set()
+    begun = take(KEY)
+    assert begun is not None
+    begun.wait()
+    assert gate.cancelled.is_set()
+    with pytest.raises(Stopped):
+        begun.attend(heard()[1])
