@@ -2,8 +2,6 @@
 
 from infra.backend import JobBackend
 from infra.context import context
-from infra.local import LocalBackend
-from infra.tpu.backend import CloudTpuBackend
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError, nearest
 
@@ -30,5 +28,9 @@ def open_backend(target: str) -> JobBackend:
     does not exist, or settings of TPUs that do not fit."""
     check_target(target)
     if target == "local":
+        from infra.local import LocalBackend
+
         return LocalBackend(context().settings)
+    from infra.tpu.backend import CloudTpuBackend
+
     return CloudTpuBackend(TPU_TYPES[target], context().settings, context().tpu)

@@ -1,19 +1,16 @@
 """What each command of `lyceum` does. A command returns its answer as JSON and as something to
-show; `flows.cli.main` prints one of the two."""
+show; `flows.cli.main` prints one of the two.
+
+What a command needs it imports itself: `lyceum --help` is a reader who waits.
+"""
 
 import argparse
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flows.cli import show
-from flows.planning.plan import check_budget, make_plan
-from flows.recipe import explain
-from flows.recipe.resolve import resolve, shipped_recipes
-from flows.report.blocks import Block
-from flows.runs.record import read_run, read_runs, record_name, run_status
 from infra.context import context
 from infra.store.store import Store
 from infra.targets import check_target, open_backend
@@ -21,13 +18,16 @@ from infra.visible import plain
 from schemas.base import InputError
 from schemas.reports import RunRecord
 
+if TYPE_CHECKING:
+    from flows.report.blocks import Block
+
 
 @dataclass(frozen=True)
 class Answer:
     """A command's outcome: one JSON object, the same for people, and the exit code."""
 
     value: dict[str, Any]
-    shown: Iterable[Block] = ()
+    shown: "Iterable[Block]" = ()
     code: int = 0
 
 
@@ -37,7 +37,9 @@ def run(options: argparse.Namespace) -> Answer:
     With --hours it ends in time: what runs saves a checkpoint, what is left is said, the exit code
     is 0, and the same command goes on in the same store, on this machine or another.
     """
+    from flows.cli import show
     from flows.cli.launch import exit_code, launch, run_json
+    from flows.planning.plan import check_budget
 
     check_budget(options.hours, None)
     record = launch(
@@ -87,6 +89,10 @@ def plan(options: argparse.Namespace) -> Answer:
     something does not fit the memory or the budget; the settings that would mend the former are
     looked for and printed.
     """
+    from flows.cli import show
+    from flows.planning.plan import check_budget, make_plan
+    from flows.recipe.resolve import resolve
+
     resolved = resolve(options.recipe, options.overrides, options.data, need_data=False)
     check_target(options.target)
     check_budget(options.hours, options.usd)
@@ -97,6 +103,10 @@ def plan(options: argparse.Namespace) -> Answer:
 
 def why(options: argparse.Namespace) -> Answer:
     """Say why a stage is cached or not: the fields that differ from the nearest artifact."""
+    from flows.cli import show
+    from flows.recipe import explain
+    from flows.recipe.resolve import resolve
+
     resolved = resolve(options.recipe, options.overrides, options.data)
     resolved.stage(options.stage)
     store = _store(options)
@@ -121,6 +131,9 @@ def why(options: argparse.Namespace) -> Answer:
 
 def runs(options: argparse.Namespace) -> Answer:
     """List the store's runs, the newest last."""
+    from flows.cli import show
+    from flows.runs.record import read_runs
+
     store = _store(options)
     value = {"runs": [_summary(record) for record in read_runs(store)]}
     return Answer(value, show.runs(value))
@@ -128,7 +141,9 @@ def runs(options: argparse.Namespace) -> Answer:
 
 def report(options: argparse.Namespace) -> Answer:
     """Render a run's report again (HTML, self-contained)."""
+    from flows.cli import show
     from flows.report.page import report_of, write_report
+    from flows.runs.record import record_name
     from flows.runs.results import read_results
 
     store, record = _run_of(options)
@@ -147,6 +162,7 @@ def compare(options: argparse.Namespace) -> Answer:
     recipes, times and costs."""
     from flows.report.compare import comparison_blocks, render_comparison
     from flows.runs.compare import compare_runs
+    from flows.runs.record import read_run
 
     store, record = _run_of(options)
     others = [read_run(store, other) for other in options.others]
@@ -179,6 +195,7 @@ def scores(options: argparse.Namespace) -> Answer:
     what lm_eval writes with --log_samples, DIR/tensorboard event files of every stage, DIR/parquet
     a table of answers per evaluation.
     """
+    from flows.cli import show
     from flows.cli.scores import export_scores
     from flows.runs.results import read_results
 
@@ -218,6 +235,7 @@ def export(options: argparse.Namespace) -> Answer:
     model that the stage began with, and nothing is proven. With --orbax: a checkpoint that Tunix's
     own Gemma 3 loads, read back once.
     """
+    from flows.cli import show
     from flows.cli.export import export as export_stage
     from flows.cli.export import export_adapters, export_orbax
 
@@ -234,6 +252,9 @@ def export(options: argparse.Namespace) -> Answer:
 
 def recipes(options: argparse.Namespace) -> Answer:
     """List the recipes that come with Lyceum."""
+    from flows.cli import show
+    from flows.recipe.resolve import shipped_recipes
+
     shipped = [
         {"name": name, "model": recipe.model, "stages": [stage.name for stage in recipe.stages]}
         for name, recipe in shipped_recipes().items()
@@ -245,6 +266,7 @@ def recipes(options: argparse.Namespace) -> Answer:
 def doctor(options: argparse.Namespace) -> Answer:
     """Check this machine: versions, processor, memory, disk, store, Prefect; with --target v5e-8
     also the way to its TPUs."""
+    from flows.cli import show
     from flows.cli.doctor import examine
 
     checks = [asdict(check) for check in examine(options.store, options.target)]
@@ -283,6 +305,7 @@ def gate(options: argparse.Namespace) -> Answer:
     safe rate and correct rate has to be won for certain, and no loss of 5 points may be possible in
     any, nor of 10 in a domain. What too few prompts leave open fails.
     """
+    from flows.cli import show
     from flows.promotion.gate import gate_run
 
     value = gate_run(_store(options), options.run, options.champion)
@@ -292,6 +315,7 @@ def gate(options: argparse.Namespace) -> Answer:
 def promote(options: argparse.Namespace) -> Answer:
     """Make a run's model the champion of its recipe, whatever the gate says; or roll back; or list
     the champions."""
+    from flows.cli import show
     from flows.promotion import champion
 
     store = _store(options)
@@ -320,6 +344,7 @@ def gc(options: argparse.Namespace) -> Answer:
     listed instead: they cost money, or hold quota. A machine that works for a run that is alive is
     never removed.
     """
+    from flows.cli import show
     from flows.cli.gc import collect_garbage
 
     store = _store(options)
@@ -344,6 +369,8 @@ def gc(options: argparse.Namespace) -> Answer:
 
 def _machines(options: argparse.Namespace, store: Store) -> Answer:
     """The part of `gc` that looks for machines."""
+    from flows.cli import show
+
     if options.drop_runs:
         raise InputError(
             "--drop-run is about the store and --target about machines; give one of them."
@@ -371,6 +398,8 @@ def _store(options: argparse.Namespace) -> Store:
 
 def _run_of(options: argparse.Namespace) -> tuple[Store, RunRecord]:
     """The run that a command is about, and where it is. Raises InputError naming similar runs."""
+    from flows.runs.record import read_run
+
     store = _store(options)
     return store, read_run(store, options.run)
 
@@ -382,6 +411,8 @@ def _whole(left_out: Mapping[str, str]) -> int:
 
 
 def _summary(record: RunRecord) -> dict[str, Any]:
+    from flows.runs.record import run_status
+
     return {
         "run_id": record.run_id,
         "recipe": record.recipe.name,

@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from flows.planning.compiling import usable_cores
 from flows.server.key import ours
 from flows.server.prefect_api import api_problem, bypass_proxy, configured_api
+from flows.server.silence import is_silent
 from infra.accelerator import find
 from infra.context import context
 from infra.secrets import mask
@@ -135,18 +136,18 @@ def _existing(place: Path) -> Path:
 def _prefect() -> Check:
     """Which API a run would use, and whether it lets us in."""
     bypass_proxy()
-    from prefect.settings import get_current_settings
+    if not is_silent():
+        from prefect.settings import get_current_settings
 
-    api = configured_api()
-    if api is not None:
-        problem = api_problem(api)
-        return Check("prefect api", problem is None, f"{mask(api.url)} {problem or 'answers'}")
-    served = ours(get_current_settings().home)
-    found = f"{served} is `lyceum serve`, and has proven it; it asks for a key, which this user has"
-    if served is None:
-        found = "none configured; a run starts a temporary one (`lyceum serve` keeps one running,"
-        found += " with its UI)"
-    return Check("prefect api", True, found)
+        api = configured_api()
+        if api is not None:
+            problem = api_problem(api)
+            return Check("prefect api", problem is None, f"{mask(api.url)} {problem or 'answers'}")
+        if (served := ours(get_current_settings().home)) is not None:
+            found = f"{served} is `lyceum serve`, and has proven it; it asks for a key, which this"
+            return Check("prefect api", True, f"{found} user has")
+    found = "none configured; a run that has something to do starts a temporary one (`lyceum serve`"
+    return Check("prefect api", True, f"{found} keeps one running, with its UI)")
 
 
 def _tpu() -> Check:

@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flows.cli import commands
-from flows.cli.show import show
-from flows.planning.plan import DoesNotFit
 from flows.recipe.overrides import TINY
 from flows.scores import FORMATS
 from infra.context import context
 from infra.store.objects import Damaged
 from infra.targets import TARGETS
 from infra.visible import plain
-from schemas.base import InputError, StageFailed, Stopped
+from schemas.base import DoesNotFit, InputError, StageFailed, Stopped
 from tasks.models.source import TINY as TINY_MODEL
 
 
@@ -50,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json:
             sys.stdout.write(json.dumps(answer.value, allow_nan=False) + "\n")
         else:
+            from flows.cli.show import show
+
             show(answer.shown)
         return answer.code
     except InputError as error:

@@ -7,14 +7,15 @@ columns aligned.
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from flows.runs.effects import Change, Direction
-from tasks.statistics.intervals import Interval, Rate
-from tasks.statistics.means import Mean
+if TYPE_CHECKING:  # every command loads this file, and few of them load NumPy and all stage kinds
+    from flows.runs.effects import Change, Direction
+    from tasks.statistics.intervals import Interval, Rate
+    from tasks.statistics.means import Mean
 
 Tone = Literal["good", "bad", "flat", "plain"]
-TONES: dict[Direction, Tone] = {"gain": "good", "loss": "bad", "unclear": "flat"}
+TONES: "dict[Direction, Tone]" = {"gain": "good", "loss": "bad", "unclear": "flat"}
 
 KEY_METRICS = (
     "exact_answer",
@@ -66,7 +67,7 @@ def gap(value: float, quantity: bool = False) -> str:
     return f"{value:+.3g}".replace("-", "−") if value else "0"
 
 
-def bounds(interval: Interval, signed: bool = False, quantity: bool = False) -> str:
+def bounds(interval: "Interval", signed: bool = False, quantity: bool = False) -> str:
     """An interval of a rate, [58.1, 66.4], or of a difference, [−0.8, +3.1]."""
     if quantity:
         write = partial(gap, quantity=True) if signed else figure
@@ -76,21 +77,23 @@ def bounds(interval: Interval, signed: bool = False, quantity: bool = False) -> 
     return f"[{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
 
 
-def rate_text(rate: Rate | Mean | None) -> str:
+def rate_text(rate: "Rate | Mean | None") -> str:
     """62.3% [58.1, 66.4]; of a mean, 17.25 [16.9, 17.6]"""
     if rate is None:
         return "–"
+    from tasks.statistics.means import Mean
+
     quantity = isinstance(rate, Mean)
     return f"{level(rate.value, quantity)} {bounds(rate.interval, quantity=quantity)}"
 
 
-def change_text(change: Change) -> str:
+def change_text(change: "Change") -> str:
     """+1.2 points [−0.8, +3.1]; of means, in their own unit, +0.034 [+0.01, +0.058]"""
     said = gap(change.delta, change.quantity) + ("" if change.quantity else " points")
     return f"{said} {bounds(change.interval, signed=True, quantity=change.quantity)}"
 
 
-def sample_text(change: Change) -> str:
+def sample_text(change: "Change") -> str:
     """How many prompts a difference rests on: `360 prompts, paired`."""
     if change.paired:
         return f"{change.after.n} prompts, paired"

@@ -4,9 +4,12 @@ in `formats/` that ends with `FORMAT = Format(...)`."""
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from flows.runs.results import RunResults
 from tasks.contract.plugins import Family
+
+if TYPE_CHECKING:
+    from flows.runs.results import RunResults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +17,7 @@ class Format:
     """A format. `write` writes a run below a directory, and returns how many files; none, where it
     has nothing to say of the run."""
 
-    write: Callable[[RunResults, Path], int]
+    write: "Callable[[RunResults, Path], int]"
 
 
 FORMATS: Family[Format] = Family("flows.scores.formats", Format)
