@@ -3,27 +3,28 @@
 Colours are CSS: matplotlib draws with placeholder colours, which `_svg` replaces by `currentColor`
 and the page's custom properties (`--series-1` ... see style.css.j2), so that one drawing is legible
 in light and in dark mode. Text stays text (searchable, the page's font). Equal data gives equal
-bytes: a fixed hash salt, no date. Figures are narrow (288 pt) so that labels stay readable on a
-phone.
+bytes: a fixed hash salt, no date; so each is drawn once (`flows.report.drawings`). Figures are
+narrow (288 pt) so that labels stay readable on a phone.
 """
 
+import functools
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import matplotlib
 from markupsafe import Markup
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import MaxNLocator
 
 from flows.report.blocks import Figure
+from flows.report.drawings import P, drawn_once
 from flows.report.html import tag
 from tasks.statistics.intervals import Interval, Rate
+
+if TYPE_CHECKING:  # most runs find every plot drawn
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
 
 INK, GRID, GOOD, BAD, MUTED, CARD = "#010101", "#020202", "#030303", "#040404", "#050505", "#0a0a0a"
 SERIES = ("#060606", "#070707", "#080808", "#090909")
@@ -95,7 +96,21 @@ class Bar:
     direction: Literal["gain", "loss", "unclear"]
 
 
-@matplotlib.rc_context(_STYLE)
+def _plot(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """A plot in the report's style."""
+
+    @drawn_once
+    @functools.wraps(draw)
+    def styled(*given: P.args, **named: P.kwargs) -> Figure:
+        import matplotlib
+
+        with matplotlib.rc_context(_STYLE):
+            return draw(*given, **named)
+
+    return styled
+
+
+@_plot
 def waterfall(steps: Sequence[Step], title: str) -> Figure:
     """Each stage's contribution to a rate: the base's level, the gain or loss of each stage with
     its 95% interval, the final level.
@@ -127,7 +142,7 @@ def waterfall(steps: Sequence[Step], title: str) -> Figure:
     return _svg(figure, title)
 
 
-@matplotlib.rc_context(_STYLE)
+@_plot
 def forest(title: str, bars: Sequence[Bar]) -> Figure:
     """Differences with their intervals, one row each, around a line at zero."""
     figure, axes = _figure(0.6 + 0.3 * len(bars))
@@ -142,11 +157,13 @@ def forest(title: str, bars: Sequence[Bar]) -> Figure:
     return _svg(figure, title)
 
 
-@matplotlib.rc_context(_STYLE)
+@_plot
 def curve(title: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figure:
     """A training curve: one line per name, `(steps, values)` each. Few points are drawn with
     markers, so that a single one is visible; of more than MOST_POINTS, means of so many in a row
     that they are no more, and the axis says so."""
+    from matplotlib.ticker import MaxNLocator
+
     figure, axes = _figure(2.2, CURVE_MARGINS)
     window = max(1, *(-(-len(steps) // MOST_POINTS) for steps, _ in series.values()))
     for colour, (name, (steps, values)) in zip(SERIES, series.items(), strict=False):
@@ -164,7 +181,7 @@ def _means(values: Sequence[float], window: int) -> list[float]:
     return [fmean(values[start : start + window]) for start in range(0, len(values), window)]
 
 
-@matplotlib.rc_context(_STYLE)
+@_plot
 def at_k(title: str, models: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure:
     """A rate over how many answers were sampled: model -> k -> `rate`, `low`, `high` as fractions
     of 1."""
@@ -186,7 +203,7 @@ def at_k(title: str, models: Mapping[str, Mapping[str, Mapping[str, float]]]) ->
     return _svg(figure, title)
 
 
-@matplotlib.rc_context(_STYLE)
+@_plot
 def reliability(title: str, bins: Sequence[Mapping[str, float]]) -> Figure:
     """A reliability diagram: how often what was said with a probability was so, bin by bin, beside
     the diagonal."""
@@ -199,7 +216,7 @@ def reliability(title: str, bins: Sequence[Mapping[str, float]]) -> Figure:
     return _svg(figure, title)
 
 
-@matplotlib.rc_context(_STYLE)
+@_plot
 def paired_bars(
     title: str, labels: Sequence[str], requested: Sequence[float], achieved: Sequence[float]
 ) -> Figure:
@@ -218,7 +235,7 @@ def paired_bars(
     return _svg(figure, title)
 
 
-@matplotlib.rc_context(_STYLE)
+@_plot
 def stage_times(title: str, stages: Sequence[tuple[str, float, str]]) -> Figure:
     """Seconds per stage as horizontal bars: `(name, seconds, status)`; what was reused is grey,
     what failed red."""
@@ -237,7 +254,7 @@ def stage_times(title: str, stages: Sequence[tuple[str, float, str]]) -> Figure:
     return _svg(figure, title)
 
 
-@matplotlib.rc_context(_STYLE)
+@_plot
 def rate_plane(title: str, points: Sequence[Point], x_label: str, y_label: str) -> Figure:
     """Two rates against each other (safety against helpfulness), both with 95% intervals; the axes
     are percent."""
@@ -258,7 +275,6 @@ def rate_plane(title: str, points: Sequence[Point], x_label: str, y_label: str) 
     return _svg(figure, title)
 
 
-@matplotlib.rc_context(_STYLE)
 def lineage(
     title: str,
     depth: Mapping[str, int],
@@ -266,7 +282,21 @@ def lineage(
     status: Mapping[str, str],
 ) -> Figure:
     """Which artifact feeds which: stages from top to bottom by `depth` (0 = no inputs), one arrow
-    per `(source, stage)`."""
+    per `(source, stage)`; a stage's frame tells its status."""
+    drawn = _lineage(title, depth, edges)
+    frames, svg = {"ran": _CSS[SERIES[0]], "failed": _CSS[BAD]}, str(drawn.svg)
+    for number, stage in enumerate(depth):
+        svg = svg.replace(_frame(number), frames.get(status.get(stage, ""), _CSS[MUTED]))
+    return Figure(drawn.title, Markup(svg))
+
+
+def _frame(number: int) -> str:
+    """The placeholder of a stage's colour in a lineage."""
+    return f"#0b{number:04x}"
+
+
+@_plot
+def _lineage(title: str, depth: Mapping[str, int], edges: Sequence[tuple[str, str]]) -> Figure:
     layers: dict[int, list[str]] = {}
     for stage, layer in depth.items():
         layers.setdefault(layer, []).append(stage)
@@ -282,10 +312,9 @@ def lineage(
         style: dict[str, Any] = {"arrowstyle": "->", "connectionstyle": f"arc3,rad={bend}"}
         style |= {"color": MUTED, "shrinkA": 9, "shrinkB": 9}
         axes.annotate("", place[stage], place[source], arrowprops=style)
-    edge = {"ran": SERIES[0], "failed": BAD}
-    for stage, (x, y) in place.items():
-        line = edge.get(status.get(stage, ""), MUTED)
-        box = {"boxstyle": "round,pad=0.35", "facecolor": CARD, "edgecolor": line}
+    for number, stage in enumerate(depth):
+        x, y = place[stage]
+        box = {"boxstyle": "round,pad=0.35", "facecolor": CARD, "edgecolor": _frame(number)}
         axes.text(x, y, stage, ha="center", va="center", fontsize=8, bbox=box)
     axes.set(xlim=(0, 1), ylim=(-max(layers, default=0) - 0.5, 0.5))
     axes.axis("off")
@@ -302,22 +331,27 @@ margins takes longer than drawing one."""
 
 
 def _label(
-    axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **align: Any
+    axes: "Axes", text: str, at: tuple[float, float], offset: tuple[float, float], **align: Any
 ) -> None:
     axes.annotate(text, at, xytext=offset, textcoords="offset points", **align)
 
 
-def _figure(height: float, margins: Mapping[str, float] | None = None) -> tuple[Drawing, Axes]:
+def _figure(height: float, margins: Mapping[str, float] | None = None) -> "tuple[Drawing, Axes]":
     """An empty figure 4 inches wide and `height` inches high, in the report's style; without
     margins they are made to fit."""
+    from matplotlib.figure import Figure as Drawing
+
     figure = Drawing(figsize=(4.0, height), layout=None if margins else "constrained")
     if margins:
         figure.subplots_adjust(**margins)
     return figure, figure.add_subplot()
 
 
-def _svg(figure: Drawing, title: str) -> Figure:
+def _svg(figure: "Drawing", title: str) -> Figure:
     """The drawing as an SVG that takes the width of its place."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     out = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": title}):
         FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None})

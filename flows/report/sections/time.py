@@ -21,7 +21,8 @@ def blocks(run: RunResults) -> list[Block]:
         for stage in run.stages.values()
         if stage.record and stage.record.status != "running"
     ]
-    drawn = [card(plots.stage_times("Time per stage", ended))] if ended else []
+    some_ran = any(status != "cached" for _, _, status in ended)
+    drawn = [card(plots.stage_times("Time per stage", ended))] if some_ran else []
     return [Box([*drawn, table], "grid wide")]
 
 

@@ -1,0 +1,71 @@
+"""Drawings that this machine has made before: matplotlib takes a second to load and 40 ms for a
+plot, and a run that reuses artifacts shows the plots of the run before.
+
+A drawing is kept below LYCEUM_CACHE by what it was made from: the function's data, the text of its
+file and matplotlib's version. It is a view: one that cannot be read, or is not whole, is drawn.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import ParamSpec
+
+from markupsafe import Markup
+
+from flows.report.blocks import Figure
+from infra.context import context
+
+P = ParamSpec("P")
+
+MOST_KEPT = 2000
+"""Of these the oldest go; some 20 MB."""
+
+
+def drawn_once(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """A function that draws, which does so once for the same data. `repr` of the data says all of
+    it."""
+    source = Path(draw.__code__.co_filename)
+
+    @functools.wraps(draw)
+    def drawn(*given: P.args, **named: P.kwargs) -> Figure:
+        made_from = version("matplotlib"), _digest(source), draw.__name__, given, named
+        path = (
+            Path(context().settings.cache).expanduser() / "plots" / f"{_sha(repr(made_from))}.json"
+        )
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            kept = json.loads(path.read_bytes())
+            if kept["sha256"] == _sha(kept["title"] + kept["svg"]):
+                return Figure(kept["title"], Markup(kept["svg"]))
+        figure = draw(*given, **named)
+        told = {"title": figure.title, "svg": str(figure.svg)}
+        with suppress(OSError):
+            _keep(path, json.dumps({**told, "sha256": _sha("".join(told.values()))}))
+        return figure
+
+    return drawn
+
+
+@functools.cache
+def _digest(source: Path) -> str:
+    return hashlib.sha256(source.read_bytes()).hexdigest()
+
+
+def _sha(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write a file as a whole, and remove the oldest where there are too many."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+        file.write(text)
+    os.replace(file.name, path)
+    kept = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime)
+    for old in kept[:-MOST_KEPT]:
+        old.unlink(missing_ok=True)

@@ -1,0 +1,94 @@
+"""A drawing is made once for the same data, and again for whatever else."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.report import drawings, plots
+from flows.report.blocks import Figure
+from flows.report.plots import curve, lineage
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path))
+    return tmp_path / "plots"
+
+
+def drawing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The titles of what is drawn from now on."""
+    titles: list[str] = []
+    draw = plots._svg
+
+    def noted(figure: object, title: str) -> Figure:
+        titles.append(title)
+        return draw(figure, title)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(plots, "_svg", noted)
+    return titles
+
+
+LINE = {"loss": ([1.0, 2.0], [0.5, 0.25])}
+
+
+def test_the_same_data_is_drawn_once(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = drawing(monkeypatch)
+    first = curve("sft: <loss>", LINE)
+    assert curve("sft: <loss>", LINE) == first
+    assert drawn == ["sft: <loss>"]
+    curve("sft: <loss>", {"loss": ([1.0, 2.0], [0.5, 0.250000001])})
+    curve("simpo", LINE)
+    assert len(drawn) == 3
+
+
+def test_other_code_or_another_matplotlib_draws_anew(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curve("loss", LINE)
+    drawn = drawing(monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(drawings, "_digest", lambda source: "changed")
+        curve("loss", LINE)
+    monkeypatch.setattr(drawings, "version", lambda package: "0")
+    curve("loss", LINE)
+    assert len(drawn) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "<svg", '{"title": "loss", "svg": 1}', "\udcff"])
+def test_one_that_is_not_whole_is_drawn_again(kept: Path, text: str) -> None:
+    first = curve("loss", LINE)
+    [file] = kept.iterdir()
+    file.write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert curve("loss", LINE) == first
+    assert file.stat().st_size > 1000
+    file.write_text(file.read_text("utf-8").replace("currentColor", "red", 1), encoding="utf-8")
+    assert curve("loss", LINE) == first
+
+
+def test_a_cache_that_cannot_be_written_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "file"))
+    assert "<svg" in curve("loss", LINE).svg
+
+
+def test_the_oldest_go(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawings, "MOST_KEPT", 2)
+    for number in range(4):
+        curve(f"loss {number}", LINE)
+    assert len(list(kept.iterdir())) == 2
+
+
+def test_a_lineage_is_drawn_once_whatever_became_of_its_stages(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = drawing(monkeypatch)
+    depth, edges = {"distill": 0, "sft": 1}, [("distill", "sft")]
+    ran = lineage("Lineage", depth, edges, {"distill": "ran", "sft": "failed"}).svg
+    cached = lineage("Lineage", depth, edges, {"distill": "cached", "sft": "cached"}).svg
+    assert drawn == ["Lineage"]
+    assert ran.count("var(--series-1)") == ran.count("var(--bad)") == 1
+    assert cached.count("var(--series-1)") == cached.count("var(--bad)") == 0
+    assert cached.count("var(--muted)") == ran.count("var(--muted)") + 2
+    assert "#0b" not in ran + cached
