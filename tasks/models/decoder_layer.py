@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from tasks.devices.hosts import BATCH, TENSOR, constrained
+from tasks.models.products import product
 
 PROJECTIONS: dict[str, tuple[str, str]] = {
     "q_proj": ("d", "nh"),
@@ -59,13 +60,13 @@ def decoder_layer(
         width = weights[name].shape[:inside]
         rows = x.reshape(-1, math.prod(width))
 
-        def product(rows: jax.Array, weight: jax.Array) -> jax.Array:
-            return rows @ weight.astype(x.dtype).reshape(rows.shape[1], -1)
+        def times(rows: jax.Array, weight: jax.Array) -> jax.Array:
+            return product(rows, weight.astype(x.dtype).reshape(rows.shape[1], -1))
 
-        out = product(rows, weights[name])
+        out = times(rows, weights[name])
         if f"{name}_lora_a" in weights:
-            low = product(rows, weights[f"{name}_lora_a"])
-            out = out + jnp.asarray(lora_scale, x.dtype) * product(low, weights[f"{name}_lora_b"])
+            low = times(rows, weights[f"{name}_lora_a"])
+            out = out + jnp.asarray(lora_scale, x.dtype) * times(low, weights[f"{name}_lora_b"])
         return out.reshape(*x.shape[:2], *weights[name].shape[inside:])
 
     normed = rms_norm(x, weights["input_layernorm"])

@@ -22,6 +22,7 @@ from schemas.training import Remat
 from tasks.devices.hosts import BATCH, TENSOR, constrained
 from tasks.models.attention import attend
 from tasks.models.decoder_layer import PROJECTIONS, decoder_layer, divides, rms_norm
+from tasks.models.products import PRODUCT, product_of_rows
 
 Cache = dict[str, jax.Array]
 
@@ -284,7 +285,7 @@ class Gemma(nnx.Module):
 
         if self.remat != "none":
             policy = (
-                jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+                jax.checkpoint_policies.save_only_these_names(PRODUCT)
                 if self.remat == "dots"
                 else None
             )
@@ -327,12 +328,8 @@ class Gemma(nnx.Module):
 def unembed(config: GemmaConfig, embedding: jax.Array, hidden: jax.Array) -> jax.Array:
     """Logits (..., V), float32, of hidden states (..., D) with the tied embedding (V, D)."""
     dtype = jnp.dtype(config.dtype)
-    logits = jnp.einsum(
-        "...d,vd->...v",
-        hidden.astype(dtype),
-        embedding.astype(dtype),
-        preferred_element_type=jnp.float32,
-    )
+    rows = hidden.astype(dtype).reshape(-1, config.embed_dim)
+    logits = product_of_rows(rows, embedding.astype(dtype)).reshape(*hidden.shape[:-1], -1)
     return (
         logits
         if config.final_softcap is None
