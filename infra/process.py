@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from infra import compile_cache
 from infra.backend import FINAL
 from infra.secrets import mask
 from infra.store.store import Store, attempt_file
@@ -173,17 +174,10 @@ def read_lines(path: Path, offset: int, limit: int = -1) -> bytes:
     return data if len(data) == limit and b"\n" not in data else data[: data.rfind(b"\n") + 1]
 
 
-def worker_environment(compile_cache: str) -> dict[str, str]:
-    """The variables of a worker; `compile_cache` as for `Worker.start`."""
+def worker_environment(cache: str) -> dict[str, str]:
+    """The variables of a worker; `cache`: JAX's directory for compiled programs, or the empty string."""
     defaults = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
-    if compile_cache:
-        defaults |= {
-            "JAX_COMPILATION_CACHE_DIR": compile_cache,
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-            # with them the directory's path would be part of every entry's name
-            "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
-        }
+    defaults |= compile_cache.variables(cache)
     # A job knows nothing of Prefect, and runs what models write: it gets no key of a Prefect
     # server.
     caller = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
