@@ -175,7 +175,7 @@ def read_lines(path: Path, offset: int, limit: int = -1) -> bytes:
 
 
 def worker_environment(cache: str) -> dict[str, str]:
-    """The variables of a worker; `cache`: JAX's directory for compiled programs, or the empty string."""
+    """The variables of a worker; `cache`: JAX's directory for compiled programs, empty for none."""
     defaults = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
     defaults |= compile_cache.variables(cache)
     # A job knows nothing of Prefect, and runs what models write: it gets no key of a Prefect

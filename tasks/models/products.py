@@ -15,7 +15,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+
+from tasks.models.moving import kept
 
 PRODUCT = "product"
 """What results of `product` are called: for a policy of `jax.checkpoint`."""
@@ -24,8 +25,8 @@ PRODUCT = "product"
 def product(left: jax.Array, right: jax.Array) -> jax.Array:
     """(..., M, K) and (..., K, N) -> (..., M, N), of left's dtype. Leading axes are equal."""
     if left.dtype != jnp.bfloat16:
-        return checkpoint_name(left @ right, PRODUCT)
-    return checkpoint_name(_narrow(False, left, right).astype(left.dtype), PRODUCT)
+        return kept(left @ right, PRODUCT)
+    return kept(_narrow(False, left, right).astype(left.dtype), PRODUCT)
 
 
 def product_of_rows(left: jax.Array, right: jax.Array) -> jax.Array:
