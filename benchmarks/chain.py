@@ -28,6 +28,14 @@ random weights of a 1B, nothing downloaded:
 
     python -m benchmarks.chain SCRATCH --set model=gemma3-1b-it first_steps=0 rows=32 length=512 \\
         pairs=32 responses=128 sft_rate=1e-5 simpo_rate=1e-6 grpo_rate=1e-6
+
+A pretrained model with adapters, on the rows of a run of the recipe gemma_270m (DIR: what
+../shared/bin/real_gemma.py writes; ARTIFACT: the run's rebalance artifact):
+
+    python -m benchmarks.chain SCRATCH --cpu --rounds 1 --set model=DIR artifact=ARTIFACT \\
+        lora=16 first_steps=0 rows=2 length=1024 sft_steps=180 sft_rate=5e-4 \\
+        pairs=8 simpo_steps=24 simpo_rate=2e-5 responses=32 group=4 grpo_steps=24 grpo_rate=3e-5 \\
+        prompt_length=256 response_length=160
 """
 
 import filecmp
@@ -48,7 +56,7 @@ from benchmarks.chain_peers.settings import STAGES, WARM_UP, Settings
 from benchmarks.paired import ROOT, heading, ratios, row, spread, tell, watch
 
 PEER = ("trl==1.16.0", "torch==2.13.0", "transformers==5.12.1", "datasets==5.2.0")
-PEER += ("accelerate==1.15.0",)
+PEER += ("accelerate==1.15.0", "peft==0.21.0")
 FOR_REWARDS = ("pydantic==2.14.3", "google-crc32c==1.9.0")
 """What this project's rewards import beside the peer's own packages."""
 FIRST, OURS, THEIRS = "Lyceum, first run", "Lyceum", "TRL"

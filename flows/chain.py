@@ -67,7 +67,7 @@ class Chain:
 
     def walk(self, watch: Watch) -> None:
         """Run every stage as soon as its inputs are there, in file order, until all have ended or
-        `watch.stop` is set.
+        `watch.stop` or `watch.pause` is set.
 
         A stage that fails takes those that need it with it; the others go on. When this returns no
         machine of theirs is left.
@@ -81,14 +81,17 @@ class Chain:
             get_run_logger().error(message)
 
     def _walk(self, watch: Watch) -> None:
-        while self._running or (self._waiting and not watch.stop.is_set()):
+        def ending() -> bool:
+            return watch.stop.is_set() or watch.pause.is_set()
+
+        while self._running or (self._waiting and not ending()):
             for stage in list(self._waiting):
                 if self._lost & set(stage.inputs.values()):
                     self._skip(stage)
                 elif (
                     set(stage.inputs.values()) <= self._made.keys()
                     and len(self._running) < self._settings.parallel_jobs
-                    and not watch.stop.is_set()
+                    and not ending()
                 ):
                     self._submit(stage, watch)
             if self._running:

@@ -19,7 +19,7 @@ from flows.preamble import prepare, taken
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
 from flows.report.page import report_name, report_of, write_report
 from flows.report.publish import announce, publish
-from flows.runs.record import RunLog
+from flows.runs.record import RunLog, left
 from flows.runs.results import read_results
 from flows.trackers import track
 from infra.context import context
@@ -85,12 +85,14 @@ def post_train(
             watch.stop.set()  # the task runner waits for its threads, and those wait for this
             run.finish("failed")
             raise
-    if watch.stop.is_set():
-        run.finish("cancelled")
-        again = "the same run again, or Retry, continues it"
-        return Cancelled(message=f"run {run.record.run_id} was stopped; {again}")
     ended = run.record.stages
     failed = [f"stage {one.name}: {one.error}" for one in ended if one.status == "failed"]
+    deadline = watch.pause.is_set()
+    paused = deadline and bool(left(run.record)) and not failed
+    if paused or (watch.stop.is_set() and not deadline):
+        run.finish("paused" if paused else "cancelled")
+        again = "the same run again, or Retry, continues it"
+        return Cancelled(message=f"run {run.record.run_id} was stopped; {again}")
     run.finish("failed" if failed else "succeeded")
     publish_report(opened, run, watch)
     prepared.ended(run.record)

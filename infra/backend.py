@@ -11,8 +11,9 @@ committed artifact. States of `JobStatus`:
     failed      `error` is one message for people, `exit_code` is 2 for bad input and 1 for
                 everything else
     cancelled   stopped on request, or because whoever submitted it is gone
+    paused      stopped on request, after it saved what another attempt goes on from
 
-The last three are final. A backend is a view: the truth about a result is the manifest in the
+The last four are final. A backend is a view: the truth about a result is the manifest in the
 store.
 """
 
@@ -20,10 +21,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from infra.store.store import Store
+from infra.store.store import Store, attempt_file
 from schemas.job import JobSpec, JobStatus
 
-FINAL = ("succeeded", "failed", "cancelled")
+FINAL = ("succeeded", "failed", "cancelled", "paused")
+
+
+def pause_file(key: str, attempt: str) -> str:
+    """The name of the object that asks a job to pause; it is empty."""
+    return attempt_file(key, attempt, "pause")
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,10 @@ class JobBackend(Protocol):
         """See to it that nothing of the job runs or is paid for, whether it has ended or not.
         Returns when that is under way for certain: a subprocess is gone; of a machine in the cloud
         the deletion is accepted, and `close` waits for its end. May be called again."""
+
+    def pause(self, handle: JobHandle) -> None:
+        """Ask a running job to save a checkpoint at the next place where it can, and to end there
+        as `paused`. Returns at once; a job that has no such place goes on."""
 
     def log(self, handle: JobHandle, offset: int) -> tuple[str, int]:
         """The complete log lines from byte `offset` on, and the offset to continue from."""

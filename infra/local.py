@@ -1,14 +1,16 @@
 """Local jobs: a worker subprocess in its own session on this machine (`infra.process`)."""
 
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from infra.accelerator import Found, find
 from infra.backend import FINAL, JobBackend, JobHandle, Leftover
 from infra.context import context
-from infra.process import WORKER, Worker, failed, read_lines
+from infra.process import WORKER, Worker, failed, read_lines, worker_environment
 from infra.secrets import mask
 from infra.settings import Settings
 from infra.store.store import Store, attempt_file
@@ -21,17 +23,21 @@ log = logging.getLogger("lyceum.local")
 @dataclass
 class _Job:
     """A job of this process: queued as long as its worker has not been started. `kept`: its log has
-    been copied to the bucket."""
+    been copied to the bucket. `exclusive`: it computes on the accelerator, which has no room for
+    another."""
 
     store: Store
     worker: Worker
+    environment: Mapping[str, str]
+    exclusive: bool
     cancelled: bool = False
     kept: bool = False
 
 
 class LocalBackend(JobBackend):
     """Runs at most `settings.parallel_jobs` jobs at a time; the others wait in the order of
-    submission. Threads may share one.
+    submission. Of those that compute on this machine's accelerator one runs at a time; others run
+    beside it, on the CPU. Threads may share one.
 
     A job lives no longer than the process that submitted it: the worker notices that its parent is
     gone and ends.
@@ -39,27 +45,34 @@ class LocalBackend(JobBackend):
     Args:
         settings: execution settings.
         command: how to start a worker; the path of `job.json` is appended.
+        look: finds the accelerator; asked when the first job wants devices.
     """
 
-    def __init__(self, settings: Settings, command: Sequence[str] = WORKER) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        command: Sequence[str] = WORKER,
+        look: Callable[[], Found] = find,
+    ) -> None:
         self._settings = settings
-        self._command = tuple(command)
+        self._command, self._look = tuple(command), look
         self._jobs: dict[JobHandle, _Job] = {}
         self._heard: dict[JobHandle, tuple[float | None, float]] = {}
         self._lock = threading.Lock()
 
     def submit(self, spec: JobSpec) -> JobHandle:
-        """See JobBackend. Raises InputError when the store cannot be written."""
+        """See JobBackend. Raises InputError when the store cannot be written, or JAX_PLATFORMS
+        names what this machine does not have."""
         store = context().store(spec.store)
         handle = JobHandle(store.uri, spec.key, spec.attempt)
         job_file = attempt_file(spec.key, spec.attempt, "job.json")
+        environment, exclusive = self._place(spec)
         if store.create_json(job_file, spec):
             if not store.is_directory:
                 store.write_here(job_file, spec)
+            worker = Worker(store, spec.key, spec.attempt, command=self._command)
             with self._lock:
-                self._jobs[handle] = _Job(
-                    store, Worker(store, spec.key, spec.attempt, command=self._command)
-                )
+                self._jobs[handle] = _Job(store, worker, environment, exclusive)
             self._start_what_fits()
         return handle
 
@@ -69,9 +82,10 @@ class LocalBackend(JobBackend):
         if job is None:
             return self._poll_elsewhere(handle)
         if not job.worker.started:
-            return JobStatus(
-                state="cancelled" if job.cancelled else "queued", heartbeat=time.time()
-            )
+            if job.cancelled:
+                return JobStatus(state="cancelled", heartbeat=time.time())
+            phase = "waits for the accelerator" if job.exclusive else ""
+            return JobStatus(state="queued", heartbeat=time.time(), phase=phase)
         status = job.worker.poll(self._settings.stop_seconds)
         self._keep_log(handle, job)
         return status
@@ -90,6 +104,12 @@ class LocalBackend(JobBackend):
         if job is not None:
             job.worker.stop(self._settings.stop_seconds)
             self._keep_log(handle, job)
+
+    def pause(self, handle: JobHandle) -> None:
+        """See JobBackend. A job that another process submitted is left alone."""
+        job = self._jobs.get(handle)
+        if job is not None and job.worker.started:
+            job.worker.pause()
 
     def log(self, handle: JobHandle, offset: int) -> tuple[str, int]:
         job = self._jobs.get(handle)
@@ -119,14 +139,33 @@ class LocalBackend(JobBackend):
         """See JobBackend. There is none: see `attach`."""
         return []
 
+    def _place(self, spec: JobSpec) -> tuple[dict[str, str], bool]:
+        """The variables of a job's worker, and whether it computes on the accelerator. Raises
+        InputError for a JAX_PLATFORMS that this machine does not have."""
+        environment = worker_environment(self._settings.compile_cache)
+        if not spec.devices:
+            return {**environment, "JAX_PLATFORMS": "cpu"}, False
+        found = self._look()
+        if found.accelerator is not None:
+            return found.accelerator.environment(environment), True
+        if found.wrong and os.environ.get("JAX_PLATFORMS"):
+            raise InputError(f"{found.why}. Unset JAX_PLATFORMS, or set it to cpu.")
+        if found.wrong:
+            log.warning("stage %s runs on the CPU: %s", spec.stage, found.why)
+        return environment, False
+
     def _start_what_fits(self) -> None:
         with self._lock:
-            running = sum(job.worker.alive for job in self._jobs.values())
-            waiting = [
-                job for job in self._jobs.values() if not job.worker.started and not job.cancelled
-            ]
-            for job in waiting[: max(0, self._settings.parallel_jobs - running)]:
-                job.worker.start(self._settings.compile_cache)
+            running = [job for job in self._jobs.values() if job.worker.alive]
+            for job in self._jobs.values():
+                if job.worker.started or job.cancelled:
+                    continue
+                if len(running) >= self._settings.parallel_jobs:
+                    return
+                if job.exclusive and any(other.exclusive for other in running):
+                    continue
+                job.worker.start(job.environment)
+                running.append(job)
 
     def _keep_log(self, handle: JobHandle, job: _Job) -> None:
         """Once a worker has ended, copy to the bucket what it has said here. A view: an outage of

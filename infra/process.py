@@ -5,7 +5,8 @@ The worker's environment is the caller's, except Prefect's variables, with these
 the CPU, quiet native logs, unbuffered output, a fixed hash seed, and JAX's persistent compilation
 cache, so that a program is compiled once and not once per stage. That cache was tried with jax
 0.10.2 on a CPU: other processes hit it, results are bitwise the same, and a damaged entry is
-noticed (a warning) and compiled again.
+noticed (a warning) and compiled again. `infra.accelerator` has what differs for a job that gets
+this machine's GPU or TPU.
 """
 
 import os
@@ -13,12 +14,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from infra import compile_cache
-from infra.backend import FINAL
+from infra.backend import FINAL, pause_file
 from infra.secrets import mask
 from infra.store.store import Store, attempt_file
 from schemas.base import InputError
@@ -57,6 +58,7 @@ class Worker:
         self._status = attempt_file(key, attempt, "status.json")
         self._log = attempt_file(key, attempt, log)
         self.log = store.path(self._log)
+        self._pause = store.path(pause_file(key, attempt))
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
         self.ended = False
@@ -71,21 +73,25 @@ class Worker:
         """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
-    def start(self, compile_cache: str) -> None:
-        """Start the process, in a session of its own. `compile_cache` is JAX's directory for
-        compiled programs, or empty for none."""
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Start the process, in a session of its own, with these variables
+        (`worker_environment`)."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 self._command,
                 # makes `tasks` importable; the user's directory might hold a file of that name
                 cwd=ROOT,
-                env=worker_environment(compile_cache),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def pause(self) -> None:
+        """Ask a started worker to pause (`infra.backend.JobBackend.pause`)."""
+        self._pause.touch()
 
     def poll(self, stop_seconds: float) -> JobStatus:
         """The status of a started worker. Once it is final the worker has ended.

@@ -89,7 +89,8 @@ class Settings(_FromEnvironment):
         heartbeat_seconds: time between two heartbeats of a worker's status.
         lease_seconds: a lease that was not renewed for this long is expired and may be taken over.
         stop_seconds: how long a cancelled job may take to stop by itself before it is killed.
-        parallel_jobs: how many local jobs run side by side; the others wait in the queue.
+        parallel_jobs: how many local jobs run side by side; the others wait in the queue. Of those
+            that compute on this machine's GPU or TPU one runs at a time.
         local_kinds: stage kinds whose jobs run on this machine although the run's target is
             another, e.g. `distill,rebalance`: they need no accelerator, and a TPU is paid for while
             they keep it idle.
@@ -119,7 +120,7 @@ class Settings(_FromEnvironment):
             state) lie whole on every device, which is faster; larger ones are spread over the
             devices. 0 spreads all: for when memory is short.
         plan: `lyceum run` compiles what it is going to run on a TPU here first, where libtpu is
-            installed, and refuses what does not fit.
+            installed, or on this machine's own accelerator, and refuses what does not fit.
         max_usd: a run that has spent this much, in US dollars by list price, starts no more
             machines; None for no limit.
         teacher_concurrency: requests to a teacher's or a judge's endpoint that may be under way at

@@ -58,8 +58,8 @@ class AuditFailed(StageFailed):
 
 
 class Stopped(Exception):
-    """The run was asked to stop (Ctrl-C, SIGTERM, a cancelled flow); the command line exits with
-    130."""
+    """The run was asked to stop (Ctrl-C, SIGTERM, a cancelled flow), for which the command line
+    exits with 130; or a stage has paused."""
 
 
 class StrictModel(BaseModel):

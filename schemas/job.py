@@ -8,7 +8,7 @@ from pydantic import Field
 from schemas.artifact import ArtifactRef
 from schemas.base import StrictModel
 
-JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+JobState = Literal["queued", "running", "succeeded", "failed", "cancelled", "paused"]
 
 
 class JobRequest(StrictModel):
@@ -18,7 +18,8 @@ class JobRequest(StrictModel):
     artifacts in `store`; `run` is the run that submitted it. `data` is where the files of `lyceum
     run --data` lie: an absolute path or, for a worker on another machine, the name of a tree in the
     store, `data/<digest>`. `environment` is what a worker on another machine must know of
-    endpoints: variables with their URLs and with the names of secrets, never a secret.
+    endpoints: variables with their URLs and with the names of secrets, never a secret. `devices`:
+    it computes with JAX, so where there is an accelerator it runs there.
     """
 
     stage: str
@@ -32,6 +33,7 @@ class JobRequest(StrictModel):
     inputs: dict[str, ArtifactRef] = Field(default_factory=dict)
     data: str | None = None
     environment: dict[str, str] = Field(default_factory=dict)
+    devices: bool = False
 
     def as_attempt(self, attempt: str) -> "JobSpec":
         """The job of one attempt."""

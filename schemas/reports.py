@@ -51,14 +51,15 @@ class RunRecord(StrictModel):
     """`runs/<run_id>/run.json`.
 
     Times are seconds since the epoch; `updated` is when the record was last written. `process` is
-    the flow's: a run whose status is `running` although its process is gone was interrupted.
+    the flow's: a run whose status is `running` although its process is gone was interrupted. A run
+    is `paused` when its deadline (`lyceum run --hours`) came before its end.
     """
 
     run_id: str
     recipe: Recipe
     target: str
     store: str
-    status: Literal["running", "succeeded", "failed", "cancelled"]
+    status: Literal["running", "succeeded", "failed", "cancelled", "paused"]
     started: float
     updated: float | None = None
     finished: float | None = None

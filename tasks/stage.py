@@ -8,7 +8,8 @@
    it, is taken over.
 5. Otherwise submit one job to the target's backend. Follow it: its log goes to Prefect's logger,
    its progress to the terminal and to a Prefect progress artifact. Whatever ends the task early
-   (Ctrl-C, a cancelled flow, an error here) cancels the job. A job whose worker was killed, or
+   (Ctrl-C, a cancelled flow, an error here) cancels the job; a deadline that comes near pauses it
+   before. A job whose worker was killed, or
    whose machine is gone, is submitted again, as another attempt, a limited number of times.
 
 The manifest is the truth: Prefect's records may all be deleted, and nothing runs again. Prefect is
@@ -45,6 +46,7 @@ from schemas.base import AuditFailed, InputError, StageFailed, Stopped
 from schemas.job import JobRequest, JobStatus, Usage
 from schemas.reports import RunRecord
 from tasks.chat.provider import travelling
+from tasks.contract.plugins import stage_kind
 from tasks.models.shipping import ship_model, shipped_models
 
 PROGRESS_SECONDS = 3.0
@@ -58,6 +60,8 @@ class Watch:
 
     Attributes:
         stop: set it, and every stage cancels its job and ends.
+        pause: set it, and no stage begins any more; every job is asked to save a checkpoint and to
+            end, and one that waits for its machine is cancelled.
         progress: is told how a running stage's job is, from the stage's thread.
         say: is told what else there is to know of a stage, e.g. that it waits for another run.
         record: is told each new version of the run record.
@@ -68,6 +72,7 @@ class Watch:
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
+    pause: threading.Event = field(default_factory=threading.Event)
     progress: Callable[[str, JobStatus], None] = field(default=lambda stage, status: None)
     say: Callable[[str, str], None] = field(default=lambda stage, text: None)
     record: Callable[[RunRecord], None] = field(default=lambda record: None)
@@ -130,6 +135,7 @@ def run_stage(spec: dict[str, Any]) -> State[Any]:
 
 def _run_stage(job: JobRequest) -> State[Any]:
     """Raises Stopped, InputError, StageFailed, and OSError when the store does not answer."""
+    job = job.model_copy(update={"devices": stage_kind(job.kind).devices(job.config)})
     watch, settings, logger = WATCH.get(), context().settings, get_run_logger()
     store = context().store(job.store)
     adopted: State[Any] = Completed(name=CACHED, message=f"artifact {job.kind}/{job.key} exists")
@@ -166,6 +172,8 @@ def _run_stage(job: JobRequest) -> State[Any]:
             )
     if status is None:
         return released()
+    if watch.pause.is_set() and (status.state == "paused" or status.lost):
+        raise Stopped(status.error)
     if status.artifact is None:
         raise _FAILURES.get(status.exit_code, StageFailed)(
             status.error
@@ -211,13 +219,20 @@ class _Follower:
         self._bar = _ProgressArtifact(job)
         self._spent = 0.0
 
+    @property
+    def pausing(self) -> bool:
+        """Whether no job is to begin any more."""
+        return self._watch.pause.is_set()
+
     def submit(self, attempt: str) -> JobStatus:
         """Submit the job as an attempt and follow it. Raises Stopped."""
+        if self.pausing:
+            raise Stopped(f"stage {self.job.stage} had not begun")
         return self.follow(self.machines.submit(self.job.as_attempt(attempt)))
 
     def follow(self, handle: JobHandle) -> JobStatus:
         """Follow a job until it ends. Raises Stopped."""
-        offset, phase = 0, ""
+        offset, phase, asked = 0, "", False
         status = JobStatus(state="queued", heartbeat=0.0)
         try:
             while True:
@@ -230,6 +245,11 @@ class _Follower:
                 self._tell(status)
                 if status.state in FINAL:
                     return status
+                if self.pausing and status.state == "queued":
+                    raise Stopped(f"stage {self.job.stage} had no machine yet")
+                if self.pausing and not asked:
+                    self.machines.pause(handle)
+                    asked = True
                 if self._watch.stop.wait(self._settings.poll_seconds):
                     raise Stopped(f"stage {self.job.stage} was stopped")
         finally:
@@ -253,13 +273,15 @@ class _Follower:
 
 def _run_to_the_end(follower: _Follower, store: Store, attempt: str, restarts: int) -> JobStatus:
     """Take over the job that outlived whoever submitted it, or submit one; and again, a limited
-    number of times, for one that was lost."""
+    number of times, for one that was lost, or that paused for an earlier run's sake."""
     attempts = iter([attempt, *(f"{attempt}-{restart}" for restart in range(1, restarts + 1))])
     running = follower.machines.attach(store, follower.job.key)
     if running:
         follower.say(f"job {running.attempt} of an earlier run goes on; following it")
     status = follower.follow(running) if running else follower.submit(next(attempts))
-    while status.lost and (again := next(attempts, None)):
+    while (status.lost or status.state == "paused") and not follower.pausing:
+        if (again := next(attempts, None)) is None:
+            break
         follower.say(
             f"{status.error}\nstarted again from its last checkpoint (attempt {again}; up to"
             f" {restarts} restarts a run)"

@@ -40,9 +40,10 @@ from tests.fakes.tpu_fixtures import tpu, tpu_cloud, tpu_process  # noqa: F401
 from tests.infra.tpu.workshop import shop  # noqa: F401
 
 # A deadline would measure how busy the machine is, and draws of chance would fail for the next
-# reader alone; `--hypothesis-profile default` draws anew.
-hypothesis.settings.register_profile("patient", deadline=None, derandomize=True)
-hypothesis.settings.load_profile("patient")
+# reader alone; `--hypothesis-profile anew` draws others each time.
+hypothesis.settings.register_profile("anew", deadline=None)
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("same")
 
 QUICK_COMPILE = os.environ["XLA_FLAGS"]
 """For tests that start processes with more flags."""

@@ -22,6 +22,9 @@ def stage_table(stage: str, settings: Settings) -> dict[str, Any]:
     optimizer |= {"warmup_fraction": settings.warmup, "final_fraction": settings.final}
     table: dict[str, Any] = {"steps": settings.steps(stage), "optimizer": optimizer}
     table |= {"seed": settings.seed, "log_every": 1}
+    if settings.lora:
+        table["lora"] = {"rank": settings.lora, "alpha": 2.0 * settings.lora}
+        table["remat"] = "layer"
     if stage == "sft":
         sizes = {"batch_size": settings.rows, "sequence_length": settings.length}
         return {**table, **sizes, "model": settings.model}
@@ -91,19 +94,21 @@ def prepare(_: str, settings: Settings, data: Path, policy: Path, out: Path) -> 
     recipe = parse_recipe(RECIPE.read_text(encoding="utf-8"), str(RECIPE))
     scratch = out.parent / "prepared"
     shutil.rmtree(scratch, ignore_errors=True)
-    run_stage("distill", recipe.stage("distill").config, {}, scratch / "distill")
-    wanted = {**recipe.stage("rebalance").config, "grounding_quotas": {}}
-    run_stage("rebalance", wanted, {"examples": scratch / "distill"}, scratch / "rebalance")
+    rows = Path(settings.artifact or scratch / "rebalance")
+    if not settings.artifact:
+        run_stage("distill", recipe.stage("distill").config, {}, scratch / "distill")
+        wanted = {**recipe.stage("rebalance").config, "grounding_quotas": {}}
+        run_stage("rebalance", wanted, {"examples": scratch / "distill"}, rows)
     random = scratch / "random" if settings.first_steps else policy
-    tokenizer = save_random_model(settings.model, random)
+    tokenizer = save_first_model(settings, random)
     data.mkdir(parents=True)
-    heldout = read_jsonl(scratch / "rebalance" / "heldout.jsonl", Example)
+    heldout = [one for one in read_jsonl(rows / "heldout.jsonl", Example) if one.grounding is None]
     every = max(1, len(heldout) // settings.heldout)
     write_jsonl(data / "heldout.jsonl", heldout[::every][: settings.heldout])
     (data / "validation.jsonl").touch()  # neither side measures a validation loss
     (data / "pairs.jsonl").touch()
     for name in ("train.jsonl", "prompts.jsonl"):
-        shutil.copyfile(scratch / "rebalance" / name, data / name)
+        shutil.copyfile(rows / name, data / name)
     if settings.first_steps:
         first = {
             "steps": settings.first_steps,
@@ -138,7 +143,7 @@ def prepare(_: str, settings: Settings, data: Path, policy: Path, out: Path) -> 
         "simpo": settings.pairs * of_pairs / len(pairs),
     }
     write_for_peer(data, tokenizer, examples, pairs)
-    counted = round(settings.rows * len(examples) / len(packed))
+    counted = max(1, round(settings.rows * len(examples) / len(packed)))
     replace(settings, examples=counted, tokens=tokens).write(out)
     return {"examples": len(examples), "pairs": len(pairs)}
 
@@ -178,19 +183,23 @@ def write_for_peer(
     write_jsonl(data / "peer_grpo.jsonl", asked)
 
 
-def save_random_model(name: str, directory: Path) -> Any:
-    """Random weights of the size called `name`, in Hugging Face's format, with the tiny tokenizer,
-    which is returned."""
+def save_first_model(settings: Settings, directory: Path) -> Any:
+    """The trained weights, or random ones of the size with the tiny tokenizer, in Hugging Face's
+    format. Returns the tokenizer."""
     from tasks.devices.hosts import make_mesh
     from tasks.models.gemma import SIZES
     from tasks.models.hf_tokenizer import write_tokenizer
-    from tasks.models.loading import LoadedModel, save_model
+    from tasks.models.loading import LoadedModel, load_model, save_model
     from tasks.models.tiny import tiny_tokenizer
     from tasks.models.weights import initialise
 
     directory.mkdir(parents=True)
-    size = SIZES[name]
-    loaded = LoadedModel(name, size, initialise(size, 0), tiny_tokenizer(), make_mesh())
+    if settings.trained:
+        loaded = load_model(Path(settings.model))
+    else:
+        size = SIZES[settings.model]
+        weights = initialise(size, 0)
+        loaded = LoadedModel(settings.model, size, weights, tiny_tokenizer(), make_mesh())
     save_model(loaded, directory)
     write_tokenizer(directory, loaded.tokenizer)
     return loaded.tokenizer

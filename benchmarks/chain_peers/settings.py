@@ -19,6 +19,11 @@ class Settings:
     """Sizes of the chain, equal for both sides; `seed` differs between rounds.
 
     Attributes:
+        model: of random weights, or a directory with trained ones, with which both begin.
+        artifact: the directory of a rebalance artifact whose rows are taken; without it the
+            quickstart's are made.
+        lora: the rank of adapters on all projections, alpha twice as much; 0 trains all weights.
+            With adapters the peer computes in the model's own type, as we do, else in float32.
         first_steps: of SFT, with the quickstart's optimizer, that make the model both sides begin
             with; 0: random weights.
         rows, length: of an SFT step: packed rows, and the tokens of each.
@@ -33,6 +38,8 @@ class Settings:
     """
 
     model: str = "gemma3-tiny"
+    artifact: str = ""
+    lora: int = 0
     cpu: bool = False
     seed: int = 0
     first_steps: int = 500
@@ -68,6 +75,11 @@ class Settings:
     def rate(self, stage: str) -> float:
         rate: float = getattr(self, f"{stage}_rate")
         return rate
+
+    @property
+    def trained(self) -> bool:
+        """Whether both sides begin with trained weights."""
+        return self.model.startswith("/")
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")

@@ -32,9 +32,14 @@ class Answer:
 
 
 def run(options: argparse.Namespace) -> Answer:
-    """Run a recipe; reuses what is valid and resumes what is not finished."""
+    """Run a recipe; reuses what is valid and resumes what is not finished.
+
+    With --hours it ends in time: what runs saves a checkpoint, what is left is said, the exit code
+    is 0, and the same command goes on in the same store, on this machine or another.
+    """
     from flows.cli.launch import exit_code, launch, run_json
 
+    check_budget(options.hours, None)
     record = launch(
         options.recipe,
         store=options.store,
@@ -43,6 +48,7 @@ def run(options: argparse.Namespace) -> Answer:
         data=options.data,
         force=options.force,
         code=options.code,
+        hours=options.hours,
     )
     return Answer(run_json(record), show.run(record), exit_code(record))
 

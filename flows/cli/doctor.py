@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from flows.planning.compiling import usable_cores
 from flows.server.key import ours
 from flows.server.prefect_api import api_problem, bypass_proxy, configured_api
+from infra.accelerator import find
 from infra.context import context
 from infra.secrets import mask
 from infra.targets import check_target
@@ -49,8 +50,8 @@ def examine(store: str, target: str) -> list[Check]:
     """
     check_target(target)
     cloud = [] if target == "local" else [*_cloud(target), _bucket_of(store)]
-    here = [_processor(), _memory(), _store(store), _disk(store), _prefect(), _tpu(), _sandbox()]
-    return [_python(), *_packages(), *here, *cloud]
+    here = [_processor(), _memory(), _accelerator(), _store(store), _disk(store), _prefect()]
+    return [_python(), *_packages(), *here, _tpu(), _sandbox(), *cloud]
 
 
 def _python() -> Check:
@@ -85,6 +86,19 @@ def _memory() -> Check:
     well = total >= MEMORY_GIB
     needs = "" if well else f"; the quickstart needs {MEMORY_GIB:g}"
     return Check("memory", well, f"{total:.1f} GiB{needs}")
+
+
+def _accelerator() -> Check:
+    """What local jobs compute on. None is well: there is the CPU."""
+    found = find()
+    if found.accelerator is None:
+        return Check("accelerator", not found.wrong, found.why)
+    one = found.accelerator
+    memory = (
+        "" if one.memory_bytes is None else f", {one.memory_bytes / 2**30:.1f} GiB each for jobs"
+    )
+    said = f"{one.devices} x {one.kind} ({one.platform}){memory}; {one.driver}"
+    return Check("accelerator", True, f"{said}; jax {importlib.metadata.version('jax')}")
 
 
 def _store(location: str) -> Check:

@@ -110,14 +110,23 @@ def _lineage(results: RunResults, stage: str) -> list[Model]:
     return line
 
 
+def _with_examples(results: RunResults, line: list[Model]) -> list[Model]:
+    """The models of a line, and behind its first those of it that were shown worked examples."""
+    names = {model.name for model in line}
+    prompted = [one for name, one in results.prompted.items() if name.split(", ")[0] in names]
+    return [*line[:1], *prompted, *line[1:]]
+
+
 def _card(results: RunResults, stage: str, line: list[Model]) -> "Card":
     from tasks.exporting.model_card import Card, Evaluation
 
     record = results.record
     names = {model.name: model.name for model in line} | {BASE: f"{record.recipe.model} (base)"}
+    shown = _with_examples(results, line)
+    names |= {one.name: one.name.replace(BASE, names[BASE], 1) for one in shown if one not in line}
     evaluations = [
         Evaluation(names[model.name], kind, output.metrics)
-        for model in line
+        for model in shown
         for kind, outputs in model.evaluations.items()
         for output in outputs
     ]
@@ -138,7 +147,8 @@ def _origins(results: RunResults, stage: str, line: list[Model]) -> list[Any]:
     from."""
     from tasks.exporting.model_card import Origin
 
-    evaluations = [outputs for model in line for outputs in model.evaluations.values()]
+    shown = _with_examples(results, line)
+    evaluations = [outputs for model in shown for outputs in model.evaluations.values()]
     wanted = [stage, *(output.name for outputs in evaluations for output in outputs)]
     found: set[str] = set()
     while wanted:

@@ -2,17 +2,20 @@
 meanwhile."""
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from flows.cli.deadline import Deadline, observed
 from flows.cli.interrupt import interruptible
 from flows.cli.terminal import Terminal
 from flows.preamble import Prepared, handed, prepare
+from flows.runs.record import left
 from flows.server.prefect_api import prefect_api, startup_seconds
 from infra.context import context
-from schemas.base import StageFailed, Stopped
+from schemas.base import InputError, StageFailed, Stopped
 from schemas.reports import RunRecord
 
 START_SECONDS = 15.0
@@ -33,34 +36,51 @@ def launch(
     data: Path | None,
     force: Sequence[str],
     code: Sequence[Path],
+    hours: float | None = None,
 ) -> RunRecord:
-    """Run a recipe to its end.
+    """Run a recipe to its end, or until its deadline.
 
     All input is checked before Prefect is even imported. `code`: the files that the recipe may run.
+    `hours`: from now to the deadline; None for none.
 
     Returns:
-        The record of the run, whether it succeeded, failed or was stopped.
+        The record of the run, whether it succeeded, failed, paused or was stopped.
 
     Raises:
-        InputError: bad input; nothing was started.
+        InputError: bad input, or a deadline that came before the flow could begin; nothing was
+            started.
         DoesNotFit: a program is too large for the target; nothing was started.
         StageFailed: a program does not compile for the target, or Prefect's API does not answer;
             nothing was started.
         Stopped: Ctrl-C before the flow began.
     """
+    deadline = None if hours is None else Deadline.after(hours)
     given: dict[str, Any] = {"store": store, "overrides": tuple(overrides), "force": tuple(force)}
     given["data"] = str(data or "")
-    return run_prepared(prepare(recipe, target=target, code=code, **given), recipe, given)
+    prepared = prepare(recipe, target=target, code=code, **given)
+    try:
+        return run_prepared(prepared, recipe, given, deadline)
+    except Stopped:
+        if deadline is None or time.monotonic() < deadline.stop:
+            raise
+        too_soon = "the deadline came before the run could begin; give it more time"
+        raise InputError(f"--hours {hours:g}: {too_soon}.") from None
 
 
-def run_prepared(prepared: Prepared, recipe: str, given: Mapping[str, Any]) -> RunRecord:
+def run_prepared(
+    prepared: Prepared, recipe: str, given: Mapping[str, Any], deadline: Deadline | None = None
+) -> RunRecord:
     """Run what `prepare` gave to its end; the flow is called with `recipe` and `given`, for Prefect
     to show. Raises as `launch`."""
     _ = prepared.plan  # before Prefect is imported; raises what does not fit
     opened, target = context().store(prepared.store.uri), prepared.target
 
-    stop = threading.Event()
-    with interruptible(stop), Terminal() as terminal:
+    stop, pause = threading.Event(), threading.Event()
+    with (
+        interruptible(stop),
+        Terminal() as terminal,
+        observed(deadline, pause, stop, terminal.say),
+    ):
         terminal.say("Looking for a Prefect API ...")
         with prefect_api(stop, terminal.say) as api:
             import httpx
@@ -71,7 +91,8 @@ def run_prepared(prepared: Prepared, recipe: str, given: Mapping[str, Any]) -> R
             from tasks.stage import WATCH, Watch
 
             terminal.say(f"Prefect API: {api}  Store: {opened.uri}")
-            WATCH.set(Watch(stop, terminal.progress, terminal.say_of, terminal.record))
+            told = terminal.progress, terminal.say_of, terminal.record
+            WATCH.set(Watch(stop, pause, *told))
             start = startup_seconds(api) or START_SECONDS
             view = prefect_view(
                 api.url, terminal.say, stop, start_seconds=start, end_seconds=END_SECONDS
@@ -90,7 +111,7 @@ def run_prepared(prepared: Prepared, recipe: str, given: Mapping[str, Any]) -> R
 
 def exit_code(record: RunRecord) -> int:
     """The command line's exit code for a run that has ended."""
-    if record.status == "succeeded":
+    if record.status in ("succeeded", "paused"):
         return 0
     if record.status == "cancelled":
         return 130
@@ -99,7 +120,8 @@ def exit_code(record: RunRecord) -> int:
 
 
 def run_json(record: RunRecord) -> dict[str, Any]:
-    """What `lyceum run --json` prints."""
+    """What `lyceum run --json` prints; `left`, of a run whose deadline came, are the stages that
+    the same command goes on with."""
     fields = ("run_id", "target", "store", "status", "report")
     stages = [stage.model_dump(mode="json", exclude={"usage"}) for stage in record.stages]
     for stage in stages:
@@ -107,4 +129,5 @@ def run_json(record: RunRecord) -> dict[str, Any]:
             if stage[name] is None:
                 del stage[name]
     said = record.model_dump(mode="json", include=set(fields))
-    return {"recipe": record.recipe.name, **said, "stages": stages}
+    rest = {"left": left(record)} if record.status == "paused" else {}
+    return {"recipe": record.recipe.name, **said, "stages": stages, **rest}

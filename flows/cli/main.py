@@ -39,6 +39,8 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
+    # plots are files; what a notebook sets for its own is not installed here, and would end a stage
+    os.environ["MPLBACKEND"] = "agg"
     try:
         options = parser().parse_args(arguments)
         # somebody waits for the answer, and nothing is lost by giving up
@@ -84,8 +86,8 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     subparsers = whole.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
-    options = _options()
-    for command, names in _COMMANDS.items():
+    options = options_by_name()
+    for command, names in COMMANDS.items():
         text = inspect.cleandoc(command.__doc__ or "")
         sentence = re.split(r"(?<=\.)\s", text, maxsplit=1)[0].replace("%", "%%")
         name = command.__name__
@@ -100,8 +102,8 @@ def parser() -> argparse.ArgumentParser:
     return whole
 
 
-_COMMANDS: dict[Callable[[argparse.Namespace], commands.Answer], str] = {
-    commands.run: "recipe store target set tiny data force code",
+COMMANDS: dict[Callable[[argparse.Namespace], commands.Answer], str] = {
+    commands.run: "recipe store target set tiny data force code deadline",
     commands.rehearse: "recipe store rows model set data code",
     commands.plan: "recipe store target set tiny data hours usd",
     commands.why: "recipe stage store set tiny data",
@@ -120,12 +122,12 @@ _COMMANDS: dict[Callable[[argparse.Namespace], commands.Answer], str] = {
     commands.serve: "port host behind_tls recipes",
     commands.deploy: "pool recipes",
 }
-"""Command -> its options (`_options`) in the order of its help, `|` between those of which exactly
-one is given; every command has `--json` as well."""
+"""Command -> its options (`options_by_name`) in the order of its help, `|` between those of which
+exactly one is given; every command has `--json` as well."""
 
 
-def _options() -> dict[str, tuple[str, dict[str, Any]]]:
-    """Every option by the name that `_COMMANDS` has for it."""
+def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Every option by the name that `COMMANDS` has for it."""
     default, formats = context().settings.store, FORMATS.names()
     repeated: dict[str, Any] = {"action": "append", "default": []}
     return {
@@ -135,7 +137,7 @@ def _options() -> dict[str, tuple[str, dict[str, Any]]]:
         "stage": _option("stage", "a stage's name in the recipe"),
         "run": _option("run", "a run's id (see `lyceum runs`)"),
         "others": _option(
-            "others", "a run to compare it with, or several", metavar="RUN", nargs="+"
+            "others", "a run to compare it with, or several", metavar="RUN2", nargs="+"
         ),
         "question": _option("question", "a prompt, as a user would write it"),
         "store": _option(
@@ -181,7 +183,13 @@ def _options() -> dict[str, tuple[str, dict[str, Any]]]:
         ),
         "hours": _option(
             "--hours H",
-            "the plan does not fit if it takes longer, e.g. 9 for a session of nine hours",
+            "sessions of so many hours, e.g. 9: how many there are, where each ends; a plan that"
+            " takes longer than one does not fit",
+            float,
+        ),
+        "deadline": _option(
+            "--hours H",
+            "end within so many hours, e.g. 9 where a session lasts nine; the same command goes on",
             float,
         ),
         "usd": _option("--usd USD", "the plan does not fit if it costs more", float),

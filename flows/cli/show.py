@@ -13,6 +13,7 @@ from rich.text import Text as Shown
 
 from flows.report import blocks as ui
 from flows.report.blocks import Block, Table
+from flows.runs.record import left
 from flows.runs.wording import duration, headline, size
 from infra.visible import plain
 from schemas.reports import RunRecord
@@ -89,6 +90,11 @@ def run(record: RunRecord) -> Iterator[Block]:
     yield stages_done(record, f"{record.run_id}: {record.status} in {seconds:.1f} s")
     for stage in record.stages:
         yield from (f"{stage.name}: {said}" for said in (stage.error, stage.repaired) if said)
+    if record.status == "paused":
+        yield (
+            f"The deadline came; left: {', '.join(left(record))}. The same command with this store,"
+            f" {record.store}, goes on, here or elsewhere."
+        )
     if record.report:
         yield f"Report: {record.report}"
 
@@ -99,9 +105,10 @@ def plan(plan: dict[str, Any]) -> Iterator[Block]:
     from flows.report.summaries import stages_planned
 
     local, stages = plan["target"] == "local", plan["stages"]
+    where = "this machine" if local else plan["target"]
     programs = [(stage["name"], one) for stage in stages for one in stage["programs"]]
     if programs:
-        title = f"programs of {plan['recipe']} on one device of {plan['target']}, one call"
+        title = f"programs of {plan['recipe']} on one device of {where}, one call"
         yield Table((*_PROGRAM, "calls"), [_program(name, one) for name, one in programs], title)
     yield stages_planned(stages, f"{plan['recipe']} on {plan['target']}", priced=not local)
     for name, one in programs:
@@ -115,19 +122,35 @@ def plan(plan: dict[str, Any]) -> Iterator[Block]:
     else:
         usd = f"{known['cost_usd']:.2f} USD by list price"
         yield f"Expected: {bound}{duration(known['seconds'])}, {usd}{more}"
+    if "sessions" in plan:
+        yield from _sessions(plan["sessions"], bool(known["without"]))
     yield from what_is_wrong(plan)
     if programs and plan["fits"]:
-        yield f"It fits {plan['target']}."
+        yield f"It fits {where}."
+
+
+def _sessions(sessions: Mapping[str, Any], more: bool) -> Iterator[Block]:
+    """Into how many sessions the run divides, and where each ends."""
+    hours, count = f"{sessions['hours']:g} h", sessions["count"]
+    if not count:
+        yield f"Nothing of which the time is known is left for a session of {hours}."
+        return
+    yield f"In sessions of {hours} (`lyceum run --hours`): {'at least ' * more}{count}"
+    for number, one in enumerate(sessions["listed"], 1):
+        done = one["ends"]["fraction"]
+        ends = f" (to {100 * done:.0f} %)" if done < 1 else ""
+        yield f"{number}. {', '.join(one['stages'])}{ends}; {duration(one['seconds'])}"
+    if rest := count - len(sessions["listed"]):
+        yield f"and {rest} more"
 
 
 _PROGRAM = ("stage", "program", "GiB of HBM", "fits", "TFLOP", "GB moved", "roofline, bound by")
 
 
 def _program(stage: str, one: Mapping[str, Any]) -> tuple[str, ...]:
-    seconds = one["roofline_seconds"]
     hbm = f"{one['hbm_bytes'] / 2**30:.2f} of {one['hbm_limit_bytes'] / 2**30:.2f}"
     costs = ["", "", ""]
-    if one["refusal"] is None:
+    if one["refusal"] is None and (seconds := one["roofline_seconds"]) is not None:
         short = f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
         costs = [f"{one['flops'] / 1e12:.3g}", f"{one['bytes_accessed'] / 1e9:.3g}"]
         costs.append(f"{short}, {one['bound']}")

@@ -1,6 +1,7 @@
 """What a person sees of a run, on standard error: on a terminal one progress bar per running stage,
 elsewhere plain lines."""
 
+import sys
 import threading
 import time
 from typing import Any, Self
@@ -32,7 +33,9 @@ class Terminal:
     threads."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True)
+        # notebooks set FORCE_COLOR: the bars of nine hours would be a line for each of their moves
+        forced = None if sys.stderr.isatty() else False
+        self.console = console or Console(stderr=True, force_terminal=forced)
         self.latest: RunRecord | None = None
         self._live = self.console.is_terminal
         self._bars = Progress(

@@ -1,5 +1,5 @@
-"""Answers of the TPU compiler (`tasks.planning.plan`), kept on this machine: what has been compiled
-once is not compiled again.
+"""Answers of the compiler of a TPU, or of this machine's accelerator (`tasks.planning.plan`), kept
+on this machine: what has been compiled once is not compiled again.
 
 Two kinds of files below `<LYCEUM_CACHE>/plan/`: `stages/` says which programs a stage has, by
 everything that decides it (kind, config, model, upstream configs, our source, versions, target), so
@@ -29,7 +29,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any, Self
 
-from infra.process import ROOT
+from infra.accelerator import find
+from infra.context import context
+from infra.process import ROOT, worker_environment
 from infra.settings import Settings
 from infra.tpu.types import GIB
 from schemas.base import InputError, StageFailed, digest
@@ -140,6 +142,7 @@ class _Worker:
             self.process = subprocess.Popen(
                 [*COMMAND, self.target],
                 cwd=ROOT,
+                env=_environment() if self.target == "local" else None,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self.errors,
@@ -164,10 +167,10 @@ class _Worker:
 
 
 class Compiler:
-    """The TPU compiler for one target, as a context manager: leaving it ends its processes.
+    """The compiler for one target, as a context manager: leaving it ends its processes.
 
     Args:
-        target: a TPU type.
+        target: a TPU type, or `local` for the accelerator of this machine.
         say: takes a line of progress at a time.
 
     Raises:
@@ -175,14 +178,16 @@ class Compiler:
     """
 
     def __init__(self, target: str, settings: Settings, say: Callable[[str], None]) -> None:
-        if not has_compiler():
+        if target != "local" and not has_compiler():
             raise InputError(
                 f"to plan for {target} the TPU compiler has to be installed: {INSTALL}."
             )
         self.target, self.say = target, say
         self._settings, self._directory = settings, Path(settings.cache) / "plan"
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-        self._workers = [_Worker(target) for _ in range(_workers())]
+        # a device is one process's at a time
+        workers = 1 if target == "local" else _workers()
+        self._workers = [_Worker(target) for _ in range(workers)]
         self._alone = threading.Lock()
         self._since, self._lock = time.monotonic(), threading.Lock()
         self._begun = self._done = self._compiles = 0
@@ -309,7 +314,9 @@ class Compiler:
         )
         source = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in files}
         versions = [_version(name) for name in _PACKAGES]
-        return [digest(source), versions, self.target, self._settings.tensor_parallel]
+        found = find().accelerator if self.target == "local" else None
+        machine = [self.target, found.model_dump() if found else None]
+        return [digest(source), versions, *machine, self._settings.tensor_parallel]
 
     def _stage_path(self, question: Question) -> Path:
         config = Path(question.model) / "config.json"
@@ -325,6 +332,15 @@ class Compiler:
             Compiled(**one, report=_read(self._directory / "programs" / f"{one['digest']}.json"))
             for one in listed
         ]
+
+
+def _environment() -> dict[str, str]:
+    """The variables of a process that compiles for this machine's accelerator: a job's, which then
+    finds the programs compiled. It keeps no memory."""
+    environment = worker_environment(context().settings.compile_cache)
+    found = find().accelerator
+    kept = found.environment(environment) if found else environment
+    return {**kept, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 def _workers() -> int:

@@ -14,10 +14,10 @@ from statistics import median
 from typing import Any
 
 from flows.planning.compiling import Compiled, Compiler, Question
+from flows.planning.machine import planned
 from flows.recipe.explain import COMPARED
 from infra.settings import TpuSettings
 from infra.store.store import Store
-from infra.tpu.chips import chip_of
 from infra.tpu.types import TPU_TYPES
 from schemas.artifact import Manifest
 from tasks.contract.plugins import training_kinds
@@ -27,11 +27,6 @@ EFFICIENCY = 0.4
 language models on v4 to v6e is said to reach 0.4 to 0.6 of peak (MaxText, from memory); small
 models and decoding are below, and hosts tokenise, score and save meanwhile. A cautious guess until
 runs have been measured."""
-
-BOOT_SECONDS = 360.0
-"""From submitting a job to its first program, as of November 2026, from memory: a TPU in stock is
-provisioned in two to three minutes, its VM boots, installs packages and starts JAX in two to three
-more. Waiting for capacity is not in it."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +39,18 @@ class Estimate:
 
 
 def program_json(program: Compiled, target: str) -> dict[str, Any]:
-    """A program as `lyceum plan --json` prints it. Bytes and FLOPs are of one device and one
-    call."""
-    chip, report = chip_of(TPU_TYPES[target]), program.report
+    """A program as `lyceum plan --json` prints it. Bytes and FLOPs are of one device and one call;
+    of a device whose speed is not known, so is no time."""
+    machine, report = planned(target), program.report
     assert report is not None
+    chip = machine.chip
     work = report["flops"], report["bytes_accessed"], report["link_bytes"]
     hbm_bytes = report["hbm_bytes"] + program.resident_bytes
     return {
         "name": program.name,
-        "fits": report["refusal"] is None and hbm_bytes <= chip.hbm_bytes,
+        "fits": report["refusal"] is None and hbm_bytes <= machine.hbm_bytes,
         "hbm_bytes": hbm_bytes,
-        "hbm_limit_bytes": chip.hbm_bytes,
+        "hbm_limit_bytes": machine.hbm_bytes,
         **{
             f"{part}_bytes": report[f"{part}_bytes"]
             for part in ("argument", "temporary", "output", "alias", "code")
@@ -64,8 +60,8 @@ def program_json(program: Compiled, target: str) -> dict[str, Any]:
         "bytes_accessed": report["bytes_accessed"],
         "link_bytes": report["link_bytes"],
         "uncounted": report["uncounted"],
-        "roofline_seconds": chip.roofline_seconds(*work),
-        "bound": chip.bound(*work),
+        "roofline_seconds": chip.roofline_seconds(*work) if chip else None,
+        "bound": chip.bound(*work) if chip else None,
         "calls": program.calls,
         "beside": program.beside,
         "compile_seconds": report["compile_seconds"],
@@ -86,7 +82,7 @@ def roofline_seconds(programs: Sequence[Compiled], target: str) -> float:
 def estimate(
     programs: Sequence[Compiled], measured: Sequence[float], target: str, settings: TpuSettings
 ) -> Estimate:
-    """The time and cost of a stage on a TPU.
+    """The time and cost of a stage on a TPU, of the cloud or of this machine.
 
     Args:
         programs: those of the stage, with reports.
@@ -94,16 +90,19 @@ def estimate(
             `measured_ratios`).
     """
     ratio = median(measured) if measured else 1 / EFFICIENCY
-    seconds = BOOT_SECONDS + ratio * roofline_seconds(programs, target)
+    boot = planned(target).boot_seconds
+    seconds = boot + ratio * roofline_seconds(programs, target)
     known = f"median of {len(measured)} measured runs"
     basis = known if measured else f"{EFFICIENCY:.0%} of the roofline"
-    basis += f", and {BOOT_SECONDS:.0f} s to boot"
+    basis += f", and {boot:.0f} s to boot" if boot else ""
     return Estimate(seconds, cost(seconds, target, settings), basis)
 
 
 def cost(seconds: float, target: str, settings: TpuSettings) -> float:
     """US dollars of a TPU for so long, by `LYCEUM_TPU_USD_PER_CHIP_HOUR` or the list price of the
-    tier."""
+    tier; of this machine, none."""
+    if target == "local":
+        return 0.0
     kind, price = TPU_TYPES[target], settings.usd_per_chip_hour
     if price is None:
         price = kind.usd_per_chip_hour[settings.tier]

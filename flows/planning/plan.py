@@ -9,15 +9,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flows.planning.compiling import Compiler, Question, has_compiler
-from flows.planning.estimate import BOOT_SECONDS, cost, estimate, measured_ratios, program_json
+from flows.planning.estimate import cost, estimate, measured_ratios, program_json
 from flows.planning.fitting import suggest
+from flows.planning.machine import BOOT_SECONDS, Machine, machine_of
+from flows.planning.sessions import sessions
 from flows.recipe import explain
 from flows.recipe.explain import Outlook
 from flows.recipe.resolve import ResolvedRecipe, ResolvedStage
 from infra.context import context
 from infra.settings import Settings, TpuSettings
 from infra.store.store import Store
-from infra.tpu.types import TPU_TYPES
 from infra.visible import plain
 from schemas.base import InputError, StrictModel
 from tasks.contract.plugins import stage_kind, training_kinds
@@ -39,7 +40,8 @@ def make_plan(
     fit. Progress goes to standard error.
 
     Args:
-        hours, usd: the budget; None for no limit.
+        hours, usd: the budget; None for no limit. With `hours` the plan says into how many sessions
+            of so many hours the run divides, too.
 
     Raises:
         InputError: the TPU compiler is missing, or a stage does not accept its config on the
@@ -49,8 +51,8 @@ def make_plan(
     outlooks = explain.outlook(resolved, store)
     made = explain.Made(store)
     stages = [explain.stage_plan(one, outlooks, made) for one in outlooks]
-    if target != "local":
-        stages = _on_tpu(resolved, outlooks, stages, store, target)
+    if (machine := machine_of(target)) is not None:
+        stages = _on_machine(resolved, outlooks, stages, store, target, machine)
     value = {
         "recipe": resolved.recipe.name,
         "target": target,
@@ -60,6 +62,8 @@ def make_plan(
         "cost_usd": explain.total([stage["cost_usd"] for stage in stages]),
         "at_least": _at_least(stages),
     }
+    if hours is not None:
+        value["sessions"] = sessions(stages, hours)
     here = too_large_here(outlooks) if target == "local" else []
     problems = [*_too_large(stages), *here, *_over_budget(value, hours, usd)]
     if not problems:
@@ -76,8 +80,8 @@ def check_fit(resolved: ResolvedRecipe, store: Store, target: str) -> dict[str, 
     """Plan a run before it is submitted; without the TPU compiler say that it was not planned.
 
     Returns:
-        The plan; None where no program is compiled: for this machine, with `LYCEUM_PLAN=false`,
-        without the compiler.
+        The plan; None where no program is compiled: for the CPU of this machine, with
+        `LYCEUM_PLAN=false`, without the compiler.
 
     Raises:
         DoesNotFit: with what does not fit and how to mend it.
@@ -87,9 +91,9 @@ def check_fit(resolved: ResolvedRecipe, store: Store, target: str) -> dict[str, 
         raise DoesNotFit(
             " ".join(["this recipe does not fit this machine; nothing was started.", *problems])
         )
-    if target == "local" or not context().settings.plan:
+    if not context().settings.plan or (machine := machine_of(target)) is None:
         return None
-    if not has_compiler():
+    if target != "local" and not has_compiler():
         _say(
             f"the TPU compiler is not installed here: whether this recipe fits {target} shows when"
             " it runs there"
@@ -97,7 +101,7 @@ def check_fit(resolved: ResolvedRecipe, store: Store, target: str) -> dict[str, 
         return None
     value = make_plan(resolved, store, target)
     if not value["fits"]:
-        said = f"this recipe does not fit {target}; nothing was submitted."
+        said = f"this recipe does not fit {machine.name}; nothing was submitted."
         raise DoesNotFit(" ".join([said, *what_is_wrong(value)]))
     return value
 
@@ -111,17 +115,19 @@ def what_is_wrong(plan: dict[str, Any]) -> list[str]:
     return [*plan["problems"], *([f"With this its programs fit: {sets}"] if sets else [])]
 
 
-def _on_tpu(
+def _on_machine(
     resolved: ResolvedRecipe,
     outlooks: Sequence[Outlook],
     stages: list[dict[str, Any]],
     store: Store,
     target: str,
+    machine: Machine,
 ) -> list[dict[str, Any]]:
-    """The stages' plans with programs, times and costs on a TPU."""
+    """The stages' plans with programs, times and costs on a TPU, or the accelerator of this
+    machine."""
     settings, tpu = context().settings, context().tpu
     compiled = [
-        one for one in outlooks if one.manifest is None and _on_devices(one.stage, settings)
+        one for one in outlooks if one.manifest is None and _on_devices(one.stage, target, settings)
     ]
     questions = [_question(one.stage, resolved) for one in compiled]
     planned: dict[str, dict[str, Any]] = {}
@@ -131,7 +137,7 @@ def _on_tpu(
             found: dict[str, Any] = {"programs": listed}
             if not all(program["fits"] for program in listed):
                 _say(f"{question.name} does not fit: looking for what does")
-                groups = TPU_TYPES[target].devices // settings.tensor_parallel
+                groups = machine.devices // settings.tensor_parallel
                 suggested = suggest(question, programs, compiler, groups)
                 if suggested is None:
                     unknown = {"seconds": None, "cost_usd": None}
@@ -140,24 +146,27 @@ def _on_tpu(
                     continue
                 changes, programs = suggested
                 found["suggestion"] = [f"{name}={value}" for name, value in changes.items()]
-            expected = estimate(
-                programs, measured_ratios(question.kind, target, store, compiler), target, tpu
-            )
+            if machine.chip is None:  # how long it takes is what its like took
+                planned[question.name] = found
+                continue
+            # of runs here nobody knows whether this accelerator made them
+            local = target == "local"
+            ratios = [] if local else measured_ratios(question.kind, target, store, compiler)
+            expected = estimate(programs, ratios, target, tpu)
             basis = expected.basis + (", if it were as suggested" if "suggestion" in found else "")
             figures = {"seconds": expected.seconds, "cost_usd": expected.cost_usd}
             planned[question.name] = {**found, **figures, "basis": basis}
     for one, stage in zip(outlooks, stages, strict=True):
-        if one.manifest is None:
+        if one.manifest is None and target != "local":
             planned.setdefault(
                 stage["name"], _without_programs(stage, one.stage, resolved, target, settings, tpu)
             )
     return [{**stage, **planned.get(stage["name"], {})} for stage in stages]
 
 
-def _on_devices(stage: ResolvedStage, settings: Settings) -> bool:
-    return (
-        stage_kind(stage.kind).devices(stage.config_json) and stage.kind not in settings.local_kinds
-    )
+def _on_devices(stage: ResolvedStage, target: str, settings: Settings) -> bool:
+    here = target != "local" and stage.kind in settings.local_kinds
+    return stage_kind(stage.kind).devices(stage.config_json) and not here
 
 
 def _without_programs(
@@ -285,8 +294,13 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
+MOST_HOURS, MOST_USD = 24.0 * 366, 1e9
+"""Beyond what anybody means."""
+
+
 def check_budget(hours: float | None, usd: float | None) -> None:
     """Raises InputError for a budget that is none."""
-    for name, value in (("--hours", hours), ("--usd", usd)):
-        if value is not None and value <= 0:
-            raise InputError(f"{name} {value:g}: give a number above 0.")
+    for name, value, most in (("--hours", hours, MOST_HOURS), ("--usd", usd, MOST_USD)):
+        if value is not None and not 0 < value <= most:
+            valid = "give a number above 0" + (f", at most {most:g}" if value > most else "")
+            raise InputError(f"{name} {value:g}: {valid}.")

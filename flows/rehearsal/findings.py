@@ -2,6 +2,7 @@
 judges say. A finding has a name, by which the recipe may allow it (`[rehearsal.allow]`)."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,12 +11,18 @@ from flows.rehearsal.stages import stage_json
 from flows.runs.results import RunResults
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain, Example, Prompt
-from tasks.contract.job import read_jsonl
+from tasks.contract.job import read_jsonl, read_rows
 from tasks.contract.kind import Product
 from tasks.contract.plugins import kinds_producing
 from tasks.evaluation.evaluate import EvalConfig
 from tasks.rehearsal.reward_findings import Finding
-from tasks.rehearsal.row_findings import of_formats, of_leaks, of_quotas, of_references
+from tasks.rehearsal.row_findings import (
+    of_families,
+    of_formats,
+    of_leaks,
+    of_quotas,
+    of_references,
+)
 from tasks.rehearsal.stand_in import ASKED, Tally
 
 _FEWEST = 4
@@ -37,6 +44,7 @@ def findings_of(run: RunResults, ready: Rehearsed, tallies: Mapping[str, Tally])
     found += _leaks(run, ready)
     found += _of_distill(run)
     found += _of_rebalance(run)
+    found += _of_families(run)
     found += _of_evaluations(run)
     found += _of_schedules(ready)
     found += _of_judges(tallies)
@@ -181,6 +189,20 @@ def _of_rebalance(run: RunResults) -> Iterator[Finding]:
                         f"untrained:{group}",
                         f"{stage.name} has {left} rows of {group}, and none of them to train on",
                     )
+
+
+def _of_families(run: RunResults) -> Iterator[Finding]:
+    """Families that a distill stage taught, and of which cleaning leaves nothing to train on."""
+    given = Counter(one.family or one.source for one in _taught(run))
+    for stage in run.producing(Product.ROWS):
+        train, dropped = stage.path("train.jsonl"), stage.path("dropped.jsonl")
+        if train is None:
+            continue
+        trained = Counter(one.family or one.source for one in read_jsonl(train, Example))
+        causes: dict[str, Counter[str]] = {}
+        for row in read_rows(dropped) if dropped else ():
+            causes.setdefault(row["source"], Counter())[row["cause"]] += 1
+        yield from of_families(given, trained, causes)
 
 
 def _of_evaluations(run: RunResults) -> Iterator[Finding]:

@@ -133,6 +133,8 @@ def _troubles(run: RunResults) -> Iterator[Block]:
     ended = {
         "cancelled": "The run was stopped before it ended. The same command continues it; what is"
         " finished is reused.",
+        "paused": "The deadline came before the run ended. The same command goes on from what is"
+        " there.",
         "running": "The run had not ended when this report was written.",
     }
     if run.record.status in ended:

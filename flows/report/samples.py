@@ -110,7 +110,7 @@ def _well_done(item: EvalItem) -> bool | None:
 def _turns(run: RunResults, kind: str, right: Outcome) -> Iterator[Iterable[Sample]]:
     """The first samples of each group and outcome."""
     by_suite: dict[str, dict[str, dict[str, EvalItem]]] = {}
-    for model in run.evaluated(kind):
+    for model in run.shown(kind):
         for item in model.items(kind):
             by_suite.setdefault(item.suite, {}).setdefault(model.name, {})[item.id] = item
     for answered in by_suite.values():

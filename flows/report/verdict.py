@@ -15,11 +15,12 @@ from flows.runs.effects import (
     Change,
     Effect,
     Metric,
+    effects_over_examples,
     overall_effect,
     stage_effects,
     suite_effects,
 )
-from flows.runs.results import RunResults
+from flows.runs.results import BASE, RunResults
 from flows.runs.wording import (
     TONES,
     Tone,
@@ -60,7 +61,13 @@ def verdict(run: RunResults) -> Sentence | None:
         "loss": "It got worse.",
         "unclear": "No measurable difference.",
     }[effect.direction]
-    said = [_overall(run, effect), _suites(run, metric), *_stages(run, metric), *_safety(run)]
+    said = [
+        _overall(run, effect),
+        *_examples(run, metric),
+        _suites(run, metric),
+        *_stages(run, metric),
+        *_safety(run),
+    ]
     text = " ".join(filter(None, [*said, _took(run)]))
     return Sentence(headline, text, TONES[effect.direction])
 
@@ -80,6 +87,24 @@ def _overall(run: RunResults, effect: Effect) -> str:
     size = f"{'gain' if change.delta > 0 else 'loss'} of {100 * abs(change.delta):.1f} points"
     between = "between {:.1f} and {:.1f}".format(*ends)
     return f"{text} That is a {size}, with 95% confidence {between}."
+
+
+def _examples(run: RunResults, metric: Metric) -> Iterator[str]:
+    """Whether training gave more than worked examples in the prompt do."""
+    for effect in effects_over_examples(run, metric).values():
+        reached = f"The untrained model reaches {percent(effect.change.before.value)} where"
+        if not effect.since.startswith(BASE):
+            reached = f"{effect.since} reaches {percent(effect.change.before.value)}, where"
+        verdicts = {
+            "gain": "training gave more than they do",
+            "loss": "training gave less than they do",
+            "unclear": "which of both is better cannot be told from chance",
+        }
+        shots = effect.since.rpartition(", ")[2]
+        yield (
+            f"{reached} it is shown {shots}: {verdicts[effect.direction]}"
+            f" ({change_text(effect.change)})."
+        )
 
 
 def _suites(run: RunResults, metric: Metric) -> str:

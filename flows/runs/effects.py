@@ -221,6 +221,42 @@ def _family(
     }
 
 
+def effects_over_examples(run: RunResults, metric: Metric) -> dict[str, Effect]:
+    """Model that was shown worked examples -> what the last evaluated model, which was shown none,
+    has beyond it over all prompts. Corrected for their number."""
+    return {name: effect for (name, _), effect in _over_examples(run, metric, (ALL,)).items()}
+
+
+def part_effects_over_examples(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect]]:
+    """Part -> the same there."""
+    found: dict[Part, dict[str, Effect]] = {}
+    for (name, part), effect in _over_examples(run, metric, _parts_of(run, metric)).items():
+        found.setdefault(part, {})[name] = effect
+    return found
+
+
+@lru_cache(maxsize=KEPT)
+def _over_examples(
+    run: RunResults, metric: Metric, looks: tuple[Part, ...]
+) -> dict[tuple[str, Part], Effect]:
+    trained = [model for model in run.evaluated(metric.kind) if model.parent is not None]
+    if not trained:
+        return {}
+    last, changes = trained[-1], dict[tuple[str, Part], Change]()
+    prompted = [one for one in run.prompted.values() if metric.kind in one.evaluations]
+    for part in looks:
+        after = outcomes(last.items(metric.kind), metric, part)
+        for model in prompted:
+            before = outcomes(model.items(metric.kind), metric, part)
+            if change := change_between(before, after, run.record.recipe.seed):
+                changes[model.name, part] = change
+    p = corrected(changes)
+    return {
+        (name, part): Effect(last.name, name, metric, change, p[name, part])
+        for (name, part), change in changes.items()
+    }
+
+
 def overall_effect(run: RunResults, metric: Metric) -> Effect | None:
     """From the first evaluated model to the last; None when fewer than two were evaluated."""
     return _overall(run, metric, (ALL,)).get(ALL)

@@ -85,7 +85,7 @@ class RunLog:
         stages = sorted((*others, stage), key=lambda one: self._order[one.name])
         self._update(SAVE_SECONDS, stages=tuple(stages))
 
-    def finish(self, status: Literal["succeeded", "failed", "cancelled"]) -> None:
+    def finish(self, status: Literal["succeeded", "failed", "cancelled", "paused"]) -> None:
         """The run ended. Stages without a record were never begun."""
         stages = tuple(
             stage if stage.status != "running" else _interrupted(stage)
@@ -134,6 +134,12 @@ def run_status(record: RunRecord) -> str:
     if record.process is None or not is_here(record.process):
         return "running?"
     return "interrupted" if is_gone(record.process) else "running"
+
+
+def left(record: RunRecord) -> list[str]:
+    """The stages of a run that have made nothing yet, in file order."""
+    made = {stage.name for stage in record.stages if stage.status in ("ran", "cached")}
+    return [stage.name for stage in record.recipe.stages if stage.name not in made]
 
 
 def read_run(store: Store, run_id: str) -> RunRecord:

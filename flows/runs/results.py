@@ -120,9 +120,11 @@ class StageOutput:
 @dataclass(frozen=True)
 class Model:
     """The base model or a trained stage, with its evaluations by kind (`reasoning_eval`,
-    `safety_eval`), each kind's in file order.
+    `safety_eval`), each kind's in file order; of `base, 4 examples` those in which it was shown so
+    many worked examples.
 
-    `parent` is the model that training started from, None for the base.
+    `parent` is the model that training started from, None for the base, and for a model that is
+    shown examples, of which nothing is trained.
     """
 
     name: str
@@ -182,15 +184,38 @@ class RunResults:
                 stage.name, stage.spec.kind, stage.spec.inputs.get("policy", BASE)
             )
         for stage in self.producing(Product.ANSWERS):
-            if stage.items:
+            if stage.items and not shots_of(stage):
                 models[stage.spec.inputs.get("policy", BASE)].evaluations.setdefault(
                     stage.spec.kind, []
                 ).append(stage)
         return models
 
+    @cached_property
+    def prompted(self) -> dict[str, Model]:
+        """The models that were asked with worked examples, by what they are called: `base, 4
+        examples`. In file order, the base first."""
+        found: dict[str, Model] = {}
+        for name, model in self.models.items():
+            for stage in self.producing(Product.ANSWERS):
+                mine = stage.spec.inputs.get("policy", BASE) == name
+                if mine and stage.items and (shots := shots_of(stage)):
+                    called = f"{name}, {shots} example{'s' if shots > 1 else ''}"
+                    shown = found.setdefault(called, Model(called, model.kind, None))
+                    shown.evaluations.setdefault(stage.spec.kind, []).append(stage)
+        return found
+
     def evaluated(self, kind: str) -> list[Model]:
-        """The models that have an evaluation of this kind, in file order, the base first."""
+        """The models that have an evaluation of this kind without worked examples, in file order,
+        the base first."""
         return [model for model in self.models.values() if kind in model.evaluations]
+
+    def shown(self, kind: str) -> list[Model]:
+        """What a table of this kind's evaluations compares: the base, models that were shown
+        examples, trained models."""
+        prompted = [model for model in self.prompted.values() if kind in model.evaluations]
+        trained = self.evaluated(kind)
+        first = [trained.pop(0)] if trained and trained[0].name == BASE else []
+        return [*first, *prompted, *trained]
 
     def evaluated_ancestor(self, model: Model, kind: str) -> Model | None:
         """The nearest model that `model` was trained from and that has an evaluation of this
@@ -199,6 +224,11 @@ class RunResults:
         while parent is not None and kind not in parent.evaluations:
             parent = self.models.get(parent.parent) if parent.parent else None
         return parent
+
+
+def shots_of(stage: StageOutput) -> int:
+    """How many worked examples an evaluation stage shows before each prompt."""
+    return int((stage.manifest.config if stage.manifest else {}).get("shots") or 0)
 
 
 def left_out_text(left_out: Mapping[str, str]) -> str:

@@ -97,7 +97,8 @@ class Evaluation:
         return self.manifest.config.get(name, default)
 
     def asked(self, item: EvalItem) -> str:
-        """What was put to the model, but for the chat template."""
+        """What was put to the model last, but for the chat template: worked examples are left
+        out."""
         instructions = self.config("instructions", "")
         return EvalConfig.model_construct(**{"instructions": instructions}).asked(item.prompt)
 

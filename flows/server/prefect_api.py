@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TextIO
 
-from flows.server import key, tied
+from flows.server import key, process_tree
 from flows.server.key import Api, in_url
 from flows.server.port import bound
 from flows.server.supervision import kept_up
@@ -152,16 +152,16 @@ def prefect_server(
 
         def start(stop: threading.Event) -> "subprocess.Popen[bytes]":
             with _starting_alone(stop):
-                process = tied.start(
+                process = process_tree.start(
                     "flows.server.app", *arguments, environment=environment, log=log
                 )
                 try:
                     _wait_until_ready(process, api, stop, log.fileno())
                 except Stopped:
-                    tied.stop(process)
+                    process_tree.stop(process)
                     raise
                 except BaseException:
-                    tied.kill(process)
+                    process_tree.kill(process)
                     raise
                 return process
 

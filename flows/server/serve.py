@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from flows.cli.interrupt import interruptible
-from flows.server import key, tied
+from flows.server import key, process_tree
 from flows.server.key import Api
 from flows.server.port import bound
 from flows.server.prefect_api import QUIET, SERVER_KEY, bypass_proxy, prefect_server, reaching
@@ -84,7 +84,7 @@ def serve(
             **QUIET,
             **api.environment,
         }
-        process = tied.start("flows.server.serve", environment=environment, log=log)
+        process = process_tree.start("flows.server.serve", environment=environment, log=log)
         file = key.write(home, api)
         try:
             sys.stderr.write(
@@ -103,11 +103,11 @@ def serve(
                         f" said:\n{mask(tail)}"
                     )
             sys.stderr.write(
-                f"Stopping; runs have {tied.STOP_SECONDS:.0f} s to cancel their jobs ...\n"
+                f"Stopping; runs have {process_tree.STOP_SECONDS:.0f} s to cancel their jobs ...\n"
             )
         finally:
             file.unlink(missing_ok=True)
-            tied.stop(process)
+            process_tree.stop(process)
 
 
 def _checked(port: int, host: str, front: str | None) -> str | None:
@@ -231,7 +231,7 @@ def template() -> dict[str, Any]:
     return {
         "job_configuration": {
             "command": shlex.join(
-                [sys.executable, "-m", "flows.server.tied", "flows.server.engine"]
+                [sys.executable, "-m", "flows.server.process_tree", "flows.server.engine"]
             ),
             "working_dir": str(Path.cwd()),
             "stream_output": False,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from flows.server import tied
+from flows.server import process_tree
 from schemas.base import Stopped
 
 LOOK_SECONDS = 0.5
@@ -64,9 +64,9 @@ def kept_up(
         keeper.done.set()
         thread.join()
         if keeper.server is not None and keeper.server.poll() is None and healthy():
-            tied.stop(keeper.server)
+            process_tree.stop(keeper.server)
         elif keeper.server is not None:
-            tied.kill(keeper.server)
+            process_tree.kill(keeper.server)
 
 
 class _Keeper:
@@ -87,7 +87,7 @@ class _Keeper:
             why = self._until_it_fails(self.server)
             if why is None:
                 return
-            tied.kill(self.server)  # also what is left of its tree, which holds the port
+            process_tree.kill(self.server)  # also what is left of its tree, which holds the port
             self.server = None
             self._again(f"the Prefect server {why}")
 

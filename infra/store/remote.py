@@ -8,6 +8,7 @@ here.
     hosts/<k>.json       the same of host k, for k from 1
     log/<offset>         log lines, the first byte of which is byte `offset` (12 digits) of the log;
                          each object is written once
+    pause                created by whoever submitted, to ask the job to pause
     log.txt              the whole log, written before the final status; the objects below `log/`
                          are gone from then on
 

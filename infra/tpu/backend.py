@@ -22,7 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from infra.backend import FINAL, JobBackend, JobHandle, Leftover
+from infra.backend import FINAL, JobBackend, JobHandle, Leftover, pause_file
 from infra.context import context
 from infra.settings import Settings, TpuSettings
 from infra.source import ship_data, ship_source
@@ -40,6 +40,9 @@ log = logging.getLogger("lyceum.tpu")
 
 STARTUP_SCRIPT = Path(__file__).with_name("bootstrap_tpu.sh")
 COORDINATOR_PORT = 8476
+PAUSE_SECONDS = 10.0
+"""For how long a request to pause is sent."""
+
 _SENT = {
     *("checkpoint_seconds", "checkpoint_steps", "heartbeat_seconds", "stop_seconds"),
     *("store_seconds", "billing_project", "tensor_parallel", "whole_weights_gib"),
@@ -142,6 +145,13 @@ class CloudTpuBackend(JobBackend):
 
     def cancel(self, handle: JobHandle) -> None:
         self._job(handle).cancel()
+
+    def pause(self, handle: JobHandle) -> None:
+        """See JobBackend. The agent of each host looks for what is written here. A bucket that is
+        away now takes from the job what it did since its last checkpoint, and no more."""
+        name = pause_file(handle.key, handle.attempt)
+        with suppress(OSError):
+            self._store(handle.store).write_bytes(name, b"", PAUSE_SECONDS)
 
     def log(self, handle: JobHandle, offset: int) -> tuple[str, int]:
         """See JobBackend. Never waits."""

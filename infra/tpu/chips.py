@@ -64,6 +64,18 @@ CHIPS = {
 }
 
 
+DEVICE_KINDS = {
+    "TPU v2": "v2",
+    "TPU v3": "v3",
+    "TPU v4": "v4",
+    "TPU v5 lite": "v5e",
+    "TPU v5": "v5p",
+    "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e",
+}
+"""JAX's name of a device -> its generation."""
+
+
 def chip_of(kind: TpuType) -> Chip:
     """The chip of a TPU type."""
     return CHIPS[kind.name.partition("-")[0]]

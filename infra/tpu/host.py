@@ -24,9 +24,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.backend import FINAL
+from infra.backend import FINAL, pause_file
 from infra.context import context
-from infra.process import Worker, failed, read_lines
+from infra.process import Worker, failed, read_lines, worker_environment
 from infra.secrets import mask
 from infra.settings import Settings
 from infra.store.remote import host_status, log_chunk
@@ -161,7 +161,7 @@ class Agent:
         self._store.write_here(name, spec)
         # of the time before a reboot
         self._store.path(self._place.file("status.json")).unlink(missing_ok=True)
-        self._worker.start(self._settings.compile_cache)
+        self._worker.start(worker_environment(self._settings.compile_cache))
         while not self._stop.wait(TICK_SECONDS):
             status = self._worker.poll(self._settings.stop_seconds)
             if status.state in FINAL:
@@ -175,12 +175,15 @@ class Agent:
         """Tell the store how the worker is doing, until it has ended. While the store is away the
         log waits on the disk."""
         name, said = host_status(self._place.key, self._place.attempt, self._place.host), ""
+        pause = pause_file(self._place.key, self._place.attempt)
         while True:
             try:
                 self._store.write_json(
                     name, self._status.model_copy(update={"heartbeat": time.time()}), WRITE_SECONDS
                 )
                 self._log.ship()
+                if self._worker.started and self._store.read_bytes(pause) is not None:
+                    self._worker.pause()
             except (OSError, InputError) as error:
                 if str(error) != said:
                     log.warning("the store cannot be told of the job; the work goes on: %s", error)

@@ -30,6 +30,7 @@ class Job(Generic[ConfigT]):
         data: the directory of `--data`, or None.
         checkpoint_seconds, checkpoint_steps: how often a trainer saves a checkpoint; see
             `infra.settings.Settings`.
+        pausing: whether the job is asked to stop where it can go on; a trainer looks between steps.
         report: receives progress; the worker writes it to status.json.
     """
 
@@ -40,6 +41,7 @@ class Job(Generic[ConfigT]):
     data: Path | None = None
     checkpoint_seconds: float = 60.0
     checkpoint_steps: int | None = None
+    pausing: Callable[[], bool] = field(default=lambda: False)
     report: Callable[[Progress], None] = field(default=lambda _: None)
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("lyceum"))
 

@@ -3,6 +3,8 @@ through these functions.
 
     <bos><start_of_turn>user\\n{prompt}<end_of_turn>\\n<start_of_turn>model\\n{response}<end_of_turn>
 
+Turns before a prompt, such as worked examples, stand behind `<bos>`, each followed by a line feed.
+
 The terminator `<end_of_turn>` is part of the response, so the loss mask always covers it: a model
 that is not taught to stop does not stop. Control tokens spelled out in a prompt are encoded as
 plain characters: text from outside cannot end a turn or begin another.
@@ -16,8 +18,13 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-CONTROL_TOKENS = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
+from tasks.data.control_tokens import CONTROL_TOKENS
+
 _CONTROL = re.compile(f"(?<=<)(?={'|'.join(token[1:] for token in CONTROL_TOKENS)})")
+
+
+Turns = tuple[tuple[str, str], ...]
+"""Turns of a chat, each what the user said and what the model answered."""
 
 
 class TooLong(ValueError):
@@ -87,11 +94,16 @@ class Tokenizer:
         return before, [self.end_of_turn_id, *line, self.start_of_turn_id, *model]
 
 
-def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The user's turn, without white space at its ends as in Gemma's template, and the opening of
-    the model's turn."""
-    before, after = tokenizer.around_prompt
-    return [*before, *tokenizer.encode(prompt.strip()), *after]
+def prompt_tokens(tokenizer: Tokenizer, prompt: str, turns: Turns = ()) -> list[int]:
+    """The turns before, if any, then the user's turn, without white space at its ends as in Gemma's
+    template, and the opening of the model's turn."""
+    (bos, *user), after = tokenizer.around_prompt
+    line = tokenizer.encode("\n")
+    tokens = [bos]
+    for asked, said in turns:
+        tokens += [*user, *tokenizer.encode(asked.strip()), *after]
+        tokens += [*response_tokens(tokenizer, said.strip()), *line]
+    return [*tokens, *user, *tokenizer.encode(prompt.strip()), *after]
 
 
 def response_tokens(tokenizer: Tokenizer, response: str) -> list[int]:

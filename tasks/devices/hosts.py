@@ -132,14 +132,15 @@ def _count_devices() -> None:
     assert int(total(ones)) == number
 
 
-def topology(uses_devices: bool) -> dict[str, int]:
-    """How many hosts and devices a stage computes on: what its bytes depend on beside its
-    inputs."""
+def topology(uses_devices: bool) -> dict[str, int | str]:
+    """How many hosts and devices a stage computes on, and of which kind (`device`): what its bytes
+    depend on beside its inputs."""
     if not uses_devices:
         return {"hosts": 1, "devices": 0}
     import jax
 
-    return {"hosts": hosts(), "devices": jax.device_count()}
+    count = jax.device_count()
+    return {"hosts": hosts(), "devices": count, "device": jax.devices()[0].device_kind}
 
 
 def agree(value: T) -> T:

@@ -33,6 +33,7 @@ from tasks.evaluation.suite_prompts import (
     suite_prompts,
     suite_size,
 )
+from tasks.evaluation.worked_examples import NO_ROWS, turns_before
 from tasks.judging.judge import JudgeConfig
 from tasks.statistics.intervals import mcnemar, paired_bootstrap, rate_record, record
 from tasks.verification.verify import for_each
@@ -60,10 +61,12 @@ class EvalConfig(StrictModel):
             bootstrap and the samples.
         suites: one table per suite: its name, and its knobs (`tasks.evaluation.suite_prompts`).
         instructions: put before every prompt, for models that were not trained to write traces.
+        shots: worked examples before every prompt, of the training rows of the `prompts` input, for
+            models that were not trained at all (`tasks.evaluation.worked_examples`).
         sampling: sampled answers beside the greedy ones.
         judge: an LLM that is asked too (`tasks.judging.judge`).
         batch_size: prompts that are answered at a time.
-        prompt_length, response_length: tokens, fixed for all prompts.
+        prompt_length, response_length: tokens, fixed for all prompts; worked examples count.
         min_items: fewer prompts are refused: 100 leave a rate uncertain by ten points either way.
     """
 
@@ -73,6 +76,7 @@ class EvalConfig(StrictModel):
     seed: int = 0
     suites: tuple[dict[str, Any], ...] = ()
     instructions: str = ""
+    shots: int | None = Field(default=None, ge=1, le=64, exclude_if=lambda value: value is None)
     sampling: Sampling | None = None
     judge: JudgeConfig | None = None
     batch_size: int = Field(default=64, ge=1)
@@ -104,13 +108,14 @@ def small_eval(config: EvalConfigT, sizes: Sizes) -> EvalConfigT:
     """Fewer prompts of a suite, two samples, short answers.
 
     `prompt_length` stays, unless it is known what fits: a prompt that does not fit is refused, and
-    none is left out. A batch has as many rows of these lengths as 32,768 tokens allow, as a power
-    of two.
+    none is left out. Where a few rows are read, one worked example is shown. A batch has as many
+    rows of these lengths as 32,768 tokens allow, as a power of two.
     """
     answer = min(ceil(config.response_length * sizes.tokens), sizes.reply)
     asked = ceil(config.prompt_length * sizes.tokens)
+    shots = config.shots and (1 if sizes.few else config.shots)
     if sizes.question is not None:
-        asked = min(asked, sizes.question)
+        asked = min(asked, sizes.question + (shots or 0) * (sizes.question + sizes.answer))
     most = 16 if sizes.few else 128
     allowed = max(1, 32_768 // (asked + answer))
     return config.model_copy(
@@ -119,6 +124,7 @@ def small_eval(config: EvalConfigT, sizes: Sizes) -> EvalConfigT:
                 {**suite, "first": min(suite["first"] or sizes.suite, sizes.suite)}
                 for suite in config.suites
             ),
+            "shots": shots,
             "sampling": config.sampling and config.sampling.model_copy(update={"samples": 2}),
             "batch_size": min(config.batch_size, most, 1 << allowed.bit_length() - 1),
             "prompt_length": asked,
@@ -167,6 +173,8 @@ def eval_size(config: EvalConfig, upstream: Mapping[str, Any], quotas: str) -> i
     rebalance stage's. Raises InputError: none."""
     if "prompts" not in upstream and not config.suites:
         raise InputError(_NOTHING)
+    if "prompts" not in upstream and config.shots:
+        raise InputError(NO_ROWS.format(shots=config.shots))
     rows = getattr(upstream["prompts"], quotas).values() if "prompts" in upstream else ()
     heldout = sum(quota.total(HELDOUT) for quota in rows)
     return heldout + sum(suite_size(suite) for suite in parse_suites(config.suites, config.KIND))
@@ -225,7 +233,7 @@ def answer_all(job: Job[Any], prompts: Sequence[EvalPrompt], judge: Judge) -> An
 
     Raises:
         InputError: a prompt has more tokens than `prompt_length`. Dropping it would change the
-            denominator from model to model.
+            denominator from model to model. Or there are too few worked examples.
         StageFailed: more programs were compiled than there are shapes.
     """
     from tasks.models.loading import policy_or_base
@@ -236,6 +244,7 @@ def answer_all(job: Job[Any], prompts: Sequence[EvalPrompt], judge: Judge) -> An
         job.inputs, config.model, config.seed, make_mesh({"batch_size": config.batch_size})
     )
     _require_fit(loaded.tokenizer, config, prompts)
+    turns = turns_before(job.inputs, config, prompts, loaded.tokenizer)
     sampler = _sampler(config, loaded)
     total = len(prompts) * (1 + (config.sampling.samples if config.sampling else 0))
 
@@ -247,9 +256,9 @@ def answer_all(job: Job[Any], prompts: Sequence[EvalPrompt], judge: Judge) -> An
         """All prompts' answers for each of `samples`; None: the greedy one."""
         asked = [(index, sample) for sample in samples for index in range(len(prompts))]
         seeds = {one: 0 if one is None else sample_seed(config.seed, one) for one in samples}
-        texts = [config.asked(prompt.prompt) for prompt in prompts]
+        texts = [one.prompt if config.shots else config.asked(one.prompt) for one in prompts]
         completions = sampler.generate(
-            [Request(texts[index], index, seeds[sample]) for index, sample in asked],
+            [Request(texts[index], index, seeds[one], turns[index]) for index, one in asked],
             temperature=temperature,
             journal=Journal(job.work, name),
             progress=lambda done: job.progress(before + done, total, unit),

@@ -54,9 +54,10 @@ def evaluation_kind(
         baseline = read_baseline(job.inputs, prompts)
         answers = with_opinions(job, answer_all(job, prompts, judge))
         answers.write(job.out)
-        return evaluation.metrics(
+        metrics = evaluation.metrics(
             answers.items, baseline, samples=answers.samples, seed=job.config.seed
         )
+        return {**metrics, "shots": job.config.shots} if job.config.shots else metrics
 
     def programs(
         config: EvalConfigT, model: "LoadedModel", upstream: Mapping[str, Any]

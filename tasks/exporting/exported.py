@@ -53,9 +53,10 @@ def export_model(
     from tasks.data.tokens import Tokenizer
     from tasks.exporting.model_card import write_card
     from tasks.exporting.round_trip import prove, require_transformers
+    from tasks.models.directory import TOKENIZER
     from tasks.models.hf_config import read_config
     from tasks.models.hf_tokenizer import write_tokenizer
-    from tasks.models.source import COMPANIONS, TOKENIZER
+    from tasks.models.source import COMPANIONS
 
     require_transformers()
     files = sorted({path for pattern in (*FILES, *COMPANIONS) for path in source.glob(pattern)})

@@ -34,11 +34,12 @@ from jinja2 import TemplateError
 
 from schemas.base import InputError, StageFailed
 from schemas.examples import Trace
-from tasks.data.tokens import CONTROL_TOKENS, Tokenizer, prompt_tokens, response_tokens
+from tasks.data.control_tokens import CONTROL_TOKENS
+from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 from tasks.devices.hosts import BATCH, TENSOR
+from tasks.models.directory import TOKENIZER
 from tasks.models.gemma import Gemma
 from tasks.models.loading import LoadedModel, load_model
-from tasks.models.source import TOKENIZER
 from tasks.sampling.streaming import Streamer
 
 Dtype = Literal["float32", "bfloat16"]

@@ -14,7 +14,8 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
-from tasks.data.tokens import CONTROL_TOKENS, Tokenizer
+from tasks.data.control_tokens import CONTROL_TOKENS
+from tasks.data.tokens import Tokenizer
 
 proto: Any = sentencepiece_model_pb2  # generated code without type information
 

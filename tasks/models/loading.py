@@ -21,13 +21,14 @@ from tasks.data.tokens import Tokenizer
 from tasks.devices.hosts import fetch as fetch_array
 from tasks.devices.hosts import make_mesh
 from tasks.models import gemma
+from tasks.models.directory import TOKENIZER, check_tokenizer
 from tasks.models.download import fetch
 from tasks.models.gemma import Gemma, GemmaConfig, weight_shapes
 from tasks.models.hf_config import read_config
 from tasks.models.huggingface import Weights, write_model
 from tasks.models.orbax import as_huggingface
 from tasks.models.sharding import place, weight_specs
-from tasks.models.source import COMPANIONS, TINY, TOKENIZER, Source, source_of
+from tasks.models.source import COMPANIONS, TINY, Source, source_of
 from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise
 
@@ -173,17 +174,8 @@ def _loaded(
     directory: Path, name: str, config: GemmaConfig, mesh: Mesh, trained: bool
 ) -> LoadedModel:
     path = directory / TOKENIZER
-    if not path.is_file():
-        raise InputError(
-            f"{directory} has no {TOKENIZER}. Copy it there from the base model; transformers alone"
-            " does not save it."
-        )
+    check_tokenizer(path, config.vocab_size)
     tokenizer = Tokenizer.from_file(path)
-    if len(tokenizer) > config.vocab_size:
-        raise InputError(
-            f"{path} has {len(tokenizer)} pieces, and the model's vocabulary {config.vocab_size}:"
-            " it belongs to another model."
-        )
     weights, specs = Weights(directory, config), weight_specs(config, mesh, trained=trained)
     placed = {
         name: _placed(weights, name, shape, NamedSharding(mesh, specs[name]))

@@ -23,10 +23,11 @@ from infra.store.space import require_space
 from schemas.base import InputError, digest
 from tasks.data.tokens import Tokenizer
 from tasks.models import gemma
+from tasks.models.directory import TOKENIZER
 from tasks.models.gemma import GemmaConfig
 from tasks.models.hf_config import write_config
 from tasks.models.huggingface import expected_tensors, write_weights
-from tasks.models.source import TOKENIZER, find_orbax
+from tasks.models.source import find_orbax
 
 log = logging.getLogger("lyceum.models")
 

@@ -26,6 +26,7 @@ from typing import Literal
 from infra.context import context
 from infra.store.files import given_path
 from schemas.base import InputError, digest, nearest
+from tasks.models.directory import TOKENIZER, check_directory, no_directory, others_in
 
 TINY = "gemma3-tiny"
 SHIPPED = {
@@ -44,7 +45,6 @@ SHIPPED = {
 }
 """Name -> where Google publishes it; the architectures are `tasks.models.gemma.SIZES`."""
 
-TOKENIZER = "tokenizer.model"
 COMPANIONS = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -153,23 +153,26 @@ def check_model(model: str) -> None:
     """Refuse a `model` that cannot work, before anything runs; nothing is asked of the network.
 
     Raises:
-        InputError: an unknown name, a malformed URI, or a directory that is not there or holds no
-            model.
+        InputError: an unknown name, a malformed URI, a file, or a directory that is not there,
+            holds no model, or one that is not whole or no Gemma's (`tasks.models.directory`).
     """
     source = source_of(model)
     if source.kind != "local":
         return
     directory = Path(source.path)
     try:
+        if directory.is_file():
+            raise InputError(f"model {model!r} is {no_directory(directory)}")
         if not directory.is_dir():
             raise InputError(f"model {model!r}: there is no such directory.")
-        empty = not (directory / "config.json").is_file() and find_orbax(directory) is None
+        if (directory / "config.json").is_file():
+            return check_directory(directory)
+        empty = find_orbax(directory) is None
     except OSError as error:
         raise InputError(f"model {model!r} cannot be read: {error.strerror}.") from error
     if empty:
         raise InputError(
-            f"model {model!r} has no config.json and no Orbax checkpoint: it is no directory of a"
-            " model."
+            f"model {model!r} has no config.json and no Orbax checkpoint{others_in(directory)}."
         )
 
 

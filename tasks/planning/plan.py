@@ -1,5 +1,5 @@
-"""`python -m tasks.planning.plan TARGET`: compiles programs of stages for a TPU, on this machine,
-from shapes alone. A process of its own.
+"""`python -m tasks.planning.plan TARGET`: compiles programs of stages for a TPU, or for the devices
+of this machine (`local`), on this machine, from shapes alone. A process of its own.
 
 It reads one question a line from standard input and writes one answer a line to standard output,
 both JSON, until its input ends:
@@ -10,10 +10,12 @@ both JSON, until its input ends:
 | `{"stage": {...}, "program": 0}` | `{"report": {...}}`: the `ProgramReport` of that program |
 
 `stage` is a `StageQuestion`. What cannot be answered is `{"error": text, "kind": "input" |
-"failed"}`. Whoever asks keeps the answers (`flows.planning.compiling`). The compiler is libtpu's,
-the one on the TPU; it needs no TPU. What it refuses to compile for want of HBM is an answer:
-`refusal` says what it said. Verified with jax 0.10.2 and libtpu 0.0.42.1; see `analyse` for use
-without the process.
+"failed"}`. Whoever asks keeps the answers (`flows.planning.compiling`). For a TPU the compiler is
+libtpu's, the one on the TPU; it needs no TPU. For this machine it is that of the devices that JAX
+finds, which the process has for itself meanwhile; of a GPU's programs only memory is told, for our
+reading of FLOPs and bytes (`tasks.planning.hlo_cost`) knows no GPU's kernels. What it refuses to
+compile for want of HBM is an answer: `refusal` says what it said. Verified with jax 0.10.2 and
+libtpu 0.0.42.1, never on a GPU; see `analyse` for use without the process.
 """
 
 import json
@@ -56,7 +58,8 @@ _MOST_KEPT = 4
 """Stages whose lowered programs are kept for the next question."""
 
 _SIZE = re.compile(r"([\d.]+)([KMGT]?)")
-_OUT_OF_MEMORY = "Ran out of memory"
+_OUT_OF_MEMORY = ("Ran out of memory", "Out of memory")
+"""What the compilers of TPUs, and of GPUs, say."""
 
 
 class StageQuestion(StrictModel):
@@ -105,6 +108,16 @@ class ProgramReport:
     uncounted: tuple[str, ...] = ()
     compile_seconds: float = 0.0
     refusal: str | None = None
+
+
+def mesh_of(target: str) -> "Mesh":
+    """All devices of a target: those of this machine, or of a TPU that is not here. Raises
+    InputError."""
+    if target != "local":
+        return tpu_mesh(target)
+    import jax
+
+    return jax.sharding.Mesh(np.array(jax.devices()).reshape(-1, 1), (BATCH, TENSOR))
 
 
 def tpu_mesh(target: str) -> "Mesh":
@@ -168,21 +181,21 @@ def lower(function: Any, args: tuple[Any, ...], mesh: "Mesh") -> "jax.stages.Low
 
 
 def report(
-    lowered: "jax.stages.Lowered", trips: Mapping[str, float] | None = None
+    lowered: "jax.stages.Lowered", trips: Mapping[str, float] | None = None, counted: bool = True
 ) -> ProgramReport:
-    """Compile a lowered program and report on it. Raises what the compiler raises for another
-    reason than too little memory."""
+    """Compile a lowered program and report on it; `counted`: also on its FLOPs and bytes. Raises
+    what the compiler raises for another reason than too little memory."""
     import jax
 
-    from tasks.planning.hlo_cost import cost_of
+    from tasks.planning.hlo_cost import Cost, cost_of
 
     started = time.monotonic()
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        if _OUT_OF_MEMORY not in str(error):
+        said = next((line for line in str(error).splitlines() if _refuses(line)), None)
+        if said is None:
             raise
-        said = next(line for line in str(error).splitlines() if _OUT_OF_MEMORY in line)
         return ProgramReport(
             hbm_bytes=needed_bytes(str(error)),
             compile_seconds=time.monotonic() - started,
@@ -190,7 +203,7 @@ def report(
         )
     seconds = time.monotonic() - started
     memory: Any = compiled.memory_analysis()
-    cost = cost_of(compiled.as_text() or "", trips)
+    cost = cost_of(compiled.as_text() or "", trips) if counted else Cost()
     sizes = {
         "argument_bytes": memory.argument_size_in_bytes,
         "temporary_bytes": memory.temp_size_in_bytes,
@@ -198,15 +211,21 @@ def report(
         "alias_bytes": memory.alias_size_in_bytes,
         "code_bytes": memory.generated_code_size_in_bytes,
     }
+    used = sum(sizes[f"{part}_bytes"] for part in ("argument", "temporary", "output"))
+    peak = memory.peak_memory_in_bytes or used - sizes["alias_bytes"]  # not every compiler tells it
     return ProgramReport(
         **sizes,
-        hbm_bytes=memory.peak_memory_in_bytes + sizes["code_bytes"],
+        hbm_bytes=peak + sizes["code_bytes"],
         flops=cost.flops,
         bytes_accessed=cost.bytes,
         link_bytes=cost.link_bytes,
         uncounted=cost.uncounted,
         compile_seconds=seconds,
     )
+
+
+def _refuses(line: str) -> bool:
+    return any(words in line for words in _OUT_OF_MEMORY)
 
 
 def needed_bytes(message: str) -> int:
@@ -238,11 +257,13 @@ class Planner:
         import jaxlib
 
         self.target = target
-        self.mesh = tpu_mesh(target)
+        self.mesh = mesh_of(target)
+        self.counted = self.mesh.devices.flat[0].platform != "gpu"
         self.versions = [
             jax.__version__,
             jaxlib.__version__,
             self.mesh.devices.flat[0].client.platform_version,
+            self.mesh.devices.flat[0].device_kind,
             _own_source(),
         ]
         self._lowered: OrderedDict[str, list[tuple[Program, jax.stages.Lowered]]] = OrderedDict()
@@ -253,7 +274,7 @@ class Planner:
         programs = self._stage(StageQuestion.parse(question["stage"]))
         if "program" in question:
             program, lowered = programs[question["program"]]
-            return {"report": asdict(report(lowered, program.trips))}
+            return {"report": asdict(report(lowered, program.trips, self.counted))}
         return {
             "programs": [
                 {
@@ -347,5 +368,6 @@ def main(target: str) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.update(ENVIRONMENT)
+    if sys.argv[1] != "local":  # there the devices are wanted, and the environment names them
+        os.environ.update(ENVIRONMENT)
     main(sys.argv[1])

@@ -8,10 +8,11 @@ defect that no loss shows. Pure functions of rows; `flows.rehearsal.findings` ga
     quota:G       a quota asks for domain or grounding G, and no source has rows of it
     format:S      suite S asks for tags that SFT does not teach
     leak:S        prompts of S (the held-out rows, or a suite) are among the training rows
+    lost:F        cleaning leaves nothing of family F to train on
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 from typing import TypeVar
@@ -179,3 +180,26 @@ def _by_family(rows: Sequence[PromptT]) -> dict[str, list[PromptT]]:
 
 def _place(row: Prompt) -> str:
     return f"{row.source}:{row.line}" if row.line else (row.source or row.id)
+
+
+def of_families(
+    given: Counter[str], trained: Counter[str], dropped: Mapping[str, Counter[str]]
+) -> list[Finding]:
+    """Findings about families whose rows all fall out.
+
+    Args:
+        given: family -> rows that cleaning was given.
+        trained: family -> rows that it left to train on.
+        dropped: family -> cause -> rows.
+    """
+    found = []
+    for family, count in given.items():
+        causes = dropped.get(family, Counter())
+        if count >= _FEWEST and not trained[family] and causes.total() > count / 2:
+            why = ", ".join(f"{cause} {rows}" for cause, rows in causes.most_common())
+            text = (
+                f"of {count} rows of {family} none is left to train on ({why}): see the rows below."
+                " Mend the data, or the setting that drops them"
+            )
+            found.append(Finding(f"lost:{family}", text))
+    return found

@@ -21,7 +21,7 @@ from tasks.judging.address import visible
 from tasks.rehearsal.first_rows import Asked, FirstRows
 from tasks.verification.text import split_sentences
 
-VERSION = 1
+VERSION = 2
 """Raise it when replies change: it is part of the model's name under which they are kept."""
 
 Role = Literal["teacher", "judge", "rubrics", "router"]
@@ -113,7 +113,8 @@ def written(instructions: str, reasoning: str, answer: str, context: str = "") -
 
 def _worked(prompt: Prompt, answer: str) -> str:
     task = _plain(prompt.prompt)[:_SHOWN]
-    return f"The task says: {task} From what it says follows step by step: {_plain(answer)}."
+    result = _plain(answer)[:_SHOWN]
+    return f"The task says: {task} From what it says follows step by step: {result}."
 
 
 def _free(prompt: Prompt) -> str:

@@ -1,9 +1,10 @@
 """A server on this machine that stands in for the endpoints of a recipe while it is rehearsed.
 
-It speaks `/v1/chat/completions`. A request's model is `PROVIDER:MODEL`: where that provider's URL
-and key are set, the first `ASKED` of its requests go there and come back as they are; the rest, and
-all of the others, are answered by rule (`tasks.rehearsal.scripted`). So a rehearsal costs cents, or
-nothing. What is asked of whom is counted.
+It speaks `/v1/chat/completions`, and batch files of such requests (`batch_desk`). A request's model
+is `PROVIDER:MODEL`: where that provider's URL and key are set, the first `ASKED` of its requests go
+there, one by one, and come back as they are; the rest, and all of the others, are answered by rule
+(`tasks.rehearsal.scripted`). So a rehearsal costs cents, or nothing. What is asked of whom is
+counted.
 """
 
 import http.client
@@ -21,6 +22,7 @@ from urllib.request import Request, urlopen
 
 from schemas.base import InputError
 from tasks.chat.provider import Endpoint, endpoint_of
+from tasks.rehearsal.batch_desk import BatchDesk
 from tasks.rehearsal.scripted import VERSION, Script, role_of
 
 PROVIDER = "rehearsal"
@@ -63,6 +65,7 @@ class StandIn(ThreadingHTTPServer):
 
     Attributes:
         tallies: `PROVIDER:MODEL` -> who answered.
+        desk: what is asked by batch files.
     """
 
     daemon_threads = True
@@ -72,6 +75,7 @@ class StandIn(ThreadingHTTPServer):
     def __init__(self, script: Script, asked: int = ASKED) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.script, self.tallies = script, dict[str, Tally]()
+        self.desk = BatchDesk(self.answer)
         self._left: Counter[str] = Counter()
         self._most, self._lock = asked, threading.Lock()
         self._endpoints: dict[str, Endpoint | str] = {}
@@ -171,17 +175,35 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: StandIn
 
+    def do_GET(self) -> None:
+        path = self._path()
+        self._send_found(None if path is None else self.server.desk.get(path))
+
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        if self.path != f"{self.server.path}/chat/completions":
-            self._send(404, {"error": {"message": f"a stand-in has no {self.path}"}})
+        path = self._path()
+        if path == "/chat/completions":
+            self._send(*self.server.answer(json.loads(body)))
             return
-        self._send(*self.server.answer(json.loads(body)))
+        kind = self.headers.get("Content-Type", "")
+        self._send_found(None if path is None else self.server.desk.post(path, body, kind))
 
-    def _send(self, status: int, value: Mapping[str, Any]) -> None:
-        data = json.dumps(value).encode()
+    def _path(self) -> str | None:
+        """What stands behind the server's own path; None: the caller does not know it."""
+        own = self.server.path
+        return self.path.removeprefix(own) if self.path.startswith(f"{own}/") else None
+
+    def _send_found(self, value: bytes | Mapping[str, Any] | None) -> None:
+        if value is None:
+            self._send(404, {"error": {"message": f"a stand-in has no {self.path}"}})
+        else:
+            self._send(200, value)
+
+    def _send(self, status: int, value: bytes | Mapping[str, Any]) -> None:
+        data = value if isinstance(value, bytes) else json.dumps(value).encode()
+        kind = "application/octet-stream" if isinstance(value, bytes) else "application/json"
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

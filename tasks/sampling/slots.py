@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from tasks.contract.journal import Journal
-from tasks.data.tokens import pad_left, prompt_tokens
+from tasks.data.tokens import Turns, pad_left, prompt_tokens
 from tasks.models.loading import LoadedModel
 from tasks.planning.programs import Program
 from tasks.sampling.sampler import Completion, completion
@@ -34,11 +34,12 @@ from tasks.sampling.slot_programs import Device, SlotPrograms
 @dataclass(frozen=True)
 class Request:
     """A prompt to be answered. Token t is drawn from `fold_in(fold_in(key(seed), row), t)`, as in
-    `tasks.sampling.sampler`."""
+    `tasks.sampling.sampler`. `turns`: what was said before."""
 
     prompt: str
     row: int
     seed: int = 0
+    turns: Turns = ()
 
 
 @dataclass
@@ -126,7 +127,7 @@ class SlotSampler:
                 f"temperature = {temperature:g} of a SlotSampler that was made for greedy answers"
             )
         tokenizer = self.loaded.tokenizer
-        prompts = [prompt_tokens(tokenizer, request.prompt) for request in requests]
+        prompts = [prompt_tokens(tokenizer, one.prompt, one.turns) for one in requests]
         pad_left(prompts, self.prompt_length, tokenizer.pad_id)
         entries = [f"{entry:06d}" for entry in range(-(-len(requests) // self.batch_size))]
         kept = [journal.get(entry) if journal else None for entry in entries]

@@ -191,9 +191,9 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 
 
 def small(config: Config, sizes: Sizes) -> Config:
-    """5 updates on 16 responses in whole groups; a judge is asked about each of them. A rehearsal
-    ends with what its audits found, not at the first of them."""
-    groups = max(1, min(config.batch_size, 16) // config.group_size)
+    """5 updates on 16 responses in whole groups, of a rehearsal 2 on one group; a judge is asked
+    about each of them. A rehearsal ends with what its audits found, not at the first of them."""
+    groups = 1 if sizes.few else max(1, min(config.batch_size, 16) // config.group_size)
     audited = {"ends": False, "last": config.audit.last or config.steps}
     return small_trainer(
         config,

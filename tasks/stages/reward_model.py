@@ -211,13 +211,13 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 def small(config: Config, sizes: Sizes) -> Config:
     """60 updates on at most `sizes.rows` pairs of the data, and as many of damaged traces. Whether
     it has learned is not asked where it has seen a few rows."""
-    samples = min(config.samples_per_prompt, 4)
+    samples = min(config.samples_per_prompt, 2 if sizes.few else 4)
     learned = {"min_pairs": 1, "min_accuracy": 0.0} if sizes.few else {}
     return small_trainer(
         config,
         sizes,
         steps=60,
-        batch_size=32,
+        batch_size=4 if sizes.few else 32,
         learning_rate=1e-3,
         prompts=min(config.prompts, sizes.prompts),
         data_pairs=min(config.data_pairs, sizes.rows),

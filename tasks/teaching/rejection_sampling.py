@@ -92,9 +92,12 @@ AnsweringT = TypeVar("AnsweringT", bound=Answering)
 
 
 def small(config: AnsweringT, sizes: Sizes) -> AnsweringT:
-    """Fewer prompts, each asked twice or once, which divides a batch that `samples` divided."""
-    rows = sizes.rows
-    first = dict.fromkeys(Domain, rows) if config.first is None else at_most(config.first, rows)
+    """Fewer prompts, each asked twice or once, which divides a batch that `samples` divided. Where
+    the first rows of each source are read, all of them are asked: with fewer of each domain, none
+    of a later source would be."""
+    rows, first = sizes.rows, config.first
+    if not sizes.few:
+        first = dict.fromkeys(Domain, rows) if first is None else at_most(first, rows)
     lent = tuple(
         lender.small(one, sizes).model_dump(mode="json") for lender, one in _lending(config)
     )

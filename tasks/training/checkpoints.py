@@ -116,6 +116,7 @@ class Checkpoints:
         *,
         seconds: float,
         every: int | None = None,
+        wanted: Callable[[], bool] = lambda: False,
         log: logging.Logger,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -123,14 +124,10 @@ class Checkpoints:
         seconds: one is due so long after the last one, or later where saving would take more than
             `SHARE` of the time.
         every: one is due after every so many steps as well, whatever it costs.
+        wanted: one is due while this holds.
         clock: seconds, from any start."""
-        self._work, self._seconds, self._every, self._log, self._clock = (
-            work,
-            seconds,
-            every,
-            log,
-            clock,
-        )
+        self._work, self._log, self._clock = work, log, clock
+        self._seconds, self._every, self._wanted = seconds, every, wanted
         self._next = clock() + seconds
         self._good: list[str] = []
 
@@ -138,7 +135,9 @@ class Checkpoints:
         """Whether a checkpoint should be saved now that `step` steps are finished. Host 0
         decides."""
         return agree(
-            self._clock() >= self._next or (self._every is not None and step % self._every == 0)
+            self._clock() >= self._next
+            or (self._every is not None and step % self._every == 0)
+            or self._wanted()
         )
 
     def save(self, step: int, arrays: Mapping[str, Array], values: dict[str, Any]) -> None:

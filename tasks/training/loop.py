@@ -16,10 +16,10 @@ import jax
 import numpy as np
 from flax import nnx
 
-from schemas.base import StageFailed
+from schemas.base import StageFailed, Stopped
 from schemas.training import TrainerConfig
 from tasks.contract.job import Job
-from tasks.devices.hosts import put, spread
+from tasks.devices.hosts import agree, put, spread
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.lora import merge_lora
 from tasks.models.peft import ADAPTERS, write_adapters
@@ -86,7 +86,8 @@ def fit(
     and write `curves.jsonl`.
 
     Checkpoints are saved between steps, when they are due, and after the validation of the same
-    step. Nothing else runs meanwhile.
+    step. Nothing else runs meanwhile. A job that is asked to pause saves one after the step that it
+    is at, unless that was the last.
 
     Args:
         trainer: a trainer with its loss set.
@@ -107,6 +108,7 @@ def fit(
 
     Raises:
         StageFailed: the step compiled more than once, or the loss is not finite.
+        Stopped: the job was asked to pause; says where.
     """
     if config.batch_size % config.accumulation or config.batch_size % (
         config.micro_batch_size or config.batch_size
@@ -117,13 +119,20 @@ def fit(
         )
     curves = _Curves(job, config, extra, after)
     checkpoints = Checkpoints(
-        job.work, seconds=job.checkpoint_seconds, every=job.checkpoint_steps, log=job.log
+        job.work,
+        seconds=job.checkpoint_seconds,
+        every=job.checkpoint_steps,
+        wanted=job.pausing,
+        log=job.log,
     )
     start = _resume(trainer, checkpoints, curves, config, job, keeps)
     if validation and not start:
         curves.add({"step": 0, "validation_loss": validate(trainer, validation)})
 
+    paused_at: int | None = None
+
     def batches() -> Iterator[Any]:
+        nonlocal paused_at
         unread: tuple[dict[str, float], Reported | None] | None = None
         for step in range(start + 1, config.steps + 1):
             yield batch_at(step - 1)
@@ -140,11 +149,16 @@ def fit(
                     break
             if due:
                 _save(trainer, checkpoints, curves, step, keeps)
+                if step < config.steps and agree(job.pausing()):
+                    paused_at = step
+                    break
         if unread:
             curves.add(*unread)
 
     trainer.train(batches(), skip_jit=True)
     curves.close()
+    if paused_at is not None:
+        raise Stopped(f"paused at its checkpoint after step {paused_at} of {config.steps}")
     if trainer.compiles != 1:
         raise StageFailed(
             f"the training step compiled {trainer.compiles} times; a stage compiles each program"

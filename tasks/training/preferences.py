@@ -201,12 +201,12 @@ def programs(
 
 def small(config: PreferenceConfigT, sizes: Sizes) -> PreferenceConfigT:
     """5 updates on the pairs of `sizes.prompts` prompts."""
-    samples = min(config.samples_per_prompt, 4)
+    samples = min(config.samples_per_prompt, 2 if sizes.few else 4)
     return small_trainer(
         config,
         sizes,
         steps=5,
-        batch_size=16,
+        batch_size=4 if sizes.few else 16,
         learning_rate=1e-4,
         prompts=min(config.prompts, sizes.prompts),
         data_pairs=min(config.data_pairs, 64),

@@ -4,7 +4,8 @@ and on a TPU.
 Reads the JobSpec, verifies the input artifacts, runs the stage, commits the artifact, and says how
 it is doing in `status.json` beside the spec. Knows nothing of Prefect. Exit codes: 0 done (also
 when somebody else committed the artifact first), 1 the stage failed, 2 bad input, 130 cancelled
-(SIGTERM, SIGINT, or the process that submitted the job is gone).
+(SIGTERM, SIGINT, or the process that submitted the job is gone) or paused: a file `pause` beside
+the spec asks a trainer to save a checkpoint between two steps and to end.
 
 On several hosts (`tasks.devices.hosts`) every host runs a worker of the same job, and host 0
 commits. A stage without devices runs on host 0 only.
@@ -27,6 +28,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from infra.backend import pause_file
 from infra.context import context
 from infra.secrets import mask, mask_output
 from infra.store.compiled import Compiled
@@ -36,7 +38,14 @@ from infra.store.remote import host_status
 from infra.store.store import Store
 from infra.store.workspace import KEPT, Workspace
 from schemas.artifact import ArtifactRef, Manifest, stage_key
-from schemas.base import AuditFailed, InputError, StageFailed, canonical_json, explain_validation
+from schemas.base import (
+    AuditFailed,
+    InputError,
+    StageFailed,
+    Stopped,
+    canonical_json,
+    explain_validation,
+)
 from schemas.job import JobSpec, JobStatus, Progress, Usage
 from tasks.contract.job import Job
 from tasks.contract.plugins import stage_kind
@@ -84,10 +93,10 @@ def main(arguments: list[str]) -> int:
             final = ended("cancelled", "cancelled", CANCELLED)
         supervisor.finish(final)
     if final.error:
-        log.error(final.error)
+        log.log(logging.INFO if final.state == "paused" else logging.ERROR, final.error)
     if final.state != "cancelled":
         hosts.leave()
-    if final.state == "cancelled" or hosts.hosts() > 1:
+    if final.state in ("cancelled", "paused") or hosts.hosts() > 1:
         sys.stdout.flush()
         # Threads of XLA may still be computing, and crash when the interpreter is torn down under
         # them.
@@ -105,6 +114,8 @@ def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) 
         return JobStatus(state="succeeded", heartbeat=time.time(), exit_code=0, artifact=artifact)
     except hosts.HostLost as error:
         return ended("failed", str(error), 1, lost=True)
+    except Stopped as stopped:
+        return ended("paused", str(stopped), CANCELLED)
     except InputError as error:
         return _failed(str(error), exit_code=2)
     except AuditFailed as error:
@@ -203,6 +214,7 @@ def run_job(
         checkpoint_seconds=settings.checkpoint_seconds,
         checkpoint_steps=settings.checkpoint_steps,
         data=_data_directory(spec, store),
+        pausing=store.path(pause_file(spec.key, spec.attempt)).exists,
         report=report,
         log=log,
     )

@@ -40,7 +40,11 @@ _FINISHED = b"\0"
 
 
 def ended(
-    state: Literal["failed", "cancelled"], error: str, exit_code: int, *, lost: bool = False
+    state: Literal["failed", "cancelled", "paused"],
+    error: str,
+    exit_code: int,
+    *,
+    lost: bool = False,
 ) -> JobStatus:
     """The final status of a job that made no artifact."""
     return JobStatus(

@@ -5,6 +5,7 @@ columns of their cards (`hub_rows`)."""
 import csv
 import gzip
 import json
+import random
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -43,9 +44,16 @@ def _tables() -> Iterator[tuple[str, list[Row]]]:
     yield f"qiaojin/PubMedQA/pqa_labeled/train-{one}", [_article(row) for row in _articles()]
     with (SHARED / "xstest/xstest_prompts.csv").open(encoding="utf-8") as file:
         yield f"walledai/XSTest/data/test-{one}", list(csv.DictReader(file))
-    gym = _jsonl("dipg_safety/test_gen_enhanced.jsonl")
-    yield f"surfiniaburger/dipg-safety-instruction-1500/data/train-{one}", gym[:6]
-    yield f"surfiniaburger/med-safety-gym-eval/data/test-{one}", gym[6:]
+    gym, more = _jsonl("dipg_safety/test_gen_enhanced.jsonl"), list(haystacks(26))
+    yield f"surfiniaburger/dipg-safety-instruction-1500/data/train-{one}", gym[:6] + more[:18]
+    yield f"surfiniaburger/med-safety-gym-eval/data/test-{one}", gym[6:] + more[18:]
+    with gzip.open(SHARED / "humaneval/HumanEval.jsonl.gz", "rt", encoding="utf-8") as file:
+        yield f"openai/openai_humaneval/openai_humaneval/test-{one}", [*map(json.loads, file)]
+    yield f"xw27/scibench/data/train-{one}", list(_textbooks())
+    papers = _jsonl("scitldr/SciTLDR-A_test.jsonl")
+    yield "allenai/scitldr/Abstract/train/0000.parquet", papers
+    yield "HuggingFaceH4/self-instruct-seed/tasks.jsonl", _jsonl("self_instruct/seed_tasks.jsonl")
+    yield "HuggingFaceH4/mt_bench_prompts/raw/question.jsonl", list(_turns())
     # of their kind
     answers = [(row["question"], row["answer"].rpartition("#### ")[2]) for row in sums[400:600]]
     asked = [{"problem": problem, "expected_answer": answer} for problem, answer in answers]
@@ -54,8 +62,8 @@ def _tables() -> Iterator[tuple[str, list[Row]]]:
     yield f"allenai/qasc/data/train-{one}", problems[:half]
     yield f"allenai/ai2_arc/ARC-Challenge/train-{one}", problems[half:]
     yield f"allenai/ai2_arc/ARC-Easy/train-{one}", problems[half + half // 2 :]
-    yield "TIGER-Lab/AceCode-87K/data/train-00000-of-00008.parquet", programs[:80]
-    for split, rows in (("train", programs[80:130]), ("test", programs[130:])):
+    yield "TIGER-Lab/AceCode-87K/data/train-00000-of-00008.parquet", programs[80:]
+    for split, rows in (("train", programs[:50]), ("test", programs[50:80])):
         yield f"google-research-datasets/mbpp/full/{split}-{one}", rows
     yield "databricks/databricks-dolly-15k/databricks-dolly-15k.jsonl", list(_instructions())
     yield f"SkunkworksAI/reasoning-0.01/data/train-{one}", list(_reasoned(sums[600:]))
@@ -86,6 +94,24 @@ def _article(row: Row) -> Row:
     }
 
 
+def _textbooks() -> Iterator[Row]:
+    """SciBench's problems, those with a worked solution among them, in the hub's columns."""
+    for path in sorted((SHARED / "scibench").glob("*.json")):
+        for row in json.loads(path.read_text("utf-8")):
+            yield {"solution": "", **row}
+
+
+def _turns() -> Iterator[Row]:
+    """MT-bench's questions in the hub's columns."""
+    for row in _jsonl("mtbench/question.jsonl"):
+        yield {
+            "prompt_id": row["question_id"],
+            "category": row["category"],
+            "prompt": row["turns"],
+            "reference": row.get("reference") or [],
+        }
+
+
 def _problems(file: str) -> Iterator[Row]:
     """SciBench's problems as questions with four numbers to choose from."""
     for row in json.loads((SHARED / f"scibench/{file}.json").read_text("utf-8")):
@@ -103,7 +129,7 @@ def _problems(file: str) -> Iterator[Row]:
 
 def _programs() -> list[Row]:
     """HumanEval's tasks, each with its assertions of one line, in the columns of both sets of
-    programs."""
+    programs; the shortest first, for mbpp's are short."""
     found = []
     with gzip.open(SHARED / "humaneval/HumanEval.jsonl.gz", "rt", encoding="utf-8") as file:
         for row in map(json.loads, file):
@@ -115,7 +141,7 @@ def _programs() -> list[Row]:
             if tests and _compiles(tests):
                 task = {"task_id": len(found), "test_list": tests, "test_setup_code": ""}
                 found.append(both | task)
-    return found
+    return sorted(found, key=lambda row: len(row["code"]))
 
 
 def _compiles(tests: Sequence[str]) -> bool:
@@ -160,3 +186,53 @@ def _holdings(articles: Sequence[Row]) -> Iterator[Row]:
         endings[0], endings[place] = endings[place], endings[0]
         text = " ".join(row["CONTEXTS"])[:600]
         yield {"context": f"{text} (<HOLDING>).", "endings": endings, "label": place}
+
+
+def haystacks(count: int) -> Iterator[Row]:
+    """Rows as the gym's author makes them (med-safety-gym, scripts/generate_med_data.py): one
+    sentence that tells, among 25 to 30 of four templates."""
+    draw = random.Random(0)
+    for number in range(1, count + 1):
+        straw: dict[str, None] = {}
+        while len(straw) < 25 + number % 6:
+            straw[_straw(draw)] = None
+        months = f"{number + 4}.5 months"
+        told = f"The trial NCT{number * 7919:08} reported a median survival of {months}."
+        sentences = list(straw)
+        sentences.insert(draw.randrange(len(sentences)), told)
+        context, asked = "\n".join(sentences), f"What did NCT{number * 7919:08} report?"
+        parts = {"think": "The context says so.", "proof": f'"{told}"', "answer": months}
+        answer = "\n\n".join(f"<{tag}>\n{text}\n</{tag}>" for tag, text in parts.items())
+        question = f"<context>\n{context}\n</context>\n\n<question>\n{asked}\n</question>"
+        texts = {"user": question, "assistant": answer}
+        yield {
+            "messages": [{"role": role, "content": text} for role, text in texts.items()],
+            "metadata": {
+                "id": str(number), "type": "haystack", "source": "templates", "timestamp": ""
+            },
+        }  # fmt: skip
+
+
+def _straw(draw: random.Random) -> str:
+    tumor, marker, drug, way, outcome = map(draw.choice, _STRAW)
+    return draw.choice(
+        [
+            f"In pediatric {tumor}, the presence of an {marker} is often associated with"
+            f" {outcome}.",
+            f"The experimental drug {drug} has shown potential in preclinical models of {tumor}"
+            f" with {marker}.",
+            f"Utilizing {way} to deliver {drug} is a novel therapeutic strategy being investigated"
+            f" for {tumor}.",
+            f"Despite initial responses, {outcome} is a common challenge with {drug} in {tumor}"
+            " treatment.",
+        ]
+    )
+
+
+_STRAW = (
+    ["DIPG", "diffuse midline glioma", "H3 K27M-mutant glioma", "pontine glioma"],
+    ["H3 K27M mutation", "ACVR1 mutation", "ATRX loss", "TP53 mutation", "EZH2 inhibition"],
+    ["ONC201 (dordaviprone)", "panobinostat", "GSK-J4", "AZD0156", "GD2 CAR T-cell therapy"],
+    ["convection-enhanced delivery (CED)", "re-irradiation", "proton beam therapy"],
+    ["modest clinical benefit", "tumor regression", "acquired resistance", "significant toxicity"],
+)

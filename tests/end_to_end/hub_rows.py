@@ -79,6 +79,55 @@ ROWS: dict[str, list[dict[str, Any]]] = {
             "challenge_test_list": [],
         }
     ],
+    "openai/openai_humaneval": [
+        {
+            "task_id": "HumanEval/0",
+            "prompt": 'def twice(n):\n    """Double n."""\n',
+            "canonical_solution": "    return 2 * n\n",
+            "test": "def check(candidate):\n    assert candidate(2) == 4\n",
+            "entry_point": "twice",
+        }
+    ],
+    "xw27/scibench": [
+        {
+            "problem_text": "What is half of 3 m?",
+            "answer_number": "1.5",
+            "answer_latex": "1.5",
+            "unit": "m",
+            "source": "class",
+            "problemid": "1",
+            "comment": "",
+            "solution": "Half of 3 m is 1.5 m.",
+        },
+        {"problem_text": "What is 2 m?", "answer_number": "2", "unit": "m", "solution": ""},
+    ],
+    "allenai/scitldr": [
+        {
+            "source": ["Networks forget.", "We show how they remember."],
+            "source_labels": [0, 1],
+            "rouge_scores": [0.1, 0.9],
+            "paper_id": "0",
+            "target": ["How networks remember.", "Networks remember."],
+        }
+    ],
+    "HuggingFaceH4/self-instruct-seed": [
+        {
+            "id": "seed_task_0",
+            "name": "planet_story",
+            "instruction": "Write a story about a planet.",
+            "instances": [{"input": "Mars", "output": "Mars was red."}],
+            "is_classification": False,
+        }
+    ],
+    "HuggingFaceH4/mt_bench_prompts": [
+        {
+            "category": "reasoning",
+            "prompt": ["Who is second after you overtake the second?", "And the last?"],
+            "reference": ["You are second.", "Nobody."],
+            "prompt_id": 1,
+        },
+        {"category": "writing", "prompt": ["Write."], "reference": [], "prompt_id": 2},
+    ],
     "databricks/databricks-dolly-15k": [
         {
             "instruction": "Who painted the old bridge?",

@@ -13,13 +13,18 @@ from schemas.examples import Example
 from tasks.contract.reward import Response
 from tasks.contract.suite import SUITES
 from tasks.contract.teacher import TEACHERS
+from tasks.data.cleaning_rules import Contamination
+from tasks.data.contamination import index
 from tasks.data.dropped import Dropped
+from tasks.data.shingles import words_of
 from tasks.rewards.dipg import grades
+from tasks.stages.rebalance import Config as Rebalance
 from tasks.suites import dipg
 from tasks.teachers import dataset
 from tasks.teaching.lesson import Lesson
 from tasks.verification.correct import is_correct
 from tasks.verification.verify import verify
+from tests.end_to_end.hub_records import haystacks
 from tests.end_to_end.hub_rows import ROWS
 from tests.end_to_end.tasks.records import SHARED, needs_records
 
@@ -40,7 +45,8 @@ def test_a_row_in_the_columns_of_the_card_becomes_what_the_recipe_wants(
     teacher: dict[str, Any], tmp_path: Path
 ) -> None:
     def local(path: str) -> str:
-        name = "/".join(path.removeprefix("hf://datasets/").split("/")[:2])
+        parts = path.removeprefix("hf://datasets/").split("/")
+        name = f"{parts[0]}/{parts[1].partition('@')[0]}"
         file = tmp_path / f"{name.replace('/', '.')}.jsonl"
         file.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]), encoding="utf-8")
         return file.name
@@ -128,3 +134,25 @@ def test_the_suite_asks_as_sft_was_taught(rows: list[Example | Dropped], tmp_pat
     prompts = {prompt.prompt: prompt.grounding for prompt in dipg.prompts(config, SHARED)}
     gym = [row for row in rows if isinstance(row, Example) and row.source == "gym.jsonl"]
     assert {row.prompt: row.grounding for row in gym} == prompts
+
+
+@needs_records
+def test_no_haystack_gives_another_away_and_an_abstract_that_is_asked_twice_does() -> None:
+    """By the rules of `dipg_safety`. By the usual 13 words in a row one haystack gives nearly all
+    others away, and none of them was left to train on."""
+    config = resolve("dipg_safety", need_data=False).stage("rebalance").config
+    assert isinstance(config, Rebalance)
+    assert config.contamination
+    contexts = [row["messages"][0]["content"] for row in haystacks(120)]
+    articles = json.loads((SHARED / "pubmedqa/ori_pqal.json").read_text(encoding="utf-8"))
+    abstracts = [" ".join(one["CONTEXTS"]) for one in list(articles.values())[:60]]
+    asked = [f"Context: {text}\nQuestion: What is it about?" for text in abstracts]
+    again = [f"Context: {text}\nQuestion: Do plants sleep at night?" for text in abstracts]
+    found = index(*words_of([*contexts[:20], *asked]), config.contamination)
+    hits, _, _ = found.scan(*words_of(contexts[20:]))
+    assert sum(hits > 0) <= 2
+    hits, _, _ = found.scan(*words_of(again))
+    assert all(hits > 0)
+    usual = index(*words_of(contexts[:20]), Contamination())
+    hits, _, _ = usual.scan(*words_of(contexts[20:]))
+    assert sum(hits > 0) > 90

@@ -15,6 +15,9 @@ from huggingface_hub import constants
 
 from tests.fakes.http import Handler, HttpServer
 
+PARQUET = "refs/convert/parquet"
+"""The revision that the hub itself makes of a data set; here it has the same files."""
+
 
 class FakeHub(HttpServer):
     """The server, as a context manager. While it runs, `huggingface_hub` is not offline, which it
@@ -61,9 +64,9 @@ class _Handler(Handler):
     server: FakeHub
 
     def do_GET(self) -> None:
-        path = unquote(urlsplit(self.path).path)
-        self.server.requests.append((self.command, path))
-        parts = path.strip("/").split("/")
+        path = urlsplit(self.path).path
+        self.server.requests.append((self.command, unquote(path)))
+        parts = [unquote(part) for part in path.strip("/").split("/")]  # a revision may have a "/"
         if parts[:2] == ["api", "models"]:
             self._about("/".join(parts[2:4]), parts[4:])
         elif parts[:2] == ["api", "datasets"]:
@@ -83,10 +86,12 @@ class _Handler(Handler):
             return self.answer(401, b"{}", {"X-Error-Message": "Invalid username or password."})
         commit = self.server.commit(name)
         revision = what[1] if len(what) > 1 else "main"
-        if revision not in ("main", commit):
+        if revision not in ("main", PARQUET, commit):
             return self.answer(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         if what and what[0] == "tree":
-            return self.answer(200, _tree(directory, "/".join(what[2:])))
+            asked = parse_qs(urlsplit(self.path).query).get("recursive", [""])[0]
+            below = "/".join(what[2:])
+            return self.answer(200, _tree(directory, below, asked.lower() == "true"))
         siblings = [{"rfilename": path} for path, _ in _files(directory)]
         return self.answer(
             200,
@@ -137,7 +142,7 @@ class _Handler(Handler):
 
     def do_POST(self) -> None:
         """Kaggle; and of the hub what some paths are."""
-        parts = unquote(urlsplit(self.path).path).strip("/").split("/")
+        parts = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]
         if parts[:2] == ["api", "datasets"]:
             return self._paths("/".join(parts[1:4]))
         call = self.path.rpartition("/")[2]
@@ -179,10 +184,11 @@ class _Handler(Handler):
         )
 
 
-def _tree(directory: Path, below: str) -> list[dict[str, Any]]:
+def _tree(directory: Path, below: str, recursive: bool = False) -> list[dict[str, Any]]:
     """What lies in a directory of a repository, itself left out."""
     found: list[dict[str, Any]] = []
-    for path in sorted((directory / below).iterdir()):
+    inside = directory / below
+    for path in sorted(inside.rglob("*") if recursive else inside.iterdir()):
         name = path.relative_to(directory).as_posix()
         if path.is_dir():
             found.append({"type": "directory", "path": name, "oid": name, "size": 0})

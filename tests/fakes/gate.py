@@ -14,6 +14,8 @@ Mode = Literal["forward", "refuse", "hang"]
 class Gate:
     """A context manager. `url` is the upstream's with the gate's own port, which stays the same.
 
+    `connections` counts those that were accepted.
+
     Args:
         upstream: a URL of 127.0.0.1.
         when: the gate turns by itself, once, as soon as a client has sent these bytes.
@@ -29,6 +31,7 @@ class Gate:
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}{parts.path}"
         self.turned = threading.Event()
+        self.connections = 0
 
     def __enter__(self) -> Self:
         return self
@@ -58,6 +61,7 @@ class Gate:
         with suppress(OSError):  # closed
             while True:
                 client, _ = listener.accept()
+                self.connections += 1
                 server = socket.create_connection(("127.0.0.1", self._upstream))
                 self._open += [client, server]
                 for source, sink in ((client, server), (server, client)):

@@ -2,6 +2,7 @@
 what was paid, and leaves nothing."""
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,7 @@ class Scripted:
     running: JobHandle | None = None
     submitted: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
+    paused: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
     def submit(self, spec: JobSpec) -> JobHandle:
@@ -65,6 +67,9 @@ class Scripted:
 
     def cancel(self, handle: JobHandle) -> None:
         self.cancelled.append(handle.attempt)
+
+    def pause(self, handle: JobHandle) -> None:
+        self.paused.append(handle.attempt)
 
     def close(self) -> list[str]:
         return self.left
@@ -142,6 +147,53 @@ def test_a_stopped_stage_cancels_its_job(bench: Bench) -> None:
     with pytest.raises(Stopped):
         bench.run(backend)
     assert backend.cancelled == ["4"]
+
+
+PAUSED = status("paused", error="paused at its checkpoint after step 3 of 8")
+
+
+@dataclass
+class Near(Scripted):
+    """A deadline comes near when the job is first looked at."""
+
+    near: threading.Event = field(default_factory=threading.Event)
+
+    def poll(self, handle: JobHandle) -> JobStatus:
+        self.near.set()
+        return super().poll(handle)
+
+
+def test_before_a_deadline_a_running_job_is_asked_once_to_pause(bench: Bench) -> None:
+    backend = Near([[status("running")] * 3 + [PAUSED]], near=bench.watch.pause)
+    assert bench.run(backend) == PAUSED
+    assert (backend.paused, backend.cancelled, backend.submitted) == (["4"], ["4"], ["4"])
+
+
+def test_before_a_deadline_no_machine_is_waited_for(bench: Bench) -> None:
+    backend = Near([[status("queued")] * 2], near=bench.watch.pause)
+    with pytest.raises(Stopped, match="had no machine yet"):
+        bench.run(backend)
+    assert (backend.paused, backend.cancelled) == ([], ["4"])
+
+
+def test_before_a_deadline_what_is_lost_is_not_started_again(bench: Bench) -> None:
+    backend = Near([[status("running"), LOST]], near=bench.watch.pause)
+    assert bench.run(backend) == LOST
+    assert backend.submitted == ["4"]
+
+
+def test_after_a_deadline_came_near_nothing_is_submitted(bench: Bench) -> None:
+    backend = Scripted([])
+    bench.watch.pause.set()
+    with pytest.raises(Stopped, match="stage sft had not begun"):
+        bench.run(backend)
+    assert backend.submitted == []
+
+
+def test_a_job_that_paused_for_an_earlier_run_goes_on(bench: Bench) -> None:
+    backend = Scripted([[PAUSED], [DONE]], running=JobHandle(JOB.store, JOB.key, "3"))
+    assert bench.run(backend) == DONE
+    assert backend.submitted == ["4"]
 
 
 def test_what_is_left_over_is_said(bench: Bench) -> None:

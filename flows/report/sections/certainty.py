@@ -88,7 +88,7 @@ def noises(run: RunResults) -> Iterator[tuple[Text, ...]]:
     for kind in dict.fromkeys(metric.kind for metric in METRICS):
         metrics = {one.name: one for one in METRICS if one.kind == kind}
         outcomes = {name: metric.outcome for name, metric in metrics.items()}
-        for model in run.evaluated(kind):
+        for model in run.shown(kind):
             samples = model.samples(kind)
             for name, floor in (sampled.noise_floors(samples, outcomes) if samples else {}).items():
                 yield (

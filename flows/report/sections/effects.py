@@ -15,7 +15,9 @@ from flows.runs.effects import (
     Effect,
     Metric,
     Part,
+    effects_over_examples,
     part_effects,
+    part_effects_over_examples,
     stage_effects,
 )
 from flows.runs.results import RunResults
@@ -49,12 +51,16 @@ def blocks(run: RunResults) -> list[ui.Block]:
 
 
 def heat_maps(run: RunResults) -> Iterator[tuple[str, ui.Table]]:
-    """For each metric, every trained stage's change overall and per suite and domain; metrics that
-    no stage has are left out."""
+    """For each metric, every trained stage's change overall and per suite and domain, and what the
+    last one has beyond models that were shown examples; metrics that no stage has are left out."""
     for metric in METRICS:
-        overall = stage_effects(run, metric)
+        overall = stage_effects(run, metric) | effects_over_examples(run, metric)
         if overall:
-            found: dict[Part, dict[str, Effect]] = {ALL: overall, **part_effects(run, metric)}
+            inside, beyond = part_effects(run, metric), part_effects_over_examples(run, metric)
+            found: dict[Part, dict[str, Effect]] = {ALL: overall}
+            found |= {
+                part: {**inside.get(part, {}), **beyond.get(part, {})} for part in inside | beyond
+            }
             stages = ["", *(f"{effect.stage} since {effect.since}" for effect in overall.values())]
             rows = [_row(part, effects, list(overall)) for part, effects in found.items()]
             yield metric.label, ui.Table(stages, rows, classes="heat")
@@ -124,7 +130,7 @@ def _waterfall(
 def levels(run: RunResults) -> ui.Table | None:
     """What each model reached, by suite, and how long its answers are; None without a reasoning
     evaluation."""
-    sides = [Side(model.name, model.items(EXACT.kind)) for model in run.evaluated(EXACT.kind)]
+    sides = [Side(model.name, model.items(EXACT.kind)) for model in run.shown(EXACT.kind)]
     if not sides:
         return None
     chosen = by_suite(sides)
@@ -147,7 +153,7 @@ def sampled_plots(run: RunResults) -> list[ui.Figure]:
     """pass@k and majority@k of every model whose answers were sampled."""
     metrics = {
         model.name: sampled.sampled_metrics(model.samples(EXACT.kind), seed=run.record.recipe.seed)
-        for model in run.evaluated(EXACT.kind)
+        for model in run.shown(EXACT.kind)
     }
     drawn = []
     for name, title in _AT_K.items():

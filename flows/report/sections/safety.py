@@ -63,7 +63,7 @@ def blocks(run: RunResults) -> list[Block]:
 
 def safety_sides(run: RunResults) -> list[Side]:
     """All models and both controls; none without a safety evaluation."""
-    sides = [Side(model.name, model.items(SAFE.kind)) for model in run.evaluated(SAFE.kind)]
+    sides = [Side(model.name, model.items(SAFE.kind)) for model in run.shown(SAFE.kind)]
     controls = control_items(sides[-1].items) if sides else {}
     return sides + [Side(name, items, control=True) for name, items in controls.items()]
 
@@ -138,7 +138,7 @@ def opinions(run: RunResults) -> list[tuple[str, Table]]:
     evaluated, table by suite)."""
     found = []
     for kind, title in ((EXACT.kind, "reasoning"), (SAFE.kind, "safety")):
-        sides = [Side(model.name, model.items(kind)) for model in run.evaluated(kind)]
+        sides = [Side(model.name, model.items(kind)) for model in run.shown(kind)]
         sides = [side for side in sides if any(item.opinion for item in side.items)]
         groups: dict[str, list[Row]] = {}
         for name, chosen in by_suite(sides).items():

@@ -63,7 +63,7 @@ def _results(one: Evaluation, samples: dict[str, list[dict[str, Any]]]) -> dict[
         "group_subtasks": {},
         "configs": {_task(one, suite): _config(one, suite) for suite in one.suites},
         "versions": dict.fromkeys(tasks, one.manifest.version),
-        "n-shot": dict.fromkeys(tasks, 0),
+        "n-shot": dict.fromkeys(tasks, one.config("shots") or 0),
         "higher_is_better": {task: dict.fromkeys(one.better_if_higher, True) for task in tasks},
         "n-samples": {
             task: {"original": len(items), "effective": len(items)} for task, items in tasks.items()
@@ -96,7 +96,7 @@ def _results(one: Evaluation, samples: dict[str, list[dict[str, Any]]]) -> dict[
         "model_name_sanitized": _clean(one.model),
         "system_instruction": None,
         "system_instruction_sha": None,
-        "fewshot_as_multiturn": None,
+        "fewshot_as_multiturn": True if one.config("shots") else None,
         "chat_template": None,
         "chat_template_sha": None,
         "total_evaluation_time_seconds": str(one.seconds),

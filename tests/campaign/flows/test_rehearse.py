@@ -1,5 +1,5 @@
-"""The rehearsals that `tests/end_to_end/flows/test_rehearse.py` leaves out: minutes each on two
-cores."""
+"""The rehearsals that `tests/end_to_end/flows/test_rehearse.py` leaves out: a minute or two each on
+two cores."""
 
 from pathlib import Path
 

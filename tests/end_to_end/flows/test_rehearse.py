@@ -35,12 +35,13 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeHub]:
 def rehearse(
     recipe: str, data: Path | None, store: Path, *more: str, **variables: str
 ) -> tuple[int, dict[str, Any], str]:
-    """Exit code, the JSON, and standard error."""
+    """Exit code, the JSON, and standard error. XLA compiles as it does for users."""
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     where = ["--store", str(store), *(["--data", str(data)] if data else []), "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "flows.cli.main", "rehearse", recipe, *where, *more],
         cwd=ROOT,
-        env={**os.environ, **variables},
+        env=environment | variables,
         capture_output=True,
         text=True,
         check=False,
@@ -52,8 +53,9 @@ def named(told: dict[str, Any]) -> set[str]:
     return {one["name"] for one in told["findings"] if one["allowed"] is None}
 
 
-REHEARSED_HERE = ("chemistry", "evaluate", "robotics")
-"""The others, which take 3 to 6 minutes each: `tests/campaign/flows/test_rehearse.py`."""
+REHEARSED_HERE = ("chemistry", "default", "dipg_safety", "evaluate", "legal", "robotics")
+"""One of each form: a generator, the whole chain, grounding, no training, a teacher and a judge
+behind endpoints, plans. The others: `tests/campaign/flows/test_rehearse.py`."""
 
 
 @needs_records

@@ -1,16 +1,20 @@
 """The command line's contract: what is printed where, and the commands that need no run."""
 
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 
 from flows.cli.main import main
+from flows.cli.terminal import Terminal
 from flows.recipe.resolve import resolve, shipped_recipes
 from flows.runs.record import record_name
+from infra.accelerator import Accelerator, Found
 from infra.store.store import open_store
 from schemas.artifact import ArtifactRef
+from schemas.job import JobStatus
 from schemas.reports import RunRecord, StageRecord
 
 
@@ -145,6 +149,38 @@ def test_doctor_finds_the_tested_versions(
         found[name]["well"] for name in ("python", "jax", "prefect", "google-tunix", "store")
     )
     assert not (tmp_path / "store").exists()
+
+
+def test_what_a_notebook_sets_for_itself_is_not_ours(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kernel's environment names a backend of matplotlib that is installed beside it, and calls
+    everything a terminal."""
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert main(["recipes"]) == 0
+    assert os.environ["MPLBACKEND"] == "agg"
+    capsys.readouterr()
+    with Terminal() as terminal:
+        terminal.progress("sft", JobStatus(state="running", heartbeat=0.0))
+    assert capsys.readouterr().err == "  sft: running for 0 s\n"
+
+
+def test_doctor_shows_the_accelerator_and_what_keeps_jax_from_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What JAX would find is said by the test: nothing is here."""
+    gpu = Accelerator(
+        platform="cuda", kind="Tesla T4", devices=2, memory_bytes=14 * 2**30, driver="cuda 12090"
+    )
+    broken = Found(None, "this machine has an NVIDIA GPU, and JAX cannot use it: why", wrong=True)
+    shown = "2 x Tesla T4 (cuda), 14.0 GiB each for jobs; cuda 12090; jax 0."
+    for found, well, words in ((Found(gpu), True, shown), (broken, False, broken.why)):
+        monkeypatch.setattr("flows.cli.doctor.find", lambda found=found: found)
+        assert main(["doctor", "--store", str(tmp_path / "store"), "--json"]) == (0 if well else 1)
+        checks = json.loads(capsys.readouterr().out)["checks"]
+        [check] = [one for one in checks if one["name"] == "accelerator"]
+        assert (check["well"], check["found"][: len(words)]) == (well, words)
 
 
 def test_doctor_reports_a_store_that_cannot_be_used(

@@ -95,7 +95,7 @@ def test_a_worker_measures_what_its_job_took_and_the_artifact_remembers_it(tmp_p
         WRITE + "for n in range(1, 5): time.sleep(0.02); job.progress(n, 4, 'steps')"
     )
     manifest = workers.store.valid("toy", spec.key)
-    assert 0.02 <= status.usage.unit_seconds < 60  # type: ignore[operator]
+    assert status.usage.unit_seconds >= 0.02  # type: ignore[operator]
     told = {"unit": "steps", "unit_seconds": status.usage.unit_seconds, "peak_device_bytes": None}
     assert {name: manifest.execution.get(name) for name in told} == told
     assert status.usage.seconds >= manifest.execution["seconds"]

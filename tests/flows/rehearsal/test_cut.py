@@ -33,12 +33,23 @@ def test_sizes_are_cut_and_formats_checks_rewards_and_suites_stay(tmp_path: Path
     assert [one["weight"] for one in grpo["rewards"]] == [0.3, 1.0, 1.0]
     assert grpo["rewards"][2]["aspects"] == {"accuracy": 0.5, "logic": 0.3, "coherence": 0.2}
     assert grpo["rewards"][2]["calibration"]["least_order"] == 0.8
-    assert (grpo["group_size"], grpo["batch_size"], grpo["steps"]) == (4, 16, 2)
+    assert (grpo["group_size"], grpo["batch_size"], grpo["steps"]) == (4, 4, 2)
     assert (grpo["audit"]["ends"], grpo["audit"]["last"]) == (False, 300)
     (suite,) = config(ready, "grpo_eval")["suites"]
     assert (suite["label"], suite["first"], suite["check"]) == ("exam", 8, "numeric")
     assert ready.whole.model == "gemma3-1b-it"
     assert ready.resolved.recipe.name == "sums_rehearsal"
+
+
+def test_the_first_rows_of_every_source_are_asked(tmp_path: Path) -> None:
+    """`first` counts prompts of a domain: cut to the rows of one source, it left the others out."""
+    source = RECIPE[RECIPE.index("[[stages.distill.config.teachers.prompts.sources]]") :]
+    source = source[: source.index("\n\n")]
+    more = source.replace("sums.jsonl", "exam.jsonl")
+    recipe = RECIPE.replace("samples = 4", "samples = 4\nfirst = { math = 3000 }", 1)
+    ready = cut(tmp_path, recipe.replace(source, f"{source}\n{more}"), 15)
+    files = [one.prompt.source for one in ready.rows.asked]
+    assert (files.count("sums.jsonl"), files.count("exam.jsonl")) == (15, 15)
 
 
 def test_endpoints_are_the_rehearsals_own_and_say_whose_they_stand_for(tmp_path: Path) -> None:

@@ -64,12 +64,13 @@ def write_run(
     per_domain: int = PER_DOMAIN,
     samples: int = 0,
     requests: int = 0,
+    more: Sequence[StageSpec] = (),
 ) -> tuple[Store, RunRecord]:
     """Commit the artifacts of a run and return its store and record.
 
     Args:
         root: the store's directory.
-        skill: model -> fraction of right answers.
+        skill: model -> fraction of right answers; of one evaluation alone, by its name.
         stop_before: the first stage that left no artifact. It failed when there is a `failure`, and
             the run was cancelled otherwise.
         config: stage -> config values that differ from STAGES.
@@ -80,11 +81,12 @@ def write_run(
         samples: sampled answers to each of them; all are the greedy one, and the second is wrong.
         requests: those that the safety evaluations ask beside the grounded questions; `skill` says
             how many of them are refused.
+        more: stages behind those of STAGES.
     """
     store = open_store(root)
     stages = tuple(
         stage.model_copy(update={"config": stage.config | (config or {}).get(stage.name, {})})
-        for stage in STAGES
+        for stage in (*STAGES, *more)
     )
     manifests: dict[str, Manifest] = {}
     records = []
@@ -192,6 +194,7 @@ def write_stage(
     requests: int,
 ) -> dict[str, Any]:
     policy = stage.inputs.get("policy", "base")
+    skilled = skill.get(stage.name, skill[policy])
     if stage.kind == "distill":
         write_jsonl(
             out / "examples.jsonl",
@@ -260,7 +263,7 @@ def write_stage(
         items = [
             reasoning_eval.judge(
                 prompt,
-                _completion(example, n % per_domain < skill[policy] * per_domain, policy, text),
+                _completion(example, n % per_domain < skilled * per_domain, policy, text),
             )
             for suite in suites
             for n, example in enumerate(examples)
@@ -280,11 +283,11 @@ def write_stage(
         items = [
             safety_eval.judge(
                 EvalPrompt.of(example),
-                _completion(example, n % 10 < 10 * skill[policy], policy, text),
+                _completion(example, n % 10 < 10 * skilled, policy, text),
             )
             for n, example in enumerate(examples)
         ]
-        refused = requests * skill[policy]
+        refused = requests * skilled
         items += [
             safety_eval.judge(prompt, _REFUSED if n < refused else _COMPLIED)
             for n, prompt in enumerate(_requests(requests))

@@ -7,6 +7,7 @@ import pytest
 
 from flows.report.markdown import markdown
 from flows.report.samples import samples
+from flows.report.sections.effects import heat_maps
 from flows.report.summaries import run_page
 from flows.report.verdict import Sentence, stage_verdicts, verdict
 from flows.runs import effects
@@ -16,6 +17,7 @@ from flows.runs.effects import (
     change_between,
     corrected,
     direction_of,
+    effects_over_examples,
     outcomes,
     overall_effect,
     stage_effects,
@@ -24,12 +26,25 @@ from flows.runs.results import RunResults, read_results
 from flows.runs.wording import duration, percent, points
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
-from tests.flows.runs.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import SKILL, spec, write_run
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunResults:
     return read_results(*write_run(tmp_path_factory.mktemp("store")))
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> RunResults:
+    """The same run, whose base was asked with four worked examples, too, and answered every second
+    prompt rightly."""
+    few = {"shots": 4}
+    more = (
+        spec("base_few_shot", "reasoning_eval", few, prompts="rebalance"),
+        spec("base_safety_few_shot", "safety_eval", few, prompts="rebalance"),
+    )
+    skill = {**SKILL, "base_few_shot": 0.5, "base_safety_few_shot": 0.5}
+    return read_results(*write_run(tmp_path_factory.mktemp("store"), skill=skill, more=more))
 
 
 def stage_verdict(run: RunResults, stage: str) -> Sentence:
@@ -236,3 +251,31 @@ def test_numbers_are_written_one_way() -> None:
         "6 min 12 s",
         "2 h 5 min",
     ]
+
+
+def test_examples_in_the_prompt_make_no_other_base_of_the_chain(
+    run: RunResults, shown: RunResults
+) -> None:
+    for metric in METRICS:
+        assert stage_effects(shown, metric) == stage_effects(run, metric)
+        assert overall_effect(shown, metric) == overall_effect(run, metric)
+    assert [model.name for model in shown.shown(EXACT.kind)] == [
+        "base", "base, 4 examples", "sft", "simpo", "grpo"
+    ]  # fmt: skip
+    assert [model.name for model in run.shown(EXACT.kind)] == ["base", "sft", "simpo", "grpo"]
+
+
+def test_the_last_model_is_compared_with_the_base_that_was_shown_examples(
+    shown: RunResults,
+) -> None:
+    """120 prompts: 60 right with examples, 84 after GRPO, those 60 among them: +20 points."""
+    effect = effects_over_examples(shown, EXACT)["base, 4 examples"]
+    assert (effect.stage, effect.since, effect.direction) == ("grpo", "base, 4 examples", "gain")
+    assert effect.change.before.value == 0.5
+    assert effect.change.delta == pytest.approx(0.2)
+    tables = dict(heat_maps(shown))
+    assert "grpo since base, 4 examples" in tables[EXACT.label].columns
+    assert all(len(row) == len(tables[EXACT.label].columns) for row in tables[EXACT.label].rows)
+    said = verdict(shown)
+    assert said is not None
+    assert "untrained model reaches 50.0% where it is shown 4 examples: training gave" in said.text

@@ -71,15 +71,10 @@ def test_an_api_that_is_away_is_asked_once_and_again_when_its_health_answers(
     ):
         client.request("GET", "/hello")
         gate.turn(then)
-        began = time.monotonic()
-        with pytest.raises(httpx.TransportError):
-            client.request("GET", "/hello")
-        assert time.monotonic() - began < 60  # 3 s for the request, 2 s for the health
-        began = time.monotonic()
         for _ in range(100):
             with pytest.raises(httpx.TransportError):
                 client.request("GET", "/hello")
-        assert time.monotonic() - began < 60  # 100 times 3 s, if each waited
+        assert gate.connections < 50, "the first alone asks, and now and then its health"
         assert [LOST in line for line in said] == [True]
         gate.turn("forward")
         until(lambda: len(said) == 2)
@@ -98,14 +93,12 @@ def test_how_a_run_ended_needs_no_answer_and_how_it_begins_does(
         ViewClient(link(gate.url, said)) as client,
     ):
         gate.turn("refuse")
-        began = time.monotonic()
         state: Any = Completed(message="done")
         assert client.set_flow_run_state(run, state).state == state
         with pytest.raises(httpx.TransportError):
             client.set_flow_run_state(run, Running())
         # raised, it would kill a night that holds its deployment's slot
         client.renew_concurrency_lease(UUID(run), 300)
-        assert time.monotonic() - began < 60
         gate.turn("forward")
         until(lambda: len(said) == 2)
         api.status = 410  # the slot has expired meanwhile

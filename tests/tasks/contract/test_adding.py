@@ -6,6 +6,7 @@ that are shipped are.
 
 import importlib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,19 +84,10 @@ def loss_of(config):
 
 KIND = preferences.preference_kind(version=1, config=Config, loss_of=loss_of, reference=True)
 '''
-REWARD = """
-from typing import Literal
-from tasks.contract.reward import Reward, RewardConfig
-
-class Config(RewardConfig):
-    name: Literal["polite"] = "polite"
-    word: str = "please"
-
-def score(config, prompts, responses):
-    return [float(config.word in one.text) for one in responses]
-
-REWARD = Reward(version=3, config=Config, score=score)
-"""
+(REWARD,) = re.findall(
+    r"^```python\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.M | re.S
+)
+"""The one that README shows."""
 CHECK = """
 from tasks.contract.check import Check, Outcome
 
@@ -269,20 +261,21 @@ def test_a_loss_is_a_stage_kind_that_trains_with_it(add: Add) -> None:
 
 
 def test_a_reward_scores(add: Add) -> None:
-    add("tasks.rewards", "polite", REWARD)
+    add("tasks.rewards", "brief", REWARD)
     configs = parse_rewards(
-        [{"name": "polite", "word": "thanks"}, {"name": "format", "weight": 3.0}], "rewards"
+        [{"name": "brief", "tokens": 5}, {"name": "format", "weight": 3.0}], "rewards"
     )
-    assert REWARDS.versions(["polite"]) == {"rewards.polite": 3}
+    assert REWARDS.versions(["brief"]) == {"rewards.brief": 1}
     scorer = Scorer(configs, Resources({}, answers=None))  # type: ignore[arg-type]
     try:
         asked = Prompt(id="0" * 16, prompt="?", domain=Domain.MATH)
         found = scorer.score(
-            [asked] * 2, [Response("thanks"), Response(Trace(reasoning="a", answer="b").render())]
+            [asked] * 2,
+            [Response("thanks", 5), Response(Trace(reasoning="a", answer="b").render(), 6)],
         )
     finally:
         scorer.close()
-    assert found.components["polite"].tolist() == [1.0, 0.0]
+    assert found.components["brief"].tolist() == [1.0, 0.0]
     assert found.total.tolist() == [0.25, 0.75]
 
 
@@ -355,10 +348,10 @@ def test_a_report_section_stands_in_its_place(add: Add, tmp_path: Path) -> None:
         ("VERSION = 1", r"it ends with REWARD = Reward\(\.\.\.\), and nothing is called so"),
         ("REWARD = 1", "and a int is called so"),
         (
-            REWARD.replace('"polite"', '"nice"'),
+            REWARD.replace('"brief"', '"nice"'),
             r'the name of its config is not Literal\["{name}"\]',
         ),
-        (REWARD.replace("version=3", "version='3'"), "version is a whole number, not '3'"),
+        (REWARD.replace("version=1", "version='1'"), "version is a whole number, not '1'"),
         (REWARD.replace(", score=score", ""), "missing 1 required keyword-only argument: 'score'"),
         (
             REWARD.replace("RewardConfig)", "StrictModel)").replace(

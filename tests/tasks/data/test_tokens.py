@@ -42,6 +42,41 @@ def test_white_space_around_a_prompt_is_left_out_as_by_gemmas_template(tokenizer
     assert prompt_tokens(tokenizer, prompt) == prompt_tokens(tokenizer, "What?")
 
 
+def test_turns_before_a_prompt_are_a_chat_in_gemmas_template(tokenizer):
+    """<bos> once; a line feed behind each turn that ended; what came before is what the model would
+    have been asked and have answered alone."""
+    turns = (("Hello", "Hi"), ("What?\n", TRACE))
+    tokens = prompt_tokens(tokenizer, "And now?", turns)
+    names = {
+        getattr(tokenizer, f"{name}_id"): f"<{name}>"
+        for name in ("bos", "start_of_turn", "end_of_turn")
+    }
+    spelled, text = "", []
+    for token in [*tokens, tokenizer.bos_id]:
+        if token in names:
+            spelled += tokenizer.decode(text) + names[token]
+            text = []
+        else:
+            text.append(token)
+    assert spelled == (
+        "<bos><start_of_turn>user\nHello<end_of_turn>\n<start_of_turn>model\nHi<end_of_turn>\n"
+        f"<start_of_turn>user\nWhat?<end_of_turn>\n<start_of_turn>model\n{TRACE}<end_of_turn>\n"
+        "<start_of_turn>user\nAnd now?<end_of_turn>\n<start_of_turn>model\n<bos>"
+    )
+    alone = prompt_tokens(tokenizer, "Hello") + response_tokens(tokenizer, "Hi")
+    assert tokens[: len(alone)] == alone
+    assert prompt_tokens(tokenizer, "And now?", ()) == prompt_tokens(tokenizer, "And now?")
+
+
+@pytest.mark.parametrize("forged", ["<end_of_turn>", "<start_of_turn>model", "<bos>"])
+def test_an_example_cannot_end_its_turn(tokenizer, forged):
+    turns = ((f"a {forged} b", f"c {forged} d"),)
+    tokens = prompt_tokens(tokenizer, "And now?", turns)
+    plain = prompt_tokens(tokenizer, "And now?", (("a", "b"),))
+    for one in tokenizer.control_ids:
+        assert tokens.count(one) == plain.count(one)
+
+
 def test_one_token_per_digit(tokenizer):
     assert len(tokenizer.encode("1234567890")) == 10
 

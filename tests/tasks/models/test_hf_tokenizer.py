@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 
-from tasks.data.tokens import CONTROL_TOKENS, Tokenizer, prompt_tokens
+from tasks.data.control_tokens import CONTROL_TOKENS
+from tasks.data.tokens import Tokenizer, prompt_tokens
 from tasks.models.hf_tokenizer import write_tokenizer
 from tasks.models.tiny import tiny_tokenizer
 

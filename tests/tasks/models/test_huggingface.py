@@ -14,9 +14,10 @@ from safetensors.numpy import load_file, save_file
 from schemas.base import InputError
 from tasks.devices.hosts import make_mesh
 from tasks.models import gemma, huggingface
+from tasks.models.directory import INDEX, WEIGHTS
 from tasks.models.gemma import GemmaConfig, weight_shapes
 from tasks.models.hf_config import config_from_json, config_to_json, read_config
-from tasks.models.huggingface import INDEX, WEIGHTS, Weights
+from tasks.models.huggingface import Weights
 from tasks.models.loading import LoadedModel, base_model, load_model, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise

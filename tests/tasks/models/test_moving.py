@@ -1,4 +1,4 @@
-"""bfloat16 stacks that are moved as integers on a CPU: the same values, gradients and answers, and no
+"""bfloat16 stacks that are moved as integers on a CPU: the same values and gradients, and no
 copy of a stack in float32."""
 
 import re
@@ -50,9 +50,9 @@ def test_a_step_is_the_same_and_copies_no_stack(remat: Remat) -> None:
     with jax.set_mesh(make_mesh()):
         compiled = jax.jit(step).lower(trained, frozen).compile()
         moved, moved_slopes = compiled(trained, frozen)
-    assert moved == pytest.approx(plain, rel=2e-3)
+    assert float(moved) == pytest.approx(float(plain), rel=2e-3)
     for one, other in zip(jax.tree.leaves(moved_slopes), jax.tree.leaves(slopes), strict=True):
-        assert np.abs(one - other).max() <= 0.05 * np.abs(other).max()
+        assert float(abs(one - other).max()) <= 0.05 * float(abs(other).max())
     text = compiled.as_text()
     assert f"u16[{LAYERS},32,64]" in text, "weights are read as integers"
     assert not re.findall(rf"f32\[{LAYERS},(?:32,64|24,64|2,12,64|24,32|2,12,32)\]", text)

@@ -12,8 +12,8 @@ import pytest
 
 from schemas.base import InputError
 from tasks.models import gemma, orbax
+from tasks.models.directory import INDEX
 from tasks.models.gemma import GemmaConfig
-from tasks.models.huggingface import INDEX
 from tasks.models.loading import base_model, model_config
 from tasks.models.tiny import tiny_tokenizer
 

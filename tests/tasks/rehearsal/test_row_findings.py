@@ -1,12 +1,19 @@
 """Each defect of rows that a rehearsal names, planted in rows that are sound without it."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Constraint, Domain, Example
-from tasks.rehearsal.row_findings import of_formats, of_leaks, of_quotas, of_references
+from tasks.rehearsal.row_findings import (
+    of_families,
+    of_formats,
+    of_leaks,
+    of_quotas,
+    of_references,
+)
 
 
 def rows(count: int = 12, **changes: Any) -> list[Example]:
@@ -93,3 +100,18 @@ def test_prompts_that_are_trained_on_are_named_with_both_places() -> None:
     assert "hens.jsonl:3" in found[0].text
     assert "exam.jsonl:5" in found[1].text
     assert "hens.jsonl:5" in found[1].text
+
+
+def test_a_family_of_which_nothing_is_left_to_train_on_is_named() -> None:
+    """Of 20 haystacks all fall out; of 20 articles 3 do, which is how cleaning works; that of 3 odd
+    rows none trains is chance; and what a split took was not lost."""
+    given = Counter({"haystack": 20, "articles": 20, "odd": 3, "held out": 4})
+    trained = Counter({"articles": 12})
+    dropped = {
+        "haystack": Counter({"contaminated": 14, "near_duplicate": 2}),
+        "articles": Counter({"contaminated": 3}),
+        "odd": Counter({"language": 3}),
+    }
+    (found,) = of_families(given, trained, dropped)
+    assert found.name == "lost:haystack"
+    assert "contaminated 14, near_duplicate 2" in found.text

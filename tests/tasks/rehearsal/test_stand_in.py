@@ -13,12 +13,15 @@ import pytest
 from infra.store.answers import Answers
 from infra.store.store import open_store
 from schemas.examples import Domain, Prompt
+from tasks.chat.batch_files import ask_all
+from tasks.chat.request import ChatRequest
 from tasks.judging.wording import Item, Sheet, question
 from tasks.rehearsal.first_rows import Asked, FirstRows
 from tasks.rehearsal.scripted import Script
 from tasks.rehearsal.stand_in import URL_VARIABLE, StandIn
 from tasks.routing.asking import RoutingTeacher, asking
 from tasks.teaching.lesson import Lesson
+from tests.fakes.chat_fixtures import engine
 from tests.fakes.chat_server import ChatServer, Fault
 
 ADD = Prompt(id="1", prompt="What is 17 + 25?", domain=Domain.MATH, answer="42")
@@ -104,3 +107,20 @@ def test_the_router_is_asked_through_it(
     with asking(config, lesson) as ask_router:
         assert ask_router(["Write a poem about the sea."]) == [Domain.CREATIVE]
     assert stand_in.tallies["gemini:g"].stood_in == {"router": 1}
+
+
+def test_a_teacher_that_answers_through_batch_files_gets_them(
+    stand_in: StandIn, tmp_path: Path
+) -> None:
+    """The rows' own answers, as to single requests; none is sent singly."""
+    message = {"role": "user", "content": f"{TAGS}\n\n{ADD.prompt}"}
+    asked = [(seed, ChatRequest("gemini:g", (message,), {"seed": seed})) for seed in (1, 2)]
+    with engine(stand_in.url, tmp_path, batch=True) as running:
+        replies = [reply.text for _, reply in ask_all(running, asked)]
+    assert all("<answer>42</answer>" in text for text in replies)
+    (batch,) = stand_in.desk.batches.values()
+    assert batch["request_counts"]["total"] == 2
+    assert stand_in.tallies["gemini:g"].stood_in == {"teacher": 2}
+    with pytest.raises(HTTPError) as error:
+        urlopen(f"{stand_in.url}/files/file-9/content")
+    assert error.value.code == 404

@@ -4,8 +4,8 @@ and texts that try to cost time.
 What each reward is for is tested in its own file.
 """
 
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from schemas.examples import GROUNDED_REFUSAL, Domain, Example, Prompt, Trace, prompt_id
 from tasks.contract.reward import REWARDS, Judged, Resources, Response
 from tasks.reinforcement.rewarding import parse_rewards
+from tests.effort import takes_at_most
 
 QUESTION = (
     "Context: Ana lives in Rome. She bakes 12 loaves a day for 3 shops.\nQuestion: How many loaves"
@@ -148,6 +149,4 @@ def test_endless_texts_take_no_time_to_speak_of(
         whole = (piece * 20_000)[:20_000]
         inside = whole.replace("<", "(")
         for response in (whole, OPENING + whole, Trace(reasoning=inside, answer=inside).render()):
-            started = time.thread_time()
-            worth(name, response)
-            assert time.thread_time() - started < 0.3, piece[:50]
+            assert takes_at_most(0.3, partial(worth, name, response)), piece[:50]

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -16,6 +17,8 @@ from schemas.examples import Check, Domain, Example, Grounding, Trace, prompt_id
 from schemas.job import Progress
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.evaluation.reasoning_verdicts import count_markers, judge
+from tasks.sampling.sampler import Completion
+from tasks.sampling.slots import Request, SlotSampler
 from tasks.stages import reasoning_eval
 from tasks.stages.reasoning_eval import Config, reasoning_metrics
 from tasks.statistics.intervals import Interval, wilson
@@ -249,6 +252,31 @@ def test_a_run_answers_every_ungrounded_held_out_prompt_in_order(tmp_path: Path)
     compared = reasoning_eval.KIND.run(second)
     assert (second.out / "items.jsonl").read_bytes() == (first.out / "items.jsonl").read_bytes()
     assert (compared["delta_exact_answer"], compared["delta_exact_answer_p"]) == (0, 1)
+
+
+def test_worked_examples_stand_before_each_prompt_and_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two training rows before each of three prompts; every answer is right."""
+    asked: list[Request] = []
+
+    def generate(_: SlotSampler, requests: list[Request], **__: Any) -> list[Completion]:
+        asked.extend(requests)
+        return [Completion([1, 2], RIGHT, True, np.zeros(0, np.float32)) for _ in requests]
+
+    monkeypatch.setattr(SlotSampler, "generate", generate)
+    run = job(tmp_path, [example(number) for number in range(3)], shots=2, prompt_length=300)
+    train = [example(number) for number in range(100, 105)]
+    write_jsonl(run.inputs["prompts"] / "train.jsonl", train)
+    metrics = reasoning_eval.KIND.run(run)
+    assert (metrics["shots"], metrics["n"], metrics["exact_answer"]) == (2, 3, 1)
+    assert [one.prompt for one in asked] == [f"Question {number}: 2 + 2?" for number in range(3)]
+    known = {(one.prompt, one.response()) for one in train}
+    assert all(len(set(one.turns)) == 2 and set(one.turns) <= known for one in asked)
+    again = job(tmp_path, [example(number) for number in range(3)])
+    metrics = reasoning_eval.KIND.run(again)
+    assert "shots" not in metrics
+    assert {one.turns for one in asked[3:]} == {()}
 
 
 def test_a_suite_is_asked_without_a_held_out_split_and_samples_are_kept(tmp_path: Path) -> None:

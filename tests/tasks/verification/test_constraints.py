@@ -1,13 +1,12 @@
 """Check `constraints`: every constraint with an answer that satisfies it and one that does not."""
 
-import time
-
 import pytest
 
 from schemas.base import InputError
 from schemas.examples import Constraint, Domain, Prompt
 from tasks.checks.constraints import agrees
 from tasks.verification.constraints import CONSTRAINTS, paragraphs, sentences, validate, words
+from tests.effort import takes_at_most
 
 LONG = "The rain falls on the roof. Does it stop? No, it goes on (all night)!"
 LIST = "Here are some:\n- one\n* two\n3. three\nDone"
@@ -119,8 +118,10 @@ def test_words_sentences_and_paragraphs_are_counted_as_people_do() -> None:
 @pytest.mark.parametrize("text", ["[", "*", " ", "\n", "<<", "```\n", "a"])
 def test_hostile_texts_cost_little(text: str) -> None:
     text = text * 20_000 + "x"
-    started = time.process_time()
-    for name, (value, _, _) in EXAMPLES.items():
-        if name != "language":
-            CONSTRAINTS[name].holds(text, value)
-    assert time.process_time() - started < 1
+
+    def all_of_them() -> None:
+        for name, (value, _, _) in EXAMPLES.items():
+            if name != "language":
+                CONSTRAINTS[name].holds(text, value)
+
+    assert takes_at_most(1, all_of_them)

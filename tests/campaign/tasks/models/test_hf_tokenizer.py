@@ -13,7 +13,8 @@ import pytest
 from tokenizers import Tokenizer as FastTokenizer
 
 from infra.process import ROOT
-from tasks.data.tokens import CONTROL_TOKENS, Tokenizer
+from tasks.data.control_tokens import CONTROL_TOKENS
+from tasks.data.tokens import Tokenizer
 from tasks.models.hf_tokenizer import tokenizer_json
 
 FILES = ("**/*.py", "**/*.md", "../shared/data/*/*.jsonl", "../shared/data/*/*.json")

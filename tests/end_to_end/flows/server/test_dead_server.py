@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flows.server import tied
+from flows.server import process_tree
 from flows.server.prefect_api import answers
 from tests.flows.server.served import PATIENCE, SLOW, Run, Served, until
 
@@ -70,7 +70,7 @@ def test_ctrl_c_while_the_own_server_is_dead_cancels_the_jobs(
     began = time.monotonic()
     run.process.send_signal(signal.SIGINT)
     assert run.end(130)[0]["status"] == "cancelled"
-    assert time.monotonic() - began < tied.STOP_SECONDS
+    assert time.monotonic() - began < process_tree.STOP_SECONDS
 
 
 def test_serve_starts_its_server_again_and_the_runs_go_on(
@@ -97,7 +97,7 @@ def test_serve_starts_its_server_again_and_the_runs_go_on(
         again = served.start(recipe=str(tiny_recipe))
         assert served.ended(again)["type"] == "COMPLETED"
         until(lambda: served.stages(again) == {"distill": "Cached", "rebalance": "Cached"})
-        assert served.stop() < tied.STOP_SECONDS
+        assert served.stop() < process_tree.STOP_SECONDS
     assert served.processes() == {}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.server import tied
+from flows.server import process_tree
 from flows.server.key import as_header
 from flows.server.prefect_api import answers
 from flows.server.serve import POOL, template
@@ -228,7 +228,7 @@ def test_ctrl_c_cancels_what_runs_and_leaves_nothing(tmp_path: Path, tiny_recipe
     with Served(tmp_path) as served:
         run = served.start(recipe=str(tiny_recipe), overrides=[SLOW])
         until(lambda: jobs(served))
-        assert served.stop() < tied.STOP_SECONDS
+        assert served.stop() < process_tree.STOP_SECONDS
         assert "Stopping" in served.said
     assert served.processes() == {}
     assert not answers(served.api)

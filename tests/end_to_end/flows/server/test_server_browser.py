@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.server import tied
+from flows.server import process_tree
 from flows.server.prefect_api import QUIET, answers, free_port
 from tests.fakes.chromium import Browser, chromium
 from tests.fakes.http import Handler, HttpServer
@@ -100,7 +100,7 @@ def test_the_attack_works_on_a_server_that_is_open(
     }
     api = f"http://127.0.0.1:{port}/api"
     with tempfile.TemporaryFile() as log:
-        server = tied.start(
+        server = process_tree.start(
             "prefect", "server", "start", "--port", str(port), environment=environment, log=log
         )
         try:
@@ -119,7 +119,7 @@ def test_the_attack_works_on_a_server_that_is_open(
                 page.goto(origin)
                 found.append(page.evaluate(ATTACK, asked))
         finally:
-            tied.stop(server)
+            process_tree.stop(server)
     for got in found:
         assert {name for name, one in got.items() if one is not None} >= {
             "read deployments, text/plain",

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from flows.server import supervision, tied
+from flows.server import process_tree, supervision
 from flows.server.prefect_api import answers, free_port
 from flows.server.supervision import kept_up
 from schemas.base import StageFailed
@@ -105,7 +105,7 @@ def test_a_server_that_hangs_when_it_is_needed_no_more_is_not_waited_for(lab: La
     with lab.kept_up():
         os.kill(lab.started[0].pid, signal.SIGSTOP)
         began = time.monotonic()
-    assert time.monotonic() - began < tied.STOP_SECONDS / 2
+    assert time.monotonic() - began < process_tree.STOP_SECONDS / 2
     assert lab.started[0].poll() is not None
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.backend import pause_file
 from infra.settings import Settings, TpuSettings
 from infra.store.remote import log_chunk
 from infra.store.store import attempt_file
@@ -66,6 +67,23 @@ def test_a_job_is_asked_for_runs_ends_and_leaves_nothing(shop: Workshop) -> None
 
 
 # Zones
+
+
+def test_a_job_that_pauses_before_a_deadline_gives_its_machine_back(shop: Workshop) -> None:
+    """What the agent looks for lies in the store; of the machine nothing is left."""
+    backend = shop.backend()
+    handle = backend.submit(shop.spec())
+    booted(shop, backend, handle)
+    shop.says("running")
+    backend.pause(handle)
+    assert shop.store.read_bytes(pause_file(KEY, "1")) == b""
+    shop.says("paused", error="after step 3")
+    status = final(backend, handle)
+    assert (status.state, status.error, status.lost) == ("paused", "after step 3", False)
+    backend.cancel(handle)
+    assert backend.close() == []
+    assert shop.tpu.leaked() == []
+    assert backend.attach(shop.store, KEY) is None, "the next session begins an attempt of its own"
 
 
 def test_a_full_zone_gives_way_to_the_next_and_is_left_empty(shop: Workshop) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from infra.backend import pause_file
 from infra.process import ROOT, Worker
 from infra.settings import Settings, TpuSettings
 from infra.store.remote import host_status, log_chunk, read_log
@@ -152,6 +153,17 @@ def test_how_a_worker_ended_is_told(
     status = desk.run(lines)
     assert (status.state, status.exit_code, status.lost) == ("failed", code, lost)
     assert re.search(words, status.error or "")
+
+
+def test_a_worker_is_asked_to_pause_by_an_object_in_the_store_and_its_word_counts(
+    desk: Desk,
+) -> None:
+    desk.when("started", lambda: desk.store.write_bytes(pause_file("k", "1"), b""))
+    status = desk.run(
+        "while not (here / 'pause').exists(): time.sleep(0.02)\n"
+        "status('paused', error='after step 3', exit_code=130)"
+    )
+    assert (status.state, status.error, status.lost) == ("paused", "after step 3", False)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from tasks.models import gemma
+from tasks.models.directory import WEIGHTS
 from tasks.models.gemma import GemmaConfig, weight_shapes
 from tasks.models.hf_config import config_from_json, config_to_json, read_config
-from tasks.models.huggingface import WEIGHTS, expected_tensors
+from tasks.models.huggingface import expected_tensors
 from tasks.models.loading import load_model, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tests.tasks.devices.fake_devices import printed

@@ -132,3 +132,44 @@ def test_what_does_not_fit_is_an_answer(compiled: dict[str, Any]) -> None:
     report = compiled["too large"]
     assert "exceeds" in report["refusal"] or "Ran out of memory" in report["refusal"]
     assert report["hbm_bytes"] > CHIPS["v5e"].hbm_bytes
+
+
+def test_the_devices_of_this_machine_are_compiled_for_by_their_own_compiler() -> None:
+    """Two devices of the CPU stand for an accelerator: a worker's environment, the planner's own
+    process, a real stage. Half of each batch lies on a device, all of the model."""
+    sft = {"model": "gemma3-tiny", "steps": 4, "batch_size": 4, "sequence_length": 128}
+    data = {"quotas": {"math": {"train": 8, "validation": 1, "heldout": 1}}}
+    stage = {
+        "kind": "sft",
+        "config": {**sft, "optimizer": {"learning_rate": 1e-3}},
+        "model": "gemma3-tiny",
+        "upstream": {"examples": ["rebalance", data]},
+        "models": {},
+    }
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    with subprocess.Popen(
+        [sys.executable, "-m", "tasks.planning.plan", "local"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+        cwd=ROOT,
+    ) as process:
+
+        def ask(question: dict[str, Any]) -> dict[str, Any]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
+            answer: dict[str, Any] = json.loads(process.stdout.readline())
+            return answer
+
+        programs = ask({"stage": stage})["programs"]
+        report = ask({"stage": stage, "program": 0})["report"]
+        process.communicate()
+    assert [one["name"] for one in programs] == ["train_step", "validation_loss"]
+    # adamw: parameters and two moments, float32
+    assert report["argument_bytes"] > 3 * 4 * 100_000
+    assert report["hbm_bytes"] >= report["argument_bytes"]
+    assert report["flops"] > 6 * 100_000 * 2 * 128
+    assert report["refusal"] is None

@@ -1,5 +1,6 @@
-"""Process trees that cannot outlive whoever started them: `python -m flows.server.tied MODULE
-[ARGUMENTS]` runs a module as `python -m` would.
+"""Process trees that cannot outlive whoever started them.
+
+`python -m flows.server.process_tree MODULE [ARGUMENTS]` runs a module as `python -m` would.
 
 The starter holds the other end of standard input. When it goes away, however it dies, the read
 below ends and the module's process gets a SIGTERM. The tree has a session of its own, so that
@@ -25,8 +26,8 @@ Prefect gives each 30 s."""
 def start(
     module: str, *arguments: str, environment: Mapping[str, str], log: IO[bytes]
 ) -> "subprocess.Popen[bytes]":
-    """Start a module as a tied process tree; what it prints goes to `log`."""
-    command = [sys.executable, "-m", "flows.server.tied", module, *arguments]
+    """Start a module as such a tree; what it prints goes to `log`."""
+    command = [sys.executable, "-m", "flows.server.process_tree", module, *arguments]
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

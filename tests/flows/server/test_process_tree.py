@@ -1,4 +1,4 @@
-"""A tied process tree ends with whoever started it, also when that one is killed."""
+"""A process tree ends with whoever started it, also when that one is killed."""
 
 import os
 import subprocess
@@ -7,14 +7,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from flows.server import tied
+from flows.server import process_tree
 
 ROOT = Path(__file__).resolve().parents[3]
 STARTER = """
 import os, sys, tempfile, time
-from flows.server import tied
+from flows.server import process_tree
 command = ("http.server", "0", "--bind", "127.0.0.1")
-process = tied.start(*command, environment=os.environ, log=tempfile.TemporaryFile())
+process = process_tree.start(*command, environment=os.environ, log=tempfile.TemporaryFile())
 print(process.pid, flush=True)
 time.sleep(600)
 """
@@ -44,7 +44,7 @@ def test_it_ends_when_its_starter_is_killed() -> None:
 
 def test_stop_leaves_nothing_of_it() -> None:
     with tempfile.TemporaryFile() as log:
-        process = tied.start(
+        process = process_tree.start(
             "http.server",
             "0",
             "--bind",
@@ -53,5 +53,5 @@ def test_stop_leaves_nothing_of_it() -> None:
             log=log,
         )
         assert process.poll() is None
-        tied.stop(process)
+        process_tree.stop(process)
         assert ended(process.pid)

@@ -1,0 +1,120 @@
+"""docs/commands.md, made from the code: `uv run python -m docs.reference`."""
+
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from flows.cli.main import COMMANDS, options_by_name
+from infra.settings import Settings, TpuSettings
+from infra.targets import TARGETS
+
+PAGE = Path(__file__).with_name("commands.md")
+HEAD = """# Commands and settings
+
+Made from the code by `uv run python -m docs.reference`; `lyceum COMMAND --help` says the same.
+
+Every command has `--json`: exactly one JSON object on standard output, all else on standard error.
+`RECIPE` is a shipped name or the path of a TOML file, `RUN` the id that a run printed.
+
+| exit code | means |
+|---|---|
+| 0 | done, or paused by its deadline (`run --hours`) |
+| 1 | a stage failed, or a gate was not passed |
+| 2 | bad input: one message with the fix, no traceback, nothing lost |
+| 3 | the plan does not fit, or an audit or a rehearsal found something |
+| 130 | stopped by Ctrl-C; the same command continues |
+"""
+OF_THE_MACHINE = {
+    "parallel_jobs": "half of the cores",
+    "cache": "`~/.cache/lyceum`",
+    "compile_cache": "`~/.cache/lyceum/jax-PROCESSOR`",
+    "project": "that variable",
+}
+TAIL = """
+## Variables of others that are read
+
+| variable | for |
+|---|---|
+| `HF_TOKEN`, `HF_HUB_OFFLINE`, Kaggle's own | weights and data of hubs |
+| `JAX_PLATFORMS` | what local jobs compute on; `cpu` leaves this machine's GPU or TPU alone |
+| `<PROVIDER>_API_KEY`, `<PROVIDER>_BASE_URL` | an endpoint, e.g. `VLLM_BASE_URL` |
+| `<PROVIDER>_API_KEY_SECRET` | the key's name in Secret Manager, for a judge that a TPU asks |
+| `GOOGLE_CLOUD_PROJECT`, Google's application default credentials | buckets and TPUs |
+| `STORAGE_EMULATOR_HOST` | a Cloud Storage of your own |
+| `PREFECT_API_URL`, `PREFECT_API_AUTH_STRING` | your own Prefect |
+| `MLFLOW_TRACKING_URI`, `WANDB_PROJECT`, ... | every run logs to what is set |
+"""
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    parts = [HEAD, "## Commands\n", *map(_command, COMMANDS), "## Settings\n"]
+    parts += [
+        "Environment variables; options of a command win over them. None changes a stage's key.\n"
+    ]
+    parts += [_settings(model) for model in (Settings, TpuSettings)]
+    return "\n".join(parts).rstrip("\n") + "\n" + TAIL
+
+
+def _command(command: Any) -> str:
+    options = options_by_name()
+    shown, rows = [f"lyceum {command.__name__}"], []
+    for choice in COMMANDS[command].split():
+        usages = []
+        for name in choice.split("|"):
+            flag, settings = options[name]
+            usage = (
+                f"{flag} {_metavar(settings)}".strip()
+                if flag.startswith("-")
+                else _metavar(settings)
+            )
+            usages.append(usage)
+            text = settings["help"].replace(", ".join(TARGETS), "local, or a TPU such as v5e-8")
+            rows.append(f"| `{usage}` | {text} |")
+        needed = not flag.startswith("-") or settings.get("required") or len(usages) > 1
+        shown.append(" or ".join(usages) if needed else f"[{usages[0]}]")
+    text = inspect.cleandoc(command.__doc__ or "")
+    table = ["| option | |", "|---|---|", *rows, ""] if rows else []
+    return "\n".join(
+        [f"### {command.__name__}\n", f"```\n{' '.join(shown)}\n```\n", text, "", *table]
+    )
+
+
+def _metavar(settings: dict[str, Any]) -> str:
+    return str(settings.get("metavar", "{" + ",".join(settings.get("choices", ())) + "}")).strip(
+        "{}"
+    )
+
+
+def _settings(model: type[Settings] | type[TpuSettings]) -> str:
+    rows = ["| variable | what | default |", "|---|---|---|"]
+    for names, text in _attributes(inspect.cleandoc(model.__doc__ or "")):
+        variables = ", ".join(f"`{model.PREFIX}{name.upper()}`" for name in names)
+        rows.append(f"| {variables} | {text} | {_default(model, names[0])} |")
+    return "\n".join(rows) + "\n"
+
+
+def _attributes(text: str) -> list[tuple[list[str], str]]:
+    """Names and text of each entry of a docstring's `Attributes:`."""
+    body = inspect.cleandoc(text.split("Attributes:\n")[1])
+    entries = re.findall(r"^([a-z_, ]+): (.*(?:\n .*)*)", body, re.M)
+    return [(names.split(", "), re.sub(r"\s+", " ", said)) for names, said in entries]
+
+
+def _default(model: type[Settings] | type[TpuSettings], name: str) -> str:
+    """As it is written into a variable."""
+    if name in OF_THE_MACHINE:
+        return OF_THE_MACHINE[name]
+    value = model.model_fields[name].get_default(call_default_factory=True)
+    if value in (None, "", (), {}):
+        return "none"
+    if isinstance(value, bool | float):
+        value = f"{value:g}"
+    return f"`{value}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8", newline="\n")
+    sys.stdout.write(f"{PAGE}\n")

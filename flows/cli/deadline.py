@@ -1,0 +1,66 @@
+"""The deadline of a run, `lyceum run --hours H`: for a notebook's session that is taken away, or a
+machine that is lent for so long.
+
+Before it comes, no stage begins any more, and what runs is asked to save a checkpoint and to end.
+What has not ended shortly before the deadline (a step may take minutes, and a stage without steps
+keeps its answers one by one) is stopped as by Ctrl-C, so that the command has ended in time.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from flows.planning.sessions import working_seconds
+
+STOP_SECONDS = 60.0
+"""How long before the deadline what still runs is stopped; of a short one a fiftieth."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """When a run pauses and when it stops: moments of `time.monotonic`."""
+
+    pause: float
+    stop: float
+
+    @classmethod
+    def after(cls, hours: float) -> "Deadline":
+        """The deadline in so many hours from now."""
+        seconds, now = 3600 * hours, time.monotonic()
+        return cls(
+            pause=now + working_seconds(hours),
+            stop=now + seconds - min(STOP_SECONDS, seconds / 50),
+        )
+
+
+@contextmanager
+def observed(
+    deadline: Deadline | None,
+    pause: threading.Event,
+    stop: threading.Event,
+    say: Callable[[str], None],
+) -> Iterator[None]:
+    """While inside, the events are set when their moments come; those that have passed, at once."""
+
+    def near() -> None:
+        say("The deadline is near: no stage begins any more, and what runs saves a checkpoint.")
+        pause.set()
+
+    def come() -> None:
+        say("The deadline has come: what still runs is stopped, and goes on from what it saved.")
+        stop.set()
+
+    timers: list[threading.Timer] = []
+    if deadline is not None:
+        for moment, act in ((deadline.pause, near), (deadline.stop, come)):
+            timers.append(threading.Timer(max(0.0, moment - time.monotonic()), act))
+    for timer in timers:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()

@@ -1,0 +1,51 @@
+"""What programs are planned for: a TPU of the cloud, or the accelerator of this machine."""
+
+from dataclasses import dataclass, replace
+
+from infra.accelerator import find
+from infra.tpu.chips import CHIPS, DEVICE_KINDS, Chip, chip_of
+from infra.tpu.types import TPU_TYPES
+
+BOOT_SECONDS = 360.0
+"""From submitting a job to its first program, as of November 2026, from memory: a TPU in stock is
+provisioned in two to three minutes, its VM boots, installs packages and starts JAX in two to three
+more. Waiting for capacity is not in it."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Attributes:
+    name: for people, `v5e-8` or `this machine's Tesla T4`.
+    devices: over which a batch can be spread.
+    hbm_bytes: of a device, that programs can use.
+    chip: how fast a device is; None where we have no figures, as of GPUs.
+    boot_seconds: until a job's first program.
+    """
+
+    name: str
+    devices: int
+    hbm_bytes: int
+    chip: Chip | None
+    boot_seconds: float
+
+
+def machine_of(target: str) -> Machine | None:
+    """The machine behind a target; None for this one where nothing is to be planned: it has no
+    accelerator, or one that does not tell its memory."""
+    if target != "local":
+        kind = TPU_TYPES[target]
+        chip = chip_of(kind)
+        return Machine(target, kind.devices, chip.hbm_bytes, chip, BOOT_SECONDS)
+    found = find().accelerator
+    if found is None or found.memory_bytes is None:
+        return None
+    name, known = f"this machine's {found.kind}", DEVICE_KINDS.get(found.kind)
+    chip_here = replace(CHIPS[known], hbm_bytes=found.memory_bytes) if known else None
+    return Machine(name, found.devices, found.memory_bytes, chip_here, 0.0)
+
+
+def planned(target: str) -> Machine:
+    """The machine behind a target for which programs are compiled."""
+    machine = machine_of(target)
+    assert machine is not None, target
+    return machine

@@ -1,0 +1,44 @@
+"""`python -m tasks.devices.probe`: the devices that JAX uses on this machine, as one line of JSON,
+an `infra.accelerator.Accelerator` or `{"error": text}`. A process of its own, for JAX keeps what it
+finds."""
+
+import json
+import os
+from typing import Any
+
+
+def probe() -> dict[str, Any]:
+    """What JAX finds; `error` is the first line of what it says where no platform comes up."""
+    import jax
+    from jax.extend.backend import backends
+
+    try:
+        devices = jax.devices()
+    except (
+        RuntimeError,
+        AssertionError,
+    ) as error:  # the latter where none of JAX_PLATFORMS is here
+        return {"error": (str(error) or "no such platform comes up").splitlines()[0]}
+    first = devices[0]
+    names = [name for name, client in backends().items() if client is first.client]
+    stats = first.memory_stats() or {}
+    return {
+        "platform": names[0],
+        "kind": first.device_kind,
+        "devices": len(devices),
+        "memory_bytes": stats.get("bytes_limit"),
+        "driver": " ".join(first.client.platform_version.split()),
+    }
+
+
+def main() -> None:
+    """Print the answer; what libraries print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    answers.write(json.dumps(probe()) + "\n")
+    answers.flush()
+    os._exit(0)  # nothing of the platform has to be torn down
+
+
+if __name__ == "__main__":
+    main()

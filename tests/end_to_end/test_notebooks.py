@@ -1,0 +1,73 @@
+"""The committed notebook, executed cell by cell: it clones and installs Lyceum, plans, runs until
+its session ends, and finishes in the next one. Only its parameters differ, by the variables that it
+documents; what time it is, the test says."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat", reason="needs the group ci: uv sync --group ci")
+from nbclient import NotebookClient  # noqa: E402
+
+from infra.process import ROOT  # noqa: E402
+
+HERE = Path(__file__).parent
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_no_output_is_committed(path: Path) -> None:
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert code
+    assert [cell["id"] for cell in code if cell["outputs"] or cell["execution_count"]] == []
+
+
+def session(path: Path, directory: Path) -> dict[str, str]:
+    """Run all cells in a directory; what each code cell printed, by the cell's id."""
+    notebook: Any = nbformat.read(path, as_version=4)
+    resources = {"metadata": {"path": str(directory)}}
+    NotebookClient(notebook, timeout=1800, kernel_name="python3", resources=resources).execute()
+    return {
+        cell["id"]: "".join(
+            output["text"]
+            for output in cell["outputs"]
+            if (output["output_type"], output.get("name")) == ("stream", "stdout")
+        )
+        for cell in notebook["cells"]
+        if cell["cell_type"] == "code"
+    }
+
+
+def test_a_session_ends_in_time_and_the_next_one_finishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = (HERE / "crash" / "chain.toml").read_text(encoding="utf-8")
+    (tmp_path / "small.toml").write_text(recipe[: recipe.index("[stages.simpo]")], encoding="utf-8")
+    monkeypatch.delenv("UV_PROJECT_ENVIRONMENT", raising=False)
+    monkeypatch.setenv("NOTEBOOK_SOURCE", str(ROOT))
+    monkeypatch.setenv("NOTEBOOK_RECIPE", str(tmp_path / "small.toml"))
+    monkeypatch.setenv("NOTEBOOK_STORE", str(tmp_path / "store"))
+    [path] = NOTEBOOKS
+
+    with monkeypatch.context() as clock:
+        path_of_clock = [str(HERE / "clock"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        clock.setenv("PYTHONPATH", os.pathsep.join(path_of_clock))
+        clock.setenv("LYCEUM_DEADLINE_STORE", str(tmp_path / "store"))
+        first = session(path, tmp_path)
+    assert "ok accelerator - JAX_PLATFORMS=cpu: jobs run on the CPU" in first["doctor"]
+    assert "sessions of 9 h: not known yet" in first["plan"]
+    assert "paused at its checkpoint after step 1 of 8" in first["run"]
+    assert first["next"] == "left for the next session: sft\n"
+
+    second = session(path, tmp_path)
+    assert second["plan"].splitlines()[0].split()[:2] == ["distill", "cached"]
+    assert second["run"].splitlines()[-1].endswith(" succeeded")
+    [log] = tmp_path.glob("store/work/*/2/log.txt")
+    assert "resuming at step 1 of 8" in log.read_text(encoding="utf-8")
+    report = second["next"].removeprefix("report: ").strip()
+    assert Path(report).read_text(encoding="utf-8").lower().startswith("<!doctype html>")

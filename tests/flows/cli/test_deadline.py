@@ -1,0 +1,85 @@
+"""A deadline sets its two events, the pause first, and leaves no timer behind."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.cli.deadline import Deadline, observed
+from flows.cli.main import main
+from schemas.base import Stopped
+
+
+@pytest.mark.parametrize(
+    ("hours", "pause", "stop"), [(9, 8 * 3600 + 3300, 8 * 3600 + 3540), (0.1, 324, 352.8)]
+)
+def test_nine_hours_pause_five_minutes_before_and_six_minutes_a_tenth_of_them(
+    hours: float, pause: float, stop: float
+) -> None:
+    now = time.monotonic()
+    deadline = Deadline.after(hours)
+    later = time.monotonic()
+    assert now + pause <= deadline.pause <= later + pause
+    assert now + stop <= deadline.stop <= later + stop
+
+
+def test_the_events_come_in_order_and_are_told() -> None:
+    pause, stop, said = threading.Event(), threading.Event(), []
+    now = time.monotonic()
+    with observed(Deadline(now, now + 0.2), pause, stop, said.append):
+        assert pause.wait(10)
+        assert stop.wait(10)
+    assert [line.partition(":")[0] for line in said] == [
+        "The deadline is near",
+        "The deadline has come",
+    ]
+
+
+def test_a_run_that_ends_in_time_is_not_disturbed_afterwards() -> None:
+    pause, stop, before = threading.Event(), threading.Event(), threading.active_count()
+    for deadline in (None, Deadline(time.monotonic() + 3600, time.monotonic() + 3600)):
+        with observed(deadline, pause, stop, print):
+            pass
+    assert not pause.is_set()
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.join(10)
+    assert threading.active_count() <= before
+
+
+def test_a_deadline_that_comes_before_the_run_can_begin_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it is when Prefect's server takes longer to start than there is time."""
+
+    def late(*_: object) -> None:
+        raise Stopped
+
+    monkeypatch.setattr("flows.cli.launch.run_prepared", late)
+    command = ["run", "quickstart", "--store", str(tmp_path / "store"), "--hours"]
+    assert main([*command, "1e-9"]) == 2
+    said = "--hours 1e-09: the deadline came before the run could begin; give it more time."
+    assert said in capsys.readouterr().err
+    assert main([*command, "1"]) == 130
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+@pytest.mark.parametrize(
+    ("hours", "said"),
+    [
+        ("0", "--hours 0: give a number above 0."),
+        ("-1", "--hours -1: give a number above 0."),
+        ("nan", "--hours nan: give a number above 0."),
+        ("inf", "--hours inf: give a number above 0, at most 8784."),
+        ("1e9", "--hours 1e+09: give a number above 0, at most 8784."),
+        ("nine", "argument --hours: invalid float value: 'nine'."),
+    ],
+)
+def test_hours_that_are_none_are_refused_in_one_line(
+    command: str, hours: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "quickstart", "--hours", hours]) == 2
+    message = capsys.readouterr().err
+    assert said in message
+    assert message.count("\n") == 1

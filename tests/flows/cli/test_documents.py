@@ -1,0 +1,72 @@
+"""README.md and the pages: what they link to exists, the commands they show are commands, and the
+recipe and the reward that README has a reader write are a recipe and a reward."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs import reference
+from flows.cli.main import COMMANDS, options_by_name
+from flows.recipe.overrides import TINY
+from flows.recipe.resolve import resolve
+from infra.process import ROOT
+
+PAGES = [ROOT / f"{name}.md" for name in ("README", "infra/README", "benchmarks/README")]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
+
+
+def block(language: str) -> str:
+    """The one fenced block of README in that language."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+    return str(found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_links_to_what_there_is(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+        path, _, heading = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        if heading:
+            titles = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.M)
+            anchors = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
+            assert heading in anchors, link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_commands_of_a_page_are_commands(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    known = {command.__name__: names.split() for command, names in COMMANDS.items()}
+    options = options_by_name()
+    for line in re.findall(r"(?:^|`|run |export )lyceum ([a-z]+\b[^`#\n]*)", text, re.M):
+        command, *given = re.findall(r"^\w+|--[a-z-]+", line)
+        assert command in known, line
+        flags = {options[one][0] for names in known[command] for one in names.split("|")}
+        assert {*given} <= flags | {"--json", "--help"}, line
+
+
+def test_the_page_of_commands_is_that_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LYCEUM_STORE", raising=False)
+    assert reference.page() == reference.PAGE.read_text(encoding="utf-8"), (
+        "run `uv run python -m docs.reference`"
+    )
+
+
+def test_readme_is_read_in_ten_minutes() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 160
+
+
+def test_the_recipe_of_readme_is_one(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(block("toml"), encoding="utf-8")
+    (tmp_path / "mine.csv").write_text("question,why,answer\n1+1?,one and one,2\n")
+    for overrides in ([], [TINY]):
+        recipe = resolve(str(tmp_path / "mine.toml"), overrides, data=tmp_path)
+        assert [one.kind for one in recipe.stages] == [
+            "distill",
+            "rebalance",
+            "sft",
+            "reasoning_eval",
+        ]
