@@ -22,7 +22,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # What tests cost is mostly compiling: the processes of one run share what they compiled, and so
 # does the next run.
-compile_cache.use(str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
+os.environ.update(
+    compile_cache.variables(str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
+    | dict(os.environ)
+)
 # XLA at its quickest, a quarter of the usual time. With XLA_FLAGS set to nothing it compiles as it
 # does for users.
 os.environ.setdefault(
