@@ -67,9 +67,14 @@ _layer_of.defvjp(_layer_forward, _layer_backward)
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def kept(array: jax.Array, name: str) -> jax.Array:
     """The array, which a policy of `jax.checkpoint` may keep, as it is moved, by its name."""
-    return read(checkpoint_name(held(array), name))
+    return _named(array, name)
 
 
 @kept.defjvp
 def _kept_jvp(name: str, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    return kept(primals[0], name), tangents[0]
+    # not `kept` itself: a policy sees no names within its call
+    return _named(primals[0], name), tangents[0]
+
+
+def _named(array: jax.Array, name: str) -> jax.Array:
+    return read(checkpoint_name(held(array), name))

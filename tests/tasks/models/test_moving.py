@@ -51,10 +51,16 @@ def test_a_step_is_the_same_and_copies_no_stack(remat: Remat) -> None:
         compiled = jax.jit(step).lower(trained, frozen).compile()
         moved, moved_slopes = compiled(trained, frozen)
     assert float(moved) == pytest.approx(float(plain), rel=2e-3)
-    for one, other in zip(jax.tree.leaves(moved_slopes), jax.tree.leaves(slopes), strict=True):
-        assert float(abs(one - other).max()) <= 0.05 * float(abs(other).max())
+    one, other = (
+        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+        for tree in (moved_slopes, slopes)
+    )
+    # roundings alone: what a compiler keeps in float32 between two products differs
+    assert np.linalg.norm(one - other) <= 0.1 * np.linalg.norm(other)
     text = compiled.as_text()
     assert f"u16[{LAYERS},32,64]" in text, "weights are read as integers"
+    assert f"u16[{LAYERS},2,12,32]" in text, "and so is what is kept for the backward pass"
+    assert (f"u16[{LAYERS},24,64]" in text) == (remat == "none"), "the widest product, 2 x 12 rows"
     assert not re.findall(rf"f32\[{LAYERS},(?:32,64|24,64|2,12,64|24,32|2,12,32)\]", text)
 
 
