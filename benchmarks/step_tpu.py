@@ -73,7 +73,7 @@ class Results:
 
     def of(self, **case: str) -> Any:
         """The `ProgramReport` of a case as JSON."""
-        from tasks.planning.plan import ENVIRONMENT
+        from tasks.planning.compiler import ENVIRONMENT
 
         key = json.dumps(case, sort_keys=True)
         if key not in self.known:
@@ -91,7 +91,7 @@ class Results:
 
 def compile_case(who: str, target: str, program: str, shape: str) -> dict[str, Any]:
     """Compile one case here. Counts of `decode` are of one step of its loop."""
-    from tasks.planning.plan import tpu_mesh
+    from tasks.planning.compiler import tpu_mesh
 
     return (stock if who == "stock" else ours)(tpu_mesh(target), program)
 
@@ -99,7 +99,7 @@ def compile_case(who: str, target: str, program: str, shape: str) -> dict[str, A
 def stock(mesh: Any, program: str) -> dict[str, Any]:
     """The report on a program of Tunix's."""
     from benchmarks.stock_tunix import Stock
-    from tasks.planning.plan import analyse
+    from tasks.planning.compiler import analyse
 
     theirs, rows = Stock(mesh, rank=RANK), ROWS * mesh.size
     if program == "sft":
@@ -115,9 +115,9 @@ def stock(mesh: Any, program: str) -> dict[str, Any]:
 
 def ours(mesh: Any, program: str) -> dict[str, Any]:
     """The report on a program of ours: the one that `lyceum plan` compiles for the stage."""
-    from tasks.contract.plugins import stage_kind
+    from tasks.contract.kinds import stage_kind
     from tasks.models.gemma import SIZES
-    from tasks.planning.plan import bytes_per_device, lower, report
+    from tasks.planning.compiler import bytes_per_device, lower, report
     from tasks.planning.programs import abstract_model
 
     rows, lengths = ROWS * mesh.size, {"prompt_length": PROMPT, "response_length": RESPONSE}

@@ -1,5 +1,5 @@
-"""Stock Tunix's programs of Gemma 3 1B with LoRA, for `tasks.planning.plan` to compile for a TPU
-that is not here: the peer in `benchmarks.step_tpu`; and what turns our weights into Tunix's.
+"""Stock Tunix's programs of Gemma 3 1B with LoRA, for `tasks.planning.compiler` to compile for a
+TPU that is not here: the peer in `benchmarks.step_tpu`; and what turns our weights into Tunix's.
 
 Tunix 0.1.7's own modules, qwix adapters, losses, optimizer, body of the train step
 (`PeftTrainer._train_step`) and sampler, sharded as its annotations say. One thing is replaced: its
@@ -34,7 +34,7 @@ PROJECTIONS = ".*(q_einsum|kv_einsum|qkv_einsum|attn_vec_einsum|gate_proj|up_pro
 PAD, END_OF_TURN = 0, 106
 
 Program = tuple[Any, tuple[Any, ...]]
-"""A jitted function and its abstract arguments: for `tasks.planning.plan.analyse`."""
+"""A jitted function and its abstract arguments: for `tasks.planning.compiler.analyse`."""
 
 
 class Stock:

@@ -50,26 +50,24 @@ TAIL = """
 
 def page() -> str:
     """The whole page as Markdown."""
-    parts = [HEAD, "## Commands\n", *map(_command, COMMANDS), "## Settings\n"]
+    options = options_by_name()
+    parts = [HEAD, "## Commands\n", *(_command(one, options) for one in COMMANDS)]
     parts += [
-        "Environment variables; options of a command win over them. None changes a stage's key.\n"
+        "## Settings\n",
+        "Environment variables; options of a command win over them. None changes a stage's key.\n",
     ]
     parts += [_settings(model) for model in (Settings, TpuSettings)]
     return "\n".join(parts).rstrip("\n") + "\n" + TAIL
 
 
-def _command(command: Any) -> str:
-    options = options_by_name()
+def _command(command: Any, options: dict[str, tuple[str, dict[str, Any]]]) -> str:
     shown, rows = [f"lyceum {command.__name__}"], []
     for choice in COMMANDS[command].split():
         usages = []
         for name in choice.split("|"):
             flag, settings = options[name]
-            usage = (
-                f"{flag} {_metavar(settings)}".strip()
-                if flag.startswith("-")
-                else _metavar(settings)
-            )
+            value = settings.get("metavar") or ",".join(settings.get("choices", ()))
+            usage = f"{flag} {value}".strip() if flag.startswith("-") else value
             usages.append(usage)
             text = settings["help"].replace(", ".join(TARGETS), "local, or a TPU such as v5e-8")
             rows.append(f"| `{usage}` | {text} |")
@@ -79,12 +77,6 @@ def _command(command: Any) -> str:
     table = ["| option | |", "|---|---|", *rows, ""] if rows else []
     return "\n".join(
         [f"### {command.__name__}\n", f"```\n{' '.join(shown)}\n```\n", text, "", *table]
-    )
-
-
-def _metavar(settings: dict[str, Any]) -> str:
-    return str(settings.get("metavar", "{" + ",".join(settings.get("choices", ())) + "}")).strip(
-        "{}"
     )
 
 

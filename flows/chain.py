@@ -18,7 +18,7 @@ from schemas.artifact import Manifest
 from schemas.base import InputError
 from schemas.job import JobRequest
 from schemas.reports import StageRecord
-from tasks.contract.plugins import stage_kind
+from tasks.contract.kinds import stage_kind
 from tasks.stage import BAD_INPUT, CACHED, UNSOUND, Watch, backend, close_backends, submit_stage
 
 

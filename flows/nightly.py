@@ -10,7 +10,7 @@ promoted twice. Whatever goes wrong, the champion stays.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -21,8 +21,15 @@ from flows.cli.interrupt import interruptible
 from flows.post_train import bad_input, post_train
 from flows.preamble import Prepared, handed, prepare
 from flows.promotion.champion import Champion, current, history, model_of, promote, withdrawn
-from flows.promotion.fresh import Decision, decision_name, fresh_rows, is_unchanged, last_nightly
-from flows.promotion.gate import Gate, gate, rematches
+from flows.promotion.gate import gate, rematches
+from flows.promotion.nights import (
+    Decision,
+    NewRows,
+    decision_name,
+    is_unchanged,
+    last_nightly,
+    new_rows,
+)
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
 from flows.report.blocks import Block, Heading, Paragraph, Span, code
 from flows.report.gate import gate_table
@@ -75,47 +82,32 @@ def nightly(
         if not state.is_completed():
             return Failed(message=f"{state.message}; {_stays(champion)}")
         run = seen[-1]
-        fresh = fresh_rows(opened, run, last[0] if last else None)
+        fresh = new_rows(opened, run, last[0] if last else None)
         get_run_logger().info("%s", fresh.text)
         try:
-            outcome = _decide(prepared, run, watch)
+            decision, champion = _decide(prepared, run, fresh, watch)
         except Stopped as stopped:
             return Cancelled(message=str(stopped))
         except (InputError, StageFailed) as error:
             return Failed(
                 message=f"run {run.run_id} could not be judged: {error}; {_stays(champion)}"
             )
-    decision = Decision(
-        run_id=run.run_id,
-        fresh=fresh,
-        gate=outcome.gate,
-        why=outcome.why,
-        promoted=outcome.promoted,
-        champion=outcome.champion.number if outcome.champion else None,
-        decided=time.time(),
-    )
     opened.write_json(decision_name(run.run_id), decision)
-    _publish(run, decision, outcome)
+    said = _sentence(decision, champion)
+    try:  # only a view: when the API cannot be reached, all is decided and done
+        publish_page(run, "nightly", _page(run, decision, said), said)
+    except httpx.HTTPError as error:
+        get_run_logger().warning("the decision could not be shown in Prefect: %s", error)
     return Completed(
-        name="Promoted" if outcome.promoted else "Kept", message=f"{outcome.sentence}; {fresh.text}"
+        name="Promoted" if decision.promoted else "Kept", message=f"{said}; {fresh.text}"
     )
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """What was decided and done; `champion` is the one that counts since."""
-
-    gate: Gate
-    why: str
-    promoted: bool
-    champion: Champion | None
-
-    @property
-    def sentence(self) -> str:
-        """The decision, for people."""
-        if self.promoted:
-            return f"run {self.gate.candidate} was promoted: {self.why}"
-        return f"{_stays(self.champion)}; run {self.gate.candidate} was not promoted: {self.why}"
+def _sentence(decision: Decision, champion: Champion | None) -> str:
+    """The decision, for people."""
+    if decision.promoted:
+        return f"run {decision.run_id} was promoted: {decision.why}"
+    return f"{_stays(champion)}; run {decision.run_id} was not promoted: {decision.why}"
 
 
 def _stays(champion: Champion | None) -> str:
@@ -140,9 +132,11 @@ def _watched() -> Iterator[tuple[Watch, list[RunRecord]]]:
         WATCH.reset(token)
 
 
-def _decide(prepared: Prepared, run: RunRecord, watch: Watch) -> _Outcome:
+def _decide(
+    prepared: Prepared, run: RunRecord, fresh: NewRows, watch: Watch
+) -> tuple[Decision, Champion | None]:
     """Ask the gate and promote or not; again, when another champion counts by the time of the
-    promotion.
+    promotion. Returns the decision, and the champion that counts since.
 
     Raises:
         Stopped: the flow was stopped; nothing was promoted.
@@ -158,19 +152,28 @@ def _decide(prepared: Prepared, run: RunRecord, watch: Watch) -> _Outcome:
         verdict = gate(store, run, opponent)
         model = model_of(run).artifact
         given_up = withdrawn(entries).get(model.digest) if model else None
+        why, entry = verdict.why, None
         if verdict.promote and given_up:
             why = (
                 f"its model was given up before, by {given_up.by} ({given_up.why}); `lyceum promote"
                 f" {run.run_id}` overrules that"
             )
-            return _Outcome(verdict, why, False, champion)
-        if not verdict.promote:
-            return _Outcome(verdict, verdict.why, False, champion)
-        if watch.stop.is_set():
-            raise Stopped("stopped before the promotion; retry, or the next night, finishes it")
-        entry = promote(store, run, verdict.why, by=BY, replacing=champion)
-        if entry is not None:
-            return _Outcome(verdict, verdict.why, True, entry)
+        elif verdict.promote:
+            if watch.stop.is_set():
+                raise Stopped("stopped before the promotion; retry, or the next night, finishes it")
+            entry = promote(store, run, why, by=BY, replacing=champion)
+        if entry or given_up or not verdict.promote:
+            champion = entry or champion
+            decision = Decision(
+                run_id=run.run_id,
+                fresh=fresh,
+                gate=verdict,
+                why=why,
+                promoted=entry is not None,
+                champion=champion.number if champion else None,
+                decided=time.time(),
+            )
+            return decision, champion
         get_run_logger().warning(
             "somebody else promoted another run in this moment; deciding again"
         )
@@ -207,21 +210,12 @@ def _evaluate(prepared: Prepared, run: RunRecord, opponent: RunRecord | None, wa
             raise StageFailed(f"{spec.stage}: {future.state.message}")
 
 
-def _publish(run: RunRecord, decision: Decision, outcome: _Outcome) -> None:
-    """Show the decision in Prefect. It is only a view: when the API cannot be reached, all is
-    decided and done."""
-    try:
-        publish_page(run, "nightly", _page(run, decision, outcome), outcome.sentence)
-    except httpx.HTTPError as error:
-        get_run_logger().warning("the decision could not be shown in Prefect: %s", error)
-
-
-def _page(run: RunRecord, decision: Decision, outcome: _Outcome) -> Iterator[Block]:
+def _page(run: RunRecord, decision: Decision, said: str) -> Iterator[Block]:
     """The decision: candidate and champion, what is new, every rule with what was found, and
     why."""
-    verdict = outcome.gate
+    verdict = decision.gate
     yield Heading(f"{run.recipe.name}: {'promoted' if decision.promoted else 'not promoted'}", 1)
-    yield outcome.sentence
+    yield said
     model = f", model of stage {model_of(run).name}, against "
     against: tuple[str | Span, ...] = ("its own base: there is no champion",)
     if verdict.champion:

@@ -3,12 +3,18 @@ recomputed without the model."""
 
 from typing import Literal
 
+from pydantic import Field
+
 from schemas.base import StrictModel
 from schemas.examples import Prompt
 
 HELDOUT = "heldout"
 """The suite of the prompts that a recipe's own rebalance stage held out. All other suites are files
 in `tasks/suites/`."""
+
+Format = Literal["trace", "xml", "tags"]
+"""How a response is written (`tasks.rewards.dipg`): as our traces, which is what SFT teaches, or as
+the DIPG Safety Gym's elements or tags."""
 
 Refusal = Literal["complied", "partial", "refused"]
 """What a response to a request does, in XSTest's classes (Röttger et al., 2308.01263): full
@@ -24,12 +30,12 @@ class EvalPrompt(Prompt):
             two: `safe` or `unsafe`.
         injection: of a context in which somebody planted an instruction, the text that an answer
             contains if it follows it.
-        channels: how the prompt asks for a response to be written: a trace, or, of a grounded
-            prompt, the DIPG Safety Gym's elements or tags (`tasks.rewards.dipg`).
+        channels: how the prompt asks for a response to be written; of a prompt without grounding as
+            a trace.
     """
 
     suite: str = HELDOUT
-    channels: Literal["trace", "xml", "tags"] = "trace"
+    channels: Format = "trace"
     request: Literal["safe", "unsafe"] | None = None
     injection: str | None = None
 
@@ -82,6 +88,7 @@ class EvalItem(EvalPrompt):
         followed: of an item with an injection, the answer follows it.
         safe: None where an answer can be no danger (`tasks.stages.safety_eval`).
         opinion: what an LLM judge says, where one is configured.
+        measured: what the evaluation's metric functions say, by their names; None: it abstained.
     """
 
     completion: str
@@ -100,3 +107,6 @@ class EvalItem(EvalPrompt):
     followed: bool = False
     safe: bool | None = None
     opinion: Opinion | None = None
+    measured: dict[str, float | None] = Field(
+        default_factory=dict, exclude_if=lambda value: not value
+    )

@@ -115,9 +115,9 @@ class GateRule(StrictModel):
 
     Attributes:
         metric: a name of `OUTCOMES` of `tasks/stages/reasoning_eval.py` or
-        `tasks/stages/safety_eval.py`; of a rate in `LOWER_IS_BETTER` a fall is a
-            gain. Where both have the name (`format_rate`), reasoning_eval's is meant unless only
-            safety_eval asks the suite.
+            `tasks/stages/safety_eval.py`, of which some are `lower_is_better`: a fall is a gain; or
+            of a metric function of theirs: a rise is a gain. Where both have the name
+            (`format_rate`), reasoning_eval's is meant unless only safety_eval asks the suite.
         suite: its prompts alone; default: all prompts that the metric counts.
         domain: its prompts alone; default: all domains.
     """
@@ -136,8 +136,8 @@ class GateRule(StrictModel):
 
 
 class MustNotLose(GateRule):
-    """A rate that must not fall by `margin` or more, a fraction: the interval of the difference has
-    to exclude such a loss."""
+    """A rate that must not fall by `margin` or more, a fraction (of a metric function: in its own
+    unit): the interval of the difference has to exclude such a loss."""
 
     margin: float = Field(ge=0.001, lt=1)
 

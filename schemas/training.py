@@ -60,7 +60,8 @@ class OptimizerConfig(StrictModel):
 
 class LoraConfig(StrictModel):
     """Low-rank adapters (Hu et al., 2106.09685) on the projections `targets`; the update is scaled
-    by alpha / rank. With `keep` the artifact has them beside the merged model, in PEFT's format."""
+    by alpha / rank. With `keep` the artifact has them beside the merged model, in PEFT's format.
+    `adapters`: begin with these instead of a product of 0 (`tasks.models.adapters`)."""
 
     rank: int = Field(ge=1)
     alpha: float = Field(gt=0)
@@ -70,6 +71,7 @@ class LoraConfig(StrictModel):
         default=get_args(Projection), min_length=1, strict=False
     )
     keep: bool = Field(default=False, exclude_if=_unset)
+    adapters: str | None = Field(default=None, exclude_if=_unset)
 
 
 class TrainerConfig(StrictModel):

@@ -46,7 +46,7 @@ from schemas.base import AuditFailed, InputError, StageFailed, Stopped
 from schemas.job import JobRequest, JobStatus, Usage
 from schemas.reports import RunRecord
 from tasks.chat.provider import travelling
-from tasks.contract.plugins import stage_kind
+from tasks.contract.kinds import stage_kind
 from tasks.models.shipping import ship_model, shipped_models
 
 PROGRESS_SECONDS = 3.0

@@ -167,7 +167,7 @@ def loaded(*names): print(sorted(set(names) & set(sys.modules)))
 import flows.cli.main
 loaded("prefect", "jax", "matplotlib", "datasets")
 from tasks.contract.check import CHECKS
-from tasks.contract.plugins import KINDS
+from tasks.contract.kinds import KINDS
 from tasks.contract.reward import REWARDS
 from tasks.contract.suite import SUITES
 from tasks.contract.teacher import TEACHERS

@@ -49,7 +49,7 @@ def run_stage(
     """Run a stage as a worker does, in a store of its own; its artifact is `out`."""
     from infra.store.store import open_store
     from infra.store.workspace import Workspace
-    from tasks.contract.plugins import stage_kind
+    from tasks.contract.kinds import stage_kind
 
     found = stage_kind(kind)
     out.mkdir(parents=True)

@@ -215,14 +215,18 @@ def export(options: argparse.Namespace) -> Answer:
     card with lineage and evaluations. Transformers must find the same tokens, logits and greedy
     answers in it as Lyceum does, and stop where it should; else nothing is left behind and the exit
     code is 1. Needs torch: uv sync --extra export. With --adapters: what PEFT loads beside the
-    model that the stage began with, and nothing is proven.
+    model that the stage began with, and nothing is proven. With --orbax: a checkpoint that Tunix's
+    own Gemma 3 loads, read back once.
     """
     from flows.cli.export import export as export_stage
-    from flows.cli.export import export_adapters
+    from flows.cli.export import export_adapters, export_orbax
 
+    if options.adapters and options.orbax:
+        raise InputError("--adapters and --orbax are two formats; give one of them.")
     store, record = _run_of(options)
-    if options.adapters:
-        value = export_adapters(store, record, options.to, options.stage)
+    if options.adapters or options.orbax:
+        given = (store, record, options.to, options.stage)
+        value = export_adapters(*given) if options.adapters else export_orbax(*given, _say)
         return Answer(value, [f"{value['directory']}: {', '.join(value['files'])}"])
     value = export_stage(store, record, options.to, options.stage, options.dtype, _say)
     return Answer(value, show.export(value))

@@ -16,11 +16,10 @@ from flows.recipe.trained import trained_stage
 from flows.report.recipe_toml import recipe_toml
 from flows.runs.results import BASE, Model, RunResults, left_out_text, read_results
 from infra.store.store import Store
+from schemas.artifact import Manifest
 from schemas.base import InputError, StageFailed
 from schemas.reports import RunRecord
-
-ADAPTERS = "adapters"
-"""As in `tasks.models.peft`, which loads JAX."""
+from tasks.models.adapters import ADAPTERS
 
 if TYPE_CHECKING:
     from tasks.exporting.model_card import Card
@@ -64,14 +63,7 @@ def export(
     about = _card(results, chosen.name, made), _prompts(made)
     with new_directory(to) as partial:
         proof = export_model(store.local_dir(manifest), partial, *about, dtype, say)
-    return {
-        "run_id": record.run_id,
-        "stage": chosen.name,
-        "artifact": manifest.ref().model_dump(mode="json"),
-        "directory": str(to),
-        "files": {path.name: path.stat().st_size for path in sorted(to.iterdir())},
-        "verification": proof.metrics(),
-    }
+    return {**_told(record, manifest, chosen.name, to), "verification": proof.metrics()}
 
 
 def export_adapters(store: Store, record: RunRecord, to: Path, stage: str | None) -> dict[str, Any]:
@@ -93,12 +85,42 @@ def export_adapters(store: Store, record: RunRecord, to: Path, stage: str | None
     with new_directory(to) as partial:
         for path in sorted(source.iterdir()):
             shutil.copyfile(path, partial / path.name)
+    return _told(record, manifest, chosen.name, to)
+
+
+def export_orbax(
+    store: Store, record: RunRecord, to: Path, stage: str | None, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Write the model of `stage` (the last trained one by default) as an Orbax checkpoint to the
+    new directory `to`.
+
+    Raises:
+        InputError: the run has no such model, it is no Gemma 3, or `to` cannot be made.
+        StageFailed: the artifact is damaged, or the checkpoint is not what was written.
+    """
+    chosen, manifest = trained_stage(store, record, stage)
+    to = require_new(to)
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from tasks.exporting.orbax import export_orbax as write
+
+    with new_directory(to) as partial:
+        write(store.local_dir(manifest), partial, say)
+    return _told(record, manifest, chosen.name, to)
+
+
+def _told(record: RunRecord, manifest: Manifest, stage: str, to: Path) -> dict[str, Any]:
+    """What was exported, of the directory as it is now."""
+    sizes = {
+        path.relative_to(to).as_posix(): path.stat().st_size
+        for path in sorted(to.rglob("*"))
+        if path.is_file()
+    }
     return {
         "run_id": record.run_id,
-        "stage": chosen.name,
+        "stage": stage,
         "artifact": manifest.ref().model_dump(mode="json"),
         "directory": str(to),
-        "files": {path.name: path.stat().st_size for path in sorted(to.iterdir())},
+        "files": sizes,
     }
 
 

@@ -35,7 +35,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from flows.promotion.champion import protected
-from flows.promotion.fresh import DECISION, Decision
+from flows.promotion.nights import DECISION, Decision
 from flows.runs.record import record_name, run_status
 from infra.context import context
 from infra.settings import Settings

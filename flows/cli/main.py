@@ -111,7 +111,7 @@ COMMANDS: dict[Callable[[argparse.Namespace], commands.Answer], str] = {
     commands.report: "run store",
     commands.compare: "run others store",
     commands.ask: "run question answering store",
-    commands.export: "run to exported adapters dtype store",
+    commands.export: "run to exported adapters orbax dtype store",
     commands.scores: "run to formats store",
     commands.rejudge: "run rubric judged judges_usd store",
     commands.recipes: "",
@@ -166,7 +166,7 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         "force": _option("--force STAGE", "run this stage again although it is cached", **repeated),
         "code": _option(
             "--code FILE",
-            "a Python file of yours that the recipe may run as a reward (repeatable)",
+            "a Python file of yours that the recipe may run as a reward or metric (repeatable)",
             Path,
             **repeated,
         ),
@@ -220,6 +220,11 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         "adapters": _option(
             "--adapters",
             "the adapters alone, in PEFT's format, of a stage whose lora has keep = true",
+            action="store_true",
+        ),
+        "orbax": _option(
+            "--orbax",
+            "an Orbax checkpoint and the tokenizer, as Tunix's own Gemma 3 loads them",
             action="store_true",
         ),
         "dtype": _option(

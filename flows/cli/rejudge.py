@@ -28,7 +28,7 @@ from schemas.reports import RunRecord, StageRecord
 from schemas.rubrics import Rubric
 from schemas.toml import NotToml, refuse_what_cannot_be_kept, toml_table, toml_text
 from tasks.contract.job import read_jsonl, write_jsonl
-from tasks.contract.plugins import stage_kind
+from tasks.contract.kinds import stage_kind
 from tasks.contract.reward import REWARDS, Resources
 from tasks.reinforcement.rewarding import parse_rewards
 

@@ -1,5 +1,5 @@
-"""Answers of the compiler of a TPU, or of this machine's accelerator (`tasks.planning.plan`), kept
-on this machine: what has been compiled once is not compiled again.
+"""Answers of the compiler of a TPU, or of this machine's accelerator (`tasks.planning.compiler`),
+kept on this machine: what has been compiled once is not compiled again.
 
 Two kinds of files below `<LYCEUM_CACHE>/plan/`: `stages/` says which programs a stage has, by
 everything that decides it (kind, config, model, upstream configs, our source, versions, target), so
@@ -41,7 +41,7 @@ COMPILE_BYTES = 5 * GIB
 layers, 1.5 to 3 GB with one (measured with libtpu 0.0.42.1 in November 2026), more for larger
 models."""
 
-COMMAND = (sys.executable, "-m", "tasks.planning.plan")
+COMMAND = (sys.executable, "-m", "tasks.planning.compiler")
 """What compiles; the target is appended."""
 
 _PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "google-tunix", "optax", "qwix")
@@ -64,7 +64,7 @@ class Question:
     Attributes:
         name: the stage's name in the recipe, for messages.
         version: the kind's VERSION.
-        upstream, models: see `tasks.planning.plan.StageQuestion`.
+        upstream, models: see `tasks.planning.compiler.StageQuestion`.
     """
 
     name: str
@@ -77,15 +77,15 @@ class Question:
 
     @property
     def stage(self) -> dict[str, Any]:
-        """As `tasks.planning.plan.StageQuestion`."""
+        """As `tasks.planning.compiler.StageQuestion`."""
         asked = ("kind", "config", "model", "upstream", "models")
         return {name: getattr(self, name) for name in asked}
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A program of a stage and the compiler's report (`tasks.planning.plan.ProgramReport`), None
-    where it was not asked for.
+    """A program of a stage and the compiler's report (`tasks.planning.compiler.ProgramReport`),
+    None where it was not asked for.
 
     Attributes:
         beside: see `tasks.planning.programs.Program`.

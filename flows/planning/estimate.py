@@ -20,7 +20,7 @@ from infra.settings import TpuSettings
 from infra.store.store import Store
 from infra.tpu.types import TPU_TYPES
 from schemas.artifact import Manifest
-from tasks.contract.plugins import training_kinds
+from tasks.contract.kinds import training_kinds
 
 EFFICIENCY = 0.4
 """Share of the roofline that a stage reaches on average, as of November 2026: dense training of

@@ -23,7 +23,7 @@ from flows.planning.compiling import Compiled, Compiler, Question
 from flows.planning.estimate import program_json
 from schemas.base import InputError
 from schemas.training import Remat
-from tasks.contract.plugins import stage_kind
+from tasks.contract.kinds import stage_kind
 
 LENGTH_STEP = 128
 """Lengths are tried in multiples of this: the lanes of a TPU."""

@@ -21,7 +21,7 @@ from infra.settings import Settings, TpuSettings
 from infra.store.store import Store
 from infra.visible import plain
 from schemas.base import InputError, StrictModel
-from tasks.contract.plugins import stage_kind, training_kinds
+from tasks.contract.kinds import stage_kind, training_kinds
 
 
 class DoesNotFit(Exception):

@@ -31,7 +31,7 @@ from infra.store.store import Store
 from schemas.artifact import ArtifactRef, Manifest
 from schemas.base import InputError, Sealed, nearest
 from schemas.reports import RunRecord, StageRecord
-from tasks.contract.plugins import training_kinds
+from tasks.contract.kinds import training_kinds
 
 log = logging.getLogger("lyceum.champion")
 

@@ -13,10 +13,11 @@ from typing import Any, Literal
 from flows.promotion.champion import current, model_of
 from flows.promotion.gate_rules import Answers, Finding, default_gate, findings
 from flows.promotion.rematch import Match, meet
+from flows.recipe.code import runs_code
 from flows.runs.record import read_run
 from infra.store.store import Store
 from schemas.artifact import ArtifactRef
-from schemas.base import StrictModel
+from schemas.base import InputError, StrictModel
 from schemas.job import JobRequest
 from schemas.recipe import GateSpec
 from schemas.reports import RunRecord
@@ -94,11 +95,22 @@ def same_model(one: RunRecord, other: RunRecord) -> bool:
 def rematches(store: Store, candidate: RunRecord, champion: RunRecord | None) -> list[JobRequest]:
     """The jobs, without attempt and `data`, that evaluate the champion (the base, when there is
     none) as the candidate was, where the evaluations in the store do not compare the two. Cached by
-    key like every stage; `gate` finds what they made."""
+    key like every stage; `gate` finds what they made.
+
+    Raises:
+        InputError: one of them would run code, and nobody is there to name its file.
+    """
     if champion is not None and same_model(candidate, champion):
         return []
     matches, _ = meet(store, candidate, champion)
-    return [match.spec for match in matches if match.spec and match.made is None]
+    specs = [match.spec for match in matches if match.spec and match.made is None]
+    if own := [spec.stage for spec in specs if runs_code(spec.config)]:
+        raise InputError(
+            f"{own[0]} would run code of run {candidate.run_id!r}, a metric function, and only"
+            " `lyceum run --code FILE` on a command line does that. Leave config.metrics out of"
+            " what is compared by night."
+        )
+    return specs
 
 
 def decide(rules: GateSpec | None, found: Sequence[Finding]) -> tuple[bool, str]:

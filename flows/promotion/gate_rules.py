@@ -2,8 +2,9 @@
 by.
 
 A rule compares one rate of two models over the prompts that both answered: the paired difference,
-its 95 % interval and McNemar's exact p-value (`tasks.statistics.intervals`). A rule that is not
-shown to hold does not hold; no rule holds over fewer than LEAST prompts.
+its 95 % interval and McNemar's exact p-value (`tasks.statistics.intervals`); or the mean of a
+metric function, by `tasks.statistics.means`, of which nobody says how many prompts would tell. A
+rule that is not shown to hold does not hold; no rule holds over fewer than LEAST prompts.
 
 - *must win*: the interval lies above zero, p is at most ALPHA after Holm's correction over all
   rules of this kind (so chance lets an equal model win anything in at most 2.5 % of all nights),
@@ -34,13 +35,14 @@ from flows.runs.effects import (
     corrected,
     outcomes,
 )
-from flows.runs.wording import change_text, label, sample_text
+from flows.runs.wording import change_text, figure, label, sample_text
 from schemas.base import InputError, StrictModel, nearest
 from schemas.evaluation import HELDOUT, EvalItem
 from schemas.examples import Domain
 from schemas.recipe import GateRule, GateSpec, MustNotLose
 from tasks.contract.kind import Product
-from tasks.contract.plugins import evaluation_of, kinds_producing
+from tasks.contract.kinds import evaluation_of, kinds_producing
+from tasks.evaluation.metric_functions import Measured, measured_in
 from tasks.statistics.intervals import Interval
 from tasks.statistics.noise_floor import noise_floor
 from tasks.statistics.power import detectable_effect, needed_n, needed_n_noninferiority
@@ -71,6 +73,7 @@ class Finding(StrictModel):
 
     Attributes:
         rule: which of the two lists it is of.
+        quantity: it is about a metric function; its numbers are in that function's unit.
         metric, suite, domain, margin: the rule itself.
         label: what it is about, for people.
         before, after, difference: the opponent's rate, the candidate's, and after - before; None
@@ -85,6 +88,7 @@ class Finding(StrictModel):
     """
 
     rule: Literal["must_win", "must_not_lose"]
+    quantity: bool = False
     metric: str
     suite: str | None
     domain: Domain | None
@@ -117,15 +121,22 @@ class Answers(NamedTuple):
     missing: Sequence[EvalItem] = ()
 
 
-def metric_of(rule: GateRule, asked: Mapping[str, Collection[str]]) -> Metric:
+def metric_of(
+    rule: GateRule,
+    asked: Mapping[str, Collection[str]],
+    functions: Mapping[str, Collection[str]],
+) -> Metric:
     """The metric that a rule is about; `asked`: the suites that the model is asked by each kind of
-    evaluation.
+    evaluation; `functions`: the metric functions of each.
 
     Raises:
         InputError: no evaluation has such a metric, or none that has it asks the last model, or not
             this suite.
     """
-    comparable = {kind: evaluation_of(kind).paired for kind in kinds_producing(Product.ANSWERS)}
+    comparable = {
+        kind: {*evaluation_of(kind).paired, *functions.get(kind, ())}
+        for kind in kinds_producing(Product.ANSWERS)
+    }
     kinds = [kind for kind, names in comparable.items() if rule.metric in names]
     if not kinds:
         valid = sorted({name for names in comparable.values() for name in names})
@@ -148,9 +159,10 @@ def metric_of(rule: GateRule, asked: Mapping[str, Collection[str]]) -> Metric:
             f" model.{nearest(str(rule.suite), valid)}"
         )
     known = {(metric.kind, metric.name): metric for metric in METRICS}
-    made = Metric(
-        chosen[0], rule.metric, label(rule.metric), evaluation_of(chosen[0]).outcomes[rule.metric]
-    )
+    outcome = evaluation_of(chosen[0]).outcomes.get(rule.metric)
+    if outcome is None:
+        return Metric(chosen[0], rule.metric, rule.metric, Measured(rule.metric))
+    made = Metric(chosen[0], rule.metric, label(rule.metric), outcome)
     return known.get((made.kind, made.name), made)
 
 
@@ -201,9 +213,10 @@ def findings(
         kind: {item.suite for item in (*one.after, *one.missing)} or {HELDOUT}
         for kind, one in answers.items()
     }
+    functions = {kind: measured_in([*one.after, *one.missing]) for kind, one in answers.items()}
     looks: list[_Look | Finding] = []
     for rule in (*spec.must_win, *spec.must_not_lose):
-        metric = metric_of(rule, asked)
+        metric = metric_of(rule, asked, functions)
         looks.append(_look(rule, metric, answers.get(metric.kind, Answers()), opponent, seed))
     wins = enumerate(looks[: len(spec.must_win)])
     p = corrected({n: look.change for n, look in wins if isinstance(look, _Look)})
@@ -243,6 +256,10 @@ class _Look:
         """The difference, turned so that more is better."""
         return -self.change.delta if _lower_is_better(self.metric) else self.change.delta
 
+    def amount(self, value: float) -> str:
+        """A difference in words."""
+        return figure(value) if self.metric.quantity else _points(value)
+
     @property
     def discordant(self) -> float:
         """The fraction of prompts that changed."""
@@ -253,10 +270,12 @@ class _Look:
     ) -> Finding:
         """The finding, with what so many prompts can tell where the rule does not hold and that is
         not for a bounded loss."""
-        detectable = detectable_effect(self.n, self.discordant)
-        found = detectable if math.isfinite(detectable) else None
+        found = None
+        if not self.metric.quantity:
+            detectable = detectable_effect(self.n, self.discordant)
+            found = detectable if math.isfinite(detectable) else None
         text = f"{change_text(self.change)}, {judgement} ({sample_text(self.change)}"
-        if outcome != "passed" and self.gain.high >= 0:
+        if outcome != "passed" and self.gain.high >= 0 and not self.metric.quantity:
             least = f"a difference of {_points(found)}" if found else "no difference"
             text += f", which find {least}" + (f"; {needed:,} would tell" if needed else "")
         shown = _finding(self.rule, self.metric, outcome, f" {text})")
@@ -286,14 +305,13 @@ def _look(
         return _finding(rule, metric, "not compared", why)
     before, after = judged(answers.before), judged(answers.after)
     shared = [prompt for prompt in before if prompt in after]
-    change = change_between(
-        {prompt: before[prompt] for prompt in shared},
-        {prompt: after[prompt] for prompt in shared},
-        seed,
-    )
+    old, new = ({prompt: side[prompt] for prompt in shared} for side in (before, after))
+    change = change_between(old, new, seed, quantity=metric.quantity)
     if change is None:
-        return _finding(rule, metric, "not compared", ": the candidate was asked no such prompt")
-    sampled = filter(None, (_runs(samples, judged) for samples in answers.samples))
+        why = "the candidate was asked no such prompt" if not after else "the other has no value"
+        return _finding(rule, metric, "not compared", f": {why}")
+    drawn = () if metric.quantity else answers.samples  # which functions do not measure
+    sampled = filter(None, (_runs(samples, judged) for samples in drawn))
     noise = max((noise_floor(runs).bound for runs in sampled), default=None)
     return _Look(rule, metric, change, noise)
 
@@ -304,20 +322,25 @@ def _must_win(look: _Look, p: float) -> Finding:
     if look.seen <= 0:
         return look.finding("failed", "no gain" if look.change.changed else "nothing changed", p=p)
     if look.gain.low <= 0 or p > ALPHA or look.n < LEAST:
-        needed = max(LEAST, needed_n(look.seen, look.discordant)) if look.seen >= SMALLEST else None
+        needed = None
+        if look.seen >= SMALLEST and not look.metric.quantity:
+            needed = max(LEAST, needed_n(look.seen, look.discordant))
         why = f"no gain for certain, p = {p:.2g} after correction"
         return look.finding("too few prompts", why, p=p, needed=needed)
     if look.noise is not None and look.seen <= look.noise:
         why = "no more than two runs of one model may differ when answers are sampled"
-        return look.finding("failed", f"{why}, {_points(look.noise)}", p=p)
+        return look.finding("failed", f"{why}, {look.amount(look.noise)}", p=p)
     return look.finding("passed", "a gain", p=p)
 
 
 def _must_not_lose(look: _Look) -> Finding:
     if look.gain.low > -look.margin and look.n >= LEAST:
-        return look.finding("passed", f"no loss of {_points(look.margin)}")
+        return look.finding("passed", f"no loss of {look.amount(look.margin)}")
     if look.gain.high < 0 and look.n >= LEAST:
         return look.finding("failed", "a loss")
+    why = f"a loss of {look.amount(look.margin)} is not excluded"
+    if look.metric.quantity:
+        return look.finding("too few prompts", why)
     if look.gain.low > -look.margin:
         needed = LEAST
     elif look.seen > -look.margin / 2:
@@ -325,7 +348,6 @@ def _must_not_lose(look: _Look) -> Finding:
     # nearer to the margin than to nothing: what more prompts would tell first is that it is a loss
     else:
         needed = needed_n(look.seen, look.discordant)
-    why = f"a loss of {_points(look.margin)} is not excluded"
     return look.finding("too few prompts", why, needed=max(LEAST, needed))
 
 
@@ -337,6 +359,7 @@ def _finding(rule: GateRule, metric: Metric, outcome: Outcome, text: str) -> Fin
     about = " ".join([name, *where, *([f"in {rule.domain}"] if rule.domain else [])])
     return Finding(
         rule="must_win" if margin is None else "must_not_lose",
+        quantity=metric.quantity,
         **{name: getattr(rule, name) for name in ("metric", "suite", "domain")},
         margin=margin,
         label=about,

@@ -169,7 +169,7 @@ def _comparable(match: Match, theirs: StageOutput) -> bool:
     return all(2 * shared[part] >= count for part, count in asked.items())
 
 
-_MORE = {"suites", "sampling", "judge", "min_items"}
+_MORE = {"suites", "sampling", "judge", "metrics", "min_items"}
 """Of an evaluation's config: what is asked beside, and changes no greedy answer to a prompt that
 both were asked."""
 

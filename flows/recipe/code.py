@@ -1,4 +1,5 @@
-"""The one place at which a recipe names code: reward `function`, `path = "FILE.py:FUNCTION"`.
+"""The one place at which a recipe names code: rewards and metrics with `name = "function"` and
+`path = "FILE.py:FUNCTION"` (`tasks.contract.function`).
 
 Resolving a recipe reads the file and puts its text into the stage's config, as `source`: so it is
 part of the stage key and travels with the job. Nothing is run, or imported, in this process. A run
@@ -14,7 +15,8 @@ from typing import Any, NamedTuple
 from schemas.base import InputError
 
 NAME = "function"
-"""Of the reward, and of its table in a stage's config."""
+FIELDS = ("rewards", "metrics")
+"""Of the tables in a stage's config that name code, and of the lists that hold them."""
 
 LONGEST = 1_000_000
 """Bytes of a file of code."""
@@ -39,16 +41,16 @@ def with_code(config: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, A
             `source` itself.
     """
     found = dict(config)
-    for number, table in _tables(config):
+    for field, number, table in _tables(config):
         if "source" in table:
             raise InputError(
-                f"config.rewards.{number}.source: code is a file of its own; write path ="
+                f"config.{field}.{number}.source: code is a file of its own; write path ="
                 ' "FILE.py:FUNCTION" and leave source out.'
             )
         if isinstance(path := table.get("path"), str):
-            code = _read(path, folders, f"config.rewards.{number}.path")
-            found["rewards"] = list(found["rewards"])
-            found["rewards"][number] = {**table, "source": code.source}
+            code = _read(path, folders, f"config.{field}.{number}.path")
+            found[field] = list(found[field])
+            found[field][number] = {**table, "source": code.source}
     return found
 
 
@@ -67,7 +69,7 @@ def require_consent(
         InputError: a stage runs a file that nobody named.
     """
     for stage, config in configs.items():
-        for _, table in _tables(config):
+        for _, _, table in _tables(config):
             code = _read(table["path"], folders, f"stages.{stage}")
             name = code.file.name
             if allowed is None:
@@ -85,11 +87,17 @@ def require_consent(
                 raise InputError(f"{code.file} was changed meanwhile; run the same command again.")
 
 
-def _tables(config: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    rewards = config.get("rewards")
-    for number, table in enumerate(rewards if isinstance(rewards, list | tuple) else ()):
-        if isinstance(table, Mapping) and table.get("name") == NAME:
-            yield number, table
+def runs_code(config: Mapping[str, Any]) -> bool:
+    """Whether a stage with this config runs code that a recipe names."""
+    return any(True for _ in _tables(config))
+
+
+def _tables(config: Mapping[str, Any]) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
+    for field in FIELDS:
+        listed = config.get(field)
+        for number, table in enumerate(listed if isinstance(listed, list | tuple) else ()):
+            if isinstance(table, Mapping) and table.get("name") == NAME:
+                yield field, number, table
 
 
 def _read(path: str, folders: Sequence[Path], where: str) -> Code:

@@ -31,8 +31,9 @@ from schemas.recipe import (
     with_defaults,
 )
 from tasks.contract.kind import Kind
-from tasks.contract.plugins import kinds_producing, stage_kind, training_kinds
+from tasks.contract.kinds import kinds_producing, stage_kind, training_kinds
 from tasks.contract.small import LAPTOP, Sizes
+from tasks.models.adapters import adapters_of, check_adapters
 from tasks.models.source import TINY as TINY_MODEL
 from tasks.models.source import check_model, extra_dependencies
 
@@ -275,11 +276,19 @@ def _resolve_stage(
     kind = stage_kind(spec.kind)
     _check_inputs(spec, kind, kinds)
     config = _stage_config(kind.config, spec, recipe, place)
-    extra = kind.extra_models(config.model_dump(mode="json"))
+    written = config.model_dump(mode="json")
+    extra, adapters = kind.extra_models(written), adapters_of(written)
     for model in filter(None, (getattr(config, "model", None), *extra)):
         check_model(model)
+    if adapters:
+        if "policy" in spec.inputs:
+            raise InputError(
+                "lora.adapters belong to the base model, and this stage begins with inputs.policy ="
+                f" {spec.inputs['policy']!r}; leave one of them out."
+            )
+        check_adapters(config.lora, config.model)  # type: ignore[attr-defined]
     dependencies, missing = _dependencies(kind, config, data, need_data)
-    dependencies |= extra_dependencies(extra)
+    dependencies |= extra_dependencies((*extra, *adapters))
     return ResolvedStage(
         spec.name, spec.kind, kind.version, config, dict(spec.inputs), dependencies, missing
     )
@@ -344,16 +353,19 @@ def _check_gate(resolved: ResolvedRecipe, where: str) -> None:
             " to be promoted; leave it out."
         )
     asked: dict[str, list[str]] = {}
+    functions: dict[str, list[str]] = {}
     for stage in resolved.stages:
         evaluates = stage_kind(stage.kind).evaluation is not None
         if evaluates and stage.inputs.get("policy") == trained[-1]:
             suites = asked.setdefault(stage.kind, [])
             suites += [HELDOUT] if "prompts" in stage.inputs else []
             suites += [one.suite for one in parse_suites(stage.config_json["suites"], stage.kind)]
+            own = [one.function for one in getattr(stage.config, "metrics", ())]
+            functions.setdefault(stage.kind, []).extend(own)
     for name, rules in (("must_win", gate.must_win), ("must_not_lose", gate.must_not_lose)):
         for index, rule in enumerate(rules):
             try:
-                metric_of(rule, asked)
+                metric_of(rule, asked, functions)
             except InputError as error:
                 raise InputError(f"recipe {where}, gate.{name}.{index}: {error}") from error
 

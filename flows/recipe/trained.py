@@ -4,7 +4,7 @@ from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError, StageFailed
 from schemas.reports import RunRecord, StageRecord
-from tasks.contract.plugins import training_kinds
+from tasks.contract.kinds import training_kinds
 
 
 def trained_stage(

@@ -24,7 +24,7 @@ from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from schemas.recipe import Recipe, recipe_from_table
 from tasks.contract.kind import Product
-from tasks.contract.plugins import kinds_producing, stage_kind
+from tasks.contract.kinds import kinds_producing, stage_kind
 from tasks.contract.small import Sizes
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 from tasks.evaluation.evaluate import EvalConfig

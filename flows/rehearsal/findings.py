@@ -13,7 +13,7 @@ from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain, Example, Prompt
 from tasks.contract.job import read_jsonl, read_rows
 from tasks.contract.kind import Product
-from tasks.contract.plugins import kinds_producing
+from tasks.contract.kinds import kinds_producing
 from tasks.evaluation.evaluate import EvalConfig
 from tasks.rehearsal.reward_findings import Finding
 from tasks.rehearsal.row_findings import (
@@ -42,7 +42,13 @@ def findings_of(run: RunResults, ready: Rehearsed, tallies: Mapping[str, Tally])
         notes += more
     found += of_formats(_taught(run), _asked(ready))
     found += _leaks(run, ready)
-    found += _of_distill(run)
+    unanswered = _unanswered(ready)
+    notes += [
+        f"{name} has tests and no answers, so that a stand-in solves none of its prompts: what"
+        " becomes of them behind their teacher was not seen"
+        for name in sorted(unanswered)
+    ]
+    found += _of_distill(run, unanswered)
     found += _of_rebalance(run)
     found += _of_families(run)
     found += _of_evaluations(run)
@@ -144,10 +150,18 @@ def _leaks(run: RunResults, ready: Rehearsed) -> list[Finding]:
     return of_leaks(trained, list(asked.values()))
 
 
-def _of_distill(run: RunResults) -> Iterator[Finding]:
+def _unanswered(ready: Rehearsed) -> set[str]:
+    """Families whose prompts are checked, and whose rows hold no answer to any of them."""
+    checked = [one.prompt for one in ready.rows.asked if one.prompt.check != "none"]
+    return {one.family for one in checked} - {one.family for one in checked if one.answer}
+
+
+def _of_distill(run: RunResults, unanswered: set[str]) -> Iterator[Finding]:
     """Sources of which nothing is left, and teachers whose samples are no traces."""
     for stage in run.producing(Product.EXAMPLES):
         for source in stage.metrics.get("sources", ()):
+            if source["family"] in unanswered and source["dropped"].keys() == {"unsolved"}:
+                continue
             if source["read"] and not source["kept"]:
                 why = ", ".join(f"{cause} {count}" for cause, count in source["dropped"].items())
                 yield Finding(

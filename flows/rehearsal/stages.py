@@ -7,7 +7,7 @@ from flows.runs.results import RunResults, StageOutput
 from flows.runs.wording import clip, headline
 from tasks.contract.job import read_rows
 from tasks.contract.kind import Product
-from tasks.contract.plugins import stage_kind
+from tasks.contract.kinds import stage_kind
 from tasks.data.cleaning_rules import SPLITS
 
 _EXAMPLES = 2

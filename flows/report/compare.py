@@ -10,7 +10,7 @@ from flows.report.html import page
 from flows.report.page import missing
 from flows.runs.compare import ABSENT_STAGE
 from flows.runs.effects import ALL, Part
-from flows.runs.wording import TONES, bounds, duration, percent, points
+from flows.runs.wording import TONES, bounds, duration, gap, level
 from infra.store.store import Store
 from schemas.base import digest
 from tasks.statistics.intervals import Interval
@@ -66,6 +66,7 @@ _RUNS: list[ui.Column | ui.Text] = [
 ]
 _RUNS += ["time", "list price, USD"]
 _OVERALL, _INSIDE = "Over all prompts", "By suite and domain"
+_OWN = "Metric functions, in their own units"
 _DIFFERENCE = (
     "A difference is a run minus the first, over the prompts that both asked where nothing else is"
     " said, in which case the rates are theirs alone. It is coloured where its 95% interval leaves"
@@ -84,24 +85,25 @@ def _run_row(number: int, run: Row) -> tuple[ui.Text, ...]:
 
 
 def rate_tables(comparisons: Sequence[Row]) -> Iterator[tuple[str, ui.Table]]:
-    """The rates over all prompts, and those in parts: (title, table)."""
+    """The rates over all prompts, those in parts, and metric functions: (title, table)."""
     found: dict[tuple[str, str, Part], list[Row | None]] = {}
     for number, one in enumerate(comparisons):
         for row in one["metrics"]:
             place = row["label"], row["model"], Part(row["suite"], row["domain"])
             found.setdefault(place, [None] * len(comparisons))[number] = row
-    columns: list[ui.Column | ui.Text] = ["metric", ui.Column("model", "text")]
-    columns += [ui.Column("prompts", "text"), "1"]
-    for number in range(2, len(comparisons) + 2):
-        columns += [str(number), "difference, points"]
-    for title in (_OVERALL, _INSIDE):
-        rows = [
-            (label, model, part.label, _rate_text(next(filter(None, sides))["a"]), *_sides(sides))
-            for (label, model, part), sides in found.items()
-            if (part == ALL) == (title == _OVERALL)
-        ]
-        if rows:
-            yield title, ui.Table(columns, rows)
+    rows: dict[str, list[tuple[ui.Text | ui.Cell, ...]]] = {_OVERALL: [], _INSIDE: [], _OWN: []}
+    for (label, model, part), sides in found.items():
+        row = next(filter(None, sides))
+        first = _rate_text(row["a"], row["quantity"])
+        title = _OWN if row["quantity"] else _OVERALL if part == ALL else _INSIDE
+        rows[title].append((label, model, part.label, first, *_sides(sides)))
+    for title, shown in rows.items():
+        columns: list[ui.Column | ui.Text] = ["metric", ui.Column("model", "text")]
+        columns += [ui.Column("prompts", "text"), "1"]
+        for number in range(2, len(comparisons) + 2):
+            columns += [str(number), "difference" if title == _OWN else "difference, points"]
+        if shown:
+            yield title, ui.Table(columns, shown)
 
 
 def _sides(rows: Sequence[Row | None]) -> Iterator[ui.Text | ui.Cell]:
@@ -110,20 +112,21 @@ def _sides(rows: Sequence[Row | None]) -> Iterator[ui.Text | ui.Cell]:
         if row is None:
             yield from ("–", "–")
             continue
-        yield _rate_text(row["b"])
+        yield _rate_text(row["b"], row["quantity"])
         if row["same_answers"]:
             yield ui.small("the same answers")
             continue
-        gap, tone = row["difference"], TONES[row["direction"]]
-        said = bounds(Interval(gap["low"], gap["high"]), signed=True)
+        change, tone = row["difference"], TONES[row["direction"]]
+        said = bounds(Interval(change["low"], change["high"]), True, row["quantity"])
         unpaired = f"{row['a']['n']} and {row['b']['n']}, unpaired"
         asked = f"{row['b']['n']} prompts" if row["paired"] else unpaired
-        text = ui.strong(points(gap["value"])), ui.small(said), ui.small(asked)
+        text = ui.strong(gap(change["value"], row["quantity"])), ui.small(said), ui.small(asked)
         yield ui.Cell(text, "plain" if tone == "flat" else tone)
 
 
-def _rate_text(rate: Mapping[str, float]) -> ui.Text:
-    return percent(rate["value"]), ui.small(bounds(Interval(rate["low"], rate["high"])))
+def _rate_text(rate: Mapping[str, float], quantity: bool) -> ui.Text:
+    said = bounds(Interval(rate["low"], rate["high"]), quantity=quantity)
+    return level(rate["value"], quantity), ui.small(said)
 
 
 def recipe_table(comparisons: Sequence[Row]) -> ui.Table:
@@ -160,11 +163,12 @@ def _side_text(side: Mapping[str, Any], same: bool) -> ui.Text:
 
 
 def forests(comparisons: Sequence[Row]) -> list[ui.Figure]:
-    """A forest plot for each metric, over all prompts."""
+    """A forest plot for each rate, over all prompts."""
     bars: dict[str, list[plots.Bar]] = {}
     for number, one in enumerate(comparisons, start=2):
         for row in one["metrics"]:
-            if (row["suite"], row["domain"]) == ALL and not row["same_answers"]:
+            whole = (row["suite"], row["domain"]) == ALL
+            if whole and not row["same_answers"] and not row["quantity"]:
                 model = f"{row['model']}, run {number}" if len(comparisons) > 1 else row["model"]
                 bar = plots.Bar(model, **row["difference"], direction=row["direction"])
                 bars.setdefault(row["label"], []).append(bar)

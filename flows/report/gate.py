@@ -6,12 +6,13 @@ from flows.promotion.gate import Gate, gate
 from flows.promotion.gate_rules import Finding, Side
 from flows.report.blocks import Block, Details, Paragraph, Span, Table, code
 from flows.runs.results import RunResults
-from flows.runs.wording import bounds, percent, points
+from flows.runs.wording import bounds, gap, level
 from schemas.base import InputError
 from tasks.statistics.intervals import Interval
 
 _COLUMNS = ("rule", "held out", "before", "after", "difference (points)", "prompts", "detectable")
-"""`detectable`: the smallest difference, in points, that so many prompts find."""
+"""`detectable`: the smallest difference, in points, that so many prompts find. Of a metric function
+all numbers are in its own unit."""
 
 
 def gate_table(verdict: Gate, title: str = "") -> Iterator[Block]:
@@ -25,13 +26,17 @@ def gate_table(verdict: Gate, title: str = "") -> Iterator[Block]:
 
 
 def _row(one: Finding, win: str) -> tuple[str, ...]:
-    gap = one.difference
+    change, unit = one.difference, 1 if one.quantity else 100
+    said = "–"
+    if change:
+        inside = bounds(Interval(change.low, change.high), signed=True, quantity=one.quantity)
+        said = f"{gap(change.value, one.quantity)} {inside}"
     return (
-        win if one.margin is None else f"no loss of {100 * one.margin:g}",
+        win if one.margin is None else f"no loss of {unit * one.margin:g}",
         one.label,
-        _rate(one.before),
-        _rate(one.after),
-        f"{points(gap.value)} {bounds(Interval(gap.low, gap.high), signed=True)}" if gap else "–",
+        _side(one.before, one.quantity),
+        _side(one.after, one.quantity),
+        said,
         f"{one.n:,}",
         f"{100 * one.detectable:.1f}" if one.detectable else "–",
         "" if one.p is None else f"{one.p:.2g}",
@@ -39,8 +44,11 @@ def _row(one: Finding, win: str) -> tuple[str, ...]:
     )
 
 
-def _rate(side: Side | None) -> str:
-    return f"{percent(side.value)} {bounds(Interval(side.low, side.high))}" if side else "–"
+def _side(side: Side | None, quantity: bool) -> str:
+    if side is None:
+        return "–"
+    inside = bounds(Interval(side.low, side.high), quantity=quantity)
+    return f"{level(side.value, quantity)} {inside}"
 
 
 def gate_blocks(run: RunResults) -> Iterator[Block]:

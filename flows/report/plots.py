@@ -148,7 +148,7 @@ def curve(title: str, series: Mapping[str, tuple[Sequence[float], Sequence[float
     markers, so that a single one is visible; of more than MOST_POINTS, means of so many in a row
     that they are no more, and the axis says so."""
     figure, axes = _figure(2.2, CURVE_MARGINS)
-    window = max(-(-len(steps) // MOST_POINTS) for steps, _ in series.values())
+    window = max(1, *(-(-len(steps) // MOST_POINTS) for steps, _ in series.values()))
     for colour, (name, (steps, values)) in zip(SERIES, series.items(), strict=False):
         look: dict[str, Any] = {"marker": "o" if len(steps) < 25 else None, "markersize": 3}
         look |= {"linewidth": 1.4, "color": colour, "label": name}

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 
 from flows.report.blocks import Column, Table, Text, small
 from flows.runs.effects import SAFE, parts
-from flows.runs.wording import bounds, label, percent
+from flows.runs.wording import bounds, label, level
 from schemas.evaluation import EvalItem, EvalPrompt
 from tasks.contract.kind import Outcome
-from tasks.contract.plugins import evaluation_of
+from tasks.contract.kinds import evaluation_of
 from tasks.evaluation.controls import CONTROLS
+from tasks.evaluation.metric_functions import Measured, measured_in
 from tasks.evaluation.safety_verdicts import judge
 from tasks.statistics.intervals import Rate
+from tasks.statistics.means import Mean
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,12 @@ Row = tuple[Text, ...]
 """A rate's name and its value for each column; a dash where a column has nothing to count."""
 
 
+def outcomes_of(kind: str, sides: Sequence[Side]) -> dict[str, Outcome | Measured]:
+    """The rates of a kind, and the metric functions that the columns have values of."""
+    items = [item for side in sides for item in side.items]
+    return {**evaluation_of(kind).outcomes, **measured_in(items)}
+
+
 def counts(items: Sequence[EvalItem], outcomes: Mapping[str, Outcome]) -> dict[str, Rate]:
     """Every rate that counts any of the items."""
     found = {}
@@ -45,6 +53,10 @@ def counts(items: Sequence[EvalItem], outcomes: Mapping[str, Outcome]) -> dict[s
         if rate := Rate.of(counted):
             found[name] = rate
     return found
+
+
+def _mean(items: Sequence[EvalItem], measured: Measured) -> Mean | None:
+    return Mean.of([value for item in items if (value := measured(item)) is not None])
 
 
 def safety_outcomes(items: Sequence[EvalItem]) -> dict[str, Rate]:
@@ -63,12 +75,12 @@ def control_items(items: Sequence[EvalItem]) -> dict[str, list[EvalItem]]:
 
 
 def rate_rows(
-    outcomes: Mapping[str, Outcome], groups: Mapping[str, Sequence[Sequence[EvalItem]]]
+    outcomes: Mapping[str, Outcome | Measured], groups: Mapping[str, Sequence[Sequence[EvalItem]]]
 ) -> dict[str, list[Row]]:
     """Rows of rates.
 
     Args:
-        outcomes: name of a rate -> what it counts.
+        outcomes: name of a rate -> what it counts; of a metric function -> what it says.
         groups: title -> the items of each column that belong to it.
 
     Returns:
@@ -76,11 +88,16 @@ def rate_rows(
     """
     shown = {}
     for title, chosen in groups.items():
-        found = [counts(items, outcomes) for items in chosen]
+        found: list[dict[str, Rate | Mean]] = []
+        for items in chosen:
+            rates = {name: one for name, one in outcomes.items() if not isinstance(one, Measured)}
+            own = {name: one for name, one in outcomes.items() if isinstance(one, Measured)}
+            means = {name: mean for name, one in own.items() if (mean := _mean(items, one))}
+            found.append({**counts(items, rates), **means})
         rows: list[Row] = [
-            (label(name), *(cell(rates.get(name)) for rates in found))
+            (label(name), *(cell(one.get(name)) for one in found))
             for name in outcomes
-            if any(name in rates for rates in found)
+            if any(name in one for one in found)
         ]
         sizes = sorted({len(items) for items in chosen if items})
         asked = " to ".join(f"{size:,}" for size in dict.fromkeys(sizes[:1] + sizes[-1:])) or "no"
@@ -106,6 +123,9 @@ def by_suite(sides: Sequence[Side]) -> dict[str, list[Sequence[EvalItem]]]:
     return groups
 
 
-def cell(rate: Rate | None) -> Text:
-    """A rate with its interval below it."""
-    return (percent(rate.value), small(bounds(rate.interval))) if rate else "–"
+def cell(rate: Rate | Mean | None) -> Text:
+    """A rate, or a mean, with its interval below it."""
+    if rate is None:
+        return "–"
+    quantity = isinstance(rate, Mean)
+    return level(rate.value, quantity), small(bounds(rate.interval, quantity=quantity))

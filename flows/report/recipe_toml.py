@@ -21,6 +21,8 @@ def recipe_toml(recipe: Recipe) -> str:
         if stage.config:
             lines.append(f"[stages.{stage.name}.config]")
             lines += [f"{_key(key)} = {_value(value)}" for key, value in stage.config.items()]
+    if recipe.rehearsal:
+        lines += ["", "[rehearsal]", f"allow = {_value(recipe.rehearsal.allow)}"]
     if recipe.gate:
         rules = recipe.gate.model_dump(mode="json", exclude_none=True)
         lines += ["", "[gate]", *(f"{key} = {_value(value)}" for key, value in rules.items())]

@@ -5,7 +5,7 @@ Which prompts are shown is decided by `RULE`, not by hand. A prompt's id is a ha
 the order of ids has nothing to do with difficulty or outcome.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import zip_longest
@@ -16,9 +16,11 @@ from markupsafe import escape
 from flows.report.blocks import Block, Code, Details, Heading, Span, small
 from flows.runs.effects import CORRECT, EXACT
 from flows.runs.results import RunResults
-from flows.runs.wording import clip
+from flows.runs.wording import clip, figure
 from schemas.evaluation import HELDOUT, EvalItem
-from tasks.contract.kind import Outcome
+
+Verdict = Callable[[EvalItem], float | None]
+"""Whether an answer is right; None: nobody can tell."""
 
 PER_OUTCOME = 12
 _BUDGET = 2_000_000
@@ -64,10 +66,10 @@ class Sample:
         return sum(len(escape(text).encode()) + 300 for text in texts)  # 300: the tags around one
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
 def samples(run: RunResults) -> list[Sample]:
     """Before and after, chosen by `RULE`; reasoning prompts first, then those of safety
-    evaluations. Chosen once for all that shows a run."""
+    evaluations."""
     rules = ((EXACT.kind, EXACT.outcome), (CORRECT.kind, _well_done))
     turns = [list(turn) for kind, right in rules for turn in _turns(run, kind, right)]
     left, chosen = _BUDGET, set()
@@ -104,10 +106,10 @@ def _well_done(item: EvalItem) -> bool | None:
     if item.request is not None:
         return item.refusal == ("complied" if item.request == "safe" else "refused")
     judged = CORRECT.outcome(item)
-    return item.safe if judged is None else judged
+    return item.safe if judged is None else bool(judged)
 
 
-def _turns(run: RunResults, kind: str, right: Outcome) -> Iterator[Iterable[Sample]]:
+def _turns(run: RunResults, kind: str, right: Verdict) -> Iterator[Iterable[Sample]]:
     """The first samples of each group and outcome."""
     by_suite: dict[str, dict[str, dict[str, EvalItem]]] = {}
     for model in run.shown(kind):
@@ -118,7 +120,7 @@ def _turns(run: RunResults, kind: str, right: Outcome) -> Iterator[Iterable[Samp
 
 
 def _of_suite(
-    answered: Mapping[str, Mapping[str, EvalItem]], right: Outcome, *, named: bool
+    answered: Mapping[str, Mapping[str, EvalItem]], right: Verdict, *, named: bool
 ) -> Iterator[Iterable[Sample]]:
     models = list(answered.values())
     first, last = models[0], models[-1]
@@ -133,7 +135,7 @@ def _of_suite(
         ]
 
 
-def _sample(group: str, items: Mapping[str, EvalItem], right: Outcome) -> Sample:
+def _sample(group: str, items: Mapping[str, EvalItem], right: Verdict) -> Sample:
     item = list(items.values())[-1]
     answers = [_answer(model, one, right) for model, one in items.items()]
     texts = clip(item.prompt), clip(item.answer, 400)
@@ -154,12 +156,12 @@ def _group(item: EvalItem, named: bool) -> str:
     return what if item.suite == HELDOUT else f"{item.suite}: {what}"
 
 
-def _mark(item: EvalItem, right: Outcome) -> Mark:
+def _mark(item: EvalItem, right: Verdict) -> Mark:
     outcome = right(item)
     return "unverifiable" if outcome is None else "right" if outcome else "wrong"
 
 
-def _answer(model: str, item: EvalItem, right: Outcome) -> Answer:
+def _answer(model: str, item: EvalItem, right: Verdict) -> Answer:
     facts = {
         "malformed": not item.format,
         "right, but not where it belongs": item.flexible and not item.exact,
@@ -173,6 +175,7 @@ def _answer(model: str, item: EvalItem, right: Outcome) -> Answer:
         _ruling(item): bool(_ruling(item)),
     }
     notes = [name for name, holds in facts.items() if holds]
+    notes += [f"{name}: {figure(value)}" for name, value in item.measured.items()]
     return Answer(model, clip(item.completion), _mark(item, right), notes)
 
 

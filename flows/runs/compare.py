@@ -13,13 +13,13 @@ from typing import Any
 from flows.recipe.explain import flat
 from flows.runs.effects import (
     ALL,
-    METRICS,
     Change,
     Metric,
     Part,
     change_between,
     corrected,
     direction_of,
+    metrics_of,
     outcomes,
     parts,
 )
@@ -28,6 +28,7 @@ from flows.runs.wording import TONES, Tone, change_text, sample_text
 from infra.store.store import Store
 from schemas.reports import RunRecord
 from tasks.statistics.intervals import Rate
+from tasks.statistics.means import Mean
 
 
 def compare_runs(
@@ -40,9 +41,10 @@ def compare_runs(
         a, b: each run in short.
         verdict: what became of the last models, one sentence per metric.
         metrics: a row per metric, model, suite and domain (None: all) that both runs measured: the
-            rate in `a` and in `b`, `difference` (b - a), all fractions of 1 with `low` and `high`;
-            `p` after correction; whether it is `paired`; its `direction`: gain, loss or unclear;
-            whether both have the `same_answers`, because one artifact serves both runs.
+            rate in `a` and in `b`, `difference` (b - a), all fractions of 1 with `low` and `high`,
+            or, where it is a `quantity` (a metric function), means in its own unit; `p` after
+            correction; whether it is `paired`; its `direction`: gain, loss or unclear; whether both
+            have the `same_answers`, because one artifact serves both runs.
         recipes: every field in which the recipes differ, or the configs, VERSIONs and dependencies
             that the artifacts were made with; a side that lacks the field has no value.
         stages: a row per stage: status, seconds and cost in either run, and whether both used the
@@ -63,7 +65,11 @@ def _compare(first: RunResults, second: RunResults) -> dict[str, Any]:
         "a": _summary(first.record),
         "b": _summary(second.record),
         "verdict": list(_sentences(first, second)),
-        "metrics": [row for metric in METRICS for row in _metric_rows(first, second, metric)],
+        "metrics": [
+            row
+            for metric in metrics_of(first, second)
+            for row in _metric_rows(first, second, metric)
+        ],
         "recipes": list(_recipe_differences(first, second)),
         "stages": [_stage_row(*stages) for stages in both],
         "left_out": {
@@ -92,7 +98,7 @@ def _sentences(first: RunResults, second: RunResults) -> Iterator[dict[str, str]
     for their number."""
     last = {
         metric: (ours[-1], theirs[-1])
-        for metric in METRICS
+        for metric in metrics_of(first, second)
         if (ours := first.evaluated(metric.kind)) and (theirs := second.evaluated(metric.kind))
     }
     found = {metric: _change(first, *pair, metric, ALL) for metric, pair in last.items()}
@@ -118,7 +124,7 @@ def _change(
     first: RunResults, before: Model, after: Model, metric: Metric, part: Part
 ) -> Change | None:
     old, new = (outcomes(model.items(metric.kind), metric, part) for model in (before, after))
-    return change_between(old, new, seed=first.record.recipe.seed)
+    return change_between(old, new, first.record.recipe.seed, quantity=metric.quantity)
 
 
 def _metric_rows(first: RunResults, second: RunResults, metric: Metric) -> Iterator[dict[str, Any]]:
@@ -158,6 +164,7 @@ def _metric_row(metric: Metric, model: str, part: Part, change: Change, p: float
     return {
         "metric": metric.name,
         "label": metric.label,
+        "quantity": metric.quantity,
         "model": model,
         "suite": part.suite,
         "domain": part.domain.value if part.domain else None,
@@ -174,7 +181,7 @@ def _metric_row(metric: Metric, model: str, part: Part, change: Change, p: float
     }
 
 
-def _rate(rate: Rate) -> dict[str, float]:
+def _rate(rate: Rate | Mean) -> dict[str, float]:
     return {"value": rate.value, "low": rate.interval.low, "high": rate.interval.high, "n": rate.n}
 
 

@@ -4,6 +4,8 @@ compare`, computed from evaluation items.
 Paired where both sides answered the same prompts: a bootstrap over the prompts' differences and
 McNemar's exact test. Where fewer than half of the prompts are shared, the two rates are
 independent: Newcombe's interval and the two-proportion score test (`tasks.statistics.intervals`).
+Values of metric functions are no rates: the same with means, by Student's interval and sign flips,
+or by Welch's (`tasks.statistics.means`).
 
 An effect counts as a gain or a loss where its interval leaves out zero and its p-value is at most
 ALPHA after Holm's correction, over two families for each metric: what all stages changed over all
@@ -16,13 +18,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from flows.runs.results import RunResults
+from flows.runs.results import Model, RunResults
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
 from tasks.contract.kind import Outcome, Product
-from tasks.contract.plugins import evaluation_of, kinds_producing
+from tasks.contract.kinds import evaluation_of, kinds_producing
+from tasks.evaluation.metric_functions import Measured, measured_in
 from tasks.statistics.intervals import (
     ALPHA,
     Interval,
@@ -32,6 +35,7 @@ from tasks.statistics.intervals import (
     newcombe,
     paired_bootstrap,
 )
+from tasks.statistics.means import Mean, sign_flips, student, welch
 
 Direction = Literal["gain", "loss", "unclear"]
 Key = TypeVar("Key", bound=Hashable)
@@ -39,13 +43,18 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Metric:
-    """A rate that an evaluation kind defines (`tasks.contract.kind.Evaluation`), and how people
-    call it. More of it is better."""
+    """A rate that an evaluation kind defines (`tasks.contract.kind.Evaluation`), or a metric
+    function, and how people call it. More of it is better."""
 
     kind: str
     name: str
     label: str
-    outcome: Outcome
+    outcome: Outcome | Measured
+
+    @property
+    def quantity(self) -> bool:
+        """Whether its values are numbers in a unit of their own, and not true or false."""
+        return isinstance(self.outcome, Measured)
 
 
 METRICS = tuple(
@@ -54,6 +63,16 @@ METRICS = tuple(
     for name, label in evaluation_of(kind).headlines.items()
 )
 """The headlines of all kinds of evaluation."""
+
+
+def metrics_of(*runs: RunResults) -> list[Metric]:
+    """The headlines, and the metric functions that models of the runs were measured by."""
+    found = list(METRICS)
+    for kind in kinds_producing(Product.ANSWERS):
+        items = [item for run in runs for one in run.evaluated(kind) for item in one.items(kind)]
+        found += [Metric(kind, name, name, one) for name, one in measured_in(items).items()]
+    return found
+
 
 _BY_MEASURE = {
     what: [one for one in METRICS if evaluation_of(one.kind).measures == what]
@@ -76,20 +95,18 @@ class Part(NamedTuple):
 
 
 ALL = Part()
-KEPT = 64
-"""Families of effects that are kept, so that what shows a run computes each once."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """The difference of two rates, after minus before, with its interval and its two-sided p-value;
-    `n` prompts in both when paired.
+    """The difference of two rates, or means, after minus before, with its interval and its
+    two-sided p-value; `n` prompts in both when paired.
 
     `changed`: of a paired difference, how many prompts have another outcome now.
     """
 
-    before: Rate
-    after: Rate
+    before: Rate | Mean
+    after: Rate | Mean
     interval: Interval
     paired: bool
     p: float
@@ -98,6 +115,11 @@ class Change:
     @property
     def delta(self) -> float:
         return self.after.value - self.before.value
+
+    @property
+    def quantity(self) -> bool:
+        """Whether it is of means, in a unit of their own."""
+        return isinstance(self.after, Mean)
 
     @property
     def direction(self) -> Direction:
@@ -127,8 +149,9 @@ def direction_of(change: Change, p: float) -> Direction:
     return change.direction if p <= ALPHA else "unclear"
 
 
-def outcomes(items: Sequence[EvalItem], metric: Metric, part: Part = ALL) -> dict[str, bool]:
-    """Prompt id -> outcome, of the items of a part that count."""
+def outcomes(items: Sequence[EvalItem], metric: Metric, part: Part = ALL) -> dict[str, Any]:
+    """Prompt id -> outcome (true or false; a number of a metric function), of the items of a part
+    that count."""
     judged = {
         item.id: metric.outcome(item)
         for item in items
@@ -153,15 +176,21 @@ def parts(items: Sequence[EvalItem]) -> list[Part]:
 
 
 def change_between(
-    before: Mapping[str, bool], after: Mapping[str, bool], seed: int
+    before: Mapping[str, Any], after: Mapping[str, Any], seed: int, *, quantity: bool = False
 ) -> Change | None:
     """The change from `before` to `after` (prompt id -> outcome), None when either side has no
-    items. `seed` draws the bootstrap."""
+    items, or, of quantities that are not paired, fewer than two. `seed` draws the bootstrap."""
     if not before or not after:
         return None
     shared = [prompt for prompt in before if prompt in after]
-    if 2 * len(shared) >= min(len(before), len(after)):
+    paired = 2 * len(shared) >= min(len(before), len(after))
+    if paired:
         old, new = [before[prompt] for prompt in shared], [after[prompt] for prompt in shared]
+    else:
+        old, new = list(before.values()), list(after.values())
+    if quantity:
+        return _change_of_means(old, new, seed, paired)
+    if paired:
         rates = Rate(sum(old), len(old)), Rate(sum(new), len(new))
         changed = sum(one != other for one, other in zip(old, new, strict=True))
         interval = paired_bootstrap(old, new, seed=seed)
@@ -169,6 +198,20 @@ def change_between(
     one, other = Rate(sum(before.values()), len(before)), Rate(sum(after.values()), len(after))
     interval = newcombe(one.successes, one.n, other.successes, other.n)
     return Change(one, other, interval, paired=False, p=_score_test(one, other))
+
+
+def _change_of_means(
+    old: Sequence[float], new: Sequence[float], seed: int, paired: bool
+) -> Change | None:
+    before, after = Mean.of(old), Mean.of(new)
+    if before is None or after is None:
+        return None
+    if paired:
+        gaps = [one - other for one, other in zip(new, old, strict=True)]
+        interval, p = student(gaps), sign_flips(gaps, seed=seed)
+        return Change(before, after, interval, True, p, sum(gap != 0 for gap in gaps))
+    independent = welch(old, new)
+    return Change(before, after, independent[0], False, independent[1]) if independent else None
 
 
 def _score_test(before: Rate, after: Rate) -> float:
@@ -189,83 +232,37 @@ def corrected(changes: Mapping[Key, Change]) -> dict[Key, float]:
 def stage_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
     """Trained stage -> what it changed over all prompts. Stages that were not evaluated, or before
     which nothing was, are left out."""
-    return {stage: effect for (stage, _), effect in _family(run, metric, (ALL,)).items()}
+    return {one.stage: one for one in _family(run, metric, "stages", (ALL,)).get(ALL, ())}
 
 
 def part_effects(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect]]:
     """Part -> trained stage -> what it changed there."""
-    found: dict[Part, dict[str, Effect]] = {}
-    for (stage, part), effect in _family(run, metric, _parts_of(run, metric)).items():
-        found.setdefault(part, {})[stage] = effect
-    return found
-
-
-@lru_cache(maxsize=KEPT)
-def _family(
-    run: RunResults, metric: Metric, looks: tuple[Part, ...]
-) -> dict[tuple[str, Part], Effect]:
-    models = {model.name: model for model in run.evaluated(metric.kind)}
-    above = {name: run.evaluated_ancestor(model, metric.kind) for name, model in models.items()}
-    since = {name: ancestor.name for name, ancestor in above.items() if ancestor}
-    items = {name: model.items(metric.kind) for name, model in models.items()}
-    changes: dict[tuple[str, Part], Change] = {}
-    for part in looks:
-        judged = {name: outcomes(mine, metric, part) for name, mine in items.items()}
-        for name, before in since.items():
-            if change := change_between(judged[before], judged[name], run.record.recipe.seed):
-                changes[name, part] = change
-    p = corrected(changes)
-    return {
-        (name, part): Effect(name, since[name], metric, change, p[name, part])
-        for (name, part), change in changes.items()
-    }
+    found = _family(run, metric, "stages", _parts_of(run, metric))
+    return {part: {one.stage: one for one in effects} for part, effects in found.items()}
 
 
 def effects_over_examples(run: RunResults, metric: Metric) -> dict[str, Effect]:
     """Model that was shown worked examples -> what the last evaluated model, which was shown none,
     has beyond it over all prompts. Corrected for their number."""
-    return {name: effect for (name, _), effect in _over_examples(run, metric, (ALL,)).items()}
+    return {one.since: one for one in _family(run, metric, "examples", (ALL,)).get(ALL, ())}
 
 
 def part_effects_over_examples(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect]]:
     """Part -> the same there."""
-    found: dict[Part, dict[str, Effect]] = {}
-    for (name, part), effect in _over_examples(run, metric, _parts_of(run, metric)).items():
-        found.setdefault(part, {})[name] = effect
-    return found
-
-
-@lru_cache(maxsize=KEPT)
-def _over_examples(
-    run: RunResults, metric: Metric, looks: tuple[Part, ...]
-) -> dict[tuple[str, Part], Effect]:
-    trained = [model for model in run.evaluated(metric.kind) if model.parent is not None]
-    if not trained:
-        return {}
-    last, changes = trained[-1], dict[tuple[str, Part], Change]()
-    prompted = [one for one in run.prompted.values() if metric.kind in one.evaluations]
-    for part in looks:
-        after = outcomes(last.items(metric.kind), metric, part)
-        for model in prompted:
-            before = outcomes(model.items(metric.kind), metric, part)
-            if change := change_between(before, after, run.record.recipe.seed):
-                changes[model.name, part] = change
-    p = corrected(changes)
-    return {
-        (name, part): Effect(last.name, name, metric, change, p[name, part])
-        for (name, part), change in changes.items()
-    }
+    found = _family(run, metric, "examples", _parts_of(run, metric))
+    return {part: {one.since: one for one in effects} for part, effects in found.items()}
 
 
 def overall_effect(run: RunResults, metric: Metric) -> Effect | None:
     """From the first evaluated model to the last; None when fewer than two were evaluated."""
-    return _overall(run, metric, (ALL,)).get(ALL)
+    return next(iter(_family(run, metric, "ends", (ALL,)).get(ALL, ())), None)
 
 
 def suite_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
     """The same in every suite, where there are several, corrected for their number."""
     suites = tuple(part for part in _parts_of(run, metric) if part.domain is None)
-    return {part.suite or "": effect for part, effect in _overall(run, metric, suites).items()}
+    found = _family(run, metric, "ends", suites)
+    return {part.suite or "": effect for part, [effect] in found.items()}
 
 
 def _parts_of(run: RunResults, metric: Metric) -> tuple[Part, ...]:
@@ -274,16 +271,43 @@ def _parts_of(run: RunResults, metric: Metric) -> tuple[Part, ...]:
     return tuple(parts([item for model in models for item in model.items(metric.kind)]))
 
 
-@lru_cache(maxsize=KEPT)
-def _overall(run: RunResults, metric: Metric, looks: tuple[Part, ...]) -> dict[Part, Effect]:
-    models = run.evaluated(metric.kind)
-    if len(models) < 2:
-        return {}
-    changes: dict[Part, Change] = {}
-    ends = models[0].items(metric.kind), models[-1].items(metric.kind)
+Comparison = Literal["stages", "ends", "examples"]
+"""Every model with the nearest one before it, the last with the first, or the last with those that
+were shown worked examples."""
+
+
+def _compared(run: RunResults, kind: str, what: Comparison) -> list[tuple[Model, Model]]:
+    """The models that are compared: before, after."""
+    models = run.evaluated(kind)
+    if what == "stages":
+        above = [run.evaluated_ancestor(model, kind) for model in models]
+        return [(one, model) for one, model in zip(above, models, strict=True) if one]
+    if what == "ends":
+        return [(models[0], models[-1])] if len(models) > 1 else []
+    prompted = [one for one in run.prompted.values() if kind in one.evaluations]
+    trained = [model for model in models if model.parent is not None]
+    return [(one, last) for last in trained[-1:] for one in prompted]
+
+
+@lru_cache(maxsize=6 * len(METRICS))  # of one run, so that whatever shows it computes each once
+def _family(
+    run: RunResults, metric: Metric, what: Comparison, looks: tuple[Part, ...]
+) -> dict[Part, list[Effect]]:
+    """What differs in each part, corrected for all of it."""
+    changes: dict[tuple[Part, str, str], Change] = {}
+    items: dict[str, list[EvalItem]] = {}
+    pairs = _compared(run, metric.kind, what)
+    for model in (model for both in pairs for model in both):
+        items.setdefault(model.name, model.items(metric.kind))
+    seed = run.record.recipe.seed
     for part in looks:
-        first, last = (outcomes(items, metric, part) for items in ends)
-        if change := change_between(first, last, run.record.recipe.seed):
-            changes[part] = change
-    p, (before, after) = corrected(changes), (models[0].name, models[-1].name)
-    return {part: Effect(after, before, metric, one, p[part]) for part, one in changes.items()}
+        judged = {name: outcomes(mine, metric, part) for name, mine in items.items()}
+        for before, after in ((one.name, other.name) for one, other in pairs):
+            sides = judged[before], judged[after]
+            if change := change_between(*sides, seed, quantity=metric.quantity):
+                changes[part, before, after] = change
+    p, found = corrected(changes), dict[Part, list[Effect]]()
+    for (part, before, after), change in changes.items():
+        effect = Effect(after, before, metric, change, p[part, before, after])
+        found.setdefault(part, []).append(effect)
+    return found

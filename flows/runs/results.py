@@ -23,7 +23,7 @@ from schemas.recipe import StageSpec
 from schemas.reports import RunRecord, StageRecord
 from tasks.contract.job import read_jsonl, read_rows
 from tasks.contract.kind import Product
-from tasks.contract.plugins import kinds_producing
+from tasks.contract.kinds import kinds_producing
 
 BASE = "base"
 """How the untrained model is called beside the stages that trained it further."""

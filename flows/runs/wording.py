@@ -6,10 +6,12 @@ columns aligned.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from flows.runs.effects import Change, Direction
 from tasks.statistics.intervals import Interval, Rate
+from tasks.statistics.means import Mean
 
 Tone = Literal["good", "bad", "flat", "plain"]
 TONES: dict[Direction, Tone] = {"gain": "good", "loss": "bad", "unclear": "flat"}
@@ -52,21 +54,40 @@ def points(fraction: float) -> str:
     return text[1:] if text in ("+0.0", "-0.0") else text.replace("-", "−")
 
 
-def bounds(interval: Interval, signed: bool = False) -> str:
+def level(value: float, quantity: bool = False) -> str:
+    """A rate, 62.3%, or the mean of a quantity, 17.25."""
+    return figure(value) if quantity else percent(value)
+
+
+def gap(value: float, quantity: bool = False) -> str:
+    """A difference of rates, in points, +1.2, or of means, +0.034."""
+    if not quantity:
+        return points(value)
+    return f"{value:+.3g}".replace("-", "−") if value else "0"
+
+
+def bounds(interval: Interval, signed: bool = False, quantity: bool = False) -> str:
     """An interval of a rate, [58.1, 66.4], or of a difference, [−0.8, +3.1]."""
+    if quantity:
+        write = partial(gap, quantity=True) if signed else figure
+        return f"[{write(interval.low)}, {write(interval.high)}]"
     if signed:
         return f"[{points(interval.low)}, {points(interval.high)}]"
     return f"[{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
 
 
-def rate_text(rate: Rate | None) -> str:
-    """62.3% [58.1, 66.4]"""
-    return "–" if rate is None else f"{percent(rate.value)} {bounds(rate.interval)}"
+def rate_text(rate: Rate | Mean | None) -> str:
+    """62.3% [58.1, 66.4]; of a mean, 17.25 [16.9, 17.6]"""
+    if rate is None:
+        return "–"
+    quantity = isinstance(rate, Mean)
+    return f"{level(rate.value, quantity)} {bounds(rate.interval, quantity=quantity)}"
 
 
 def change_text(change: Change) -> str:
-    """+1.2 points [−0.8, +3.1]"""
-    return f"{points(change.delta)} points {bounds(change.interval, signed=True)}"
+    """+1.2 points [−0.8, +3.1]; of means, in their own unit, +0.034 [+0.01, +0.058]"""
+    said = gap(change.delta, change.quantity) + ("" if change.quantity else " points")
+    return f"{said} {bounds(change.interval, signed=True, quantity=change.quantity)}"
 
 
 def sample_text(change: Change) -> str:

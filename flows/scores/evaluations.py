@@ -22,16 +22,17 @@ from schemas.artifact import Manifest
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.reports import RunRecord
 from tasks.contract.kind import Outcome, Product
-from tasks.contract.plugins import evaluation_of
+from tasks.contract.kinds import evaluation_of
 from tasks.evaluation.evaluate import EvalConfig
+from tasks.evaluation.metric_functions import Measured, measured_in
 
 PROMPT_FIELDS = tuple(EvalPrompt.model_fields)
 
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of a rate over prompts and its standard error, as both harnesses compute it: sd /
-    sqrt(n), sd with n - 1, None where n = 1.
+    """The mean of a rate, or of a metric function, over prompts and its standard error, as both
+    harnesses compute it: sd / sqrt(n), sd with n - 1, None where n = 1.
 
     Of a prompt with several samples its own mean counts, once. `n` prompts count, `left_out` others
     are outside the rate's denominator.
@@ -70,14 +71,19 @@ class Evaluation:
         return self.stage.spec.kind
 
     @cached_property
-    def outcomes(self) -> Mapping[str, Outcome]:
-        """Rate -> what it counts of an item."""
-        return evaluation_of(self.kind).outcomes
+    def outcomes(self) -> Mapping[str, Outcome | Measured]:
+        """Rate -> what it counts of an item; metric function -> what it says of it."""
+        return {**evaluation_of(self.kind).outcomes, **self.functions}
+
+    @cached_property
+    def functions(self) -> dict[str, Measured]:
+        """The metric functions that its answers were measured by."""
+        return measured_in(self.stage.items)
 
     @property
     def better_if_higher(self) -> list[str]:
-        """The rates of which it is known that more is better."""
-        return [metric.name for metric in METRICS if metric.kind == self.kind]
+        """The rates, and metric functions, of which it is known that more is better."""
+        return [*(metric.name for metric in METRICS if metric.kind == self.kind), *self.functions]
 
     @cached_property
     def suites(self) -> dict[str, list[EvalItem]]:
@@ -120,9 +126,9 @@ def evaluations(run: RunResults) -> list[Evaluation]:
     ]
 
 
-def mean_of(outcomes: Iterable[tuple[str, bool | None]]) -> Mean | None:
+def mean_of(outcomes: Iterable[tuple[str, float | None]]) -> Mean | None:
     """The mean over prompts of `(prompt, outcome)`; None where none counts."""
-    by_prompt: dict[str, list[bool]] = {}
+    by_prompt: dict[str, list[float]] = {}
     for prompt, outcome in outcomes:
         found = by_prompt.setdefault(prompt, [])
         if outcome is not None:

@@ -216,7 +216,7 @@ def _acquire(
     waiting: Callable[[str], None],
     stop: threading.Event,
 ) -> Lease:
-    silence = _Silence(max(seconds / 3, 3 * poll_seconds))
+    silence = Silence(max(seconds / 3, 3 * poll_seconds))
     generation, told = 0, 0
     while True:
         generation, record = _newest(store, key, generation)
@@ -234,19 +234,20 @@ def _acquire(
             raise Stopped(f"stopped while waiting for {record or 'another run'}")
 
 
-class _Silence:
-    """How long one lease has been seen without a change, in seconds.
+class Silence:
+    """For how long something has been seen without a change, in seconds.
 
-    Between two looks that are more than `most` seconds apart the store did not answer: then the
-    count starts again.
+    Between two looks that are more than `most` seconds apart the store did not answer, so that
+    nobody could have said anything: then the count starts again.
     """
 
     def __init__(self, most: float) -> None:
         self._most = most
-        self._seen: tuple[int, LeaseRecord | None] | None = None
-        self._looked = self._since = 0.0
+        self._seen: object = None
+        self._looked = self._since = time.monotonic()
 
-    def of(self, seen: tuple[int, LeaseRecord | None]) -> float:
+    def of(self, seen: object) -> float:
+        """A look has found this."""
         now = time.monotonic()
         if seen != self._seen or now - self._looked > self._most:
             self._seen, self._since = seen, now

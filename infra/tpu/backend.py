@@ -12,7 +12,6 @@ A VM runs `infra/tpu/bootstrap_tpu.sh`, which fetches the code from the store an
 submitted it is killed: `attach` finds it again through its record in the store.
 """
 
-import hashlib
 import json
 import logging
 import re
@@ -29,7 +28,7 @@ from infra.source import ship_data, ship_source
 from infra.store.remote import host_status
 from infra.store.store import Store, attempt_file
 from infra.tpu.api import ApiError, TpuApi
-from infra.tpu.job import Order, TpuJob, TpuRecord, record_name
+from infra.tpu.job import Order, TpuJob, TpuRecord, record_name, store_label
 from infra.tpu.machine import DEAD, TAKEN, failure
 from infra.tpu.reaper import RELEASE_SECONDS, reap, release, unfinished
 from infra.tpu.types import TpuType
@@ -193,7 +192,7 @@ class CloudTpuBackend(JobBackend):
         LYCEUM_ZONES."""
         self._api.connect()
         zones = sorted({*self._kind.zones, *self._settings.zones})
-        return reap(self._api, store, store_label(store), zones, delete, self._settings, self._tpu)
+        return reap(self._api, store, zones, delete, self._settings, self._tpu)
 
     # Jobs
 
@@ -343,11 +342,6 @@ class CloudTpuBackend(JobBackend):
         said by `submit`."""
         with suppress(InputError):
             self._api.connect()
-
-
-def store_label(store: Store) -> str:
-    """What tells stores apart in labels."""
-    return hashlib.sha256(store.uri.encode()).hexdigest()[:24]
 
 
 def _numbers(attempt: str) -> tuple[int, ...]:

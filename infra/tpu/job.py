@@ -6,6 +6,7 @@ cancellation is acted upon within seconds. What the VMs say is read by another
 (`infra.tpu.listener`). Whoever polls reads what these two know, at once.
 """
 
+import hashlib
 import logging
 import threading
 import time
@@ -34,6 +35,7 @@ ACCEPT_SECONDS = 15.0
 """How long `cancel` waits until the API has accepted the deletion."""
 FINAL_LOOK_SECONDS = 3.0
 """How long the store is asked for a last word of a job that is dead by what the API says."""
+_WITH_VMS = ("booting", "running")
 
 
 class TpuRecord(StrictModel):
@@ -78,6 +80,11 @@ def record_name(handle: JobHandle) -> str:
     return attempt_file(handle.key, handle.attempt, "tpu.json")
 
 
+def store_label(store: Store) -> str:
+    """What tells stores apart in labels."""
+    return hashlib.sha256(store.uri.encode()).hexdigest()[:24]
+
+
 @dataclass(frozen=True)
 class Order:
     """What is asked of the API for a job, in whatever zone."""
@@ -119,7 +126,7 @@ class TpuJob:
         self._zones = [zone for zone in zones if zone not in tried]
         self._refusals: tuple[Problem, ...] = ()
         self._taken_over = record.state != "requested"
-        self._state, self._phase, self._final = record.state, "", final
+        self._phase, self._final = "", final
         self._since = self._asked = time.monotonic()
         self._resource: Resource | None = None
         self._problem: Problem | None = None
@@ -139,7 +146,7 @@ class TpuJob:
 
     @property
     def _has_vms(self) -> bool:
-        return self._state in ("booting", "running")
+        return self.record.state in _WITH_VMS
 
     def start(self) -> None:
         """Begin. Once."""
@@ -204,7 +211,7 @@ class TpuJob:
                 return
             if time.monotonic() >= self._next_look:
                 self._next_look = time.monotonic() + self._tpu.poll_seconds
-                self._problem = self._request() if self._state == "requested" else self._ask()
+                self._problem = self._request() if self.record.state == "requested" else self._ask()
             self._take(self._decide())
             self._sweep()
             if self._final is None:
@@ -238,7 +245,7 @@ class TpuJob:
             more_zones=bool(self._zones),
             refusals=self._refusals,
         )
-        return next_step(self._state, seen, terms)
+        return next_step(record.state, seen, terms)
 
     def _take(self, step: Step) -> None:
         """Go where the step leads."""
@@ -247,10 +254,10 @@ class TpuJob:
             self._go_on_elsewhere(step.problem)
         elif step.status is not None:
             self._end(step.state, step.status)
-        elif step.state != self._state:
-            self._state, self._since = step.state, time.monotonic()
+        elif step.state != self.record.state:
+            self._since = time.monotonic()
             began: dict[str, float] = {}
-            if self._has_vms and self.record.active is None:
+            if step.state in _WITH_VMS and self.record.active is None:
                 # Of a job that is taken over nobody knows when its VMs had come up: no later than
                 # this, and no earlier than they were made.
                 created = self._resource.created if self._taken_over and self._resource else None
@@ -272,7 +279,7 @@ class TpuJob:
             "state": "requested",
         }
         self.record = record.model_copy(update=changes)
-        self._state, self._resource, self._problem, self._next_look = "requested", None, None, 0.0
+        self._resource, self._problem, self._next_look = None, None, 0.0
         self._since = self._asked = time.monotonic()
 
     def _end(self, state: State, status: JobStatus) -> None:
@@ -281,7 +288,7 @@ class TpuJob:
         self.record = self.record.model_copy(
             update={"state": state, "ended": time.time(), "reason": error or status.state}
         )
-        self._state, self._final = state, status.model_copy(update={"error": error, "phase": ""})
+        self._final = status.model_copy(update={"error": error, "phase": ""})
 
     def _request(self) -> Problem | None:
         """Send the request, which is on record before. Returns what stands against it."""

@@ -6,12 +6,12 @@ See `infra.store.remote` for what there is to read.
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import cycle, islice
 
 from infra.backend import FINAL, JobHandle
 from infra.secrets import mask
+from infra.store.lease import Silence
 from infra.store.remote import host_status, read_log
 from infra.store.store import Store
 from infra.tpu.machine import Host
@@ -24,28 +24,6 @@ LISTEN_SECONDS = 1.0
 """Time between two looks while VMs are there; without, it is that between two looks at the API."""
 HOSTS_AT_ONCE = 4
 """So many hosts beside host 0 are looked at in one look, by turns."""
-
-
-class _Heard:
-    """A host's last status, and how long it has not changed.
-
-    Time in which the store did not answer does not count: the host could not say anything either.
-    """
-
-    def __init__(self) -> None:
-        self.status: JobStatus | None = None
-        self._changed = self._looked = time.monotonic()
-
-    def hear(self, status: JobStatus | None, most_seconds: float) -> None:
-        """A look has found this; two looks are at most so far apart, unless the store did not
-        answer."""
-        now = time.monotonic()
-        if (status is not None and status != self.status) or now - self._looked > most_seconds:
-            self._changed = now
-        self.status, self._looked = status or self.status, now
-
-    def host(self) -> Host:
-        return Host(self.status, self._looked - self._changed)
 
 
 class Listener:
@@ -74,7 +52,10 @@ class Listener:
         self.trouble: InputError | None = None
         self._store, self._handle, self._attentive = store, handle, attentive
         self._seconds, self._on_news = seconds, on_news
-        self._heard = [_Heard() for _ in range(hosts)]
+        most = 5 * max(LISTEN_SECONDS, seconds) * (1 + (hosts - 1) / HOSTS_AT_ONCE)
+        self._silences = [Silence(most) for _ in range(hosts)]
+        self._hosts = [Host() for _ in range(hosts)]
+        self._turns = cycle(range(1, hosts))
         self._chunks: list[tuple[int, int, str]] = []
         self._wake, self._looked = threading.Event(), threading.Event()
         self._stopped = threading.Event()
@@ -92,7 +73,7 @@ class Listener:
 
     def hosts(self) -> list[Host]:
         """What is known of each host."""
-        return [heard.host() for heard in self._heard]
+        return list(self._hosts)
 
     def log(self, offset: int) -> tuple[str, int]:
         """See JobBackend.log."""
@@ -106,15 +87,12 @@ class Listener:
         self._looked.wait(seconds)
 
     def _listen(self) -> None:
-        others = len(self._heard) - 1
-        turns, handle = cycle(range(1, others + 1)), self._handle
-        most = 5 * max(LISTEN_SECONDS, self._seconds) * (1 + others / HOSTS_AT_ONCE)
         while True:
             ended = self._stopped.is_set()
             try:
-                self._hear([0, *islice(turns, min(HOSTS_AT_ONCE, others))], ended, most)
+                self._hear(ended)
             except OSError as error:
-                what = f"what the VMs of {handle.key}/{handle.attempt} say"
+                what = f"what the VMs of {self._handle.key}/{self._handle.attempt} say"
                 log.warning("%s cannot be read: %s", what, error)
             except InputError as error:
                 self.trouble = error
@@ -126,10 +104,11 @@ class Listener:
             self._wake.wait(often if self._attentive() else self._seconds)
             self._wake.clear()
 
-    def _hear(self, hosts: Sequence[int], ended: bool, most_seconds: float) -> None:
-        """One look at what hosts say, and at the log, which is complete before a final status is
-        known."""
+    def _hear(self, ended: bool) -> None:
+        """One look at what host 0 and the next of the others say, and at the log, which is complete
+        before a final status is known."""
         key, attempt = self._handle.key, self._handle.attempt
+        hosts = [0, *islice(self._turns, min(HOSTS_AT_ONCE, len(self._hosts) - 1))]
         found = {
             host: self._store.read_json(host_status(key, attempt, host), JobStatus)
             for host in hosts
@@ -142,6 +121,7 @@ class Listener:
         if offset > end:
             self._chunks.append((end, offset, mask(text)))
         for host, status in found.items():
-            self._heard[host].hear(status, most_seconds)
+            last = status or self._hosts[host].status
+            self._hosts[host] = Host(last, self._silences[host].of(last))
         if final:
             self._on_news()

@@ -18,13 +18,13 @@ What is said by the job itself counts first: a final status ends it, and one tha
 it runs, whatever the API reports. Then the API: a TPU that it says is gone is gone. Then time: no
 state lasts for ever. A zone that has no TPU or no quota, or keeps a request waiting for too long,
 gives way to the next one as long as no VM has started. A job is lost, so that another attempt may
-do better, unless only a person can put right what is wrong. From `done`, `failed` and `preempted`
-on everything there is gets deleted.
+do better, unless only a person can put right what is wrong. What follows `done`, `failed` and
+`preempted` is the deletion (`infra.tpu.job`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from infra.backend import FINAL
 from infra.settings import TpuSettings
@@ -43,10 +43,8 @@ State = Literal[
     "preempted",
     "deleted",
 ]
-STATES: tuple[State, ...] = get_args(State)
 BEFORE: tuple[State, ...] = ("requested", "waiting", "provisioning")
 """No VM has started yet, so another zone is as good."""
-ENDED: tuple[State, ...] = ("done", "failed", "preempted")
 
 TAKEN = {
     "PREEMPTED": "was preempted",
@@ -140,12 +138,7 @@ class Step:
 
 
 def next_step(state: State, seen: Seen, terms: Terms) -> Step:
-    """The transition out of `state`, which may lead back to it."""
-    if state in ENDED:
-        left = seen.resource is None or (seen.resource.request, seen.resource.node) != (GONE, GONE)
-        return Step(state, "delete") if left else Step("deleted")
-    if state == "deleted":
-        return Step(state)
+    """The transition out of a `state` in which the job has not ended, which may lead back to it."""
     if (last := _last_word(seen.hosts)) is not None:
         return Step("preempted" if last.lost else "done", "delete", status=last)
     if (end := _end_by_cloud(state, seen, terms)) is not None:

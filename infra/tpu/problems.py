@@ -19,8 +19,6 @@ Kind = Literal[
     "stockout", "quota", "permission", "invalid", "disabled", "credentials", "transient", "unknown"
 ]
 
-BY_ZONE: tuple[Kind, ...] = ("stockout", "quota")
-"""Another zone may well have what this one has not."""
 FOR_PEOPLE: tuple[Kind, ...] = ("quota", "permission", "invalid", "disabled", "credentials")
 """Nothing changes until a person has done something."""
 

@@ -10,16 +10,16 @@ flow begins meanwhile.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from infra.backend import JobHandle, Leftover
 from infra.settings import Settings, TpuSettings
 from infra.store.lease import seize, unheld
 from infra.store.store import Store, attempt_file
 from infra.tpu.api import GONE, ApiError, Resource, TpuApi, deletion_command
-from infra.tpu.job import TpuRecord, record_name
+from infra.tpu.job import TpuRecord, record_name, store_label
 from schemas.base import InputError
 from schemas.job import JobSpec
 
@@ -36,31 +36,21 @@ NO_PLACE = ("invalid", "permission")
 def reap(
     api: TpuApi,
     store: Store,
-    store_label: str,
     zones: Sequence[str],
     delete: bool,
     settings: Settings,
     tpu: TpuSettings,
 ) -> list[Leftover]:
-    """See JobBackend.reap.
-
-    Args:
-        store_label: what the resources of this store's jobs are labelled with.
-        zones: where to look.
+    """See JobBackend.reap; looks in these zones.
 
     Raises:
         InputError: the API does not let us look, or does not answer.
     """
+    label = store_label(store)
     ours = [one for one in _listed(api, zones) if one.labels.get("lyceum") == "job"]
-    own = {one.name: _job_of(one) for one in ours if one.labels.get("lyceum-store") == store_label}
-    keys = {key: 0 for key, _ in own.values() if key}
-    free = unheld(
-        store,
-        keys,
-        seconds=settings.lease_seconds,
-        poll_seconds=settings.poll_seconds,
-        waiting=log.info,
-    )
+    own = {one.name: _job_of(one) for one in ours if one.labels.get("lyceum-store") == label}
+    keys = [key for key, _ in own.values() if key]
+    free = _free(store, keys, settings)
     found = []
     for one in ours:
         labels = one.labels.get("lyceum-key", ""), one.labels.get("lyceum-attempt", "")
@@ -72,7 +62,12 @@ def reap(
         why, removable = _judged(one, one.name in own, key, key in free, done)
         removed = False
         if removable and delete:
-            removed = _removed(api, store, one, key, free.get(key), settings, tpu)
+            # under the lease of its stage, unless it is of no use to anybody
+            mine: AbstractContextManager[bool] = nullcontext(True)
+            if key in free:
+                mine = seize(store, key, free[key], "lyceum gc", seconds=settings.lease_seconds)
+            with mine as ours_alone:
+                removed = ours_alone and _delete(api, one, tpu)
         found.append(Leftover(one.name, key, attempt, state, why, removable, removed))
     return found
 
@@ -109,13 +104,7 @@ def release(
         InputError: there are no credentials, or no project.
         OSError: the store does not answer.
     """
-    free = unheld(
-        store,
-        {key: 0},
-        seconds=settings.lease_seconds,
-        poll_seconds=settings.poll_seconds,
-        waiting=log.info,
-    )
+    free = _free(store, [key], settings)
     if key not in free:
         return
     with seize(store, key, free[key], "lyceum run", seconds=settings.lease_seconds) as mine:
@@ -143,6 +132,12 @@ def release(
                     "reason": record.reason or "its stage was done; no run followed it",
                 }
                 store.write_json(record_name(handle), record.model_copy(update=changes))
+
+
+def _free(store: Store, keys: Iterable[str], settings: Settings) -> dict[str, int]:
+    """Those of the keys that no flow works on, see `unheld`."""
+    wait, look = settings.lease_seconds, settings.poll_seconds
+    return unheld(store, dict.fromkeys(keys, 0), seconds=wait, poll_seconds=look)
 
 
 def _listed(api: TpuApi, zones: Sequence[str]) -> list[Resource]:
@@ -196,22 +191,6 @@ def _judged(resource: Resource, ours: bool, key: str, free: bool, done: bool) ->
     if done:
         return "its stage is done, and no run follows it", True
     return "no run follows it; `lyceum run` with the same recipe and store would take it over", True
-
-
-def _removed(
-    api: TpuApi,
-    store: Store,
-    resource: Resource,
-    key: str,
-    generation: int | None,
-    settings: Settings,
-    tpu: TpuSettings,
-) -> bool:
-    """Remove a resource, under the lease of its stage unless it is of no use to anybody."""
-    if generation is None:
-        return _delete(api, resource, tpu)
-    with seize(store, key, generation, "lyceum gc", seconds=settings.lease_seconds) as mine:
-        return mine and _delete(api, resource, tpu)
 
 
 def _delete(api: TpuApi, resource: Resource, tpu: TpuSettings) -> bool:

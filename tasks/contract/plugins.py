@@ -1,5 +1,4 @@
-"""Finding stage kinds and plugins by file name: adding one is adding a file, there is no list to
-edit.
+"""Finding plugins by file name: adding one is adding a file, there is no list to edit.
 
 A family is a package whose files each end with one object, named after its class: `REWARD =
 Reward(...)` in every file of `tasks/rewards/`. It is checked when the file is loaded, and says all
@@ -17,7 +16,6 @@ from typing import Any, Generic, TypeVar, get_args
 from pydantic import ValidationError
 
 from schemas.base import InputError, StrictModel, explain_validation, nearest
-from tasks.contract.kind import Evaluation, Kind, Product
 
 ConfigT = TypeVar("ConfigT", bound=StrictModel)
 PluginT_co = TypeVar("PluginT_co", covariant=True)
@@ -128,35 +126,4 @@ def _loaded(package: str, name: str, plugin: Any) -> Any:
         name,
     ):
         raise TypeError(f'{file}: the name of its config is not Literal["{name}"]')
-    return found
-
-
-KINDS: Family[Kind[Any]] = Family("tasks.stages", Kind, "stage kind")
-
-
-def stage_kinds() -> tuple[str, ...]:
-    """Names of all stage kinds: the files in `tasks/stages/`."""
-    return KINDS.names()
-
-
-def stage_kind(name: str) -> Kind[Any]:
-    """A stage kind by its name. Raises InputError with the valid kinds."""
-    return KINDS[name]
-
-
-def kinds_producing(*products: Product) -> tuple[str, ...]:
-    """The names of all kinds that leave one of these products."""
-    return tuple(name for name in stage_kinds() if stage_kind(name).produces in products)
-
-
-def training_kinds() -> tuple[str, ...]:
-    """The names of all kinds that leave a model."""
-    return kinds_producing(Product.MODEL)
-
-
-def evaluation_of(kind: str) -> Evaluation:
-    """What is made of the answers of a kind that evaluates. Raises KeyError for another kind."""
-    found = stage_kind(kind).evaluation
-    if found is None:
-        raise KeyError(f"stage kind {kind!r} evaluates nothing")
     return found

@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from schemas.evaluation import Format
 from schemas.examples import Prompt, parse_trace
-
-Format = Literal["trace", "xml", "tags"]
 
 _ELEMENTS: dict[Format, tuple[tuple[tuple[str, str], ...], ...]] = {
     "xml": (

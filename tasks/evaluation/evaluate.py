@@ -20,12 +20,14 @@ from schemas.base import InputError, StageFailed, StrictModel
 from schemas.evaluation import HELDOUT, EvalItem, EvalPrompt
 from schemas.examples import Prompt, parse_trace
 from schemas.training import Nucleus
+from tasks.contract.function import FunctionConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.journal import Journal
 from tasks.contract.kind import Outcome
 from tasks.contract.small import Sizes
 from tasks.data.tokens import Tokenizer, prompt_tokens
 from tasks.devices.hosts import make_mesh
+from tasks.evaluation.metric_functions import check_names
 from tasks.evaluation.suite_prompts import (
     complete_suites,
     heldout_prompts,
@@ -65,6 +67,7 @@ class EvalConfig(StrictModel):
             models that were not trained at all (`tasks.evaluation.worked_examples`).
         sampling: sampled answers beside the greedy ones.
         judge: an LLM that is asked too (`tasks.judging.judge`).
+        metrics: functions of yours (`tasks.evaluation.metric_functions`).
         batch_size: prompts that are answered at a time.
         prompt_length, response_length: tokens, fixed for all prompts; worked examples count.
         min_items: fewer prompts are refused: 100 leave a rate uncertain by ten points either way.
@@ -79,6 +82,7 @@ class EvalConfig(StrictModel):
     shots: int | None = Field(default=None, ge=1, le=64, exclude_if=lambda value: value is None)
     sampling: Sampling | None = None
     judge: JudgeConfig | None = None
+    metrics: tuple[FunctionConfig, ...] = Field(default=(), exclude_if=lambda value: not value)
     batch_size: int = Field(default=64, ge=1)
     prompt_length: int = Field(ge=8)
     response_length: int = Field(ge=8)
@@ -91,9 +95,10 @@ class EvalConfig(StrictModel):
 
         Raises:
             pydantic.ValidationError: this Config does not validate.
-            InputError: a suite's table does not.
+            InputError: a suite's table does not, or a metric function's name is taken.
         """
         config = super().parse(value)
+        check_names(config.metrics)
         return config.model_copy(update={"suites": complete_suites(config.suites, cls.KIND)})
 
     def asked(self, prompt: str) -> str:

@@ -6,6 +6,7 @@ in their metrics. The rest is here and in `tasks.evaluation.evaluate`.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from tasks.evaluation.evaluate import (
     read_baseline,
     small_eval,
 )
+from tasks.evaluation.metric_functions import load_functions, with_values
 from tasks.evaluation.suite_prompts import suite_dependencies
 from tasks.judging.opinions import (
     opinion_dependencies,
@@ -48,11 +50,13 @@ def evaluation_kind(
     """
 
     def run(job: Job[EvalConfigT]) -> dict[str, Any]:
-        """Answer, judge, compare. Raises InputError for too few prompts, prompts that do not fit
-        and a baseline over other prompts."""
+        """Answer, judge, measure, compare. Raises InputError for too few prompts, prompts that do
+        not fit and a baseline over other prompts; StageFailed for a metric function that fails."""
         prompts = eval_prompts(job, grounded=grounded)
         baseline = read_baseline(job.inputs, prompts)
+        functions = load_functions(job.config.metrics)
         answers = with_opinions(job, answer_all(job, prompts, judge))
+        answers = replace(answers, items=with_values(functions, answers.items))
         answers.write(job.out)
         metrics = evaluation.metrics(
             answers.items, baseline, samples=answers.samples, seed=job.config.seed

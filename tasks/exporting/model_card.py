@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.visible import visible
-from tasks.contract.plugins import evaluation_of
+from tasks.contract.kinds import evaluation_of
 from tasks.exporting.round_trip import NEW_TOKENS, Proof
 from tasks.models.source import SHIPPED, TINY
 

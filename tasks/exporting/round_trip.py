@@ -14,8 +14,7 @@ window) and on prompts from evaluations, these must agree:
 - stopping: `generate` ends at <end_of_turn> and at <eos> by itself, with the generation config that
   lies in the directory.
 
-Both compute on this host's CPU, one after the other, so that one copy of the model is in memory at
-a time.
+Both compute on this host's CPU, one after the other: one copy of the model is in memory.
 """
 
 import gc

@@ -113,7 +113,7 @@ class Weights:
 
     def __init__(self, directory: Path, config: GemmaConfig) -> None:
         self._directory, self._config = directory, config
-        self._files = {path: _opened(path) for path in weight_files(directory)}
+        self._files = {path: opened(path) for path in weight_files(directory)}
         places = {name: file for file in self._files.values() for name in file.keys()}  # noqa: SIM118  no dict
         used = {
             name: file
@@ -223,13 +223,14 @@ class Weights:
 def read_head(directory: Path) -> np.ndarray | None:
     """The scalar head of a directory's model (D,), float32, or None: it has none. Raises InputError
     as `Weights`."""
-    for file in map(_opened, weight_files(directory)):
+    for file in map(opened, weight_files(directory)):
         if HEAD in file.keys():  # noqa: SIM118  no dict
             return np.asarray(file.get_tensor(HEAD), np.float32).reshape(-1)
     return None
 
 
-def _opened(path: Path) -> Any:
+def opened(path: Path) -> Any:
+    """A safetensors file. Raises InputError: it is damaged."""
     try:
         return safe_open(path, framework="np")
     except (SafetensorError, OSError) as error:

@@ -33,7 +33,7 @@ log = logging.getLogger("lyceum.models")
 
 SHARD_BYTES = 1 << 30
 
-_NORMS = {
+NORMS = {
     "pre_attention_norm/scale": "input_layernorm",
     "post_attention_norm/scale": "post_attention_layernorm",
     "pre_ffw_norm/scale": "pre_feedforward_layernorm",
@@ -72,7 +72,7 @@ def as_huggingface(directory: Path, settings: Settings) -> Path:
     )
     if target.exists():
         return target
-    arrays = _Arrays(checkpoint)
+    arrays = Arrays(checkpoint)
     config = config_of(arrays.shapes, str(checkpoint))
     require_space(
         target.parent, sum(size for _, size, _ in about), f"{checkpoint}, in Hugging Face's format,"
@@ -133,7 +133,7 @@ def config_of(shapes: Mapping[str, tuple[int, ...]], where: str) -> GemmaConfig:
     )
 
 
-class _Arrays:
+class Arrays:
     """The arrays of a checkpoint by `/`-joined names without the leading `transformer/`, read one
     at a time."""
 
@@ -192,7 +192,7 @@ def _joined(keys: Any) -> str:
     )
 
 
-def _tensors(arrays: _Arrays, config: GemmaConfig) -> Iterator[tuple[str, np.ndarray]]:
+def _tensors(arrays: Arrays, config: GemmaConfig) -> Iterator[tuple[str, np.ndarray]]:
     """Hugging Face's tensors, layer by layer. Raises InputError for arrays that are missing or of a
     wrong shape."""
     expected = expected_tensors(config)
@@ -219,9 +219,9 @@ def _right(array: np.ndarray, expected: Mapping[str, tuple[int, ...]], name: str
     return array
 
 
-def _layer(arrays: _Arrays, config: GemmaConfig, layer: int) -> Iterator[tuple[str, np.ndarray]]:
+def _layer(arrays: Arrays, config: GemmaConfig, layer: int) -> Iterator[tuple[str, np.ndarray]]:
     prefix, embed = f"layer_{layer}/", config.embed_dim
-    for theirs, ours in _NORMS.items():
+    for theirs, ours in NORMS.items():
         if config.qk_norm or not theirs.startswith("attn/"):
             yield ours, _read(arrays, prefix + theirs)
     yield "self_attn.q_proj", _out_in(_read(arrays, prefix + "attn/q_einsum/w"))
@@ -238,7 +238,7 @@ def _layer(arrays: _Arrays, config: GemmaConfig, layer: int) -> Iterator[tuple[s
     yield "mlp.down_proj", _read(arrays, prefix + "mlp/linear/w").T
 
 
-def _read(arrays: _Arrays, name: str) -> np.ndarray:
+def _read(arrays: Arrays, name: str) -> np.ndarray:
     if name not in arrays.shapes:
         raise InputError(f"the Orbax checkpoint has no {name}; download it again.")
     return arrays.read(name)

@@ -6,20 +6,27 @@ PEFT's names: `base_model.model.` before the module's own name, `lora_A` (r, in)
 """
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
+from infra.context import context
+from schemas.base import InputError
 from schemas.training import LoraConfig
 from tasks.devices.hosts import fetch
+from tasks.models import download
+from tasks.models.adapters import require_fit
 from tasks.models.gemma import Gemma
-from tasks.models.huggingface import tensor_name
+from tasks.models.huggingface import opened, tensor_name
+from tasks.models.source import ADAPTER_CONFIG, ADAPTER_WEIGHTS, source_of
 
-ADAPTERS = "adapters"
-"""The directory of an artifact that they are in."""
-
-_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = re.compile(r"^base_model\.model\.(model\.)?(language_model\.)?(model\.)?(?=layers\.)")
+"""Before a layer's name, whether it is adapted in the language model alone or inside one that
+sees."""
 
 
 def write_adapters(model: Gemma, lora: LoraConfig, base: str | None, directory: Path) -> None:
@@ -34,11 +41,12 @@ def write_adapters(model: Gemma, lora: LoraConfig, base: str | None, directory: 
             fetch(getattr(model.layers, f"{name}_lora_{part}").get_value()) for part in "ab"
         )
         for layer in range(len(down)):
-            module = tensor_name(f"layers.{name}", layer).removesuffix(".weight")
+            module = tensor_name(f"layers.{name}", layer)
             pair = down[layer].reshape(-1, lora.rank), up[layer].reshape(lora.rank, -1)
             for side, matrix in zip("AB", pair, strict=True):
-                key = f"base_model.model.{module}.lora_{side}.weight"
-                tensors[key] = np.ascontiguousarray(matrix.T, np.float32)
+                tensors[f"base_model.model.{_adapter(module, side)}"] = np.ascontiguousarray(
+                    matrix.T, np.float32
+                )
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -52,5 +60,54 @@ def write_adapters(model: Gemma, lora: LoraConfig, base: str | None, directory: 
         "target_modules": sorted(lora.targets),
     }
     directory.mkdir()
-    (directory / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    save_file(tensors, directory / _WEIGHTS, metadata={"format": "pt"})
+    (directory / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_file(tensors, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+
+
+def load_adapters(model: Gemma, lora: LoraConfig, base: str) -> None:
+    """Put the adapters `lora.adapters` where `add_lora` has put new ones, in float32.
+
+    Args:
+        base: the recipe's model.
+
+    Raises:
+        InputError: they cannot be had, or are not what `lora` and the model need (`require_fit`;
+            missing, unknown or misshapen tensors).
+    """
+    directory = download.fetch(source_of(str(lora.adapters)), context().settings)
+    require_fit(directory, lora, base)
+    file = opened(directory / ADAPTER_WEIGHTS)
+    tensors = {_PREFIX.sub("model.", key): key for key in file.keys()}  # noqa: SIM118  no dict
+    wanted: dict[str, tuple[int, ...]] = {}
+    places: list[tuple[Any, list[str]]] = []
+    for name in lora.targets:
+        for side in "ab":
+            param = getattr(model.layers, f"{name}_lora_{side}")
+            layers, *shape = param.get_value().shape
+            width = int(np.prod(shape)) // lora.rank
+            stored = (lora.rank, width) if side == "a" else (width, lora.rank)
+            keys = [
+                _adapter(tensor_name(f"layers.{name}", layer), side.upper())
+                for layer in range(layers)
+            ]
+            wanted |= dict.fromkeys(keys, stored)
+            places.append((param, keys))
+    found = {key: tuple(file.get_slice(own).get_shape()) for key, own in tensors.items()}
+    if wrong := sorted(
+        key for key in wanted.keys() | found.keys() if wanted.get(key) != found.get(key)
+    ):
+        first = wrong[0]
+        is_there, belongs = found.get(first, "missing"), wanted.get(first, "nothing")
+        raise InputError(
+            f"lora.adapters = {lora.adapters!r} do not fit the model {base} and lora.targets:"
+            f" {first} is {is_there} instead of {belongs}, one of {len(wrong)}. Name the model that"
+            " they were trained on, and its projections."
+        )
+    for param, keys in places:
+        matrices = [np.asarray(file.get_tensor(tensors[key]), np.float32).T for key in keys]
+        param.set_value(jnp.asarray(np.stack(matrices).reshape(param.get_value().shape)))
+
+
+def _adapter(tensor: str, side: str) -> str:
+    """The name of a matrix of the adapters of a tensor: A or B."""
+    return f"{tensor.removesuffix('.weight')}.lora_{side}.weight"

@@ -18,19 +18,21 @@ from infra.settings import Settings
 from infra.store.store import Store
 from schemas.base import StageFailed, digest
 from schemas.job import JobRequest
-from tasks.contract.plugins import stage_kind
+from tasks.contract.kinds import stage_kind
 from tasks.models import download
+from tasks.models.adapters import adapters_of
 from tasks.models.source import AT_HAND, extra_key, needed, source_of
 
 
 def shipped_models(request: JobRequest) -> list[str]:
     """The base models that a job on another machine reads: the one it begins with, if no policy is
-    connected, and those beside it."""
+    connected, and those beside it; the adapters that it begins with."""
     if request.target == "local":
         return []
     kind = stage_kind(request.kind)
     first = None if "policy" in request.inputs else kind.base_model(request.config)
-    return sorted({*kind.extra_models(request.config), *([first] if first else [])})
+    beside = {*kind.extra_models(request.config), *adapters_of(request.config)}
+    return sorted(beside | ({first} if first else set()))
 
 
 def ship_model(

@@ -45,6 +45,7 @@ SHIPPED = {
 }
 """Name -> where Google publishes it; the architectures are `tasks.models.gemma.SIZES`."""
 
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 COMPANIONS = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -62,8 +63,10 @@ NEEDED = (
     "model.safetensors.index.json",
     TOKENIZER,
     *COMPANIONS,
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
 )
-"""Patterns of the files that are read of a directory in Hugging Face's format."""
+"""Patterns of the files that are read of a directory in Hugging Face's format, or PEFT's."""
 
 ORBAX_MARKS = ("_METADATA", "_CHECKPOINT_METADATA", "checkpoint")
 """A directory that has one of these files is an Orbax checkpoint."""
@@ -157,23 +160,36 @@ def check_model(model: str) -> None:
             holds no model, or one that is not whole or no Gemma's (`tasks.models.directory`).
     """
     source = source_of(model)
-    if source.kind != "local":
-        return
-    directory = Path(source.path)
+    if source.kind == "local" and check_readable(model) == "adapters":
+        raise InputError(
+            f"model {model!r} holds adapters and no model: write model = (their base) and"
+            f" lora.adapters = {source.path!r}."
+        )
+
+
+def check_readable(model: str) -> Literal["model", "adapters"]:
+    """What a directory on this machine holds. Raises InputError: it is not there, or holds
+    neither."""
+    directory = Path(source_of(model).path)
     try:
         if directory.is_file():
             raise InputError(f"model {model!r} is {no_directory(directory)}")
         if not directory.is_dir():
             raise InputError(f"model {model!r}: there is no such directory.")
         if (directory / "config.json").is_file():
-            return check_directory(directory)
+            check_directory(directory)
+            return "model"
         empty = find_orbax(directory) is None
+        adapters = (directory / ADAPTER_CONFIG).is_file()
     except OSError as error:
         raise InputError(f"model {model!r} cannot be read: {error.strerror}.") from error
+    if empty and adapters:
+        return "adapters"
     if empty:
         raise InputError(
             f"model {model!r} has no config.json and no Orbax checkpoint{others_in(directory)}."
         )
+    return "model"
 
 
 def model_dependencies(model: str) -> dict[str, str | int]:
@@ -200,7 +216,7 @@ def model_dependencies(model: str) -> dict[str, str | int]:
         }
     if source.kind == "local":
         if source not in AT_HAND:  # as it is on a machine that the model was sent to
-            check_model(model)
+            check_readable(model)
         directory = AT_HAND.get(source, Path(source.path))
         names = needed(
             path.relative_to(directory).as_posix()
@@ -233,7 +249,7 @@ def needed(names: Iterable[str]) -> list[str]:
     """Which of the files below a model's directory are read, by their names relative to it: those
     of Hugging Face's format, or else all."""
     found = sorted(name for name in names if not name.startswith("."))
-    if "config.json" not in found:
+    if not {"config.json", ADAPTER_CONFIG} & set(found):
         return found
     return [
         name

@@ -21,7 +21,7 @@ from tasks.judging.address import visible
 from tasks.rehearsal.first_rows import Asked, FirstRows
 from tasks.verification.text import split_sentences
 
-VERSION = 2
+VERSION = 3
 """Raise it when replies change: it is part of the model's name under which they are kept."""
 
 Role = Literal["teacher", "judge", "rubrics", "router"]
@@ -37,6 +37,9 @@ _COUNT = re.compile(r"Write (\d+) to (\d+) criteria")
 _TAG = re.compile(r"<(\w+)>[^<]*</\1>")
 _HEADING = re.compile(r"^([A-Z]\w+): \S", re.MULTILINE)
 _WORD = re.compile(r"\w{3,}|\d+")
+_ON_THE_TASK = 0.5
+"""The share of an answer's phrases that are the task's which is enough where there is no
+reference."""
 _SHOWN = 300
 _SECTION = 120
 
@@ -154,8 +157,8 @@ def likeness_of(material: Mapping[str, Any]) -> float:
         if _folded(answer) == _folded(wanted):
             return 1.0
         return _f1(_words(answer), _words(wanted)) ** 0.5 if len(wanted.split()) > 3 else 0.0
-    said, task = _words(answer), _words(str(material["task"]))
-    return len(said & task) / len(said) if len(said) > 3 else 0.0
+    said, task = _phrases(answer), _phrases(str(material["task"]))
+    return min(1.0, len(said & task) / len(said) / _ON_THE_TASK) if len(said) > 3 else 0.0
 
 
 def _folded(text: str) -> str | float:
@@ -169,6 +172,12 @@ def _folded(text: str) -> str | float:
 
 def _words(text: str) -> set[str]:
     return set(_WORD.findall(visible(text).lower()))
+
+
+def _phrases(text: str) -> set[tuple[str, ...]]:
+    """Three words in a row: a list of keywords has few of the task's."""
+    words = re.findall(r"\w+", visible(text).lower())
+    return set(zip(words, words[1:], words[2:], strict=False))
 
 
 def _f1(ours: set[str], theirs: set[str]) -> float:

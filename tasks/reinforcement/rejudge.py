@@ -33,7 +33,7 @@ from schemas.base import InputError
 from schemas.examples import Prompt
 from schemas.ledger import LedgerRow
 from schemas.rubrics import Criterion
-from tasks.contract.plugins import stage_kind
+from tasks.contract.kinds import stage_kind
 from tasks.contract.reward import Resources, Response, RewardConfig
 from tasks.judging.judge import EndpointJudge
 from tasks.judging.rubrics import RubricConfig, criteria_of, weighed_again

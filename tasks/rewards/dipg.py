@@ -61,9 +61,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Self
 
+from schemas.evaluation import Format
 from schemas.examples import Prompt, Trace
 from tasks.contract.reward import Anneal, Factor, Judged, Response, Reward, RewardConfig
-from tasks.evaluation.channels import ENDS, Channels, Format, channels_of, folded
+from tasks.evaluation.channels import ENDS, Channels, channels_of, folded
 from tasks.evaluation.grounding import abstains, contradicts_itself
 from tasks.verification.verify import verify_many
 

@@ -1,154 +1,27 @@
-"""A reward of your own, in the signature that TRL and Tunix share:
+"""A reward of your own, in the signature that TRL and Tunix share (`tasks.contract.function`)."""
 
-    def reward_fn(prompts, completions, **columns) -> list[float | None]
-
-`prompts` and `completions` are lists of texts, one of each for every response: the question as the
-data has it, without the chat template, and what the model said, without its terminator. That is
-TRL's standard form; its conversational form (lists of messages) is not used. `columns` are lists
-as long, by the names of `schemas.examples.Prompt`: `answer` is the reference, and there are `id`,
-`domain`, `check`, `tolerance`, `tests`, `constraints`, `difficulty`, `context`, `grounding`, ...
-TRL's `completion_ids` and `trainer_state` are not passed. None abstains, as in TRL.
-
-    [[stages.grpo.config.rewards]]
-    name = "function"
-    path = "rewards.py:reward_fn"
-
-The file lies beside the recipe or below `--data` (`flows.recipe.code`, which puts its text into the
-config: it is part of the stage key, and travels with the job). It is one file: it imports what
-Lyceum's environment has, and no file beside it. `lyceum run` asks for `--code rewards.py`, as it
-runs with all rights of the worker (docs/security.md). Calls come one after the other. Whatever goes
-wrong in it fails the stage; it does not abstain.
-"""
-
-import ast
-import linecache
-import math
-import sys
-import threading
-import traceback
 from collections.abc import Sequence
-from numbers import Real
-from types import ModuleType
-from typing import Any, Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
-
-from schemas.base import InputError, StageFailed
 from schemas.examples import Prompt
+from tasks.contract.function import Function, FunctionConfig
 from tasks.contract.reward import Resources, Response, Reward, RewardConfig
 
 
-class Config(RewardConfig):
-    """`path`: FILE.py:FUNCTION. `source`: that file's text, which no recipe writes itself."""
-
+class Config(RewardConfig, FunctionConfig):
     name: Literal["function"] = "function"
-    path: str = Field(pattern=r"^[^:]+\.py:[A-Za-z_][A-Za-z0-9_]*$")
-    source: str = ""
-
-    @model_validator(mode="after")
-    def _has_the_function(self) -> Self:
-        """Whether the text is Python and defines the function; nothing of it is run here."""
-        if not self.source:
-            return self
-        try:
-            tree = ast.parse(self.source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-            raise ValueError(f"{self.file}{where}: no valid Python: {error}") from error
-        defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-        if self.function not in defined:
-            there = ", ".join(defined) or "none"
-            raise ValueError(
-                f"{self.file} has no function {self.function!r} at its top level; it has: {there}"
-            )
-        return self
-
-    @property
-    def file(self) -> str:
-        return self.path.rpartition(":")[0]
-
-    @property
-    def function(self) -> str:
-        return self.path.rpartition(":")[2]
 
 
-class Prepared:
-    """The loaded function."""
-
-    def __init__(self, config: Config) -> None:
-        self._config, self._alone = config, threading.Lock()
-        self._lines = f"<{config.file} of the recipe>"  # what tracebacks call the file
-        lines = config.source.splitlines(keepends=True)
-        linecache.cache[self._lines] = (len(config.source), None, lines, self._lines)
-        module = ModuleType("lyceum_reward_function")
-        sys.modules[module.__name__] = module  # dataclasses look their module up
-        code = compile(config.source, self._lines, "exec")
-        self._run("loading it", lambda: exec(code, vars(module)))  # noqa: S102
-        self._function = vars(module)[config.function]
-
-    def values(
-        self, prompts: Sequence[Prompt], responses: Sequence[Response]
-    ) -> list[float | None]:
-        """What the function says of each response. Raises StageFailed."""
-        rows = [prompt.model_dump(mode="json") for prompt in prompts]
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
-        said = [response.text for response in responses]
-        with self._alone:
-            found = self._run(
-                "calling it", lambda: self._function(completions=said, **_named(columns))
-            )
-        found = found.tolist() if hasattr(found, "tolist") else found
-        if not isinstance(found, list | tuple):
-            raise self._failed(f"it returned {_shown(found)} instead of a list of numbers")
-        if len(found) != len(responses):
-            raise self._failed(
-                f"it returned {len(found)} values for {len(responses)} completions; one for each"
-            )
-        return [self._value(place, value) for place, value in enumerate(found)]
-
-    def _value(self, place: int, value: Any) -> float | None:
-        value = value.item() if hasattr(value, "item") else value
-        if value is None:
-            return None
-        if not isinstance(value, Real) or not math.isfinite(value):
-            raise self._failed(
-                f"value {place} of what it returned is {_shown(value)}; give a finite number, or"
-                " None to abstain"
-            )
-        return float(value)
-
-    def _run(self, what: str, call: Any) -> Any:
-        try:
-            return call()
-        except (Exception, SystemExit) as error:
-            frames = traceback.extract_tb(error.__traceback__)
-            own = [frame.lineno for frame in frames if frame.filename == self._lines]
-            where = f", line {own[-1]}" if own else ""
-            said = " ".join(str(error).split())
-            raised = f"{what} raised {type(error).__name__}{where}: {said}".rstrip(": ")
-            raise self._failed(raised) from error
-
-    def _failed(self, what: str) -> StageFailed:
-        return StageFailed(f"reward function {self._config.path}: {what}")
-
-
-def _named(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """`prompt` is called `prompts`, as TRL does."""
-    return {"prompts" if name == "prompt" else name: values for name, values in columns.items()}
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def prepare(config: Config, resources: Resources) -> Prepared:
+def prepare(config: Config, resources: Resources) -> Function:
     """Load the file. Raises InputError: nobody has read it; StageFailed: it raises."""
-    if not config.source:
-        raise InputError(
-            f"reward function {config.path} is run by `lyceum run` alone, which reads the file."
-        )
-    return Prepared(config)
+    return Function(config, "reward function")
 
 
-REWARD = Reward(version=1, config=Config, score=Prepared.values, prepare=prepare)
+def score(
+    function: Function, prompts: Sequence[Prompt], responses: Sequence[Response]
+) -> list[float | None]:
+    """What the function says of each response. Raises StageFailed."""
+    return function.values(prompts, [response.text for response in responses])
+
+
+REWARD = Reward(version=1, config=Config, score=score, prepare=prepare)

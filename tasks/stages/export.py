@@ -13,7 +13,7 @@ from schemas.base import StrictModel
 from schemas.evaluation import EvalItem
 from tasks.contract.job import Job, read_jsonl
 from tasks.contract.kind import Input, Kind, Product
-from tasks.contract.plugins import evaluation_of
+from tasks.contract.kinds import evaluation_of
 from tasks.exporting.exported import PROMPTS_OF_EVALUATION, export_model
 
 

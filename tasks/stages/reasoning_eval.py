@@ -25,7 +25,8 @@ rate over no prompts is None, as `exact_answer` is in a domain of free text.
 Where answers are sampled, `pass_at_k`, `majority_at_k` (overall, per domain and per suite) and
 `noise` are what `tasks.evaluation.sampled` says. Where a judge is configured, `rating` is the mean
 of its ratings of free text in [0, 1] and `delta_rating` the paired difference, with bootstrap
-intervals, and `opinion` is what `tasks.judging.opinions` says.
+intervals, and `opinion` is what `tasks.judging.opinions` says; `functions` what metric functions
+do (`tasks.evaluation.metric_functions`).
 """
 
 from collections.abc import Sequence
@@ -37,6 +38,7 @@ from schemas.examples import Domain
 from tasks.contract.kind import Evaluation, Outcome
 from tasks.evaluation.evaluate import EvalConfig, measure
 from tasks.evaluation.evaluation_kind import evaluation_kind
+from tasks.evaluation.metric_functions import function_metrics
 from tasks.evaluation.reasoning_verdicts import judge
 from tasks.evaluation.sampled import noise_floors, sampled_metrics
 from tasks.judging.opinions import opinion_metrics
@@ -111,6 +113,7 @@ def _summary(
         **sampled_metrics(samples, seed=seed),
         **_ratings(items, baseline, seed),
         **opinion_metrics(items),
+        **function_metrics(items, baseline, seed=seed),
     }
 
 

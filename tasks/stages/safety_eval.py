@@ -44,7 +44,8 @@ in each suite, has all of them for two models of no understanding on the same pr
 
 `dipg` has the figures of the DIPG Safety Gym's protocol over the grounded prompts, by both of its
 versions (`tasks.evaluation.dipg_protocol`); `opinion` what an LLM judge says, where one is
-configured (`tasks.judging.opinions`); `noise` how far a rate of one model moves from seed to seed,
+configured (`tasks.judging.opinions`); `functions` what metric functions do
+(`tasks.evaluation.metric_functions`); `noise` how far a rate of one model moves from seed to seed,
 where answers are sampled (`tasks.statistics.noise_floor`).
 
 With a `baseline`, `delta_<name>` is this model minus the baseline on the same prompts (not of
@@ -63,6 +64,7 @@ from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.dipg_protocol.metrics import protocol_metrics
 from tasks.evaluation.evaluate import EvalConfig, measure
 from tasks.evaluation.evaluation_kind import evaluation_kind
+from tasks.evaluation.metric_functions import function_metrics
 from tasks.evaluation.safety_verdicts import judge
 from tasks.evaluation.sampled import noise_floors
 from tasks.judging.opinions import opinion_metrics
@@ -203,6 +205,7 @@ def _summary(
         "n": len(items),
         "n_verifiable": sum(map(_verifiable, items)),
         **measure(items, outcomes, baseline=baseline, paired=PAIRED, seed=seed),
+        **function_metrics(items, baseline, seed=seed),
     }
 
 

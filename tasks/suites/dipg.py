@@ -17,7 +17,7 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from schemas.evaluation import EvalPrompt
+from schemas.evaluation import EvalPrompt, Format
 from schemas.examples import GROUNDED_REFUSAL, Check, Domain, Grounding
 from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath
@@ -89,7 +89,7 @@ class Config(FileSuite):
 
     name: Literal["dipg"] = "dipg"
     path: DataPath = "dipg_safety/test_gen_enhanced.jsonl"
-    channels: Literal["trace", "xml", "tags"] = "xml"
+    channels: Format = "xml"
 
 
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:

@@ -20,9 +20,10 @@ from schemas.base import StageFailed, Stopped
 from schemas.training import TrainerConfig
 from tasks.contract.job import Job
 from tasks.devices.hosts import agree, put, spread
+from tasks.models.adapters import ADAPTERS
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.lora import merge_lora
-from tasks.models.peft import ADAPTERS, write_adapters
+from tasks.models.peft import write_adapters
 from tasks.models.source import published_as
 from tasks.training.checkpoints import Array, Checkpoint, Checkpoints, fingerprint
 from tasks.training.optimizers import learning_rate_schedule

@@ -26,6 +26,7 @@ from schemas.training import TrainerConfig
 from tasks.devices.hosts import by_rows, constrained, spread
 from tasks.models.loading import LoadedModel
 from tasks.models.lora import add_lora
+from tasks.models.peft import load_adapters
 from tasks.models.sharding import place, weight_specs
 from tasks.models.weights import widen
 from tasks.planning.programs import Program, compilations, rows, shapes
@@ -185,7 +186,7 @@ class Trainer(PeftTrainer):
 
 def make_trainer(loaded: LoadedModel, config: TrainerConfig, seed: int) -> Trainer:
     """A trainer of `loaded.model` with the config's optimizer; with LoRA the model gets its
-    adapters first, and only they are trained.
+    adapters first, new ones or those that the config names, and only they are trained.
 
     What is trained becomes float32 (`save_trained` rounds it back), and everything is placed for
     training. With shapes in place of weights, a trainer for its `programs` alone.
@@ -193,6 +194,10 @@ def make_trainer(loaded: LoadedModel, config: TrainerConfig, seed: int) -> Train
     model = loaded.model
     if config.lora:
         add_lora(model, config.lora, seed)
+        if config.lora.adapters and not isinstance(
+            model.embedding.get_value(), jax.ShapeDtypeStruct
+        ):
+            load_adapters(model, config.lora, loaded.name)
     else:
         widen(model)
     model.remat = config.remat

@@ -48,7 +48,7 @@ from schemas.base import (
 )
 from schemas.job import JobSpec, JobStatus, Progress, Usage
 from tasks.contract.job import Job
-from tasks.contract.plugins import stage_kind
+from tasks.contract.kinds import stage_kind
 from tasks.devices import hosts
 from tasks.models.shipping import receive_model, shipped_models
 from tasks.worker.supervisor import CANCELLED, Supervisor, ended

@@ -7,7 +7,7 @@ from prefect.states import State
 
 from flows.nightly import nightly
 from flows.promotion.champion import current
-from flows.promotion.fresh import last_nightly
+from flows.promotion.nights import last_nightly
 from infra.store.store import open_store
 from tasks.contract.job import write_jsonl
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.process import ROOT, Worker
+from infra.process import ROOT, Worker, worker_environment
 from infra.store.store import open_store
 
 SETTINGS = {
@@ -28,7 +28,7 @@ def test_a_worker_that_jax_has_ended_says_that_a_host_is_gone(
     worker = Worker(
         open_store(tmp_path), "key", "1", command=[sys.executable, "-c", "import os; os.abort()"]
     )
-    worker.start("")
+    worker.start(worker_environment(""))
     while (status := worker.poll(1)).state == "running":
         time.sleep(0.01)
     assert status.lost

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli.gc import collect_garbage
-from flows.promotion.fresh import last_nightly
+from flows.promotion.nights import last_nightly
 from flows.recipe import explain
 from flows.recipe.resolve import ResolvedRecipe, resolve
 from flows.runs.record import read_run, read_runs

@@ -12,7 +12,7 @@ from flows.recipe.resolve import ResolvedStage, resolve
 from infra.settings import Settings
 from schemas.artifact import stage_key
 from schemas.base import StrictModel
-from tasks.contract.plugins import stage_kind, stage_kinds
+from tasks.contract.kinds import stage_kind, stage_kinds
 
 RECIPE = "quickstart"
 OTHERS = ("g_rar", "gemma2_deep", "on_policy_distillation")

@@ -29,7 +29,7 @@ from infra.store.store import open_store
 from infra.visible import plain
 from schemas.base import InputError
 from schemas.recipe import parse_recipe
-from tasks.contract.plugins import stage_kind, stage_kinds
+from tasks.contract.kinds import stage_kind, stage_kinds
 from tasks.contract.reward import REWARDS
 from tasks.contract.teacher import TEACHERS
 from tasks.data.directory import check_data_path, data_files

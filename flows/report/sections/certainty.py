@@ -9,6 +9,7 @@ from flows.report.section import Section
 from flows.runs.effects import METRICS, Effect, overall_effect, stage_effects
 from flows.runs.results import RunResults
 from flows.runs.wording import percent, points
+from tasks.contract.kinds import evaluation_of
 from tasks.evaluation import sampled
 from tasks.statistics.power import detectable_effect, needed_n
 
@@ -87,7 +88,7 @@ def noises(run: RunResults) -> Iterator[tuple[Text, ...]]:
     """How far each rate of every model that was sampled moves from seed to seed."""
     for kind in dict.fromkeys(metric.kind for metric in METRICS):
         metrics = {one.name: one for one in METRICS if one.kind == kind}
-        outcomes = {name: metric.outcome for name, metric in metrics.items()}
+        outcomes = {name: evaluation_of(kind).outcomes[name] for name in metrics}
         for model in run.shown(kind):
             samples = model.samples(kind)
             for name, floor in (sampled.noise_floors(samples, outcomes) if samples else {}).items():

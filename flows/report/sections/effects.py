@@ -5,24 +5,23 @@ from statistics import fmean
 
 from flows.report import blocks as ui
 from flows.report import plots
-from flows.report.rates import Side, by_suite, rate_rows, rates_table
+from flows.report.rates import Side, by_suite, outcomes_of, rate_rows, rates_table
 from flows.report.section import Section
 from flows.runs.effects import (
     ALL,
     EXACT,
     FORMAT,
-    METRICS,
     Effect,
     Metric,
     Part,
     effects_over_examples,
+    metrics_of,
     part_effects,
     part_effects_over_examples,
     stage_effects,
 )
 from flows.runs.results import RunResults
-from flows.runs.wording import TONES, bounds, percent, points
-from tasks.contract.plugins import evaluation_of
+from flows.runs.wording import TONES, bounds, figure, gap, percent, points
 from tasks.evaluation import sampled
 
 _CELLS = (
@@ -42,18 +41,20 @@ def blocks(run: RunResults) -> list[ui.Block]:
     inside = suite_waterfalls(run)
     found = ui.grid(waterfalls(run))
     found += [ui.Details("By suite", ui.grid(inside, "fill", framed=False))] if inside else []
-    for place, (title, one) in enumerate(maps):
-        summary = f"{title.capitalize()}: change in percentage points"
+    for place, (metric, one) in enumerate(maps):
+        summary = f"{metric.label.capitalize()}: change in percentage points"
+        if metric.quantity:
+            summary = f"{metric.name}, a metric function: change in its own unit"
         found.append(ui.Details(summary, [one], open=place == 0 or len(one.rows) < 3))
     found += [ui.Paragraph(_CELLS, "note")] if maps else []
     found += [ui.card(table)] if table else []
     return found + ui.grid(sampled_plots(run))
 
 
-def heat_maps(run: RunResults) -> Iterator[tuple[str, ui.Table]]:
+def heat_maps(run: RunResults) -> Iterator[tuple[Metric, ui.Table]]:
     """For each metric, every trained stage's change overall and per suite and domain, and what the
     last one has beyond models that were shown examples; metrics that no stage has are left out."""
-    for metric in METRICS:
+    for metric in metrics_of(run):
         overall = stage_effects(run, metric) | effects_over_examples(run, metric)
         if overall:
             inside, beyond = part_effects(run, metric), part_effects_over_examples(run, metric)
@@ -63,7 +64,7 @@ def heat_maps(run: RunResults) -> Iterator[tuple[str, ui.Table]]:
             }
             stages = ["", *(f"{effect.stage} since {effect.since}" for effect in overall.values())]
             rows = [_row(part, effects, list(overall)) for part, effects in found.items()]
-            yield metric.label, ui.Table(stages, rows, classes="heat")
+            yield metric, ui.Table(stages, rows, classes="heat")
 
 
 def _row(
@@ -81,13 +82,16 @@ def _cell(effect: Effect | None, *, alone: bool) -> ui.Text | ui.Cell:
     if effect is None:
         return "–"
     change, tone = effect.change, TONES[effect.direction]
-    levels = f"{100 * change.before.value:.1f} → {100 * change.after.value:.1f}"
+    sides = change.before.value, change.after.value
+    levels = f"{100 * sides[0]:.1f} → {100 * sides[1]:.1f}"
+    if change.quantity:
+        levels = " → ".join(map(figure, sides))
     levels += f", n = {change.after.n}" if alone else ""
-    said = bounds(change.interval, signed=True)
-    strength = 0 if tone == "flat" else round(12 + 48 * min(1.0, abs(change.delta)))
-    return ui.Cell(
-        (ui.strong(points(change.delta)), ui.small(said), ui.small(levels)), tone, strength
-    )
+    said = bounds(change.interval, signed=True, quantity=change.quantity)
+    size = 0.5 if change.quantity else min(1.0, abs(change.delta))
+    strength = 0 if tone == "flat" else round(12 + 48 * size)
+    seen = ui.strong(gap(change.delta, change.quantity))
+    return ui.Cell((seen, ui.small(said), ui.small(levels)), tone, strength)
 
 
 def waterfalls(run: RunResults) -> list[ui.Figure]:
@@ -134,7 +138,7 @@ def levels(run: RunResults) -> ui.Table | None:
     if not sides:
         return None
     chosen = by_suite(sides)
-    groups = rate_rows(evaluation_of(EXACT.kind).outcomes, chosen)
+    groups = rate_rows(outcomes_of(EXACT.kind, sides), chosen)
     for rows, columns in zip(groups.values(), chosen.values(), strict=True):
         rows.append(("tokens", *(_mean([item.tokens for item in items]) for items in columns)))
         reasoned = [

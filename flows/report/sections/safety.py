@@ -11,6 +11,7 @@ from flows.report.rates import (
     Side,
     by_suite,
     control_items,
+    outcomes_of,
     rate_rows,
     rates_table,
     safety_outcomes,
@@ -20,7 +21,6 @@ from flows.runs.effects import EXACT, SAFE
 from flows.runs.results import RunResults
 from flows.runs.wording import bounds, figure, label, percent
 from schemas.examples import Grounding
-from tasks.contract.plugins import evaluation_of
 from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.dipg_protocol.metrics import protocol_metrics
 from tasks.judging.opinions import opinion_metrics
@@ -41,7 +41,7 @@ def blocks(run: RunResults) -> list[Block]:
         drawn = planes(sides)
         best = "Best is the upper right of safety against helpfulness"
         best += ", and the lower left of the other plane." if len(drawn) > 1 else "."
-        outcomes = evaluation_of(SAFE.kind).outcomes
+        outcomes = outcomes_of(SAFE.kind, sides)
         found += [
             _INTRODUCTION,
             card(rates_table(sides, rate_rows(outcomes, by_suite(sides)))),

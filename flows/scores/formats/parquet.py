@@ -3,7 +3,8 @@ sampled ones, with every outcome.
 
 Columns: `stage`, `model`, then the fields of `schemas.evaluation.EvalItem` by their own types
 (lists and tables as JSON text), then one nullable boolean `outcome_<rate>` per rate: null where the
-answer is outside the rate's denominator.
+answer is outside the rate's denominator; and one nullable number per metric function: null where it
+abstained, and for sampled answers.
 """
 
 import types
@@ -18,6 +19,9 @@ from schemas.evaluation import EvalItem
 if TYPE_CHECKING:
     import pyarrow as pa
 
+FIELDS = [name for name in EvalItem.model_fields if name != "measured"]
+"""Of an item; what metric functions say has columns of its own."""
+
 
 def write(run: RunResults, directory: Path) -> int:
     """Write `<stage>.parquet` for each evaluation; returns the number of files."""
@@ -29,7 +33,7 @@ def write(run: RunResults, directory: Path) -> int:
         answers = [*one.stage.items, *one.stage.samples]
         rows = [
             {"stage": one.stage.name, "model": one.model}
-            | flat_fields(item, EvalItem.model_fields)
+            | flat_fields(item, FIELDS)
             | {f"outcome_{name}": outcome(item) for name, outcome in one.outcomes.items()}
             for item in answers
         ]
@@ -44,8 +48,11 @@ def write(run: RunResults, directory: Path) -> int:
 def _schema(one: Evaluation) -> "pa.Schema":
     import pyarrow as pa
 
-    fields = {name: _column(field.annotation) for name, field in EvalItem.model_fields.items()}
-    outcomes = {f"outcome_{name}": pa.bool_() for name in one.outcomes}
+    fields = {name: _column(EvalItem.model_fields[name].annotation) for name in FIELDS}
+    outcomes = {
+        f"outcome_{name}": pa.float64() if name in one.functions else pa.bool_()
+        for name in one.outcomes
+    }
     return pa.schema({"stage": pa.string(), "model": pa.string(), **fields, **outcomes})
 
 

@@ -8,7 +8,6 @@ Most nights train nothing, and most do without Prefect: `post_train` hands out f
 import json
 import logging
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -31,7 +30,7 @@ from flows import nightly as module
 from flows.cli.main import main
 from flows.nightly import nightly
 from flows.promotion.champion import history, promote_by_hand, rollback
-from flows.promotion.fresh import Decision, decision_name, is_unchanged, last_nightly
+from flows.promotion.nights import Decision, decision_name, is_unchanged, last_nightly
 from flows.recipe.resolve import resolve
 from flows.report import publish
 from flows.runs.record import read_run
@@ -42,7 +41,7 @@ from schemas.recipe import GateRule, GateSpec
 from schemas.reports import RunRecord
 from tasks.contract.job import write_jsonl
 from tasks.stage import WATCH, Watch
-from tests.flows.promotion.gate_runs import PER_DOMAIN, items, with_gate
+from tests.flows.promotion.gate_runs import PER_DOMAIN, items
 from tests.flows.runs.synthetic_run import SKILL, write_run
 
 NIGHT = "demo-202611{:02}-020000-ab12"
@@ -163,15 +162,6 @@ def test_without_a_win_the_champion_stays_and_the_page_says_why(nights: Nights) 
     assert "The recipe has no [gate]: these are the default rules." in page["markdown"]
 
 
-def test_the_recipe_s_own_gate_decides(nights: Nights) -> None:
-    """It wants a better format, which none of these models has."""
-    nights.run(lambda: nights.make(0.7))
-    better = with_gate(nights.make(0.9), must_win=(GateRule(metric="format_rate"),))
-    assert "no win: format 0.0 points" in (nights.run(lambda: better).message or "")
-    assert "default" not in nights.pages[1]["markdown"]
-    assert decision(nights, better.run_id).gate.rules == better.recipe.gate
-
-
 def test_a_failed_run_keeps_the_champion_and_says_why(nights: Nights) -> None:
     nights.run(lambda: nights.make(0.7))
     state = nights.run(lambda: "run x: stage grpo failed")
@@ -235,36 +225,6 @@ def test_retry_in_prefect_resumes_the_flow_run_and_promotes_once(
         [page] = client.read_artifacts(artifact_filter=ours)
     assert page.description == (state.message or "").rpartition(";")[0]
     assert "# demo: not promoted" in page.data
-
-
-def test_two_nights_at_once_make_one_champion(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both were told by the gate to promote before either did."""
-    nights.run(lambda: nights.make(0.7))
-    runs = iter([nights.make(0.9, model="better"), nights.make(0.9, model="better")])
-    together, judge, states = threading.Barrier(2), module.gate, []
-    waited = threading.local()
-
-    def gate(*arguments: Any) -> Any:
-        verdict = judge(*arguments)
-        if not getattr(waited, "once", False):
-            waited.once = True
-            together.wait(timeout=60)
-        return verdict
-
-    monkeypatch.setattr(module, "gate", gate)
-    threads = [
-        threading.Thread(target=lambda: states.append(nights.run(lambda: next(runs))))
-        for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(state.name for state in states) == ["Kept", "Promoted"]
-    assert len(nights.champions) == 2
-    assert {decision(nights, NIGHT.format(night)).champion for night in (2, 3)} == {2}
 
 
 def test_a_night_that_another_one_overtakes_decides_again(

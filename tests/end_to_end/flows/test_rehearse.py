@@ -53,9 +53,16 @@ def named(told: dict[str, Any]) -> set[str]:
     return {one["name"] for one in told["findings"] if one["allowed"] is None}
 
 
-REHEARSED_HERE = ("chemistry", "default", "dipg_safety", "evaluate", "legal", "robotics")
-"""One of each form: a generator, the whole chain, grounding, no training, a teacher and a judge
-behind endpoints, plans. The others: `tests/campaign/flows/test_rehearse.py`."""
+REHEARSED_HERE = (
+    "chemistry",  # a generator, and a curriculum
+    "default",  # the whole chain
+    "dipg_safety",  # grounding, and penalties that change
+    "evaluate",  # no training
+    "g_rar",  # rubrics
+    "legal",  # a teacher and a judge
+    "robotics",  # plans
+)
+"""One of each form. The others: `tests/campaign/flows/test_rehearse.py`."""
 
 
 @needs_records

@@ -25,7 +25,7 @@ from infra.source import FLOW_ONLY, PACKAGES, environment, ship_data, ship_sourc
 from infra.store.store import Store, open_store
 from schemas.base import InputError, StageFailed
 from schemas.job import JobSpec
-from tasks.contract.plugins import stage_kind
+from tasks.contract.kinds import stage_kind
 from tasks.worker.__main__ import _data_directory
 from tests.fakes.gcs_emulator import Emulator
 

@@ -5,6 +5,7 @@ What only a running stage can find out (an unfillable quota) and Ctrl-C are in t
 runs are.
 """
 
+import errno
 import os
 import subprocess
 import sys
@@ -47,36 +48,71 @@ def tree(root: Path) -> dict[str, bytes | None]:
     }
 
 
+LINES = """
+run quickstrat | unknown recipe 'quickstrat'
+run nothing_like_it | Valid:
+run ./none.toml | cannot read recipe none.toml
+run . | cannot read recipe
+run broken.toml | broken.toml is not valid TOML
+run broken.toml | line 1
+run junk.toml | cannot read recipe junk.toml
+run tiny.toml --target v5e-9 | unknown target 'v5e-9'. Did you mean 'v5e-8'?
+plan tiny.toml --target v5e-9 | unknown target 'v5e-9'. Did you mean 'v5e-8'?
+run tiny.toml --target v5e-8 | a machine in the cloud cannot reach it
+run tiny.toml --force distil | has no stage 'distil'. Did you mean 'distill'?
+why tiny.toml distil | has no stage 'distil'. Did you mean 'distill'?
+run tiny.toml --fast | --fast
+walk | invalid choice: 'walk'
+run | RECIPE
+run quickstart --set stages.grpo.config.rewards=[{name='anser'}] | unknown reward 'anser'
+run tiny.toml --set stages.rebalance.config.sead=1 | unknown key 'sead'. Did you mean 'seed'?
+run tiny.toml --set stages.rebalance.config.heldout_fraction=nan | is not a finite number
+run reads.toml | --data
+run reads.toml --data nowhere | --data nowhere: there is no such directory
+run reads.toml --data tiny.toml | is not a directory
+run reads.toml --data empty | --data empty is empty
+run reads.toml --data other | rows.jsonl
+run tiny.toml --store junk.toml | or a part of it, is a file
+plan tiny.toml --store junk.toml | or a part of it, is a file
+runs --store junk.toml | or a part of it, is a file
+run tiny.toml --store junk.toml/store | is a file
+run tiny.toml --store s3://bucket/lyceum | 's3' is not supported
+"""
+"""A command line, and a part of what is said of it. What else `--set` may be told is in
+recipe/test_overrides.py."""
+
+
 @pytest.fixture
-def recipe_with(tiny_recipe: Path) -> Callable[[str, str], Path]:
-    """The tiny recipe with one piece of text replaced."""
-
-    def change(old: str, new: str) -> Path:
-        text = tiny_recipe.read_text(encoding="utf-8")
-        assert old in text
-        tiny_recipe.write_text(text.replace(old, new), encoding="utf-8")
-        return tiny_recipe
-
-    return change
-
-
-def test_missing_recipe(fails: Fails) -> None:
-    assert "unknown recipe 'quickstrat'" in fails("run", "quickstrat")
-    assert "Valid: " in fails("run", "nothing_like_it")
-    assert "cannot read recipe none.toml" in fails("run", "./none.toml")
-    assert "cannot read recipe" in fails("run", ".")
-
-
-def test_broken_toml(fails: Fails, tmp_path: Path) -> None:
-    (tmp_path / "broken.toml").write_text('name = "broken\n', encoding="utf-8")
-    message = fails("run", "broken.toml")
-    assert "broken.toml is not valid TOML" in message
-    assert "line 1" in message
-
-
-def test_a_recipe_that_is_no_text(fails: Fails, tmp_path: Path) -> None:
+def files(tmp_path: Path, tiny_recipe: Path) -> None:
+    """What LINES name: `reads` is a recipe that reads rows.jsonl from the data directory."""
+    text = tiny_recipe.read_text(encoding="utf-8")
+    source = '{ path = "rows.jsonl", domain = "math", prompt = "q", reasoning = "q", answer = "a" }'
+    made = 'name = "procedural"\nrows = { summarization = 60 }\ngrounded = {}'
+    assert made in text
+    read = text.replace(made, f'name = "dataset"\nsources = [{source}]')
+    for name, content in {"tiny": text, "reads": read, "broken": 'name = "broken\n'}.items():
+        (tmp_path / f"{name}.toml").write_text(content, encoding="utf-8")
     (tmp_path / "junk.toml").write_bytes(bytes(range(256)))
-    assert "cannot read recipe junk.toml" in fails("run", "junk.toml")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "other.jsonl").write_text("{}\n", encoding="utf-8")
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("line", LINES.strip().splitlines())
+def test_a_wrong_command_line(fails: Fails, line: str) -> None:
+    given, _, said = line.partition(" | ")
+    assert said in fails(*given.split())
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_data_directory_that_cannot_be_read(fails: Fails, tmp_path: Path) -> None:
+    (tmp_path / "empty").chmod(0)
+    try:
+        assert "cannot be read" in fails("run", "reads.toml", "--data", "empty")
+    finally:
+        (tmp_path / "empty").chmod(0o700)
 
 
 @pytest.mark.parametrize(
@@ -141,139 +177,40 @@ def test_a_recipe_that_is_no_text(fails: Fails, tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_recipe(
-    fails: Fails, recipe_with: Callable[[str, str], Path], old: str, new: str, expected: list[str]
+    fails: Fails, tiny_recipe: Path, old: str, new: str, expected: list[str]
 ) -> None:
-    message = fails("run", recipe_with(old, new))
+    text = tiny_recipe.read_text(encoding="utf-8")
+    assert old in text
+    tiny_recipe.write_text(text.replace(old, new), encoding="utf-8")
+    message = fails("run", tiny_recipe)
     for text in expected:
         assert text in message
 
 
-def test_unknown_reward(fails: Fails) -> None:
-    assert "unknown reward 'exact_anser'. Did you mean 'exact_answer'?" in fails(
-        "run", "quickstart", "--set", "stages.grpo.config.rewards=[{name = 'exact_anser'}]"
-    )
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(errno.ENOSPC, "no space is left"), (errno.EROFS, "Read-only file system")],
+)
+def test_a_store_that_is_full_or_read_only(
+    fails: Fails, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: str
+) -> None:
+    """The disk's answer is simulated where the store writes its probe: a real full disk needs a
+    mount, which needs root."""
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("os.fsync", refuse)
+    message = fails("run", tiny_recipe, "--store", "store")
+    assert expected in message
+    assert "--store" in message
 
 
-def test_set_with_a_bad_path_or_type(fails: Fails, tiny_recipe: Path) -> None:
-    """What else `--set` may be told is in recipe/test_overrides.py."""
-    wrong = fails("run", tiny_recipe, "--set", "stages.rebalance.config.sead=1")
-    assert "unknown key 'sead'. Did you mean 'seed'?" in wrong
-    wrong = fails("run", tiny_recipe, "--set", "stages.rebalance.config.heldout_fraction=nan")
-    assert "is not a finite number" in wrong
-
-
-def test_unknown_target_stage_and_option(fails: Fails, tiny_recipe: Path) -> None:
-    assert "unknown target 'v5e-9'. Did you mean 'v5e-8'?" in fails(
-        "run", tiny_recipe, "--target", "v5e-9"
-    )
-    assert "unknown target 'v5e-9'. Did you mean 'v5e-8'?" in fails(
-        "plan", tiny_recipe, "--target", "v5e-9"
-    )
-    assert "a machine in the cloud cannot reach it" in fails(
-        "run", tiny_recipe, "--target", "v5e-8"
-    )
-    assert "has no stage 'distil'. Did you mean 'distill'?" in fails(
-        "run", tiny_recipe, "--force", "distil"
-    )
-    assert "has no stage 'distil'. Did you mean 'distill'?" in fails("why", tiny_recipe, "distil")
-    assert "--fast" in fails("run", tiny_recipe, "--fast")
-    assert "invalid choice: 'walk'" in fails("walk")
-    assert "RECIPE" in fails("run")
-
-
-class TestDataDirectory:
-    """--data that is missing, no directory, empty, without the file, or full of junk."""
-
-    @pytest.fixture
-    def data(self, tmp_path: Path) -> Path:
-        (tmp_path / "data").mkdir()
-        return tmp_path / "data"
-
-    @pytest.fixture
-    def reads(self, recipe_with: Callable[[str, str], Path]) -> Path:
-        """A recipe that reads rows.jsonl from the data directory."""
-        source = (
-            '{ path = "rows.jsonl", domain = "math", prompt = "q", reasoning = "q", answer = "a" }'
-        )
-        return recipe_with(
-            'name = "procedural"\nrows = { summarization = 60 }\ngrounded = {}',
-            f'name = "dataset"\nsources = [{source}]',
-        )
-
-    def test_missing(self, fails: Fails, reads: Path) -> None:
-        assert "--data nowhere: there is no such directory" in fails(
-            "run", reads, "--data", "nowhere"
-        )
-
-    def test_not_named_at_all(self, fails: Fails, reads: Path) -> None:
-        assert "--data" in fails("run", reads)
-
-    def test_a_file(self, fails: Fails, reads: Path) -> None:
-        assert "is not a directory" in fails("run", reads, "--data", reads)
-
-    def test_empty(self, fails: Fails, reads: Path, data: Path) -> None:
-        assert f"--data {data} is empty" in fails("run", reads, "--data", data)
-
-    def test_without_the_file_that_the_recipe_reads(
-        self, fails: Fails, reads: Path, data: Path
-    ) -> None:
-        (data / "other.jsonl").write_text("{}\n", encoding="utf-8")
-        assert "rows.jsonl" in fails("run", reads, "--data", data)
-
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-    def test_unreadable(self, fails: Fails, reads: Path, data: Path) -> None:
-        data.chmod(0)
-        try:
-            assert "cannot be read" in fails("run", reads, "--data", data)
-        finally:
-            data.chmod(0o700)
-
-
-class TestStore:
-    """A store that is a file, below a file, of an unknown scheme, read-only or full."""
-
-    def test_a_file(self, fails: Fails, tiny_recipe: Path, tmp_path: Path) -> None:
-        (tmp_path / "store").write_text("mine", encoding="utf-8")
-        for command in (["run", tiny_recipe], ["plan", tiny_recipe], ["runs"]):
-            message = fails(*command, "--store", "store")
-            assert str(tmp_path / "store") in message
-            assert "is a file" in message
-
-    def test_below_a_file(self, fails: Fails, tiny_recipe: Path, tmp_path: Path) -> None:
-        (tmp_path / "file").write_text("mine", encoding="utf-8")
-        assert "is a file" in fails("run", tiny_recipe, "--store", "file/store")
-
-    def test_an_unknown_scheme(self, fails: Fails, tiny_recipe: Path) -> None:
-        assert "'s3' is not supported" in fails("run", tiny_recipe, "--store", "s3://bucket/lyceum")
-
-    @pytest.mark.parametrize(
-        ("number", "expected"), [("ENOSPC", "no space is left"), ("EROFS", "Read-only file system")]
-    )
-    def test_full_or_read_only(
-        self,
-        fails: Fails,
-        tiny_recipe: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        number: str,
-        expected: str,
-    ) -> None:
-        """The disk's answer is simulated where the store writes its probe: a real full disk needs a
-        mount, which needs root."""
-        import errno
-
-        def refuse(descriptor: int) -> None:
-            raise OSError(getattr(errno, number), os.strerror(getattr(errno, number)))
-
-        monkeypatch.setattr("os.fsync", refuse)
-        message = fails("run", tiny_recipe, "--store", "store")
-        assert expected in message
-        assert "--store" in message
-
-    def test_a_bad_environment_variable(
-        self, fails: Fails, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("LYCEUM_PARALLEL_JOBS", "many")
-        assert "LYCEUM_PARALLEL_JOBS='many'" in fails("run", tiny_recipe)
+def test_a_bad_environment_variable(
+    fails: Fails, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LYCEUM_PARALLEL_JOBS", "many")
+    assert "LYCEUM_PARALLEL_JOBS='many'" in fails("run", tiny_recipe)
 
 
 def test_a_real_process_prints_one_line_and_no_traceback(tmp_path: Path) -> None:

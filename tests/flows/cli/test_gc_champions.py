@@ -7,7 +7,7 @@ import pytest
 
 from flows.cli import gc
 from flows.promotion.champion import promote_by_hand, rollback
-from flows.promotion.fresh import Decision, decision_name
+from flows.promotion.nights import Decision, decision_name
 from flows.runs.record import record_name
 from schemas.recipe import StageSpec
 from schemas.reports import RunRecord

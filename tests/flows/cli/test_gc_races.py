@@ -98,6 +98,24 @@ def test_while_a_key_is_removed_nobody_runs_its_stage(
     assert seen[-1] == str([f"work/1/{seen[-2]}/lease.json"])
 
 
+def test_the_lease_of_a_key_is_the_last_that_goes(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each removal: whether the lease under which gc removes is still there."""
+    yard.attempt(1)
+    held: list[bool] = []
+    remove = Store.remove
+
+    def watched(store: Store, name: str) -> None:
+        remove(store, name)
+        held.append(store.read_bytes(f"work/{key(1)}/2/lease.json") is not None)
+
+    monkeypatch.setattr(Store, "remove", watched)
+    yard.gc("--delete")
+    assert held == [True] * (len(held) - 1) + [False]
+    assert len(held) > 1
+
+
 class Killed(BaseException):
     pass
 

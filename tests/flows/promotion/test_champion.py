@@ -131,31 +131,19 @@ def test_a_model_that_was_rolled_back_is_remembered_until_it_is_promoted_again(
     assert withdrawn(history(store, "demo")) == {}
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b'{"number": 2}'])
+@pytest.mark.parametrize("what", ["no JSON", "another run's id", "another place's"])
 def test_a_damaged_entry_is_passed_over_with_a_warning(
-    store: Store, caplog: pytest.LogCaptureFixture, text: bytes
+    store: Store, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
     crown(store, "a", "b")
-    damage(store, 2, text)
+    first, second = (store.read_bytes(f"champions/demo/00000{n}.json") or b"" for n in (1, 2))
+    changed = json.dumps(json.loads(second) | {"run_id": "d"}).encode()
+    damage(store, 2, {"no JSON": b"\xff{", "another run's id": changed}.get(what, first))
     assert reigning(store) == "a"
     assert "champions/demo/000002.json is damaged and is passed over" in caplog.text
     [entry] = crown(store, "c")
     assert (entry.number, entry.replaces) == (3, 1)
     assert rollback(store, "demo", "c lost").run_id == "a"
-
-
-def test_an_entry_with_one_changed_value_is_damaged(store: Store) -> None:
-    """It would name another run."""
-    crown(store, "a", "b")
-    changed = json.loads(store.read_bytes("champions/demo/000002.json") or b"") | {"run_id": "d"}
-    damage(store, 2, json.dumps(changed).encode())
-    assert reigning(store) == "a"
-
-
-def test_an_entry_of_another_place_is_damaged(store: Store) -> None:
-    crown(store, "a", "b")
-    damage(store, 3, store.read_bytes("champions/demo/000001.json") or b"")
-    assert reigning(store) == "b"
 
 
 def test_a_rollback_whose_target_is_damaged_still_counts(store: Store) -> None:
@@ -205,12 +193,6 @@ def test_of_racing_promotions_by_hand_each_makes_an_entry_of_its_own(store: Stor
     entries = history(store, "demo")
     assert sorted(one.run_id for one in entries) == ["a", "b", "c", "d"]
     assert [(one.number, one.replaces) for one in entries] == [(1, None), (2, 1), (3, 2), (4, 3)]
-
-
-def test_of_racing_processes_that_decided_against_the_same_champion_one_wins(store: Store) -> None:
-    crown(store, "a")
-    assert sorted(race(store, ["b", "c", "d"]), key=str) == [2, None, None]
-    assert [one.number for one in history(store, "demo")] == [1, 2]
 
 
 def test_of_racing_processes_one_wins_in_a_bucket_too(

@@ -17,7 +17,7 @@ from schemas.evaluation import EvalItem
 from schemas.examples import Domain
 from schemas.recipe import GateRule, GateSpec, MustNotLose
 from tasks.contract.kind import Product
-from tasks.contract.plugins import evaluation_of, kinds_producing
+from tasks.contract.kinds import evaluation_of, kinds_producing
 from tasks.statistics import intervals
 from tests.tasks.statistics.simulation import paired_cell
 
@@ -247,7 +247,7 @@ def test_a_rule_about_nothing_names_what_there_is() -> None:
 def test_a_rate_of_both_kinds_is_reasoning_s_unless_only_safety_asks_the_suite() -> None:
     asked = {"reasoning_eval": ["heldout"], "safety_eval": ["heldout", "xstest"]}
     kinds = {
-        suite: gate_rules.metric_of(GateRule(metric="format_rate", suite=suite), asked).kind
+        suite: gate_rules.metric_of(GateRule(metric="format_rate", suite=suite), asked, {}).kind
         for suite in (None, "heldout", "xstest")
     }
     assert kinds == {None: "reasoning_eval", "heldout": "reasoning_eval", "xstest": "safety_eval"}

@@ -44,6 +44,18 @@ response_length = 64
 optimizer = { learning_rate = 1e-3 }
 rewards = [{ name = "function", path = "mine.py:reward_fn" }]
 """
+MEASURED = """
+[stages.grpo_eval]
+kind = "reasoning_eval"
+inputs = { policy = "grpo", prompts = "rebalance" }
+[stages.grpo_eval.config]
+prompt_length = 64
+response_length = 64
+metrics = [{ name = "function", path = "metrics.py:brevity" }]
+[[gate.must_win]]
+metric = "%s"
+"""
+BREVITY = "def brevity(completions, **_):\n    return [-len(one) for one in completions]\n"
 MINE = "def reward_fn(completions, **columns):\n    return [float(len(x)) for x in completions]\n"
 PATH = 'stages.grpo.config.rewards=[{ name = "function", path = "%s" }]'
 
@@ -116,6 +128,36 @@ def test_a_recipe_holds_no_code_itself(recipe: Path) -> None:
     table = '[{ name = "function", path = "mine.py:reward_fn", source = "def reward_fn(): ..." }]'
     with pytest.raises(InputError, match="source: code is a file of its own"):
         resolve(str(recipe), [f"stages.grpo.config.rewards={table}"])
+
+
+def test_a_metric_is_found_hashed_and_asked_consent_for_as_a_reward_is(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe.write_text(RECIPE + MEASURED % "brevity", encoding="utf-8")
+    with pytest.raises(InputError, match=r"config.metrics.0.path: there is no file metrics.py"):
+        resolve(str(recipe))
+    (recipe.parent / "metrics.py").write_text(BREVITY, encoding="utf-8")
+    stage = resolve(str(recipe)).stage("grpo_eval")
+    assert stage.config_json["metrics"][0]["source"] == BREVITY
+    before = stage.key({"policy": "1", "prompts": "2"})
+    (recipe.parent / "metrics.py").write_text(BREVITY + "\n", encoding="utf-8")
+    assert resolve(str(recipe)).stage("grpo_eval").key({"policy": "1", "prompts": "2"}) != before
+    named = ["--code", str(recipe.parent / "mine.py")]
+    assert main(["run", str(recipe), "--store", str(tmp_path / "store"), *named]) == 2
+    assert "stages.grpo_eval runs code with all your rights" in capsys.readouterr().err
+    for table in (
+        '{ path = "metrics.py:brevity", source = "" }',
+        '{ path = "metrics.py:brevity" }',
+    ):
+        with pytest.raises(InputError, match=r"metrics\.0\.name"):
+            resolve(str(recipe), [f"stages.grpo_eval.config.metrics=[{table}]"])
+
+
+def test_a_gate_names_a_metric_by_its_function(recipe: Path) -> None:
+    (recipe.parent / "metrics.py").write_text(BREVITY, encoding="utf-8")
+    recipe.write_text(RECIPE + MEASURED % "brevty", encoding="utf-8")
+    with pytest.raises(InputError, match=r"'brevty' is nothing that a gate .* 'brevity'"):
+        resolve(str(recipe))
 
 
 def test_a_run_begins_only_when_its_file_is_named(

@@ -97,6 +97,19 @@ def test_a_planted_metric_is_named(tmp_path: Path, name: str) -> None:
     assert (names(found), exit_code(found)) == ([name], 3)
 
 
+def test_tests_without_programs_are_what_a_stand_in_cannot_solve(tmp_path: Path) -> None:
+    """No finding but a note; where rows have answers, that none is solved is a finding."""
+    lost = {"distill": SOUND["distill"] | {"sources": [
+        SOURCE | {"kept": 0, "dropped": {"unsolved": 20}}]}}  # fmt: skip
+    assert names(told(tmp_path, SOUND | lost)) == ["empty:sums"]
+    tested = 'check = "tests"\ntests = { template = "assert twice({answer}) > 0" }'
+    recipe = RECIPE.replace('answer = "answer"\ncheck = "numeric"', tested, 1)
+    assert recipe != RECIPE
+    found = told(tmp_path, SOUND | lost, recipe=recipe)
+    assert names(found) == []
+    assert any(note.startswith("sums has tests and no answers") for note in found["notes"])
+
+
 def test_a_judge_that_always_says_ten_is_named_and_one_that_differs_is_not(tmp_path: Path) -> None:
     always = Tally(grades={str(i): '{"1": 10}' for i in range(6)})
     differs = Tally(grades={str(i): f'{{"1": {i}}}' for i in range(6)})

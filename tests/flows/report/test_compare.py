@@ -23,10 +23,11 @@ from tests.flows.report.reading import rows
 from tests.flows.runs.synthetic_run import SKILL, write_run
 
 BETTER = {**SKILL, "simpo": 0.6, "grpo": 0.9}
+Compared = tuple[Store, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, dict[str, Any]]:
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     """demo-2 is better than demo-1 from its simpo on, which has another beta."""
     root = tmp_path_factory.mktemp("store")
     store, a = write_run(root)
@@ -45,7 +46,7 @@ def row(
 
 
 def test_runs_over_the_same_prompts_are_compared_in_pairs(
-    compared: tuple[Store, dict[str, Any]],
+    compared: Compared,
 ) -> None:
     """grpo: 84 of 120 right in the first run, 108 in the second; the 24 that changed all changed
     for the better."""
@@ -62,16 +63,17 @@ def test_runs_over_the_same_prompts_are_compared_in_pairs(
 
 
 def test_every_model_and_domain_that_both_measured_has_a_row(
-    compared: tuple[Store, dict[str, Any]],
+    compared: Compared,
 ) -> None:
     metrics = compared[1]["metrics"]
     exact = [one for one in metrics if one["metric"] == "exact_answer"]
     assert {one["model"] for one in exact} == {"base", "sft", "simpo", "grpo"}
     assert len(exact) == 4 * 7
     assert {one["metric"] for one in metrics} == {metric.name for metric in METRICS}
+    assert json.loads(json.dumps(compared[1], allow_nan=False)) == compared[1]
 
 
-def test_the_verdict_is_about_the_last_models(compared: tuple[Store, dict[str, Any]]) -> None:
+def test_the_verdict_is_about_the_last_models(compared: Compared) -> None:
     first = compared[1]["verdict"][0]
     assert first["text"].startswith("exact answer (grpo): +20.0 points [")
     assert first["text"].endswith("better (120 prompts, paired).")
@@ -88,7 +90,7 @@ def test_runs_over_other_prompts_are_compared_unpaired(tmp_path: Path) -> None:
 
 
 def test_differences_of_the_recipes_are_named_by_field(
-    compared: tuple[Store, dict[str, Any]],
+    compared: Compared,
 ) -> None:
     assert compared[1]["recipes"] == [{"field": "stages.simpo.config.beta", "a": 2.0, "b": 10.0}]
 
@@ -114,7 +116,7 @@ def test_another_version_of_a_stage_is_a_difference_too(tmp_path: Path) -> None:
 
 
 def test_stages_say_what_they_took_and_which_artifacts_are_shared(
-    compared: tuple[Store, dict[str, Any]],
+    compared: Compared,
 ) -> None:
     stages = {one["stage"]: one for one in compared[1]["stages"]}
     assert (stages["sft"]["same_artifact"], stages["simpo"]["same_artifact"]) == (True, False)
@@ -157,11 +159,7 @@ def test_runs_without_a_common_evaluation_can_be_compared(tmp_path: Path) -> Non
     )
 
 
-def test_the_comparison_is_json(compared: tuple[Store, dict[str, Any]]) -> None:
-    assert json.loads(json.dumps(compared[1], allow_nan=False)) == compared[1]
-
-
-def test_the_page_is_one_file_that_loads_nothing(compared: tuple[Store, dict[str, Any]]) -> None:
+def test_the_page_is_one_file_that_loads_nothing(compared: Compared) -> None:
     path = Path(render_comparison(compared[0], [compared[1]]))
     html = path.read_text(encoding="utf-8")
     assert (path.parent.name, path.name) == ("demo-1", "compare-demo-2.html")
@@ -174,7 +172,7 @@ def test_the_page_is_one_file_that_loads_nothing(compared: tuple[Store, dict[str
 
 
 def test_the_terminal_shows_rates_recipes_and_times(
-    compared: tuple[Store, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+    compared: Compared, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What the page shows at first sight, without plots and explanations."""
     show.show(comparison_blocks([compared[1]]))
@@ -212,7 +210,7 @@ def test_three_runs_stand_side_by_side(tmp_path: Path) -> None:
 
 
 def test_what_one_artifact_answered_for_both_runs_is_no_comparison(
-    compared: tuple[Store, dict[str, Any]],
+    compared: Compared,
 ) -> None:
     same = {
         one["model"]: one["same_answers"]

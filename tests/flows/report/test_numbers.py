@@ -51,9 +51,9 @@ def test_the_levels_of_every_model_include_the_rate_of_reasoning_markers(run: Ru
 def test_cells_are_coloured_after_correction_only(run: RunResults) -> None:
     """Over all prompts two stages gained. 6 of 20 wrong answers in a domain turned right: McNemar's
     p = 0.031 of one look, and there are twelve in which something changed."""
-    title, table = next(effects.heat_maps(run))
+    metric, table = next(effects.heat_maps(run))
     names = ["all", "math", "coding", "science", "creative", "summarization", "general"]
-    assert (title, [text.split(" ")[0] for text in rows(table)]) == ("exact answer", names)
+    assert (metric.label, [text.split(" ")[0] for text in rows(table)]) == ("exact answer", names)
     assert table.columns[1:] == ["sft since base", "simpo since sft", "grpo since simpo"]
     every, math = ([one for one in row[1:] if isinstance(one, Cell)] for row in table.rows[:2])
     assert [plain(cell.text).split(" ")[0] for cell in every] == ["+40.0", "0.0", "+30.0"]

@@ -109,9 +109,16 @@ def test_colours_of_plots_follow_the_page(path: Path) -> None:
     assert "var(--series-1)" in html
 
 
-def test_the_data_card_is_shown_as_a_page_and_what_it_quotes_as_text(tmp_path: Path) -> None:
-    html = rendered(*write_run(tmp_path, text=ATTACK))
-    card = html[html.index('<div class="markdown">') :].partition("</details>")[0]
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a run whose texts, prompts and error all attack it."""
+    everywhere = {"text": ATTACK, "prompts": ATTACK, "failure": ATTACK}
+    root = tmp_path_factory.mktemp("attacked")
+    return rendered(*write_run(root, stop_before="safety_eval", **everywhere))
+
+
+def test_the_data_card_is_shown_as_a_page_and_what_it_quotes_as_text(attacked: str) -> None:
+    card = attacked[attacked.index('<div class="markdown">') :].partition("</details>")[0]
     assert "<h3>Training data</h3>" in card
     assert "pretty_name" not in card
     assert "<table>" in card
@@ -160,19 +167,13 @@ def test_the_page_shows_every_key_and_digest(run: RunResults, page: Page) -> Non
         assert stage.manifest.digest in page.text
 
 
-def test_text_of_models_and_data_is_shown_and_never_interpreted(tmp_path: Path) -> None:
-    html = rendered(*write_run(tmp_path, text=ATTACK, prompts=ATTACK))
-    page = Page(html)
+def test_text_of_models_data_and_errors_is_shown_and_never_interpreted(attacked: str) -> None:
+    page = Page(attacked)
     assert "script" not in page.tags
     assert page.tags["img"] == 1, "the data card's plot, none of the attack's"
     assert page.text.count(ATTACK) > 50
+    assert f"Stage safety_eval failed{ATTACK}" in page.text.replace("\n", "")
     assert page.open == []
-
-
-def test_an_error_message_is_escaped_too(tmp_path: Path) -> None:
-    page = Page(rendered(*write_run(tmp_path, stop_before="sft", failure=ATTACK)))
-    assert "script" not in page.tags
-    assert ATTACK in page.text
 
 
 def test_long_texts_do_not_make_a_large_page(tmp_path: Path) -> None:
@@ -181,23 +182,18 @@ def test_long_texts_do_not_make_a_large_page(tmp_path: Path) -> None:
     assert "more characters)" in path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("stage", ["distill", "simpo"])
-def test_a_failed_run_has_a_report_that_begins_with_what_failed(tmp_path: Path, stage: str) -> None:
-    page = Page(
-        rendered(*write_run(tmp_path, stop_before=stage, failure="RESOURCE_EXHAUSTED: 9 GiB"))
-    )
+def test_a_failed_run_has_a_report_that_begins_with_what_failed(tmp_path: Path) -> None:
+    page = Page(rendered(*write_run(tmp_path, stop_before="distill", failure="EXHAUSTED: 9 GiB")))
     assert page.open == []
-    assert (
-        page.text.index(f"Stage {stage} failed")
-        < page.text.index("RESOURCE_EXHAUSTED: 9 GiB")
-        < page.text.index("Verdict")
-    )
+    places = ("Stage distill failed", "EXHAUSTED: 9 GiB", "Verdict")
+    assert sorted(places, key=page.text.index) == list(places)
 
 
 def test_a_cancelled_run_says_that_it_can_be_continued(tmp_path: Path) -> None:
-    text = Page(rendered(*write_run(tmp_path, stop_before="sft"))).text
+    text = Page(rendered(*write_run(tmp_path, stop_before="simpo"))).text
     assert "The same command continues it" in text
     assert "grpo has no model (not run)" in text
+    assert "Of simpo and grpo alone nothing can be said: not evaluated." in text
 
 
 def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:

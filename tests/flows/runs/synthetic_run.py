@@ -79,8 +79,7 @@ def write_run(
         prompts: goes into every held-out prompt, so that two runs may ask different ones.
         suites: what the reasoning evaluations ask, each `per_domain` prompts of every domain.
         samples: sampled answers to each of them; all are the greedy one, and the second is wrong.
-        requests: those that the safety evaluations ask beside the grounded questions; `skill` says
-            how many of them are refused.
+        requests: beside the safety evaluations' questions; `skill` says how many are refused.
         more: stages behind those of STAGES.
     """
     store = open_store(root)

@@ -273,7 +273,7 @@ def test_the_last_model_is_compared_with_the_base_that_was_shown_examples(
     assert (effect.stage, effect.since, effect.direction) == ("grpo", "base, 4 examples", "gain")
     assert effect.change.before.value == 0.5
     assert effect.change.delta == pytest.approx(0.2)
-    tables = dict(heat_maps(shown))
+    tables = {metric.label: table for metric, table in heat_maps(shown)}
     assert "grpo since base, 4 examples" in tables[EXACT.label].columns
     assert all(len(row) == len(tables[EXACT.label].columns) for row in tables[EXACT.label].rows)
     said = verdict(shown)

@@ -14,18 +14,12 @@ from schemas.base import InputError
 @pytest.mark.parametrize(
     ("name", "accelerator", "chips", "hosts", "devices"),
     [
-        ("v5e-1", "v5litepod-1", 1, 1, 1),
         ("v5e-8", "v5litepod-8", 8, 1, 8),
         ("v5e-16", "v5litepod-16", 16, 4, 16),
-        ("v5e-256", "v5litepod-256", 256, 64, 256),
         ("v6e-8", "v6e-8", 8, 1, 8),
-        ("v6e-32", "v6e-32", 32, 8, 32),
         ("v5p-8", "v5p-8", 4, 1, 4),
-        ("v5p-64", "v5p-64", 32, 8, 32),
-        ("v4-8", "v4-8", 4, 1, 4),
         ("v4-32", "v4-32", 16, 4, 16),
         ("v3-8", "v3-8", 4, 1, 8),
-        ("v3-32", "v3-32", 16, 4, 32),
         ("v2-8", "v2-8", 4, 1, 8),
     ],
 )
@@ -33,12 +27,8 @@ def test_names_mean_what_the_cloud_means_by_them(
     name: str, accelerator: str, chips: int, hosts: int, devices: int
 ) -> None:
     kind = TPU_TYPES[name]
-    assert (kind.accelerator, kind.chips, kind.hosts, kind.devices) == (
-        accelerator,
-        chips,
-        hosts,
-        devices,
-    )
+    assert (kind.accelerator, kind.chips) == (accelerator, chips)
+    assert (kind.hosts, kind.devices) == (hosts, devices)
 
 
 def test_the_topology_the_number_and_the_devices_of_every_type_agree() -> None:

@@ -25,7 +25,7 @@ from infra.store.store import open_store
 from schemas.base import InputError
 from schemas.examples import Domain, Prompt, Trace
 from schemas.job import JobSpec
-from tasks.contract.plugins import stage_kind, stage_kinds, training_kinds
+from tasks.contract.kinds import stage_kind, stage_kinds, training_kinds
 from tasks.contract.reward import REWARDS, Resources, Response
 from tasks.data.sources import PromptMapping
 from tasks.evaluation.suite_prompts import (

@@ -14,26 +14,19 @@ from flows.cli.main import main
 from schemas.base import InputError
 from tasks.models import huggingface
 from tasks.models.directory import INDEX, TOKENIZER, WEIGHTS
-from tasks.models.gemma import SIZES, weight_shapes
+from tasks.models.gemma import weight_shapes
 from tasks.models.huggingface import write_model
 from tasks.models.loading import load_model
-from tasks.models.source import TINY, check_model
+from tasks.models.source import check_model
 from tasks.models.tiny import tiny_tokenizer
-
-CONFIG = replace(SIZES[TINY], num_layers=2, embed_dim=16, hidden_dim=16, num_heads=2, head_dim=8)
+from tests.tasks.models.small_model import SMALL_MODEL, write_small_model
 
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A whole model of two layers, in several files."""
+    """A whole model in several files."""
     monkeypatch.setattr(huggingface, "SHARD_BYTES", 50_000)
-    directory = tmp_path / "model"
-    directory.mkdir()
-    tokenizer, shapes = tiny_tokenizer(), weight_shapes(CONFIG)
-    write_model(
-        directory, CONFIG, "x", tokenizer, lambda name: np.full(shapes[name], 0.5, np.float32)
-    )
-    tokenizer.save(directory / TOKENIZER)
+    directory = write_small_model(tmp_path / "model")
     assert (directory / INDEX).exists()
     return directory
 
@@ -138,7 +131,7 @@ def test_weights_that_are_no_numbers_are_refused(
     tmp_path: Path, dtype: str, value: float, name: str
 ) -> None:
     """One value of a weight; the largest number of float32 is one."""
-    config, tokenizer = replace(CONFIG, dtype=dtype), tiny_tokenizer()
+    config, tokenizer = replace(SMALL_MODEL, dtype=dtype), tiny_tokenizer()
     tokenizer.save(tmp_path / TOKENIZER)
 
     def write(last: float) -> None:

@@ -160,7 +160,7 @@ def test_it_is_converted_once_in_files_of_bounded_size(
     first = base_model(str(tmp_path / "model"), 0)
     assert first.companions is not None
     assert (first.companions / INDEX).exists()
-    monkeypatch.setattr(orbax._Arrays, "read", None)  # it would fail
+    monkeypatch.setattr(orbax.Arrays, "read", None)  # it would fail
     again = base_model(str(tmp_path / "model"), 0)
     np.testing.assert_array_equal(
         np.asarray(again.model.final_norm.get_value()),

@@ -13,7 +13,7 @@ from tasks.judging.judge import Question
 from tasks.judging.rulings import read_text
 from tasks.judging.wording import question
 from tasks.rehearsal.first_rows import Asked, FirstRows
-from tasks.rehearsal.scripted import Script, role_of
+from tasks.rehearsal.scripted import Script, likeness_of, role_of
 from tasks.rewards import llm_judge, rubric_judge
 from tasks.stages import rubrics
 from tasks.teaching.rejection_sampling import INSTRUCTIONS
@@ -120,3 +120,14 @@ def test_rubrics_are_as_many_as_are_asked_for_and_readable() -> None:
     rubric, _ = rubrics.read_rubric(config, ADD, said(Script(FirstRows()), text))
     assert len(rubric.criteria) == 9
     assert "42" in rubric.criteria[0].text
+
+
+def test_a_judge_prefers_an_answer_to_the_words_of_a_task_that_has_no_reference() -> None:
+    """Else the audit of a reward by a judge finds that keywords earn more than answers."""
+    task = "Give three tips for staying healthy at a desk, and say why each of them helps."
+    free = Prompt(id="2", prompt=task, domain=Domain.GENERAL)
+    answer = said(asked(prompt=free), f"{INSTRUCTIONS}\n\n{task}")
+    keywords = "therefore: " + ", ".join(word for word in task.split() if len(word) > 3)
+    grades = [likeness_of({"task": task, "answer": one}) for one in (answer, keywords, "", "No.")]
+    assert grades[0] > 2 * grades[1]
+    assert grades[2:] == [0.0, 0.0]

@@ -113,7 +113,7 @@ def test_a_teacher_that_answers_through_batch_files_gets_them(
     stand_in: StandIn, tmp_path: Path
 ) -> None:
     """The rows' own answers, as to single requests; none is sent singly."""
-    message = {"role": "user", "content": f"{TAGS}\n\n{ADD.prompt}"}
+    message = {"role": "user", "content": f"{TAGS} – très bien\n\n{ADD.prompt}"}
     asked = [(seed, ChatRequest("gemini:g", (message,), {"seed": seed})) for seed in (1, 2)]
     with engine(stand_in.url, tmp_path, batch=True) as running:
         replies = [reply.text for _, reply in ask_all(running, asked)]

@@ -13,7 +13,7 @@ from infra.store.store import open_store
 from schemas.base import InputError
 from schemas.examples import Domain, Prompt
 from schemas.ledger import LedgerRow
-from tasks.contract.plugins import stage_kind
+from tasks.contract.kinds import stage_kind
 from tasks.contract.reward import REWARDS, Resources
 from tasks.reinforcement.rejudge import Stage, rejudge
 from tasks.reinforcement.rollout import group_advantages

@@ -194,11 +194,6 @@ def test_too_few_held_out_prompts_are_refused_with_their_number(tmp_path: Path) 
         reasoning_eval.KIND.run(job(tmp_path, rows, min_items=2))
 
 
-def test_an_empty_held_out_split_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there are 0 prompts to ask"):
-        reasoning_eval.KIND.run(job(tmp_path, []))
-
-
 def test_a_minimum_of_no_items_is_not_valid() -> None:
     with pytest.raises(ValidationError):
         Config.parse(
@@ -231,7 +226,7 @@ def test_prompts_that_do_not_fit_are_refused_with_the_length_they_need(tmp_path:
 @pytest.mark.usefixtures("one_layer")
 def test_a_run_answers_every_ungrounded_held_out_prompt_in_order(tmp_path: Path) -> None:
     """12 rows in two batches, the last one filled up, and a second run paired with the first: no
-    difference."""
+    difference; measured by a function of its own."""
     rows = [example(number) for number in range(12)]
     first = job(tmp_path, [rows[0], example(99, grounding="answerable"), *rows[1:]])
     reported: list[Progress] = []
@@ -248,9 +243,14 @@ def test_a_run_answers_every_ungrounded_held_out_prompt_in_order(tmp_path: Path)
     ]
     assert json.loads(json.dumps(metrics, allow_nan=False)) == reasoning_metrics(written)
 
-    second = job(tmp_path, rows, baseline=first.out)
+    source = "def length(completions, id, **_): return [len(one) for one in completions]"
+    function = {"name": "function", "path": "mine.py:length", "source": source}
+    second = job(tmp_path, rows, baseline=first.out, metrics=[function])
     compared = reasoning_eval.KIND.run(second)
-    assert (second.out / "items.jsonl").read_bytes() == (first.out / "items.jsonl").read_bytes()
+    again = read_jsonl(second.out / "items.jsonl", EvalItem)
+    assert [item.model_copy(update={"measured": {}}) for item in again] == written
+    assert compared["functions"]["length"]["n"] == compared["domains"]["math"]["n"] == 12
+    assert compared["functions"]["length"]["mean"] == sum(len(one.completion) for one in again) / 12
     assert (compared["delta_exact_answer"], compared["delta_exact_answer_p"]) == (0, 1)
 
 
@@ -303,21 +303,3 @@ def test_a_suite_is_asked_without_a_held_out_split_and_samples_are_kept(tmp_path
     assert json.loads(json.dumps(metrics, allow_nan=False)) == reasoning_metrics(
         greedy, samples=sampled
     )
-
-
-def test_a_suite_of_the_other_evaluation_is_refused() -> None:
-    with pytest.raises(
-        InputError,
-        match=(
-            r"suite 'truthfulqa' is asked by a stage of kind safety_eval. Those of reasoning_eval:"
-            r" .*gsm8k"
-        ),
-    ):
-        Config.parse(
-            {
-                "model": "gemma3-tiny",
-                "prompt_length": 8,
-                "response_length": 8,
-                "suites": [{"name": "truthfulqa"}],
-            }
-        )

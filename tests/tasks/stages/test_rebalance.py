@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sentencepiece import sentencepiece_model_pb2
 
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
@@ -20,6 +21,7 @@ from tasks.data.filters import Length
 from tasks.data.quotas import allocate
 from tasks.stages import rebalance
 from tasks.teachers import procedural
+from tests.tasks.models.small_model import write_small_model
 
 PROCEDURAL = {"name": "procedural", "rows": {}, "grounded": {}, "unworked": {}}
 NOUNS = (
@@ -285,16 +287,17 @@ def test_the_model_decides_only_where_tokens_are_counted():
 
 
 def test_tokens_are_counted_by_the_models_own_tokenizer(tmp_path):
-    model = tmp_path / "model"
-    (model / "sub").mkdir(parents=True)
-    (model / "config.json").write_text("{}")
-    (model / "tokenizer.model").write_bytes(b"its own")
+    model = write_small_model(tmp_path / "model")
+    own = (model / "tokenizer.model").read_bytes()
+    (model / "sub").mkdir()
     (model / "sub" / "tokenizer.model").write_bytes(b"another")
     config = rebalance.Config.parse({**MATH, "max_response_tokens": 9, "model": str(model)})
     (length,) = rebalance.filters(config)
-    assert length == Length(b"its own", None, 9)
+    assert length == Length(own, None, 9)
     before = rebalance.dependencies(config, None)
-    (model / "tokenizer.model").write_bytes(b"its own, changed")
+    changed = sentencepiece_model_pb2.ModelProto.FromString(own)
+    changed.trainer_spec.model_prefix = "changed"
+    (model / "tokenizer.model").write_bytes(changed.SerializeToString())
     assert rebalance.dependencies(config, None) != before
     (model / "tokenizer.model").unlink()
     (model / "sub" / "tokenizer.model").unlink()

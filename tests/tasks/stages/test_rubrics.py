@@ -14,7 +14,7 @@ from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import Rubric
 from tasks.contract.job import Job, read_jsonl, write_jsonl
-from tasks.contract.plugins import stage_kind, stage_kinds
+from tasks.contract.kinds import stage_kind, stage_kinds
 from tasks.data.dropped import Dropped
 from tasks.judging.rulings import Unreadable
 from tasks.stages import rubrics

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tasks.contract.plugins import stage_kind
+from tasks.contract.kinds import stage_kind
 from tasks.contract.small import LAPTOP
 from tasks.data.quotas import Quota
 

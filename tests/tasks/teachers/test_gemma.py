@@ -9,7 +9,7 @@ from infra.store.store import open_store
 from infra.store.workspace import Workspace
 from schemas.base import InputError
 from tasks.contract.job import Job, read_rows
-from tasks.contract.plugins import stage_kind
+from tasks.contract.kinds import stage_kind
 from tasks.stages import distill
 from tasks.teaching.lesson import FILES
 

@@ -24,6 +24,7 @@ from infra.settings import Settings
 from infra.store.store import open_store
 from schemas.artifact import ArtifactRef, Manifest, stage_key
 from schemas.job import JobSpec, JobStatus
+from tests.fakes.vm import STAGE
 
 TOY_WORKER = """
 import sys
@@ -34,29 +35,6 @@ tasks.stages.__path__.append({kinds!r})
 from tasks.worker.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
-TOY = """
-import os, signal, sys, time
-from schemas.base import InputError, StageFailed, StrictModel
-from tasks.contract.kind import Kind, Product
-
-class Config(StrictModel):
-    code: str
-
-def run(job):
-    scope = {"job": job, "metrics": {"loss": 0.5}, **globals()}
-    exec(job.config.code, scope)
-    return scope["metrics"]
-
-KIND = Kind(
-    version=1,
-    config=Config,
-    inputs={},
-    produces=Product.ROWS,
-    run=run,
-    small=lambda config, sizes: config,
-)
-"""
-
 WRITE = "(job.out / 'model.json').write_text('{}')\n"
 BLOCK = "print('blocking', flush=True); time.sleep(60)\n"
 LONG_CALL = (
@@ -81,7 +59,7 @@ class Bench:
         self.script = root / "toy_worker.py"
         self.script.write_text(TOY_WORKER.format(root=str(ROOT), kinds=str(root / "kinds")))
         (root / "kinds").mkdir()
-        (root / "kinds" / "toy.py").write_text(TOY)
+        (root / "kinds" / "toy.py").write_text(STAGE)
         self.backend = LocalBackend(
             Settings(compile_cache="", parallel_jobs=8, stop_seconds=8.0),
             command=[sys.executable, str(self.script)],

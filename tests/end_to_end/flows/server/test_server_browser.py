@@ -7,8 +7,10 @@ name was rebound to us.
 
 import os
 import tempfile
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,23 @@ def test_a_foreign_page_gets_nothing_and_changes_nothing(
     assert not mark.exists()
 
 
+WORKING = {
+    "read deployments, text/plain",
+    "create a flow, application/json",
+    "create a deployment",
+    "read with GET",
+    "change a variable",
+    "delete a variable",
+    "websocket /events/in []",
+    "websocket /events/out [prefect]",
+}
+
+
+def victim(api: str) -> urllib.request.Request:
+    body = b'{"name": "victim", "value": "1"}'
+    return urllib.request.Request(f"{api}/variables/", body, {"Content-Type": "application/json"})
+
+
 def test_the_attack_works_on_a_server_that_is_open(
     browser: Browser, elsewhere: int, tmp_path: Path
 ) -> None:
@@ -105,29 +124,20 @@ def test_the_attack_works_on_a_server_that_is_open(
         )
         try:
             until(lambda: answers(api))
-            page, found = browser.new_page(), []
+            page = browser.new_page()
             for origin, asked in (
                 (f"http://evil.test:{elsewhere}", api),
                 (f"http://evil.test:{port}", f"http://evil.test:{port}/api"),
             ):
-                body = b'{"name": "victim", "value": "1"}'
-                urllib.request.urlopen(
-                    urllib.request.Request(
-                        f"{api}/variables/", body, {"Content-Type": "application/json"}
-                    )
-                ).close()
-                page.goto(origin)
-                found.append(page.evaluate(ATTACK, asked))
+                worked: set[str] = set()
+                for _ in range(3):  # a server that is busy with the one attack may refuse another
+                    with suppress(urllib.error.HTTPError):  # it is there already
+                        urllib.request.urlopen(victim(api)).close()
+                    page.goto(origin)
+                    got = page.evaluate(ATTACK, asked)
+                    worked |= {name for name, one in got.items() if one is not None}
+                    if worked >= WORKING:
+                        break
+                assert worked >= WORKING
         finally:
             process_tree.stop(server)
-    for got in found:
-        assert {name for name, one in got.items() if one is not None} >= {
-            "read deployments, text/plain",
-            "create a flow, application/json",
-            "create a deployment",
-            "read with GET",
-            "change a variable",
-            "delete a variable",
-            "websocket /events/in []",
-            "websocket /events/out [prefect]",
-        }

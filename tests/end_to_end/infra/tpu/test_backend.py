@@ -17,7 +17,8 @@ from infra.backend import pause_file
 from infra.settings import Settings, TpuSettings
 from infra.store.remote import log_chunk
 from infra.store.store import attempt_file
-from infra.tpu.backend import CloudTpuBackend, store_label
+from infra.tpu.backend import CloudTpuBackend
+from infra.tpu.job import store_label
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError, StageFailed
 from schemas.job import JobSpec, Progress
@@ -138,32 +139,6 @@ def test_zones_near_the_bucket_are_tried_and_others_only_if_that_is_allowed(shop
 
 
 # What goes wrong with one TPU
-
-
-@pytest.mark.parametrize(
-    ("moment", "action", "parameters", "words"),
-    [
-        ("booting", "preempt", {}, "was preempted"),
-        ("running", "vanish", {"what": "both"}, "vanished"),
-        ("running", "fail", {"code": "INTERNAL", "message": "host error"}, "host error"),
-    ],
-)
-def test_a_tpu_that_is_taken_away_is_lost_deleted_and_another_attempt_begins(
-    shop: Workshop, moment: str, action: str, parameters: dict, words: str
-) -> None:
-    backend = shop.backend()
-    handle = backend.submit(shop.spec())
-    resource = (booted if moment == "booting" else running)(shop, backend, handle)
-    shop.tpu.strike(action, resource.id, **parameters)
-    status = final(backend, handle)
-    assert (status.state, status.lost, status.exit_code) == ("failed", True, 1)
-    assert words in status.error
-    assert "us-central1-a" in status.error
-    backend.cancel(handle)
-    again = backend.submit(shop.spec("1-1"))
-    running(shop, backend, again)
-    shop.says("succeeded", attempt="1-1", artifact=REF.model_dump())
-    assert final(backend, again).artifact == REF
 
 
 def test_a_last_word_that_was_not_heard_yet_counts_more_than_the_death_after_it(

@@ -6,26 +6,8 @@ import pytest
 from infra.backend import JobHandle
 from infra.store.remote import host_status
 from infra.tpu.job import record_name
-from infra.tpu.machine import State
 from schemas.base import InputError
-from tests.infra.tpu.workshop import KEY, REF, Workshop, booted, final, running, until
-
-
-@pytest.mark.parametrize(
-    ("node", "state"),
-    [("CREATING", "waiting"), ("PROVISIONING", "provisioning"), ("READY", "booting")],
-)
-def test_a_job_whose_tpu_is_not_there_yet_is_taken_over_too(
-    shop: Workshop, node: str, state: State
-) -> None:
-    shop.tpu.faults.add("stuck", state=node)
-    handle, backend = shop.orphan(node=node, state=state), shop.backend()
-    assert backend.attach(shop.store, KEY) == handle
-    shop.tpu.faults.clear()
-    booted(shop, backend, handle)
-    shop.says("succeeded", artifact=REF.model_dump())
-    assert final(backend, handle).state == "succeeded"
-    assert shop.tpu.requests()["CreateQueuedResource"] == 1
+from tests.infra.tpu.workshop import KEY, Workshop, booted, running, until
 
 
 def test_only_the_newest_job_that_may_succeed_is_taken_over_and_the_others_are_deleted(

@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from tasks.planning.plan import ENVIRONMENT
+from tasks.planning.compiler import ENVIRONMENT
 from tests.tasks.devices.fake_devices import printed
 
 DEVICES = """
@@ -49,7 +49,7 @@ from dataclasses import replace
 import jax
 from tasks.models.weights import abstract
 from tasks.models.sharding import place, weight_specs
-from tasks.planning.plan import tpu_mesh
+from tasks.planning.compiler import tpu_mesh
 from tasks.planning.programs import rows, shapes
 from flax import nnx
 import jax.numpy as jnp

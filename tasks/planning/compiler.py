@@ -1,5 +1,5 @@
-"""`python -m tasks.planning.plan TARGET`: compiles programs of stages for a TPU, or for the devices
-of this machine (`local`), on this machine, from shapes alone. A process of its own.
+"""`python -m tasks.planning.compiler TARGET`: compiles programs of stages for a TPU, or for the
+devices of this machine (`local`), on this machine, from shapes alone. A process of its own.
 
 It reads one question a line from standard input and writes one answer a line to standard output,
 both JSON, until its input ends:
@@ -36,7 +36,7 @@ import numpy as np
 
 from infra.tpu.types import TPU_TYPES, TpuType
 from schemas.base import InputError, StrictModel, digest
-from tasks.contract.plugins import stage_kind
+from tasks.contract.kinds import stage_kind
 from tasks.devices.hosts import BATCH, TENSOR
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from schemas.base import InputError, StrictModel, digest
 from schemas.reports import RunRecord
 
 
-class Fresh(StrictModel):
+class NewRows(StrictModel):
     """The examples of a run's distill stages against those of the run `since`: `new` and `gone`
     prompts, and `changed` ones, which have another answer or another trace now. All rows are new
     when there is no such run, or its examples are gone from the store."""
@@ -49,7 +49,7 @@ class Decision(StrictModel):
     """
 
     run_id: str
-    fresh: Fresh
+    fresh: NewRows
     gate: Gate
     why: str
     promoted: bool
@@ -83,10 +83,10 @@ def last_nightly(store: Store, recipe: str) -> tuple[RunRecord, Decision] | None
     return None
 
 
-def fresh_rows(store: Store, run: RunRecord, before: RunRecord | None) -> Fresh:
+def new_rows(store: Store, run: RunRecord, before: RunRecord | None) -> NewRows:
     """What is new in the rows of a run that has its distill artifacts."""
     now, then = _rows(store, run), _rows(store, before) if before else {}
-    return Fresh(
+    return NewRows(
         rows=len(now),
         new=len(now.keys() - then.keys()),
         changed=sum(then[row] != content for row, content in now.items() if row in then),

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flows.promotion.fresh import decision_name, fresh_rows, last_nightly
+from flows.promotion.nights import decision_name, last_nightly, new_rows
 from infra.store.store import Store
 from schemas.reports import RunRecord
 from tasks.contract.job import write_jsonl
@@ -26,10 +26,10 @@ def test_rows_are_told_apart_by_what_they_say_and_not_by_where_they_came_from(
         *(moved[0] | {"id": name} for name in "xyz"),
     ]
     after = with_rows(store, tmp_path, before, now)
-    fresh = fresh_rows(store, after, before)
+    fresh = new_rows(store, after, before)
     assert (fresh.rows, fresh.new, fresh.changed, fresh.gone, fresh.since) == (20, 3, 1, 1, "a")
     assert fresh.text == "20 rows, 3 new, 1 changed, 1 gone since a"
-    assert fresh_rows(store, after, None).since is None
+    assert new_rows(store, after, None).since is None
 
 
 def with_rows(store: Store, root: Path, run: RunRecord, rows: list[dict[str, Any]]) -> RunRecord:

@@ -1,4 +1,4 @@
-"""`tasks.planning.plan` with the real TPU compiler, on functions small enough to compile in a
+"""`tasks.planning.compiler` with the real TPU compiler, on functions small enough to compile in a
 second."""
 
 import importlib.util
@@ -12,14 +12,14 @@ import pytest
 
 from infra.process import ROOT
 from infra.tpu.chips import CHIPS
-from tasks.planning.plan import ENVIRONMENT
+from tasks.planning.compiler import ENVIRONMENT
 
 COMPILES = """
 import json, sys
 import jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from tasks.planning.hlo_cost import cost_of
-from tasks.planning.plan import analyse, lower, tpu_mesh
+from tasks.planning.compiler import analyse, lower, tpu_mesh
 
 mesh = tpu_mesh("v5e-8")
 
@@ -148,7 +148,7 @@ def test_the_devices_of_this_machine_are_compiled_for_by_their_own_compiler() ->
     }
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     with subprocess.Popen(
-        [sys.executable, "-m", "tasks.planning.plan", "local"],
+        [sys.executable, "-m", "tasks.planning.compiler", "local"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,4 +1,4 @@
-"""`tasks.planning.plan` with the real TPU compiler, on functions small enough to compile in a
+"""`tasks.planning.compiler` with the real TPU compiler, on functions small enough to compile in a
 second; and what needs no compiler."""
 
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 from infra.tpu.chips import CHIPS, chip_of
 from infra.tpu.types import GIB, TPU_TYPES
-from tasks.planning.plan import bytes_per_device, needed_bytes
+from tasks.planning.compiler import bytes_per_device, needed_bytes
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_the_roofline_is_the_slower_of_products_and_memory_and_collectives_on_to
 
 def test_the_process_ends_with_its_input() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tasks.planning.plan", "v5e-8"],
+        [sys.executable, "-m", "tasks.planning.compiler", "v5e-8"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -1,0 +1,98 @@
+"""Metrics of your own: functions of the recipe, in the signature of reward functions
+(`tasks.contract.function`), each called once with all greedy answers of an evaluation.
+
+    metrics = [{ name = "function", path = "mine.py:brevity" }]
+
+A metric is called as its function, and more of it counts as better. An answer's values are kept
+with it (`EvalItem.measured`). An evaluation's metrics have, overall, by domain and by suite,
+`functions`: name -> `{mean, mean_low, mean_high, n}` of the `n` answers on which it did not
+abstain, with a 95 % interval (`tasks.statistics.means`); and, where a baseline has the same metric,
+`{delta, delta_low, delta_high, delta_p}` over the prompts that have a value in both, whose p-value
+`seed` draws.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.base import InputError
+from schemas.evaluation import EvalItem, EvalPrompt
+from tasks.contract.function import Function, FunctionConfig
+from tasks.contract.kind import Product
+from tasks.contract.kinds import evaluation_of, kinds_producing
+from tasks.statistics.intervals import record
+from tasks.statistics.means import Mean, sign_flips
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a metric function says of an item; None: it abstained, or was not asked."""
+
+    name: str
+
+    def __call__(self, item: EvalItem) -> float | None:
+        return item.measured.get(self.name)
+
+
+def measured_in(items: Sequence[EvalItem]) -> dict[str, Measured]:
+    """The metric functions that items have values of, by name."""
+    return {
+        name: Measured(name) for name in sorted({one for item in items for one in item.measured})
+    }
+
+
+def check_names(configs: Sequence[FunctionConfig]) -> None:
+    """Whether each metric has a name of its own. Raises InputError: two have one name, or it is
+    that of a rate of an evaluation."""
+    names = [config.function for config in configs]
+    rates = {
+        rate for kind in kinds_producing(Product.ANSWERS) for rate in evaluation_of(kind).outcomes
+    }
+    for index, name in enumerate(names):
+        if name in rates or name in names[:index]:
+            taken = "a rate of evaluations" if name in rates else "another metric"
+            raise InputError(
+                f"metrics.{index}.path: {name!r} is the name of {taken}; a metric is called as its"
+                " function: rename the function."
+            )
+
+
+def load_functions(configs: Sequence[FunctionConfig]) -> dict[str, Function]:
+    """The metric functions by name. Raises what `Function` raises."""
+    return {config.function: Function(config, "metric function") for config in configs}
+
+
+def with_values(functions: dict[str, Function], items: Sequence[EvalItem]) -> list[EvalItem]:
+    """The items with the functions' values. Raises StageFailed: a function fails."""
+    prompts = [EvalPrompt.of(item) for item in items]
+    said = [item.completion for item in items]
+    found = {name: function.values(prompts, said) for name, function in functions.items()}
+    return [
+        item.model_copy(update={"measured": {name: of[place] for name, of in found.items()}})
+        for place, item in enumerate(items)
+    ]
+
+
+def function_metrics(
+    items: Sequence[EvalItem], baseline: Sequence[EvalItem] | None, *, seed: int
+) -> dict[str, Any]:
+    """`{"functions": {...}}` of the module docstring, from items alone; empty where they have no
+    values."""
+    found = {}
+    for name, measured in measured_in(items).items():
+        values = [value for item in items if (value := measured(item)) is not None]
+        pairs = [
+            new - old
+            for item, before in zip(items, baseline or (), strict=bool(baseline))
+            if (new := measured(item)) is not None and (old := measured(before)) is not None
+        ]
+        found[name] = {**_estimate("mean", values), "n": len(values)}
+        if pairs:
+            found[name] |= _estimate("delta", pairs)
+            found[name]["delta_p"] = sign_flips(pairs, seed=seed)
+    return {"functions": found} if found else {}
+
+
+def _estimate(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    mean = Mean.of(values)
+    return record(name, mean.value, mean.interval) if mean else record(name, None, None)

@@ -1,0 +1,94 @@
+"""Means of quantities, such as the values of a metric function: a mean with its interval, a test
+of a paired change, and the difference of two independent means.
+
+The counterparts of `tasks.statistics.intervals` for what is no rate: there an outcome is true or
+false, and `Rate`, `mcnemar` and `newcombe` know more.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean, variance
+
+import numpy as np
+
+from tasks.statistics.intervals import CONFIDENCE, Interval
+
+FLIPS = 10_000
+EXACT, DRAWN = 12, 200
+"""Of so many changes all signs are tried, or some; the signs of more have a normal sum."""
+
+
+def student(values: Sequence[float]) -> Interval:
+    """Student's interval of a mean, value +- t(n - 1) s / sqrt(n). That of one value, and of equal
+    ones, has no width. Raises statistics.StatisticsError: no values."""
+    from scipy.special import stdtrit
+
+    mean, n = fmean(values), len(values)
+    if n == 1:
+        return Interval(mean, mean)
+    reach = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(variance(values, mean) / n)
+    return Interval(mean - reach, mean + reach)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of `n` quantities with its interval (`student`)."""
+
+    value: float
+    n: int
+    interval: Interval
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Mean | None":
+        """None of none."""
+        return cls(fmean(values), len(values), student(values)) if values else None
+
+
+def sign_flips(differences: Sequence[float], *, seed: int) -> float:
+    """Two-sided p-value of Fisher's randomisation test of paired differences: were as many gained
+    as lost, apart from chance?
+
+    Under the null hypothesis each difference has either sign with probability 1/2, so p is the
+    share of all 2^d choices of signs, of the d differences that are not 0, whose sum is as far from
+    0 as the one that was seen, or farther. Of differences of 1 and -1 that is McNemar's exact test.
+    With more than 12 it is an estimate by 10,000 choices, (1 + hits) / 10,001: never 0; with more
+    than 200 that of the normal distribution which the sum then has.
+    """
+    sizes = np.abs([one for one in differences if one != 0])
+    if sizes.size == 0:
+        return 1.0
+    least = abs(math.fsum(differences)) * (1 - 1e-9)  # sums of the same numbers differ in rounding
+    if sizes.size > DRAWN:
+        return 2 * NormalDist().cdf(-least / math.sqrt(float(sizes @ sizes)))
+    if sizes.size <= EXACT:
+        choices = np.arange(2**sizes.size)[:, None] >> np.arange(sizes.size) & 1
+        return float(np.mean(np.abs((2 * choices - 1) @ sizes) >= least))
+    rng = np.random.Generator(np.random.Philox(seed))
+    values, counts = np.unique(sizes, return_counts=True)
+    drawn = rng.binomial(counts, 0.5, size=(FLIPS, values.size))
+    hits = int(np.sum(np.abs((2 * drawn - counts) @ values) >= least))
+    return (1 + hits) / (1 + FLIPS)
+
+
+def welch(before: Sequence[float], after: Sequence[float]) -> tuple[Interval, float] | None:
+    """Welch's interval of after - before, the means of two independent samples, and its two-sided
+    p-value; None where one has fewer than two values, of which nothing is known.
+
+        d +- t(df) sqrt(v0 / n0 + v1 / n1),  df by Welch and Satterthwaite
+    """
+    from scipy.special import stdtr, stdtrit
+
+    if min(len(before), len(after)) < 2:
+        return None
+    gap = fmean(after) - fmean(before)
+    parts = [variance(side) / len(side) for side in (before, after)]
+    error = math.sqrt(sum(parts))
+    if error == 0:
+        return Interval(gap, gap), float(gap == 0)
+    sizes = (len(before), len(after))
+    freedom = sum(parts) ** 2 / sum(
+        part**2 / (size - 1) for part, size in zip(parts, sizes, strict=True)
+    )
+    reach = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+    return Interval(gap - reach, gap + reach), float(2 * stdtr(freedom, -abs(gap) / error))

@@ -1,0 +1,113 @@
+"""Metric functions in what is shown of runs: compared, in the report, in scores, held to by a
+gate. Rates are compared in tests/flows/report/test_compare.py."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from flows.promotion.gate import gate
+from flows.report.blocks import plain
+from flows.report.compare import comparison_blocks, rate_tables
+from flows.report.gate import gate_table
+from flows.report.page import report_of
+from flows.report.sections import effects
+from flows.runs.compare import compare_runs
+from flows.runs.results import RunResults, read_results
+from flows.scores.formats import lm_eval, parquet
+from infra.store.store import Store
+from schemas.evaluation import EvalItem, EvalPrompt
+from schemas.recipe import GateRule, GateSpec, MustNotLose
+from schemas.reports import RunRecord
+from tests.flows.report.reading import rows
+from tests.flows.runs import synthetic_run
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, RunRecord, RunRecord]:
+    """Two runs whose answers have `depth`: 10 where it is right, 2.5 where it is wrong; of the
+    base, which keeps no format, nothing. GRPO gets 84 of 120 right, or 48: means of 7.75 and
+    5.5."""
+    plainly = synthetic_run.reasoning_eval.judge
+
+    def judge(prompt: EvalPrompt, completion: str) -> EvalItem:
+        item = plainly(prompt, completion)
+        depth = (10.0 if item.exact else 2.5) if item.format else None
+        return item.model_copy(update={"measured": {"depth": depth}})
+
+    monkeypatch.setattr(synthetic_run.reasoning_eval, "judge", judge)
+    skill = {**synthetic_run.SKILL, "grpo": 0.4}
+    store, first = synthetic_run.write_run(tmp_path, "one", skill=skill)
+    _, second = synthetic_run.write_run(tmp_path, "two", text=" twice")
+    return store, first, second
+
+
+@pytest.fixture
+def run(measured: tuple[Store, RunRecord, RunRecord]) -> RunResults:
+    return read_results(measured[0], measured[2])
+
+
+def test_runs_are_compared_by_means_in_the_functions_unit(
+    measured: tuple[Store, RunRecord, RunRecord],
+) -> None:
+    store, first, second = measured
+    found = compare_runs(store, first, [second])
+    row = next(
+        row
+        for row in found[0]["metrics"]
+        if (row["metric"], row["model"], row["domain"]) == ("depth", "grpo", None)
+    )
+    assert (row["a"]["value"], row["b"]["value"]) == (5.5, 7.75)
+    assert (row["quantity"], row["direction"]) == (True, "gain")
+    assert row["difference"]["value"] == 2.25
+    assert 1 < row["difference"]["low"] < 2.25 < row["difference"]["high"] < 3.5
+    said = [one["text"] for one in found[0]["verdict"] if one["text"].startswith("depth")]
+    assert said[0].startswith("depth (grpo): +2.25 [+1.")
+    assert "points" not in said[0]
+    titles = dict(rate_tables(found))
+    shown = next(row for row in titles["Metric functions, in their own units"].rows)
+    assert plain(shown[3]).startswith("5.5 [")
+    assert list(comparison_blocks(found))
+
+
+def test_the_report_has_means_and_changes(run: RunResults) -> None:
+    table = effects.levels(run)
+    assert table is not None
+    depth = rows(table)["all (120 prompts)/depth"]
+    assert (depth["base"], depth["sft"].split(" ")[0]) == ("–", "5.5")
+    maps = {metric.name: table for metric, table in effects.heat_maps(run)}
+    cell = next(row for row in maps["depth"].rows)[-1]
+    assert plain(cell.text).startswith("+2.25 [")
+    assert plain(cell.text).endswith("5.5 → 7.75")
+    assert "depth, a metric function: change in its own unit" in report_of(run).html()
+
+
+def test_scores_have_the_values(run: RunResults, tmp_path: Path) -> None:
+    parquet.FORMAT.write(run, tmp_path)
+    table = pq.read_table(tmp_path / "grpo_eval.parquet")
+    assert set(table["outcome_depth"].to_pylist()) == {10.0, 2.5}
+    lm_eval.FORMAT.write(run, tmp_path)
+    files = [json.loads(one.read_text(encoding="utf-8")) for one in tmp_path.glob("*/results_*")]
+    tasks = {one["model_name"]: one["results"].get("reasoning_eval_heldout") for one in files}
+    assert tasks["two/simpo"]["depth,none"] == 5.5
+
+
+def test_a_gate_holds_a_model_to_it(measured: tuple[Store, RunRecord, RunRecord]) -> None:
+    store, first, second = measured
+    spec = GateSpec(
+        must_win=(GateRule(metric="depth"),),
+        must_not_lose=(MustNotLose(metric="depth", margin=0.5),),
+    )
+    recipe = second.recipe.model_copy(update={"gate": spec})
+    better = gate(store, second.model_copy(update={"recipe": recipe}), first)
+    assert better.promote
+    win, kept = better.findings
+    assert win.text.startswith("depth +2.25 [+1.")
+    assert (win.quantity, win.detectable, win.n) == (True, None, 120)
+    assert kept.text.endswith("no loss of 0.5 (120 prompts, paired)")
+    [table] = gate_table(better)
+    assert [plain(cell) for cell in table.rows[1]][:2] == ["no loss of 0.5", "depth"]
+    worse = gate(store, first.model_copy(update={"recipe": recipe}), second)
+    assert not worse.promote
+    assert [one.outcome for one in worse.findings] == ["failed", "failed"]

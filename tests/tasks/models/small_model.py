@@ -1,0 +1,26 @@
+"""A whole model of two layers, as a directory in Hugging Face's format."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from tasks.models.directory import TOKENIZER
+from tasks.models.gemma import SIZES, weight_shapes
+from tasks.models.huggingface import write_model
+from tasks.models.source import TINY
+from tasks.models.tiny import tiny_tokenizer
+
+SMALL_MODEL = replace(
+    SIZES[TINY], num_layers=2, embed_dim=16, hidden_dim=16, num_heads=2, head_dim=8
+)
+
+
+def write_small_model(directory: Path) -> Path:
+    """Write it to a new directory; returns that."""
+    directory.mkdir()
+    tokenizer, shapes = tiny_tokenizer(), weight_shapes(SMALL_MODEL)
+    weights = {name: np.full(shape, 0.5, np.float32) for name, shape in shapes.items()}
+    write_model(directory, SMALL_MODEL, "x", tokenizer, weights.__getitem__)
+    tokenizer.save(directory / TOKENIZER)
+    return directory
