@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from infra import compile_cache
 from infra.backend import FINAL, pause_file
 from infra.secrets import mask
 from infra.store.store import Store, attempt_file
@@ -180,10 +179,18 @@ def read_lines(path: Path, offset: int, limit: int = -1) -> bytes:
     return data if len(data) == limit and b"\n" not in data else data[: data.rfind(b"\n") + 1]
 
 
-def worker_environment(cache: str) -> dict[str, str]:
-    """The variables of a worker; `cache`: JAX's directory for compiled programs, empty for none."""
+def worker_environment(compile_cache: str) -> dict[str, str]:
+    """The variables of a worker. `compile_cache`: JAX's directory for compiled programs, or empty
+    for none."""
     defaults = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
-    defaults |= compile_cache.variables(cache)
+    if compile_cache:
+        defaults |= {
+            "JAX_COMPILATION_CACHE_DIR": compile_cache,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            # with them the directory's path would be part of every entry's name
+            "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
+        }
     # A job knows nothing of Prefect, and runs what models write: it gets no key of a Prefect
     # server.
     caller = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}

@@ -14,18 +14,16 @@ import hypothesis
 import pytest
 from absl import logging as absl_logging
 
-from infra import compile_cache
-
 # with libtpu installed JAX would look for a TPU, and warn; before anything imports JAX
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # no test looks for the hub, which shipped recipes name; a fake of it says so itself
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # What tests cost is mostly compiling: the processes of one run share what they compiled, and so
 # does the next run.
-os.environ.update(
-    compile_cache.variables(str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
-    | dict(os.environ)
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax")
 )
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # XLA at its quickest, a quarter of the usual time. With XLA_FLAGS set to nothing it compiles as it
 # does for users.
 os.environ.setdefault(

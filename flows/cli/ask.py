@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from flows.recipe.trained import trained_stage
-from infra import compile_cache
 from infra.context import context
 from infra.store.store import Store
 from schemas.base import InputError
@@ -38,7 +37,8 @@ def answer(
         raise InputError("the question is empty; ask something, in quotes.")
     chosen, manifest = trained_stage(store, record, stage)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    compile_cache.use(context().settings.compile_cache)
+    if cache := context().settings.compile_cache:
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache)
     from tasks.models.loading import load_model
     from tasks.sampling.streaming import Streamer, pieces
 

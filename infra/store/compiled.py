@@ -16,7 +16,6 @@ import threading
 from pathlib import Path
 from typing import Self
 
-from infra.compile_cache import ENTRY, mark_used
 from infra.store.store import Store
 from schemas.base import InputError
 
@@ -24,6 +23,8 @@ log = logging.getLogger("lyceum")
 
 SMALLEST = 64 * 1024
 """Entries of fewer bytes are compiled again faster than they are moved."""
+
+_SUFFIX = "-cache"
 
 
 class Compiled:
@@ -69,7 +70,7 @@ class Compiled:
         """Name -> size of the entries here that are worth moving."""
         if not self._directory.is_dir():
             return {}
-        found = [entry for entry in os.scandir(self._directory) if entry.name.endswith(ENTRY)]
+        found = [entry for entry in os.scandir(self._directory) if entry.name.endswith(_SUFFIX)]
         return {entry.name: size for entry in found if (size := entry.stat().st_size) >= SMALLEST}
 
     def _bring(self) -> None:
@@ -85,7 +86,6 @@ class Compiled:
                     self._directory.mkdir(parents=True, exist_ok=True)
                     part = self._directory / f".{name}.part"
                     part.write_bytes(data)
-                    mark_used(self._directory / name)
                     part.replace(self._directory / name)
         except (OSError, InputError) as error:
             log.warning("programs compiled before cannot be had and are compiled again: %s", error)
