@@ -19,15 +19,10 @@ has no soft cap, and before Hopper takes heads of at most 128 numbers; Gemma's h
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
-from jax.sharding import PartitionSpec
 
-from tasks.devices.hosts import BATCH, TENSOR
 from tasks.models.products import product, product_of_rows
 
 _MASKED = -2.3819763e38
@@ -35,10 +30,6 @@ _MASKED = -2.3819763e38
 
 _LANES = 128
 """The kernel works on blocks of a multiple of so many queries, keys and dimensions of a head."""
-
-BLOCK = 512
-"""Queries, and keys, to a block of the kernel at most: the scores of one, float32, take 1 MiB of
-the memory of a core."""
 
 _NO_KERNEL = ("TPU v2", "TPU v3")
 """Their kernel compiler has no bfloat16 products ("Unsupported matmul RHS type on target", libtpu
@@ -72,7 +63,9 @@ def attend(
         (B, T, N, H); meaningless where a query's segment is 0.
     """
     if q.shape[1] == k.shape[1] and has_kernel(q):  # no cache is read
-        return _splash(q, k, v, segments, is_global, window, softcap)
+        from tasks.models.splash import attend_by_kernel
+
+        return attend_by_kernel(q, k, v, segments, is_global, window, softcap, _LANES)
     return _dense(q, k, v, segments, seen, index, is_global, window, softcap)
 
 
@@ -127,59 +120,4 @@ def has_kernel(q: jax.Array) -> bool:
         and device.platform == "tpu"
         and device.device_kind not in _NO_KERNEL
         and fits
-    )
-
-
-def _splash(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    segments: jax.Array,
-    is_global: jax.Array,
-    window: int,
-    softcap: float | None,
-) -> jax.Array:
-    """Scores in blocks that never leave the core, those outside the window left out
-    (FlashAttention, 2205.14135).
-
-    Rows run on the device that holds them, and heads, too, where the mesh spreads them.
-    """
-    mesh = jax.sharding.get_abstract_mesh()
-    length, heads, kv_heads = q.shape[1], q.shape[2], k.shape[2]
-    parts = mesh.shape[TENSOR] if heads % mesh.shape[TENSOR] == 0 else 1
-    if kv_heads % parts:
-        k, v = (jnp.repeat(array, heads // kv_heads, axis=2) for array in (k, v))
-    local, everything = (
-        jax.vmap(_kernel(heads // parts, length, reach, softcap)) for reach in (window, length)
-    )
-
-    def of_device(
-        q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array, is_global: jax.Array
-    ) -> jax.Array:
-        own = *(array.swapaxes(1, 2) for array in (q, k, v)), splash.SegmentIds(segments, segments)
-        out: jax.Array = (
-            everything(*own)
-            if window >= length
-            else jax.lax.cond(is_global, everything, local, *own)
-        )
-        return out.swapaxes(1, 2)
-
-    if mesh.size == 1:
-        return of_device(q, k, v, segments, is_global)
-    rows, by_head = PartitionSpec(BATCH), PartitionSpec(BATCH, None, TENSOR if parts > 1 else None)
-    specs = (by_head, by_head, by_head, rows, PartitionSpec())
-    return jax.shard_map(of_device, in_specs=specs, out_specs=by_head, check_vma=False)(
-        q, k, v, segments, is_global
-    )
-
-
-def _kernel(heads: int, length: int, window: int, softcap: float | None) -> Any:
-    """The kernel for one row: q (heads, T, H), k and v (K, T, H), segments (T,) -> (heads, T,
-    H)."""
-    block = max(size for size in range(_LANES, BLOCK + 1, _LANES) if length % size == 0)
-    sizes = splash.BlockSizes(block, block, block, block, block, block, use_fused_bwd_kernel=True)
-    mask = masks.LocalMask((length, length), (window - 1, 0), offset=0)
-    heads_masks = masks.MultiHeadMask([mask] * heads)
-    return splash.make_splash_mha(
-        heads_masks, block_sizes=sizes, head_shards=1, q_seq_shards=1, attn_logits_soft_cap=softcap
     )

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from tasks.devices.hosts import make_mesh
-from tasks.models import attention
+from tasks.models import attention, splash
 from tasks.models.gemma import SIZES, Gemma, GemmaConfig, weight_shapes
 
 BATCH, WINDOW = 2, 40
@@ -46,11 +46,11 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def interpret(setattr: Callable[[Any, str, Any], None]) -> None:
     setattr(
-        attention.splash,
+        splash.splash,
         "make_splash_mha",
-        partial(attention.splash.make_splash_mha, interpret=True),
+        partial(splash.splash.make_splash_mha, interpret=True),
     )
-    setattr(attention, "BLOCK", 128)
+    setattr(splash, "BLOCK", 128)
     setattr(attention, "has_kernel", lambda q: True)
 
 
