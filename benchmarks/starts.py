@@ -9,6 +9,7 @@ first word     the last stage has to run: from the command to the first word of 
                status in the store); then the run is stopped
 first step     a worker of the stage `sft`, its programs compiled before: from its start to the
                report of its first step, which comes at a tick of 0.2 s
+CPU            of a whole command, with the processes that it waits for
 
 The recipe has every kind of stage, as small as it can be; the first call makes its artifacts, in
 some minutes. The other commit is unpacked below SCRATCH, and runs in this environment, on a copy of
@@ -37,13 +38,21 @@ RECIPE = (
     "stages.grpo.config.response_length=60",
 )
 PATIENCE = 300.0
+Found = tuple[float, float]
+"""Seconds, and processor seconds, where they were measured."""
+
+ROWS = {
+    **dict.fromkeys(("help", "doctor", "again"), ("", ", CPU")),
+    **dict.fromkeys(("first word", "first step"), ("",)),
+}
+"""What is measured, and what of it."""
 
 
 class Side:
     """A commit of ours, and a store and a Prefect home for it."""
 
     def __init__(self, source: Path, home: Path) -> None:
-        self.source, self.store, self._count = source, home / "store", 0
+        self.source, self.store = source, home / "store"
         hidden = ("PREFECT_", "LYCEUM_", "VIRTUAL_ENV")
         kept = {name: one for name, one in os.environ.items() if not name.startswith(hidden)}
         own = {"PYTHONPATH": str(source), "PREFECT_HOME": str(home / "prefect")}
@@ -58,17 +67,19 @@ class Side:
             stderr=subprocess.DEVNULL,
         )
 
-    def whole(self, *arguments: str) -> float:
-        """Seconds of a command."""
-        began = time.perf_counter()
-        if code := self.start(*arguments).wait(PATIENCE):
-            raise SystemExit(f"lyceum {' '.join(arguments)} ended with exit code {code}")
-        return time.perf_counter() - began
+    def whole(self, *arguments: str) -> Found:
+        """Seconds of a command, and processor seconds."""
+        began, process = time.perf_counter(), self.start(*arguments)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise SystemExit(f"lyceum {' '.join(arguments)} ended with {process.returncode}")
+        return time.perf_counter() - began, usage.ru_utime + usage.ru_stime
 
     def run(self, *arguments: str) -> tuple[str, ...]:
         return ("run", *map(str, RECIPE), "--store", str(self.store), *arguments)
 
-    def first_word(self) -> float:
+    def first_word(self) -> Found:
         seen, began = set(self._statuses()), time.perf_counter()
         process = self.start(*self.run("--set", "stages.safety_eval.config.min_items=7"))
         while set(self._statuses()) <= seen:
@@ -78,20 +89,19 @@ class Side:
         took = time.perf_counter() - began
         process.send_signal(signal.SIGINT)
         process.wait(PATIENCE)
-        return took
+        return took, 0.0
 
     def _statuses(self) -> Iterator[Path]:
         return self.store.glob("work/*/*/status.json")
 
-    def first_step(self) -> float:
+    def first_step(self) -> Found:
         """Of another attempt of the stage, whose artifact is set aside meanwhile."""
-        self._count += 1
         store = open_store(self.store)
         [made] = store.artifacts("sft")
         artifact, aside = self.store / "artifacts/sft" / made.key, self.store / "aside"
         known = store.read_json(attempt_file(made.key, made.attempt, "job.json"), JobSpec)
         assert known is not None
-        spec = known.model_copy(update={"attempt": f"9-{self._count}", "store": store.uri})
+        spec = known.model_copy(update={"attempt": f"9-{time.time_ns()}", "store": store.uri})
         name, status = (
             attempt_file(spec.key, spec.attempt, file) for file in ("job.json", "status.json")
         )
@@ -119,7 +129,7 @@ class Side:
         finally:
             shutil.rmtree(artifact, ignore_errors=True)
             aside.rename(artifact)
-        return took
+        return took, 0.0
 
 
 def main() -> None:
@@ -135,7 +145,7 @@ def main() -> None:
         if not other.store.exists():
             shutil.copytree(scratch / "ours", scratch / "other")
         sides["other"] = other
-    turns: dict[str, Callable[[int], float]] = {}
+    turns: dict[str, Callable[[int], Found]] = {}
     for name, side in sides.items():
         turns[f"help, {name}"] = partial(_timed, side, "--help")
         turns[f"doctor, {name}"] = partial(_timed, side, "doctor", "--store", str(side.store))
@@ -145,13 +155,14 @@ def main() -> None:
     found = take_turns(turns, options.rounds)
     print(f"{machine('lyceum', 'prefect', 'jax')}; {options.rounds} rounds; than {options.than}")
     heading("", *(f"{name}, s" for name in sides), "other / ours")
-    for what in ("help", "doctor", "again", "first word", "first step"):
-        each = [found[f"{what}, {name}"] for name in sides]
-        of_both = spread(ratios(each[1], each[0]), ".2f") if options.than else ""
-        row(what, *(spread(one, ".2f") for one in each), of_both)
+    for what, measures in ROWS.items():
+        for which, measure in enumerate(measures):
+            each = [[one[which] for one in found[f"{what}, {name}"]] for name in sides]
+            of_both = spread(ratios(each[1], each[0]), ".2f") if options.than else ""
+            row(f"{what}{measure}", *(spread(one, ".2f") for one in each), of_both)
 
 
-def _timed(side: Side, *arguments: object) -> float:
+def _timed(side: Side, *arguments: object) -> Found:
     """`whole`; the last argument is the number of the round."""
     return side.whole(*map(str, arguments[:-1]))
 

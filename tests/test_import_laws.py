@@ -165,7 +165,7 @@ def test_the_flow_process_loads_no_jax_and_the_command_line_starts_without_prefe
 import sys
 def loaded(*names): print(sorted(set(names) & set(sys.modules)))
 import flows.cli.main
-loaded("prefect", "jax", "matplotlib", "datasets")
+loaded("prefect", "jax", "matplotlib", "datasets", "numpy", "rich", "tasks.contract.kinds")
 from tasks.contract.check import CHECKS
 from tasks.contract.kinds import KINDS
 from tasks.contract.reward import REWARDS
