@@ -30,4 +30,5 @@ KIND = Kind(
     inputs={"parent": Input(Product.EXPORT, required=False, same_kind=True)},
     produces=Product.EXPORT,
     run=run,
+    small=lambda config, sizes: config,
 )
