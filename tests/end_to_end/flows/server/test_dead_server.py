@@ -9,8 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from flows.runs.record import read_runs
 from flows.server import process_tree
 from flows.server.prefect_api import answers
+from infra.store.store import open_store
 from tests.flows.server.served import PATIENCE, SLOW, Run, Served, until
 
 SERVER, WORKER = (
@@ -25,13 +27,21 @@ def kill(pids: list[int], number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
+def until_the_flow_begins(run: Run) -> None:
+    """Its first stage may have begun long before; the flow puts it on record once more."""
+    until(lambda: "Prefect API:" in run.said)
+    found, store = time.time(), open_store(run.store_path, write=False)
+    until(lambda: (read_runs(store)[0].updated or 0.0) > found)
+
+
 def test_a_run_ends_well_when_its_own_server_is_killed_whenever_it_starts(
     finished: tuple[Path, dict[str, Any]], tiny_recipe: Path, tmp_path: Path
 ) -> None:
-    """Before the flow begins, and again while the first stage runs."""
+    """Before the flow begins, and again while a stage runs."""
     run = Run(tiny_recipe, tmp_path)
     until(lambda: "Prefect API:" in run.said)
     kill(run.pids(SERVER), signal.SIGKILL)
+    until_the_flow_begins(run)
     until(lambda: run.pids(WORKER))
     kill(run.pids(SERVER), signal.SIGKILL)
     said, _ = run.end()
@@ -50,6 +60,7 @@ def test_a_run_whose_own_server_hangs_is_seconds_later(
 ) -> None:
     """It was 7 minutes until the first stage was reported."""
     run = Run(tiny_recipe, tmp_path)
+    until_the_flow_begins(run)
     until(lambda: run.pids(WORKER))
     kill(run.pids(SERVER), signal.SIGSTOP)
     began = time.monotonic()
@@ -64,6 +75,7 @@ def test_ctrl_c_while_the_own_server_is_dead_cancels_the_jobs(
     tiny_recipe: Path, tmp_path: Path
 ) -> None:
     run = Run(tiny_recipe, tmp_path, "--set", SLOW)
+    until_the_flow_begins(run)
     until(lambda: run.pids(WORKER))
     kill(run.pids(SERVER), signal.SIGKILL)
     time.sleep(1)
