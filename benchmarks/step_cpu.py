@@ -56,7 +56,7 @@ from tasks.teachers import procedural
 from tasks.training import preferences
 from tasks.training.loop import fit
 from tasks.training.optimizers import make_optimizer
-from tasks.training.pair_batches import PairBatch
+from tasks.training.pair_batches import PairBatches
 
 TUNIX_LOOP = {"eval_every_n_steps": 1, "pbar_description": None}
 MODEL = "gemma3-tiny"
@@ -75,11 +75,12 @@ OTHER_ROWS = "SFT, ours packed"
 """The row of the table whose sides have as many tokens of other rows."""
 NOT_EQUAL = f"""
 Not equal: Tunix has no SimPO; its DPOTrainer, without a reference, is given SimPO's loss in a few
-lines on its own log-probabilities. In "{OTHER_ROWS}" a step has as many tokens, padding included,
-of other rows: Tunix cannot pack. Ours does without its truncated importance sampling, which Tunix's
-GRPO has not. In the GRPO update either side measures a few things that the other does not; our
-rollout gives every token's log-probability, too. Ours writes a curve. Tunix compiles a training
-step twice, ours once: not in the figures."""
+lines on its own log-probabilities; ours packs the responses of these pairs into shared rows. In
+"{OTHER_ROWS}" a step has as many tokens, padding included, of other rows: Tunix cannot pack. Ours
+does without its truncated importance sampling, which Tunix's GRPO has not. In the GRPO update
+either side measures a few things that the other does not; our rollout gives every token's log-
+probability, too. Ours writes a curve. Tunix compiles a training step twice, ours once: not in the
+figures."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,8 @@ class Data:
 
     Attributes:
         alone, together: SFT's rows: one example each, padded to the longest, and packed.
-        pairs: SimPO's arrays: a teacher's response, and another prompt's.
+        pairs: SimPO's batch: a teacher's response, and another prompt's.
+        padded_pairs: the same, each padded to the longest.
         prompts: the text of each prompt of a rollout.
         policy: GRPO's batch: the teacher's responses, of made-up worth.
         logps: of its responses, by the initial policy.
@@ -137,7 +139,15 @@ class Data:
             )
             for one, other in zip(chosen, [*chosen[1:], chosen[0]], strict=True)
         ]
-        self.pairs = preferences.pair_arrays(own, pairs, self.simpo)
+        both = preferences.pair_texts(own, pairs, self.simpo)
+        self.pairs = PairBatches(both, self.simpo, own.pad_id, 1, in_order=False).at(0)
+        ids = {
+            "prompt": pad_left([one[0] for one, _ in both], self.prompt_length, own.pad_id),
+            "chosen": pad_right([one[1] for one, _ in both], response, own.pad_id),
+            "rejected": pad_right([other[1] for _, other in both], response, own.pad_id),
+        }
+        masks = {f"{name}_mask": array != own.pad_id for name, array in ids.items()}
+        self.padded_pairs = {f"{name}_ids": array for name, array in ids.items()} | masks
         self._policy(chosen[:GROUPS], examples)
 
     def _policy(self, chosen: Sequence[Any], examples: Sequence[Any]) -> None:
@@ -244,16 +254,16 @@ def our_sft(packed: Packed) -> Side:
 
 
 def simpo_sides(data: Data) -> tuple[Side, Side]:
-    tokens = float(data.pairs["chosen_mask"].sum() + data.pairs["rejected_mask"].sum())
+    tokens = float(data.pairs.predicts.sum())
     limits = dpo_trainer.DPOTrainingConfig(**TUNIX_LOOP)
     stock = dpo_trainer.DPOTrainer(tunix_model(), None, optimizer(), limits)
     stock.with_loss_fn(simpo_loss, has_aux=True)
     stock.with_gen_model_input_fn(lambda batch: {"train_example": batch})
-    arrays = {name: jnp.asarray(array) for name, array in data.pairs.items()}
+    arrays = {name: jnp.asarray(array) for name, array in data.padded_pairs.items()}
     ours = preferences.trainer_of(data.simpo, base_model(MODEL, 0), simpo.loss_of(data.simpo))
     return (
         stock_training(stock, dpo_trainer.TrainingInput(**arrays), tokens),
-        our_training(ours, data.simpo, PairBatch(**data.pairs), tokens),
+        our_training(ours, data.simpo, data.pairs, tokens),
     )
 
 

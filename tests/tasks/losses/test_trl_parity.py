@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tasks.data.packing import Shape
 from tasks.losses.dpo import dpo_loss_fn
 from tasks.losses.grpo import grpo_loss_fn
 from tasks.losses.orpo import orpo_loss_fn
 from tasks.losses.simpo import simpo_loss_fn
 from tasks.reinforcement.rollout import PolicyBatch, group_advantages, row_weights
-from tasks.training.pair_batches import PairBatch, stack_pairs
+from tasks.training.pair_batches import pair_batch
 from tests.tasks.losses.bigram import PAD, Bigram
 
 THEIRS = json.loads(Path(__file__).with_name("trl_losses.json").read_text(encoding="utf-8"))
@@ -94,15 +95,19 @@ LOSSES = {
 def test_preference_losses_are_trls(name: str):
     """TRL's supervised term of ORPO is the mean over all tokens of prompts and chosen responses:
     here prompts have one token, which is not predicted, and chosen responses one length."""
-    tokens, theirs, fields = GIVEN["pairs"][name], THEIRS[name], dict[str, np.ndarray]()
-    for side in ("prompt", "chosen", "rejected"):
-        ids = fields[f"{side}_ids"] = np.asarray(tokens[side], np.int32)
-        fields[f"{side}_mask"] = ids != PAD
-    for side in ("ref_chosen_logps", "ref_rejected_logps"):
-        fields[side] = np.asarray(tokens[side], np.float32)
-    loss = LOSSES[name]
-    metrics = stepped(
-        lambda model, rows: loss(model, stack_pairs(rows)), PairBatch(**fields), theirs
+    tokens, theirs = GIVEN["pairs"][name], THEIRS[name]
+    prompts, *responses = (
+        [[token for token in row if token != PAD] for row in tokens[side]]
+        for side in ("prompt", "chosen", "rejected")
     )
+    pairs = [
+        tuple((prompt, list(response)) for response in both)
+        for prompt, *both in zip(prompts, *responses, strict=True)
+    ]
+    reference = [tokens["ref_chosen_logps"], tokens["ref_rejected_logps"]]
+    lengths = [len(prompt) + len(response) for pair in pairs for prompt, response in pair]
+    shape = Shape(len(lengths), 2 * max(lengths))
+    batch = pair_batch([pairs], shape, max(lengths), PAD, np.array(reference, np.float32).T)
+    metrics = stepped(LOSSES[name], batch, theirs)
     for metric, value in theirs["metrics"].items():
         assert_equal(metrics[metric], value)
