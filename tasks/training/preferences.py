@@ -125,12 +125,15 @@ def pair_texts(
 ) -> list[tuple[Text, Text]]:
     """What is trained on: of each pair the prompt's tokens with those of the chosen response, and
     with those of the rejected one."""
-    return [
-        (
-            (prompt := prompt_tokens(tokenizer, pair.prompt), response_tokens(tokenizer, pair.chosen)),
-            (prompt, rejected_tokens(tokenizer, pair, config.response_length)),
-        )
+    prompts = [prompt_tokens(tokenizer, pair.prompt) for pair in pairs]
+    width = config.response_length
+    responses = [
+        (response_tokens(tokenizer, pair.chosen), rejected_tokens(tokenizer, pair, width))
         for pair in pairs
+    ]
+    return [
+        ((prompt, chosen), (prompt, rejected))
+        for prompt, (chosen, rejected) in zip(prompts, responses, strict=True)
     ]
 
 

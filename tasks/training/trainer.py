@@ -41,9 +41,9 @@ class Trainer(PeftTrainer):
     """A Tunix trainer that averages loss, metrics and gradients over micro-batches in one program.
 
     Every array of the training input has rows, or texts in them, as its first axis, and of N
-    micro-batch k of A holds those from k*N/A to (k+1)*N/A. Each device of the mesh computes its part of the rows of every
-    micro-batch. What is trained is given to the program and taken back from it in place; what is
-    frozen (with LoRA: everything but the adapters) is only read.
+    micro-batch k of A holds those from k*N/A to (k+1)*N/A. Each device of the mesh computes its
+    part of the rows of every micro-batch. What is trained is given to the program and taken back
+    from it in place; what is frozen (with LoRA: everything but the adapters) is only read.
 
     Attributes:
         reported: what the newest update reported; None before the first.

@@ -54,7 +54,7 @@ def test_packed_rows_have_the_loss_and_gradients_of_their_parts():
 
 
 def test_a_response_is_found_where_its_tokens_are_predicted():
-    """Texts of 4, 6 and 2 tokens in three rows of 6: the second, the first and the third, nothing."""
+    """Texts of 4, 6 and 2 tokens in three rows of 6: the second; the first and the third; none."""
     texts = [([7, 8], [1, 2]), ([9], [3, 4, 5, 6, 7]), ([5], [6])]
     packed = pack_responses(texts, Shape(3, 6), 5, 0)
     assert packed.tokens.tolist() == [[9, 3, 4, 5, 6, 7], [7, 8, 1, 2, 5, 6], [0] * 6]

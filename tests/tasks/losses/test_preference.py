@@ -26,9 +26,7 @@ REFERENCE = np.array([[-3.1, -6.4], [-2.2, -4.0]], np.float32)
 def compiled(loss_fn: Callable[..., Any]) -> Any:
     """(model, pairs, knobs) -> ((loss, metrics), gradients)."""
     return nnx.jit(
-        nnx.value_and_grad(
-            lambda model, batch, knobs: loss_fn(**knobs)(model, batch), has_aux=True
-        )
+        nnx.value_and_grad(lambda model, batch, knobs: loss_fn(**knobs)(model, batch), has_aux=True)
     )
 
 

@@ -124,7 +124,5 @@ def texts_of(batch: PairBatch, parts: int) -> list[Any]:
         np.split(batch.tokens, parts), np.split(batch.places, parts), strict=True
     ):
         flat = rows.reshape(-1)
-        found += [
-            [flat[side[side < flat.size] + 1].tolist() for side in pair] for pair in places
-        ]
+        found += [[flat[side[side < flat.size] + 1].tolist() for side in pair] for pair in places]
     return found
