@@ -27,7 +27,7 @@ class Program:
     """One compiled function of a stage.
 
     Attributes:
-        name: `train_step`, `validation_loss`, `generate`, `token_logps`, `reference_logps`.
+        name: `train_step`, `validation_loss`, `generate`, `token_logps`.
         function: what `jax.jit` returned; compile it with `function.lower(*args)` inside
             `jax.set_mesh(mesh)`.
         args: pytrees of jax.ShapeDtypeStruct with their NamedSharding.

@@ -5,18 +5,16 @@ terminator counts as a token of its response. Responses, each behind its prompt,
 packed rows: what is computed has little padding, however much their lengths differ.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import flax.struct
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from tasks.data.packing import Shape, Text, pack_responses, tightest
-from tasks.models.vocabulary import token_logps
 from tasks.training.loop import rows_of_step
+from tasks.training.packed_logps import row_logps
 
 Pair = tuple[Text, Text]
 """The prompt with the chosen response, and with the rejected one."""
@@ -66,11 +64,10 @@ def pair_batch(
 
 
 class PairBatches:
-    """The batches of a stage, all of one shape, the tightest in which each fits: which pairs a
-    step takes is known before the first.
+    """The batches of a stage, all of one shape, the tightest in which each fits, and every pair:
+    which ones a step takes is known before the first.
 
     Attributes:
-        count: of the pairs.
         shape: of the rows of a micro-batch.
         padding: the fraction of the tokens of all steps that is padding.
         ref_logps: (pairs, 2) of the reference, once they are known; None for a loss without one.
@@ -78,53 +75,40 @@ class PairBatches:
 
     ref_logps: np.ndarray | None = None
 
-    def __init__(
-        self, pairs: Sequence[Pair], config: Any, pad_id: int, devices: int, *, in_order: bool
-    ) -> None:
+    def __init__(self, pairs: Sequence[Pair], config: Any, pad_id: int, devices: int) -> None:
         """
         Args:
             pairs: all of them.
             config: a `tasks.training.preferences.PreferenceConfig`.
             devices: over how many the rows are spread.
-            in_order: whether `in_order` will be wanted.
         """
         self._pairs, self._config, self._pad_id = pairs, config, pad_id
-        self.count = len(pairs)
         lengths = np.array([[len(text[0]) + len(text[1]) for text in pair] for pair in pairs])
-        steps = [micro for step in range(config.steps) for micro in self._rows(step)]
-        taken = [lengths[rows].ravel().tolist() for rows in steps]
-        others = [lengths[rows].ravel().tolist() for rows in self._in_order() if in_order]
+        taken = [
+            lengths[rows].ravel().tolist()
+            for step in range(config.steps)
+            for rows in self._rows(step)
+        ]
         longest = config.prompt_length + config.response_length
-        self.shape = tightest([*taken, *others], longest, devices)
+        self.shape = tightest([*taken, [int(lengths.max())]], longest, devices)
         self.padding = 1 - sum(map(sum, taken)) / (len(taken) * self.shape.rows * self.shape.length)
 
     def at(self, step: int) -> PairBatch:
         """The training input of a step (from 0)."""
         rows = self._rows(step)
-        known = None if self.ref_logps is None else self.ref_logps[rows.ravel()]
-        return self._batch(rows, known)
-
-    def in_order(self) -> Iterator[tuple[np.ndarray, PairBatch]]:
-        """All pairs, as many at a time as a micro-batch has, and which they are; the last time is
-        filled up by repeating one."""
-        for rows in self._in_order():
-            yield rows, self._batch(rows[None], None)
+        return pair_batch(
+            [[self._pairs[row] for row in micro] for micro in rows],
+            self.shape,
+            self._config.response_length,
+            self._pad_id,
+            None if self.ref_logps is None else self.ref_logps[rows.ravel()],
+        )
 
     def _rows(self, step: int) -> np.ndarray:
         """(micro-batches, size) indices of pairs."""
         config = self._config
-        rows = rows_of_step(config.seed, step, config.batch_size, self.count)
+        rows = rows_of_step(config.seed, step, config.batch_size, len(self._pairs))
         return rows.reshape(config.accumulation, -1)
-
-    def _in_order(self) -> Iterator[np.ndarray]:
-        size = self._config.batch_size // self._config.accumulation
-        for start in range(0, self.count, size):
-            yield np.minimum(np.arange(start, start + size), self.count - 1)
-
-    def _batch(self, rows: np.ndarray, ref_logps: np.ndarray | None) -> PairBatch:
-        micro_batches = [[self._pairs[row] for row in micro] for micro in rows]
-        length = self._config.response_length
-        return pair_batch(micro_batches, self.shape, length, self._pad_id, ref_logps)
 
 
 def widest(config: Any, pairs: int) -> PairBatch:
@@ -137,23 +121,11 @@ def widest(config: Any, pairs: int) -> PairBatch:
 def response_logps(model: Any, pairs: PairBatch) -> tuple[jax.Array, jax.Array]:
     """(2, B) log-probabilities of the whole chosen and rejected responses, and (2, B) their lengths
     in tokens."""
-    hidden, _ = model(pairs.tokens, pairs.positions, pairs.segments)
-    following = jnp.roll(pairs.tokens, -1, axis=1)
-    logps = token_logps(model, hidden, following, pairs.predicts).reshape(-1)
+    rows = (pairs.tokens, pairs.positions, pairs.segments, pairs.predicts)
+    logps = row_logps(model, *rows).reshape(-1)
     of_tokens = logps.at[pairs.places].get(mode="fill", fill_value=0)
     lengths = (pairs.places < logps.size).sum(axis=-1)
     return of_tokens.sum(axis=-1).T, lengths.T
-
-
-def reference_logps_fn(model: Any) -> Any:
-    """The compiled function (state, pairs: PairBatch) -> (B, 2) log-probabilities of the whole
-    responses."""
-    graph, _ = nnx.split(model)
-
-    def reference_logps(state: nnx.State, pairs: PairBatch) -> jax.Array:
-        return response_logps(nnx.merge(graph, state), pairs)[0].T
-
-    return jax.jit(reference_logps)
 
 
 def pair_metrics(

@@ -29,9 +29,9 @@ from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.journal import Journal
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import Sizes, small_trainer
-from tasks.data.packing import Text
+from tasks.data.packing import Shape, Text
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
-from tasks.devices.hosts import BATCH, fetch, make_mesh, spread
+from tasks.devices.hosts import BATCH, make_mesh
 from tasks.sampling.rollouts import compiled_once, sample_before_training, sampler_of
 from tasks.training.preference_pairs import mine_pairs, read_pairs, require_pairs
 from tasks.verification.verify import check_versions
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
     from tasks.sampling.sampler import Sampler
-    from tasks.training.pair_batches import PairBatches
     from tasks.training.trainer import Trainer
 
 
@@ -165,8 +164,9 @@ def programs(
     known before they are sampled."""
     from flax import nnx
 
-    from tasks.planning.programs import Program, on_devices, rows, shapes, vocabulary_trips
-    from tasks.training.pair_batches import reference_logps_fn, widest
+    from tasks.planning.programs import Program, on_devices, rows, scalar, shapes, vocabulary_trips
+    from tasks.training.packed_logps import token_logps_fn
+    from tasks.training.pair_batches import widest
 
     model = on_devices(model, batch_sizes(config))
     of_train = sum(quota.total("train") for quota in upstream["prompts"].quotas.values())
@@ -176,14 +176,15 @@ def programs(
     config = config.counted(prompts * config.pairs_per_prompt + config.data_pairs)  # at most
     micro = config.batch_size // config.accumulation
     trips = vocabulary_trips(2 * micro * config.response_length, model.mesh)
-    if reference:
-        args = (shapes(nnx.state(model.model)), rows(widest(config, micro), model.mesh))
-        calls = -(-(prompts * config.pairs_per_prompt + config.data_pairs) // micro)
-        program = reference_logps_fn(model.model)
-        found.append(Program("reference_logps", program, args, calls, trips=trips))
     trainer, batch = trainer_of(config, model, loss), widest(config, config.batch_size)
     if reference:
         batch = batch.replace(ref_logps=np.zeros((config.batch_size, 2), np.float32))
+        four = (batch.tokens, batch.positions, batch.segments, batch.predicts)
+        block = rows(tuple(array[: 2 * micro] for array in four), model.mesh)
+        args = (shapes(nnx.state(model.model)), block, scalar(np.float32))
+        calls = -(-(prompts * config.pairs_per_prompt + config.data_pairs) // micro)
+        program = token_logps_fn(model.model)
+        found.append(Program("token_logps", program, args, calls, trips=trips))
     return [*found, *trainer.programs(batch, config.steps, trips=trips)]
 
 
@@ -244,13 +245,14 @@ def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
     write_jsonl(job.out / "pairs.jsonl", pairs)
     tokenizer, devices = loaded.tokenizer, loaded.mesh.shape[BATCH]
     texts = pair_texts(tokenizer, pairs, config)
-    batches = PairBatches(texts, config, tokenizer.pad_id, devices, in_order=reference)
+    batches = PairBatches(texts, config, tokenizer.pad_id, devices)
     told = "%d rows of %d tokens for %d pairs, %.0f %% of them padding"
     size = config.batch_size // config.accumulation
     job.log.info(told, *batches.shape, size, 100 * batches.padding)
     compiles = {"sampler": sampler.compiles} if config.prompts else {}
     if reference:
-        batches.ref_logps, compiles["reference_logps"] = reference_logps(job, loaded, batches)
+        found = reference_logps(job, loaded, texts, batches.shape)
+        batches.ref_logps, compiles["token_logps"] = found
     trainer = trainer_of(config, loaded, loss)
     curve = fit(trainer, batches.at, config, job)
     save_trained(trainer, loaded, job)
@@ -274,10 +276,13 @@ def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
 
 
 def reference_logps(
-    job: Job[Any], loaded: "LoadedModel", batches: "PairBatches"
+    job: Job[Any], loaded: "LoadedModel", pairs: Sequence[tuple[Text, Text]], shape: Shape
 ) -> tuple[np.ndarray, int]:
     """(pairs, 2) float32 log-probabilities of the chosen and of the rejected responses under the
     model as it is, kept for later attempts.
+
+    Args:
+        shape: of the rows that are computed at a time.
 
     Returns:
         them, and how many programs were compiled, in this attempt or in the one that computed them.
@@ -285,23 +290,28 @@ def reference_logps(
     Raises:
         StageFailed: a shape was not fixed.
     """
-    import jax
     from flax import nnx
 
     from tasks.planning.programs import compilations
-    from tasks.training.pair_batches import reference_logps_fn
+    from tasks.training.packed_logps import texts_logps, token_logps_fn
 
     journal = Journal(job.work, "reference")
     kept = journal.get("logps")
     if kept is None:
-        program, state = reference_logps_fn(loaded.model), nnx.state(loaded.model)
-        found = np.empty((batches.count, 2), np.float32)
-        for rows, batch in batches.in_order():
-            with jax.set_mesh(loaded.mesh):
-                found[rows] = fetch(program(state, spread(batch, loaded.mesh)))
-            job.progress(int(rows[-1]) + 1, batches.count, "reference pairs")
-        compiles = compiled_once({"reference_logps": compilations(program)}, {"reference_logps": 0})
-        kept = [{"logps": found.tolist(), "compiles": compiles["reference_logps"]}]
+        program = token_logps_fn(loaded.model)
+        found = texts_logps(
+            program,
+            nnx.state(loaded.model),
+            [text for pair in pairs for text in pair],
+            shape,
+            job.config.response_length,
+            pad_id=loaded.tokenizer.pad_id,
+            mesh=loaded.mesh,
+            progress=lambda done, total: job.progress(done, total, "reference rows"),
+        )
+        sums = found.sum(axis=1).reshape(-1, 2)
+        compiles = compiled_once({"token_logps": compilations(program)}, {"token_logps": 0})
+        kept = [{"logps": sums.tolist(), "compiles": compiles["token_logps"]}]
         journal.put("logps", kept)
     (row,) = kept
     return np.asarray(row["logps"], np.float32), row["compiles"]

@@ -24,8 +24,8 @@ from tasks.planning import programs
 from tasks.planning.programs import abstract_model
 from tasks.sampling import sampler as sampling
 from tasks.stages import dpo, orpo, simpo
-from tasks.training import pair_batches, preferences
-from tasks.training.pair_batches import PairBatches, pair_batch
+from tasks.training import packed_logps, preferences
+from tasks.training.pair_batches import pair_batch
 from tests.tasks.stages.bench import DPO, PREFERENCES, UPSTREAM, example, lowered
 
 TOKENIZER = tiny_tokenizer()
@@ -104,14 +104,14 @@ def test_dpo_begins_at_its_reference(job, tmp_path: Path):
 def test_the_reference_is_each_responses_log_probability_and_computed_once(
     job, monkeypatch: pytest.MonkeyPatch
 ):
-    """Against one row at a time. Ten responses are two and a half batches of four; a later attempt
-    takes them from the journal."""
+    """Against one row at a time. Ten responses fill more than three rows, which are computed at a
+    time; a later attempt takes them from the journal."""
     rows = [data_pair(number) for number in range(5)]
     attempt = job(dpo, prompts=0, data_pairs=5, micro_batch_size=None)
     loaded = load_model(attempt.inputs["policy"], make_mesh())
     texts = preferences.pair_texts(TOKENIZER, rows, attempt.config)
-    batches = PairBatches(texts, attempt.config, TOKENIZER.pad_id, 1, in_order=True)
-    found, compiles = preferences.reference_logps(attempt, loaded, batches)
+    shape = Shape(3, 50)
+    found, compiles = preferences.reference_logps(attempt, loaded, texts, shape)
     assert (found.shape, compiles) == ((5, 2), 1)
     token_logps = vocabulary.token_logps_fn(loaded.model, TOKENIZER.pad_id)
     for logps, pair in zip(found, texts, strict=True):
@@ -125,8 +125,8 @@ def test_the_reference_is_each_responses_log_probability_and_computed_once(
             for prompt, response in pair
         ]
         np.testing.assert_allclose(logps, alone, rtol=1e-5)
-    monkeypatch.setattr(pair_batches, "reference_logps_fn", None)
-    again, compiles = preferences.reference_logps(attempt, loaded, batches)
+    monkeypatch.setattr(packed_logps, "token_logps_fn", None)
+    again, compiles = preferences.reference_logps(attempt, loaded, texts, shape)
     assert compiles == 1
     np.testing.assert_array_equal(again, found)
 
