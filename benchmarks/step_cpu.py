@@ -140,7 +140,7 @@ class Data:
             for one, other in zip(chosen, [*chosen[1:], chosen[0]], strict=True)
         ]
         both = preferences.pair_texts(own, pairs, self.simpo)
-        self.pairs = PairBatches(both, self.simpo, own.pad_id, 1).at(0)
+        self.pairs = PairBatches(both, self.simpo, base_model(MODEL, 0)).at(0)
         ids = {
             "prompt": pad_left([one[0] for one, _ in both], self.prompt_length, own.pad_id),
             "chosen": pad_right([one[1] for one, _ in both], response, own.pad_id),

@@ -135,19 +135,28 @@ def pack_responses(
     return PackedResponses(packed.tokens, packed.positions, packed.segments, predicts, places)
 
 
-def tightest(batches: Sequence[Sequence[int]], longest: int, multiple: int) -> Shape:
-    """The shape of fewest tokens, padding included, in which each of these batches fits.
+def lengths_for(needed: int, longest: int) -> list[int]:
+    """The lengths of rows that hold so many tokens, shortest first: eighths of the longest, rounded
+    up to a multiple of 8, or of `LANES` where that is one."""
+    unit = LANES if longest % LANES == 0 else 8
+    eighths = {min(longest, -(-longest * part // (8 * unit)) * unit) for part in range(1, 9)}
+    return sorted(eighth for eighth in eighths if eighth >= needed)
+
+
+def tightest(
+    batches: Sequence[Sequence[int]], longest: int, multiple: int, work: float = 0.0
+) -> Shape:
+    """The shape in which each of these batches fits and which costs least to compute.
 
     Args:
         batches: the lengths of the texts of each.
-        longest: tokens that a row has at most; of its eighths those are tried that hold every text.
+        longest: tokens that a row has at most; see `lengths_for`.
         multiple: what divides the number of rows.
+        work: of a token, without attention, in what attention to one token costs: a row costs its
+            length times (work + length).
     """
-    unit = LANES if longest % LANES == 0 else 8
-    eighths = {min(longest, -(-longest * part // (8 * unit)) * unit) for part in range(1, 9)}
-    needed = max(map(max, batches))
     shapes = []
-    for length in sorted(eighth for eighth in eighths if eighth >= needed):
+    for length in lengths_for(max(map(max, batches)), longest):
         rows = max(len(best_fit(batch, length)) for batch in batches)
         shapes.append(Shape(-(-rows // multiple) * multiple, length))
-    return min(shapes, key=lambda shape: shape.rows * shape.length)  # the first of equals
+    return min(shapes, key=lambda shape: shape.rows * shape.length * (work + shape.length))

@@ -1,6 +1,7 @@
 """Log-probabilities of responses that lie, each behind its prompt, in packed rows
 (`tasks.data.packing.PackedResponses`)."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,16 @@ from jax.sharding import Mesh
 
 from tasks.data.packing import Shape, Text, best_fit, pack_responses
 from tasks.devices.hosts import fetch, spread
+from tasks.models.gemma import GemmaConfig, weight_shapes
 from tasks.models.vocabulary import token_logps
+
+
+def work_of_token(config: GemmaConfig) -> float:
+    """FLOPs of a token in a layer's products with weights, in those of its attention to one token
+    (`tasks.data.packing.tightest`): weights / (2 x heads x their width)."""
+    shapes = weight_shapes(config)
+    sizes = (math.prod(shape[1:]) for name, shape in shapes.items() if name.startswith("layers."))
+    return sum(sizes) / (2 * config.num_heads * config.head_dim)
 
 
 def row_logps(

@@ -13,8 +13,10 @@ import jax
 import numpy as np
 
 from tasks.data.packing import Shape, Text, pack_responses, tightest
+from tasks.devices.hosts import BATCH
+from tasks.models.loading import LoadedModel
 from tasks.training.loop import rows_of_step
-from tasks.training.packed_logps import row_logps
+from tasks.training.packed_logps import row_logps, work_of_token
 
 Pair = tuple[Text, Text]
 """The prompt with the chosen response, and with the rejected one."""
@@ -75,14 +77,10 @@ class PairBatches:
 
     ref_logps: np.ndarray | None = None
 
-    def __init__(self, pairs: Sequence[Pair], config: Any, pad_id: int, devices: int) -> None:
-        """
-        Args:
-            pairs: all of them.
-            config: a `tasks.training.preferences.PreferenceConfig`.
-            devices: over how many the rows are spread.
-        """
-        self._pairs, self._config, self._pad_id = pairs, config, pad_id
+    def __init__(self, pairs: Sequence[Pair], config: Any, loaded: LoadedModel) -> None:
+        """Args: pairs: all of them; config: a `tasks.training.preferences.PreferenceConfig`;
+        loaded: the model that will be trained, on its mesh."""
+        self._pairs, self._config, self._pad_id = pairs, config, loaded.tokenizer.pad_id
         lengths = np.array([[len(text[0]) + len(text[1]) for text in pair] for pair in pairs])
         taken = [
             lengths[rows].ravel().tolist()
@@ -90,7 +88,9 @@ class PairBatches:
             for rows in self._rows(step)
         ]
         longest = config.prompt_length + config.response_length
-        self.shape = tightest([*taken, [int(lengths.max())]], longest, devices)
+        every = [int(lengths.max())]
+        work = work_of_token(loaded.config)
+        self.shape = tightest([*taken, every], longest, loaded.mesh.shape[BATCH], work)
         self.padding = 1 - sum(map(sum, taken)) / (len(taken) * self.shape.rows * self.shape.length)
 
     def at(self, step: int) -> PairBatch:

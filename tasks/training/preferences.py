@@ -31,7 +31,7 @@ from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import Sizes, small_trainer
 from tasks.data.packing import Shape, Text
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
-from tasks.devices.hosts import BATCH, make_mesh
+from tasks.devices.hosts import make_mesh
 from tasks.sampling.rollouts import compiled_once, sample_before_training, sampler_of
 from tasks.training.preference_pairs import mine_pairs, read_pairs, require_pairs
 from tasks.verification.verify import check_versions
@@ -176,8 +176,8 @@ def programs(
     config = config.counted(prompts * config.pairs_per_prompt + config.data_pairs)  # at most
     micro = config.batch_size // config.accumulation
     trips = vocabulary_trips(2 * micro * config.response_length, model.mesh)
-    trainer, batch = trainer_of(config, model, loss), widest(config, config.batch_size)
-    if reference:
+    batch = widest(config, config.batch_size)
+    if reference:  # the model as it is, before it gets adapters
         batch = batch.replace(ref_logps=np.zeros((config.batch_size, 2), np.float32))
         four = (batch.tokens, batch.positions, batch.segments, batch.predicts)
         block = rows(tuple(array[: 2 * micro] for array in four), model.mesh)
@@ -185,6 +185,7 @@ def programs(
         calls = -(-(prompts * config.pairs_per_prompt + config.data_pairs) // micro)
         program = token_logps_fn(model.model)
         found.append(Program("token_logps", program, args, calls, trips=trips))
+    trainer = trainer_of(config, model, loss)
     return [*found, *trainer.programs(batch, config.steps, trips=trips)]
 
 
@@ -243,9 +244,8 @@ def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
         )
     job, config = counted(job, len(pairs))
     write_jsonl(job.out / "pairs.jsonl", pairs)
-    tokenizer, devices = loaded.tokenizer, loaded.mesh.shape[BATCH]
-    texts = pair_texts(tokenizer, pairs, config)
-    batches = PairBatches(texts, config, tokenizer.pad_id, devices)
+    texts = pair_texts(loaded.tokenizer, pairs, config)
+    batches = PairBatches(texts, config, loaded)
     told = "%d rows of %d tokens for %d pairs, %.0f %% of them padding"
     size = config.batch_size // config.accumulation
     job.log.info(told, *batches.shape, size, 100 * batches.padding)
