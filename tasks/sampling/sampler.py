@@ -54,7 +54,7 @@ def completion(
     """The completion of sampled tokens, which end with the first terminator; log-probabilities are
     empty where they are not known."""
     sampled = np.asarray(tokens)
-    ends = np.flatnonzero(sampled == tokenizer.end_of_turn_id)
+    ends = np.flatnonzero(np.isin(sampled, tokenizer.stop_ids))
     terminated = len(ends) > 0
     length = int(ends[0]) + 1 if terminated else len(sampled)
     kept = sampled[:length].tolist()
@@ -246,6 +246,9 @@ class Sampler:
         )
         logps = by_rows(jnp.zeros((batch, self.response_length), jnp.float32).at[:, 0].set(logp))
 
+        def stops(token: jax.Array) -> jax.Array:
+            return jnp.isin(token, jnp.asarray(tokenizer.stop_ids))
+
         def unfinished(carry: tuple[Any, ...]) -> jax.Array:
             step, done = carry[0], carry[1]
             return (step < self.response_length) & ~done.all()
@@ -257,9 +260,9 @@ class Sampler:
             token, logp = draw(hidden[:, 0], step)
             tokens = tokens.at[:, step].set(jnp.where(done, tokenizer.pad_id, token))
             logps = logps.at[:, step].set(jnp.where(done, 0.0, logp))
-            return step + 1, done | (token == tokenizer.end_of_turn_id), tokens, logps, cache
+            return step + 1, done | stops(token), tokens, logps, cache
 
-        carry = (jnp.int32(1), token == tokenizer.end_of_turn_id, tokens, logps, cache)
+        carry = (jnp.int32(1), stops(token), tokens, logps, cache)
         with jax.named_scope("decode"):
             _, _, tokens, logps, _ = jax.lax.while_loop(unfinished, decode, carry)
         return tokens, logps

@@ -247,7 +247,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=1,
+    version=2,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL, required=False),
