@@ -18,7 +18,8 @@ from tasks.losses.dpo import dpo_loss_fn
 from tasks.losses.grpo import grpo_loss_fn
 from tasks.losses.orpo import orpo_loss_fn
 from tasks.losses.simpo import simpo_loss_fn
-from tasks.reinforcement.rollout import PolicyBatch, group_advantages, row_weights
+from tasks.reinforcement.policy_rows import policy_batch
+from tasks.reinforcement.rollout import group_advantages, row_weights
 from tasks.training.pair_batches import pair_batch
 from tests.tasks.losses.bigram import PAD, Bigram
 
@@ -57,19 +58,18 @@ def test_grpo_and_its_kin_are_trls(name: str):
     prompts, completions = (np.asarray(drawn[key], np.int32) for key in ("prompts", "completions"))
     mask = np.asarray(drawn["mask"])
     everything = np.ones(len(mask), bool)
-    batch = PolicyBatch(
-        prompt_ids=prompts,
-        prompt_mask=prompts != PAD,
-        completion_ids=completions,
-        completion_mask=mask,
-        advantages=advantages.astype(np.float32),
-        weights=row_weights(mask, everything, aggregation, GIVEN["length"]),
-        token_weights=row_weights(mask, everything, "token", GIVEN["length"]),
-        ref_per_token_logps=np.asarray(drawn["ref"], np.float32),
-        old_per_token_logps=np.asarray(drawn["old"], np.float32),
-        sampler_per_token_logps=np.asarray(drawn["sampler"], np.float32),
+    weights = (
+        row_weights(mask, everything, one, GIVEN["length"]) for one in (aggregation, "token")
     )
-    metrics = stepped(grpo_loss_fn(pad_id=PAD, importance=importance, **knobs), batch, theirs)
+    logps = (np.asarray(drawn[key], np.float32) for key in ("ref", "old", "sampler"))
+    texts = [
+        (prompt[prompt != PAD].tolist(), response[there].tolist())
+        for prompt, response, there in zip(prompts, completions, mask, strict=True)
+    ]
+    numbers = (advantages.astype(np.float32), *weights, *logps)
+    length = 2 * (prompts.shape[1] + completions.shape[1])
+    batch = policy_batch(texts, numbers, length=length, pad_id=PAD)
+    metrics = stepped(grpo_loss_fn(importance=importance, **knobs), batch, theirs)
     for metric, value in theirs["metrics"].items():
         if importance == "token" or not metric.startswith("clip"):
             assert_equal(metrics[metric], value)
