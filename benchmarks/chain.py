@@ -77,9 +77,9 @@ SFT. Lyceum writes a checkpoint every 60 s, GRPO's journal and a ledger of all r
 corrects what sampler and trainer differ in (truncated importance sampling); TRL saves its last
 model alone. Of Lyceum the stages are measured; what `lyceum run` does around them (flow, digests,
 commits) is in the table of the orchestration. Its guard against a collapse is off, so that no step
-is left out. In SimPO Lyceum packs the responses into rows of one shape for all steps; TRL's are as
-long as the longest of the batch. In GRPO Lyceum's shapes are {prompt_length} + {response_length}
-tokens. TRL samples without vLLM and runs uncompiled, as by default."""
+is left out. In SimPO and GRPO Lyceum packs prompts with their responses into rows, and samples at
+{prompt_length} + {response_length} tokens or less; TRL pads to the longest of the
+batch. TRL samples without vLLM and runs uncompiled, as by default."""
 PACKING = {
     True: "packs likewise and joins the rows to one (peer_packs)",
     False: "pads so many to the longest of the batch (no peer_packs)",

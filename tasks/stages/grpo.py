@@ -2,9 +2,10 @@
 policy gradient moves it.
 
 The config's `algorithm` is GRPO, Dr.GRPO, DAPO or GSPO; `tasks.losses.grpo` has the formulas and
-papers. From here to the gradient are five files: this one; in `tasks.reinforcement` what it can be
+papers. From here to the gradient are six files: this one; in `tasks.reinforcement` what it can be
 told and which prompts are asked (config), rollouts that are sampled ahead of the updates and scored
-meanwhile (batches), what a rollout is and what of it is trained on (rollout); and the loss. Beside
+meanwhile (batches), what a rollout is and what of it is trained on (rollout), in which rows
+(policy_rows); and the loss. Beside
 that way stand the rewards' weighted mean (rewarding) and what is done about a run that is dying
 (collapse). The reference is a frozen copy of the initial policy. A response that was cut off stays
 in the loss and is worth what its text earns; one on which every reward abstained is left out of its
