@@ -3,11 +3,11 @@
 XLA for the CPU has bfloat16 kernels (AMX, AVX-512) for one form alone: bfloat16 factors, both with
 their rows in memory order, and a float32 result. Every other form it turns into float32 copies of
 both factors and a float32 product, which takes two to four times as long: a result of bfloat16, a
-factor read by its columns, as the backward pass reads both, and float32 with bfloat16. So the
-result is asked for in float32 and rounded afterwards, which is what a TPU does with either; and on
-a CPU a factor that is read by columns is copied to rows first (`_turned`).
+factor read by its columns, as the backward pass reads both, and float32 with bfloat16. So on a CPU
+the result is asked for in float32 and rounded afterwards, and a factor that is read by columns is
+copied to rows first (`_turned`).
 
-Factors of float32 are multiplied as they are.
+Factors of float32, and those of other backends, are multiplied as they are.
 """
 
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tasks.models.moving import kept
+from tasks.models.moving import kept, on_cpu
 
 PRODUCT = "product"
 """What results of `product` are called: for a policy of `jax.checkpoint`."""
@@ -24,16 +24,15 @@ PRODUCT = "product"
 
 def product(left: jax.Array, right: jax.Array) -> jax.Array:
     """(..., M, K) and (..., K, N) -> (..., M, N), of left's dtype. Leading axes are equal."""
-    if left.dtype != jnp.bfloat16:
-        return kept(left @ right, PRODUCT)
-    return kept(_narrow(False, left, right).astype(left.dtype), PRODUCT)
+    narrow = left.dtype == jnp.bfloat16 and on_cpu()
+    out = _narrow(False, left, right).astype(left.dtype) if narrow else left @ right
+    return kept(out, PRODUCT)
 
 
 def product_of_rows(left: jax.Array, right: jax.Array) -> jax.Array:
     """(..., M, K) and (..., N, K) -> (..., M, N), float32. Leading axes are equal."""
-    if left.dtype != jnp.bfloat16:
-        return _dot(left, right, turned=True)
-    return _narrow(True, left, right)
+    narrow = left.dtype == jnp.bfloat16 and on_cpu()
+    return _narrow(True, left, right) if narrow else _dot(left, right, turned=True)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -75,17 +74,11 @@ def _dot(left: jax.Array, right: jax.Array, *, turned: bool = False) -> jax.Arra
 
 
 def _turned(matrix: jax.Array) -> jax.Array:
-    """(..., M, N) -> (..., N, M); on a CPU in memory, too. There the last axis is moved in two
-    halves: a plain transpose would become part of the product, which would then be none of the
-    form that has a kernel."""
-
-    def in_memory(matrix: jax.Array) -> jax.Array:
-        *leading, rows, columns = matrix.shape
-        if columns % 2 or rows == 1:
-            return matrix.swapaxes(-1, -2)
-        halves = jnp.moveaxis(matrix.reshape(*leading, rows, 2, columns // 2), -3, -1)
-        return halves.reshape(*leading, columns, rows)
-
-    return jax.lax.platform_dependent(
-        matrix, cpu=in_memory, default=lambda matrix: matrix.swapaxes(-1, -2)
-    )
+    """(..., M, N) -> (..., N, M), in memory, too: the last axis is moved in two halves, since a
+    plain transpose would become part of the product, which would then be none of the form that has
+    a kernel."""
+    *leading, rows, columns = matrix.shape
+    if columns % 2 or rows == 1:
+        return matrix.swapaxes(-1, -2)
+    halves = jnp.moveaxis(matrix.reshape(*leading, rows, 2, columns // 2), -3, -1)
+    return halves.reshape(*leading, columns, rows)

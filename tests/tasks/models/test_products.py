@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 
 from schemas.training import LoraConfig
+from tasks.devices.hosts import make_mesh
 from tasks.losses.cross_entropy import cross_entropy
 from tasks.models.gemma import SIZES
 from tasks.models.lora import add_lora
@@ -42,8 +43,9 @@ def test_products_and_their_gradients_are_those_of_float64(
     a, b, slope = arrays(left, right, (*left[:-1], right[-1]), dtype=dtype)
     given = jnp.swapaxes(b, -1, -2) if by_rows else b
     function: Callable[..., jax.Array] = product_of_rows if by_rows else product
-    out, pull = jax.vjp(lambda *both: function(*both).astype(jnp.float32), a, given)
-    found = jax.jit(pull)(slope.astype(jnp.float32))
+    with jax.set_mesh(make_mesh()):
+        out, pull = jax.vjp(lambda *both: function(*both).astype(jnp.float32), a, given)
+        found = jax.jit(pull)(slope.astype(jnp.float32))
     wide_a, wide_b, wide_slope = (np.asarray(one, np.float64) for one in (a, b, slope))
     of_b = wide_a.swapaxes(-1, -2) @ wide_slope
     expected = [wide_slope @ wide_b.swapaxes(-1, -2), of_b.swapaxes(-1, -2) if by_rows else of_b]
@@ -57,7 +59,8 @@ def test_products_and_their_gradients_are_those_of_float64(
 def test_results_by_rows_are_not_rounded() -> None:
     a, b = arrays((8, 64), (16, 64), dtype="bfloat16")
     exact = np.asarray(a, np.float64) @ np.asarray(b, np.float64).T
-    np.testing.assert_allclose(product_of_rows(a, b), exact, rtol=1e-5, atol=1e-5)
+    with jax.set_mesh(make_mesh()):
+        np.testing.assert_allclose(product_of_rows(a, b), exact, rtol=1e-5, atol=1e-5)
 
 
 def test_a_step_multiplies_no_copies_in_float32_on_a_cpu() -> None:
@@ -73,7 +76,8 @@ def test_a_step_multiplies_no_copies_in_float32_on_a_cpu() -> None:
         model = nnx.merge(graph, trained, frozen)
         return cross_entropy(model, tokens, jnp.ones((2, 16)), tokens, tokens)
 
-    found = jax.jit(jax.value_and_grad(loss)).lower(trained, frozen).compile().as_text()
+    with jax.set_mesh(make_mesh()):
+        found = jax.jit(jax.value_and_grad(loss)).lower(trained, frozen).compile().as_text()
     shapes = dict(re.findall(r"(%\S+) = (\w+\[[\d,]*\])", found))
     factors = [
         shapes[name]
