@@ -5,11 +5,10 @@ The config's `algorithm` is GRPO, Dr.GRPO, DAPO or GSPO; `tasks.losses.grpo` has
 papers. From here to the gradient are six files: this one; in `tasks.reinforcement` what it can be
 told and which prompts are asked (config), rollouts that are sampled ahead of the updates and scored
 meanwhile (batches), what a rollout is and what of it is trained on (rollout), in which rows
-(policy_rows); and the loss. Beside
-that way stand the rewards' weighted mean (rewarding) and what is done about a run that is dying
-(collapse). The reference is a frozen copy of the initial policy. A response that was cut off stays
-in the loss and is worth what its text earns; one on which every reward abstained is left out of its
-group and of the loss.
+(policy_rows); and the loss. Beside that way stand the rewards' weighted mean (rewarding) and what
+is done about a run that is dying (collapse). The reference is a frozen copy of the initial policy.
+A response that was cut off stays in the loss and is worth what its text earns; one on which every
+reward abstained is left out of its group and of the loss.
 
 The loop is not Tunix's GRPOLearner on RLCluster, which repeats its shuffles after a resume
 (google/tunix issue 2288) and skips unconsumed data when num_iterations > 1 (issue 2290): there a
