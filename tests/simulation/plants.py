@@ -1,0 +1,197 @@
+"""Guards of today's code, each removed or reversed for as long as a context lasts: does the
+simulation find out, and after how many histories?
+
+    uv run python -m tests.simulation.plants [--seconds 60] [NAME ...]
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from flows.cli import gc
+from flows.chain import Chain
+from infra.backend import JobHandle
+from infra.gcs.objects import BucketObjects
+from infra.local import LocalBackend
+from infra.store import lease
+from infra.store.files import Files
+from infra.store.manifests import data_name, manifest_name, parse_manifest
+from infra.store.store import Store
+from infra.tpu import reaper
+from infra.tpu.backend import CloudTpuBackend
+from infra.tpu.job import TpuJob
+from schemas.artifact import Manifest
+from tasks import stage
+
+Without = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A guard, the file that has it, what takes it away, and where histories are to be played."""
+
+    name: str
+    where: str
+    without: Without
+    target: str = "local"
+    place: str = "directory"
+
+
+def _replaced(owner: Any, name: str, new: Any) -> Without:
+    return lambda: patch.object(owner, name, new)
+
+
+def _create_replaces(self: Files, name: str, data: bytes) -> bool:
+    self.write(name, data)
+    return True
+
+
+def _create_without_condition(self: BucketObjects, name: str, data: bytes) -> bool:
+    self.upload(self.path(name), data)
+    return True
+
+
+def _manifest_first(self: Store, draft: Manifest, directory: Any) -> Manifest:
+    if (winner := self.valid(draft.kind, draft.key)) is not None:
+        return winner
+    entries = self._entries(directory)
+    made = draft.model_copy(update={"files": entries}).sealed()
+    self.create_json(manifest_name(made.kind, made.key), made)
+    self._objects.put_tree(directory, data_name(made), entries)
+    return made
+
+
+def _commit_over(self: Store, draft: Manifest, directory: Any) -> Manifest:
+    made = draft.model_copy(update={"files": self._entries(directory)}).sealed()
+    self._objects.put_tree(directory, data_name(made), made.files)
+    self.write_json(manifest_name(made.kind, made.key), made)
+    return made
+
+
+@contextmanager
+def _no_beats(store: Store, held: lease.Lease, interval: float) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _seize_anyway(
+    store: Store, key: str, generation: int, owner: str, *, seconds: float
+) -> Iterator[bool]:
+    yield True
+
+
+def _no_check_after_lease() -> AbstractContextManager[Any]:
+    """The second look of `_run_stage`, under the lease, finds nothing."""
+    real, looks = Store.valid, {"n": 0}
+
+    def valid(self: Store, kind: str, key: str, *damage: Any) -> Manifest | None:
+        found = real(self, kind, key, *damage)
+        if damage and key in lease_taken:
+            return None
+        return found
+
+    lease_taken: set[str] = set()
+    acquire = lease._acquire
+
+    def acquired(store: Store, key: str, *rest: Any) -> lease.Lease:
+        taken = acquire(store, key, *rest)
+        lease_taken.add(key)
+        return taken
+
+    stack = _both(patch.object(Store, "valid", valid), patch.object(lease, "_acquire", acquired))
+    del looks
+    return stack
+
+
+@contextmanager
+def _both(*patches: AbstractContextManager[Any]) -> Iterator[None]:
+    with patches[0], patches[1]:
+        yield
+
+
+def _one_attempt() -> AbstractContextManager[Any]:
+    return patch.object(lease.Lease, "attempt", property(lambda self: "1"))
+
+
+def _same_attempt_again(follower: Any, store: Store, attempt: str, restarts: int) -> Any:
+    status = follower.submit(attempt)
+    while status.lost and restarts:
+        restarts -= 1
+        status = follower.submit(attempt)
+    return status
+
+
+def _no_cancel(self: Any, handle: JobHandle) -> None:
+    """Nothing is stopped."""
+
+
+def _never_deleted(self: TpuJob) -> None:
+    self._accepted.set()
+
+
+def _request_unrecorded() -> AbstractContextManager[Any]:
+    real = TpuJob._request
+
+    def request(self: TpuJob) -> Any:
+        with patch.object(self, "_write", lambda: True):
+            return real(self)
+
+    return patch.object(TpuJob, "_request", request)
+
+
+def _all_are_free(store: Store, keys: Any, settings: Any) -> dict[str, int]:
+    return {key: lease._newest(store, key)[0] for key in keys}
+
+
+def _no_discard(store: Store, item: Any, key: str, held: str) -> None:
+    place = gc._here(store) if item.kind == "cache" else store
+    for name in sorted(item.names):
+        gc._remove(place, name) if name != f"work/{key}" else None
+    item.deleted = True
+
+
+def _unheld_all(store: Store, keys: Any, **rest: Any) -> dict[str, int]:
+    return {key: lease._newest(store, key)[0] for key in keys}
+
+
+def _stale_needs() -> AbstractContextManager[Any]:
+    """What runs name is read once, before leases are watched."""
+    real, known = gc._needed, {}
+
+    def needed(store: Store, drop: Any) -> set[str]:
+        me = threading.current_thread(), id(store)
+        return known.setdefault(me, real(store, drop))
+
+    return patch.object(gc, "_needed", needed)
+
+
+def _anything_is_a_manifest(raw: bytes | None, kind: str, key: str) -> Manifest | None:
+    return None if raw is None else parse_manifest(raw, kind, key)
+
+
+PLANTS = (
+    Plant("create-only in a directory", "infra/store/files.py", _replaced(Files, "create", _create_replaces)),
+    Plant("create-only in a bucket", "infra/gcs/objects.py", _replaced(BucketObjects, "create", _create_without_condition), place="bucket"),
+    Plant("the manifest is written last", "infra/store/store.py", _replaced(Store, "commit", _manifest_first)),
+    Plant("a commit adopts the winner", "infra/store/store.py", _replaced(Store, "commit", _commit_over)),
+    Plant("a holder's heartbeat", "infra/store/lease.py", _replaced(lease, "_beating", _no_beats)),
+    Plant("a silent holder is waited for", "infra/store/lease.py", _replaced(lease.Silence, "of", lambda self, seen: 1e9)),
+    Plant("a holder is gone only if its process is", "infra/store/lease.py", _replaced(lease, "is_gone", lambda process: True)),
+    Plant("processes of other machines are not looked up here", "infra/store/lease.py", _replaced(lease, "is_here", lambda process: True)),
+    Plant("the artifact is looked for again under the lease", "tasks/stage.py", _no_check_after_lease),
+    Plant("the lease's generation names the attempt", "infra/store/lease.py", _one_attempt),
+    Plant("a restart is another attempt", "tasks/stage.py", _replaced(stage, "_run_to_the_end", _same_attempt_again)),
+    Plant("whatever ends the task cancels its job", "infra/local.py", _replaced(LocalBackend, "cancel", _no_cancel)),
+    Plant("gc: the manifest goes first", "flows/cli/gc.py", _replaced(gc, "_delete_item", _no_discard)),
+    Plant("gc: keys with a live lease are left alone", "flows/cli/gc.py", _replaced(gc, "unheld", _unheld_all)),
+    Plant("gc: each key is removed under its lease", "flows/cli/gc.py", _replaced(gc, "seize", _seize_anyway)),
+    Plant("gc: run records are read again before the removal", "flows/cli/gc.py", _stale_needs),
+    Plant("a chain makes a lost input again", "flows/chain.py", _replaced(Chain, "_heal", lambda self, *rest: False)),
+    Plant("a machine of a job that ended is deleted", "infra/tpu/job.py", _replaced(TpuJob, "_delete", _never_deleted), "v5e-8", "bucket"),
+    Plant("a request is on record before it is sent", "infra/tpu/job.py", _request_unrecorded, "v5e-8", "bucket"),
+    Plant("a job that outlived its flow is taken over", "infra/tpu/backend.py", _replaced(CloudTpuBackend, "attach", lambda self, store, key: None), "v5e-8", "bucket"),
+    Plant("gc: machines that a run follows are left alone", "infra/tpu/reaper.py", _replaced(reaper, "_free", _all_are_free), "v5e-8", "bucket"),
+)  # fmt: skip
