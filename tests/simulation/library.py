@@ -8,6 +8,7 @@ others. Nothing of Lyceum is replaced.
 
 import fcntl
 import os
+import platform
 import queue
 import random
 import secrets
@@ -113,6 +114,7 @@ class Opener:
 def simulated_library(machines: Machines) -> Iterator[None]:
     """While inside, the names of the standard library mean the world's to its threads."""
     world = machines.world
+    platform.platform()  # which starts a process, and remembers what it said
 
     def to_threads(simulated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
         def choose(*arguments: Any, **options: Any) -> Any:

@@ -17,6 +17,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from itertools import count
 from threading import get_ident
+from traceback import extract_tb
 from typing import Any, TypeVar
 
 from greenlet import getcurrent, greenlet
@@ -153,6 +154,8 @@ class World:
             except BaseException as error:  # noqa: BLE001 (whatever it is, the history tells)
                 process.errors.append(error)
                 self.say(f"{process.name} ({name}) raises {type(error).__name__}: {error}")
+                for frame in extract_tb(error.__traceback__)[-4:]:
+                    self.say(f"    {frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.line}")
                 if name == "main":
                     self.end(process, 1)
             thread.over = True
