@@ -16,7 +16,7 @@ from flows.chain import Chain
 from flows.cli.gc import collect_garbage
 from flows.preamble import Prepared
 from flows.recipe.resolve import ResolvedRecipe, resolve
-from flows.runs.record import RunLog
+from flows.runs.record import RunLog, read_runs
 from infra.context import context
 from schemas.job import JobRequest
 from tasks.stage import WATCH, Watch, backend, run_stage
@@ -128,11 +128,13 @@ def _stop_when_asked(history: "History", watch: Watch) -> None:
             watch.stop.set()
 
 
-def collect(history: "History") -> int:
-    """`lyceum gc --delete`, for the machines of the target too."""
+def collect(history: "History", drop: bool) -> int:
+    """`lyceum gc --delete`, for the machines of the target too; with `drop` all runs that have ended
+    are given up."""
     say = lambda text: history.world.say(f"an operator is told: {text}")  # noqa: E731
     store = context().store()
-    found = collect_garbage(store, (), True, context().settings, say)
+    ended = [one.run_id for one in read_runs(store) if one.status != "running"] if drop else []
+    found = collect_garbage(store, ended, True, context().settings, say)
     for item in found:
         history.world.say(f"gc: {item.kind} {item.name[:40]}: {'gone' if item.deleted else 'left'}")
     if history.plan.target != "local":

@@ -189,6 +189,7 @@ class Cloud:
             and one.state == State.ACTIVE
             and one.asked_by is not None
             and (one.asked_by is process or not one.asked_by.alive)
+            and self._world.now > max(self.away, self.reluctant) + 10.0
         ]
         self._laws.machine(process, made.metadata["lyceum-job"].split("/")[1], attempt, others)
 

@@ -144,10 +144,10 @@ class History:
         self.flows.append(process)
         return process
 
-    def start_operator(self, number: int) -> Process:
+    def start_operator(self, number: int, drop: bool) -> Process:
         def main() -> int:
             with using(self.context("laptop")):
-                return collect(self)
+                return collect(self, drop)
 
         return self.world.process(f"operator {number}", "laptop", main, context=copy_context())
 
@@ -292,11 +292,12 @@ class History:
                 case "force":
                     self.start_flow(f"{number} forced", "server", forced=True)
                 case "gc":
-                    self.start_operator(number)
+                    self.start_operator(number, drop=event.amount > 0)
                 case "storm":
                     self.service.storm = until
                 case "stale":
                     self.service.lag(event.seconds)
+                    self.laws.lagging = True
                 case "away":
                     self.cloud.away = until
                 case "reluctant":

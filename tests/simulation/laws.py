@@ -44,6 +44,7 @@ class Laws:
         forced: keys that somebody discards on purpose.
         broken: the first law that did not hold.
         lenient: the store was away, so that a record may be missing.
+        lagging: listings did, so that a checkpoint may not be found.
     """
 
     world: World
@@ -52,6 +53,7 @@ class Laws:
     forced: set[str] = field(default_factory=set)
     broken: Broken | None = None
     lenient: bool = False
+    lagging: bool = False
     committed: dict[tuple[str, str], Manifest] = field(default_factory=dict)
     commits: int = 0
     removed: set[str] = field(default_factory=set)
@@ -59,6 +61,7 @@ class Laws:
     _digests: dict[tuple[str, str], str] = field(default_factory=dict)
     _holders: dict[tuple[str, int], _Holder] = field(default_factory=dict)
     _jobs: set[tuple[str, str, str]] = field(default_factory=set)
+    _runs: set[str] = field(default_factory=set)
     _named: dict[str, float] = field(default_factory=dict)
     _looked: dict[Process, float] = field(default_factory=dict)
     _steps: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -77,8 +80,9 @@ class Laws:
         if name.startswith("artifacts/"):
             self._artifact(process, what, name)
         elif name.endswith("/lease.json") and result is not False:
-            self._lease(process, what, name)
-        elif what == "write run":
+            if result is not None or what != "create lease":
+                self._lease(process, what, name)
+        elif what in ("write run", "remove run", "remove any") and name.startswith("runs/"):
             self._record(name)
         elif process.role == "operator" and what.startswith(("read run", "create lease")):
             # between its last look at the records and the lease others may begin, and wait for it
@@ -91,6 +95,17 @@ class Laws:
             key = name.split("/")[1]
             if name.endswith("/kept") or process.role == "operator":
                 self._kept.pop(key, None)
+            self._forget_what_is_removed(key)
+
+    def _forget_what_is_removed(self, key: str) -> None:
+        """Generations and attempts whose files are removed may come again."""
+        for of, generation in list(self._holders):
+            if of == key and self.read(f"work/{key}/{generation}/lease.json") is None:
+                del self._holders[of, generation]
+        for of, attempt, host in list(self._jobs):
+            if of == key and self.read(f"work/{key}/{attempt}/job.json") is None:
+                self._jobs.remove((of, attempt, host))
+                self._steps.pop((of, attempt), None)
 
     # Artifacts
 
@@ -145,10 +160,13 @@ class Laws:
         self.break_("artifacts do not vanish", f"{process.name} set {kind}/{key[:6]} aside")
 
     def _record(self, name: str) -> None:
-        raw = self.read(name)
-        for stage in json.loads(raw)["stages"] if raw else ():
-            if stage["key"]:
-                self._named.setdefault(stage["key"], self.world.now)
+        """Which keys runs on record name, and since when."""
+        self._runs |= {name} if name.endswith("run.json") else set()
+        named: set[str] = set()
+        for run in sorted(self._runs):
+            if raw := self.read(run):
+                named |= {stage["key"] for stage in json.loads(raw)["stages"] if stage["key"]}
+        self._named = {key: self._named.get(key, self.world.now) for key in sorted(named)}
 
     def record(self, process: Process, record: RunRecord) -> None:
         """A run has ended with this record: what it says that it made is there, none of its workers
@@ -239,7 +257,8 @@ class Laws:
 
     def step(self, key: str, attempt: str, step: int) -> None:
         """A worker begins a step."""
-        if (key, attempt) not in self._steps and step < self._kept.get(key, 0):
+        first = (key, attempt) not in self._steps
+        if first and step < self._kept.get(key, 0) and not self.lagging:
             how = f"attempt {attempt} of {key[:6]} begins at step {step}"
             self.break_("no work is lost", f"{how}, though step {self._kept[key]} was kept")
         self._steps[key, attempt] = step

@@ -15,7 +15,7 @@ OPERATIONS = {
         *("write journal", "remove kept", "start step", "any"),
     ),
     "agent": ("write status", "write log", "read job", "ask delete", "any"),
-    "operator": ("create lease", "remove any", "move manifest", "read run", "ask delete", "any"),
+    "operator": ("create lease", "remove any", "move manifest", "read run", "remove run", "ask delete", "any"),
 }
 """Role of a process -> operations that a fault may strike."""
 
@@ -56,7 +56,7 @@ class Event:
     Attributes:
         action: storm (the store answers 503), away (the API of TPUs does), stale (listings lag),
             jump (of a clock, by `amount` seconds), drift (a clock's rate), start (of a flow), cancel
-            (of a flow), gc, force (a flow that computes again), preempt, mute (its machine is cut
+            (of a flow), gc (1: runs that have ended are dropped), force (a flow that computes again), preempt, mute (its machine is cut
             off), unbootable, stuck (a request), stockout, reluctant (deletions are refused).
         at: virtual seconds; of machines, since they were there.
     """
@@ -123,7 +123,8 @@ def drawn(seed: int, targets: Sequence[str] = ("local", "local", "v5e-8")) -> Pl
     chance = random.Random(f"plan {seed}")
     target = chance.choice(targets)
     place = "bucket" if target != "local" else chance.choice(("directory", "directory", "bucket"))
-    flows = (0.0, *sorted(round(chance.uniform(0, 60), 1) for _ in range(chance.choice((0, 1, 1, 2)))))
+    later = (lambda: 0.0, lambda: 0.0, lambda: round(chance.uniform(0, 60), 1))
+    flows = (0.0, *sorted(chance.choice(later)() for _ in range(chance.choice((0, 1, 1, 2)))))
     plan = Plan(seed, place, target, chance.choice((1, 1, 2)), flows)
     faults = tuple(_fault(chance, plan) for _ in range(chance.choice((0, 1, 2, 2, 3, 4))))
     events = tuple(_event(chance, plan) for _ in range(chance.choice((0, 1, 1, 2, 3))))
@@ -135,7 +136,7 @@ def _fault(chance: random.Random, plan: Plan) -> Fault:
     if role == "agent" and plan.target == "local":
         role = "worker"
     who = role if role != "flow" else f"flow {chance.randint(1, len(plan.flows))}"
-    actions = ["kill", "kill", "pause"]
+    actions = ["kill", "kill", "pause", "pause"]
     if plan.place == "bucket":
         actions += ["lose", "lose", "refuse"]
     action = chance.choice(actions)
@@ -169,4 +170,4 @@ def _event(chance: random.Random, plan: Plan) -> Event:
     if action in ("preempt", "mute", "unbootable", "stuck"):
         number = chance.choice((1, 1, 2))
         return Event(action, round(chance.uniform(0, 25), 1), f"machine {number}")
-    return Event(action, at)
+    return Event(action, at, amount=chance.choice((0.0, 1.0)))
