@@ -16,7 +16,7 @@ from flows.chain import Chain
 from flows.cli.gc import collect_garbage
 from flows.preamble import Prepared
 from flows.recipe.resolve import ResolvedRecipe, resolve
-from flows.runs.record import RunLog, read_runs
+from flows.runs.record import RunLog, left, read_runs
 from infra.context import context
 from schemas.job import JobRequest
 from tasks.stage import WATCH, Watch, backend, run_stage
@@ -112,7 +112,9 @@ def follow(history: "History", forced: bool) -> int:
         run.finish("failed")
         raise
     failed = [one for one in run.record.stages if one.status == "failed"]
-    status = "cancelled" if watch.stop.is_set() else "failed" if failed else "succeeded"
+    status = "failed" if failed else "succeeded"
+    if watch.stop.is_set() or (watch.pause.is_set() and left(run.record) and not failed):
+        status = "cancelled" if watch.stop.is_set() else "paused"
     run.finish(status)  # type: ignore[arg-type]
     why = "; ".join(f"{one.name}: {one.error}" for one in failed)
     history.ended(process, run.record, f"{status} {why}".strip())
@@ -120,10 +122,12 @@ def follow(history: "History", forced: bool) -> int:
 
 
 def _stop_when_asked(history: "History", watch: Watch) -> None:
-    """Ctrl-C."""
+    """Ctrl-C, and the deadline of `--hours`."""
     process = history.world.check().process
     while not watch.stop.is_set():
         history.world.sleep(1.0)
+        if process.asked_to_pause:
+            watch.pause.set()
         if process.asked_to_stop:
             watch.stop.set()
 

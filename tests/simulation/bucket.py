@@ -57,6 +57,11 @@ class Service:
         """Listings show for so long what is there now."""
         self.stale, self._seen_before = self._world.now + seconds, dict(self.objects)
 
+    def damage(self, name: str, data: bytes) -> None:
+        """An object's bytes change, and its checksum with them."""
+        if name in self.objects:
+            self.keep(name, data, self.objects[name].metadata)
+
     # What the client library offers
 
     def mount(self, scheme: str, adapter: Any) -> None:

@@ -9,14 +9,37 @@ from infra.store.objects import Found
 from schemas.artifact import FileEntry
 from tests.simulation.faults import Faults
 from tests.simulation.naming import operation
+from tests.simulation.world import World
+
+
+SECONDS = 8.0
+"""How long the system may keep what is written in memory."""
+
+
+class Disk:
+    """What has been written without waiting for the disk, by machine."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._written: list[tuple[float, str, str, bytes | None]] = []
+
+    def note(self, name: str, before: bytes | None) -> None:
+        machine = self._world.check().process.machine
+        self._written.append((self._world.now, machine, name, before))
+
+    def lost(self, machine: str) -> list[tuple[str, bytes | None]]:
+        """What a power cut may take back: names, and the bytes before the oldest such write."""
+        since = self._world.now - SECONDS
+        found = [one for one in reversed(self._written) if one[1] == machine and one[0] > since]
+        return list({name: before for _, _, name, before in found}.items())
 
 
 class SimulatedFiles(Files):
     """`Files` whose operations go through `Faults`."""
 
-    def __init__(self, root: Path, uri: str, faults: Faults) -> None:
+    def __init__(self, root: Path, uri: str, faults: Faults, disk: Disk) -> None:
         super().__init__(root, uri)
-        self._faults = faults
+        self._faults, self._disk = faults, disk
 
     def prepare(self) -> None:
         """See Files: it is there."""
@@ -27,6 +50,7 @@ class SimulatedFiles(Files):
         )
 
     def write(self, name: str, data: bytes, seconds: float | None = None) -> None:
+        self._disk.note(name, super().read(name))
         return self._faults.operation(
             operation("write", name),
             name,

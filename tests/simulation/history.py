@@ -19,13 +19,14 @@ from prefect.logging import disable_run_logger
 from infra.context import Context, using
 from infra.settings import Settings, TpuSettings
 from infra.store.files import Files
+from infra.store.manifests import data_name
 from infra.store.store import Store
 from schemas.base import InputError
 from schemas.job import JobSpec
 from schemas.reports import RunRecord
 from tasks import stage
 from tests.simulation.actors import collect, follow, resolved_recipe
-from tests.simulation.disk import SimulatedFiles
+from tests.simulation.disk import Disk, SimulatedFiles
 from tests.simulation.faults import Faults
 from tests.simulation.laws import Laws
 from tests.simulation.library import Machines, simulated_library
@@ -90,6 +91,7 @@ class History:
         )
         self.resolved = resolved_recipe(plan.stages)
         self.flows: list[Process] = []
+        self.disk = Disk(self.world)
         self.service: Any = None
         self.cloud: Any = None
         self._uri = f"gs://simulated/{_PREFIX}"
@@ -121,7 +123,7 @@ class History:
         def opened() -> Store:
             if self.service is None:
                 root = self._root / "store"
-                files = SimulatedFiles(root, "file:///simulated", self.faults)
+                files = SimulatedFiles(root, "file:///simulated", self.faults, self.disk)
                 return Store(files, files)
             from infra.gcs.bucket import Bucket
 
@@ -208,7 +210,7 @@ class History:
             over = max(plan.flows) + 95
             world.at(over, lambda: None)
             try:
-                self._run(lambda: self._quiet() and world.now >= over)
+                self._run(lambda: not world.busy and world.now >= over)
                 self._last_flow()
             except Endless as error:
                 self.laws.break_("every run ends", str(error))
@@ -231,17 +233,9 @@ class History:
     def _look(self) -> None:
         if self.world.now > LONGEST:
             raise Endless(f"no end after {LONGEST:.0f} virtual seconds")
-        for process in self.world.processes:
-            if process.errors:
-                allowed = _EXPECTED.get(process.role, ())
-                self.laws.fault_of(process, allowed)
-
-    def _quiet(self) -> bool:
-        """Whether no flow and no operator is at work."""
-        return not any(
-            process.alive and process.role in ("flow", "operator")
-            for process in self.world.processes
-        )
+        while self.world.troubled:
+            process = self.world.troubled.pop()
+            self.laws.fault_of(process, _EXPECTED.get(process.role, ()))
 
     def _last_flow(self) -> None:
         """Undisturbed, the same command ends well, and nothing is left."""
@@ -291,6 +285,13 @@ class History:
                         one.asked_to_stop = True
                 case "force":
                     self.start_flow(f"{number} forced", "server", forced=True)
+                case "deadline":
+                    for one in of:
+                        one.asked_to_pause = True
+                case "power":
+                    self._cut_power(event.who)
+                case "damage":
+                    self._damage()
                 case "gc":
                     self.start_operator(number, drop=event.amount > 0)
                 case "storm":
@@ -306,6 +307,35 @@ class History:
                     self.cloud.full = until
 
         return act
+
+    def _cut_power(self, machine: str) -> None:
+        """All of a machine ends, and of what it has written without waiting for the disk some is
+        lost: the file is as it was before, or empty."""
+        for process in self.world.processes:
+            if process.machine == machine and process.alive:
+                self.world.kill(process, "loses power")
+        for name, before in self.disk.lost(machine):
+            path = self._root / "store" / name
+            data = self.world.random.choice((before, before, b""))
+            self.world.say(f"lost: {short(name)} {'is empty' if data == b'' else 'is as before'}")
+            if data is not None and path.parent.is_dir():
+                path.write_bytes(data)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _damage(self) -> None:
+        """A bit of an artifact flips."""
+        for kind, key in sorted(self.laws.committed)[:1]:
+            manifest = self.laws.committed[kind, key]
+            name = f"{data_name(manifest)}/{manifest.files[-1].path}"
+            data = bytearray(self._read(name) or b"?")
+            data[0] ^= 1
+            self.world.say(f"damaged: {short(name)}")
+            self.laws.damaged.add(key)
+            if self.service is None:
+                (self._root / "store" / name).write_bytes(data)
+            else:
+                self.service.damage(f"{_PREFIX}/{name}", bytes(data))
 
     def ended(self, process: Process, record: RunRecord, how: str) -> None:
         """A flow has come to an end of its own, with this record."""

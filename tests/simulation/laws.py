@@ -41,7 +41,7 @@ class Laws:
         seconds: time to live of a lease.
 
     Attributes:
-        forced: keys that somebody discards on purpose.
+        forced, damaged: keys that somebody discards on purpose, or whose bytes have rotted.
         broken: the first law that did not hold.
         lenient: the store was away, so that a record may be missing.
         lagging: listings did, so that a checkpoint may not be found.
@@ -51,6 +51,7 @@ class Laws:
     read: Callable[[str], bytes | None]
     seconds: float
     forced: set[str] = field(default_factory=set)
+    damaged: set[str] = field(default_factory=set)
     broken: Broken | None = None
     lenient: bool = False
     lagging: bool = False
@@ -142,6 +143,8 @@ class Laws:
     def _intact(self, manifest: Manifest, process: Process | None) -> None:
         for entry in manifest.files:
             data = self.read(f"{data_name(manifest)}/{entry.path}")
+            if manifest.key in self.damaged:
+                return
             if data is None or hashlib.sha256(data).hexdigest() != entry.sha256:
                 who = f" by {process.name}" if process else ""
                 what = "is gone" if data is None else "has other bytes"
@@ -150,6 +153,9 @@ class Laws:
 
     def _gone(self, process: Process, kind: str, key: str) -> None:
         self.removed.add(key)
+        if key in self.damaged:
+            self.damaged.remove(key)
+            return
         if process.role == "flow" and key in self.forced:
             return
         if process.role == "operator":

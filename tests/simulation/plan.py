@@ -56,7 +56,7 @@ class Event:
     Attributes:
         action: storm (the store answers 503), away (the API of TPUs does), stale (listings lag),
             jump (of a clock, by `amount` seconds), drift (a clock's rate), start (of a flow), cancel
-            (of a flow), gc (1: runs that have ended are dropped), force (a flow that computes again), preempt, mute (its machine is cut
+            and deadline (of a flow), power (of a machine is cut), damage (of an artifact), gc (1: runs that have ended are dropped), force (a flow that computes again), preempt, mute (its machine is cut
             off), unbootable, stuck (a request), stockout, reluctant (deletions are refused).
         at: virtual seconds; of machines, since they were there.
     """
@@ -152,9 +152,11 @@ def _fault(chance: random.Random, plan: Plan) -> Fault:
 def _event(chance: random.Random, plan: Plan) -> Event:
     at = round(chance.uniform(0, 90), 1)
     flow = f"flow {chance.randint(1, len(plan.flows))}"
-    actions = ["jump", "drift", "cancel", "gc", "gc", "force"]
+    actions = ["jump", "drift", "cancel", "gc", "gc", "force", "deadline", "damage"]
     if plan.place == "bucket":
         actions += ["storm", "storm", "stale", "stale"]
+    if plan.place == "directory":
+        actions += ["power", "power"]
     if plan.target != "local":
         actions += ["preempt", "preempt", "mute", "unbootable", "stuck", "stockout"]
         actions += ["reluctant", "away", "preempt"]
@@ -163,7 +165,9 @@ def _event(chance: random.Random, plan: Plan) -> Event:
         return Event(action, at, flow, amount=chance.choice((-7200.0, -40.0, 40.0, 7200.0)))
     if action == "drift":
         return Event(action, 0.0, flow, amount=chance.choice((0.7, 0.95, 1.05, 1.4)))
-    if action in ("cancel", "force"):
+    if action == "power":
+        return Event(action, at, chance.choice(("laptop", "server")))
+    if action in ("cancel", "force", "deadline"):
         return Event(action, at, flow)
     if action in ("storm", "away", "stale", "reluctant", "stockout"):
         return Event(action, at, seconds=chance.choice((2.0, 10.0, 45.0, 150.0)))

@@ -30,6 +30,10 @@ MOST_STEPS = 60_000
 """Of a history; one that takes more goes round in circles."""
 
 
+BUSY = ("flow", "operator")
+"""Roles of processes that come to an end by themselves."""
+
+
 class Killed(BaseException):
     """The process of the thread that this is raised in was killed."""
 
@@ -64,6 +68,7 @@ class Process:
     rate: float = 1.0
     disturbed: float = -1.0
     asked_to_stop: bool = False
+    asked_to_pause: bool = False
     seen: Counter[str] = field(default_factory=Counter)
     threads: list["Thread"] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
@@ -101,7 +106,8 @@ class World:
         now: virtual seconds since the begin.
         lines: the history in words.
         current: the thread that runs.
-        after: is called after each step.
+        troubled: processes that a thread has left with an exception.
+        busy: how many flows and operators live.
     """
 
     def __init__(self, seed: str) -> None:
@@ -110,7 +116,8 @@ class World:
         self.lines: list[str] = []
         self.current: Thread | None = None
         self.processes: list[Process] = []
-        self.steps = 0
+        self.troubled: list[Process] = []
+        self.busy = self.steps = 0
         self._ident = get_ident()
         self._hub = getcurrent()
         self._ready: list[Thread] = []
@@ -130,6 +137,7 @@ class World:
         """Start a process, which ends with its main thread."""
         process = Process(name, machine, next(self._pids), parent)
         self.processes.append(process)
+        self.busy += process.role in BUSY
         self.say(f"{name} starts on {machine}")
 
         def run() -> None:
@@ -153,6 +161,7 @@ class World:
                 pass
             except BaseException as error:  # noqa: BLE001 (whatever it is, the history tells)
                 process.errors.append(error)
+                self.troubled.append(process)
                 self.say(f"{process.name} ({name}) raises {type(error).__name__}: {error}")
                 for frame in extract_tb(error.__traceback__)[-4:]:
                     self.say(f"    {frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.line}")
@@ -176,6 +185,7 @@ class World:
         if not process.alive:
             return
         process.code, process.paused = code, 0.0
+        self.busy -= process.role in BUSY
         for thread in process.threads:
             if not thread.over and thread is not self.current:
                 self.make_ready(thread)
