@@ -40,7 +40,7 @@ LONGEST = 4000.0
 
 SETTINGS = Settings(
     poll_seconds=1.0, heartbeat_seconds=2.0, lease_seconds=9.0, stop_seconds=3.0, parallel_jobs=2,
-    store_seconds=25.0, compile_cache="", cache="", plan=False, zones=(),
+    store_seconds=130.0, compile_cache="", cache="", plan=False, zones=(),
 )  # fmt: skip
 TPU = TpuSettings(
     project="simulated", poll_seconds=3.0, queue_seconds=60.0, boot_seconds=40.0,
@@ -105,7 +105,11 @@ class History:
             self.cloud = Cloud(
                 self.world, self.faults, self.laws, plan, self._uri, self._boot
             )
-        self.laws.lenient = plan.place == "bucket"
+        outages = ("storm", "away", "reluctant", "stockout", "stuck", "unbootable")
+        self.laws.lenient = any(
+            event.action in outages and (event.seconds >= 100.0 or event.action != "storm")
+            for event in plan.events
+        )
         self._ends: dict[Process, str] = {}
 
     # What there is

@@ -145,7 +145,7 @@ def _fault(chance: random.Random, plan: Plan) -> Fault:
         when = "inside"
     what = chance.choice(OPERATIONS[role])
     most = 60 if what == "any" else 4
-    seconds = chance.choice((3.0, 15.0, 40.0, 120.0)) if action == "pause" else 0.0
+    seconds = chance.choice((3.0, 15.0, 40.0, 200.0)) if action == "pause" else 0.0
     return Fault(action, who, what, chance.randint(1, most), when, seconds)
 
 
