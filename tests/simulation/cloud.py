@@ -54,6 +54,22 @@ class Machine:
     told: Condition | None = None
     asked_by: Process | None = None
     processes: list[Process] = field(default_factory=list)
+    working: Callable[[], bool] = lambda: True
+
+    @property
+    def there(self) -> bool:
+        """Whether anything of it is left."""
+        return self.state is not None or self.node is not None
+
+    @property
+    def followed(self) -> bool:
+        """Whether it works, and nobody has asked for its end."""
+        return self.state == State.ACTIVE and self.node == NodeState.READY
+
+    @property
+    def done(self) -> bool:
+        """Whether it works, though its agent has ended or no worker of it lives."""
+        return self.followed and bool(self.processes) and not self.working()
 
     @property
     def node_name(self) -> str:
@@ -295,12 +311,12 @@ class Cloud:
     def _boot_vm(self, one: Machine) -> None:
         if one.node == NodeState.READY:
             one.processes.append(self._boot(one))
+            one.working = lambda: any(each.role == "worker" for each in self._on(one))
 
     def _befalling(self, one: Machine, event: Event) -> Callable[[], None]:
         def mute() -> None:
-            for process in one.processes:
-                if process.alive:
-                    self._world.pause(process, 60.0)
+            for process in self._on(one):
+                self._world.pause(process, 60.0)
 
         def preempt() -> None:
             if one.node == NodeState.READY and one.state == State.ACTIVE:
@@ -318,9 +334,14 @@ class Cloud:
         return mute if event.action == "mute" else (announce if int(event.at * 10) % 2 else preempt)
 
     def _end_vm(self, one: Machine, why: str) -> None:
-        for process in one.processes:
+        for process in self._on(one):
             self._world.kill(process, why)
         one.gone = one.gone if one.ready is None else self._world.now
+
+    def _on(self, one: Machine) -> list[Process]:
+        """The processes of its VM that live."""
+        machine = f"vm{one.number}"
+        return [each for each in self._world.processes if each.machine == machine and each.alive]
 
     def _remove_node(self, one: Machine) -> None:
         self._end_vm(one, "is gone with its machine")

@@ -215,6 +215,7 @@ class History:
             world.at(over, lambda: None)
             try:
                 self._run(lambda: not world.busy and world.now >= over)
+                self._machines_end_themselves()
                 self._last_flow()
             except Endless as error:
                 self.laws.break_("every run ends", str(error))
@@ -256,17 +257,20 @@ class History:
         self._run(lambda: not last.alive)
         if self.laws.broken is None and last.code != 0:
             self.laws.break_("every run can be continued", f"the last run: {self.ends(last)}")
-        if self.laws.broken is None and self.cloud is not None:
-            self._nothing_is_paid()
-
-    def _nothing_is_paid(self) -> None:
-        """Machines that no flow follows end by themselves, or are found by an operator."""
-        until = self.world.now + 4 * TPU.silence_seconds + TPU.delete_seconds
-        left = [one for one in self.cloud.machines if one.state or one.node]
-        self._run(lambda: not any(one.state or one.node for one in left) or self.world.now > until)
-        for one in left:
-            if self.laws.broken is None and one.node is not None:
+        for one in self.cloud.machines if self.cloud is not None else ():
+            if one.there:
                 self.laws.break_("nothing is paid for after the end", f"machine {one.number}")
+
+    def _machines_end_themselves(self) -> None:
+        """A machine whose job has ended goes, though nobody follows it any more."""
+        if self.laws.broken is not None or self.cloud is None:
+            return
+        until = self.world.now + 3 * TPU.silence_seconds + 60.0
+        self.world.at(until, lambda: None)
+        working = lambda: [one for one in self.cloud.machines if one.done]  # noqa: E731
+        self._run(lambda: not working() or self.world.now >= until)
+        for one in working():
+            self.laws.break_("machines end themselves", f"machine {one.number} is still there")
 
     def _starting(self, number: str) -> Callable[[], None]:
         machine = "laptop" if number != "2" else "server"
@@ -299,7 +303,7 @@ class History:
                 case "gc":
                     self.start_operator(number, drop=event.amount > 0)
                 case "storm":
-                    self.service.storm = until
+                    self.service.storm, self.laws.stormy = until, True
                 case "stale":
                     self.service.lag(event.seconds)
                     self.laws.lagging = True
@@ -345,6 +349,12 @@ class History:
         """A flow has come to an end of its own, with this record."""
         self._ends[process] = how = short(how.replace(str(self._root), ""))
         self.laws.record(process, record)
+        if process.name == "flow last" and record.status == "succeeded":
+            self.laws.sound(record)
+        for one in self.cloud.machines if self.cloud is not None and not self.laws.lenient else ():
+            if one.asked_by is process and one.followed:
+                how = f"machine {one.number} outlives {process.name}"
+                self.laws.break_("nothing is paid for after the end", how)
         self.world.say(f"{process.name} ends: {how}")
 
     def ends(self, process: Process) -> str:

@@ -44,6 +44,7 @@ class Laws:
         forced, damaged: keys that somebody discards on purpose, or whose bytes have rotted.
         broken: the first law that did not hold.
         lenient: the store was away, so that a record may be missing.
+        stormy: the store was away at all.
         lagging: listings did, so that a checkpoint may not be found.
     """
 
@@ -54,6 +55,7 @@ class Laws:
     damaged: set[str] = field(default_factory=set)
     broken: Broken | None = None
     lenient: bool = False
+    stormy: bool = False
     lagging: bool = False
     committed: dict[tuple[str, str], Manifest] = field(default_factory=dict)
     commits: int = 0
@@ -198,6 +200,14 @@ class Laws:
         if said != record.status and not self.lenient:
             self.break_("records agree", f"{process.name} {record.status}, its record: {said}")
 
+    def sound(self, record: RunRecord) -> None:
+        """What a run that nothing disturbed has ended with verifies."""
+        self.damaged.clear()
+        for stage in record.stages:
+            made = stage.artifact
+            if made is not None and (there := self.committed.get((made.kind, made.key))):
+                self._intact(there, None)
+
     # Leases and jobs
 
     def _lease(self, process: Process, what: str, name: str) -> None:
@@ -220,8 +230,11 @@ class Laws:
         if last is not None and not last.released and last.process.alive:
             silent = self.world.now - last.beat
             well = last.process.disturbed < last.beat and not self.lenient
-            if silent < 0.55 * self.seconds or (well and last.process is not process):
-                how = f"{process.name} took {key[:6]} from {last.process.name}"
+            how = f"{process.name} took {key[:6]} from {last.process.name}"
+            if last.process is process:
+                if not self.stormy:
+                    self.break_("nobody waits for itself", how)
+            elif silent < 0.55 * self.seconds or well:
                 self.break_("one holder", f"{how}, heard of {silent:.1f} s ago")
         self._holders[place] = _Holder(process, self.world.now, self.world.now)
 
