@@ -144,9 +144,9 @@ def _fault(chance: random.Random, plan: Plan) -> Fault:
     if action == "kill" and plan.place == "directory" and chance.random() < 0.4:
         when = "inside"
     what = chance.choice(OPERATIONS[role])
-    most = 60 if what == "any" else 4
+    count = int(60 ** chance.random()) if what == "any" else chance.choice((1, 1, 1, 2, 2, 3, 4))
     seconds = chance.choice((3.0, 15.0, 40.0, 200.0)) if action == "pause" else 0.0
-    return Fault(action, who, what, chance.randint(1, most), when, seconds)
+    return Fault(action, who, what, count, when, seconds)
 
 
 def _event(chance: random.Random, plan: Plan) -> Event:

@@ -5,11 +5,12 @@ simulation find out, and after how many histories?
 """
 
 import argparse
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -17,16 +18,20 @@ from flows.cli import gc
 from flows.chain import Chain
 from infra.backend import JobHandle
 from infra.gcs.objects import BucketObjects
+from infra.gcs.requests import Changed, Requests
 from infra.local import LocalBackend
 from infra.store import lease
 from infra.store.files import Files
-from infra.store.manifests import data_name, manifest_name, parse_manifest
+from infra.store.manifests import data_name, manifest_name
 from infra.store.store import Store
-from infra.tpu import reaper
+from infra.tpu import machine, reaper
+from infra.tpu.api import TpuApi
 from infra.tpu.backend import CloudTpuBackend
+from infra.tpu.host import Agent
 from infra.tpu.job import TpuJob
 from schemas.artifact import Manifest
 from tasks import stage
+from tasks.contract.journal import Journal
 from tests.simulation.history import Result, play
 from tests.simulation.plan import drawn
 
@@ -172,9 +177,68 @@ def _stale_needs() -> AbstractContextManager[Any]:
     return patch.object(gc, "_needed", needed)
 
 
-def _anything_is_a_manifest(raw: bytes | None, kind: str, key: str) -> Manifest | None:
-    return None if raw is None else parse_manifest(raw, kind, key)
+def _blind_create(self: BucketObjects, name: str, data: bytes) -> bool:
+    """Who finds an object there does not ask whose it is."""
+    try:
+        self.upload(self.path(name), data, generation=0)
+    except Changed:
+        return False
+    return True
 
+
+def _trusting(self: Journal, entry: str) -> Any:
+    raw = self._work.read(self._object(entry))
+    return None if raw is None else json.loads(raw.partition(b"\n")[2])
+
+
+def _strict_read(store: Store, key: str, generation: int) -> Any:
+    record = store.read_json(lease._name(key, generation), lease.LeaseRecord)
+    return None if record is None or record.released else record
+
+
+def _patient_silence(self: lease.Silence, seen: object) -> float:
+    """Time in which nobody looked counts as well."""
+    now = time.monotonic()
+    if seen != self._seen:
+        self._seen, self._since = seen, now
+    self._looked = now
+    return now - self._since
+
+
+def _foreign(self: TpuApi, name: str, *rest: Any) -> None:
+    parent, _, short = name.partition("/queuedResources/")
+    order = self.order(parent, short, *rest[:2], rest[2])
+    request = {"parent": parent, "queued_resource_id": short, "queued_resource": order}
+    self._ask(name, "create_queued_resource", request)
+
+
+def _zone_left_alone() -> AbstractContextManager[Any]:
+    real = TpuJob._go_on_elsewhere
+
+    def go_on(self: TpuJob, problem: Any) -> None:
+        real(self, problem)
+        self._leaving.clear()
+        self.record = self.record.model_copy(update={"resources": self.record.resources[-1:]})
+
+    return patch.object(TpuJob, "_go_on_elsewhere", go_on)
+
+
+def _one_try(self: Requests, call: Any, **options: Any) -> Any:
+    options["seconds"] = 0.0
+    return _ASK(self, call, **options)
+
+
+def _never_silent() -> AbstractContextManager[Any]:
+    real = machine._running
+
+    def running(state: Any, seen: Any, terms: Any) -> Any:
+        hosts = [replace(host, silent=0.0) for host in seen.hosts]
+        return real(state, replace(seen, hosts=hosts), terms)
+
+    return patch.object(machine, "_running", running)
+
+
+_ASK = Requests.ask
 
 PLANTS = (
     Plant("create-only in a directory", "infra/store/files.py", _replaced(Files, "create", _create_replaces)),
@@ -198,6 +262,18 @@ PLANTS = (
     Plant("a request is on record before it is sent", "infra/tpu/job.py", _request_unrecorded, "v5e-8", "bucket"),
     Plant("a job that outlived its flow is taken over", "infra/tpu/backend.py", _replaced(CloudTpuBackend, "attach", lambda self, store, key: None), "v5e-8", "bucket"),
     Plant("gc: machines that a run follows are left alone", "infra/tpu/reaper.py", _replaced(reaper, "_free", _all_are_free), "v5e-8", "bucket"),
+    Plant("a lost acknowledgement of a create is understood", "infra/gcs/objects.py", _replaced(BucketObjects, "create", _blind_create), place="bucket"),
+    Plant("a request is repeated", "infra/gcs/requests.py", _replaced(Requests, "ask", _one_try), place="bucket"),
+    Plant("every byte of an artifact is verified before it is used", "infra/store/store.py", _replaced(Store, "verify", lambda self, manifest: [])),
+    Plant("a journal's entry has a checksum", "tasks/contract/journal.py", _replaced(Journal, "_read", _trusting)),
+    Plant("a damaged lease is nobody's", "infra/store/lease.py", _replaced(lease, "_read", _strict_read)),
+    Plant("time in which the store is away is no silence", "infra/store/lease.py", _replaced(lease.Silence, "of", _patient_silence), place="bucket"),
+    Plant("a request that exists already may be ours", "infra/tpu/api.py", _replaced(TpuApi, "create", _foreign), "v5e-8", "bucket"),
+    Plant("a zone that is given up is cleared", "infra/tpu/job.py", _zone_left_alone, "v5e-8", "bucket"),
+    Plant("a machine that nobody deletes deletes itself", "infra/tpu/host.py", _replaced(Agent, "_wait_for_deletion", lambda self, final: None), "v5e-8", "bucket"),
+    Plant("a run that finds its stage done clears its machines", "infra/tpu/backend.py", _replaced(CloudTpuBackend, "release", lambda self, *rest: None), "v5e-8", "bucket"),
+    Plant("a run waits for the end of its machines", "infra/tpu/job.py", _replaced(TpuJob, "cancel", lambda self: None), "v5e-8", "bucket"),
+    Plant("a silent machine is given up", "infra/tpu/machine.py", _never_silent, "v5e-8", "bucket"),
 )  # fmt: skip
 
 
