@@ -53,7 +53,6 @@ class Context:
                 self._writable |= {key, store.uri} if write else set()
             return self._stores[key]
 
-
     def backend(self, target: str, make: Callable[[str], JobBackend]) -> JobBackend:
         """The backend of a target, made when it is first asked for; one per process, because it
         limits how many jobs run side by side and knows what they cost."""

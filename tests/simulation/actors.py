@@ -16,7 +16,7 @@ from flows.chain import Chain
 from flows.cli.gc import collect_garbage
 from flows.preamble import Prepared
 from flows.recipe.resolve import ResolvedRecipe, resolve
-from flows.runs.record import RunLog, left, read_runs
+from flows.runs.record import RunLog, left, read_runs, run_status
 from infra.context import context
 from schemas.job import JobRequest
 from tasks.stage import WATCH, Watch, backend, run_stage
@@ -137,7 +137,8 @@ def collect(history: "History", drop: bool) -> int:
     are given up."""
     say = lambda text: history.world.say(f"an operator is told: {text}")  # noqa: E731
     store = context().store()
-    ended = [one.run_id for one in read_runs(store) if one.status != "running"] if drop else []
+    runs = read_runs(store) if drop else []
+    ended = [one.run_id for one in runs if not run_status(one).startswith("running")]
     found = collect_garbage(store, ended, True, context().settings, say)
     for item in found:
         history.world.say(f"gc: {item.kind} {item.name[:40]}: {'gone' if item.deleted else 'left'}")

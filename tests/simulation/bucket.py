@@ -104,7 +104,9 @@ class Service:
         blobs, prefixes = self.request("list any", prefix, look)
         return SimpleNamespace(pages=iter([blobs]), prefixes=prefixes, next_page_token=None)
 
-    def get(self, url: str, *, params: Mapping[str, str], headers: Mapping[str, str], **more: Any) -> Any:
+    def get(
+        self, url: str, *, params: Mapping[str, str], headers: Mapping[str, str], **more: Any
+    ) -> Any:
         """A part of an object, as `AuthorizedSession.get` brings it."""
         name = unquote(url.rpartition("/o/")[2])
         start, stop = headers["Range"].removeprefix("bytes=").split("-")
@@ -204,7 +206,9 @@ class Blob:
             return True
 
         verb = "write" if if_generation_match is None else "create"
-        what = "put tree" if verb == "create" and "/data/" in self.name else operation(verb, self.name)
+        what = (
+            "put tree" if verb == "create" and "/data/" in self.name else operation(verb, self.name)
+        )
         self._service.request(what, self.name, write)
 
     def download_as_bytes(self, **more: Any) -> bytes:

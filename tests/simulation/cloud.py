@@ -119,7 +119,9 @@ class Cloud:
         def create() -> bool:
             if any(one.name == name and (one.state or one.node) for one in self.machines):
                 raise exceptions.AlreadyExists(f"Resource '{name}' already exists")
-            made = Machine(len(self.machines) + 1, name, dict(node["labels"]), dict(node["metadata"]))
+            made = Machine(
+                len(self.machines) + 1, name, dict(node["labels"]), dict(node["metadata"])
+            )
             self._told(made)
             self.machines.append(made)
             self._enter(made, State.CREATING)

@@ -11,7 +11,6 @@ from tests.simulation.faults import Faults
 from tests.simulation.naming import operation
 from tests.simulation.world import World
 
-
 SECONDS = 8.0
 """How long the system may keep what is written in memory."""
 

@@ -86,9 +86,7 @@ class History:
         self.world = World(f"course {plan.seed}")
         self.faults = Faults(self.world, plan, lambda *said: self.laws.observe(*said))
         self.laws = Laws(self.world, self._read, SETTINGS.lease_seconds)
-        self.machines = Machines(
-            self.world, self._start_worker, self._metadata, self.faults.change
-        )
+        self.machines = Machines(self.world, self._start_worker, self._metadata, self.faults.change)
         self.resolved = resolved_recipe(plan.stages)
         self.flows: list[Process] = []
         self.disk = Disk(self.world)
@@ -102,9 +100,7 @@ class History:
         if plan.target != "local":
             from tests.simulation.cloud import Cloud
 
-            self.cloud = Cloud(
-                self.world, self.faults, self.laws, plan, self._uri, self._boot
-            )
+            self.cloud = Cloud(self.world, self.faults, self.laws, plan, self._uri, self._boot)
         outages = ("storm", "away", "reluctant", "stockout", "stuck", "unbootable")
         self.laws.lenient = any(
             event.action in outages and (event.seconds >= 100.0 or event.action != "storm")
@@ -397,7 +393,7 @@ def play(plan: Plan) -> Result:
     """The history of a plan."""
     logging.disable(logging.CRITICAL)
     logging.getLogger().addHandler(_QUIET)
-    memory = Path("/dev/shm")  # noqa: S108 (a disk that is none, where there is one)
+    memory = Path("/dev/shm")
     root = Path(tempfile.mkdtemp(prefix="lyceum-", dir=memory if memory.is_dir() else None))
     try:
         return History(plan, root).play()

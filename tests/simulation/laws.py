@@ -127,7 +127,7 @@ class Laws:
             self.break_("one artifact a key", how)
         elif now is not None and known is None:
             self._committed(now)
-        elif now is not None and "data" in rest:
+        elif now is not None and ("data" in rest or not rest):
             self._intact(now, process)
 
     def _committed(self, manifest: Manifest) -> None:
@@ -140,7 +140,9 @@ class Laws:
             self.break_("same bytes", f"{manifest.kind}/{manifest.key[:6]} was made with others")
         right = made_of(manifest.kind, manifest.config, manifest.inputs).encode()
         if self.read(f"{data_name(manifest)}/result") != right:
-            self.break_("same bytes", f"{manifest.kind}/{manifest.key[:6]} skipped or repeated a step")
+            self.break_(
+                "same bytes", f"{manifest.kind}/{manifest.key[:6]} skipped or repeated a step"
+            )
 
     def _intact(self, manifest: Manifest, process: Process | None) -> None:
         for entry in manifest.files:
@@ -186,7 +188,9 @@ class Laws:
             if stage.exit_code == 2:
                 self.break_("no bad input", f"{process.name}: {short(stage.error or '')[:300]}")
             if stage.status == "failed" and not self.lenient:
-                self.break_("no run fails for nothing", f"{process.name}: {short(stage.error or '')[:300]}")
+                self.break_(
+                    "no run fails for nothing", f"{process.name}: {short(stage.error or '')[:300]}"
+                )
             if stage.status == "running":
                 self.break_("records agree", f"{process.name} left {stage.name} running")
             made = stage.artifact

@@ -125,7 +125,9 @@ def simulated_library(machines: Machines) -> Iterator[None]:
     def made(kind: Callable[..., Any], **given: Any) -> Callable[..., Any]:
         return lambda *arguments, **options: kind(world, *arguments, **given, **options)
 
-    def thread(group: Any = None, target: Any = None, name: Any = None, *rest: Any, **more: Any) -> Any:
+    def thread(
+        group: Any = None, target: Any = None, name: Any = None, *rest: Any, **more: Any
+    ) -> Any:
         return SimulatedThread(world, target, name, *rest, **more)
 
     def changing(call: str, real: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,15 @@ OPERATIONS = {
         *("write journal", "remove kept", "start step", "any"),
     ),
     "agent": ("write status", "write log", "read job", "ask delete", "any"),
-    "operator": ("create lease", "remove any", "move manifest", "read run", "remove run", "ask delete", "any"),
+    "operator": (
+        "create lease",
+        "remove any",
+        "move manifest",
+        "read run",
+        "remove run",
+        "ask delete",
+        "any",
+    ),
 }
 """Role of a process -> operations that a fault may strike."""
 

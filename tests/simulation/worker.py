@@ -85,9 +85,7 @@ class Work:
 
     def _beat(self) -> None:
         while not self._over.wait(context().settings.heartbeat_seconds):
-            self._say(
-                JobStatus(state="running", heartbeat=time.time(), progress=self._progress)
-            )
+            self._say(JobStatus(state="running", heartbeat=time.time(), progress=self._progress))
 
     def _outcome(self) -> JobStatus:
         try:
