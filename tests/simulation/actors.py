@@ -133,8 +133,8 @@ def _stop_when_asked(history: "History", watch: Watch) -> None:
 
 
 def collect(history: "History", drop: bool) -> int:
-    """`lyceum gc --delete`, for the machines of the target too; with `drop` all runs that have ended
-    are given up."""
+    """`lyceum gc --delete`, for the machines of the target too; with `drop` all runs that have
+    ended are given up."""
     say = lambda text: history.world.say(f"an operator is told: {text}")  # noqa: E731
     store = context().store()
     runs = read_runs(store) if drop else []

@@ -1,5 +1,5 @@
 """A bucket of Cloud Storage, and the client library in front of it, as `infra.gcs` uses it: what
-`google.cloud.storage.Client` offers, with the service's preconditions, generations and checksums."""
+`google.cloud.storage.Client` offers, with the service's preconditions, generations, checksums."""
 
 import fnmatch
 import re

@@ -261,7 +261,9 @@ class History:
         """A machine whose job has ended goes, though nobody follows it any more."""
         if self.laws.broken is not None or self.cloud is None:
             return
-        until = self.world.now + 3 * TPU.silence_seconds + 60.0
+        still = [one.paused for one in self.world.processes]
+        calm = max(self.world.now, self.cloud.away, self.cloud.reluctant, *still)
+        until = max(calm, self.service.storm) + 3 * TPU.silence_seconds + 60.0
         self.world.at(until, lambda: None)
         working = lambda: [one for one in self.cloud.machines if one.done]  # noqa: E731
         self._run(lambda: not working() or self.world.now >= until)

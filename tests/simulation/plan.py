@@ -63,9 +63,11 @@ class Event:
 
     Attributes:
         action: storm (the store answers 503), away (the API of TPUs does), stale (listings lag),
-            jump (of a clock, by `amount` seconds), drift (a clock's rate), start (of a flow), cancel
-            and deadline (of a flow), power (of a machine is cut), damage (of an artifact), gc (1: runs that have ended are dropped), force (a flow that computes again), preempt, mute (its machine is cut
-            off), unbootable, stuck (a request), stockout, reluctant (deletions are refused).
+            jump (of a clock, by `amount` seconds), drift (a clock's rate), cancel and deadline (of
+            a flow), power (of a machine is cut), damage (of an artifact), gc (with an amount: runs
+            that have ended are dropped), force (a flow that computes again), preempt, mute (its
+            machine is cut off), unbootable, stuck (a request), stockout, reluctant (deletions are
+            refused).
         at: virtual seconds; of machines, since they were there.
     """
 

@@ -1,5 +1,5 @@
-"""The simulation itself: the same seed is the same history, laws hold in a handful of histories, and
-a broken history becomes a small one."""
+"""The simulation itself: the same seed is the same history, laws hold in a handful of histories,
+and a broken history becomes a small one."""
 
 import pytest
 
