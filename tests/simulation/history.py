@@ -17,35 +17,27 @@ import httpx
 from prefect.logging import disable_run_logger
 
 from infra.context import Context, using
-from infra.settings import Settings, TpuSettings
+from infra.settings import Settings
 from infra.store.files import Files
-from infra.store.manifests import data_name
 from infra.store.store import Store
 from schemas.base import InputError
 from schemas.job import JobSpec
 from schemas.reports import RunRecord
 from tasks import stage
 from tests.simulation.actors import collect, follow, resolved_recipe
+from tests.simulation.contexts import SETTINGS, TPU, SimulatedContext
 from tests.simulation.disk import Disk, SimulatedFiles
 from tests.simulation.faults import Faults
+from tests.simulation.happenings import happening
 from tests.simulation.laws import Laws
 from tests.simulation.library import Machines, simulated_library
 from tests.simulation.naming import short
-from tests.simulation.plan import Event, Plan
+from tests.simulation.plan import Plan
 from tests.simulation.worker import Work
 from tests.simulation.world import Endless, Process, World
 
 LONGEST = 4000.0
 """Virtual seconds after which everything must have ended."""
-
-SETTINGS = Settings(
-    poll_seconds=1.0, heartbeat_seconds=2.0, lease_seconds=9.0, stop_seconds=3.0, parallel_jobs=2,
-    store_seconds=130.0, compile_cache="", cache="", plan=False, zones=(),
-)  # fmt: skip
-TPU = TpuSettings(
-    project="simulated", poll_seconds=3.0, queue_seconds=60.0, boot_seconds=40.0,
-    silence_seconds=12.0, delete_seconds=60.0,
-)  # fmt: skip
 
 
 @dataclass
@@ -61,31 +53,14 @@ class Result:
     commits: int = 0
 
 
-class SimulatedContext(Context):
-    """The context of a simulated process."""
-
-    def __init__(self, settings: Settings, opened: Callable[[], Store]) -> None:
-        super().__init__()
-        self.settings, self.tpu, self._opened = settings, TPU, opened  # type: ignore[misc]
-        self._store: Store | None = None
-
-    def store(self, location: str | Path | None = None, *, write: bool = True) -> Store:
-        if isinstance(location, Path):  # this machine's copies of a bucket
-            here = Files(location, location.as_uri())
-            return Store(here, here)
-        if self._store is None:
-            self._store = self._opened()
-        return self._store
-
-
 class History:
     """A plan, and the world that it is played in. `root` is a directory of this history alone."""
 
     def __init__(self, plan: Plan, root: Path) -> None:
-        self.plan, self._root = plan, root
+        self.plan, self.root = plan, root
         self.world = World(f"course {plan.seed}")
         self.faults = Faults(self.world, plan, lambda *said: self.laws.observe(*said))
-        self.laws = Laws(self.world, self._read, SETTINGS.lease_seconds)
+        self.laws = Laws(self.world, self.read, SETTINGS.lease_seconds)
         self.machines = Machines(self.world, self._start_worker, self._metadata, self.faults.change)
         self.resolved = resolved_recipe(plan.stages)
         self.flows: list[Process] = []
@@ -110,24 +85,31 @@ class History:
 
     # What there is
 
-    def _read(self, name: str) -> bytes | None:
+    def read(self, name: str) -> bytes | None:
         if self.service is not None:
             found = self.service.objects.get(f"{_PREFIX}/{name}")
             return None if found is None else found.data
         try:
-            return (self._root / "store" / name).read_bytes()
+            return (self.root / "store" / name).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def rot(self, name: str, data: bytes) -> None:
+        """An object's bytes become others by themselves."""
+        if self.service is None:
+            (self.root / "store" / name).write_bytes(data)
+        else:
+            self.service.damage(f"{_PREFIX}/{name}", data)
 
     def _open(self, machine: str) -> Callable[[], Store]:
         def opened() -> Store:
             if self.service is None:
-                root = self._root / "store"
+                root = self.root / "store"
                 files = SimulatedFiles(root, "file:///simulated", self.faults, self.disk)
                 return Store(files, files)
             from infra.gcs.bucket import Bucket
 
-            bucket = Bucket("simulated", _PREFIX, self._root / machine, SETTINGS)
+            bucket = Bucket("simulated", _PREFIX, self.root / machine, SETTINGS)
             return Store(bucket, Files(bucket.cache, bucket.cache.as_uri()))
 
         return opened
@@ -182,7 +164,7 @@ class History:
             environment = json.loads(machine.metadata["lyceum-environment"])
             given = {"LYCEUM_CACHE": "", "LYCEUM_COMPILE_CACHE": "", **environment}
             with using(self.context(name, Settings.from_environment(given))):
-                return live(self.world, machine, self._root)
+                return live(self.world, machine, self.root)
 
         return self.world.process(f"agent {machine.number}", name, main, context=context)
 
@@ -197,7 +179,7 @@ class History:
 
     def play(self) -> Result:
         """From the begin to the end."""
-        (self._root / "store").mkdir(parents=True)
+        (self.root / "store").mkdir(parents=True)
         world, plan = self.world, self.plan
         with ExitStack() as stack:
             stack.enter_context(self._clients())
@@ -206,7 +188,7 @@ class History:
                 world.at(at, self._starting(str(number)))
             for number, event in enumerate(plan.events, 1):
                 if not event.who.startswith("machine"):
-                    world.at(event.at, self._happening(event, number))
+                    world.at(event.at, happening(self, event, number))
             over = max(plan.flows) + 95
             world.at(over, lambda: None)
             try:
@@ -215,16 +197,15 @@ class History:
                 self._last_flow()
             except Endless as error:
                 self.laws.break_("every run ends", str(error))
-            finally:
-                world.steps = 0
-                self.laws.broken = self.laws.broken or None
-                broken = self.laws.broken
-                seconds, steps, lines = world.now, len(world.lines), list(world.lines)
-                world.close()
-        return Result(
-            plan, lines, broken.law if broken else "", str(broken) if broken else "",
-            seconds, steps, self.laws.commits,
-        )  # fmt: skip
+            result = self._result()
+            world.close()
+        return result
+
+    def _result(self) -> Result:
+        world, broken = self.world, self.laws.broken
+        law, how = (broken.law, str(broken)) if broken is not None else ("", "")
+        lines = list(world.lines)
+        return Result(self.plan, lines, law, how, world.now, world.steps, self.laws.commits)
 
     def _run(self, done: Callable[[], bool]) -> None:
         self.world.run(lambda: self.laws.broken is not None or done(), self._look)
@@ -274,78 +255,9 @@ class History:
         machine = "laptop" if number != "2" else "server"
         return lambda: (self.start_flow(number, machine), None)[1]
 
-    def _happening(self, event: Event, number: int) -> Callable[[], None]:
-        def act() -> None:
-            self.world.say(f"event: {event}")
-            of = [one for one in self.flows if one.name == event.who and one.alive]
-            until = self.world.now + event.seconds
-            match event.action:
-                case "jump":
-                    for one in of:
-                        one.offset += event.amount
-                case "drift":
-                    for one in of:
-                        one.rate, one.disturbed = event.amount, float("inf")
-                case "cancel":
-                    for one in of:
-                        one.asked_to_stop = True
-                case "force":
-                    self.start_flow(f"{number} forced", "server", forced=True)
-                case "deadline":
-                    for one in of:
-                        one.asked_to_pause = True
-                case "power":
-                    self._cut_power(event.who)
-                case "damage":
-                    self._damage()
-                case "gc":
-                    self.start_operator(number, drop=event.amount > 0)
-                case "storm":
-                    self.service.storm, self.laws.stormy = until, True
-                case "stale":
-                    self.service.lag(event.seconds)
-                    self.laws.lagging = True
-                case "away":
-                    self.cloud.away = until
-                case "reluctant":
-                    self.cloud.reluctant = until
-                case "stockout":
-                    self.cloud.full = until
-
-        return act
-
-    def _cut_power(self, machine: str) -> None:
-        """All of a machine ends, and of what it has written without waiting for the disk some is
-        lost: the file is as it was before, or empty."""
-        for process in self.world.processes:
-            if process.machine == machine and process.alive:
-                self.world.kill(process, "loses power")
-        for name, before in self.disk.lost(machine):
-            path = self._root / "store" / name
-            data = self.world.random.choice((before, before, b""))
-            self.world.say(f"lost: {short(name)} {'is empty' if data == b'' else 'is as before'}")
-            if data is not None and path.parent.is_dir():
-                path.write_bytes(data)
-            else:
-                path.unlink(missing_ok=True)
-
-    def _damage(self) -> None:
-        """A bit of an artifact flips."""
-        for kind, key in sorted(self.laws.committed)[:1]:
-            manifest = self.laws.committed[kind, key]
-            name = f"{data_name(manifest)}/{manifest.files[-1].path}"
-            data = bytearray(self._read(name) or b"?")
-            data[0] ^= 1
-            self.world.say(f"damaged: {short(name)}")
-            self.laws.damaged.add(key)
-            if self.service is None:
-                (self._root / "store" / name).write_bytes(data)
-            else:
-                self.service.damage(f"{_PREFIX}/{name}", bytes(data))
-
     def ended(self, process: Process, record: RunRecord, how: str) -> None:
         """A flow has come to an end of its own, with this record."""
-        self._ends[process] = how = short(how.replace(str(self._root), ""))
+        self._ends[process] = how = short(how.replace(str(self.root), ""))
         self.laws.record(process, record)
         if process.name == "flow last" and record.status == "succeeded":
             self.laws.sound(record)

@@ -308,6 +308,7 @@ class World:
 
     def close(self) -> None:
         """Nothing of the history runs any more."""
+        self.steps = 0
         for process in self.processes:
             if process.alive:
                 self.end(process, -9)
