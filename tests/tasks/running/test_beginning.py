@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from infra.backend import JobHandle
+from infra.context import context
 from infra.store.store import Store, open_store
 from schemas.base import StageFailed, Stopped
 from schemas.job import JobRequest, JobSpec, JobStatus
-from tasks.running import backends
 from tasks.running.beginning import begin, begun_since, take
 from tasks.running.making import make
 from tasks.running.watch import Listener, Watch
@@ -57,7 +57,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
     def made(error: str) -> tuple[JobRequest, Gate]:
         gate = Gate(JobStatus(state="failed", heartbeat=0.0, error=error, exit_code=1))
-        monkeypatch.setattr(backends, "_BACKENDS", {"local": gate})
+        monkeypatch.setattr(context(), "backends", {"local": gate})
         store = open_store(tmp_path / "store").uri
         job = JobRequest(
             stage="s", kind="rebalance", key=KEY, store=store, target="local", config={}

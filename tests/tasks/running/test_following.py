@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from infra.backend import JobHandle, Leftover
+from infra.context import context
 from infra.settings import Settings
 from infra.store.store import Store, open_store
 from schemas.base import Stopped
 from schemas.job import JobRequest, JobSpec, JobStatus
-from tasks.running import backends
 from tasks.running.backends import close_backends
 from tasks.running.following import Follower, run_to_the_end
 from tasks.running.watch import Listener, Watch
@@ -90,7 +90,7 @@ class Bench:
     said: list[str]
 
     def run(self, backend: Scripted, restarts: int = 3) -> JobStatus:
-        backends._BACKENDS["scripted"] = backend
+        context().backends["scripted"] = backend
         listener = Listener(logging.getLogger("test").info, lambda status: None)
         follower = Follower(JOB, self.watch, listener, Settings(poll_seconds=0.001))
         return run_to_the_end(follower, self.store, "4", restarts)
@@ -98,7 +98,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr(backends, "_BACKENDS", {})
+    monkeypatch.setattr(context(), "backends", {})
     said: list[str] = []
     watch = Watch(say=lambda about, text: said.append(text))
     return Bench(open_store(tmp_path / "store"), watch, said)
