@@ -26,7 +26,7 @@ from schemas.training import Nucleus, TrainerConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.journal import Journal
 from tasks.contract.kind import Input, Kind, Product
-from tasks.contract.small import Sizes, small_trainer
+from tasks.contract.small import FEW, Sizes, small_trainer
 from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
 from tasks.devices.hosts import by_rows, fetch, make_mesh, spread
 from tasks.sampling.rollouts import compiled_once, sample_before_training, sampler_of
@@ -201,17 +201,19 @@ def programs(
 
 def small(config: PreferenceConfigT, sizes: Sizes) -> PreferenceConfigT:
     """5 updates on the pairs of `sizes.prompts` prompts."""
-    samples = min(config.samples_per_prompt, 2 if sizes.few else 4)
+    samples, at_once = (FEW, FEW) if sizes.few else (4, 128)
+    samples = min(config.samples_per_prompt, samples)
     return small_trainer(
         config,
         sizes,
         steps=5,
-        batch_size=4 if sizes.few else 16,
+        batch_size=FEW if sizes.few else 16,
         learning_rate=1e-4,
+        responses=2,
         prompts=min(config.prompts, sizes.prompts),
         data_pairs=min(config.data_pairs, 64),
         samples_per_prompt=samples,
-        sampling_batch_size=min(config.sampling_batch_size, 128, sizes.prompts * samples),
+        sampling_batch_size=min(config.sampling_batch_size, at_once, sizes.prompts * samples),
         min_pairs=min(config.min_pairs, 1 if sizes.few else 4),
         prompt_length=sizes.prompt_of(config.prompt_length),
         response_length=sizes.answer_of(config.response_length),
