@@ -82,9 +82,9 @@ def exit_code(told: Mapping[str, Any]) -> int:
 
 @contextmanager
 def jobs_environment(url: str) -> Iterator[None]:
-    """What jobs find in the environment: the stand-in, which has no proxy before it; a compiler in a
-    hurry, for much of a rehearsal's time is its; and, since none of them keeps two cores busy, as
-    many jobs side by side as there are cores."""
+    """What jobs find in the environment: the stand-in, which has no proxy before it; a compiler in
+    a hurry, for much of a rehearsal's time is its; and, since none of them keeps two cores busy,
+    as many jobs side by side as there are cores."""
     unproxied = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
     ours = {
         URL_VARIABLE: url,
