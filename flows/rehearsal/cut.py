@@ -89,7 +89,7 @@ def rehearsed(
         rows=rows,
         read=rows,
         suite=min(8, rows),
-        prompts=4,
+        prompts=8,
         steps=2,
         tokens=_TINY_TOKENS if model == TINY != whole.model else 1.0,
         trained=model != TINY,
