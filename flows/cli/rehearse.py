@@ -65,7 +65,7 @@ def rehearse_recipe(
 
         where = data and data.absolute()
         prepared = Prepared(ready.resolved, opened, "local", where, (), ended)
-        with jobs_environment(stand_in.url):
+        with jobs_environment(stand_in.url, tiny=model == TINY):
             record = run_prepared(prepared, recipe, given)
         return told or _tell(record, ready, stand_in.tallies)
 
@@ -81,17 +81,18 @@ def exit_code(told: Mapping[str, Any]) -> int:
 
 
 @contextmanager
-def jobs_environment(url: str) -> Iterator[None]:
+def jobs_environment(url: str, *, tiny: bool) -> Iterator[None]:
     """What jobs find in the environment: the stand-in, which has no proxy before it; a compiler in
-    a hurry, for much of a rehearsal's time is its; and, since none of them keeps two cores busy,
-    as many jobs side by side as there are cores."""
+    a hurry, for much of a rehearsal's time is its; and of `gemma3-tiny`, which keeps no two cores
+    busy and takes 2 GiB, as many jobs side by side as there are cores."""
     unproxied = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
     ours = {
         URL_VARIABLE: url,
         "NO_PROXY": unproxied,
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", _QUICK),
-        _PARALLEL: os.environ.get(_PARALLEL, str(os.cpu_count() or 1)),
     }
+    if tiny and _PARALLEL not in os.environ:
+        ours[_PARALLEL] = str(os.cpu_count() or 1)
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     try:

@@ -211,8 +211,9 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 def small(config: Config, sizes: Sizes) -> Config:
     """60 updates on at most `sizes.rows` pairs of the data, and as many of damaged traces. Whether
     it has learned is not asked where it has seen a few rows."""
-    samples, at_once = (FEW, FEW) if sizes.few else (4, 128)
-    samples = min(config.samples_per_prompt, samples)
+    samples = min(config.samples_per_prompt, FEW if sizes.few else 4)
+    # reading trained weights takes longer than compiling
+    at_once = FEW if sizes.few and not sizes.trained else 128
     learned = {"min_pairs": 1, "min_accuracy": 0.0} if sizes.few else {}
     return small_trainer(
         config,

@@ -201,8 +201,9 @@ def programs(
 
 def small(config: PreferenceConfigT, sizes: Sizes) -> PreferenceConfigT:
     """5 updates on the pairs of `sizes.prompts` prompts."""
-    samples, at_once = (FEW, FEW) if sizes.few else (4, 128)
-    samples = min(config.samples_per_prompt, samples)
+    samples = min(config.samples_per_prompt, FEW if sizes.few else 4)
+    # reading trained weights takes longer than compiling
+    at_once = FEW if sizes.few and not sizes.trained else 128
     return small_trainer(
         config,
         sizes,

@@ -82,6 +82,9 @@ def test_all_stages_of_a_rehearsal_sample_as_many_rows_at_a_time() -> None:
     assert simpo.samples_per_prompt == grpo.group_size == 2
     assert simpo.sampling_batch_size == grpo.batch_size == gkd.sampled == 2
     assert simpo.batch_size == 2
+    table = stage_kind("simpo").config.parse(TRAINER | {"prompts": 4096})
+    trained = stage_kind("simpo").small(table, replace(few, trained=True, prompts=8))
+    assert trained.sampling_batch_size == 16, "all that is sampled of a model with trained weights"
 
 
 @pytest.mark.parametrize(
