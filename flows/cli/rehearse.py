@@ -84,7 +84,7 @@ def exit_code(told: Mapping[str, Any]) -> int:
 def jobs_environment(url: str, *, tiny: bool) -> Iterator[None]:
     """What jobs find in the environment: the stand-in, which has no proxy before it; a compiler in
     a hurry, for much of a rehearsal's time is its; and of `gemma3-tiny`, which keeps no two cores
-    busy and takes 2 GiB, as many jobs side by side as there are cores."""
+    busy and takes at most 3 GiB, as many jobs side by side as there are cores."""
     unproxied = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
     ours = {
         URL_VARIABLE: url,
