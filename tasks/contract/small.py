@@ -81,8 +81,7 @@ LAPTOP = Sizes()
 """Those of `--tiny`."""
 
 FEW = 2
-"""Where a few rows are read: responses to a prompt, rows that are sampled at a time, pairs of an
-update. Where SimPO and GRPO agree on it they sample by one program, which is compiled once."""
+"""Where a few rows are read: responses to a prompt, and pairs or responses of an update."""
 
 TrainerT = TypeVar("TrainerT", bound=TrainerConfig)
 KeyT = TypeVar("KeyT")

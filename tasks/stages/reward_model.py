@@ -212,8 +212,6 @@ def small(config: Config, sizes: Sizes) -> Config:
     """60 updates on at most `sizes.rows` pairs of the data, and as many of damaged traces. Whether
     it has learned is not asked where it has seen a few rows."""
     samples = min(config.samples_per_prompt, FEW if sizes.few else 4)
-    # reading trained weights takes longer than compiling
-    at_once = FEW if sizes.few and not sizes.trained else 128
     learned = {"min_pairs": 1, "min_accuracy": 0.0} if sizes.few else {}
     return small_trainer(
         config,
@@ -226,7 +224,7 @@ def small(config: Config, sizes: Sizes) -> Config:
         data_pairs=min(config.data_pairs, sizes.rows),
         damaged=min(config.damaged, sizes.rows),
         samples_per_prompt=samples,
-        sampling_batch_size=min(config.sampling_batch_size, at_once, sizes.prompts * samples),
+        sampling_batch_size=min(config.sampling_batch_size, 128, sizes.prompts * samples),
         prompt_length=sizes.prompt_of(config.prompt_length),
         response_length=sizes.answer_of(config.response_length),
         **learned,

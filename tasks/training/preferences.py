@@ -192,8 +192,6 @@ def programs(
 def small(config: PreferenceConfigT, sizes: Sizes) -> PreferenceConfigT:
     """5 updates on the pairs of `sizes.prompts` prompts."""
     samples = min(config.samples_per_prompt, FEW if sizes.few else 4)
-    # reading trained weights takes longer than compiling
-    at_once = FEW if sizes.few and not sizes.trained else 128
     return small_trainer(
         config,
         sizes,
@@ -204,7 +202,7 @@ def small(config: PreferenceConfigT, sizes: Sizes) -> PreferenceConfigT:
         prompts=min(config.prompts, sizes.prompts),
         data_pairs=min(config.data_pairs, 64),
         samples_per_prompt=samples,
-        sampling_batch_size=min(config.sampling_batch_size, at_once, sizes.prompts * samples),
+        sampling_batch_size=min(config.sampling_batch_size, 128, sizes.prompts * samples),
         min_pairs=min(config.min_pairs, 1 if sizes.few else 4),
         prompt_length=sizes.prompt_of(config.prompt_length),
         response_length=sizes.answer_of(config.response_length),
