@@ -336,6 +336,32 @@ def test_leases_are_watched_together_and_those_nobody_renews_are_unheld(store: S
     assert messages == ["2 leases may be held; watching for up to 2 s whether they are renewed"]
 
 
+def test_a_holder_that_the_store_did_not_answer_either_is_not_unheld(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is away for a minute while leases are watched; the holder's next heartbeat comes a
+    second after it is back. To remove what it works on would delete a TPU at work."""
+    name, clock, real = attempt_file(KEY, "1", "lease.json"), [0.0], store.read_bytes
+    process = this_process().model_copy(update={"host": "elsewhere"})
+    record = LeaseRecord(**process.model_dump(), owner="alive", nonce="0", renewed=0.0)
+    store.create_json(name, record)
+
+    def passes(seconds: float) -> None:
+        clock[0] += seconds
+        if clock[0] > 61.0:
+            store.write_json(name, record.model_copy(update={"beats": 1}))
+
+    def read(wanted: str) -> bytes | None:
+        if wanted == name and 0 < clock[0] < 60.0:
+            passes(60.0 - clock[0])
+        return real(wanted)
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", passes)
+    monkeypatch.setattr(store, "read_bytes", read)
+    assert unheld(store, {KEY: 1}, seconds=30.0, poll_seconds=0.5) == {}
+
+
 def test_a_seized_lease_keeps_others_out_and_leaves_no_trace(store: Store) -> None:
     stop = threading.Event()
     stop.set()
