@@ -181,10 +181,7 @@ def seize(store: Store, key: str, generation: int, owner: str, *, seconds: float
         with _beating(store, lease, seconds / 3):
             yield True
     finally:
-        store.remove(_name(key, lease.generation))
-        with suppress(OSError):  # not empty, or no directories at all
-            store.path(f"work/{key}/{lease.attempt}").rmdir()
-            store.path(f"work/{key}").rmdir()
+        _erase(store, lease)
 
 
 def this_process() -> Process:
@@ -246,10 +243,20 @@ def _taken(store: Store, lease: Lease) -> bool:
     if not store.create_json(name, lease.record):
         return False
     before = lease.generation - 1
-    if before and store.read_bytes(_name(lease.key, before)) is None:
-        store.remove(name)
-        return False
-    return True
+    if not before or store.read_bytes(_name(lease.key, before)) is not None:
+        return True
+    if store.children(f"work/{lease.key}/{before}"):
+        return True  # it was removed in part, by somebody who was killed
+    _erase(store, lease)
+    return False
+
+
+def _erase(store: Store, lease: Lease) -> None:
+    """Remove a lease, and directories that are empty without it."""
+    store.remove(_name(lease.key, lease.generation))
+    with suppress(OSError):  # not empty, or no directories at all
+        store.path(f"work/{lease.key}/{lease.attempt}").rmdir()
+        store.path(f"work/{lease.key}").rmdir()
 
 
 class Silence:
