@@ -10,6 +10,9 @@ goes on from its own model. TRL lives in an environment below SCRATCH, which the
 first model and pairs are made once, too, by the stages distill, rebalance, sft and simpo, and not
 measured; SCRATCH keeps all of it for calls with the same settings.
 
+On busy cores only the processor's seconds say something, and those of one thread (torch's threads
+spin while they wait for each other): `OMP_NUM_THREADS=1 taskset -c 0` before the command.
+
 Every stage is a process of its own on either side, and the sides take turns stage by stage. Lyceum
 runs twice: with an empty cache of compiled programs ("first run"), and with what that left in it,
 as `lyceum run` keeps it by default. Rounds differ by their seed.
@@ -77,8 +80,9 @@ SFT. Lyceum writes a checkpoint every 60 s, GRPO's journal and a ledger of all r
 corrects what sampler and trainer differ in (truncated importance sampling); TRL saves its last
 model alone. Of Lyceum the stages are measured; what `lyceum run` does around them (flow, digests,
 commits) is in the table of the orchestration. Its guard against a collapse is off, so that no step
-is left out. Its shapes are fixed, at {prompt_length} + {response_length} tokens; TRL's are as long
-as the longest of the batch. TRL samples without vLLM and runs uncompiled, as by default."""
+is left out. In SimPO and GRPO Lyceum packs prompts with their responses into rows, and samples at
+{prompt_length} + {response_length} tokens or less; TRL pads to the longest of the
+batch. TRL samples without vLLM and runs uncompiled, as by default."""
 PACKING = {
     True: "packs likewise and joins the rows to one (peer_packs)",
     False: "pads so many to the longest of the batch (no peer_packs)",
@@ -216,6 +220,7 @@ FIGURES: tuple[Figure, ...] = (
     ("CPU, s", "cpu", 1, ".1f", False),
     ("first step, s", "first", 1, ".1f", False),
     ("step, s", "step_seconds", 1, ".3f", False),
+    ("step: CPU, s", "step_cpu", 1, ".3f", False),
     ("tokens/s", "tokens_per_second", 1, ",.0f", True),
     ("memory, MB", "bytes", 1e6, ",.0f", False),
 )

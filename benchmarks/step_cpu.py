@@ -44,19 +44,20 @@ from infra.store.store import open_store
 from infra.store.workspace import Workspace
 from schemas.examples import PreferencePair
 from tasks.contract.job import Job
-from tasks.data.packing import Packed, pack
+from tasks.data.packing import Packed, Shape, pack
 from tasks.data.tokens import pad_left, pad_right, prompt_tokens, response_tokens
 from tasks.models.gemma import weight_shapes
 from tasks.models.loading import base_model
 from tasks.models.tiny import tiny_tokenizer
-from tasks.reinforcement.rollout import PolicyBatch, row_weights
-from tasks.sampling.rollouts import logps_in_parts
+from tasks.reinforcement.policy_rows import policy_batch, tokens_there
+from tasks.reinforcement.rollout import row_weights
 from tasks.stages import grpo, sft, simpo
 from tasks.teachers import procedural
 from tasks.training import preferences
 from tasks.training.loop import fit
 from tasks.training.optimizers import make_optimizer
-from tasks.training.pair_batches import PairBatch
+from tasks.training.packed_logps import texts_logps
+from tasks.training.pair_batches import PairBatches
 
 TUNIX_LOOP = {"eval_every_n_steps": 1, "pbar_description": None}
 MODEL = "gemma3-tiny"
@@ -75,11 +76,12 @@ OTHER_ROWS = "SFT, ours packed"
 """The row of the table whose sides have as many tokens of other rows."""
 NOT_EQUAL = f"""
 Not equal: Tunix has no SimPO; its DPOTrainer, without a reference, is given SimPO's loss in a few
-lines on its own log-probabilities. In "{OTHER_ROWS}" a step has as many tokens, padding included,
-of other rows: Tunix cannot pack. Ours does without its truncated importance sampling, which Tunix's
-GRPO has not. In the GRPO update either side measures a few things that the other does not; our
-rollout gives every token's log-probability, too. Ours writes a curve. Tunix compiles a training
-step twice, ours once: not in the figures."""
+lines on its own log-probabilities; ours packs the responses of these pairs into shared rows. In
+"{OTHER_ROWS}" a step has as many tokens, padding included, of other rows: Tunix cannot pack. Ours
+does without its truncated importance sampling, which Tunix's GRPO has not. In the GRPO update
+either side measures a few things that the other does not; our rollout gives every token's log-
+probability, too. Ours writes a curve. Tunix compiles a training step twice, ours once: not in the
+figures."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,11 @@ class Data:
 
     Attributes:
         alone, together: SFT's rows: one example each, padded to the longest, and packed.
-        pairs: SimPO's arrays: a teacher's response, and another prompt's.
+        pairs: SimPO's batch: a teacher's response, and another prompt's.
+        padded_pairs: the same, each padded to the longest.
         prompts: the text of each prompt of a rollout.
-        policy: GRPO's batch: the teacher's responses, of made-up worth.
+        texts: GRPO's prompts with the teacher's responses.
+        policy, padded_policy: GRPO's batch, of made-up worth; its padded arrays.
         logps: of its responses, by the initial policy.
     """
 
@@ -137,7 +141,15 @@ class Data:
             )
             for one, other in zip(chosen, [*chosen[1:], chosen[0]], strict=True)
         ]
-        self.pairs = preferences.pair_arrays(own, pairs, self.simpo)
+        both = preferences.pair_texts(own, pairs, self.simpo)
+        self.pairs = PairBatches(both, self.simpo, base_model(MODEL, 0)).at(0)
+        ids = {
+            "prompt": pad_left([one[0] for one, _ in both], self.prompt_length, own.pad_id),
+            "chosen": pad_right([one[1] for one, _ in both], response, own.pad_id),
+            "rejected": pad_right([other[1] for _, other in both], response, own.pad_id),
+        }
+        masks = {f"{name}_mask": array != own.pad_id for name, array in ids.items()}
+        self.padded_pairs = {f"{name}_ids": array for name, array in ids.items()} | masks
         self._policy(chosen[:GROUPS], examples)
 
     def _policy(self, chosen: Sequence[Any], examples: Sequence[Any]) -> None:
@@ -145,26 +157,45 @@ class Data:
         table = {**COMMON, "batch_size": size, "group_size": GROUP_SIZE}
         table |= {"rewards": [{"name": "format"}], "response_length": RESPONSE}
         table["truncation"] = 0  # the batch stays, and is soon no longer the policy's own
-        self.grpo = grpo.Config.parse({**table, "prompt_length": self.prompt_length})
+        wanted = grpo.Config.parse({**table, "prompt_length": self.prompt_length})
+        self.grpo = grpo.fitted(wanted, base_model(MODEL, 0).mesh, self.prompt_length)
         self.prompts = [one.prompt for one in chosen for _ in range(GROUP_SIZE)]
         asked = [prompt_tokens(own, one) for one in self.prompts]
         answers = [response_tokens(own, one.response())[:RESPONSE] for one in examples[:size]]
-        prompts = pad_left(asked, self.prompt_length, pad)
-        responses = pad_right(answers, RESPONSE, pad)
-        mask = responses != pad
-        self.logps = self.reference(prompts, responses)()
+        self.texts = list(zip(asked, answers, strict=True))
+        mask = tokens_there(self.texts, RESPONSE)
+        self.logps = self.reference()()
         worth = np.random.Generator(np.random.Philox(0)).standard_normal(size, np.float32)
         weights = row_weights(mask, np.ones(size, bool), "sequence", RESPONSE)
         reference = self.logps - 0.1 * mask
-        arrays = (prompts, prompts != pad, responses, mask, worth, weights, weights)
-        self.policy = PolicyBatch(*arrays, ref_per_token_logps=reference)
+        self.policy = policy_batch(
+            self.texts,
+            (worth, weights, weights, reference),
+            length=self.prompt_length + RESPONSE,
+            pad_id=pad,
+            micro_batches=self.grpo.accumulation,
+        )
+        prompts = pad_left(asked, self.prompt_length, pad)
+        self.padded_policy = {
+            "prompt_ids": prompts,
+            "prompt_mask": prompts != pad,
+            "completion_ids": pad_right(answers, RESPONSE, pad),
+            "completion_mask": mask,
+            "advantages": worth,
+            "ref_per_token_logps": reference,
+        }
 
-    def reference(self, prompts: np.ndarray, responses: np.ndarray) -> Callable[[], np.ndarray]:
+    def reference(self) -> Callable[[], np.ndarray]:
         """What computes log-probabilities (N, R) by the program of our stage."""
-        loaded = base_model(MODEL, 0)
-        program = grpo.programs_of(self.grpo, loaded)[1]
-        more = {"mesh": loaded.mesh, "size": len(prompts), "temperature": self.grpo.temperature}
-        return lambda: logps_in_parts(program, nnx.state(loaded.model), prompts, responses, **more)
+        loaded, asked = base_model(MODEL, 0), self.grpo
+        program = grpo.programs_of(asked, loaded)[1]
+        shape = Shape(
+            asked.batch_size // asked.accumulation, asked.prompt_length + asked.response_length
+        )
+        more = {"mesh": loaded.mesh, "pad_id": self.tokenizer.pad_id}
+        more["temperature"] = asked.temperature
+        state = nnx.state(loaded.model)
+        return lambda: texts_logps(program, state, self.texts, shape, RESPONSE, **more)
 
 
 def tunix_model() -> Any:
@@ -244,21 +275,21 @@ def our_sft(packed: Packed) -> Side:
 
 
 def simpo_sides(data: Data) -> tuple[Side, Side]:
-    tokens = float(data.pairs["chosen_mask"].sum() + data.pairs["rejected_mask"].sum())
+    tokens = float(data.pairs.predicts.sum())
     limits = dpo_trainer.DPOTrainingConfig(**TUNIX_LOOP)
     stock = dpo_trainer.DPOTrainer(tunix_model(), None, optimizer(), limits)
     stock.with_loss_fn(simpo_loss, has_aux=True)
     stock.with_gen_model_input_fn(lambda batch: {"train_example": batch})
-    arrays = {name: jnp.asarray(array) for name, array in data.pairs.items()}
+    arrays = {name: jnp.asarray(array) for name, array in data.padded_pairs.items()}
     ours = preferences.trainer_of(data.simpo, base_model(MODEL, 0), simpo.loss_of(data.simpo))
     return (
         stock_training(stock, dpo_trainer.TrainingInput(**arrays), tokens),
-        our_training(ours, data.simpo, PairBatch(**data.pairs), tokens),
+        our_training(ours, data.simpo, data.pairs, tokens),
     )
 
 
 def grpo_sides(data: Data) -> tuple[Side, Side]:
-    limits, one = peft_trainer.TrainingConfig(**TUNIX_LOOP), data.policy
+    limits, one = peft_trainer.TrainingConfig(**TUNIX_LOOP), data.padded_policy
     stock = policy_trainer.Trainer(
         tunix_model(), optimizer(), limits, custom_checkpoint_metadata_fn=dict
     )
@@ -266,30 +297,27 @@ def grpo_sides(data: Data) -> tuple[Side, Side]:
     stock.with_loss_fn(loss, has_aux=True)
     stock.with_gen_model_input_fn(lambda batch: {"train_example": batch})
     stock.with_rl_metrics_to_log({"kl": np.mean, "pg_clipfrac": np.mean})
-    same = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages")
-    fields = {name: jnp.asarray(getattr(one, name)) for name in (*same, "ref_per_token_logps")}
+    fields = {name: jnp.asarray(array) for name, array in one.items()}
     batch = grpo_learner.TrainExample(**fields, old_per_token_logps=None)
-    tokens = float(one.completion_mask.sum())
+    tokens = float(one["completion_mask"].sum())
     ours = grpo.trainer_of(data.grpo, base_model(MODEL, 0))
-    return stock_training(stock, batch, tokens), our_training(ours, data.grpo, one, tokens)
+    return stock_training(stock, batch, tokens), our_training(ours, data.grpo, data.policy, tokens)
 
 
 def logps_sides(data: Data) -> tuple[Side, Side]:
     """Stock: what RLCluster.get_ref_per_token_logps calls, with what GRPOLearner hands it."""
     graph, state = nnx.split(tunix_model())
-    one, own = data.policy, data.tokenizer
+    one, own = data.padded_policy, data.tokenizer
     ids = {"pad_id": own.pad_id, "eos_id": own.end_of_turn_id}
-    tokens, reference = (
-        float(one.completion_mask.sum()),
-        data.reference(one.prompt_ids, one.completion_ids),
-    )
+    tokens, reference = float(one["completion_mask"].sum()), data.reference()
 
     def stock(steps: int) -> float:
         for _ in range(steps):
-            prompts, responses = jnp.array(one.prompt_ids), jnp.array(one.completion_ids)
+            prompts, responses = jnp.array(one["prompt_ids"]), jnp.array(one["completion_ids"])
             asked = {"prompt_tokens": prompts, "completion_tokens": responses, **ids}
             found = np.asarray(common.compute_per_token_logps(graph, state, **asked))
-        np.testing.assert_allclose(found * one.completion_mask, data.logps, rtol=1e-3, atol=1e-3)
+        ours = found * one["completion_mask"]
+        np.testing.assert_allclose(ours, data.logps, rtol=1e-3, atol=1e-3)
         return steps * tokens
 
     def ours(steps: int) -> float:

@@ -95,13 +95,15 @@ class Clock:
 
     def __init__(self) -> None:
         self.ends: list[float] = []
+        self.spent: list[float] = []
 
     def tick(self) -> None:
         self.ends.append(time.monotonic())
+        self.spent.append(time.process_time())
 
     def says(self, tokens_of_step: Callable[[int], float]) -> dict[str, Any]:
-        """`first`: when the first step had ended; tokens/s, and seconds a step, of the steps after
-        the warm-up.
+        """`first`: when the first step had ended; tokens/s, and seconds a step, also of processor
+        time, of the steps after the warm-up.
 
         The last step is left out: Lyceum tells of a step when the next one is on its way, and of
             the last one at once.
@@ -116,6 +118,7 @@ class Clock:
             "first": self.ends[0],
             "tokens_per_second": tokens / seconds,
             "step_seconds": seconds / len(counted),
+            "step_cpu": (self.spent[-2] - self.spent[WARM_UP - 1]) / len(counted),
         }
 
 

@@ -70,6 +70,6 @@ def answer(
         "completion": completion,
         "reasoning": trace.reasoning if trace else None,
         "answer": trace.answer if trace else None,
-        "terminated": tokens[-1:] == [tokenizer.end_of_turn_id],
+        "terminated": bool(tokens) and tokens[-1] in tokenizer.stop_ids,
         "stopped": stopped,
     }

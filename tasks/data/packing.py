@@ -8,8 +8,15 @@ positions restart at each segment, and the loss mask travels with the tokens. Be
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+
+Text = tuple[list[int], list[int]]
+"""The tokens of a prompt and of its response."""
+
+LANES = 128
+"""Attention's kernels want rows of a multiple of so many tokens (`tasks.models.attention`)."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +64,13 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     return bins
 
 
-def pack(rows: Sequence[tuple[list[int], list[int]]], length: int, pad_id: int) -> Packed:
+def pack(
+    rows: Sequence[Text], length: int, pad_id: int, bins: Sequence[Sequence[int]] | None = None
+) -> Packed:
     """Pack (prompt tokens, response tokens) rows into rows of `length` tokens; each must fit on its
-    own."""
-    bins = best_fit([len(prompt) + len(response) for prompt, response in rows], length)
+    own. `bins`: which rows share each of them, if it is not `best_fit` that says so."""
+    if bins is None:
+        bins = best_fit([len(prompt) + len(response) for prompt, response in rows], length)
     shape = (len(bins), length)
     packed = Packed(
         np.full(shape, pad_id, np.int32),
@@ -79,3 +89,74 @@ def pack(rows: Sequence[tuple[list[int], list[int]]], length: int, pad_id: int) 
             packed.positions[row, start:end] = np.arange(end - start)
             start = end
     return packed
+
+
+class Shape(NamedTuple):
+    """Of packed rows: how many, and how many tokens each has."""
+
+    rows: int
+    length: int
+
+
+class PackedResponses(NamedTuple):
+    """S prompts with a response each, in N rows of L tokens.
+
+    Attributes:
+        tokens, positions, segments: (N, L) int32, what the model takes; a segment is a prompt with
+            its response.
+        predicts: (N, L) bool, True where the next token is one of a response.
+        places: (S, R) int32, of each token of a response the index of the one before it, which
+            predicts it, in the rows laid end to end; N x L behind the response's end.
+    """
+
+    tokens: np.ndarray
+    positions: np.ndarray
+    segments: np.ndarray
+    predicts: np.ndarray
+    places: np.ndarray
+
+
+def pack_responses(
+    texts: Sequence[Text], shape: Shape, response_length: int, pad_id: int
+) -> PackedResponses:
+    """Pack prompts, which have a token at least, with their responses, of `response_length` tokens
+    at most, into rows of one shape. Raises ValueError where they do not fit."""
+    bins = best_fit([len(prompt) + len(response) for prompt, response in texts], shape.length)
+    if len(bins) > shape.rows:
+        raise ValueError(f"{len(texts)} texts fill {len(bins)} rows of {shape}")
+    packed = pack(texts, shape.length, pad_id, [*bins, *[[]] * (shape.rows - len(bins))])
+    predicts = np.roll(packed.mask, -1, axis=1)  # no row begins with a response
+    found, begin = np.flatnonzero(predicts), 0
+    places = np.full((len(texts), response_length), packed.tokens.size, np.int32)
+    for member in (member for members in bins for member in members):
+        length = len(texts[member][1])
+        places[member, :length] = found[begin : begin + length]
+        begin += length
+    return PackedResponses(packed.tokens, packed.positions, packed.segments, predicts, places)
+
+
+def lengths_for(needed: int, longest: int) -> list[int]:
+    """The lengths of rows that hold so many tokens, shortest first: eighths of the longest, rounded
+    up to a multiple of 8, or of `LANES` where that is one."""
+    unit = LANES if longest % LANES == 0 else 8
+    eighths = {min(longest, -(-longest * part // (8 * unit)) * unit) for part in range(1, 9)}
+    return sorted(eighth for eighth in eighths if eighth >= needed)
+
+
+def tightest(
+    batches: Sequence[Sequence[int]], longest: int, multiple: int, work: float = 0.0
+) -> Shape:
+    """The shape in which each of these batches fits and which costs least to compute.
+
+    Args:
+        batches: the lengths of the texts of each.
+        longest: tokens that a row has at most; see `lengths_for`.
+        multiple: what divides the number of rows.
+        work: of a token, without attention, in what attention to one token costs: a row costs its
+            length times (work + length).
+    """
+    shapes = []
+    for length in lengths_for(max(map(max, batches)), longest):
+        rows = max(len(best_fit(batch, length)) for batch in batches)
+        shapes.append(Shape(-(-rows // multiple) * multiple, length))
+    return min(shapes, key=lambda shape: shape.rows * shape.length * (work + shape.length))

@@ -36,8 +36,9 @@ class Tokenizer:
 
     Attributes:
         pad_id, bos_id, start_of_turn_id: of control tokens, all of which are in `control_ids`.
-        eos_id: ends a text; a pretrained model, which knows no turns, stops with it.
         end_of_turn_id: the terminator, which ends the model's turn.
+        stop_ids: what ends a sampled response: the terminator, or `<eos>`, with which a pretrained
+            model stops that knows no turns. Exported models stop at the same.
     """
 
     def __init__(self, model_proto: bytes):
@@ -51,8 +52,9 @@ class Tokenizer:
             names = ", ".join(missing)
             raise ValueError(f"the tokenizer has no {names}: it is not a Gemma tokenizer")
         self.control_ids = frozenset(ids.values())
-        self.pad_id, self.eos_id, self.bos_id = (ids[f"<{one}>"] for one in ("pad", "eos", "bos"))
+        self.pad_id, eos_id, self.bos_id = (ids[f"<{one}>"] for one in ("pad", "eos", "bos"))
         self.start_of_turn_id, self.end_of_turn_id = ids["<start_of_turn>"], ids["<end_of_turn>"]
+        self.stop_ids = (eos_id, self.end_of_turn_id)
 
     @classmethod
     def from_file(cls, path: Path) -> "Tokenizer":

@@ -27,7 +27,7 @@ from tasks.sampling.rollouts import (
 if TYPE_CHECKING:
     from tasks.distillation.gkd_batches import DistillBatch
     from tasks.models.loading import LoadedModel
-    from tasks.reinforcement.rollout import PolicyBatch
+    from tasks.reinforcement.policy_rows import PolicyBatch
     from tasks.sampling.sampler import Completion, Sampler
 
 
@@ -75,7 +75,8 @@ def make_batch(
 ) -> "PolicyBatch | DistillBatch":
     """The training input. `hidden`: (B, R, D) hidden states of the teacher, for `gkd`."""
     from tasks.distillation.gkd_batches import DistillBatch
-    from tasks.reinforcement.rollout import PolicyBatch, row_weights
+    from tasks.reinforcement.policy_rows import policy_batch
+    from tasks.reinforcement.rollout import row_weights
 
     prompt_ids, completion_ids, student, teacher = scored
     counted = ~np.isnan(teacher).any(axis=1)
@@ -83,15 +84,17 @@ def make_batch(
     weights = row_weights(mask, counted, "token", config.response_length)
     if config.loss.name == "gkd":
         return DistillBatch(prompt_ids, completion_ids, mask, hidden, weights)
-    return PolicyBatch(
-        prompt_ids=prompt_ids,
-        prompt_mask=prompt_ids != pad_id,
-        completion_ids=completion_ids,
-        completion_mask=mask,
-        advantages=np.where(mask, teacher - student, 0).astype(np.float32),
-        weights=weights,
-        token_weights=weights,
-        old_per_token_logps=student if config.num_iterations > 1 else None,
+    texts = [
+        (asked[asked != pad_id].tolist(), said[said != pad_id].tolist())
+        for asked, said in zip(prompt_ids, completion_ids, strict=True)
+    ]
+    old = student if config.num_iterations > 1 else None
+    return policy_batch(
+        texts,
+        (np.where(mask, teacher - student, 0), weights, weights, None, old),
+        length=config.prompt_length + config.response_length,
+        pad_id=pad_id,
+        micro_batches=config.accumulation,
     )
 
 

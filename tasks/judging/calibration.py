@@ -31,7 +31,8 @@ from pydantic import Field, field_validator
 from schemas.base import StageFailed, StrictModel, digest
 from tasks.judging.anchors import ANCHORS, Anchor
 from tasks.judging.bench import Bench, Case
-from tasks.statistics.intervals import bootstrap_mean, record
+from tasks.statistics.intervals import record
+from tasks.statistics.means import student
 
 _SAME = 1e-9
 
@@ -114,7 +115,7 @@ class Calibrator:
         both = [(old, new) for old, new in pairs if old is not None and new is not None]
         before, after = [old for old, _ in both], [new for _, new in both]
         moved = np.subtract(after, before)
-        drift, interval = float(moved.mean()), bootstrap_mean(moved.tolist(), seed=0)
+        drift, interval = float(moved.mean()), student(moved.tolist())
         if interval.low > self.config.tolerance or interval.high < -self.config.tolerance:
             raise StageFailed(
                 f"the judge has drifted: its mean grade of {len(both)} anchors was"

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from tasks.training.pair_batches import PairRows, pair_metrics, response_logps
+from tasks.training.pair_batches import PairBatch, pair_metrics, response_logps
 
 
 def dpo_loss(
@@ -31,26 +30,23 @@ def dpo_loss(
 
 def dpo_loss_fn(
     *, beta: float, label_smoothing: float
-) -> Callable[[Any, PairRows], tuple[jax.Array, dict[str, jax.Array]]]:
+) -> Callable[[Any, PairBatch], tuple[jax.Array, dict[str, jax.Array]]]:
     """The loss for Tunix's DPOTrainer: `with_loss_fn(dpo_loss_fn(...), has_aux=True)`; it takes
-    (model, train_example: PairRows).
+    (model, train_example: PairBatch).
 
     Args:
         beta: how dear it is to leave the reference; scale of the implicit reward.
         label_smoothing: see above.
 
     Returns:
-        a function of a model and rows with `ref_logps`, giving the mean loss over the pairs and
+        a function of a model and pairs with `ref_logps`, giving the mean loss over the pairs and
         `pair_metrics`: rewards are beta x log-ratio, log_probs are of whole responses.
     """
 
-    def loss_fn(model: Any, train_example: PairRows) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss_fn(model: Any, train_example: PairBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         logps, _ = response_logps(model, train_example)
-        chosen, rejected = jnp.split(logps - train_example.ref_logps, 2)
-        chosen_logps, rejected_logps = jnp.split(logps, 2)
+        chosen, rejected = logps - train_example.ref_logps.T
         losses = dpo_loss(chosen, rejected, beta, label_smoothing)
-        return losses.mean(), pair_metrics(
-            (beta * chosen, beta * rejected), (chosen_logps, rejected_logps)
-        )
+        return losses.mean(), pair_metrics((beta * chosen, beta * rejected), (logps[0], logps[1]))
 
     return loss_fn

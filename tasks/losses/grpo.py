@@ -17,7 +17,7 @@ What the papers say, and what a stage's presets are:
 over the N responses that count, of |o| tokens each and at most L. The weights are the host's, who
 sees the whole batch (`row_weights`): so every aggregation is exact, however the batch is cut into
 micro-batches, and what does not count (a group that teaches nothing, a response without a reward)
-weighs nothing, its KL included.
+is not there, its KL included.
 
 The KL term is GRPO's estimator (k3): Tunix calls it `low_var_kl` and defaults to k1, which as a
 loss has zero expected gradient. The first factor is truncated importance sampling (Yao et al. 2025,
@@ -31,8 +31,8 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from tasks.models.vocabulary import prompted_logps
-from tasks.reinforcement.rollout import PolicyBatch
+from tasks.reinforcement.policy_rows import PolicyBatch
+from tasks.training.packed_logps import row_logps
 
 Importance = Literal["token", "sequence"]
 
@@ -42,7 +42,6 @@ MAX_LOG_RATIO = 20.0
 
 def grpo_loss_fn(
     *,
-    pad_id: int,
     beta: float,
     epsilon: float,
     epsilon_high: float | None = None,
@@ -58,7 +57,6 @@ def grpo_loss_fn(
     array is made, and none of the prompt's logits.
 
     Args:
-        pad_id: of padding in the token arrays.
         beta: weight of the KL; above 0 it needs `ref_per_token_logps`.
         epsilon, epsilon_high: the ratio is clipped to 1 - epsilon .. 1 + epsilon_high; None:
             epsilon on both sides.
@@ -76,24 +74,17 @@ def grpo_loss_fn(
     high = epsilon if epsilon_high is None else epsilon_high
 
     def loss_fn(model: Any, train_example: PolicyBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        batch = train_example
-        mask = batch.completion_mask & (batch.weights != 0)[:, None]
-        logps, entropies = prompted_logps(
-            model,
-            batch.prompt_ids,
-            batch.completion_ids,
-            mask,
-            pad_id,
-            temperature=temperature,
-            entropy=True,
-        )
+        batch, mask = train_example, train_example.predicts
+        rows = (batch.tokens, batch.positions, batch.segments, mask)
+        logps, entropies = row_logps(model, *rows, temperature=temperature, entropy=True)
         current = jax.lax.stop_gradient(logps)
         old = current if batch.old_per_token_logps is None else batch.old_per_token_logps
-        ratio = _ratio(
-            _over_response(logps - old, mask) if importance == "sequence" else logps - old
-        )
-        advantages = batch.advantages if batch.advantages.ndim == 2 else batch.advantages[:, None]
-        free, clipped = -ratio * advantages, -jnp.clip(ratio, 1 - epsilon, 1 + high) * advantages
+        difference = logps - old
+        if importance == "sequence":
+            difference = _over_response(difference, mask, batch.segments)
+        ratio = _ratio(difference)
+        clip = jnp.clip(ratio, 1 - epsilon, 1 + high)
+        free, clipped = -ratio * batch.advantages, -clip * batch.advantages
         losses = jnp.maximum(free, clipped)
         measured = {
             "pg_clipfrac": clipped > free,
@@ -125,14 +116,13 @@ def _ratio(log_ratio: jax.Array) -> jax.Array:
     return jnp.exp(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
-def _over_response(log_ratios: jax.Array, mask: jax.Array) -> jax.Array:
-    """(B, R) -> (B, 1) means over the tokens of each response."""
-    return jnp.sum(log_ratios * mask, axis=1, keepdims=True) / jnp.maximum(
-        mask.sum(axis=1, keepdims=True), 1
-    )
+def _over_response(log_ratios: jax.Array, mask: jax.Array, segments: jax.Array) -> jax.Array:
+    """(N, L) -> (N, L): of each token the mean over those of its response."""
+    same = (segments[:, :, None] == segments[:, None, :]) & mask[:, None, :]
+    sums = jnp.einsum("nlm,nm->nl", same.astype(log_ratios.dtype), log_ratios * mask)
+    return sums / jnp.maximum(same.sum(axis=2), 1)
 
 
 def _weighted(values: jax.Array, mask: jax.Array, weights: jax.Array) -> jax.Array:
-    """The mean over rows of weight (B,) x sum of the (B, R) or (B, 1) values over tokens of the
-    mask."""
-    return jnp.mean(weights * jnp.sum(jnp.where(mask, values, 0), axis=1))
+    """The weighted sum of (N, L) values over the tokens of the mask."""
+    return jnp.sum(jnp.where(mask, weights * values, 0))

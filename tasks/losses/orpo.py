@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tasks.training.pair_batches import PairRows, pair_metrics, response_logps
+from tasks.training.pair_batches import PairBatch, pair_metrics, response_logps
 
 CERTAIN = -1e-7
 """The largest mean log-probability that odds are taken of: those of a certain response are
@@ -37,9 +37,9 @@ def orpo_loss(chosen: jax.Array, rejected: jax.Array, lambda_orpo: float) -> jax
 
 def orpo_loss_fn(
     *, lambda_orpo: float
-) -> Callable[[Any, PairRows], tuple[jax.Array, dict[str, jax.Array]]]:
+) -> Callable[[Any, PairBatch], tuple[jax.Array, dict[str, jax.Array]]]:
     """The loss for Tunix's DPOTrainer: `with_loss_fn(orpo_loss_fn(...), has_aux=True)`; it takes
-    (model, train_example: PairRows).
+    (model, train_example: PairBatch).
 
     Args:
         lambda_orpo: weight of the preference beside the supervised term.
@@ -50,9 +50,9 @@ def orpo_loss_fn(
         sigmoid is taken of.
     """
 
-    def loss_fn(model: Any, train_example: PairRows) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss_fn(model: Any, train_example: PairBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         logps, lengths = response_logps(model, train_example)
-        chosen, rejected = jnp.split(logps / lengths, 2)
+        chosen, rejected = logps / lengths
         metrics = pair_metrics((lambda_orpo * chosen, lambda_orpo * rejected), (chosen, rejected))
         metrics["log_odds_ratio"] = (log_odds(chosen) - log_odds(rejected)).mean()
         return orpo_loss(chosen, rejected, lambda_orpo).mean(), metrics

@@ -16,9 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from tasks.training.pair_batches import PairRows, pair_metrics, response_logps
+from tasks.training.pair_batches import PairBatch, pair_metrics, response_logps
 
 
 def simpo_loss(
@@ -31,9 +30,9 @@ def simpo_loss(
 
 def simpo_loss_fn(
     *, beta: float, gamma_beta_ratio: float, sft_weight: float
-) -> Callable[[Any, PairRows], tuple[jax.Array, dict[str, jax.Array]]]:
+) -> Callable[[Any, PairBatch], tuple[jax.Array, dict[str, jax.Array]]]:
     """The loss for Tunix's DPOTrainer: `with_loss_fn(simpo_loss_fn(...), has_aux=True)`; it takes
-    (model, train_example: PairRows).
+    (model, train_example: PairBatch).
 
     Args:
         beta, gamma_beta_ratio: of `simpo_loss`.
@@ -45,9 +44,9 @@ def simpo_loss_fn(
         log-probability, log_probs are means per token.
     """
 
-    def loss_fn(model: Any, train_example: PairRows) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss_fn(model: Any, train_example: PairBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         logps, lengths = response_logps(model, train_example)
-        chosen, rejected = jnp.split(logps / lengths, 2)
+        chosen, rejected = logps / lengths
         losses = simpo_loss(chosen, rejected, beta, gamma_beta_ratio) - sft_weight * chosen
         return losses.mean(), pair_metrics((beta * chosen, beta * rejected), (chosen, rejected))
 

@@ -28,6 +28,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 from jax.sharding import PartitionSpec
 
 from tasks.devices.hosts import BATCH, TENSOR
+from tasks.models.products import product, product_of_rows
 
 _MASKED = -2.3819763e38
 """A score that softmax turns into 0, and that float32 and bfloat16 hold."""
@@ -97,10 +98,11 @@ def _dense(
         .transpose(0, 2, 3, 1, 4)
         .reshape(batch, kv_heads, groups * length, width)
     )
-    scores = jnp.einsum("bkqh,bskh->bkqs", grouped, k, preferred_element_type=jnp.float32)
+    k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
+    scores = product_of_rows(grouped, k)
     if softcap is not None:
         scores = softcap * jnp.tanh(scores / softcap)
-    i, j = index + jnp.arange(length)[:, None], jnp.arange(k.shape[1])[None, :]
+    i, j = index + jnp.arange(length)[:, None], jnp.arange(k.shape[2])[None, :]
     near = (j <= i) & (is_global | (j > i - window))
     visible = near & (segments[:, :, None] == seen[:, None, :]) & (seen > 0)[:, None, :]
     scores = jnp.where(
@@ -111,9 +113,7 @@ def _dense(
         .astype(v.dtype)
         .reshape(batch, kv_heads, groups * length, -1)
     )
-    out = jnp.einsum("bkqs,bskh->bkqh", probabilities, v).reshape(
-        batch, kv_heads, groups, length, width
-    )
+    out = product(probabilities, v).reshape(batch, kv_heads, groups, length, width)
     return out.transpose(0, 3, 1, 2, 4).reshape(q.shape)
 
 

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from tasks.devices.hosts import BATCH, TENSOR, constrained
+from tasks.models.moving import kept
+from tasks.models.products import product
 
 PROJECTIONS: dict[str, tuple[str, str]] = {
     "q_proj": ("d", "nh"),
@@ -18,6 +20,9 @@ PROJECTIONS: dict[str, tuple[str, str]] = {
     "down_proj": ("f", "d"),
 }
 """The matrices of a layer, by their Hugging Face names: axes in, axes out."""
+
+ATTENDED = "attended"
+"""What attention's result is called: for a policy of `jax.checkpoint`."""
 
 CHUNK = 64
 """Positions of each row that go through the feed-forward part at a time with remat = "chunks"."""
@@ -59,13 +64,13 @@ def decoder_layer(
         width = weights[name].shape[:inside]
         rows = x.reshape(-1, math.prod(width))
 
-        def product(rows: jax.Array, weight: jax.Array) -> jax.Array:
-            return rows @ weight.astype(x.dtype).reshape(rows.shape[1], -1)
+        def times(rows: jax.Array, weight: jax.Array) -> jax.Array:
+            return product(rows, weight.astype(x.dtype).reshape(rows.shape[1], -1))
 
-        out = product(rows, weights[name])
+        out = times(rows, weights[name])
         if f"{name}_lora_a" in weights:
-            low = product(rows, weights[f"{name}_lora_a"])
-            out = out + jnp.asarray(lora_scale, x.dtype) * product(low, weights[f"{name}_lora_b"])
+            low = times(rows, weights[f"{name}_lora_a"])
+            out = out + jnp.asarray(lora_scale, x.dtype) * times(low, weights[f"{name}_lora_b"])
         return out.reshape(*x.shape[:2], *weights[name].shape[inside:])
 
     normed = rms_norm(x, weights["input_layernorm"])
@@ -74,7 +79,7 @@ def decoder_layer(
         q, k = rms_norm(q, weights["q_norm"]), rms_norm(k, weights["k_norm"])
     q, k = _rotate(q, rotate), _rotate(k, rotate)
     attended = attention(q * jnp.asarray(query_scale, q.dtype), k, v)
-    attended = project("o_proj", _heads(attended))
+    attended = project("o_proj", _heads(kept(attended, ATTENDED)))
     x = constrained(x + rms_norm(attended, weights["post_attention_layernorm"]), BATCH)
 
     def feed_forward(x: jax.Array) -> jax.Array:

@@ -21,7 +21,9 @@ from flax import nnx
 from schemas.training import Remat
 from tasks.devices.hosts import BATCH, TENSOR, constrained
 from tasks.models.attention import attend
-from tasks.models.decoder_layer import PROJECTIONS, decoder_layer, divides, rms_norm
+from tasks.models.decoder_layer import ATTENDED, PROJECTIONS, decoder_layer, divides, rms_norm
+from tasks.models.moving import held, held_dtype, kept, layer_of, read
+from tasks.models.products import PRODUCT, product_of_rows
 
 Cache = dict[str, jax.Array]
 
@@ -134,6 +136,9 @@ SIZES: dict[str, GemmaConfig] = {
 }
 """Model name -> architecture. `it` is instruction-tuned, `pt` pretrained."""
 
+LAYER = "layer"
+"""What the input of a layer is called: for a policy of `jax.checkpoint`."""
+
 UNROLLED_LAYERS = 8
 """A model of at most so many layers runs without a loop over them: the compiler can merge across
 layers, and it does not take long."""
@@ -222,12 +227,14 @@ class Gemma(nnx.Module):
         )
         x = constrained(x, BATCH)
         rope = _rotations(config, positions)
+        weights = {
+            name: node.get_value()
+            for name, node in vars(self.layers).items()
+            if isinstance(node, nnx.Variable)
+        }
+        moved = {name for name, stack in weights.items() if held_dtype(stack.dtype) != stack.dtype}
         per_layer = {
-            "weights": {
-                name: node.get_value()
-                for name, node in vars(self.layers).items()
-                if isinstance(node, nnx.Variable)
-            },
+            "weights": {name: stack for name, stack in weights.items() if name not in moved},
             "global": jnp.asarray(config.is_global()),
             "layer": jnp.arange(config.num_layers),
         }
@@ -240,27 +247,28 @@ class Gemma(nnx.Module):
         )
 
         def layer(carry: Any, own: Any) -> tuple[Any, Any]:
-            x, *kept = carry
-            weights, kept_new = own["weights"], None
+            x, *caches = carry
+            x, written = kept(x, LAYER), None
+            of_layer = {name: layer_of(weights[name], own["layer"]) for name in moved}
 
             def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-                nonlocal kept, kept_new
+                nonlocal caches, written
                 if step:
                     at = (own["layer"], 0, 0, index, 0)
-                    kept = [
+                    caches = [
                         jax.lax.dynamic_update_slice(
-                            all_layers, new.swapaxes(1, 2)[None].astype(dtype), at
+                            all_layers, held(new.swapaxes(1, 2)[None].astype(dtype)), at
                         )
-                        for all_layers, new in zip(kept, (k, v), strict=True)
+                        for all_layers, new in zip(caches, (k, v), strict=True)
                     ]
                     k, v = (
-                        jax.lax.dynamic_index_in_dim(
-                            all_layers, own["layer"], keepdims=False
+                        read(
+                            jax.lax.dynamic_index_in_dim(all_layers, own["layer"], keepdims=False)
                         ).swapaxes(1, 2)
-                        for all_layers in kept
+                        for all_layers in caches
                     )
                 elif cache is not None:
-                    kept_new = (k.swapaxes(1, 2), v.swapaxes(1, 2))
+                    written = (held(k.swapaxes(1, 2)), held(v.swapaxes(1, 2)))
                 return attend(
                     q,
                     k,
@@ -279,32 +287,37 @@ class Gemma(nnx.Module):
             )
             chunked = self.remat == "chunks"
             scales = config.query_scale, self.lora_scale
-            x = decoder_layer(*scales, weights, x, rotate, attention, chunked=chunked)
-            return (x, *kept), kept_new
-
-        if self.remat != "none":
-            policy = (
-                jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-                if self.remat == "dots"
-                else None
+            x = decoder_layer(
+                *scales, of_layer | own["weights"], x, rotate, attention, chunked=chunked
             )
+            return (x, *caches), written
+
+        saved = {"none": (PRODUCT, ATTENDED), "dots": (PRODUCT,)}.get(self.remat, ())
+        if self.remat != "none" or moved:
             layer = jax.checkpoint(
-                layer, policy=policy, prevent_cse=config.num_layers <= UNROLLED_LAYERS
+                layer,
+                policy=jax.checkpoint_policies.save_only_these_names(LAYER, *saved),
+                prevent_cse=config.num_layers <= UNROLLED_LAYERS,
             )
         first = (x, cache["k"], cache["v"]) if step and cache else (x,)
         unroll = config.num_layers <= UNROLLED_LAYERS
         with jax.named_scope("layers"):
-            (x, *kept), written = jax.lax.scan(layer, first, per_layer, unroll=unroll)
+            (x, *caches), of_layers = jax.lax.scan(layer, first, per_layer, unroll=unroll)
         x = rms_norm(x, self.final_norm.get_value())
         if cache is None:
             return x, None
         if not step:
-            kept = [
+            caches = [
                 jax.lax.dynamic_update_slice(empty, new, (0,) * 5)
-                for empty, new in zip((cache["k"], cache["v"]), written, strict=True)
+                for empty, new in zip((cache["k"], cache["v"]), of_layers, strict=True)
             ]
             seen = jax.lax.dynamic_update_slice(cache["segments"], segments, (0, 0))
-        return x, {"k": kept[0], "v": kept[1], "segments": seen, "index": index + tokens.shape[1]}
+        return x, {
+            "k": caches[0],
+            "v": caches[1],
+            "segments": seen,
+            "index": index + tokens.shape[1],
+        }
 
     def unembed(self, hidden: jax.Array) -> jax.Array:
         """Logits (..., V), float32, of hidden states (..., D)."""
@@ -313,12 +326,12 @@ class Gemma(nnx.Module):
     def init_cache(self, batch_size: int, length: int) -> Cache:
         """An empty key/value cache for `batch_size` rows of `length` tokens: k and v (L, B, K, S,
         H), segments (B, S), index ()."""
-        config = self.config
+        config, dtype = self.config, held_dtype(self.config.dtype)
         shape = (config.num_layers, batch_size, config.num_kv_heads, length, config.head_dim)
         heads = TENSOR if divides(TENSOR, config.num_kv_heads) else None
         return {
-            "k": constrained(jnp.zeros(shape, config.dtype), None, BATCH, heads),
-            "v": constrained(jnp.zeros(shape, config.dtype), None, BATCH, heads),
+            "k": constrained(jnp.zeros(shape, dtype), None, BATCH, heads),
+            "v": constrained(jnp.zeros(shape, dtype), None, BATCH, heads),
             "segments": constrained(jnp.zeros((batch_size, length), jnp.int32), BATCH),
             "index": jnp.int32(0),
         }
@@ -327,12 +340,8 @@ class Gemma(nnx.Module):
 def unembed(config: GemmaConfig, embedding: jax.Array, hidden: jax.Array) -> jax.Array:
     """Logits (..., V), float32, of hidden states (..., D) with the tied embedding (V, D)."""
     dtype = jnp.dtype(config.dtype)
-    logits = jnp.einsum(
-        "...d,vd->...v",
-        hidden.astype(dtype),
-        embedding.astype(dtype),
-        preferred_element_type=jnp.float32,
-    )
+    rows = hidden.astype(dtype).reshape(-1, hidden.shape[-1])
+    logits = product_of_rows(rows, embedding.astype(dtype)).reshape(*hidden.shape[:-1], -1)
     return (
         logits
         if config.final_softcap is None

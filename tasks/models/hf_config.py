@@ -244,7 +244,7 @@ def write_config(
 ) -> None:
     """Write config.json and generation_config.json. A model stops at the end of its turn, and at
     the end of a text."""
-    stops = [tokenizer.eos_id, tokenizer.end_of_turn_id]
+    stops = list(tokenizer.stop_ids)
     tokens = {
         "bos_token_id": tokenizer.bos_id,
         "eos_token_id": stops,

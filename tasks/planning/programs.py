@@ -55,13 +55,13 @@ class SpecialTokens:
     checkpoints, and of `gemma3-tiny`."""
 
     pad_id: int
-    end_of_turn_id: int
+    stop_ids: tuple[int, ...]
 
 
 _SPECIAL_TOKENS = {
-    "gemma2": SpecialTokens(0, 107),
-    "gemma3": SpecialTokens(0, 106),
-    "gemma3-tiny": SpecialTokens(0, 5),
+    "gemma2": SpecialTokens(0, (1, 107)),
+    "gemma3": SpecialTokens(0, (1, 106)),
+    "gemma3-tiny": SpecialTokens(0, (1, 5)),
 }
 
 

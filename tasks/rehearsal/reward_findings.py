@@ -12,7 +12,7 @@ from schemas.examples import Example
 from tasks.contract.reward import Response, RewardConfig
 from tasks.rehearsal.controls import REFERENCE
 from tasks.reinforcement.rewarding import Scorer
-from tasks.statistics.intervals import bootstrap_mean
+from tasks.statistics.means import student
 from tasks.verification.correct import are_correct
 
 _FEWEST = 4
@@ -199,5 +199,5 @@ def _interval(lead: np.ndarray) -> dict[str, float] | None:
     known = lead[~np.isnan(lead)]
     if known.size == 0:
         return None
-    interval = bootstrap_mean(known.tolist(), seed=0)
+    interval = student(known.tolist())
     return {"mean": float(np.mean(known)), "low": interval.low, "high": interval.high}

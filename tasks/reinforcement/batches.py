@@ -32,13 +32,14 @@ from schemas.examples import Prompt
 from tasks.contract.job import Job
 from tasks.contract.journal import Journal, Rows
 from tasks.contract.reward import Anneal, Resources, Response
-from tasks.data.tokens import pad_left, pad_right, prompt_tokens
+from tasks.data.packing import Shape, Text
+from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import agree, is_committer
 from tasks.reinforcement.audit import Tally
 from tasks.reinforcement.config import Chooser, GrpoConfig
+from tasks.reinforcement.policy_rows import PolicyBatch, policy_batch, tokens_there
 from tasks.reinforcement.rewarding import Rewards, Scorer, parse_rewards
 from tasks.reinforcement.rollout import (
-    PolicyBatch,
     Rollout,
     Sampled,
     group_advantages,
@@ -47,13 +48,7 @@ from tasks.reinforcement.rollout import (
     row_weights,
     write_ledger,
 )
-from tasks.sampling.rollouts import (
-    compiled_once,
-    is_logged,
-    logps_in_parts,
-    rollout_seed,
-    sample_groups,
-)
+from tasks.sampling.rollouts import compiled_once, is_logged, rollout_seed, sample_groups
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -118,11 +113,11 @@ class RolloutBatches:
         sampled, scored = self._waiting.pop(index)
         first = step - reused + 1
         rollout = self.rollout = self._scored(index, first, sampled, scored)
-        batch = self._batch = self._assemble(rollout, sampled)
-        groups = batch.weights.reshape(self.config.groups, -1)
+        batch, trained_groups = self._assemble(rollout, sampled)
+        self._batch = batch
         self.metrics[step + 1] = {
             **rollout.metrics(),
-            "trained_groups": float(np.sum(groups.max(axis=1) > 0)),
+            "trained_groups": float(trained_groups),
             **({} if sampled.gap is None else {"sampler_gap": sampled.gap}),
             **self.audit.add(rollout, first, again=reused > 0),
         }
@@ -159,10 +154,10 @@ class RolloutBatches:
         old, gap = None, None
         if config.off_policy or is_logged(config, self._first(index)):
             some = len(completions) if config.off_policy else config.batch_size
-            ids = self._ids(self._prompts(chosen)[:some], completions[:some])
-            old = self._logps(nnx.state(self.loaded.model), *ids)
+            texts = self._texts(self._prompts(chosen)[:some], completions[:some])
+            old = self._logps(nnx.state(self.loaded.model), texts)
             difference = np.abs(old - self._sampler_logps(completions[:some]))
-            gap = float(difference[ids[1] != self.loaded.tokenizer.pad_id].mean())
+            gap = float(difference[tokens_there(texts, config.response_length)].mean())
         sampled = Sampled(
             chosen, completions, old if config.off_policy else None, gap, self.compiles()
         )
@@ -221,60 +216,65 @@ class RolloutBatches:
 
     # Arrays
 
-    def _assemble(self, rollout: Rollout, sampled: Sampled) -> PolicyBatch:
-        """The fixed-shape arrays of the groups that fill the batch."""
-        config, pad_id = self.config, self.loaded.tokenizer.pad_id
+    def _assemble(self, rollout: Rollout, sampled: Sampled) -> tuple[PolicyBatch, int]:
+        """The arrays of the groups that fill the batch, and how many of these weigh something."""
+        config = self.config
         chosen = rollout.chosen(config.groups)
         rows = (chosen[:, None] * config.group_size + np.arange(config.group_size)).reshape(-1)
         completions = [rollout.completions[row] for row in rows]
-        prompt_ids, completion_ids = self._ids([rollout.prompts[row] for row in rows], completions)
-        mask = completion_ids != pad_id
+        texts = self._texts([rollout.prompts[row] for row in rows], completions)
+        mask = tokens_there(texts, config.response_length)
         counted = ~np.isnan(rollout.rewards.total[rows])
         if config.dynamic_sampling:
             counted &= np.repeat(rollout.informative[chosen], config.group_size)
-        return PolicyBatch(
-            prompt_ids=prompt_ids,
-            prompt_mask=prompt_ids != pad_id,
-            completion_ids=completion_ids,
-            completion_mask=mask,
-            advantages=rollout.advantages[rows].astype(np.float32),
-            weights=row_weights(mask, counted, config.aggregation, config.response_length),
-            token_weights=row_weights(mask, counted, "token", config.response_length),
-            ref_per_token_logps=(
-                self._logps(self.reference, prompt_ids, completion_ids) if config.beta else None
-            ),
-            old_per_token_logps=None if sampled.old is None else sampled.old[rows],
-            sampler_per_token_logps=self._sampler_logps(completions) if config.truncation else None,
+        weights, token_weights = (
+            row_weights(mask, counted, aggregation, config.response_length)
+            for aggregation in (config.aggregation, "token")
         )
+        numbers = (
+            rollout.advantages[rows],
+            weights,
+            token_weights,
+            self._logps(self.reference, texts) if config.beta else None,
+            None if sampled.old is None else sampled.old[rows],
+            self._sampler_logps(completions) if config.truncation else None,
+        )
+        batch = policy_batch(
+            texts,
+            numbers,
+            length=config.prompt_length + config.response_length,
+            pad_id=self.loaded.tokenizer.pad_id,
+            micro_batches=config.accumulation,
+        )
+        return batch, int(weights.reshape(config.groups, -1).any(axis=1).sum())
 
-    def _ids(
-        self, prompts: list[Prompt], completions: "list[Any]"
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(N, P) and (N, R) token ids."""
-        config, tokenizer = self.config, self.loaded.tokenizer
-        asked = [prompt_tokens(tokenizer, prompt.prompt) for prompt in prompts]
-        said = [completion.tokens for completion in completions]
-        return (
-            pad_left(asked, config.prompt_length, tokenizer.pad_id),
-            pad_right(said, config.response_length, tokenizer.pad_id),
-        )
+    def _texts(self, prompts: list[Prompt], completions: "list[Any]") -> list[Text]:
+        """The tokens of prompts and of their responses."""
+        tokenizer = self.loaded.tokenizer
+        asked = (prompt_tokens(tokenizer, prompt.prompt) for prompt in prompts)
+        return [(one, said.tokens) for one, said in zip(asked, completions, strict=True)]
 
     def _sampler_logps(self, completions: "list[Any]") -> np.ndarray:
         """(N, R) float32, as the sampler said them."""
         logps = (completion.logps for completion in completions)
         return padded(logps, len(completions), self.config.response_length)
 
-    def _logps(self, state: Any, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> np.ndarray:
-        """(N, R) float32 log-probabilities at the sampling temperature, one micro-batch at a
-        time."""
-        return logps_in_parts(
+    def _logps(self, state: Any, texts: list[Text]) -> np.ndarray:
+        """(N, R) float32 log-probabilities at the sampling temperature, by blocks as large as a
+        micro-batch."""
+        from tasks.training.packed_logps import texts_logps
+
+        config = self.config
+        length = config.prompt_length + config.response_length
+        return texts_logps(
             self.token_logps,
             state,
-            prompt_ids,
-            completion_ids,
+            texts,
+            Shape(config.batch_size // config.accumulation, length),
+            config.response_length,
+            pad_id=self.loaded.tokenizer.pad_id,
             mesh=self.loaded.mesh,
-            size=self.config.batch_size // self.config.accumulation,
-            temperature=self.config.temperature,
+            temperature=config.temperature,
         )
 
     # What the guard asks

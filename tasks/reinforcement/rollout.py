@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -195,35 +195,6 @@ class Rollout:
             name: number_of(values[index]) for name, values in self.rewards.components.items()
         }
         return {"rewards": rewards, "reward": number_of(self.rewards.total[index])}
-
-
-class PolicyBatch(NamedTuple):
-    """B responses to train on; every array has them as its first axis.
-
-    Attributes:
-        prompt_ids, prompt_mask: (B, P) int32 and bool, left-padded.
-        completion_ids, completion_mask: (B, R) int32 and bool, right-padded.
-        advantages: (B,) float32, or (B, R) of each token.
-        weights: (B,) float32, of one token's loss (`row_weights`); rows of weight 0 cost and
-            contribute nothing.
-        token_weights: (B,) float32, the same for "token": what metrics are averaged with.
-        ref_per_token_logps: (B, R) float32 of the reference; None without a KL term.
-        old_per_token_logps: (B, R) float32 of the policy that sampled, by the program that trains,
-            at the sampling temperature. None: it is the policy that is trained now.
-        sampler_per_token_logps: (B, R) float32, what the sampler said at the sampling temperature;
-            None: nothing is corrected.
-    """
-
-    prompt_ids: Any
-    prompt_mask: Any
-    completion_ids: Any
-    completion_mask: Any
-    advantages: Any
-    weights: Any
-    token_weights: Any
-    ref_per_token_logps: Any = None
-    old_per_token_logps: Any = None
-    sampler_per_token_logps: Any = None
 
 
 def group_advantages(

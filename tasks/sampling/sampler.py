@@ -8,6 +8,7 @@ t)`: what is sampled for a row does not depend on the batch it happens to sit in
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import jax
@@ -18,7 +19,8 @@ from flax import nnx
 from schemas.base import InputError
 from tasks.contract.journal import Journal
 from tasks.data.tokens import Tokenizer, TooLong, pad_left, prompt_tokens
-from tasks.devices.hosts import by_rows, fetch, spread
+from tasks.devices.hosts import BATCH, TENSOR, by_rows, constrained, fetch, spread
+from tasks.models.decoder_layer import divides
 from tasks.models.loading import LoadedModel
 from tasks.planning.programs import Program, compilations, scalar, shapes
 from tasks.planning.programs import rows as rows_of
@@ -54,7 +56,7 @@ def completion(
     """The completion of sampled tokens, which end with the first terminator; log-probabilities are
     empty where they are not known."""
     sampled = np.asarray(tokens)
-    ends = np.flatnonzero(sampled == tokenizer.end_of_turn_id)
+    ends = np.flatnonzero(np.isin(sampled, tokenizer.stop_ids))
     terminated = len(ends) > 0
     length = int(ends[0]) + 1 if terminated else len(sampled)
     kept = sampled[:length].tolist()
@@ -79,12 +81,20 @@ class Sampler:
         batch_size: int,
         prompt_length: int,
         response_length: int,
+        group_size: int = 1,
         top_k: int | None = None,
         top_p: float | None = None,
     ):
-        """Args: batch_size: rows per call of the program; prompt_length, response_length: tokens,
-        fixed; top_k, top_p: see `schemas.training.Nucleus`."""
+        """
+        Args:
+            batch_size: rows per call of the program.
+            prompt_length, response_length: tokens, fixed.
+            group_size: how many prompts, one after the other, are the same. Such a group is read
+                once, or once on each of the devices that share it.
+            top_k, top_p: see `schemas.training.Nucleus`.
+        """
         self.loaded, self.top_k, self.top_p = loaded, top_k, top_p
+        self._shared = gcd(group_size, batch_size // loaded.mesh.shape[BATCH])
         self.batch_size, self.prompt_length, self.response_length = (
             batch_size,
             prompt_length,
@@ -110,7 +120,8 @@ class Sampler:
         """Sample one response for each prompt.
 
         Args:
-            prompts: any number of user prompts; the last batch is filled up by repeating rows.
+            prompts: any number of user prompts, of whole groups; the last batch is filled up by
+                repeating rows.
             temperature: 0 is greedy.
             seed: row i's randomness is a function of (seed, i).
             journal: batches that are in it are not sampled again, others are entered; it belongs to
@@ -142,7 +153,7 @@ class Sampler:
                 with jax.set_mesh(mesh):
                     drawn = self._program(
                         state,
-                        *spread((rows[indices], indices), mesh),
+                        *spread((rows[indices[:: self._shared]], indices), mesh),
                         np.uint32(seed),
                         np.float32(temperature),
                     )
@@ -178,7 +189,7 @@ class Sampler:
         """What `generate` compiles; `calls`: how many batches are sampled, `resident`: see
         `Program`."""
         batch = (
-            np.zeros((self.batch_size, self.prompt_length), np.int32),
+            np.zeros((self.batch_size // self._shared, self.prompt_length), np.int32),
             np.zeros(self.batch_size, np.int64),
         )
         state = shapes(nnx.state(self.loaded.model))
@@ -210,20 +221,32 @@ class Sampler:
         seed: jax.Array,
         temperature: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        """The program: (B, P) left-padded prompts -> (B, R) tokens, padded after the terminator,
-        and their log-probabilities."""
+        """The program: left-padded prompts (B / shared, P) -> (B, R) tokens, padded after the
+        terminator, and their log-probabilities."""
         tokenizer = self.loaded.tokenizer
         model = nnx.merge(self._graph, state)
-        batch, length = prompts.shape
+        batch, (prompts_read, length) = rows.shape[0], prompts.shape
         real = prompts != tokenizer.pad_id
-        lengths = real.sum(-1)
         positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
         hidden, cache = model(
             prompts,
             positions,
             real.astype(jnp.int32),
-            model.init_cache(batch, length + self.response_length),
+            model.init_cache(prompts_read, length + self.response_length),
         )
+        assert cache is not None
+
+        heads = TENSOR if divides(TENSOR, self.loaded.config.num_kv_heads) else None
+
+        def each(array: jax.Array, *axes: str | None) -> jax.Array:
+            """What was read of a prompt, for each response to it."""
+            if self._shared == 1:
+                return array
+            return constrained(jnp.repeat(array, self._shared, axis=axes.index(BATCH)), *axes)
+
+        lengths, last = each(real.sum(-1), BATCH), each(hidden[:, -1], BATCH)
+        cache |= {name: each(cache[name], None, BATCH, heads) for name in ("k", "v")}
+        cache |= {"segments": each(cache["segments"], BATCH)}
         keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), rows)
         ones = jnp.ones((batch, 1), jnp.int32)
         scale = jnp.where(temperature > 0, temperature, 1.0)
@@ -240,11 +263,14 @@ class Sampler:
             )
             return token, logp
 
-        token, logp = draw(hidden[:, -1], jnp.int32(0))
+        token, logp = draw(last, jnp.int32(0))
         tokens = by_rows(
             jnp.full((batch, self.response_length), tokenizer.pad_id, jnp.int32).at[:, 0].set(token)
         )
         logps = by_rows(jnp.zeros((batch, self.response_length), jnp.float32).at[:, 0].set(logp))
+
+        def stops(token: jax.Array) -> jax.Array:
+            return jnp.isin(token, jnp.asarray(tokenizer.stop_ids))
 
         def unfinished(carry: tuple[Any, ...]) -> jax.Array:
             step, done = carry[0], carry[1]
@@ -257,9 +283,9 @@ class Sampler:
             token, logp = draw(hidden[:, 0], step)
             tokens = tokens.at[:, step].set(jnp.where(done, tokenizer.pad_id, token))
             logps = logps.at[:, step].set(jnp.where(done, 0.0, logp))
-            return step + 1, done | (token == tokenizer.end_of_turn_id), tokens, logps, cache
+            return step + 1, done | stops(token), tokens, logps, cache
 
-        carry = (jnp.int32(1), token == tokenizer.end_of_turn_id, tokens, logps, cache)
+        carry = (jnp.int32(1), stops(token), tokens, logps, cache)
         with jax.named_scope("decode"):
             _, _, tokens, logps, _ = jax.lax.while_loop(unfinished, decode, carry)
         return tokens, logps

@@ -120,7 +120,8 @@ class SlotPrograms:
         )
 
     def _shapes(self, rows: int, width: int) -> Any:
-        found = jax.eval_shape(lambda: self._empty(rows, width))
+        with jax.set_mesh(self.loaded.mesh):
+            found = jax.eval_shape(lambda: self._empty(rows, width))
         return {
             name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._placement[name])
             for name, leaf in found.items()

@@ -174,6 +174,7 @@ class SlotSampler:
         rows = [row for row in slots if row is not None]
         context = max(row.length + max(len(row.drawn), 1) - 1 for row in rows)
         drawn = device.decode(context) if any(row.answer is None for row in rows) else None
+        stops = self.loaded.tokenizer.stop_ids
         for slot, row in enumerate(slots):
             if row is None:
                 continue
@@ -182,13 +183,12 @@ class SlotSampler:
             else:
                 assert drawn is not None
                 row.drawn += drawn[slot, 1 if row.drawn else 0 :].tolist()
-                end = self.loaded.tokenizer.end_of_turn_id
-                if end in row.drawn:
-                    del row.drawn[row.drawn.index(end) + 1 :]
+                ends = (place for place, token in enumerate(row.drawn) if token in stops)
+                del row.drawn[next(ends, len(row.drawn)) + 1 :]
                 del row.drawn[self.response_length :]
 
     def _ended(self, row: _Row) -> bool:
         return (
-            row.drawn[-1] == self.loaded.tokenizer.end_of_turn_id
+            row.drawn[-1] in self.loaded.tokenizer.stop_ids
             or len(row.drawn) == self.response_length
         )

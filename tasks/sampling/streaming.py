@@ -61,10 +61,7 @@ class Streamer:
         for position in range(len(context), len(context) + self.response_length):
             number = int(token[0, 0])
             yield number
-            if (
-                number == tokenizer.end_of_turn_id
-                or position == len(context) + self.response_length - 1
-            ):
+            if number in tokenizer.stop_ids or position == len(context) + self.response_length - 1:
                 return
             with jax.set_mesh(self.loaded.mesh):
                 token, cache = self.step(self._state, token, np.int32(position), cache=cache)

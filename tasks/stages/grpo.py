@@ -2,13 +2,13 @@
 policy gradient moves it.
 
 The config's `algorithm` is GRPO, Dr.GRPO, DAPO or GSPO; `tasks.losses.grpo` has the formulas and
-papers. From here to the gradient are five files: this one; in `tasks.reinforcement` what it can be
+papers. From here to the gradient are six files: this one; in `tasks.reinforcement` what it can be
 told and which prompts are asked (config), rollouts that are sampled ahead of the updates and scored
-meanwhile (batches), what a rollout is and what of it is trained on (rollout); and the loss. Beside
-that way stand the rewards' weighted mean (rewarding) and what is done about a run that is dying
-(collapse). The reference is a frozen copy of the initial policy. A response that was cut off stays
-in the loss and is worth what its text earns; one on which every reward abstained is left out of its
-group and of the loss.
+meanwhile (batches), what a rollout is and what of it is trained on (rollout), in which rows
+(policy_rows); and the loss. Beside that way stand the rewards' weighted mean (rewarding) and what
+is done about a run that is dying (collapse). The reference is a frozen copy of the initial policy.
+A response that was cut off stays in the loss and is worth what its text earns; one on which every
+reward abstained is left out of its group and of the loss.
 
 The loop is not Tunix's GRPOLearner on RLCluster, which repeats its shuffles after a resume
 (google/tunix issue 2288) and skips unconsumed data when num_iterations > 1 (issue 2290): there a
@@ -31,6 +31,8 @@ from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.reward import REWARDS, Resources
 from tasks.contract.small import Sizes, small_trainer
+from tasks.data.packing import lengths_for
+from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
 from tasks.reinforcement.config import GrpoConfig
 from tasks.reinforcement.rewarding import parse_rewards
@@ -38,6 +40,8 @@ from tasks.sampling.rollouts import curve_mean, fitting_prompts
 from tasks.verification.verify import check_versions
 
 if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
     from tasks.sampling.sampler import Sampler
@@ -84,7 +88,6 @@ def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
 
     trainer = make_trainer(loaded, config, config.seed)
     loss = grpo_loss_fn(
-        pad_id=loaded.tokenizer.pad_id,
         beta=config.beta,
         epsilon=config.epsilon,
         epsilon_high=config.epsilon_high,
@@ -92,30 +95,43 @@ def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
         importance=config.importance,
         truncation=config.truncation or None,
     )
+    trainer.is_wanted = lambda batch: batch.predicts.any()
     return trainer.with_loss_fn(loss, has_aux=True).with_gen_model_input_fn(
         lambda batch: {"train_example": batch}
     )
 
 
+def fitted(config: Config, mesh: "Mesh", longest: int) -> Config:
+    """The config with a size of micro-batches, a quarter of the batch where it says none: those
+    that the responses do not fill are left out. And with a `prompt_length` that is no longer than
+    the `longest` prompt needs, in eighths of a row (`tasks.data.packing.lengths_for`)."""
+    devices, response = mesh.shape[BATCH], config.response_length
+    parts = next(parts for parts in (4, 2, 1) if config.batch_size % (parts * devices) == 0)
+    size = config.micro_batch_size or config.batch_size // parts
+    length = lengths_for(longest + response, config.prompt_length + response)[0]
+    return config.model_copy(update={"micro_batch_size": size, "prompt_length": length - response})
+
+
 def programs_of(config: Config, loaded: "LoadedModel") -> "tuple[Sampler, Any]":
     """What samples responses, and the program that gives their log-probabilities under any
     weights."""
-    from tasks.models.vocabulary import token_logps_fn
     from tasks.sampling.sampler import Sampler
+    from tasks.training.packed_logps import token_logps_fn
 
     sampler = Sampler(
         loaded,
         batch_size=config.batch_size,
         prompt_length=config.prompt_length,
         response_length=config.response_length,
+        group_size=config.group_size,
         **config.drawn_from,
     )
-    return sampler, token_logps_fn(loaded.model, loaded.tokenizer.pad_id)
+    return sampler, token_logps_fn(loaded.model)
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
-    """What `run` compiles. Responses are counted at their full length: how long they are is not
-    known before they are sampled."""
+    """What `run` compiles, for prompts and responses of full length, none of which shares its row:
+    how long they are is not known before they are there."""
     import jax
     from flax import nnx
 
@@ -129,7 +145,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
         vocabulary_trips,
     )
     from tasks.rehearsal.controls import RESPONSES
-    from tasks.reinforcement.rollout import PolicyBatch
+    from tasks.reinforcement.policy_rows import empty_batch
     from tasks.training.trainer import rows_at_once
 
     own = others = model
@@ -146,23 +162,14 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     apart = {*others.mesh.devices.flat}.isdisjoint(own.mesh.devices.flat)
     own = on_devices(own, rows_at_once(config))
     config = config.counted(sum(one.total("train") for one in upstream["prompts"].quotas.values()))
+    config = fitted(config, own.mesh, config.prompt_length)
     trainer = trainer_of(config, own)
     sampler, token_logps = programs_of(config, own)
 
-    prompt = np.zeros((config.batch_size, config.prompt_length), np.int32)
-    response = np.zeros((config.batch_size, config.response_length), np.int32)
-    number, numbers = np.zeros(config.batch_size, np.float32), response.astype(np.float32)
-    batch = PolicyBatch(
-        prompt_ids=prompt,
-        prompt_mask=prompt > 0,
-        completion_ids=response,
-        completion_mask=response > 0,
-        advantages=number,
-        weights=number,
-        token_weights=number,
-        ref_per_token_logps=numbers if config.beta else None,
-        old_per_token_logps=numbers if config.off_policy else None,
-        sampler_per_token_logps=numbers if config.truncation else None,
+    batch = empty_batch(
+        config.batch_size,
+        config.prompt_length + config.response_length,
+        logps=(bool(config.beta), config.off_policy, bool(config.truncation)),
     )
     micro = config.batch_size // config.accumulation
     trips = vocabulary_trips(micro * config.response_length, trainer.mesh)
@@ -172,8 +179,8 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     passes = bool(config.beta) + (
         config.oversampling if config.off_policy else 1 / config.log_every
     )
-    ids = rows((prompt[:micro], response[:micro]), trainer.mesh)
-    arguments = (shapes(nnx.state(own.model)), *ids, scalar(np.float32))
+    block = rows(tuple(array[:micro] for array in batch[:4]), trainer.mesh)
+    arguments = (shapes(nnx.state(own.model)), block, scalar(np.float32))
     calls, resident = config.rollouts * passes * config.accumulation, (optimizer, reference)
     sampled = config.rollouts * config.oversampling
     found = [
@@ -235,6 +242,8 @@ def run(job: Job[Config]) -> dict[str, Any]:
         config.max_dropped_fraction,
     )
     job, config = counted(job, len(examples))
+    lengths = [len(prompt_tokens(loaded.tokenizer, one.prompt)) for one in examples]
+    config = fitted(config, loaded.mesh, max(lengths))
     trainer = trainer_of(config, loaded)
     resources = Resources(
         job.inputs, job.answers, config.seed, config.response_length, theirs, job.log
@@ -290,7 +299,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=6,
+    version=8,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL),

@@ -83,13 +83,17 @@ def trainer_of(config: Config, loaded: "LoadedModel", teacher: "LoadedModel | No
     from tasks.training.trainer import make_trainer
 
     trainer = make_trainer(loaded, config, config.seed)
-    shared: dict[str, Any] = {"pad_id": loaded.tokenizer.pad_id, "temperature": config.temperature}
     if isinstance(config.loss, Gkd):
         assert teacher is not None, "the config is refused otherwise"
         attach_teacher(loaded.model, teacher.model.embedding.get_value())
-        loss: Any = gkd_loss_fn(beta=config.loss.beta, teacher=teacher.config, **shared)
+        loss: Any = gkd_loss_fn(
+            pad_id=loaded.tokenizer.pad_id,
+            beta=config.loss.beta,
+            temperature=config.temperature,
+            teacher=teacher.config,
+        )
     else:
-        loss = grpo_loss_fn(beta=0.0, epsilon=config.loss.epsilon, **shared)
+        loss = grpo_loss_fn(beta=0.0, epsilon=config.loss.epsilon, temperature=config.temperature)
     return trainer.with_loss_fn(loss, has_aux=True).with_gen_model_input_fn(
         lambda batch: {"train_example": batch}
     )
@@ -247,7 +251,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=1,
+    version=3,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL, required=False),

@@ -42,7 +42,8 @@ from tasks.evaluation.metric_functions import function_metrics
 from tasks.evaluation.reasoning_verdicts import judge
 from tasks.evaluation.sampled import noise_floors, sampled_metrics
 from tasks.judging.opinions import opinion_metrics
-from tasks.statistics.intervals import bootstrap_mean, record
+from tasks.statistics.intervals import record
+from tasks.statistics.means import student
 from tasks.verification.code_audit import audit
 from tasks.verification.flexible import flexible_answer
 
@@ -111,7 +112,7 @@ def _summary(
         **_audited(items),
         **measure(items, OUTCOMES, baseline=baseline, paired=OUTCOMES, seed=seed),
         **sampled_metrics(samples, seed=seed),
-        **_ratings(items, baseline, seed),
+        **_ratings(items, baseline),
         **opinion_metrics(items),
         **function_metrics(items, baseline, seed=seed),
     }
@@ -128,7 +129,7 @@ def _audited(items: Sequence[EvalItem]) -> dict[str, int]:
 
 
 def _ratings(
-    items: Sequence[EvalItem], baseline: Sequence[EvalItem] | None, seed: int
+    items: Sequence[EvalItem], baseline: Sequence[EvalItem] | None
 ) -> dict[str, float | None]:
     """`rating` of the free texts that have one and, where the baseline has one too, `delta_rating`,
     with intervals."""
@@ -147,13 +148,13 @@ def _ratings(
     found: dict[str, float | None] = {}
     for name, values in measured.items():
         if values:
-            mean, interval = sum(values) / len(values), bootstrap_mean(values, seed=seed)
+            mean, interval = sum(values) / len(values), student(values)
             found |= record(name, mean, interval)
     return found
 
 
 KIND = evaluation_kind(
-    version=4,
+    version=5,
     config=Config,
     judge=judge,
     grounded=False,

@@ -385,7 +385,7 @@ def _measured(
 
 
 KIND = Kind(
-    version=1,
+    version=2,
     config=Config,
     inputs={
         "prompts": Input(Product.ROWS),

@@ -210,7 +210,7 @@ def _summary(
 
 
 KIND = evaluation_kind(
-    version=3,
+    version=4,
     config=Config,
     judge=judge,
     grounded=True,

@@ -147,34 +147,7 @@ def bootstrap_share(values: Sequence[float], *, seed: int) -> Interval:
     return _bootstrap(*np.unique([*values, 0.0, 1.0], return_counts=True), seed)
 
 
-def bootstrap_mean(values: Sequence[float], *, seed: int) -> Interval:
-    """Expanded percentile bootstrap interval of a mean of quantities, such as differences of grades
-    or lengths.
-
-    A percentile interval of few values is too narrow: it lacks the factor sqrt(n / (n - 1)) and
-    Student's t. Its tail is corrected for both (Hesterberg 2015, "What teachers should know about
-    the bootstrap"): Phi(-sqrt(n / (n - 1)) t) instead of 2.5 %, which is 1.1 % of 12 values. The
-    interval of equal values has no width; where that misleads there are `paired_bootstrap` and
-    `bootstrap_share`.
-
-    Raises:
-        ValueError: no values.
-    """
-    from scipy.special import stdtrit
-
-    n = len(values)
-    if n == 0:
-        raise ValueError("a mean of no values has no interval")
-    tail = 0.0
-    if n > 1:
-        student = float(stdtrit(n - 1, (1 - CONFIDENCE) / 2))
-        tail = NormalDist().cdf(math.sqrt(n / (n - 1)) * student)
-    return _bootstrap(*np.unique(np.asarray(values, float), return_counts=True), seed, tail)
-
-
-def _bootstrap(
-    values: ArrayLike, counts: ArrayLike, seed: int, tail: float = (1 - CONFIDENCE) / 2
-) -> Interval:
+def _bootstrap(values: ArrayLike, counts: ArrayLike, seed: int) -> Interval:
     """Of the mean of `values`, each so often: quantiles of the means of `RESAMPLES` resamples of as
     many.
 
@@ -184,7 +157,7 @@ def _bootstrap(
     n = int(np.sum(counts))
     rng = np.random.Generator(np.random.Philox(seed))
     means = rng.multinomial(n, np.divide(counts, n), size=RESAMPLES) @ np.asarray(values) / n
-    low, high = np.quantile(means, [tail, 1 - tail])
+    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return Interval(float(low), float(high))
 
 
@@ -209,8 +182,8 @@ def _changes(before: Sequence[bool], after: Sequence[bool]) -> tuple[int, int]:
     pairs = list(zip(before, after, strict=True))
     for value in {value for pair in pairs for value in pair} - {False, True}:
         raise ValueError(
-            f"{value!r} is no outcome; a difference of quantities has an interval by"
-            " `bootstrap_mean`"
+            f"{value!r} is no outcome; a mean of quantities has an interval by"
+            " `tasks.statistics.means.student`"
         )
     return pairs.count((False, True)), pairs.count((True, False))
 

@@ -186,7 +186,7 @@ def _sampled(
 
 
 TEACHER = Teacher(
-    version=1,
+    version=2,
     config=Config,
     teach=teach,
     dependencies=dependencies,

@@ -1,84 +1,131 @@
 """Preference pairs in a compiled step: what SimPO, DPO and ORPO share.
 
 A loss is a function of the log-probabilities of the chosen and of the rejected response. The
-terminator counts as a token of its response.
+terminator counts as a token of its response. Responses, each behind its prompt, lie side by side in
+packed rows: what is computed has little padding, however much their lengths differ.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import flax.struct
 import jax
-import jax.numpy as jnp
+import numpy as np
 
-from tasks.models.vocabulary import completion_logps, positions_of
+from tasks.data.packing import Shape, Text, pack_responses, tightest
+from tasks.devices.hosts import BATCH
+from tasks.models.loading import LoadedModel
+from tasks.training.loop import rows_of_step
+from tasks.training.packed_logps import row_logps, work_of_token
+
+Pair = tuple[Text, Text]
+"""The prompt with the chosen response, and with the rejected one."""
 
 
 @flax.struct.dataclass(frozen=True)
 class PairBatch:
-    """B pairs; the fields are Tunix's TrainingInput's, and the reference's verdict.
+    """B pairs in N rows of L tokens. Of several micro-batches each has its part of the pairs, and
+    these lie in its part of the rows.
 
     Attributes:
-        prompt_ids, prompt_mask: (B, P) int32 and bool, left-padded.
-        chosen_ids, rejected_ids: (B, R) int32, right-padded, each with its mask of real tokens.
-        ref_chosen_logps, ref_rejected_logps: (B,) float32, of the whole responses; None for a loss
-            without a reference.
+        tokens, positions, segments: (N, L) int32, what the model takes.
+        predicts: (N, L) bool: the next token is one of a response.
+        places: (B, 2, R) int32: `tasks.data.packing.PackedResponses.places` of the chosen and the
+            rejected response, in the rows of their micro-batch.
+        ref_logps: (B, 2) float32, of the whole responses by the reference; None for a loss without
+            one.
     """
 
-    prompt_ids: Any
-    prompt_mask: Any
-    chosen_ids: Any
-    chosen_mask: Any
-    rejected_ids: Any
-    rejected_mask: Any
-    ref_chosen_logps: Any = None
-    ref_rejected_logps: Any = None
+    tokens: Any
+    positions: Any
+    segments: Any
+    predicts: Any
+    places: Any
+    ref_logps: Any = None
 
 
-class PairRows(NamedTuple):
-    """B pairs as 2B rows of prompt and response, the chosen ones first.
+def pair_batch(
+    micro_batches: Sequence[Sequence[Pair]],
+    shape: Shape,
+    response_length: int,
+    pad_id: int,
+    ref_logps: np.ndarray | None = None,
+) -> PairBatch:
+    """Pack the pairs of each micro-batch into rows of this shape.
+
+    Args:
+        response_length: R, tokens that a response has at most.
+        ref_logps: see `PairBatch`.
+    """
+    parts = [
+        pack_responses([text for pair in micro for text in pair], shape, response_length, pad_id)
+        for micro in micro_batches
+    ]
+    *rows, places = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return PairBatch(*rows, places.reshape(-1, 2, response_length), ref_logps)
+
+
+class PairBatches:
+    """The batches of a stage, all of one shape, the tightest in which each fits, and every pair:
+    which ones a step takes is known before the first.
 
     Attributes:
-        tokens, positions, segments: (2B, P + R), what the model takes.
-        completion_mask: (2B, R) bool: real tokens of the responses; every row has one.
-        ref_logps: (2B,) of the reference, or None.
+        shape: of the rows of a micro-batch.
+        padding: the fraction of the tokens of all steps that is padding.
+        ref_logps: (pairs, 2) of the reference, once they are known; None for a loss without one.
     """
 
-    tokens: jax.Array
-    positions: jax.Array
-    segments: jax.Array
-    completion_mask: jax.Array
-    ref_logps: Any
+    ref_logps: np.ndarray | None = None
+
+    def __init__(self, pairs: Sequence[Pair], config: Any, loaded: LoadedModel) -> None:
+        """Args: pairs: all of them; config: a `tasks.training.preferences.PreferenceConfig`;
+        loaded: the model that will be trained, on its mesh."""
+        self._pairs, self._config, self._pad_id = pairs, config, loaded.tokenizer.pad_id
+        lengths = np.array([[len(text[0]) + len(text[1]) for text in pair] for pair in pairs])
+        taken = [
+            lengths[rows].ravel().tolist()
+            for step in range(config.steps)
+            for rows in self._rows(step)
+        ]
+        longest = config.prompt_length + config.response_length
+        every = [int(lengths.max())]
+        work = work_of_token(loaded.config)
+        self.shape = tightest([*taken, every], longest, loaded.mesh.shape[BATCH], work)
+        self.padding = 1 - sum(map(sum, taken)) / (len(taken) * self.shape.rows * self.shape.length)
+
+    def at(self, step: int) -> PairBatch:
+        """The training input of a step (from 0)."""
+        rows = self._rows(step)
+        return pair_batch(
+            [[self._pairs[row] for row in micro] for micro in rows],
+            self.shape,
+            self._config.response_length,
+            self._pad_id,
+            None if self.ref_logps is None else self.ref_logps[rows.ravel()],
+        )
+
+    def _rows(self, step: int) -> np.ndarray:
+        """(micro-batches, size) indices of pairs."""
+        config = self._config
+        rows = rows_of_step(config.seed, step, config.batch_size, len(self._pairs))
+        return rows.reshape(config.accumulation, -1)
 
 
-def stack_pairs(pairs: PairBatch) -> PairRows:
-    """Tokenised pairs as rows for one forward pass.
-
-    It runs inside the compiled step, so that a micro-batch is a slice of pairs and not of stacked
-    rows.
-    """
-    completion_mask = jnp.concatenate([pairs.chosen_mask, pairs.rejected_mask])
-    real = jnp.concatenate([jnp.tile(pairs.prompt_mask, (2, 1)), completion_mask], axis=1)
-    responses = jnp.concatenate([pairs.chosen_ids, pairs.rejected_ids])
-    referred = pairs.ref_chosen_logps is not None
-    return PairRows(
-        tokens=jnp.concatenate([jnp.tile(pairs.prompt_ids, (2, 1)), responses], axis=1),
-        positions=positions_of(real),
-        segments=real.astype(jnp.int32),
-        completion_mask=completion_mask,
-        ref_logps=(
-            jnp.concatenate([pairs.ref_chosen_logps, pairs.ref_rejected_logps])
-            if referred
-            else None
-        ),
-    )
+def widest(config: Any, pairs: int) -> PairBatch:
+    """A batch of so many pairs of full length, of zeros: no response shares its row."""
+    tokens = np.zeros((2 * pairs, config.prompt_length + config.response_length), np.int32)
+    places = np.zeros((pairs, 2, config.response_length), np.int32)
+    return PairBatch(tokens, tokens, tokens, tokens > 0, places)
 
 
-def response_logps(model: Any, rows: PairRows) -> tuple[jax.Array, jax.Array]:
-    """(2B,) log-probabilities of the whole responses, and (2B,) their lengths in tokens."""
-    logps = completion_logps(
-        model, rows.tokens, rows.positions, rows.segments, rows.completion_mask
-    )
-    return logps.sum(axis=-1), rows.completion_mask.sum(axis=-1)
+def response_logps(model: Any, pairs: PairBatch) -> tuple[jax.Array, jax.Array]:
+    """(2, B) log-probabilities of the whole chosen and rejected responses, and (2, B) their lengths
+    in tokens."""
+    rows = (pairs.tokens, pairs.positions, pairs.segments, pairs.predicts)
+    logps = row_logps(model, *rows).reshape(-1)
+    of_tokens = logps.at[pairs.places].get(mode="fill", fill_value=0)
+    lengths = (pairs.places < logps.size).sum(axis=-1)
+    return of_tokens.sum(axis=-1).T, lengths.T
 
 
 def pair_metrics(

@@ -5,7 +5,9 @@ Pairs are of the policy's own samples, verified against wrong, malformed or cut 
 (`tasks.training.preference_pairs`), and of a teacher's. A stage samples a bounded number of
 training prompts and mines the pairs, takes pairs of the data (`pairs.jsonl` of rebalance: a
 teacher's samples), writes all to `pairs.jsonl` and trains on exactly those in Tunix's preference
-trainer. Prompts are left-padded and responses right-padded to fixed lengths.
+trainer. Responses, each behind its prompt, share packed rows; the rows of all batches have one
+shape, which is chosen of the pairs before anything that trains is compiled
+(`tasks.training.pair_batches`). What is planned is the widest: a row of full length for each.
 
 A loss with a reference gets its log-probabilities of all responses from one pass over the pairs
 before training, when the model still is the reference: there is no second model, and with LoRA none
@@ -27,8 +29,9 @@ from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.journal import Journal
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import Sizes, small_trainer
-from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
-from tasks.devices.hosts import by_rows, fetch, make_mesh, spread
+from tasks.data.packing import Shape, Text
+from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
+from tasks.devices.hosts import make_mesh
 from tasks.sampling.rollouts import compiled_once, sample_before_training, sampler_of
 from tasks.training.preference_pairs import mine_pairs, read_pairs, require_pairs
 from tasks.verification.verify import check_versions
@@ -116,23 +119,21 @@ def pair_fits(tokenizer: Tokenizer, pair: PreferencePair, config: PreferenceConf
     )
 
 
-def pair_arrays(
+def pair_texts(
     tokenizer: Tokenizer, pairs: Sequence[PreferencePair], config: PreferenceConfig
-) -> dict[str, np.ndarray]:
-    """What is trained on: prompt_ids (N, P) left-padded, chosen_ids and rejected_ids (N, R)
-    right-padded, and masks of real tokens."""
-    width, pad_id = config.response_length, tokenizer.pad_id
-    asked = [prompt_tokens(tokenizer, pair.prompt) for pair in pairs]
-    chosen = [response_tokens(tokenizer, pair.chosen) for pair in pairs]
-    rejected = [rejected_tokens(tokenizer, pair, width) for pair in pairs]
-    ids = {
-        "prompt": pad_left(asked, config.prompt_length, pad_id),
-        "chosen": pad_right(chosen, width, pad_id),
-        "rejected": pad_right(rejected, width, pad_id),
-    }
-    return {f"{name}_ids": array for name, array in ids.items()} | {
-        f"{name}_mask": array != pad_id for name, array in ids.items()
-    }
+) -> list[tuple[Text, Text]]:
+    """What is trained on: of each pair the prompt's tokens with those of the chosen response, and
+    with those of the rejected one."""
+    prompts = [prompt_tokens(tokenizer, pair.prompt) for pair in pairs]
+    width = config.response_length
+    responses = [
+        (response_tokens(tokenizer, pair.chosen), rejected_tokens(tokenizer, pair, width))
+        for pair in pairs
+    ]
+    return [
+        ((prompt, chosen), (prompt, rejected))
+        for prompt, (chosen, rejected) in zip(prompts, responses, strict=True)
+    ]
 
 
 def batch_sizes(config: PreferenceConfig) -> dict[str, int]:
@@ -143,18 +144,12 @@ def batch_sizes(config: PreferenceConfig) -> dict[str, int]:
 
 
 def trainer_of(config: PreferenceConfig, loaded: "LoadedModel", loss: Any) -> "Trainer":
-    """The trainer of a loss that takes (model, train_example: PairRows); its training input is a
-    PairBatch."""
-    import jax
-
-    from tasks.training.pair_batches import stack_pairs
+    """The trainer of a loss that takes (model, train_example: PairBatch)."""
     from tasks.training.trainer import make_trainer
 
     trainer = make_trainer(loaded, config, config.seed)
     trainer.with_loss_fn(loss, has_aux=True)
-    return trainer.with_gen_model_input_fn(
-        lambda batch: {"train_example": jax.tree.map(by_rows, stack_pairs(batch))}
-    )
+    return trainer.with_gen_model_input_fn(lambda batch: {"train_example": batch})
 
 
 def programs(
@@ -165,13 +160,13 @@ def programs(
     *,
     reference: bool = False,
 ) -> "list[Program]":
-    """What `run` compiles. All tokens of the responses are counted: how long they are is not known
-    before they are sampled."""
+    """What `run` compiles, at its widest: how long responses are, and how many share a row, is not
+    known before they are sampled."""
     from flax import nnx
 
-    from tasks.models.vocabulary import token_logps_fn
     from tasks.planning.programs import Program, on_devices, rows, scalar, shapes, vocabulary_trips
-    from tasks.training.pair_batches import PairBatch
+    from tasks.training.packed_logps import token_logps_fn
+    from tasks.training.pair_batches import widest
 
     model = on_devices(model, batch_sizes(config))
     of_train = sum(quota.total("train") for quota in upstream["prompts"].quotas.values())
@@ -179,24 +174,19 @@ def programs(
     batches = -(-prompts * config.samples_per_prompt // config.sampling_batch_size)
     found = [sampler_of(config, model).program(batches)] if prompts else []
     config = config.counted(prompts * config.pairs_per_prompt + config.data_pairs)  # at most
-    micro, width = config.batch_size // config.accumulation, config.response_length
-    widths = {"prompt": config.prompt_length, "chosen": width, "rejected": width}
-    fields: dict[str, Any] = {}
-    for name, width in widths.items():
-        fields[f"{name}_ids"] = np.zeros((config.batch_size, width), np.int32)
-        fields[f"{name}_mask"] = np.zeros((config.batch_size, width), bool)
-    if reference:
-        sums = np.zeros(config.batch_size, np.float32)
-        fields |= {"ref_chosen_logps": sums, "ref_rejected_logps": sums}
-        ids = rows((fields["prompt_ids"][:micro], fields["chosen_ids"][:micro]), model.mesh)
-        program = token_logps_fn(model.model, model.tokenizer.pad_id)
-        args = (shapes(nnx.state(model.model)), *ids, scalar(np.float32))
-        calls = -(-2 * (prompts * config.pairs_per_prompt + config.data_pairs) // micro)
-        trips = vocabulary_trips(micro * config.response_length, model.mesh)
+    micro = config.batch_size // config.accumulation
+    trips = vocabulary_trips(2 * micro * config.response_length, model.mesh)
+    batch = widest(config, config.batch_size)
+    if reference:  # the model as it is, before it gets adapters
+        batch = batch.replace(ref_logps=np.zeros((config.batch_size, 2), np.float32))
+        four = (batch.tokens, batch.positions, batch.segments, batch.predicts)
+        block = rows(tuple(array[: 2 * micro] for array in four), model.mesh)
+        args = (shapes(nnx.state(model.model)), block, scalar(np.float32))
+        calls = -(-(prompts * config.pairs_per_prompt + config.data_pairs) // micro)
+        program = token_logps_fn(model.model)
         found.append(Program("token_logps", program, args, calls, trips=trips))
     trainer = trainer_of(config, model, loss)
-    trips = vocabulary_trips(2 * micro * config.response_length, trainer.mesh)
-    return [*found, *trainer.programs(PairBatch(**fields), config.steps, trips=trips)]
+    return [*found, *trainer.programs(batch, config.steps, trips=trips)]
 
 
 def small(config: PreferenceConfigT, sizes: Sizes) -> PreferenceConfigT:
@@ -222,7 +212,7 @@ def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
     """Sample, mine, train and write the model.
 
     Args:
-        loss: (model, train_example: PairRows) -> (loss, metrics).
+        loss: (model, train_example: PairBatch) -> (loss, metrics).
         reference: the loss needs the initial policy's log-probabilities.
 
     Raises:
@@ -230,8 +220,8 @@ def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
         StageFailed: there are too few pairs, or a program compiled more than once.
     """
     from tasks.models.loading import load_model
-    from tasks.training.loop import counted, fit, rows_of_step, save_trained
-    from tasks.training.pair_batches import PairBatch
+    from tasks.training.loop import counted, fit, save_trained
+    from tasks.training.pair_batches import PairBatches
 
     config: PreferenceConfig = job.config
     loaded = load_model(job.inputs["policy"], make_mesh(batch_sizes(config)))
@@ -254,18 +244,17 @@ def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
         )
     job, config = counted(job, len(pairs))
     write_jsonl(job.out / "pairs.jsonl", pairs)
-    arrays = pair_arrays(loaded.tokenizer, pairs, config)
+    texts = pair_texts(loaded.tokenizer, pairs, config)
+    batches = PairBatches(texts, config, loaded)
+    told = "%d rows of %d tokens for %d pairs, %.0f %% of them padding"
+    size = config.batch_size // config.accumulation
+    job.log.info(told, *batches.shape, size, 100 * batches.padding)
     compiles = {"sampler": sampler.compiles} if config.prompts else {}
     if reference:
-        of_reference, compiles["token_logps"] = reference_logps(job, loaded, arrays)
-        arrays |= of_reference
-
-    def batch_at(step: int) -> PairBatch:
-        rows = rows_of_step(config.seed, step, config.batch_size, len(pairs))
-        return PairBatch(**{name: array[rows] for name, array in arrays.items()})
-
+        found = reference_logps(job, loaded, texts, batches.shape)
+        batches.ref_logps, compiles["token_logps"] = found
     trainer = trainer_of(config, loaded, loss)
-    curve = fit(trainer, batch_at, config, job)
+    curve = fit(trainer, batches.at, config, job)
     save_trained(trainer, loaded, job)
     return {
         "pairs": len(pairs),
@@ -275,6 +264,9 @@ def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
         "rejected_because": dict(Counter(pair.rejected_because for pair in pairs)),
         "chosen_from": dict(Counter(pair.chosen_from for pair in pairs)),
         "epochs": config.steps * config.batch_size / len(pairs),
+        "micro_batch_rows": batches.shape.rows,
+        "row_length": batches.shape.length,
+        "padding": batches.padding,
         "margin_first": curve[0]["rewards/margin"],
         "margin_last": curve[-1]["rewards/margin"],
         "accuracy_first": curve[0]["rewards/accuracy"],
@@ -284,49 +276,45 @@ def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
 
 
 def reference_logps(
-    job: Job[Any], loaded: "LoadedModel", arrays: Mapping[str, np.ndarray]
-) -> tuple[dict[str, np.ndarray], int]:
-    """(N,) float32 log-probabilities of the chosen and of the rejected responses under the model as
-    it is, kept for later attempts.
+    job: Job[Any], loaded: "LoadedModel", pairs: Sequence[tuple[Text, Text]], shape: Shape
+) -> tuple[np.ndarray, int]:
+    """(pairs, 2) float32 log-probabilities of the chosen and of the rejected responses under the
+    model as it is, kept for later attempts.
+
+    Args:
+        shape: of the rows that are computed at a time.
 
     Returns:
-        them by their names in a PairBatch, and how many programs were compiled, in this attempt or
-        in the one that computed them.
+        them, and how many programs were compiled, in this attempt or in the one that computed them.
 
     Raises:
         StageFailed: a shape was not fixed.
     """
-    import jax
     from flax import nnx
 
-    from tasks.models.vocabulary import token_logps_fn
     from tasks.planning.programs import compilations
+    from tasks.training.packed_logps import texts_logps, token_logps_fn
 
-    config: PreferenceConfig = job.config
     journal = Journal(job.work, "reference")
     kept = journal.get("logps")
     if kept is None:
-        token_logps = token_logps_fn(loaded.model, loaded.tokenizer.pad_id)
-        state = nnx.state(loaded.model)
-        prompts = np.tile(arrays["prompt_ids"], (2, 1))
-        responses = np.concatenate([arrays["chosen_ids"], arrays["rejected_ids"]])
-        size, count = config.batch_size // config.accumulation, len(responses)
-        sums = np.empty(count, np.float32)
-        for start in range(0, count, size):  # the last batch is filled up
-            rows = np.minimum(np.arange(start, start + size), count - 1)
-            with jax.set_mesh(loaded.mesh):
-                ids = spread((prompts[rows], responses[rows]), loaded.mesh)
-                logps = token_logps(state, *ids, np.float32(1))
-            sums[rows] = fetch(logps).sum(axis=1)
-            job.progress(min(start + size, count), count, "reference responses")
-        compiles = compiled_once({"token_logps": compilations(token_logps)}, {"token_logps": 0})
-        chosen, rejected = (part.tolist() for part in np.split(sums, 2))
-        logps_of = {"ref_chosen_logps": chosen, "ref_rejected_logps": rejected}
-        kept = [{**logps_of, "compiles": compiles["token_logps"]}]
+        program = token_logps_fn(loaded.model)
+        found = texts_logps(
+            program,
+            nnx.state(loaded.model),
+            [text for pair in pairs for text in pair],
+            shape,
+            job.config.response_length,
+            pad_id=loaded.tokenizer.pad_id,
+            mesh=loaded.mesh,
+            progress=lambda done, total: job.progress(done, total, "reference rows"),
+        )
+        sums = found.sum(axis=1).reshape(-1, 2)
+        compiles = compiled_once({"token_logps": compilations(program)}, {"token_logps": 0})
+        kept = [{"logps": sums.tolist(), "compiles": compiles["token_logps"]}]
         journal.put("logps", kept)
     (row,) = kept
-    names = ("ref_chosen_logps", "ref_rejected_logps")
-    return {name: np.asarray(row[name], np.float32) for name in names}, row["compiles"]
+    return np.asarray(row["logps"], np.float32), row["compiles"]
 
 
 def _pairs_of_policy(
@@ -381,7 +369,7 @@ def preference_kind(
     """The stage kind of a preference loss.
 
     Args:
-        loss_of: the loss of a config: a function of (model, train_example: PairRows).
+        loss_of: the loss of a config: a function of (model, train_example: PairBatch).
         reference: whether the loss compares with the initial policy.
     """
     return Kind(

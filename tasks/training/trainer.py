@@ -40,16 +40,19 @@ it."""
 class Trainer(PeftTrainer):
     """A Tunix trainer that averages loss, metrics and gradients over micro-batches in one program.
 
-    Every array of the training input has the batch as its first axis, and micro-batch k of A holds
-    rows k*B/A to (k+1)*B/A. Each device of the mesh computes its part of the rows of every
-    micro-batch. What is trained is given to the program and taken back from it in place; what is
-    frozen (with LoRA: everything but the adapters) is only read.
+    Every array of the training input has rows, or texts in them, as its first axis, and of N
+    micro-batch k of A holds those from k*N/A to (k+1)*N/A. Each device of the mesh computes its
+    part of the rows of every micro-batch. What is trained is given to the program and taken back
+    from it in place; what is frozen (with LoRA: everything but the adapters) is only read.
 
     Attributes:
+        is_wanted: of a micro-batch, in the program, whether it is computed; one that is not adds
+            nothing. None: all are.
         reported: what the newest update reported; None before the first.
         compiled_before: how many programs the step compiled in the attempt that this one resumes.
     """
 
+    is_wanted: Callable[[Any], jax.Array] | None = None
     reported: Reported | None = None
     compiled_before: int = 0
 
@@ -128,8 +131,14 @@ class Trainer(PeftTrainer):
         if self.accumulation == 1:
             return loss_and_gradients(trained, batch)
 
+        def added(total: Any, micro: Any) -> Any:
+            return jax.tree.map(jnp.add, total, loss_and_gradients(trained, micro))
+
         def accumulate(total: Any, micro: Any) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, loss_and_gradients(trained, micro)), None
+            if self.is_wanted is None:
+                return added(total, micro), None
+            kept: Callable[..., Any] = lambda total, _: total  # noqa: E731
+            return jax.lax.cond(self.is_wanted(micro), added, kept, total, micro), None
 
         micros = jax.tree.map(
             lambda x: by_rows(x.reshape(self.accumulation, -1, *x.shape[1:]), axis=1), batch

@@ -77,7 +77,7 @@ def loss_of(config):
 
     def loss_fn(model, train_example):
         logps, _ = response_logps(model, train_example)
-        chosen, rejected = jnp.split(logps - train_example.ref_logps, 2)
+        chosen, rejected = logps - train_example.ref_logps.T
         return jnp.square(chosen - rejected - 1 / (2 * config.tau)).mean(), {}
 
     return loss_fn
@@ -229,7 +229,6 @@ def test_a_stage_kind_is_validated_and_run_by_the_worker(add: Add, tmp_path: Pat
 
 
 def test_a_loss_is_a_stage_kind_that_trains_with_it(add: Add) -> None:
-    from tasks.training.pair_batches import stack_pairs
     from tests.tasks.losses.bigram import EOS, Bigram, logp, pairs
 
     add("tasks.stages", "ipo", LOSS)
@@ -245,14 +244,8 @@ def test_a_loss_is_a_stage_kind_that_trains_with_it(add: Add) -> None:
             "tau": 0.5,
         }
     )
-    reference = {
-        "ref_chosen_logps": np.array([-3.0], np.float32),
-        "ref_rejected_logps": np.array([-2.0], np.float32),
-    }
-    batch = pairs([[4, EOS]], [[5, EOS]], **reference)
-    loss, _ = importlib.import_module("tasks.stages.ipo").loss_of(config)(
-        Bigram(), stack_pairs(batch)
-    )
+    batch = pairs([[4, EOS]], [[5, EOS]], ref_logps=np.array([[-3.0, -2.0]], np.float32))
+    loss, _ = importlib.import_module("tasks.stages.ipo").loss_of(config)(Bigram(), batch)
     of_model = sum(
         sign * (logp(Bigram(), 3, token) + logp(Bigram(), token, EOS))
         for sign, token in ((1, 4), (-1, 5))

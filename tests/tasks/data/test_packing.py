@@ -9,7 +9,7 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.data.packing import best_fit, pack
+from tasks.data.packing import Shape, best_fit, pack, pack_responses, tightest
 from tasks.losses.cross_entropy import cross_entropy
 from tasks.models.loading import base_model
 from tasks.stages import sft
@@ -51,3 +51,57 @@ def test_packed_rows_have_the_loss_and_gradients_of_their_parts():
     np.testing.assert_allclose(loss, sum(part[0] for part in parts), rtol=1e-5)
     summed = jax.tree.map(lambda *leaves: sum(leaves), *[part[1] for part in parts])
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), grads, summed)
+
+
+def test_a_response_is_found_where_its_tokens_are_predicted():
+    """Texts of 4, 6 and 2 tokens in three rows of 6: the second; the first and the third; none."""
+    texts = [([7, 8], [1, 2]), ([9], [3, 4, 5, 6, 7]), ([5], [6])]
+    packed = pack_responses(texts, Shape(3, 6), 5, 0)
+    assert packed.tokens.tolist() == [[9, 3, 4, 5, 6, 7], [7, 8, 1, 2, 5, 6], [0] * 6]
+    assert packed.positions.tolist() == [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 1], [0] * 6]
+    assert packed.segments.tolist() == [[1] * 6, [1, 1, 1, 1, 2, 2], [0] * 6]
+    assert packed.predicts.astype(int).tolist() == [[1] * 5 + [0], [0, 1, 1, 0, 1, 0], [0] * 6]
+    assert packed.places.tolist() == [
+        [7, 8, 18, 18, 18],
+        [0, 1, 2, 3, 4],
+        [10, 18, 18, 18, 18],
+    ]
+    with pytest.raises(ValueError, match="3 texts fill 2 rows"):
+        pack_responses(texts, Shape(1, 6), 5, 0)
+
+
+@given(
+    st.lists(st.lists(st.integers(2, 40), min_size=1, max_size=12), min_size=1, max_size=5),
+    st.sampled_from([1, 2, 4]),
+    st.integers(40, 70),
+)
+def test_the_tightest_shape_holds_every_batch_and_costs_no_more_than_a_row_each(
+    batches, multiple, longest
+):
+    shape = tightest(batches, longest, multiple, work=100)
+    texts = [[([1], [2] * (length - 1)) for length in batch] for batch in batches]
+    for batch in texts:
+        assert pack_responses(batch, shape, 39, 0).predicts.sum() == sum(
+            len(response) for _, response in batch
+        )
+    widest = -(-max(map(len, batches)) // multiple) * multiple
+    assert shape.rows * shape.length <= widest * longest
+    assert (shape.rows % multiple, shape.length <= longest) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("batches", "longest", "work", "expected"),
+    [
+        ([[60, 60], [30, 30, 30, 30]], 120, 1000, Shape(1, 120)),
+        ([[60, 60], [30, 30, 30, 30]], 120, 100, Shape(2, 64)),
+        ([[33, 60], [40, 50]], 120, 1000, Shape(1, 96)),
+        ([[300, 500, 400]], 1024, 1e9, Shape(3, 512)),
+        ([[1024, 1]], 1024, 1e9, Shape(2, 1024)),
+        ([[10, 10], [10]], 21, 1000, Shape(1, 21)),
+    ],
+)
+def test_rows_are_an_eighth_of_the_longest_or_some(batches, longest, work, expected):
+    """Of 120 tokens: 16, 32, 48, 64, 80, 96, 112, 120; of 1,024 multiples of 128, as kernels want
+    them. Where attention is little of the work fewer tokens are better, else shorter rows: 120
+    (1,000 + 120) < 2 x 64 (1,000 + 64), but 120 (100 + 120) > 2 x 64 (100 + 64)."""
+    assert tightest(batches, longest, 1, work) == expected

@@ -5,8 +5,9 @@ import jax
 import numpy as np
 from flax import nnx
 
+from tasks.data.packing import Shape
 from tasks.models.gemma import SIZES
-from tasks.training.pair_batches import PairBatch
+from tasks.training.pair_batches import PairBatch, pair_batch
 
 PAD, EOS, VOCABULARY = 0, 1, 6
 
@@ -49,16 +50,12 @@ def completion_logps(
 
 
 def pairs(
-    chosen: list[list[int]], rejected: list[list[int]], length: int = 4, **reference: np.ndarray
+    chosen: list[list[int]],
+    rejected: list[list[int]],
+    shape: Shape | None = None,
+    ref_logps: np.ndarray | None = None,
 ) -> PairBatch:
-    """Pairs of responses to the prompt 2 3, padded to `length`."""
-
-    def padded(rows: list[list[int]]) -> np.ndarray:
-        return np.array([row + [PAD] * (length - len(row)) for row in rows], np.int32)
-
-    prompts = np.array([[PAD, 2, 3]] * len(chosen), np.int32)
-    arrays = {"prompt": prompts, "chosen": padded(chosen), "rejected": padded(rejected)}
-    fields = {f"{name}_ids": array for name, array in arrays.items()} | {
-        f"{name}_mask": array != PAD for name, array in arrays.items()
-    }
-    return PairBatch(**fields, **reference)
+    """Pairs of responses to the prompt 2 3, in rows of this shape; without it in a row of 7 tokens
+    each."""
+    both = [(([2, 3], one), ([2, 3], other)) for one, other in zip(chosen, rejected, strict=True)]
+    return pair_batch([both], shape or Shape(2 * len(both), 7), 5, PAD, ref_logps)

@@ -12,16 +12,11 @@ import pytest
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tasks.data.packing import Text
 from tasks.devices.hosts import make_mesh
 from tasks.losses.grpo import grpo_loss_fn, k3
-from tasks.models.vocabulary import token_logps_fn
-from tasks.planning.programs import compilations
-from tasks.reinforcement.rollout import (
-    Aggregation,
-    PolicyBatch,
-    group_advantages,
-    row_weights,
-)
+from tasks.reinforcement.policy_rows import PolicyBatch, policy_batch
+from tasks.reinforcement.rollout import Aggregation, group_advantages, row_weights
 from tasks.training.trainer import Trainer
 from tests.tasks.losses.bigram import EOS, PAD, VOCABULARY, Bigram, completion_logps
 
@@ -86,7 +81,7 @@ def test_rewards_that_fill_no_group_are_refused():
 # --------------------------------------------------------------------------------------------------
 
 
-LOSS: dict[str, Any] = {"pad_id": PAD, "beta": 0.0, "epsilon": 0.2}
+LOSS: dict[str, Any] = {"beta": 0.0, "epsilon": 0.2}
 PROMPTS = np.array([[PAD, 2, 3], [4, 2, 3]], np.int32)
 COMPLETIONS = np.array([[4, EOS, PAD, PAD], [5, 5, 5, EOS]], np.int32)
 MASK = COMPLETIONS != PAD
@@ -100,19 +95,18 @@ def example(
     counted: Any = (True, True),
     aggregation: Aggregation = "sequence",
 ) -> PolicyBatch:
-    """Two responses, of 2 and of 4 tokens."""
-    return PolicyBatch(
-        prompt_ids=PROMPTS,
-        prompt_mask=PROMPTS != PAD,
-        completion_ids=COMPLETIONS,
-        completion_mask=MASK,
-        advantages=np.array(advantages, np.float32),
-        weights=row_weights(MASK, np.array(counted), aggregation, 4),
-        token_weights=row_weights(MASK, np.array(counted), "token", 4),
-        ref_per_token_logps=ref,
-        old_per_token_logps=old,
-        sampler_per_token_logps=sampler,
-    )
+    """Two responses, of 2 and of 4 tokens, that share a row."""
+    weights = (row_weights(MASK, np.array(counted), one, 4) for one in (aggregation, "token"))
+    numbers = (np.array(advantages, np.float32), *weights, ref, old, sampler)
+    return policy_batch(texts(PROMPTS, COMPLETIONS), numbers, length=12, pad_id=PAD)
+
+
+def texts(prompts: np.ndarray, completions: np.ndarray) -> list[Text]:
+    """Without their padding."""
+    return [
+        (one[one != PAD].tolist(), other[other != PAD].tolist())
+        for one, other in zip(prompts, completions, strict=True)
+    ]
 
 
 @cache
@@ -145,17 +139,6 @@ def grpo(model: Bigram, batch: PolicyBatch, **knobs: Any) -> tuple[jax.Array, di
 
 def hand_logps(model: Bigram, temperature: float = 1.0) -> np.ndarray:
     return completion_logps(model, PROMPTS, COMPLETIONS, temperature)
-
-
-def test_token_logps_are_those_of_the_completions_at_the_temperature_by_one_program():
-    model = Bigram()
-    program = token_logps_fn(model, PAD)
-    for temperature in (1.0, 0.7):
-        got = program(nnx.state(model), PROMPTS, COMPLETIONS, np.float32(temperature))
-        np.testing.assert_allclose(got, hand_logps(model, temperature), rtol=1e-5)
-    other = program(nnx.state(Bigram(1)), PROMPTS, COMPLETIONS, np.float32(1))
-    np.testing.assert_allclose(other, hand_logps(Bigram(1)), rtol=1e-5)
-    assert compilations(program) == 1
 
 
 # GRPO
@@ -299,44 +282,51 @@ def test_entropy_is_the_mean_over_tokens():
     )
 
 
-def ragged(seed: int, rows: int = 8) -> PolicyBatch:
-    """Responses of 1 to 6 tokens, a third of them (the first ones among them) without weight."""
+def ragged(
+    seed: int, aggregation: Aggregation, micro_batches: int, length: int = 10
+) -> PolicyBatch:
+    """Eight responses of 1 to 6 tokens, a third of them (the first ones among them) without
+    weight."""
     generator = np.random.Generator(np.random.Philox(seed))
-    prompts = generator.integers(2, VOCABULARY, (rows, 3)).astype(np.int32)
-    lengths = generator.integers(1, 7, rows)
+    prompts = generator.integers(2, VOCABULARY, (8, 3)).astype(np.int32)
+    lengths = generator.integers(1, 7, 8)
     mask = np.arange(6) < lengths[:, None]
-    completions = np.where(mask, generator.integers(1, VOCABULARY, (rows, 6)), PAD).astype(np.int32)
-    counted = np.array([False, False, *(generator.random(rows - 2) > 0.2)])
+    completions = np.where(mask, generator.integers(1, VOCABULARY, (8, 6)), PAD).astype(np.int32)
+    counted = np.array([False, False, *(generator.random(6) > 0.2)])
     logps = completion_logps(Bigram(), prompts, completions)
-    old, ref, sampler = (
+    ref, old, sampler = (
         np.where(mask, logps + generator.normal(0, 0.3, mask.shape), 0).astype(np.float32)
         for _ in range(3)
     )
-    advantages = generator.normal(size=rows).astype(np.float32)
-    arrays = prompts, prompts != PAD, completions, mask, advantages
-    return PolicyBatch(
-        *arrays, np.where(counted, 1, 0), row_weights(mask, counted, "token", 6), ref, old, sampler
+    advantages = generator.normal(size=8).astype(np.float32)
+    weights = (row_weights(mask, counted, one, 6) for one in (aggregation, "token"))
+    return policy_batch(
+        texts(prompts, completions),
+        (advantages, *weights, ref, old, sampler),
+        length=length,
+        pad_id=PAD,
+        micro_batches=micro_batches,
     )
 
 
 @pytest.mark.parametrize(
-    ("aggregation", "knobs", "accumulations"),
+    ("aggregation", "knobs"),
     [
-        ("token", {"epsilon_high": 0.28, "truncation": 1.2, "beta": 0.04}, (1, 2, 4)),
-        ("fixed", {}, (1, 4)),
-        ("sequence", {"epsilon": 0.05, "epsilon_high": 0.1, "importance": "sequence"}, (1, 4)),
+        ("token", {"epsilon_high": 0.28, "truncation": 1.2, "beta": 0.04}),
+        ("fixed", {}),
+        ("sequence", {"epsilon": 0.05, "epsilon_high": 0.1, "importance": "sequence"}),
     ],
 )
-def test_loss_metrics_and_gradients_are_the_same_for_any_number_of_micro_batches(
-    aggregation: Aggregation, knobs: dict[str, Any], accumulations: tuple[int, ...]
+def test_loss_metrics_and_gradients_are_the_same_however_responses_share_rows_and_micro_batches(
+    aggregation: Aggregation, knobs: dict[str, Any]
 ):
-    """Lengths differ, and the first micro-batch of four has nothing that counts."""
-    batch = ragged(1)
-    weights = row_weights(batch.completion_mask, batch.weights > 0, aggregation, 6)
-    batch = batch._replace(weights=weights)
+    """Alone in their rows of 9 tokens, in one micro-batch; in rows of 10 and of 40, four
+    micro-batches, the last of which are empty: those are not computed."""
     found = []
-    for accumulation in accumulations:
-        trainer = Trainer(Bigram(), optax.sgd(1.0), make_mesh(), accumulation)
+    for micro_batches, length in ((1, 9), (4, 10), (4, 40)):
+        batch = ragged(1, aggregation, micro_batches, length)
+        trainer = Trainer(Bigram(), optax.sgd(1.0), make_mesh(), micro_batches)
+        trainer.is_wanted = lambda micro: micro.predicts.any()
         for part in (trainer.model, trainer.optimizer):
             nnx.update(
                 part, jax.device_put(nnx.state(part), NamedSharding(make_mesh(), PartitionSpec()))
@@ -348,6 +338,7 @@ def test_loss_metrics_and_gradients_are_the_same_for_any_number_of_micro_batches
         trained, _, loss, metrics, _ = trainer.train_step(*trainer.state(), batch)
         (after,) = jax.tree.leaves(trained)
         found.append((loss, metrics, before - np.asarray(after)))
+    assert batch.predicts.any(axis=1).sum() <= 2, "of eight rows"
     assert np.abs(found[0][2]).max() > 0.01
     for other in found[1:]:
         jax.tree.map(

@@ -11,26 +11,22 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tasks.data.packing import Shape
 from tasks.losses.dpo import dpo_loss_fn
 from tasks.losses.orpo import log_odds, orpo_loss, orpo_loss_fn
 from tasks.losses.simpo import simpo_loss, simpo_loss_fn
-from tasks.training.pair_batches import PairBatch, stack_pairs
+from tasks.training.pair_batches import PairBatch
 from tests.tasks.losses.bigram import EOS, Bigram, logp, pairs
 
 CHOSEN, REJECTED = [[4, EOS], [2, 5, EOS]], [[5, 5, 5, EOS], [3, EOS]]
-REFERENCE = {
-    "ref_chosen_logps": np.array([-3.1, -2.2], np.float32),
-    "ref_rejected_logps": np.array([-6.4, -4.0], np.float32),
-}
+REFERENCE = np.array([[-3.1, -6.4], [-2.2, -4.0]], np.float32)
 
 
 @cache
 def compiled(loss_fn: Callable[..., Any]) -> Any:
     """(model, pairs, knobs) -> ((loss, metrics), gradients)."""
     return nnx.jit(
-        nnx.value_and_grad(
-            lambda model, batch, knobs: loss_fn(**knobs)(model, stack_pairs(batch)), has_aux=True
-        )
+        nnx.value_and_grad(lambda model, batch, knobs: loss_fn(**knobs)(model, batch), has_aux=True)
     )
 
 
@@ -53,31 +49,6 @@ def simpo(
 # --------------------------------------------------------------------------------------------------
 
 
-def test_pairs_are_stacked_for_one_forward_pass():
-    rows = stack_pairs(pairs(CHOSEN, REJECTED, **REFERENCE))
-    assert rows.tokens.tolist() == [
-        [0, 2, 3, 4, 1, 0, 0],
-        [0, 2, 3, 2, 5, 1, 0],
-        [0, 2, 3, 5, 5, 5, 1],
-        [0, 2, 3, 3, 1, 0, 0],
-    ]
-    assert rows.segments.tolist() == [
-        [0, 1, 1, 1, 1, 0, 0],
-        [0, 1, 1, 1, 1, 1, 0],
-        [0, 1, 1, 1, 1, 1, 1],
-        [0, 1, 1, 1, 1, 0, 0],
-    ]
-    assert rows.positions.tolist() == [
-        [0, 0, 1, 2, 3, 3, 3],
-        [0, 0, 1, 2, 3, 4, 4],
-        [0, 0, 1, 2, 3, 4, 5],
-        [0, 0, 1, 2, 3, 3, 3],
-    ]
-    np.testing.assert_array_equal(rows.completion_mask, rows.segments[:, 3:] > 0)
-    np.testing.assert_allclose(rows.ref_logps, [-3.1, -2.2, -6.4, -4.0])
-    assert stack_pairs(pairs(CHOSEN, REJECTED)).ref_logps is None
-
-
 @pytest.mark.parametrize(
     ("loss_fn", "knobs"),
     [
@@ -86,10 +57,19 @@ def test_pairs_are_stacked_for_one_forward_pass():
         (orpo_loss_fn, {"lambda_orpo": 0.25}),
     ],
 )
-def test_padding_changes_no_loss(loss_fn: Callable[..., Any], knobs: dict[str, float]):
-    (short, _), _ = stepped(loss_fn, pairs(CHOSEN, REJECTED, 4, **REFERENCE), **knobs)
-    (long, _), _ = stepped(loss_fn, pairs(CHOSEN, REJECTED, 9, **REFERENCE), **knobs)
-    assert short == pytest.approx(float(long), rel=1e-6)
+def test_neither_padding_nor_company_in_a_row_changes_a_loss(
+    loss_fn: Callable[..., Any], knobs: dict[str, float]
+):
+    """Four texts of 4 to 6 tokens: each in a row of its own, two in one of five rows, two in
+    each of two."""
+    shapes = (Shape(4, 6), Shape(5, 9), Shape(2, 10))
+    batches = [pairs(CHOSEN, REJECTED, shape, REFERENCE) for shape in shapes]
+    found = [stepped(loss_fn, batch, **knobs) for batch in batches]
+    for (loss, metrics), gradient in found[1:]:
+        assert loss == pytest.approx(float(found[0][0][0]), rel=1e-6)
+        np.testing.assert_allclose(gradient, found[0][1], rtol=1e-5, atol=1e-7)
+        for name, value in metrics.items():
+            assert value == pytest.approx(float(found[0][0][1][name]), rel=1e-6)
 
 
 # SimPO
@@ -149,23 +129,19 @@ def test_a_policy_that_is_the_reference_has_the_dpo_loss_log_2():
     reference itself the margin is 0."""
     model = Bigram()
     sums = [logp(model, 3, 4) + logp(model, 4, EOS), logp(model, 3, 5) + logp(model, 5, EOS)]
-    at_reference = {
-        "ref_chosen_logps": np.array(sums[:1], np.float32),
-        "ref_rejected_logps": np.array(sums[1:], np.float32),
-    }
+    at_reference = np.array([sums], np.float32)
     knobs = {"beta": 1.0, "label_smoothing": 0.0}
-    (loss, _), _ = stepped(dpo_loss_fn, pairs([[4, EOS]], [[5, EOS]], **at_reference), **knobs)
+
+    def pair_at(reference: np.ndarray) -> PairBatch:
+        return pairs([[4, EOS]], [[5, EOS]], ref_logps=reference)
+
+    (loss, _), _ = stepped(dpo_loss_fn, pair_at(at_reference), **knobs)
     assert loss == pytest.approx(np.log(2), rel=1e-5)
-    moved = {
-        name: value - shift
-        for (name, value), shift in zip(at_reference.items(), (1.0, -0.5), strict=True)
-    }
-    (loss, metrics), _ = stepped(dpo_loss_fn, pairs([[4, EOS]], [[5, EOS]], **moved), **knobs)
+    moved = at_reference - np.array([1.0, -0.5], np.float32)
+    (loss, metrics), _ = stepped(dpo_loss_fn, pair_at(moved), **knobs)
     assert loss == pytest.approx(np.log1p(np.exp(-1.5)), rel=1e-5)
     assert metrics["rewards/margin"] == pytest.approx(1.5, rel=1e-5)
-    (loss, _), _ = stepped(
-        dpo_loss_fn, pairs([[4, EOS]], [[5, EOS]], **moved), beta=1.0, label_smoothing=0.1
-    )
+    (loss, _), _ = stepped(dpo_loss_fn, pair_at(moved), beta=1.0, label_smoothing=0.1)
     expected = 0.9 * np.log1p(np.exp(-1.5)) + 0.1 * np.log1p(np.exp(1.5))
     assert loss == pytest.approx(expected, rel=1e-5)
 

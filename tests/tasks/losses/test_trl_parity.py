@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tasks.data.packing import Shape
 from tasks.losses.dpo import dpo_loss_fn
 from tasks.losses.grpo import grpo_loss_fn
 from tasks.losses.orpo import orpo_loss_fn
 from tasks.losses.simpo import simpo_loss_fn
-from tasks.reinforcement.rollout import PolicyBatch, group_advantages, row_weights
-from tasks.training.pair_batches import PairBatch, stack_pairs
+from tasks.reinforcement.policy_rows import policy_batch
+from tasks.reinforcement.rollout import group_advantages, row_weights
+from tasks.training.pair_batches import pair_batch
 from tests.tasks.losses.bigram import PAD, Bigram
 
 THEIRS = json.loads(Path(__file__).with_name("trl_losses.json").read_text(encoding="utf-8"))
@@ -56,19 +58,18 @@ def test_grpo_and_its_kin_are_trls(name: str):
     prompts, completions = (np.asarray(drawn[key], np.int32) for key in ("prompts", "completions"))
     mask = np.asarray(drawn["mask"])
     everything = np.ones(len(mask), bool)
-    batch = PolicyBatch(
-        prompt_ids=prompts,
-        prompt_mask=prompts != PAD,
-        completion_ids=completions,
-        completion_mask=mask,
-        advantages=advantages.astype(np.float32),
-        weights=row_weights(mask, everything, aggregation, GIVEN["length"]),
-        token_weights=row_weights(mask, everything, "token", GIVEN["length"]),
-        ref_per_token_logps=np.asarray(drawn["ref"], np.float32),
-        old_per_token_logps=np.asarray(drawn["old"], np.float32),
-        sampler_per_token_logps=np.asarray(drawn["sampler"], np.float32),
+    weights = (
+        row_weights(mask, everything, one, GIVEN["length"]) for one in (aggregation, "token")
     )
-    metrics = stepped(grpo_loss_fn(pad_id=PAD, importance=importance, **knobs), batch, theirs)
+    logps = (np.asarray(drawn[key], np.float32) for key in ("ref", "old", "sampler"))
+    texts = [
+        (prompt[prompt != PAD].tolist(), response[there].tolist())
+        for prompt, response, there in zip(prompts, completions, mask, strict=True)
+    ]
+    numbers = (advantages.astype(np.float32), *weights, *logps)
+    length = 2 * (prompts.shape[1] + completions.shape[1])
+    batch = policy_batch(texts, numbers, length=length, pad_id=PAD)
+    metrics = stepped(grpo_loss_fn(importance=importance, **knobs), batch, theirs)
     for metric, value in theirs["metrics"].items():
         if importance == "token" or not metric.startswith("clip"):
             assert_equal(metrics[metric], value)
@@ -94,15 +95,19 @@ LOSSES = {
 def test_preference_losses_are_trls(name: str):
     """TRL's supervised term of ORPO is the mean over all tokens of prompts and chosen responses:
     here prompts have one token, which is not predicted, and chosen responses one length."""
-    tokens, theirs, fields = GIVEN["pairs"][name], THEIRS[name], dict[str, np.ndarray]()
-    for side in ("prompt", "chosen", "rejected"):
-        ids = fields[f"{side}_ids"] = np.asarray(tokens[side], np.int32)
-        fields[f"{side}_mask"] = ids != PAD
-    for side in ("ref_chosen_logps", "ref_rejected_logps"):
-        fields[side] = np.asarray(tokens[side], np.float32)
-    loss = LOSSES[name]
-    metrics = stepped(
-        lambda model, rows: loss(model, stack_pairs(rows)), PairBatch(**fields), theirs
+    tokens, theirs = GIVEN["pairs"][name], THEIRS[name]
+    prompts, *responses = (
+        [[token for token in row if token != PAD] for row in tokens[side]]
+        for side in ("prompt", "chosen", "rejected")
     )
+    pairs = [
+        tuple((prompt, list(response)) for response in both)
+        for prompt, *both in zip(prompts, *responses, strict=True)
+    ]
+    reference = [tokens["ref_chosen_logps"], tokens["ref_rejected_logps"]]
+    lengths = [len(prompt) + len(response) for pair in pairs for prompt, response in pair]
+    shape = Shape(len(lengths), 2 * max(lengths))
+    batch = pair_batch([pairs], shape, max(lengths), PAD, np.array(reference, np.float32).T)
+    metrics = stepped(LOSSES[name], batch, theirs)
     for metric, value in theirs["metrics"].items():
         assert_equal(metrics[metric], value)

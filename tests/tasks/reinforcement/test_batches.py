@@ -27,6 +27,7 @@ from tasks.devices.hosts import make_mesh
 from tasks.models.tiny import tiny_tokenizer
 from tasks.reinforcement.batches import RolloutBatches
 from tasks.reinforcement.collapse import sign_of
+from tasks.reinforcement.policy_rows import PolicyBatch
 from tasks.reinforcement.rewarding import Rewards
 from tasks.sampling.sampler import Completion
 from tasks.stages import grpo
@@ -74,9 +75,15 @@ class FakeSampler:
         return Completion(list(tokens), " ".join(map(str, tokens[:2])), True, logps)
 
 
-def fake_logps(state: Any, prompt_ids: Any, completion_ids: Any, temperature: Any) -> Any:
-    """-1 minus a tenth of the updates, for every token."""
-    return jnp.where(completion_ids != TOKENIZER.pad_id, -1 - 0.1 * state["updates"].get_value(), 0)
+def fake_logps(state: Any, rows: Any, temperature: Any) -> Any:
+    """-1 minus a tenth of the updates, for every token that is predicted."""
+    return jnp.where(rows[3], -1 - 0.1 * state["updates"].get_value(), 0)
+
+
+def sampled_at(batch: PolicyBatch) -> int:
+    """How often the policy was updated when the batch was sampled."""
+    first = np.flatnonzero(batch.predicts[0])[0]
+    return int(batch.tokens[0, first + 1] - 20)
 
 
 Worth = Callable[[int, Prompt, Response], float | None]
@@ -165,22 +172,22 @@ def alternate(place: int, prompt: Prompt, response: Response) -> float:
 
 
 @pytest.mark.parametrize(
-    ("lag", "sampled_at"),
+    ("lag", "expected"),
     [(0, [0, 1, 2, 3, 4, 5]), (1, [0, 0, 1, 2, 3, 4]), (2, [0, 0, 0, 1, 2, 3])],
 )
 def test_a_rollout_is_sampled_from_the_weights_of_so_many_updates_before(
-    tmp_path: Path, lag: int, sampled_at: list[int]
+    tmp_path: Path, lag: int, expected: list[int]
 ):
     batches = batches_of(tmp_path, config(rollout_lag=lag), FakeScorer(alternate))
     found = []
     for step in range(6):
         batch = batches.batch_at(step)
-        found.append(batch.completion_ids[0, 0] - 20)
+        found.append(sampled_at(batch))
         if lag:  # log-probabilities are of then, not of now
-            old = batch.old_per_token_logps[0, :3]
-            np.testing.assert_allclose(old, -1 - 0.1 * sampled_at[step])
+            old = batch.old_per_token_logps[batch.predicts]
+            np.testing.assert_allclose(old, -1 - 0.1 * expected[step])
         update(batches)
-    assert found == sampled_at
+    assert found == expected
     assert batches.sampler.calls == 6
 
 
@@ -225,8 +232,9 @@ def test_groups_that_teach_fill_the_batch_and_others_weigh_nothing(tmp_path: Pat
     table = {"dynamic_sampling": True, "oversampling": 2, "aggregation": "token", "beta": 0.04}
     batches = batches_of(tmp_path, config(**table), FakeScorer(lambda place, *_: float(place == 9)))
     batch = batches.batch_at(0)
-    assert batch.completion_ids.shape == (8, 8)
-    np.testing.assert_allclose(batch.weights, [0.0] * 4 + [8 / 12] * 4)  # 8 rows / 12 tokens
+    assert batch.tokens.shape == (8, 16 + 8)
+    np.testing.assert_allclose(batch.weights[batch.predicts], [1 / 12] * 12)
+    assert not batch.weights[~batch.predicts].any()
     assert batch.token_weights.tolist() == batch.weights.tolist()
     assert (batches.metrics[1]["effective_groups"], batches.metrics[1]["trained_groups"]) == (1, 1)
     batches.write_ledger(tmp_path / "ledger", updates=1)
@@ -236,7 +244,9 @@ def test_groups_that_teach_fill_the_batch_and_others_weigh_nothing(tmp_path: Pat
 
 def test_a_rollout_that_teaches_nothing_at_all_moves_nothing(tmp_path: Path):
     batches = batches_of(tmp_path, config(dynamic_sampling=True), FakeScorer(lambda *_: 1.0))
-    assert not batches.batch_at(0).weights.any()
+    batch = batches.batch_at(0)
+    assert not batch.weights.any()
+    assert not batch.tokens.any()
     assert batches.metrics[1]["trained_groups"] == 0
     # of nothing, which is not little
     assert sign_of(batches, {**batches.metrics[1], "entropy": 0.0, "kl": 0.0}).entropy is None
@@ -246,7 +256,7 @@ def test_without_dynamic_sampling_all_rewarded_responses_count(tmp_path: Path):
     batches = batches_of(
         tmp_path, config(), FakeScorer(lambda place, *_: None if place == 7 else 1.0)
     )
-    assert (batches.batch_at(0).weights > 0).tolist() == [True] * 7 + [False]
+    assert (batches.batch_at(0).weights > 0).sum() == 7 * 3
 
 
 # What is kept
@@ -358,14 +368,14 @@ def test_weights_are_held_and_what_the_dead_policy_sampled_is_dropped(tmp_path: 
     batches.loaded.model.updates.set_value(jnp.float32(2))
     batches.hold(2)
     batch = batches.batch_at(4)
-    assert batch.completion_ids[0, 0] - 20 == 2
+    assert sampled_at(batch) == 2
     assert batches.scorer.updates == [1, 2, 3, 4, 5, 2, 2]
     entries = set(batches.job.work.children("journal/rollouts"))
     assert {"000004.sampled", "000004+1.sampled"} <= entries
     _, kept = batches.kept(5)
     successor = batches_of(tmp_path, config(**ANNEALED, rollout_lag=1), FakeScorer(alternate))
     successor.restore(5, {}, json.loads(json.dumps(kept)))
-    assert successor.batch_at(5).completion_ids[0, 0] - 20 == 2
+    assert sampled_at(successor.batch_at(5)) == 2
     assert successor.sampler.calls == 0
     successor.write_ledger(tmp_path / "ledger", updates=6)
     first = [row.completion.split()[0] for row in ledger(tmp_path / "ledger")]

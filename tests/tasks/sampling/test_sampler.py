@@ -73,6 +73,20 @@ def test_a_rows_sample_depends_on_its_index_and_the_seed_only(sampler):
     assert same_prompt[0].tokens != same_prompt[1].tokens
 
 
+def test_a_group_reads_its_prompt_once_and_samples_what_each_row_would(sampler):
+    """Three groups of two in batches of four: two prompts are read at a time, the last batch is
+    filled up."""
+    prompts = [prompt for prompt in PROMPTS[:3] for _ in range(2)]
+    shapes = {"batch_size": 4, "prompt_length": 32, "response_length": 6}
+    together, alone = (Sampler(sampler.loaded, group_size=size, **shapes) for size in (2, 1))
+    assert together.program(1).args[1].shape == (2, 32)
+    both = (one.generate(prompts, temperature=1.0, seed=5) for one in (together, alone))
+    for grouped, single in zip(*both, strict=True):
+        assert grouped.tokens == single.tokens
+        np.testing.assert_allclose(grouped.logps, single.logps, atol=1e-4)
+    assert together.compiles == 1
+
+
 def test_any_number_of_prompts_and_seeds_compiles_one_program(sampler):
     for count in (1, 3, 4):
         assert len(sampler.generate((PROMPTS * 2)[:count], temperature=0.5, seed=count)) == count

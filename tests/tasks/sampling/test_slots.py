@@ -36,8 +36,8 @@ SHAPE = {"prompt_length": 72, "response_length": 24}
 @pytest.fixture(scope="module")
 def loaded() -> LoadedModel:
     """One layer, random, whose answers end after 1 to 24 tokens and do not repeat themselves: the
-    terminator has a longer embedding than other tokens, and the last norm turns some dimensions
-    round, without which the tied embedding says the last token again."""
+    terminator and `<eos>` have longer embeddings than other tokens, and the last norm turns some
+    dimensions round, without which the tied embedding says the last token again."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(
             gemma.SIZES,
@@ -49,10 +49,10 @@ def loaded() -> LoadedModel:
     loaded.model.final_norm.set_value(
         -2.0 * jax.random.bernoulli(jax.random.key(2), 0.5, norm.shape)
     )
-    end = (
-        2 * jax.random.normal(jax.random.key(1), norm.shape) * jnp.sqrt(jnp.mean(embedding[7] ** 2))
-    )
-    loaded.model.embedding.set_value(embedding.at[loaded.tokenizer.end_of_turn_id].set(end))
+    stops = jnp.asarray(loaded.tokenizer.stop_ids)
+    ends = jax.random.normal(jax.random.key(1), (len(stops), *norm.shape))
+    length = 1.6 * jnp.sqrt(jnp.mean(embedding[7] ** 2))
+    loaded.model.embedding.set_value(embedding.at[stops].set(length * ends))
     return loaded
 
 
@@ -89,6 +89,9 @@ def test_answers_are_those_of_the_plain_sampler_in_any_company(
     lengths = {len(one.tokens) for one in ours}
     assert len(lengths) > 10
     assert {one.terminated for one in ours} == {True, False}
+    stops = set(slots.loaded.tokenizer.stop_ids)
+    assert {one.tokens[-1] for one in ours if one.terminated} == stops
+    assert not any(stops.intersection(one.tokens[:-1]) for one in ours)
     assert slots.excess == 0
 
 

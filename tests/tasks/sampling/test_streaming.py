@@ -56,7 +56,7 @@ def test_an_answer_ends_with_its_terminator(
     assert len(tokens) == LENGTH  # a model that was not trained goes on
     context = prompt_tokens(loaded.tokenizer, PROMPTS[0])
     monkeypatch.setattr("tasks.sampling.streaming.prompt_tokens", lambda *_: context)
-    monkeypatch.setattr(loaded.tokenizer, "end_of_turn_id", tokens[5])
+    monkeypatch.setattr(loaded.tokenizer, "stop_ids", (tokens[5],))
     assert list(streamer.tokens(PROMPTS[0])) == tokens[: tokens.index(tokens[5]) + 1]
 
 

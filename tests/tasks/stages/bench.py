@@ -67,13 +67,14 @@ PREFERENCES: dict[str, Any] = {
     "prompts": 6,
     "samples_per_prompt": 2,
     "min_pairs": 4,
-    "prompt_length": 32,
-    "response_length": 32,
+    "prompt_length": 19,
+    "response_length": 18,
     "sampling_batch_size": 8,
     "log_every": 4,
     "micro_batch_size": 2,
     "optimizer": {"learning_rate": 3e-3},
 }
+"""What is planned is a full row for each response, and prompts and responses fill theirs."""
 DPO: dict[str, Any] = {**PREFERENCES, "lora": LORA, "optimizer": {"learning_rate": 3e-2}}
 GRPO: dict[str, Any] = {
     "steps": 6,

@@ -17,6 +17,7 @@ from schemas.examples import Example
 from schemas.training import LoraConfig
 from tasks.contract.job import Job, write_jsonl
 from tasks.contract.reward import Resources
+from tasks.devices.hosts import BATCH
 from tasks.models.loading import LoadedModel, base_model, save_model
 from tasks.models.lora import add_lora
 from tasks.reinforcement.batches import RolloutBatches, initial_policy
@@ -117,6 +118,21 @@ def test_an_algorithm_is_what_its_paper_says(algorithm: str, knobs: tuple):
 
 def test_without_a_kl_there_is_no_reference(tmp_path: Path, loaded: LoadedModel):
     assert batches_of(tmp_path, config(beta=0), loaded).reference is None
+
+
+def test_rows_are_no_longer_than_the_longest_prompt_needs_and_a_batch_is_cut_in_four():
+    """60 + 60 tokens, the longest prompt 33: 93 fit 96. On 16 devices the batch of 32 has two
+    parts; a size of micro-batches that is set stays."""
+
+    def fitted(devices: int, longest: int, **changes) -> tuple[int, int]:
+        asked = config(prompt_length=60, response_length=60, **changes)
+        found = grpo.fitted(asked, SimpleNamespace(shape={BATCH: devices}), longest)
+        return found.prompt_length, found.micro_batch_size
+
+    assert fitted(1, 33) == (36, 8)
+    assert fitted(16, 60) == (60, 16)
+    assert fitted(32, 60) == (60, 32)
+    assert fitted(1, 61 - 8, micro_batch_size=16) == (60, 16)
 
 
 # What a rollout measures
@@ -234,14 +250,15 @@ def test_a_rollout_is_reused_and_the_sampler_says_what_the_trainer_says(
         "response_length": 8,
         "rewards": [{"name": "exact_answer"}],
     }
-    changes |= {"oversampling": 2, "dynamic_sampling": True, "truncation": 0}
+    changes |= {"truncation": 0}
     verifiable_in_part = [changed(n, check="none" if n % 2 else "exact") for n in range(4)]
     batches = batches_of(tmp_path, config(**changes), loaded, verifiable_in_part)
     first, again, second = (batches.batch_at(step) for step in range(3))
     assert again is first
-    assert not np.array_equal(first.completion_ids, second.completion_ids)
+    assert not np.array_equal(first.tokens, second.tokens)
     # the policy is still the reference
     np.testing.assert_allclose(first.ref_per_token_logps, first.old_per_token_logps)
+    assert first.old_per_token_logps[first.predicts].any()
     assert first.sampler_per_token_logps is None
     assert batches.metrics[1]["sampler_gap"] < 0.01
     assert batches.metrics[2] == batches.metrics[1]

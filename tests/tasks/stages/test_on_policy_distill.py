@@ -19,11 +19,11 @@ from tasks.distillation.feedback import Feedback
 from tasks.distillation.gemma_teacher import require_same_tokenizer
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.tiny import tiny_tokenizer
-from tasks.models.vocabulary import token_logps_fn
 from tasks.planning.programs import abstract_model
-from tasks.reinforcement.rollout import PolicyBatch
+from tasks.reinforcement.policy_rows import PolicyBatch
 from tasks.stages import on_policy_distill
 from tasks.stages.on_policy_distill import Config, extra_models, run
+from tasks.training.packed_logps import token_logps_fn
 from tests.tasks.stages.bench import STUDENT, TEACHER, example, model
 
 pytestmark = pytest.mark.usefixtures("one_layer")
@@ -154,9 +154,8 @@ class Silent:
 
 
 def student_logps(student: LoadedModel, batch: PolicyBatch) -> np.ndarray:
-    program = token_logps_fn(student.model, student.tokenizer.pad_id)
-    ids = batch.prompt_ids, batch.completion_ids
-    return np.asarray(program(nnx.state(student.model), *ids, np.float32(1)))
+    program = token_logps_fn(student.model)
+    return np.asarray(program(nnx.state(student.model), tuple(batch[:4]), np.float32(1)))
 
 
 def test_a_token_has_the_advantage_that_the_teacher_likes_it_better() -> None:
@@ -166,22 +165,21 @@ def test_a_token_has_the_advantage_that_the_teacher_likes_it_better() -> None:
     )
     batch = batches.batch_at(0)
     own = student_logps(student, batch)
-    real = batch.completion_ids != 0
-    assert batch.completion_mask.tolist() == (real & (np.arange(16) != 1)[:, None]).tolist()
-    np.testing.assert_allclose(
-        batch.advantages[batch.completion_mask], -1 - own[batch.completion_mask]
-    )
-    assert not batch.advantages[~batch.completion_mask].any()
-    counted = batch.completion_mask.sum()
-    np.testing.assert_allclose(
-        batch.weights, np.where(np.arange(16) == 1, 0, 16 / counted), rtol=1e-6
-    )
+    scored = batches._scored
+    assert scored is not None
+    real = scored.completion_ids != 0
+    counted = real[np.arange(16) != 1].sum()
+    there = batch.predicts
+    assert there.sum() == counted
+    np.testing.assert_allclose(batch.advantages[there], -1 - own[there], rtol=1e-5)
+    assert not batch.advantages[~there].any()
+    np.testing.assert_allclose(batch.weights[there], 1 / counted, rtol=1e-6)
     found = batches.metrics[1]
     assert found["unscored"] == 1 / 16
     assert found["teacher_logp"] == -1
-    assert found["reverse_kl"] == pytest.approx(1 + own[batch.completion_mask].mean(), rel=1e-4)
+    assert found["reverse_kl"] == pytest.approx(1 + own[there].mean(), rel=1e-4)
     first, second = batches.samples
-    assert first["rewards"]["reverse_kl"] == pytest.approx(1 + own[0][real[0]].mean(), rel=1e-4)
+    assert first["rewards"]["reverse_kl"] == pytest.approx(1 + scored.student[0][real[0]].mean())
     assert first["reward"] == first["advantage"] == -first["rewards"]["reverse_kl"]
     assert (second["reward"], second["rewards"], second["advantage"]) == (
         None,
@@ -199,8 +197,9 @@ def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused() -> Non
     first, again, second = (batches.batch_at(step) for step in range(3))
     assert again is first
     assert batches.metrics[2] == batches.metrics[1]
-    np.testing.assert_allclose(first.old_per_token_logps, student_logps(student, first), rtol=1e-6)
-    assert not np.array_equal(first.completion_ids, second.completion_ids)
+    own = student_logps(student, first)
+    np.testing.assert_allclose(first.old_per_token_logps, own, rtol=1e-4, atol=1e-5)
+    assert not np.array_equal(first.tokens, second.tokens)
     jax.tree.map(np.testing.assert_array_equal, batches.batch_at(0), first)
 
 

@@ -4,6 +4,7 @@ grows, and a reference that stays."""
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -13,15 +14,19 @@ from infra.store.workspace import Workspace
 from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, PreferencePair
 from tasks.contract.job import Job, read_jsonl, read_rows, write_jsonl
-from tasks.data.tokens import prompt_tokens, response_tokens
+from tasks.data.packing import Shape
+from tasks.data.tokens import pad_left, pad_right
 from tasks.devices.hosts import make_mesh
-from tasks.models import vocabulary
+from tasks.models import gemma, vocabulary
 from tasks.models.loading import base_model, load_model, save_model
 from tasks.models.tiny import tiny_tokenizer
+from tasks.planning import programs
+from tasks.planning.programs import abstract_model
 from tasks.sampling import sampler as sampling
 from tasks.stages import dpo, orpo, simpo
-from tasks.training import preferences
-from tests.tasks.stages.bench import DPO, PREFERENCES, example
+from tasks.training import packed_logps, preferences
+from tasks.training.pair_batches import pair_batch
+from tests.tasks.stages.bench import DPO, PREFERENCES, UPSTREAM, example, lowered
 
 TOKENIZER = tiny_tokenizer()
 
@@ -55,28 +60,6 @@ def pair(chosen: str, rejected: str, because: str = "wrong") -> PreferencePair:
         chosen_from="policy",
         rejected_because=because,
     )
-
-
-def test_prompts_are_padded_left_and_responses_right():
-    arrays = preferences.pair_arrays(
-        TOKENIZER, [pair("4", "5 or 6")], config(prompt_length=24, response_length=12)
-    )
-    assert {name: array.shape for name, array in arrays.items() if name.endswith("ids")} == {
-        "prompt_ids": (1, 24),
-        "chosen_ids": (1, 12),
-        "rejected_ids": (1, 12),
-    }
-    assert arrays["prompt_ids"][0][arrays["prompt_mask"][0]].tolist() == prompt_tokens(
-        TOKENIZER, "2 + 2?"
-    )
-    assert arrays["prompt_mask"][0, -1]
-    assert arrays["chosen_ids"][0][arrays["chosen_mask"][0]].tolist() == response_tokens(
-        TOKENIZER, "4"
-    )
-    assert arrays["rejected_ids"][0][arrays["rejected_mask"][0]].tolist() == response_tokens(
-        TOKENIZER, "5 or 6"
-    )
-    assert arrays["chosen_mask"][0, 0]
 
 
 def test_a_truncated_response_is_trained_on_without_a_terminator_it_never_had():
@@ -121,31 +104,54 @@ def test_dpo_begins_at_its_reference(job, tmp_path: Path):
 def test_the_reference_is_each_responses_log_probability_and_computed_once(
     job, monkeypatch: pytest.MonkeyPatch
 ):
-    """Against one row at a time. Ten responses are two and a half batches of four; a later attempt
-    takes them from the journal."""
+    """Against one row at a time. Ten responses fill more than three rows, which are computed at a
+    time; a later attempt takes them from the journal."""
     rows = [data_pair(number) for number in range(5)]
-    attempt = job(dpo, prompts=0, data_pairs=5)
+    attempt = job(dpo, prompts=0, data_pairs=5, micro_batch_size=None)
     loaded = load_model(attempt.inputs["policy"], make_mesh())
-    arrays = preferences.pair_arrays(TOKENIZER, rows, attempt.config)
-    found, compiles = preferences.reference_logps(attempt, loaded, arrays)
-    assert compiles == 1
+    texts = preferences.pair_texts(TOKENIZER, rows, attempt.config)
+    shape = Shape(3, 50)
+    found, compiles = preferences.reference_logps(attempt, loaded, texts, shape)
+    assert (found.shape, compiles) == ((5, 2), 1)
     token_logps = vocabulary.token_logps_fn(loaded.model, TOKENIZER.pad_id)
-    for name in ("chosen", "rejected"):
+    for logps, pair in zip(found, texts, strict=True):
         alone = [
             token_logps(
                 nnx.state(loaded.model),
-                arrays["prompt_ids"][[row]],
-                arrays[f"{name}_ids"][[row]],
+                pad_left([prompt], 32, TOKENIZER.pad_id),
+                pad_right([response], 32, TOKENIZER.pad_id),
                 np.float32(1),
             ).sum()
-            for row in range(5)
+            for prompt, response in pair
         ]
-        np.testing.assert_allclose(found[f"ref_{name}_logps"], alone, rtol=1e-5)
-    monkeypatch.setattr(vocabulary, "token_logps_fn", None)
-    again, compiles = preferences.reference_logps(attempt, loaded, arrays)
+        np.testing.assert_allclose(logps, alone, rtol=1e-5)
+    monkeypatch.setattr(packed_logps, "token_logps_fn", None)
+    again, compiles = preferences.reference_logps(attempt, loaded, texts, shape)
     assert compiles == 1
-    for name, values in found.items():
-        np.testing.assert_array_equal(again[name], values)
+    np.testing.assert_array_equal(again, found)
+
+
+def test_rows_are_as_short_and_few_as_the_pairs_allow_and_the_program_is_the_one_planned(job):
+    """Of 40 + 90 tokens a row at most are planned; the pairs are of fewer, known before anything
+    compiles, and the step is the planned function at their shape, to the same text."""
+    lengths = {"prompt_length": 40, "response_length": 90, "micro_batch_size": None}
+    attempt = job(prompts=0, data_pairs=8, steps=2, **lengths)
+    rows = [data_pair(number) for number in range(8)]
+    write_jsonl(attempt.inputs["prompts"] / "pairs.jsonl", rows)
+    with lowered({"train_step": ""}) as ran:
+        metrics = simpo.KIND.run(attempt)
+    shape = Shape(metrics["micro_batch_rows"], metrics["row_length"])
+    assert shape.rows * shape.length < 8 * 130 / 2
+    assert metrics["padding"] < 0.4
+    mesh = make_mesh()
+    model = abstract_model("gemma3-tiny", gemma.SIZES["gemma3-tiny"], mesh)
+    (planned,) = simpo.KIND.programs(attempt.config, model, {"prompts": UPSTREAM})
+    assert planned.args[3].tokens.shape == (8, 130)
+    texts = preferences.pair_texts(TOKENIZER, rows[:4], attempt.config)
+    batch = programs.rows(pair_batch([texts], shape, 90, TOKENIZER.pad_id), mesh)
+    with jax.set_mesh(mesh):
+        text = planned.function.lower(*planned.args[:3], batch).as_text()
+    assert ran == {"train_step": {text}}
 
 
 def data_pair(number: int) -> PreferencePair:

@@ -19,7 +19,6 @@ from scipy.stats import binom, norm
 from tasks.statistics.intervals import (
     ALPHA,
     Interval,
-    bootstrap_mean,
     bootstrap_share,
     holm,
     mcnemar,
@@ -27,6 +26,7 @@ from tasks.statistics.intervals import (
     paired_bootstrap,
     wilson,
 )
+from tasks.statistics.means import student
 from tasks.statistics.noise_floor import noise_floor
 
 SOLVED = {
@@ -79,7 +79,7 @@ def grades_cell(n: int, trials: int) -> Cell:
     values = np.array([-0.2, -0.1, 0.0, 0.1, 0.2, 0.5])
     chances = np.array([0.1, 0.15, 0.35, 0.2, 0.15, 0.05])
     drawn = _rng(n).choice(values, p=chances, size=(trials, n)).tolist()
-    found = ((bootstrap_mean(one, seed=seed), 1 / trials) for seed, one in enumerate(drawn))
+    found = ((student(one), 1 / trials) for one in drawn)
     return _cell("differences of grades", n, float(values @ chances), found)
 
 

@@ -1,14 +1,11 @@
 """Intervals and tests against published values; how often intervals hold the truth is in
 test_coverage."""
 
-import numpy as np
 import pytest
-from scipy.stats import binomtest, ttest_1samp
+from scipy.stats import binomtest
 
 from tasks.statistics.intervals import (
-    Interval,
     Rate,
-    bootstrap_mean,
     bootstrap_share,
     holm,
     mcnemar,
@@ -130,7 +127,7 @@ def test_paired_bootstrap_holds_the_difference_that_was_seen(
 @pytest.mark.parametrize(
     ("before", "after", "problem"),
     [
-        ([0.5, 1.0], [1.0, 1.0], r"0\.5 is no outcome.*bootstrap_mean"),
+        ([0.5, 1.0], [1.0, 1.0], r"0\.5 is no outcome.*student"),
         ([], [], "needs the same items"),
         ([1, 0], [1], "needs the same items"),
     ],
@@ -140,22 +137,6 @@ def test_paired_bootstrap_refuses_quantities_and_unpaired_items(
 ) -> None:
     with pytest.raises(ValueError, match=problem):
         paired_bootstrap(before, after, seed=0)  # type: ignore[arg-type]
-
-
-def test_bootstrap_of_a_mean_is_as_wide_as_students_interval() -> None:
-    """A plain percentile interval of these 12 values has 0.83 of the width."""
-    values = np.random.Generator(np.random.Philox(3)).normal(1, 2, 12).tolist()
-    interval = bootstrap_mean(values, seed=1)
-    expected = ttest_1samp(values, 0).confidence_interval()
-    assert interval.high - interval.low == pytest.approx(expected.high - expected.low, rel=0.05)
-    assert interval.low < np.mean(values) < interval.high
-    assert interval == bootstrap_mean(values, seed=1)
-
-
-def test_bootstrap_of_a_mean_of_equal_values_is_that_value() -> None:
-    assert bootstrap_mean([0.3], seed=0) == bootstrap_mean([0.3] * 7, seed=0) == Interval(0.3, 0.3)
-    with pytest.raises(ValueError, match="no values"):
-        bootstrap_mean([], seed=0)
 
 
 def test_bootstrap_of_shares_of_rights_and_wrongs_is_much_like_wilsons_interval() -> None:

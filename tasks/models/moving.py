@@ -1,0 +1,80 @@
+"""bfloat16 arrays that are only moved, as integers of 16 bits on a CPU.
+
+XLA for the CPU computes in float32 and takes the reading of one layer of a stack, or the writing,
+for computing: it turns the whole stack into float32, takes the slice, and turns it back. In a loop
+over layers that is a copy of the weights, and, for every layer, a new copy of all that was written
+so far: what the backward pass reads, and the key/value cache. Integers are read and written in
+place. Other targets move bfloat16 as it is.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+def on_cpu() -> bool:
+    """Whether this program is lowered for a CPU: whether the mesh (`jax.set_mesh`) is of CPUs."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return device is not None and device.platform == "cpu"
+
+
+def held_dtype(dtype: Any) -> Any:
+    """The dtype in which arrays of `dtype` are moved."""
+    narrow = jnp.dtype(dtype) == jnp.bfloat16 and on_cpu()
+    return jnp.uint16 if narrow else jnp.dtype(dtype)
+
+
+def held(array: jax.Array) -> jax.Array:
+    """The array as it is moved. Not differentiated."""
+    dtype = held_dtype(array.dtype)
+    return array if dtype == array.dtype else jax.lax.bitcast_convert_type(array, dtype)
+
+
+def read(array: jax.Array) -> jax.Array:
+    """What `held` was given."""
+    narrow = array.dtype == jnp.uint16
+    return jax.lax.bitcast_convert_type(array, jnp.bfloat16) if narrow else array
+
+
+def layer_of(stack: jax.Array, index: jax.Array) -> jax.Array:
+    """Element `index` of the first axis."""
+    return _layer_of(stack.shape, stack, index)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _layer_of(shape: tuple[int, ...], stack: jax.Array, index: jax.Array) -> jax.Array:
+    return read(jax.lax.dynamic_index_in_dim(held(stack), index, keepdims=False))
+
+
+def _layer_forward(
+    shape: tuple[int, ...], stack: jax.Array, index: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return _layer_of(shape, stack, index), index
+
+
+def _layer_backward(
+    shape: tuple[int, ...], index: jax.Array, slope: jax.Array
+) -> tuple[jax.Array, None]:
+    return jnp.zeros(shape, slope.dtype).at[index].set(slope), None
+
+
+_layer_of.defvjp(_layer_forward, _layer_backward)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def kept(array: jax.Array, name: str) -> jax.Array:
+    """The array, which a policy of `jax.checkpoint` may keep, as it is moved, by its name."""
+    return _named(array, name)
+
+
+@kept.defjvp
+def _kept_jvp(name: str, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    # not `kept` itself: a policy sees no names within its call
+    return _named(primals[0], name), tangents[0]
+
+
+def _named(array: jax.Array, name: str) -> jax.Array:
+    return read(checkpoint_name(held(array), name))

@@ -1,0 +1,85 @@
+"""bfloat16 stacks that are moved as integers on a CPU: the same values and gradients, and no
+copy of a stack in float32."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from schemas.training import LoraConfig, Remat
+from tasks.devices.hosts import make_mesh
+from tasks.losses.cross_entropy import cross_entropy
+from tasks.models.gemma import SIZES, UNROLLED_LAYERS, Gemma
+from tasks.models.lora import add_lora
+from tasks.models.moving import layer_of
+from tasks.models.weights import initialise
+
+LAYERS = UNROLLED_LAYERS + 1
+TINY = {"num_layers": LAYERS, "embed_dim": 32, "hidden_dim": 64, "head_dim": 16, "vocab_size": 64}
+TOKENS = np.random.Generator(np.random.Philox(0)).integers(0, 64, (2, 12)).astype(np.int32)
+PLACES, ONES = np.tile(np.arange(12, dtype=np.int32), (2, 1)), np.ones((2, 12), np.int32)
+
+
+def model() -> Gemma:
+    made = initialise(replace(SIZES["gemma3-tiny"], **TINY, dtype="bfloat16"), 0)
+    add_lora(made, LoraConfig(rank=4, alpha=8.0), 0)
+    for name in ("q_proj", "down_proj"):
+        adapter = getattr(made.layers, f"{name}_lora_b")
+        adapter.set_value(adapter.get_value() + 0.1)
+    return made
+
+
+@pytest.mark.parametrize("remat", ["none", "layer"])
+def test_a_step_is_the_same_and_copies_no_stack(remat: Remat) -> None:
+    """Without a mesh nothing says that it is for a CPU, and bfloat16 is moved as it is."""
+    made = model()
+    made.remat = remat
+    graph, trained, frozen = nnx.split(made, nnx.LoRAParam, ...)
+
+    def loss(trained: Any, frozen: Any) -> jax.Array:
+        weights = jnp.ones(TOKENS.shape) / TOKENS.size
+        return cross_entropy(nnx.merge(graph, trained, frozen), TOKENS, weights, PLACES, ONES)
+
+    step = jax.value_and_grad(loss)
+    plain, slopes = jax.jit(lambda *both: step(*both))(trained, frozen)
+    with jax.set_mesh(make_mesh()):
+        compiled = jax.jit(step).lower(trained, frozen).compile()
+        moved, moved_slopes = compiled(trained, frozen)
+    assert float(moved) == pytest.approx(float(plain), rel=2e-3)
+    one, other = (
+        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+        for tree in (moved_slopes, slopes)
+    )
+    # roundings alone: what a compiler keeps in float32 between two products differs
+    assert np.linalg.norm(one - other) <= 0.1 * np.linalg.norm(other)
+    text = compiled.as_text()
+    assert f"u16[{LAYERS},32,64]" in text, "weights are read as integers"
+    assert f"u16[{LAYERS},2,12,32]" in text, "and so is what is kept for the backward pass"
+    assert (f"u16[{LAYERS},24,64]" in text) == (remat == "none"), "the widest product, 2 x 12 rows"
+    assert not re.findall(rf"f32\[{LAYERS},(?:32,64|24,64|2,12,64|24,32|2,12,32)\]", text)
+
+
+def test_a_cache_continues_as_the_whole_text_would() -> None:
+    made = model()
+    with jax.set_mesh(make_mesh()):
+        whole, _ = made(TOKENS, PLACES, ONES)
+        cache = made.init_cache(2, 12)
+        assert cache["k"].dtype == jnp.uint16
+        hidden, held = made(TOKENS[:, :11], PLACES[:, :11], ONES[:, :11], cache)
+        last, _ = made(TOKENS[:, 11:], PLACES[:, 11:], ONES[:, 11:], held)
+    np.testing.assert_allclose(hidden[:, -1], whole[:, 10], atol=0.1)
+    np.testing.assert_allclose(last[:, 0], whole[:, 11], atol=0.1)
+
+
+def test_a_layer_of_a_stack_has_its_gradient() -> None:
+    stack = jnp.asarray(np.arange(24).reshape(3, 2, 4), "bfloat16")
+    with jax.set_mesh(make_mesh()):
+        found = jax.grad(lambda stack: (layer_of(stack, jnp.int32(1)) ** 2).sum())(stack)
+    expected = np.zeros((3, 2, 4))
+    expected[1] = 2 * np.arange(8, 16).reshape(2, 4)
+    np.testing.assert_allclose(np.asarray(found, np.float32), expected)

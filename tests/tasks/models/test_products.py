@@ -1,0 +1,91 @@
+"""Products of matrices: right, with their gradients, and on a CPU in the form that has bfloat16
+kernels."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from schemas.training import LoraConfig
+from tasks.devices.hosts import make_mesh
+from tasks.losses.cross_entropy import cross_entropy
+from tasks.models.gemma import SIZES
+from tasks.models.lora import add_lora
+from tasks.models.products import product, product_of_rows
+from tasks.models.weights import initialise
+
+SHAPES = [
+    ((24, 16), (16, 40)),
+    ((24, 15), (15, 7)),  # no halves
+    ((1, 16), (16, 40)),
+    ((2, 3, 24, 16), (2, 3, 16, 8)),
+    ((4, 1, 1, 16), (4, 1, 16, 24)),
+    ((2, 3, 4, 16), (2, 3, 16, 200)),  # few rows, as in decoding
+    ((5, 16), (16, 200)),
+]
+
+
+def arrays(*shapes: tuple[int, ...], dtype: str) -> list[jax.Array]:
+    generator = np.random.Generator(np.random.Philox(0))
+    return [jnp.asarray(generator.standard_normal(shape), dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("left", "right"), SHAPES)
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_products_and_their_gradients_are_those_of_float64(
+    dtype: str, left: tuple[int, ...], right: tuple[int, ...], by_rows: bool
+) -> None:
+    a, b, slope = arrays(left, right, (*left[:-1], right[-1]), dtype=dtype)
+    given = jnp.swapaxes(b, -1, -2) if by_rows else b
+    function: Callable[..., jax.Array] = product_of_rows if by_rows else product
+    with jax.set_mesh(make_mesh()):
+        out, pull = jax.vjp(lambda *both: function(*both).astype(jnp.float32), a, given)
+        found = jax.jit(pull)(slope.astype(jnp.float32))
+    wide_a, wide_b, wide_slope = (np.asarray(one, np.float64) for one in (a, b, slope))
+    of_b = wide_a.swapaxes(-1, -2) @ wide_slope
+    expected = [wide_slope @ wide_b.swapaxes(-1, -2), of_b.swapaxes(-1, -2) if by_rows else of_b]
+    rounding = 2e-2 if dtype == "bfloat16" else 1e-5
+    np.testing.assert_allclose(out, wide_a @ wide_b, rtol=rounding, atol=rounding)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == dtype
+        np.testing.assert_allclose(np.asarray(one, np.float64), other, rtol=rounding, atol=rounding)
+
+
+def test_results_by_rows_are_not_rounded() -> None:
+    a, b = arrays((8, 64), (16, 64), dtype="bfloat16")
+    exact = np.asarray(a, np.float64) @ np.asarray(b, np.float64).T
+    with jax.set_mesh(make_mesh()):
+        np.testing.assert_allclose(product_of_rows(a, b), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_a_step_multiplies_no_copies_in_float32_on_a_cpu() -> None:
+    """XLA for the CPU widens the factors of every product that is in another form, and says so in
+    what it compiled: a step took twice as long."""
+    config = replace(SIZES["gemma3-tiny"], num_layers=2, vocab_size=64, dtype="bfloat16")
+    model = initialise(config, 0)
+    add_lora(model, LoraConfig(rank=8, alpha=8.0), 0)
+    graph, trained, frozen = nnx.split(model, nnx.LoRAParam, ...)
+    tokens = jnp.ones((2, 16), jnp.int32)
+
+    def loss(trained: Any, frozen: Any) -> jax.Array:
+        model = nnx.merge(graph, trained, frozen)
+        return cross_entropy(model, tokens, jnp.ones((2, 16)), tokens, tokens)
+
+    with jax.set_mesh(make_mesh()):
+        found = jax.jit(jax.value_and_grad(loss)).lower(trained, frozen).compile().as_text()
+    shapes = dict(re.findall(r"(%\S+) = (\w+\[[\d,]*\])", found))
+    factors = [
+        shapes[name]
+        for both in re.findall(r" dot\((%\S+), (%\S+)\)", found)
+        for name in both
+        if not re.search(r"\[(\d+,)*0\]", shapes[name])
+    ]
+    assert len(factors) > 100
+    assert [shape for shape in factors if not shape.startswith("bf16")] == []

@@ -1,0 +1,124 @@
+"""Pairs in packed rows: of one shape for all steps, known before the first, and with the loss and
+the gradients of a row to each response."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tasks.data.packing import Shape
+from tasks.devices.hosts import BATCH
+from tasks.losses.simpo import simpo_loss_fn
+from tasks.models.gemma import SIZES
+from tasks.models.loading import base_model
+from tasks.stages import simpo
+from tasks.training.loop import rows_of_step
+from tasks.training.pair_batches import (
+    PairBatch,
+    PairBatches,
+    pair_batch,
+    response_logps,
+)
+from tests.tasks.stages.bench import PREFERENCES
+
+RESPONSE = 16
+
+
+def some_pairs(count: int) -> list[Any]:
+    """Prompts of 3 to 8 tokens, responses of 1 to 16."""
+    generator = np.random.Generator(np.random.Philox(0))
+
+    def tokens(low: int, high: int) -> list[int]:
+        found: list[int] = generator.integers(6, 1000, generator.integers(low, high + 1)).tolist()
+        return found
+
+    prompts = [tokens(3, 8) for _ in range(count)]
+    return [tuple((prompt, tokens(1, RESPONSE)) for _ in range(2)) for prompt in prompts]
+
+
+def loaded_on(devices: int) -> Any:
+    """As much of a loaded model as the choice of a shape wants."""
+    mesh = SimpleNamespace(shape={BATCH: devices})
+    tokenizer = SimpleNamespace(pad_id=0)
+    return SimpleNamespace(mesh=mesh, tokenizer=tokenizer, config=SIZES["gemma3-tiny"])
+
+
+def config(**changes: Any) -> simpo.Config:
+    lengths = {"prompt_length": 8, "response_length": 40}
+    return simpo.Config.parse({**PREFERENCES, **lengths, **changes})
+
+
+@pytest.mark.usefixtures("one_layer")
+def test_packed_pairs_have_the_loss_and_the_gradients_of_padded_ones():
+    """Eight texts in rows of 24 tokens: eight of them, and as few as hold them."""
+    model, pairs = base_model("gemma3-tiny", seed=0).model, some_pairs(4)
+    loss_fn = simpo_loss_fn(beta=2.0, gamma_beta_ratio=0.5, sft_weight=0.1)
+
+    def of(rows: int) -> Any:
+        batch = jax.tree.map(jnp.asarray, pair_batch([pairs], Shape(rows, 24), RESPONSE, 0))
+        return nnx.jit(nnx.value_and_grad(loss_fn, has_aux=True))(model, batch)
+
+    ((padded, metrics), gradients), ((packed, others), of_packed) = of(8), of(5)
+    np.testing.assert_allclose(packed, padded, rtol=1e-5)
+    for name, value in metrics.items():
+        np.testing.assert_allclose(others[name], value, rtol=1e-4, atol=1e-5)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), of_packed, gradients
+    )
+
+
+@pytest.mark.usefixtures("one_layer")
+def test_log_probabilities_are_those_of_each_response_alone():
+    model, pairs = base_model("gemma3-tiny", seed=0).model, some_pairs(3)
+    batch = pair_batch([pairs], Shape(4, 24), RESPONSE, 0)
+    logps, lengths = response_logps(model, jax.tree.map(jnp.asarray, batch))
+    for number, pair in enumerate(pairs):
+        for side, (prompt, response) in enumerate(pair):
+            assert lengths[side, number] == len(response)
+            tokens = jnp.asarray([prompt + response])
+            positions = jnp.arange(tokens.shape[1])[None]
+            hidden, _ = model(tokens, positions, jnp.ones_like(tokens))
+            every = jax.nn.log_softmax(model.unembed(hidden)[0, len(prompt) - 1 : -1])
+            alone = sum(every[place, token] for place, token in enumerate(response))
+            np.testing.assert_allclose(logps[side, number], alone, rtol=1e-4)
+
+
+@pytest.mark.parametrize("micro", [None, 2])
+def test_every_step_has_one_shape_and_the_pairs_that_are_its_turn(micro: int | None):
+    pairs, chosen = some_pairs(10), config(micro_batch_size=micro)
+    batches = PairBatches(pairs, chosen, loaded_on(1))
+    parts = chosen.accumulation
+    assert batches.shape.rows * batches.shape.length < 0.6 * 48 * 2 * chosen.batch_size // parts
+    real = 0
+    for step in range(chosen.steps):
+        batch = batches.at(step)
+        assert batch.tokens.shape == (parts * batches.shape.rows, batches.shape.length)
+        turn = rows_of_step(chosen.seed, step, chosen.batch_size, len(pairs))
+        assert texts_of(batch, parts) == [responses(pairs[row]) for row in turn]
+        real += (batch.segments > 0).sum()
+    total = chosen.steps * parts * batches.shape.rows * batches.shape.length
+    assert batches.padding == pytest.approx(1 - real / total)
+
+
+def test_rows_are_spread_over_all_devices():
+    batches = PairBatches(some_pairs(10), config(micro_batch_size=None), loaded_on(4))
+    assert batches.shape.rows % 4 == 0
+
+
+def responses(pair: Any) -> list[list[int]]:
+    return [response for _, response in pair]
+
+
+def texts_of(batch: PairBatch, parts: int) -> list[Any]:
+    """Of each pair both responses, read where `places` says."""
+    found = []
+    for rows, places in zip(
+        np.split(batch.tokens, parts), np.split(batch.places, parts), strict=True
+    ):
+        flat = rows.reshape(-1)
+        found += [[flat[side[side < flat.size] + 1].tolist() for side in pair] for pair in places]
+    return found
