@@ -126,8 +126,8 @@ def unheld(
     """Those of `keys` whose lease nobody alive holds, and the newest generation of each (0: there
     was none).
 
-    All leases are watched at once, for the time to live at most, and only if one of them may be
-    held. One that changes meanwhile is held.
+    All leases are watched at once, for the time to live, and only if one of them may be held; again
+    when the store did not answer meanwhile. One that changes is held.
 
     Args:
         keys: stage key -> the newest generation of its lease, as a listing has just told it, or 0:
@@ -156,7 +156,12 @@ def unheld(
     while silent and not over:
         time.sleep(min(poll_seconds, seconds))
         over = time.monotonic() - began > seconds
-        silent = {key: look for key, look in silent.items() if _newest(store, key, look[0]) == look}
+        for key, seen in list(silent.items()):
+            asked = time.monotonic()
+            if _newest(store, key, seen[0]) != seen:
+                del silent[key]
+            if time.monotonic() - asked > seconds / 3:
+                began, over = time.monotonic(), False  # the store was away, for holders too
     return free | {key: generation for key, (generation, _) in silent.items()}
 
 
@@ -169,17 +174,14 @@ def seize(store: Store, key: str, generation: int, owner: str, *, seconds: float
     without it.
     """
     lease = Lease(key, generation + 1, _record(owner))
-    if not store.create_json(_name(key, lease.generation), lease.record):
+    if not _taken(store, lease):
         yield False
         return
     try:
         with _beating(store, lease, seconds / 3):
             yield True
     finally:
-        store.remove(_name(key, lease.generation))
-        with suppress(OSError):  # not empty, or no directories at all
-            store.path(f"work/{key}/{lease.attempt}").rmdir()
-            store.path(f"work/{key}").rmdir()
+        _erase(store, lease)
 
 
 def this_process() -> Process:
@@ -224,14 +226,37 @@ def _acquire(
         if record is None or is_gone(record) or silent > seconds:
             if record is not None:
                 waiting(f"{record} is gone; taking over")
-            mine = _record(owner)
-            if store.create_json(_name(key, generation + 1), mine):
-                return Lease(key, generation + 1, mine)
+            lease = Lease(key, generation + 1, _record(owner))
+            if _taken(store, lease):
+                return lease
         elif told != generation:
             waiting(f"{record} is running this stage; waiting for it")
             told = generation
         if stop.wait(poll_seconds):
             raise Stopped(f"stopped while waiting for {record or 'another run'}")
+
+
+def _taken(store: Store, lease: Lease) -> bool:
+    """Create a lease; False when somebody else was faster, or the generation that it follows is
+    gone: `lyceum gc` has removed what belongs to the key, and generations may have begun anew."""
+    name = _name(lease.key, lease.generation)
+    if not store.create_json(name, lease.record):
+        return False
+    before = lease.generation - 1
+    if not before or store.read_bytes(_name(lease.key, before)) is not None:
+        return True
+    if store.children(f"work/{lease.key}/{before}"):
+        return True  # it was removed in part, by somebody who was killed
+    _erase(store, lease)
+    return False
+
+
+def _erase(store: Store, lease: Lease) -> None:
+    """Remove a lease, and directories that are empty without it."""
+    store.remove(_name(lease.key, lease.generation))
+    with suppress(OSError):  # not empty, or no directories at all
+        store.path(f"work/{lease.key}/{lease.attempt}").rmdir()
+        store.path(f"work/{lease.key}").rmdir()
 
 
 class Silence:
@@ -260,18 +285,25 @@ def _newest(store: Store, key: str, known: int = 0) -> tuple[int, LeaseRecord | 
     damaged that its holder must be dead.
 
     Args:
-        known: a generation that exists; then nothing is listed, and only those above it are looked
-            for.
+        known: a generation that existed; as long as it does nothing is listed, and only those above
+            it are looked for. Whoever seized it removes it, and generations may begin anew.
     """
     generation = known or _listed(store, key)
     while store.read_bytes(_name(key, generation + 1)) is not None:
         generation += 1
-    return generation, _read(store, key, generation) if generation else None
+    raw = store.read_bytes(_name(key, generation)) if generation else None
+    if known and raw is None:
+        return _newest(store, key)
+    return generation, _parsed(store, key, generation, raw)
 
 
 def _read(store: Store, key: str, generation: int) -> LeaseRecord | None:
+    return _parsed(store, key, generation, store.read_bytes(_name(key, generation)))
+
+
+def _parsed(store: Store, key: str, generation: int, raw: bytes | None) -> LeaseRecord | None:
     try:
-        record = store.read_json(_name(key, generation), LeaseRecord)
+        record = store.parsed(_name(key, generation), raw, LeaseRecord)
     except InputError:
         return None
     return None if record is None or record.released else record

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.simulation.history import play
+from tests.simulation.plan import Event, Plan
+from tests.simulation.shrink import told
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -28,3 +32,20 @@ def test_a_replayed_seed_is_the_same_history_byte_for_byte() -> None:
         first, second = (_simulate("--seed", "7", "--target", target, "--replay") for _ in range(2))
         assert first.stdout == second.stdout
         assert first.stdout.count("\n") > 20, first.stderr
+
+
+def test_garbage_collection_beside_runs() -> None:
+    """Two histories that were broken once, from many seeds. The store is away for longer than a
+    lease lives while the operator watches whether a machine's run is alive: the machine was deleted
+    (3 % of seeds). Or runs are dropped while others begin: two held the same lease (7 %)."""
+    for seed in range(60):
+        storm = Event("storm", 19.8, seconds=15.0)
+        play_well(Plan(seed, "bucket", "v5e-8", 1, (0.0,), events=(Event("gc", 18.1), storm)))
+        late = tuple(Event("force", 40.6 + 0.02 * (seed % 20) + more) for more in (0.0, 0.25, 0.5))
+        dropped = (Event("gc", 40.0, amount=1.0), *late)
+        play_well(Plan(seed, "bucket", "local", 1, (0.0,), events=dropped))
+
+
+def play_well(plan: Plan) -> None:
+    result = play(plan)
+    assert not result.law, told(result)

@@ -230,16 +230,16 @@ class Laws:
         if before is not None and before.process is not process:
             how = f"{before.process.name} and {process.name} both have generation {generation}"
             self.break_("one holder", f"{how} of {key[:6]}")
-        last = self._holders.get((key, generation - 1))
-        if last is not None and not last.released and last.process.alive:
-            silent = self.world.now - last.beat
-            well = last.process.disturbed < last.beat and not self.lenient
-            how = f"{process.name} took {key[:6]} from {last.process.name}"
-            if last.process is process:
-                if not self.stormy:
-                    self.break_("nobody waits for itself", how)
-            elif silent < 0.55 * self.seconds or well:
-                self.break_("one holder", f"{how}, heard of {silent:.1f} s ago")
+        for (of, _), last in self._holders.items():
+            if of == key and last is not before and not last.released and last.process.alive:
+                silent = self.world.now - last.beat
+                well = last.process.disturbed < last.beat and not self.lenient
+                how = f"{process.name} took {key[:6]} from {last.process.name}"
+                if last.process is process:
+                    if not self.stormy:
+                        self.break_("nobody waits for itself", how)
+                elif silent < 0.55 * self.seconds or well:
+                    self.break_("one holder", f"{how}, heard of {silent:.1f} s ago")
         self._holders[place] = _Holder(process, self.world.now, self.world.now)
 
     def worker(self, process: Process, key: str, attempt: str, host: str) -> None:
@@ -273,7 +273,10 @@ class Laws:
             if one.process.alive
             and not one.released
             and one.process.role == "flow"
-            and self.world.now - one.beat < 0.55 * self.seconds
+            and (
+                self.world.now - one.beat < 0.55 * self.seconds
+                or (one.process.disturbed < one.beat and not self.lenient)
+            )
         ]
         if process.role == "operator" and live:
             self.break_("what a run follows stays", f"{process.name} deletes {what} of {live[0]}")

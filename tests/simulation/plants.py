@@ -16,16 +16,18 @@ PLANTS = (*guards_store.PLANTS, *guards_cloud.PLANTS)
 
 
 def hunted(plant: Plant, first: int, most: int, seconds: float) -> tuple[int, Result | None]:
-    """How many histories were played until one broke a law, and that one; None if none did."""
+    """How many histories were played until one broke a law that holds with the guard, and that one;
+    None if none did."""
     played, began, seed = 0, time.monotonic(), first
-    with plant.without():
-        while played < most and time.monotonic() - began < seconds:
-            plan = drawn(seed, (plant.target,))
-            seed += 1
-            if plan.place == plant.place:
-                played += 1
-                if (result := play(plan)).law:
-                    return played, result
+    while played < most and time.monotonic() - began < seconds:
+        plan = drawn(seed, (plant.target,))
+        seed += 1
+        if plan.place == plant.place:
+            played += 1
+            with plant.without():
+                result = play(plan)
+            if result.law and not play(plan).law:
+                return played, result
     return played, None
 
 

@@ -143,6 +143,11 @@ class SimulatedThread:
         self._args, self._kwargs, self.daemon = tuple(args), dict(kwargs or {}), bool(daemon)
         self._thread: Thread | None = None
         self._ended = Condition(world)
+        self._number = next(world.numbers)
+
+    def __hash__(self) -> int:
+        """By its number: a pool ends its threads in the order of a set of them."""
+        return self._number
 
     def start(self) -> None:
         parent = self._world.check()

@@ -107,6 +107,7 @@ class World:
         lines: the history in words.
         current: the thread that runs.
         troubled: processes that a thread has left with an exception.
+        numbers: for what must be told apart, or kept in order.
         busy: how many flows and operators live.
     """
 
@@ -122,7 +123,7 @@ class World:
         self._hub = getcurrent()
         self._ready: list[Thread] = []
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers, self._pids = count(), count(101)
+        self.numbers, self._pids = count(), count(101)
 
     # Processes and threads
 
@@ -270,7 +271,7 @@ class World:
 
     def at(self, moment: float, act: Callable[[], None]) -> None:
         """Something happens by itself."""
-        heapq.heappush(self._timers, (moment, next(self._numbers), act))
+        heapq.heappush(self._timers, (moment, next(self.numbers), act))
 
     def say(self, text: str) -> None:
         self.lines.append(f"{self.now:9.2f}  {text}")

@@ -12,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from infra.store.lease import Lease, LeaseRecord, hold, is_gone, seize, this_process, unheld
+from infra.store.lease import (
+    Lease,
+    LeaseRecord,
+    _newest,
+    _taken,
+    hold,
+    is_gone,
+    seize,
+    this_process,
+    unheld,
+)
 from infra.store.store import Store, attempt_file, open_store
 from schemas.artifact import Manifest
 from schemas.base import Stopped
@@ -334,6 +344,50 @@ def test_leases_are_watched_together_and_those_nobody_renews_are_unheld(store: S
     assert found == {free: 0, released: 1, dead: 1, silent: 7}
     assert took > 2.0
     assert messages == ["2 leases may be held; watching for up to 2 s whether they are renewed"]
+
+
+def test_a_holder_that_the_store_did_not_answer_either_is_not_unheld(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is away for a minute while leases are watched; the holder's next heartbeat comes a
+    second after it is back. To remove what it works on would delete a TPU at work."""
+    name, clock, real = attempt_file(KEY, "1", "lease.json"), [0.0], store.read_bytes
+    process = this_process().model_copy(update={"host": "elsewhere"})
+    record = LeaseRecord(**process.model_dump(), owner="alive", nonce="0", renewed=0.0)
+    store.create_json(name, record)
+
+    def passes(seconds: float) -> None:
+        clock[0] += seconds
+        if clock[0] > 61.0:
+            store.write_json(name, record.model_copy(update={"beats": 1}))
+
+    def read(wanted: str) -> bytes | None:
+        if wanted == name and 0 < clock[0] < 60.0:
+            passes(60.0 - clock[0])
+        return real(wanted)
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", passes)
+    monkeypatch.setattr(store, "read_bytes", read)
+    assert unheld(store, {KEY: 1}, seconds=30.0, poll_seconds=0.5) == {}
+
+
+def test_generations_begin_anew_for_whoever_waited_as_for_everybody(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """We wait for garbage collection, which removes all that belongs to the key and gives the lease
+    back; somebody else takes generation 1. We wait for that, and do not take 3 beside it."""
+    elsewhere(store, 1)
+    with seize(store, KEY, 1, "gc", seconds=30) as mine:
+        assert mine
+        waited = _newest(store, KEY)
+        store.remove(attempt_file(KEY, "1", "lease.json"))
+    assert waited[0] == 2
+    assert _newest(store, KEY, known=2) == (0, None)
+    assert take(store).attempt == "1"
+    late = Lease(KEY, 3, waited[1] or pytest.fail("gc held it"))
+    assert not _taken(store, late), "its look was before the removal"
+    assert store.children(f"work/{KEY}") == ["1"]
 
 
 def test_a_seized_lease_keeps_others_out_and_leaves_no_trace(store: Store) -> None:
