@@ -47,15 +47,22 @@ class Chain:
         store: the run's, open for writing.
         run: the run's id.
         changed: receives the record of each stage that begins, ends, is skipped or fails.
+        submit: begins a stage's task.
     """
 
     def __init__(
-        self, prepared: Prepared, store: Store, run: str, changed: Callable[[StageRecord], None]
+        self,
+        prepared: Prepared,
+        store: Store,
+        run: str,
+        changed: Callable[[StageRecord], None],
+        submit: Callable[[JobRequest], PrefectFuture[Any]] = submit_stage,
     ) -> None:
         self._settings = context().settings
         for kind in self._settings.local_kinds:
             stage_kind(kind)  # raises InputError naming the valid ones
         self._prepared, self._store, self._run, self._changed = prepared, store, run, changed
+        self._begin = submit
         self._resolved, self._force = prepared.resolved, set(prepared.force)
         self._stages = {stage.name: stage for stage in self._resolved.stages}
         self._waiting = list(self._resolved.stages)
@@ -132,7 +139,7 @@ class Chain:
             if stage.name in self._force:
                 self._store.discard(spec.kind, spec.key)
                 self._force.remove(stage.name)
-            self._running[submit_stage(spec)] = submitted
+            self._running[self._begin(spec)] = submitted
         except (OSError, InputError) as error:
             self._end(submitted, _failure(error), watch)
 

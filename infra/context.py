@@ -7,8 +7,12 @@ deeper asks for the same one.
 import functools
 import os
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
+from infra.backend import JobBackend
 from infra.settings import Settings, TpuSettings
 from infra.store.store import Store, open_store
 
@@ -17,7 +21,10 @@ _READ = ("LYCEUM_", "GOOGLE_", "STORAGE_EMULATOR_", "XDG_CACHE_", "HOME")
 
 
 class Context:
-    """Settings and stores. Safe to use from several threads.
+    """Settings, stores and backends. Safe to use from several threads.
+
+    Attributes:
+        backends: target -> the backend that jobs of this process run on.
 
     Raises:
         InputError: a variable of the environment holds what its setting does not take.
@@ -27,6 +34,7 @@ class Context:
         self.settings = Settings.from_environment()
         self._stores: dict[str, Store] = {}
         self._writable: set[str] = set()
+        self.backends: dict[str, JobBackend] = {}
         self._lock = threading.Lock()
 
     @functools.cached_property
@@ -45,11 +53,21 @@ class Context:
                 self._writable |= {key, store.uri} if write else set()
             return self._stores[key]
 
+    def backend(self, target: str, make: Callable[[str], JobBackend]) -> JobBackend:
+        """The backend of a target, made when it is first asked for; one per process, because it
+        limits how many jobs run side by side and knows what they cost."""
+        with self._lock:
+            if target not in self.backends:
+                self.backends[target] = make(target)
+            return self.backends[target]
+
 
 def context() -> Context:
     """The context of this process; another one once its environment is another: a worker takes over
     the variables that its job brings."""
     global _current
+    if (given := _GIVEN.get(None)) is not None:
+        return given
     variables = os.environ.copy().items()
     environment = {name: value for name, value in variables if name.startswith(_READ)}
     if _current is None or _current[0] != environment:
@@ -58,3 +76,16 @@ def context() -> Context:
 
 
 _current: tuple[dict[str, str], Context] | None = None
+
+_GIVEN: ContextVar[Context] = ContextVar("context")
+
+
+@contextmanager
+def using(given: Context) -> Iterator[None]:
+    """Inside, the context is this one, whatever the environment: several processes may be played in
+    one."""
+    token = _GIVEN.set(given)
+    try:
+        yield
+    finally:
+        _GIVEN.reset(token)

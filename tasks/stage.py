@@ -183,22 +183,14 @@ def _run_stage(job: JobRequest) -> State[Any]:
 
 
 def backend(target: str) -> JobBackend:
-    """The backend of a target; one per process, because it limits how many jobs run side by side
-    and knows what they cost."""
-    with _BACKENDS_LOCK:
-        if target not in _BACKENDS:
-            _BACKENDS[target] = open_backend(target)
-        return _BACKENDS[target]
-
-
-_BACKENDS: dict[str, JobBackend] = {}
-_BACKENDS_LOCK = threading.Lock()
+    """The backend of a target in this process."""
+    return context().backend(target, open_backend)
 
 
 def close_backends() -> list[str]:
     """Wait until nothing of this process' jobs is left running or is paid for. Returns a message
     per thing that is still there."""
-    return [message for one in list(_BACKENDS.values()) for message in one.close()]
+    return [message for one in list(context().backends.values()) for message in one.close()]
 
 
 class _Follower:

@@ -8,6 +8,7 @@ It names every key the run has worked on, also after a SIGKILL: what it names is
 (`flows.cli.gc`).
 """
 
+import functools
 import json
 import logging
 import os
@@ -189,12 +190,17 @@ def _plan_name(run_id: str) -> str:
     return f"runs/{run_id}/plan.json"
 
 
+@functools.cache
+def _packages() -> dict[str, str]:
+    return {name: version(name) for name in PACKAGES}
+
+
 def _execution() -> dict[str, Any]:
     return {
         "host": platform.node(),
         "cores": os.cpu_count(),
         "platform": platform.platform(),
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": _packages(),
         "command": [mask(argument) for argument in sys.argv],
     }

@@ -116,9 +116,10 @@ class Requests:
         deadline = time.monotonic() + patience
         failures, since = 0, 0.0
         while stop is None or not stop.is_set():
-            left = max(deadline - time.monotonic(), 0.1)
+            began = time.monotonic()
+            most = min(ATTEMPT_SECONDS, max(deadline - began, 0.1))
             try:
-                result = call((min(ATTEMPT_SECONDS, left), min(ATTEMPT_SECONDS, left)))
+                result = call((most, most))
             except (
                 GoogleAPICallError,
                 GoogleAuthError,
@@ -128,6 +129,9 @@ class Requests:
                 OSError,
             ) as error:
                 reason = self._reason_to_repeat(error, of_bucket)
+                # what took longer than it may was no silence of the service: bytes came, or this
+                # process stood still, as after Ctrl-Z
+                deadline += max(0.0, time.monotonic() - began - most)
                 failures, since = failures + 1, since or time.monotonic()
                 delay = max(
                     min(LONGEST_DELAY, FIRST_DELAY * 2 ** (failures - 1))

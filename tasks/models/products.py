@@ -31,8 +31,13 @@ def product(left: jax.Array, right: jax.Array) -> jax.Array:
 
 def product_of_rows(left: jax.Array, right: jax.Array) -> jax.Array:
     """(..., M, K) and (..., N, K) -> (..., M, N), float32. Leading axes are equal."""
-    narrow = left.dtype == jnp.bfloat16 and on_cpu()
-    return _narrow(True, left, right) if narrow else _dot(left, right, turned=True)
+    if left.dtype != jnp.bfloat16 or not on_cpu():
+        return _dot(left, right, turned=True)
+    (rows, width), others = left.shape[-2:], right.shape[-2]
+    few = rows == 1 or (rows % 2 == 0 and others * width > rows * (width + 2 * others))
+    if few:  # to turn the result, of twice the bytes, is less
+        return _turned(_narrow(True, right, left))
+    return _narrow(True, left, right)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -78,7 +83,9 @@ def _turned(matrix: jax.Array) -> jax.Array:
     plain transpose would become part of the product, which would then be none of the form that has
     a kernel."""
     *leading, rows, columns = matrix.shape
-    if columns % 2 or rows == 1:
+    if 1 in (rows, columns):
+        return matrix.reshape(*leading, columns, rows)
+    if columns % 2:
         return matrix.swapaxes(-1, -2)
     halves = jnp.moveaxis(matrix.reshape(*leading, rows, 2, columns // 2), -3, -1)
     return halves.reshape(*leading, columns, rows)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from infra.backend import JobHandle, Leftover
+from infra.context import context
 from infra.settings import Settings
 from infra.store.store import Store, open_store
 from schemas.base import Stopped
@@ -88,7 +89,7 @@ class Bench:
     said: list[str]
 
     def run(self, backend: Scripted, restarts: int = 3) -> JobStatus:
-        stage._BACKENDS["scripted"] = backend
+        context().backends["scripted"] = backend
         follower = _Follower(
             JOB,
             self.watch,
@@ -101,7 +102,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr(stage, "_BACKENDS", {})
+    monkeypatch.setattr(context(), "backends", {})
     monkeypatch.setattr(stage._ProgressArtifact, "update", lambda self, status: None)  # Prefect's
     return Bench(open_store(tmp_path / "store"), Watch(), [])
 

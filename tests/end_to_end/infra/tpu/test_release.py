@@ -20,7 +20,6 @@ def test_a_run_that_takes_everything_from_the_cache_deletes_it(
     monkeypatch.setenv("LYCEUM_PLAN", "false")
     monkeypatch.setenv("LYCEUM_LEASE_SECONDS", "1")
     monkeypatch.setenv("LYCEUM_TPU_POLL_SECONDS", "0.2")
-    monkeypatch.setattr("tasks.stage._BACKENDS", {})
     run = ["run", str(tiny_recipe), "--store", shop.store.uri, "--json"]
     assert main(run) == 0
     key = json.loads(capsys.readouterr().out)["stages"][0]["key"]

@@ -1,0 +1,367 @@
+"""Cloud TPU, and its client as `infra.tpu.api` uses it: requests, their nodes and what befalls
+them. A node's VM runs Lyceum's own agent."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import google.auth
+from google.api_core import exceptions
+from google.cloud import tpu_v2alpha1 as tpu
+
+from infra.source import ship_source
+from tests.simulation.faults import Faults, Refused
+from tests.simulation.laws import Laws
+from tests.simulation.plan import Event, Plan
+from tests.simulation.threads import Condition
+from tests.simulation.world import EPOCH, Process, World
+
+T = TypeVar("T")
+State, NodeState = tpu.QueuedResourceState.State, tpu.Node.State
+SECONDS = {"CREATING": 1.0, "ACCEPTED": 1.0, "WAITING_FOR_RESOURCES": 4.0, "PROVISIONING": 5.0}
+"""How long a request is in a state."""
+BOOT_SECONDS = 4.0
+DELETE_SECONDS = 3.0
+_NEXT = {"CREATING": State.ACCEPTED, "ACCEPTED": State.WAITING_FOR_RESOURCES}
+_FULL = "There is no more capacity in the zone"
+
+
+@dataclass(eq=False)
+class Machine:
+    """A request, its node, and the VM of it.
+
+    Attributes:
+        number: which of all, from 1.
+        state, node: None when there is none (any more).
+        ready, gone: when the VM was there to pay for, virtual seconds.
+        taken: what the metadata server says of its preemption.
+        processes: of its VM.
+    """
+
+    number: int
+    name: str
+    labels: dict[str, str]
+    metadata: dict[str, str]
+    state: Any = State.CREATING
+    node: Any = None
+    error: str = ""
+    ready: float | None = None
+    gone: float | None = None
+    taken: str = "FALSE"
+    told: Condition | None = None
+    asked_by: Process | None = None
+    processes: list[Process] = field(default_factory=list)
+    working: Callable[[], bool] = lambda: True
+
+    @property
+    def there(self) -> bool:
+        """Whether anything of it is left."""
+        return self.state is not None or self.node is not None
+
+    @property
+    def followed(self) -> bool:
+        """Whether it works, and nobody has asked for its end."""
+        return self.state == State.ACTIVE and self.node == NodeState.READY
+
+    @property
+    def done(self) -> bool:
+        """Whether it works, though its agent has ended or no worker of it lives."""
+        return self.followed and bool(self.processes) and not self.working()
+
+    @property
+    def node_name(self) -> str:
+        return self.name.replace("/queuedResources/", "/nodes/")
+
+
+class Cloud:
+    """The service.
+
+    Args:
+        boot: starts the agent of a machine's VM.
+
+    Attributes:
+        machines: all that were ever asked for.
+        away, reluctant, full: until when calls, deletions and requests for capacity fail.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        faults: Faults,
+        laws: Laws,
+        plan: Plan,
+        uri: str,
+        boot: Callable[[Machine], Process],
+    ) -> None:
+        self._world, self._faults, self._laws, self._boot = world, faults, laws, boot
+        self._events = [event for event in plan.events if event.who.startswith("machine")]
+        self.machines: list[Machine] = []
+        self.away = self.reluctant = self.full = 0.0
+        # the code's archive is of no use here: it counts as sent
+        place = SimpleNamespace(uri=uri, create_bytes=lambda name, data: True)
+        ship_source(place)  # type: ignore[arg-type]
+
+    def calm(self) -> None:
+        """From here on nothing befalls anybody."""
+        self.away = self.reluctant = self.full = 0.0
+        self._events.clear()
+
+    # The client's methods
+
+    def create_queued_resource(self, *, request: dict[str, Any], retry: Any, timeout: float) -> Any:
+        name = f"{request['parent']}/queuedResources/{request['queued_resource_id']}"
+        node = request["queued_resource"]["tpu"]["node_spec"][0]["node"]
+        until = request["queued_resource"]["queueing_policy"]["valid_until_duration"]["seconds"]
+
+        def create() -> bool:
+            if any(one.name == name and (one.state or one.node) for one in self.machines):
+                raise exceptions.AlreadyExists(f"Resource '{name}' already exists")
+            made = Machine(
+                len(self.machines) + 1, name, dict(node["labels"]), dict(node["metadata"])
+            )
+            self._told(made)
+            self.machines.append(made)
+            self._enter(made, State.CREATING)
+            self._world.at(self._world.now + until, lambda: self._expire(made))
+            return True
+
+        return self._call("ask create", name, create, retry)
+
+    def get_queued_resource(self, *, request: dict[str, Any], retry: Any, timeout: float) -> Any:
+        return self._call(
+            "ask get", request["name"], lambda: self._view(self._request(request["name"])), retry
+        )
+
+    def get_node(self, *, request: dict[str, Any], retry: Any, timeout: float) -> Any:
+        return self._call(
+            "ask get", request["name"], lambda: self._node_view(self._node(request["name"])), retry
+        )
+
+    def delete_queued_resource(self, *, request: dict[str, Any], retry: Any, timeout: float) -> Any:
+        def delete() -> bool:
+            self._require_will()
+            found = self._request(request["name"])
+            if found.state == State.DELETING:
+                raise exceptions.FailedPrecondition("the resource is being deleted")
+            process = self._world.check().process
+            self._laws.deleted(process, found.labels["lyceum-key"], f"machine {found.number}")
+            self._enter(found, State.DELETING)
+            self._end_vm(found, "is shut down with its machine")
+            if found.node is not None:
+                found.node = NodeState.DELETING
+            return True
+
+        return self._call("ask delete", request["name"], delete, retry)
+
+    def delete_node(self, *, request: dict[str, Any], retry: Any, timeout: float) -> Any:
+        def delete() -> bool:
+            self._require_will()
+            found = self._node(request["name"])
+            found.node = NodeState.DELETING
+            self._end_vm(found, "is shut down with its machine")
+            self._world.at(self._world.now + DELETE_SECONDS, lambda: self._remove_node(found))
+            return True
+
+        return self._call("ask delete", request["name"], delete, retry)
+
+    def list_queued_resources(self, *, request: dict[str, Any], retry: Any, timeout: float) -> Any:
+        def look() -> list[Any]:
+            here = (one for one in self.machines if one.state is not None)
+            return [self._view(one) for one in here if one.name.startswith(request["parent"] + "/")]
+
+        return self._call("ask list", request["parent"], look, retry)
+
+    def list_nodes(self, *, request: dict[str, Any], retry: Any, timeout: float) -> Any:
+        def look() -> list[Any]:
+            here = (one for one in self.machines if one.node is not None)
+            parent = request["parent"] + "/"
+            return [self._node_view(one) for one in here if one.name.startswith(parent)]
+
+        return self._call("ask list", request["parent"], look, retry)
+
+    def metadata(self, machine: Machine, url: str) -> str:
+        """What the metadata server of a VM answers, as soon as it is news."""
+        if "/preempted?" not in url:
+            self._world.sleep(60.0)
+            return "NONE"
+        if machine.taken == "FALSE" and machine.told is not None:
+            with machine.told:
+                machine.told.wait(60.0)
+        return machine.taken
+
+    # The service
+
+    def _told(self, made: Machine) -> None:
+        """The laws hear of a request for a machine."""
+        process = self._world.check().process
+        made.asked_by = process
+        key, attempt = made.labels["lyceum-key"], made.labels["lyceum-attempt"]
+        others = [
+            f"machine {one.number}"
+            for one in self.machines
+            if one.labels["lyceum-key"] == key
+            and one.node == NodeState.READY
+            and one.state == State.ACTIVE
+            and one.asked_by is not None
+            and (one.asked_by is process or not one.asked_by.alive)
+            and self._world.now > max(self.away, self.reluctant) + 10.0
+        ]
+        self._laws.machine(process, made.metadata["lyceum-job"].split("/")[1], attempt, others)
+
+    def _call(self, what: str, name: str, effect: Callable[[], T], retry: Any) -> T:
+        def once() -> T:
+            self._world.sleep(self._world.random.uniform(0.02, 0.2))
+            if self._world.now < self.away:
+                raise exceptions.ServiceUnavailable("The service is currently unavailable.")
+            failed: list[Exception] = []
+
+            def attempt() -> T | None:
+                try:
+                    return effect()
+                except exceptions.GoogleAPICallError as error:
+                    failed.append(error)
+                    return None
+
+            short = "/".join(name.split("/")[3:])
+            try:
+                result = self._faults.operation(what, short, attempt, remote=True)
+            except Refused:
+                raise exceptions.ServiceUnavailable("The service is unavailable.") from None
+            if failed:
+                raise failed[0]
+            return result  # type: ignore[return-value]
+
+        return retry(once)()  # type: ignore[no-any-return]
+
+    def _require_will(self) -> None:
+        if self._world.now < self.reluctant:
+            raise exceptions.InternalServerError("an internal error has occurred")
+
+    def _request(self, name: str) -> Machine:
+        for one in self.machines:
+            if one.name == name and one.state is not None:
+                return one
+        raise exceptions.NotFound(f"Resource '{name}' was not found")
+
+    def _node(self, name: str) -> Machine:
+        for one in self.machines:
+            if one.node_name == name and one.node is not None:
+                return one
+        raise exceptions.NotFound(f"Resource '{name}' was not found")
+
+    def _view(self, one: Machine) -> Any:
+        error = SimpleNamespace(code=8, message=one.error)
+        state = SimpleNamespace(state=one.state, failed_data=SimpleNamespace(error=error))
+        node = SimpleNamespace(labels=one.labels, metadata=one.metadata)
+        spec = SimpleNamespace(node=node)
+        return SimpleNamespace(name=one.name, state=state, tpu=SimpleNamespace(node_spec=[spec]))
+
+    def _node_view(self, one: Machine) -> Any:
+        owner = one.name if one.state is not None else ""
+        created = datetime.fromtimestamp(EPOCH + (one.ready or 0.0), UTC)
+        return SimpleNamespace(
+            name=one.node_name, state=one.node, health=tpu.Node.Health.HEALTHY,
+            health_description="", labels=one.labels, metadata=one.metadata,
+            create_time=created, queued_resource=owner,
+        )  # fmt: skip
+
+    def _of(self, one: Machine, *actions: str) -> Iterator[Event]:
+        for event in self._events:
+            if event.who == f"machine {one.number}" and event.action in actions:
+                yield event
+
+    def _enter(self, one: Machine, state: Any) -> None:
+        one.state = state
+        self._world.say(f"the cloud: machine {one.number} is {state.name}")
+        seconds = SECONDS.get(state.name)
+        if state in (State.DELETING, State.SUSPENDING):
+            seconds = DELETE_SECONDS
+        stuck = state == State.WAITING_FOR_RESOURCES and any(self._of(one, "stuck"))
+        if seconds is not None and not stuck:
+            self._world.at(self._world.now + seconds, lambda: self._advance(one, state))
+
+    def _advance(self, one: Machine, before: Any) -> None:
+        if one.state != before:
+            return
+        if before.name in _NEXT:
+            self._enter(one, _NEXT[before.name])
+        elif before == State.WAITING_FOR_RESOURCES and self._world.now < self.full:
+            one.error = _FULL
+            self._enter(one, State.FAILED)
+        elif before == State.WAITING_FOR_RESOURCES:
+            one.node = NodeState.CREATING
+            self._enter(one, State.PROVISIONING)
+        elif before == State.PROVISIONING:
+            one.node, one.ready = NodeState.READY, self._world.now
+            one.told = Condition(self._world)
+            self._enter(one, State.ACTIVE)
+            if not any(self._of(one, "unbootable")):
+                self._world.at(self._world.now + BOOT_SECONDS, lambda: self._boot_vm(one))
+            for event in self._of(one, "preempt", "mute"):
+                self._world.at(self._world.now + event.at, self._befalling(one, event))
+        elif before == State.SUSPENDING:
+            self._remove_node(one)
+            self._enter(one, State.SUSPENDED)
+        elif before == State.DELETING:
+            self._remove_node(one)
+            one.state = None
+            self._world.say(f"the cloud: machine {one.number} is gone")
+
+    def _boot_vm(self, one: Machine) -> None:
+        if one.node == NodeState.READY:
+            one.processes.append(self._boot(one))
+            one.working = lambda: any(each.role == "worker" for each in self._on(one))
+
+    def _befalling(self, one: Machine, event: Event) -> Callable[[], None]:
+        def mute() -> None:
+            for process in self._on(one):
+                self._world.pause(process, 60.0)
+
+        def preempt() -> None:
+            if one.node == NodeState.READY and one.state == State.ACTIVE:
+                self._world.say(f"the cloud takes machine {one.number} back")
+                self._end_vm(one, "is preempted")
+                one.node = NodeState.PREEMPTED
+                self._enter(one, State.SUSPENDING)
+
+        def announce() -> None:
+            one.taken = "TRUE"
+            if one.told is not None:
+                one.told.notify_all()
+            self._world.at(self._world.now + 4.0, preempt)
+
+        return mute if event.action == "mute" else (announce if int(event.at * 10) % 2 else preempt)
+
+    def _end_vm(self, one: Machine, why: str) -> None:
+        for process in self._on(one):
+            self._world.kill(process, why)
+        one.gone = one.gone if one.ready is None else self._world.now
+
+    def _on(self, one: Machine) -> list[Process]:
+        """The processes of its VM that live."""
+        machine = f"vm{one.number}"
+        return [each for each in self._world.processes if each.machine == machine and each.alive]
+
+    def _remove_node(self, one: Machine) -> None:
+        self._end_vm(one, "is gone with its machine")
+        one.node = None
+
+    def _expire(self, one: Machine) -> None:
+        if one.state in (State.CREATING, State.ACCEPTED, State.WAITING_FOR_RESOURCES):
+            one.error = "The start timing constraint 'valid until' of the request has expired."
+            self._enter(one, State.FAILED)
+
+
+@contextmanager
+def simulated_client(clouds: Mapping[str, Cloud]) -> Iterator[None]:
+    """While inside, the client library makes clients of the cloud `clouds["now"]`."""
+    real = tpu.TpuClient, google.auth.default
+    tpu.TpuClient = lambda **options: clouds["now"]
+    google.auth.default = lambda **options: (None, "simulated")
+    try:
+        yield
+    finally:
+        tpu.TpuClient, google.auth.default = real

@@ -1,0 +1,113 @@
+"""A directory as the place of a store: Lyceum's own `Files` on a real (memory) disk, whose
+operations, and the system calls inside them, others may come between."""
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from infra.store.files import Files
+from infra.store.objects import Found
+from schemas.artifact import FileEntry
+from tests.simulation.faults import Faults
+from tests.simulation.naming import operation
+from tests.simulation.world import World
+
+SECONDS = 8.0
+"""How long the system may keep what is written in memory."""
+
+
+class Disk:
+    """What has been written without waiting for the disk, by machine."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._written: list[tuple[float, str, str, bytes | None]] = []
+
+    def note(self, name: str, before: bytes | None) -> None:
+        machine = self._world.check().process.machine
+        self._written.append((self._world.now, machine, name, before))
+
+    def lost(self, machine: str) -> list[tuple[str, bytes | None]]:
+        """What a power cut may take back: names, and the bytes before the oldest such write."""
+        since = self._world.now - SECONDS
+        found = [one for one in reversed(self._written) if one[1] == machine and one[0] > since]
+        return list({name: before for _, _, name, before in found}.items())
+
+
+class SimulatedFiles(Files):
+    """`Files` whose operations go through `Faults`."""
+
+    def __init__(self, root: Path, uri: str, faults: Faults, disk: Disk) -> None:
+        super().__init__(root, uri)
+        self._faults, self._disk = faults, disk
+
+    def prepare(self) -> None:
+        """See Files: it is there."""
+
+    def read(self, name: str) -> bytes | None:
+        return self._faults.operation(
+            operation("read", name), name, lambda: super(SimulatedFiles, self).read(name)
+        )
+
+    def write(self, name: str, data: bytes, seconds: float | None = None) -> None:
+        self._disk.note(name, super().read(name))
+        return self._faults.operation(
+            operation("write", name),
+            name,
+            lambda: super(SimulatedFiles, self).write(name, data, seconds),
+        )
+
+    def create(self, name: str, data: bytes) -> bool:
+        return self._faults.operation(
+            operation("create", name),
+            name,
+            lambda: super(SimulatedFiles, self).create(name, data),
+        )
+
+    def set_aside(self, name: str, aside: str, expected: bytes) -> bool:
+        return self._faults.operation(
+            operation("move", name),
+            name,
+            lambda: super(SimulatedFiles, self).set_aside(name, aside, expected),
+        )
+
+    def children(self, name: str) -> list[str]:
+        return self._faults.operation(
+            "list any", name, lambda: super(SimulatedFiles, self).children(name)
+        )
+
+    def objects(self, name: str) -> Iterator[Found]:
+        return iter(
+            self._faults.operation(
+                "list any", name, lambda: [*super(SimulatedFiles, self).objects(name)]
+            )
+        )
+
+    def remove(self, name: str) -> None:
+        return self._faults.operation(
+            operation("remove", name),
+            name,
+            lambda: super(SimulatedFiles, self).remove(name),
+        )
+
+    def put_tree(self, directory: Path, name: str, entries: Sequence[FileEntry]) -> None:
+        return self._faults.operation(
+            "put tree",
+            name,
+            lambda: super(SimulatedFiles, self).put_tree(directory, name, entries),
+        )
+
+    def check_tree(self, name: str, entries: Sequence[FileEntry]) -> list[str]:
+        return self._faults.operation(
+            "read any",
+            name,
+            lambda: super(SimulatedFiles, self).check_tree(name, entries),
+        )
+
+    def get_tree(
+        self, name: str, entries: Sequence[FileEntry], wanted: Collection[str] | None = None
+    ) -> Path:
+        return self._faults.operation(
+            "read any",
+            name,
+            lambda: super(SimulatedFiles, self).get_tree(name, entries, wanted),
+        )

@@ -1,0 +1,129 @@
+"""Guards of jobs on machines in the cloud, taken away."""
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from infra.store import lease
+from infra.store.store import Store
+from infra.tpu import machine, reaper
+from infra.tpu.api import TpuApi
+from infra.tpu.backend import CloudTpuBackend
+from infra.tpu.host import Agent
+from infra.tpu.job import TpuJob
+from tests.simulation.plant import Plant, replaced
+
+
+def _never_deleted(self: TpuJob) -> None:
+    self._accepted.set()
+
+
+def _request_unrecorded() -> AbstractContextManager[Any]:
+    real = TpuJob._request
+
+    def request(self: TpuJob) -> Any:
+        with patch.object(self, "_write", lambda: True):
+            return real(self)
+
+    return patch.object(TpuJob, "_request", request)
+
+
+def _all_are_free(store: Store, keys: Any, settings: Any) -> dict[str, int]:
+    return {key: lease._newest(store, key)[0] for key in keys}
+
+
+def _foreign(self: TpuApi, name: str, *rest: Any) -> None:
+    parent, _, short = name.partition("/queuedResources/")
+    order = self.order(parent, short, *rest[:2], rest[2])
+    request = {"parent": parent, "queued_resource_id": short, "queued_resource": order}
+    self._ask(name, "create_queued_resource", request)
+
+
+def _zone_left_alone() -> AbstractContextManager[Any]:
+    real = TpuJob._go_on_elsewhere
+
+    def go_on(self: TpuJob, problem: Any) -> None:
+        real(self, problem)
+        self._leaving.clear()
+        self.record = self.record.model_copy(update={"resources": self.record.resources[-1:]})
+
+    return patch.object(TpuJob, "_go_on_elsewhere", go_on)
+
+
+def _never_silent() -> AbstractContextManager[Any]:
+    real = machine._running
+
+    def running(state: Any, seen: Any, terms: Any) -> Any:
+        hosts = [replace(host, silent=0.0) for host in seen.hosts]
+        return real(state, replace(seen, hosts=hosts), terms)
+
+    return patch.object(machine, "_running", running)
+
+
+PLANTS = (
+    Plant(
+        "a machine of a job that ended is deleted",
+        "infra/tpu/job.py",
+        replaced(TpuJob, "_delete", _never_deleted),
+        "v5e-8",
+        "bucket",
+    ),
+    Plant(
+        "a request is on record before it is sent",
+        "infra/tpu/job.py",
+        _request_unrecorded,
+        "v5e-8",
+        "bucket",
+    ),
+    Plant(
+        "a job that outlived its flow is taken over",
+        "infra/tpu/backend.py",
+        replaced(CloudTpuBackend, "attach", lambda self, store, key: None),
+        "v5e-8",
+        "bucket",
+    ),
+    Plant(
+        "gc: machines that a run follows are left alone",
+        "infra/tpu/reaper.py",
+        replaced(reaper, "_free", _all_are_free),
+        "v5e-8",
+        "bucket",
+    ),
+    Plant(
+        "a request that exists already may be ours",
+        "infra/tpu/api.py",
+        replaced(TpuApi, "create", _foreign),
+        "v5e-8",
+        "bucket",
+    ),
+    Plant(
+        "a zone that is given up is cleared",
+        "infra/tpu/job.py",
+        _zone_left_alone,
+        "v5e-8",
+        "bucket",
+    ),
+    Plant(
+        "a machine that nobody deletes deletes itself",
+        "infra/tpu/host.py",
+        replaced(Agent, "_wait_for_deletion", lambda self, final: None),
+        "v5e-8",
+        "bucket",
+    ),
+    Plant(
+        "a run that finds its stage done clears its machines",
+        "infra/tpu/backend.py",
+        replaced(CloudTpuBackend, "release", lambda self, *rest: None),
+        "v5e-8",
+        "bucket",
+    ),
+    Plant(
+        "a run waits for the end of its machines",
+        "infra/tpu/job.py",
+        replaced(TpuJob, "cancel", lambda self: None),
+        "v5e-8",
+        "bucket",
+    ),
+    Plant("a silent machine is given up", "infra/tpu/machine.py", _never_silent, "v5e-8", "bucket"),
+)

@@ -1,0 +1,273 @@
+"""Guards of the store, leases, the stage task, the chain and garbage collection, taken away."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from flows.chain import Chain
+from flows.cli import gc
+from infra.backend import JobHandle
+from infra.gcs.objects import BucketObjects
+from infra.gcs.requests import Changed, Requests
+from infra.local import LocalBackend
+from infra.store import lease
+from infra.store.files import Files
+from infra.store.manifests import data_name, manifest_name
+from infra.store.store import Store
+from schemas.artifact import Manifest
+from tasks import stage
+from tasks.contract.journal import Journal
+from tests.simulation.plant import Plant, replaced
+
+
+def _create_replaces(self: Files, name: str, data: bytes) -> bool:
+    self.write(name, data)
+    return True
+
+
+def _create_without_condition(self: BucketObjects, name: str, data: bytes) -> bool:
+    self.upload(self.path(name), data)
+    return True
+
+
+def _manifest_first(self: Store, draft: Manifest, directory: Any) -> Manifest:
+    if (winner := self.valid(draft.kind, draft.key)) is not None:
+        return winner
+    entries = self._entries(directory)
+    made = draft.model_copy(update={"files": entries}).sealed()
+    self.create_json(manifest_name(made.kind, made.key), made)
+    self._objects.put_tree(directory, data_name(made), entries)
+    return made
+
+
+def _commit_over(self: Store, draft: Manifest, directory: Any) -> Manifest:
+    made = draft.model_copy(update={"files": self._entries(directory)}).sealed()
+    self._objects.put_tree(directory, data_name(made), made.files)
+    self.write_json(manifest_name(made.kind, made.key), made)
+    return made
+
+
+@contextmanager
+def _no_beats(store: Store, held: lease.Lease, interval: float) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _seize_anyway(
+    store: Store, key: str, generation: int, owner: str, *, seconds: float
+) -> Iterator[bool]:
+    yield True
+
+
+def _no_check_after_lease() -> AbstractContextManager[Any]:
+    """The second look of `_run_stage`, under the lease, finds nothing."""
+    real, looks = Store.valid, {"n": 0}
+
+    def valid(self: Store, kind: str, key: str, *damage: Any) -> Manifest | None:
+        found = real(self, kind, key, *damage)
+        if damage and key in lease_taken:
+            return None
+        return found
+
+    lease_taken: set[str] = set()
+    acquire = lease._acquire
+
+    def acquired(store: Store, key: str, *rest: Any) -> lease.Lease:
+        taken = acquire(store, key, *rest)
+        lease_taken.add(key)
+        return taken
+
+    stack = _both(patch.object(Store, "valid", valid), patch.object(lease, "_acquire", acquired))
+    del looks
+    return stack
+
+
+@contextmanager
+def _both(*patches: AbstractContextManager[Any]) -> Iterator[None]:
+    with patches[0], patches[1]:
+        yield
+
+
+def _one_attempt() -> AbstractContextManager[Any]:
+    return patch.object(lease.Lease, "attempt", property(lambda self: "1"))
+
+
+def _same_attempt_again(follower: Any, store: Store, attempt: str, restarts: int) -> Any:
+    status = follower.submit(attempt)
+    while status.lost and restarts:
+        restarts -= 1
+        status = follower.submit(attempt)
+    return status
+
+
+def _no_cancel(self: Any, handle: JobHandle) -> None:
+    """Nothing is stopped."""
+
+
+def _no_discard(store: Store, item: Any, key: str, held: str) -> None:
+    place = gc._here(store) if item.kind == "cache" else store
+    for name in sorted(item.names):
+        gc._remove(place, name) if name != f"work/{key}" else None
+    item.deleted = True
+
+
+def _unheld_all(store: Store, keys: Any, **rest: Any) -> dict[str, int]:
+    return {key: lease._newest(store, key)[0] for key in keys}
+
+
+def _stale_needs() -> AbstractContextManager[Any]:
+    """What runs name is read once, before leases are watched."""
+    real, known = gc._needed, {}
+
+    def needed(store: Store, drop: Any) -> set[str]:
+        me = threading.current_thread(), id(store)
+        return known.setdefault(me, real(store, drop))
+
+    return patch.object(gc, "_needed", needed)
+
+
+def _blind_create(self: BucketObjects, name: str, data: bytes) -> bool:
+    """Who finds an object there does not ask whose it is."""
+    try:
+        self.upload(self.path(name), data, generation=0)
+    except Changed:
+        return False
+    return True
+
+
+def _trusting(self: Journal, entry: str) -> Any:
+    raw = self._work.read(self._object(entry))
+    return None if raw is None else json.loads(raw.partition(b"\n")[2])
+
+
+def _strict_read(store: Store, key: str, generation: int) -> Any:
+    record = store.read_json(lease._name(key, generation), lease.LeaseRecord)
+    return None if record is None or record.released else record
+
+
+def _patient_silence(self: lease.Silence, seen: object) -> float:
+    """Time in which nobody looked counts as well."""
+    now = time.monotonic()
+    if seen != self._seen:
+        self._seen, self._since = seen, now
+    self._looked = now
+    return now - self._since
+
+
+def _one_try(self: Requests, call: Any, **options: Any) -> Any:
+    options["seconds"] = 0.0
+    return _ASK(self, call, **options)
+
+
+_ASK = Requests.ask
+
+
+PLANTS = (
+    Plant(
+        "create-only in a directory",
+        "infra/store/files.py",
+        replaced(Files, "create", _create_replaces),
+    ),
+    Plant(
+        "create-only in a bucket",
+        "infra/gcs/objects.py",
+        replaced(BucketObjects, "create", _create_without_condition),
+        place="bucket",
+    ),
+    Plant(
+        "the manifest is written last",
+        "infra/store/store.py",
+        replaced(Store, "commit", _manifest_first),
+    ),
+    Plant(
+        "a commit adopts the winner",
+        "infra/store/store.py",
+        replaced(Store, "commit", _commit_over),
+    ),
+    Plant("a holder's heartbeat", "infra/store/lease.py", replaced(lease, "_beating", _no_beats)),
+    Plant(
+        "a silent holder is waited for",
+        "infra/store/lease.py",
+        replaced(lease.Silence, "of", lambda self, seen: 1e9),
+    ),
+    Plant(
+        "a holder is gone only if its process is",
+        "infra/store/lease.py",
+        replaced(lease, "is_gone", lambda process: True),
+    ),
+    Plant(
+        "processes of other machines are not looked up here",
+        "infra/store/lease.py",
+        replaced(lease, "is_here", lambda process: True),
+    ),
+    Plant(
+        "the artifact is looked for again under the lease", "tasks/stage.py", _no_check_after_lease
+    ),
+    Plant("the lease's generation names the attempt", "infra/store/lease.py", _one_attempt),
+    Plant(
+        "a restart is another attempt",
+        "tasks/stage.py",
+        replaced(stage, "_run_to_the_end", _same_attempt_again),
+    ),
+    Plant(
+        "whatever ends the task cancels its job",
+        "infra/local.py",
+        replaced(LocalBackend, "cancel", _no_cancel),
+    ),
+    Plant(
+        "gc: the manifest goes first", "flows/cli/gc.py", replaced(gc, "_delete_item", _no_discard)
+    ),
+    Plant(
+        "gc: keys with a live lease are left alone",
+        "flows/cli/gc.py",
+        replaced(gc, "unheld", _unheld_all),
+    ),
+    Plant(
+        "gc: each key is removed under its lease",
+        "flows/cli/gc.py",
+        replaced(gc, "seize", _seize_anyway),
+    ),
+    Plant("gc: run records are read again before the removal", "flows/cli/gc.py", _stale_needs),
+    Plant(
+        "a chain makes a lost input again",
+        "flows/chain.py",
+        replaced(Chain, "_heal", lambda self, *rest: False),
+    ),
+    Plant(
+        "a lost acknowledgement of a create is understood",
+        "infra/gcs/objects.py",
+        replaced(BucketObjects, "create", _blind_create),
+        place="bucket",
+    ),
+    Plant(
+        "a request is repeated",
+        "infra/gcs/requests.py",
+        replaced(Requests, "ask", _one_try),
+        place="bucket",
+    ),
+    Plant(
+        "every byte of an artifact is verified before it is used",
+        "infra/store/store.py",
+        replaced(Store, "verify", lambda self, manifest: []),
+    ),
+    Plant(
+        "a journal's entry has a checksum",
+        "tasks/contract/journal.py",
+        replaced(Journal, "_read", _trusting),
+    ),
+    Plant(
+        "a damaged lease is nobody's",
+        "infra/store/lease.py",
+        replaced(lease, "_read", _strict_read),
+    ),
+    Plant(
+        "time in which the store is away is no silence",
+        "infra/store/lease.py",
+        replaced(lease.Silence, "of", _patient_silence),
+        place="bucket",
+    ),
+)

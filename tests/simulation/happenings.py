@@ -1,0 +1,84 @@
+"""What happens by itself at the moments that a plan names."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from infra.store.manifests import data_name
+from tests.simulation.naming import short
+from tests.simulation.plan import Event
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+
+def happening(history: "History", event: Event, number: int) -> Callable[[], None]:
+    """What an event of a plan does."""
+    world = history.world
+
+    def act() -> None:
+        world.say(f"event: {event}")
+        of = [one for one in history.flows if one.name == event.who and one.alive]
+        until = world.now + event.seconds
+        match event.action:
+            case "jump":
+                for one in of:
+                    one.offset += event.amount
+            case "drift":
+                for one in of:
+                    one.rate, one.disturbed = event.amount, float("inf")
+            case "cancel":
+                for one in of:
+                    one.asked_to_stop = True
+            case "deadline":
+                for one in of:
+                    one.asked_to_pause = True
+            case "force":
+                history.start_flow(f"{number} forced", "server", forced=True)
+            case "power":
+                _cut_power(history, event.who)
+            case "damage":
+                _damage(history)
+            case "gc":
+                history.start_operator(number, drop=event.amount > 0)
+            case "storm":
+                history.service.storm, history.laws.stormy = until, True
+            case "stale":
+                history.service.lag(event.seconds)
+                history.laws.lagging = True
+            case "away":
+                history.cloud.away = until
+            case "reluctant":
+                history.cloud.reluctant = until
+            case "stockout":
+                history.cloud.full = until
+
+    return act
+
+
+def _cut_power(history: "History", machine: str) -> None:
+    """All of a machine ends, and of what it has written without waiting for the disk some is lost:
+    the file is as it was before, or empty."""
+    world = history.world
+    for process in world.processes:
+        if process.machine == machine and process.alive:
+            world.kill(process, "loses power")
+    for name, before in history.disk.lost(machine):
+        path = history.root / "store" / name
+        data = world.random.choice((before, before, b""))
+        world.say(f"lost: {short(name)} {'is empty' if data == b'' else 'is as before'}")
+        if data is not None and path.parent.is_dir():
+            path.write_bytes(data)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _damage(history: "History") -> None:
+    """A bit of an artifact flips."""
+    for kind, key in sorted(history.laws.committed)[:1]:
+        manifest = history.laws.committed[kind, key]
+        name = f"{data_name(manifest)}/{manifest.files[-1].path}"
+        data = bytearray(history.read(name) or b"?")
+        data[0] ^= 1
+        history.world.say(f"damaged: {short(name)}")
+        history.laws.damaged.add(key)
+        history.rot(name, bytes(data))

@@ -1,0 +1,317 @@
+"""One history: a plan is played from its begin until everything has come to its end, then the same
+command is given once more, undisturbed, and must succeed with what is there."""
+
+import json
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import httpx
+from prefect.logging import disable_run_logger
+
+from infra.context import Context, using
+from infra.settings import Settings
+from infra.store.files import Files
+from infra.store.store import Store
+from schemas.base import InputError
+from schemas.job import JobSpec
+from schemas.reports import RunRecord
+from tasks import stage
+from tests.simulation.actors import collect, follow, resolved_recipe
+from tests.simulation.contexts import SETTINGS, TPU, SimulatedContext
+from tests.simulation.disk import Disk, SimulatedFiles
+from tests.simulation.faults import Faults
+from tests.simulation.happenings import happening
+from tests.simulation.laws import Laws
+from tests.simulation.library import Machines, simulated_library
+from tests.simulation.naming import short
+from tests.simulation.plan import Plan
+from tests.simulation.worker import Work
+from tests.simulation.world import Endless, Process, World
+
+LONGEST = 4000.0
+"""Virtual seconds after which everything must have ended."""
+
+
+@dataclass
+class Result:
+    """What a history came to: its lines, the law that it broke, virtual seconds and steps."""
+
+    plan: Plan
+    lines: list[str]
+    law: str = ""
+    how: str = ""
+    seconds: float = 0.0
+    steps: int = 0
+    commits: int = 0
+
+
+class History:
+    """A plan, and the world that it is played in. `root` is a directory of this history alone."""
+
+    def __init__(self, plan: Plan, root: Path) -> None:
+        self.plan, self.root = plan, root
+        self.world = World(f"course {plan.seed}")
+        self.faults = Faults(self.world, plan, lambda *said: self.laws.observe(*said))
+        self.laws = Laws(self.world, self.read, SETTINGS.lease_seconds)
+        self.machines = Machines(self.world, self._start_worker, self._metadata, self.faults.change)
+        self.resolved = resolved_recipe(plan.stages)
+        self.flows: list[Process] = []
+        self.disk = Disk(self.world)
+        self.service: Any = None
+        self.cloud: Any = None
+        self._uri = f"gs://simulated/{_PREFIX}"
+        if plan.place == "bucket":
+            from tests.simulation.bucket import Service
+
+            self.service = Service(self.world, self.faults)
+        if plan.target != "local":
+            from tests.simulation.cloud import Cloud
+
+            self.cloud = Cloud(self.world, self.faults, self.laws, plan, self._uri, self._boot)
+        outages = ("storm", "away", "reluctant", "stockout", "stuck", "unbootable")
+        self.laws.lenient = any(
+            event.action in outages and (event.seconds >= 100.0 or event.action != "storm")
+            for event in plan.events
+        )
+        self._ends: dict[Process, str] = {}
+
+    # What there is
+
+    def read(self, name: str) -> bytes | None:
+        if self.service is not None:
+            found = self.service.objects.get(f"{_PREFIX}/{name}")
+            return None if found is None else found.data
+        try:
+            return (self.root / "store" / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def rot(self, name: str, data: bytes) -> None:
+        """An object's bytes become others by themselves."""
+        if self.service is None:
+            (self.root / "store" / name).write_bytes(data)
+        else:
+            self.service.damage(f"{_PREFIX}/{name}", data)
+
+    def _open(self, machine: str) -> Callable[[], Store]:
+        def opened() -> Store:
+            if self.service is None:
+                root = self.root / "store"
+                files = SimulatedFiles(root, "file:///simulated", self.faults, self.disk)
+                return Store(files, files)
+            from infra.gcs.bucket import Bucket
+
+            bucket = Bucket("simulated", _PREFIX, self.root / machine, SETTINGS)
+            return Store(bucket, Files(bucket.cache, bucket.cache.as_uri()))
+
+        return opened
+
+    def context(self, machine: str, settings: Settings = SETTINGS) -> Context:
+        return SimulatedContext(settings, self._open(machine))
+
+    # Who there is
+
+    def start_flow(self, number: str, machine: str, forced: bool = False) -> Process:
+        def main() -> int:
+            with using(self.context(machine)):
+                return follow(self, forced)
+
+        process = self.world.process(f"flow {number}", machine, main, context=copy_context())
+        self.flows.append(process)
+        return process
+
+    def start_operator(self, number: int, drop: bool) -> Process:
+        def main() -> int:
+            with using(self.context("laptop")):
+                return collect(self, drop)
+
+        return self.world.process(f"operator {number}", "laptop", main, context=copy_context())
+
+    def _start_worker(self, command: list[str]) -> Process:
+        parent = self.world.check().process
+        job = Path(command[-1])
+        key, attempt = job.parts[-3], job.parts[-2]
+
+        def main() -> int:
+            with using(self.context(parent.machine)):
+                return Work(self.world, process, job, self._step).run()
+
+        number = sum(one.role == "worker" for one in self.world.processes) + 1
+        process = self.world.process(
+            f"worker {number}", parent.machine, main, parent, copy_context()
+        )
+        self.laws.worker(process, key, attempt, parent.machine)
+        return process
+
+    def _step(self, spec: JobSpec, step: int) -> None:
+        self.laws.step(spec.key, spec.attempt, step)
+        self.faults.operation("start step", f"{step} of {spec.stage}", lambda: None)
+
+    def _boot(self, machine: Any) -> Process:
+        from tests.simulation.vm import live
+
+        name, context = f"vm{machine.number}", copy_context()
+
+        def main() -> int:
+            environment = json.loads(machine.metadata["lyceum-environment"])
+            given = {"LYCEUM_CACHE": "", "LYCEUM_COMPILE_CACHE": "", **environment}
+            with using(self.context(name, Settings.from_environment(given))):
+                return live(self.world, machine, self.root)
+
+        return self.world.process(f"agent {machine.number}", name, main, context=context)
+
+    def _metadata(self, url: str) -> str:
+        name = self.world.check().process.machine
+        for machine in self.cloud.machines:
+            if f"vm{machine.number}" == name:
+                return self.cloud.metadata(machine, url)
+        raise OSError("no metadata server")
+
+    # What happens
+
+    def play(self) -> Result:
+        """From the begin to the end."""
+        (self.root / "store").mkdir(parents=True)
+        world, plan = self.world, self.plan
+        with ExitStack() as stack:
+            stack.enter_context(self._clients())
+            stack.enter_context(simulated_library(self.machines))
+            for number, at in enumerate(plan.flows, 1):
+                world.at(at, self._starting(str(number)))
+            for number, event in enumerate(plan.events, 1):
+                if not event.who.startswith("machine"):
+                    world.at(event.at, happening(self, event, number))
+            over = max(plan.flows) + 95
+            world.at(over, lambda: None)
+            try:
+                self._run(lambda: not world.busy and world.now >= over)
+                self._machines_end_themselves()
+                self._last_flow()
+            except Endless as error:
+                self.laws.break_("every run ends", str(error))
+            result = self._result()
+            world.close()
+        return result
+
+    def _result(self) -> Result:
+        world, broken = self.world, self.laws.broken
+        law, how = (broken.law, str(broken)) if broken is not None else ("", "")
+        lines = list(world.lines)
+        return Result(self.plan, lines, law, how, world.now, world.steps, self.laws.commits)
+
+    def _run(self, done: Callable[[], bool]) -> None:
+        self.world.run(lambda: self.laws.broken is not None or done(), self._look)
+        if self.laws.broken is None and not done():
+            self.laws.break_("every run ends", "nobody can go on, and not all have ended")
+
+    def _look(self) -> None:
+        if self.world.now > LONGEST:
+            raise Endless(f"no end after {LONGEST:.0f} virtual seconds")
+        while self.world.troubled:
+            process = self.world.troubled.pop()
+            self.laws.fault_of(process, _EXPECTED.get(process.role, ()))
+
+    def _last_flow(self) -> None:
+        """Undisturbed, the same command ends well, and nothing is left."""
+        if self.laws.broken is not None:
+            return
+        self.world.say("from here on nothing goes wrong")
+        self.faults.end()
+        self.world.now += 1.0
+        if self.service is not None:
+            self.service.storm = self.service.stale = 0.0
+        if self.cloud is not None:
+            self.cloud.calm()
+        last = self.start_flow("last", "desk")
+        self._run(lambda: not last.alive)
+        if self.laws.broken is None and last.code != 0:
+            self.laws.break_("every run can be continued", f"the last run: {self.ends(last)}")
+        for one in self.cloud.machines if self.cloud is not None else ():
+            if one.there:
+                self.laws.break_("nothing is paid for after the end", f"machine {one.number}")
+
+    def _machines_end_themselves(self) -> None:
+        """A machine whose job has ended goes, though nobody follows it any more."""
+        if self.laws.broken is not None or self.cloud is None:
+            return
+        still = [one.paused for one in self.world.processes]
+        calm = max(self.world.now, self.cloud.away, self.cloud.reluctant, *still)
+        until = max(calm, self.service.storm) + 3 * TPU.silence_seconds + 60.0
+        self.world.at(until, lambda: None)
+        working = lambda: [one for one in self.cloud.machines if one.done]  # noqa: E731
+        self._run(lambda: not working() or self.world.now >= until)
+        for one in working():
+            self.laws.break_("machines end themselves", f"machine {one.number} is still there")
+
+    def _starting(self, number: str) -> Callable[[], None]:
+        machine = "laptop" if number != "2" else "server"
+        return lambda: (self.start_flow(number, machine), None)[1]
+
+    def ended(self, process: Process, record: RunRecord, how: str) -> None:
+        """A flow has come to an end of its own, with this record."""
+        self._ends[process] = how = short(how.replace(str(self.root), ""))
+        self.laws.record(process, record)
+        if process.name == "flow last" and record.status == "succeeded":
+            self.laws.sound(record)
+        for one in self.cloud.machines if self.cloud is not None and not self.laws.lenient else ():
+            if one.asked_by is process and one.followed:
+                how = f"machine {one.number} outlives {process.name}"
+                self.laws.break_("nothing is paid for after the end", how)
+        self.world.say(f"{process.name} ends: {how}")
+
+    def ends(self, process: Process) -> str:
+        return self._ends.get(process, f"exit code {process.code}")
+
+    @contextmanager
+    def _clients(self) -> Iterator[None]:
+        def away(*given: Any, **more: Any) -> None:
+            raise httpx.ConnectError("there is no Prefect API in a simulation")
+
+        with ExitStack() as stack:
+            stack.enter_context(disable_run_logger())
+            stack.enter_context(patch.object(stage, "create_progress_artifact", away))
+            if self.service is not None:
+                from tests.simulation.clients import simulated_storage
+
+                stack.enter_context(simulated_storage(self.service))
+            if self.cloud is not None:
+                from tests.simulation.cloud import simulated_client
+
+                stack.enter_context(simulated_client({"now": self.cloud}))
+            yield
+
+
+_PREFIX = "lyceum"
+_EXPECTED: dict[str, tuple[type[BaseException], ...]] = {
+    "operator": (InputError, OSError),
+    "worker": (OSError, InputError),
+    "agent": (OSError, InputError),
+    "flow": (),
+}
+"""Role -> errors that its command line turns into a message."""
+
+
+_QUIET = logging.NullHandler()
+"""With it agents open no log files for all of this process."""
+
+
+def play(plan: Plan) -> Result:
+    """The history of a plan."""
+    logging.disable(logging.CRITICAL)
+    logging.getLogger().addHandler(_QUIET)
+    memory = Path("/dev/shm")
+    root = Path(tempfile.mkdtemp(prefix="lyceum-", dir=memory if memory.is_dir() else None))
+    try:
+        return History(plan, root).play()
+    finally:
+        logging.disable(logging.NOTSET)
+        logging.getLogger().removeHandler(_QUIET)
+        shutil.rmtree(root, ignore_errors=True)

@@ -1,0 +1,294 @@
+"""What holds at every moment of every history, looked at after each operation by somebody who sees
+everything: the place's bytes, who lives, the true time."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from infra.store.manifests import data_name, parse_manifest
+from schemas.artifact import Manifest
+from schemas.reports import RunRecord
+from tests.simulation.naming import short
+from tests.simulation.worker import made_of
+from tests.simulation.world import Process, World
+
+
+class Broken(Exception):
+    """A law does not hold."""
+
+    def __init__(self, law: str, how: str) -> None:
+        super().__init__(f"{law}: {how}")
+        self.law = law
+
+
+@dataclass
+class _Holder:
+    """Who was granted a generation of a lease, and when its last heartbeat arrived."""
+
+    process: Process
+    since: float
+    beat: float
+    released: bool = False
+
+
+@dataclass
+class Laws:
+    """Watches one history.
+
+    Args:
+        read: the bytes of an object, without an operation.
+        seconds: time to live of a lease.
+
+    Attributes:
+        forced, damaged: keys that somebody discards on purpose, or whose bytes have rotted.
+        broken: the first law that did not hold.
+        lenient: the store was away, so that a record may be missing.
+        stormy: the store was away at all.
+        lagging: listings did, so that a checkpoint may not be found.
+    """
+
+    world: World
+    read: Callable[[str], bytes | None]
+    seconds: float
+    forced: set[str] = field(default_factory=set)
+    damaged: set[str] = field(default_factory=set)
+    broken: Broken | None = None
+    lenient: bool = False
+    stormy: bool = False
+    lagging: bool = False
+    committed: dict[tuple[str, str], Manifest] = field(default_factory=dict)
+    commits: int = 0
+    removed: set[str] = field(default_factory=set)
+    _since: dict[tuple[str, str], float] = field(default_factory=dict)
+    _digests: dict[tuple[str, str], str] = field(default_factory=dict)
+    _holders: dict[tuple[str, int], _Holder] = field(default_factory=dict)
+    _jobs: set[tuple[str, str, str]] = field(default_factory=set)
+    _runs: set[str] = field(default_factory=set)
+    _named: dict[str, float] = field(default_factory=dict)
+    _looked: dict[Process, float] = field(default_factory=dict)
+    _steps: dict[tuple[str, str], int] = field(default_factory=dict)
+    _kept: dict[str, int] = field(default_factory=dict)
+
+    def break_(self, law: str, how: str) -> None:
+        if self.broken is None:
+            self.broken = Broken(law, how)
+            self.world.say(f"BROKEN: {law}: {how}")
+
+    def observe(self, process: Process, what: str, name: str, result: object) -> None:
+        """After an operation of a process; `result` is None in the middle of one that it did not
+        survive."""
+        if what.startswith("list") or (what.startswith("read") and process.role != "operator"):
+            return
+        if name.startswith("artifacts/"):
+            self._artifact(process, what, name)
+        elif name.endswith("/lease.json") and result is not False:
+            if result is not None or what != "create lease":
+                self._lease(process, what, name)
+        elif what in ("write run", "remove run", "remove any") and name.startswith("runs/"):
+            self._record(name)
+        elif process.role == "operator" and what.startswith(("read run", "create lease")):
+            # between its last look at the records and the lease others may begin, and wait for it
+            if what == "read run" or self.world.now - self._looked.get(process, 0.0) > 5.0:
+                self._looked[process] = self.world.now
+        elif what == "create seal" and "/checkpoints/" in name and result:
+            key = name.split("/")[1]
+            self._kept[key] = max(self._kept.get(key, 0), int(name.split("/")[4].split("-")[0]))
+        elif what.startswith("remove") and name.startswith("work/"):
+            key = name.split("/")[1]
+            if name.endswith("/kept") or process.role == "operator":
+                self._kept.pop(key, None)
+            self._forget_what_is_removed(key)
+
+    def _forget_what_is_removed(self, key: str) -> None:
+        """Generations and attempts whose files are removed may come again."""
+        for of, generation in list(self._holders):
+            if of == key and self.read(f"work/{key}/{generation}/lease.json") is None:
+                del self._holders[of, generation]
+        for of, attempt, host in list(self._jobs):
+            if of == key and self.read(f"work/{key}/{attempt}/job.json") is None:
+                self._jobs.remove((of, attempt, host))
+                self._steps.pop((of, attempt), None)
+
+    # Artifacts
+
+    def _artifact(self, process: Process, what: str, name: str) -> None:
+        _, kind, key, *rest = name.split("/")
+        known = self.committed.get((kind, key))
+        raw = self.read(f"artifacts/{kind}/{key}/manifest.json")
+        now = parse_manifest(raw, kind, key)
+        if raw is not None and now is None:
+            self.break_("commit", f"the manifest of {kind}/{key[:6]} is torn")
+        elif known is not None and now is None:
+            self._gone(process, kind, key)
+            del self.committed[kind, key], self._since[kind, key]
+        elif now is not None and known is not None and now != known:
+            how = f"{kind}/{key[:6]} changed from attempt {known.attempt} to {now.attempt}"
+            self.break_("one artifact a key", how)
+        elif now is not None and known is None:
+            self._committed(now)
+        elif now is not None and ("data" in rest or not rest):
+            self._intact(now, process)
+
+    def _committed(self, manifest: Manifest) -> None:
+        place = manifest.kind, manifest.key
+        self.committed[place], self._since[place] = manifest, self.world.now
+        self.commits += 1
+        self._intact(manifest, None)
+        before = self._digests.setdefault(place, manifest.digest)
+        if before != manifest.digest:
+            self.break_("same bytes", f"{manifest.kind}/{manifest.key[:6]} was made with others")
+        right = made_of(manifest.kind, manifest.config, manifest.inputs).encode()
+        if self.read(f"{data_name(manifest)}/result") != right:
+            self.break_(
+                "same bytes", f"{manifest.kind}/{manifest.key[:6]} skipped or repeated a step"
+            )
+
+    def _intact(self, manifest: Manifest, process: Process | None) -> None:
+        for entry in manifest.files:
+            data = self.read(f"{data_name(manifest)}/{entry.path}")
+            if manifest.key in self.damaged:
+                return
+            if data is None or hashlib.sha256(data).hexdigest() != entry.sha256:
+                who = f" by {process.name}" if process else ""
+                what = "is gone" if data is None else "has other bytes"
+                how = f"{entry.path} of {manifest.kind}/{manifest.key[:6]} {what}{who}"
+                self.break_("artifacts do not change", how)
+
+    def _gone(self, process: Process, kind: str, key: str) -> None:
+        self.removed.add(key)
+        if key in self.damaged:
+            self.damaged.remove(key)
+            return
+        if process.role == "flow" and key in self.forced:
+            return
+        if process.role == "operator":
+            if self._named.get(key, self.world.now) < self._looked.get(process, 0.0):
+                how = f"{kind}/{key[:6]} was removed, which a run on record needs"
+                self.break_("artifacts do not vanish", how)
+            return
+        self.break_("artifacts do not vanish", f"{process.name} set {kind}/{key[:6]} aside")
+
+    def _record(self, name: str) -> None:
+        """Which keys runs on record name, and since when."""
+        self._runs |= {name} if name.endswith("run.json") else set()
+        named: set[str] = set()
+        for run in sorted(self._runs):
+            if raw := self.read(run):
+                named |= {stage["key"] for stage in json.loads(raw)["stages"] if stage["key"]}
+        self._named = {key: self._named.get(key, self.world.now) for key in sorted(named)}
+
+    def record(self, process: Process, record: RunRecord) -> None:
+        """A run has ended with this record: what it says that it made is there, none of its workers
+        is, and it failed for a reason."""
+        for child in self.world.processes:
+            if child.parent is process and child.alive:
+                self.break_("nothing runs after the end", f"{child.name} outlives {process.name}")
+        for stage in record.stages:
+            if stage.exit_code == 2:
+                self.break_("no bad input", f"{process.name}: {short(stage.error or '')[:300]}")
+            if stage.status == "failed" and not self.lenient:
+                self.break_(
+                    "no run fails for nothing", f"{process.name}: {short(stage.error or '')[:300]}"
+                )
+            if stage.status == "running":
+                self.break_("records agree", f"{process.name} left {stage.name} running")
+            made = stage.artifact
+            there = made and self.committed.get((made.kind, made.key))
+            if made and not there and made.key not in self.removed:
+                self.break_("records agree", f"{process.name}: {stage.name} is not in the store")
+            if made and there and there.digest != made.digest:
+                self.break_("records agree", f"{process.name}: {stage.name} is another one")
+        kept = self.read(f"runs/{record.run_id}/run.json")
+        said = json.loads(kept)["status"] if kept else "nothing"
+        if said != record.status and not self.lenient:
+            self.break_("records agree", f"{process.name} {record.status}, its record: {said}")
+
+    def sound(self, record: RunRecord) -> None:
+        """What a run that nothing disturbed has ended with verifies."""
+        self.damaged.clear()
+        for stage in record.stages:
+            made = stage.artifact
+            if made is not None and (there := self.committed.get((made.kind, made.key))):
+                self._intact(there, None)
+
+    # Leases and jobs
+
+    def _lease(self, process: Process, what: str, name: str) -> None:
+        _, key, generation, _ = name.split("/")
+        place, raw = (key, int(generation)), self.read(name)
+        if what == "create lease":
+            self._taken(process, place)
+        elif what == "remove lease" or raw is None:
+            self._holders.pop(place, None)
+        elif (holder := self._holders.get(place)) is not None and holder.process is process:
+            holder.beat, holder.released = self.world.now, json.loads(raw)["released"]
+
+    def _taken(self, process: Process, place: tuple[str, int]) -> None:
+        key, generation = place
+        before = self._holders.get(place)
+        if before is not None and before.process is not process:
+            how = f"{before.process.name} and {process.name} both have generation {generation}"
+            self.break_("one holder", f"{how} of {key[:6]}")
+        last = self._holders.get((key, generation - 1))
+        if last is not None and not last.released and last.process.alive:
+            silent = self.world.now - last.beat
+            well = last.process.disturbed < last.beat and not self.lenient
+            how = f"{process.name} took {key[:6]} from {last.process.name}"
+            if last.process is process:
+                if not self.stormy:
+                    self.break_("nobody waits for itself", how)
+            elif silent < 0.55 * self.seconds or well:
+                self.break_("one holder", f"{how}, heard of {silent:.1f} s ago")
+        self._holders[place] = _Holder(process, self.world.now, self.world.now)
+
+    def worker(self, process: Process, key: str, attempt: str, host: str) -> None:
+        """A worker of an attempt starts."""
+        if (key, attempt, host) in self._jobs:
+            self.break_("one worker an attempt", f"{key[:6]}/{attempt} is started twice")
+        self._jobs.add((key, attempt, host))
+        self._not_done(key, attempt, process.name)
+
+    def _not_done(self, key: str, attempt: str, who: str) -> None:
+        """What was committed before the lease of an attempt was taken is not begun again."""
+        holder = self._holders.get((key, int(attempt.partition("-")[0] or 0)))
+        done = [at for (_, one), at in self._since.items() if one == key]
+        if holder is not None and done and done[0] < holder.since:
+            self.break_("done work is not done again", f"{who} begins {key[:6]}/{attempt}")
+
+    def machine(self, process: Process, key: str, attempt: str, others: Sequence[str]) -> None:
+        """The cloud has accepted a request for a machine; `others` are there for the same key,
+        though nobody alive follows them and nobody has asked for their end."""
+        if others:
+            how = f"{process.name} asked for one for {key[:6]} beside {', '.join(others)}"
+            self.break_("one machine a stage", how)
+        self._not_done(key, attempt, process.name)
+
+    def deleted(self, process: Process, key: str, what: str) -> None:
+        """The cloud has accepted the deletion of a machine."""
+        holders = [one for (of, _), one in self._holders.items() if of.startswith(key)]
+        live = [
+            one.process.name
+            for one in holders
+            if one.process.alive
+            and not one.released
+            and one.process.role == "flow"
+            and self.world.now - one.beat < 0.55 * self.seconds
+        ]
+        if process.role == "operator" and live:
+            self.break_("what a run follows stays", f"{process.name} deletes {what} of {live[0]}")
+
+    def step(self, key: str, attempt: str, step: int) -> None:
+        """A worker begins a step."""
+        first = (key, attempt) not in self._steps
+        if first and step < self._kept.get(key, 0) and not self.lagging:
+            how = f"attempt {attempt} of {key[:6]} begins at step {step}"
+            self.break_("no work is lost", f"{how}, though step {self._kept[key]} was kept")
+        self._steps[key, attempt] = step
+
+    def fault_of(self, process: Process, allowed: tuple[type[BaseException], ...]) -> None:
+        """No process ends with an exception that nobody expects."""
+        for error in process.errors:
+            if not isinstance(error, allowed):
+                how = f"{process.name}: {type(error).__name__}: {short(str(error))[:300]}"
+                self.break_("no unexpected error", how)

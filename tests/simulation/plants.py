@@ -1,0 +1,50 @@
+"""Guards of today's code, each taken away: does the simulation find out, and after how many
+histories?
+
+    uv run python -m tests.simulation.plants [--seconds 60] [NAME ...]
+"""
+
+import argparse
+import time
+
+from tests.simulation import guards_cloud, guards_store
+from tests.simulation.history import Result, play
+from tests.simulation.plan import drawn
+from tests.simulation.plant import Plant
+
+PLANTS = (*guards_store.PLANTS, *guards_cloud.PLANTS)
+
+
+def hunted(plant: Plant, first: int, most: int, seconds: float) -> tuple[int, Result | None]:
+    """How many histories were played until one broke a law, and that one; None if none did."""
+    played, began, seed = 0, time.monotonic(), first
+    with plant.without():
+        while played < most and time.monotonic() - began < seconds:
+            plan = drawn(seed, (plant.target,))
+            seed += 1
+            if plan.place == plant.place:
+                played += 1
+                if (result := play(plan)).law:
+                    return played, result
+    return played, None
+
+
+def main() -> None:
+    """Hunt the plants that are named, or all, and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.plants")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each")
+    parser.add_argument("--histories", type=int, default=20_000, help="for each, at most")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("names", nargs="*", help="parts of their names")
+    given = parser.parse_args()
+    print("| guard taken away | in | found after | by the law |\n|---|---|---|---|")
+    for plant in PLANTS:
+        if given.names and not any(name in plant.name for name in given.names):
+            continue
+        played, found = hunted(plant, given.seed, given.histories, given.seconds)
+        law = f"{found.law} (seed {found.plan.seed})" if found else "not found"
+        print(f"| {plant.name} | {plant.where} | {played} | {law} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

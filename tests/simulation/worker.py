@@ -1,0 +1,195 @@
+"""The life of a stage as its worker lives it, without a model: inputs, steps, a journal of what was
+paid for, checkpoints, heartbeats, the commit. Store, workspace and journal are Lyceum's own.
+
+A step's result is a digest of the step before, so what is committed tells whether every step was
+made once and in order, wherever the worker went on.
+"""
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from infra.backend import pause_file
+from infra.context import context
+from infra.store.objects import Damaged
+from infra.store.store import Store, attempt_file
+from infra.store.workspace import KEPT, Workspace
+from schemas.artifact import ArtifactRef, Manifest
+from schemas.base import InputError, StageFailed, Stopped, canonical_json, digest
+from schemas.job import JobSpec, JobStatus, Progress
+from tasks.contract.journal import Journal
+from tests.simulation.world import Process, World
+
+STEPS = 5
+EVERY = 2
+"""A checkpoint is saved after so many steps."""
+STEP_SECONDS = 2.5
+
+
+def made_of(kind: str, config: Any, inputs: dict[str, ArtifactRef]) -> str:
+    """What a stage's worker commits: the result of its last step."""
+    state = _begin(kind, config, inputs)
+    for step in range(STEPS):
+        state = _following(state, step)
+    return state
+
+
+def _begin(kind: str, config: Any, inputs: dict[str, ArtifactRef]) -> str:
+    return digest([kind, config, {name: ref.digest for name, ref in inputs.items()}])
+
+
+def _following(state: str, step: int) -> str:
+    return hashlib.sha256(f"{state} {step}".encode()).hexdigest()
+
+
+class Work:
+    """One worker process.
+
+    Args:
+        job: the path of `job.json`.
+        told: is told of each step that begins.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        process: Process,
+        job: Path,
+        told: Callable[[JobSpec, int], None],
+    ) -> None:
+        self._world, self._process, self._told = world, process, told
+        self._spec = JobSpec.model_validate_json(job.read_bytes())
+        self._store: Store = context().store(self._spec.store, write=False)
+        self._progress, self._over = Progress(total=STEPS), threading.Event()
+
+    def run(self) -> int:
+        """Returns the exit code."""
+        self._say(JobStatus(state="running", heartbeat=time.time()))
+        heart = threading.Thread(target=self._beat, name="heart")
+        heart.start()
+        try:
+            final = self._outcome()
+        finally:
+            self._over.set()
+        heart.join()
+        self._say(final.model_copy(update={"progress": self._progress}))
+        return final.exit_code or 0
+
+    def _say(self, status: JobStatus) -> None:
+        name = attempt_file(self._spec.key, self._spec.attempt, "status.json")
+        self._store.write_here(name, status)
+
+    def _beat(self) -> None:
+        while not self._over.wait(context().settings.heartbeat_seconds):
+            self._say(JobStatus(state="running", heartbeat=time.time(), progress=self._progress))
+
+    def _outcome(self) -> JobStatus:
+        try:
+            manifest = self._make()
+            self._store.remove(f"work/{self._spec.key}/{KEPT}")
+            return self._final("succeeded", 0, artifact=manifest.ref())
+        except KeyboardInterrupt:
+            return self._final("cancelled", 130, "cancelled")
+        except Stopped as stopped:
+            return self._final("paused", 130, str(stopped))
+        except InputError as error:
+            return self._final("failed", 2, str(error))
+        except (OSError, StageFailed) as error:
+            return self._final("failed", 1, f"{type(error).__name__}: {error}")
+
+    @staticmethod
+    def _final(
+        state: Any, code: int, error: str | None = None, artifact: ArtifactRef | None = None
+    ) -> JobStatus:
+        return JobStatus(
+            state=state, heartbeat=time.time(), exit_code=code, error=error, artifact=artifact
+        )
+
+    def _make(self) -> Manifest:
+        spec, store = self._spec, self._store
+        if (adopted := store.valid(spec.kind, spec.key)) is not None:
+            return adopted
+        for name, ref in spec.inputs.items():
+            self._read_input(name, ref)
+        work = Workspace(store, spec.key, spec.attempt)
+        out = work.scratch("out")
+        (out / "result").write_text(self._result(work), encoding="utf-8")
+        (out / "config.json").write_bytes(canonical_json(spec.config))
+        draft = Manifest(
+            kind=spec.kind,
+            key=spec.key,
+            version=1,
+            dependencies=spec.dependencies,
+            config=spec.config,
+            inputs=spec.inputs,
+            attempt=spec.attempt,
+            files=(),
+        )
+        return store.commit(draft, out)
+
+    def _read_input(self, name: str, ref: ArtifactRef) -> None:
+        manifest = self._store.valid(ref.kind, ref.key)
+        if manifest is not None and manifest.digest == ref.digest:
+            try:
+                (self._store.local_dir(manifest) / "result").read_bytes()
+                return
+            except (Damaged, FileNotFoundError):
+                pass
+        raise StageFailed(f"input {name} is missing or damaged")
+
+    def _result(self, work: Workspace) -> str:
+        """The steps, from the newest checkpoint on."""
+        spec = self._spec
+        state, step = _begin(spec.kind, spec.config, spec.inputs), 0
+        for name in sorted(work.children("checkpoints"), reverse=True):
+            if (found := self._load(work, name)) is not None:
+                state, step = found
+                break
+        journal = Journal(work, "steps")
+        while step < STEPS:
+            self._told(spec, step)
+            rows = journal.get(str(step))
+            if rows is None:
+                self._work_on()
+                rows = [{"state": _following(state, step)}]
+                journal.put(str(step), rows)
+            state, step = rows[0]["state"], step + 1
+            self._progress = Progress(done=step, total=STEPS)
+            pausing = self._store.path(pause_file(spec.key, spec.attempt)).exists()
+            if (step % EVERY == 0 or pausing) and step < STEPS:
+                self._save(work, state, step)
+            if pausing and step < STEPS:
+                raise Stopped(f"paused after step {step} of {STEPS}")
+        return state
+
+    def _work_on(self) -> None:
+        """A step's time. Raises KeyboardInterrupt: asked to stop, or nobody waits any more."""
+        self._world.sleep(STEP_SECONDS)
+        parent = self._process.parent
+        if self._process.asked_to_stop or (parent is not None and not parent.alive):
+            raise KeyboardInterrupt
+
+    @staticmethod
+    def _load(work: Workspace, name: str) -> tuple[str, int] | None:
+        try:
+            loaded = work.load_tree(f"checkpoints/{name}")
+            if loaded is not None:
+                values = json.loads((loaded[0] / "values.json").read_bytes())
+                return values["state"], values["step"]
+        except FileNotFoundError:
+            pass
+        return None
+
+    def _save(self, work: Workspace, state: str, step: int) -> None:
+        """As `tasks.training.checkpoints` does: this one, then earlier ones are removed."""
+        mine = f"{step:08d}-{work.attempt}"
+        directory = work.scratch("checkpoint")
+        (directory / "values.json").write_text(json.dumps({"state": state, "step": step}))
+        work.save_tree(f"checkpoints/{mine}", directory, {"step": step})
+        for other in work.children("checkpoints"):
+            if other.partition("-")[0] < mine.partition("-")[0]:
+                work.remove(f"checkpoints/{other}")
