@@ -28,6 +28,8 @@ _QUICK = (
 """XLA compiles in a little less time, and what it makes is as fast. Level 0 compiles in half the
 time and makes programs that take three times as long (64 tokens of 4 rows), and rows are long."""
 
+_PARALLEL = "LYCEUM_PARALLEL_JOBS"
+
 NAME = "rehearsal.json"
 """Beside the run's record: what the rehearsal told."""
 
@@ -63,7 +65,7 @@ def rehearse_recipe(
 
         where = data and data.absolute()
         prepared = Prepared(ready.resolved, opened, "local", where, (), ended)
-        with _environment(stand_in.url):
+        with jobs_environment(stand_in.url, tiny=model == TINY):
             record = run_prepared(prepared, recipe, given)
         return told or _tell(record, ready, stand_in.tallies)
 
@@ -79,15 +81,18 @@ def exit_code(told: Mapping[str, Any]) -> int:
 
 
 @contextmanager
-def _environment(url: str) -> Iterator[None]:
-    """What jobs find in the environment: the stand-in, which has no proxy before it; and a compiler
-    in a hurry, for much of a rehearsal's time is its."""
+def jobs_environment(url: str, *, tiny: bool) -> Iterator[None]:
+    """What jobs find in the environment: the stand-in, which has no proxy before it; a compiler in
+    a hurry, for much of a rehearsal's time is its; and of `gemma3-tiny`, which keeps no two cores
+    busy and takes at most 3 GiB, as many jobs side by side as there are cores."""
     unproxied = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
     ours = {
         URL_VARIABLE: url,
         "NO_PROXY": unproxied,
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", _QUICK),
     }
+    if tiny and _PARALLEL not in os.environ:
+        ours[_PARALLEL] = str(os.cpu_count() or 1)
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     try:

@@ -80,6 +80,9 @@ class Sizes:
 LAPTOP = Sizes()
 """Those of `--tiny`."""
 
+FEW = 2
+"""Where a few rows are read: responses to a prompt, and pairs or responses of an update."""
+
 TrainerT = TypeVar("TrainerT", bound=TrainerConfig)
 KeyT = TypeVar("KeyT")
 
@@ -97,6 +100,7 @@ def small_trainer(
     batch_size: int,
     learning_rate: float,
     muon_learning_rate: float | None = None,
+    responses: int = 1,
     **changes: Any,
 ) -> TrainerT:
     """A trainer's config for `gemma3-tiny`, in at most `steps` steps of at most `batch_size` rows.
@@ -104,16 +108,21 @@ def small_trainer(
     A model with trained weights keeps its adapters, its optimizer and `remat`. The tiny one begins
     with random weights, so adapters beside them would learn next to nothing: all weights are
     trained (`lora` goes), at a rate that suits such a model and would ruin a trained one. Its
-    activations fit as they are (`remat` goes).
+    activations fit as they are (`remat` goes). In a rehearsal's two steps nothing is learned, so
+    that Muon, which takes long to compile, is the recipe's alone.
+
+    `responses`: rows of the model that one row of a batch makes: two of a pair.
     """
+    if sizes.few and config.optimizer.muon_learning_rate is None:
+        muon_learning_rate = None
     rates = {"learning_rate": learning_rate, "muon_learning_rate": muon_learning_rate}
     batch = min(batch_size, config.batch_size)
     micro = config.micro_batch_size and gcd(config.micro_batch_size, batch)
     lengths = config.model_dump() | changes
     names = ("sequence_length", "prompt_length", "response_length")
     length = sum(lengths.get(name, 0) for name in names)
-    if (micro or batch) * length**2 > _SCORES:
-        fitting = max(1, _SCORES // length**2)
+    if (micro or batch) * responses * length**2 > _SCORES:
+        fitting = max(1, _SCORES // (responses * length**2))
         micro = max(rows for rows in range(1, fitting + 1) if (micro or batch) % rows == 0)
     own = {
         "optimizer": config.optimizer.model_copy(update=rates),

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from schemas.examples import Trace
 from tasks.data.dropped import CleaningCause
@@ -138,7 +138,6 @@ class Languages(RowFilter):
 
 
 PiiKind = Literal["email", "phone", "ip", "card", "iban", "ssn"]
-PII_KINDS: tuple[PiiKind, ...] = get_args(PiiKind)
 
 _PII: dict[PiiKind, re.Pattern[str]] = {
     "email": re.compile(

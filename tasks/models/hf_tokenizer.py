@@ -19,7 +19,6 @@ from tasks.data.tokens import Tokenizer
 
 proto: Any = sentencepiece_model_pb2  # generated code without type information
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 
 # Of google/gemma-3-1b-it, without the branch for images.

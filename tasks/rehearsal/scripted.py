@@ -21,7 +21,7 @@ from tasks.judging.address import visible
 from tasks.rehearsal.first_rows import Asked, FirstRows
 from tasks.verification.text import split_sentences
 
-VERSION = 3
+VERSION = 4
 """Raise it when replies change: it is part of the model's name under which they are kept."""
 
 Role = Literal["teacher", "judge", "rubrics", "router"]
@@ -121,9 +121,10 @@ def _worked(prompt: Prompt, answer: str) -> str:
 
 
 def _free(prompt: Prompt) -> str:
-    """An answer to a prompt that has none: its own first words."""
+    """An answer to a prompt that has none: its own first words, of a short one not all, which
+    judging rewards call copied and pay nothing for."""
     words = _plain(prompt.prompt).split()
-    return "A response to this: " + " ".join(words[:40])
+    return "A response to this: " + " ".join(words[: min(40, 3 * len(words) // 4)])
 
 
 def _other(prompt: Prompt) -> str:

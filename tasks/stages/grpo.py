@@ -30,7 +30,7 @@ from schemas.examples import Prompt
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.reward import REWARDS, Resources
-from tasks.contract.small import Sizes, small_trainer
+from tasks.contract.small import FEW, Sizes, small_trainer
 from tasks.data.packing import lengths_for
 from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
@@ -198,15 +198,18 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 
 
 def small(config: Config, sizes: Sizes) -> Config:
-    """5 updates on 16 responses in whole groups, of a rehearsal 2 on one group; a judge is asked
-    about each of them. A rehearsal ends with what its audits found, not at the first of them."""
-    groups = 1 if sizes.few else max(1, min(config.batch_size, 16) // config.group_size)
+    """5 updates on 16 responses in whole groups, of a rehearsal 2 on one small group; a judge is
+    asked about each of them. A rehearsal ends with what its audits found, not at the first of
+    them."""
+    group = min(config.group_size, FEW) if sizes.few else config.group_size
+    groups = 1 if sizes.few else max(1, min(config.batch_size, 16) // group)
     audited = {"ends": False, "last": config.audit.last or config.steps}
     return small_trainer(
         config,
         sizes,
         steps=5,
-        batch_size=groups * config.group_size,
+        batch_size=groups * group,
+        group_size=group,
         learning_rate=3e-4,
         prompt_length=sizes.prompt_of(config.prompt_length),
         response_length=sizes.answer_of(config.response_length),

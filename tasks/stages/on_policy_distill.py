@@ -27,7 +27,7 @@ from schemas.base import InputError, digest
 from schemas.examples import Example, Prompt
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
-from tasks.contract.small import Sizes, small_trainer
+from tasks.contract.small import FEW, Sizes, small_trainer
 from tasks.devices.hosts import make_mesh
 from tasks.distillation.batches import (
     DistillBatches,
@@ -180,7 +180,7 @@ def open_teacher(job: Job[Config], loaded: "LoadedModel") -> "tuple[Teacher, Loa
 def small(config: Config, sizes: Sizes) -> Config:
     """5 updates on whole groups: the largest batch of at most 32 that a group divides, or the
     next."""
-    most = min(config.batch_size, 4 if sizes.few else 32)
+    most = min(config.batch_size, FEW if sizes.few else 32)
     wholes = (*range(most, 0, -1), *range(most + 1, config.batch_size + 1))
     batches = (config.model_copy(update={"batch_size": size}) for size in wholes)
     whole = (one for one in batches if one.sampled and one.sampled % config.group_size == 0)

@@ -28,7 +28,7 @@ from schemas.examples import Example, PreferencePair, Rejection
 from schemas.training import Nucleus, TrainerConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
-from tasks.contract.small import Sizes, small_trainer
+from tasks.contract.small import FEW, Sizes, small_trainer
 from tasks.data import steps
 from tasks.devices.hosts import make_mesh
 from tasks.models.source import model_dependencies
@@ -211,14 +211,15 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 def small(config: Config, sizes: Sizes) -> Config:
     """60 updates on at most `sizes.rows` pairs of the data, and as many of damaged traces. Whether
     it has learned is not asked where it has seen a few rows."""
-    samples = min(config.samples_per_prompt, 2 if sizes.few else 4)
+    samples = min(config.samples_per_prompt, FEW if sizes.few else 4)
     learned = {"min_pairs": 1, "min_accuracy": 0.0} if sizes.few else {}
     return small_trainer(
         config,
         sizes,
         steps=60,
-        batch_size=4 if sizes.few else 32,
+        batch_size=FEW if sizes.few else 32,
         learning_rate=1e-3,
+        responses=2,
         prompts=min(config.prompts, sizes.prompts),
         data_pairs=min(config.data_pairs, sizes.rows),
         damaged=min(config.damaged, sizes.rows),

@@ -28,7 +28,7 @@ from schemas.training import Nucleus, TrainerConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.journal import Journal
 from tasks.contract.kind import Input, Kind, Product
-from tasks.contract.small import Sizes, small_trainer
+from tasks.contract.small import FEW, Sizes, small_trainer
 from tasks.data.packing import Shape, Text
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 from tasks.devices.hosts import make_mesh
@@ -190,13 +190,14 @@ def programs(
 
 def small(config: PreferenceConfigT, sizes: Sizes) -> PreferenceConfigT:
     """5 updates on the pairs of `sizes.prompts` prompts."""
-    samples = min(config.samples_per_prompt, 2 if sizes.few else 4)
+    samples = min(config.samples_per_prompt, FEW if sizes.few else 4)
     return small_trainer(
         config,
         sizes,
         steps=5,
-        batch_size=4 if sizes.few else 16,
+        batch_size=FEW if sizes.few else 16,
         learning_rate=1e-4,
+        responses=2,
         prompts=min(config.prompts, sizes.prompts),
         data_pairs=min(config.data_pairs, 64),
         samples_per_prompt=samples,

@@ -33,7 +33,7 @@ def test_sizes_are_cut_and_formats_checks_rewards_and_suites_stay(tmp_path: Path
     assert [one["weight"] for one in grpo["rewards"]] == [0.3, 1.0, 1.0]
     assert grpo["rewards"][2]["aspects"] == {"accuracy": 0.5, "logic": 0.3, "coherence": 0.2}
     assert grpo["rewards"][2]["calibration"]["least_order"] == 0.8
-    assert (grpo["group_size"], grpo["batch_size"], grpo["steps"]) == (4, 4, 2)
+    assert (grpo["group_size"], grpo["batch_size"], grpo["steps"]) == (2, 2, 2)
     assert (grpo["audit"]["ends"], grpo["audit"]["last"]) == (False, 300)
     (suite,) = config(ready, "grpo_eval")["suites"]
     assert (suite["label"], suite["first"], suite["check"]) == ("exam", 8, "numeric")

@@ -2,15 +2,16 @@
 records that are fine: nothing."""
 
 import pickle
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from tasks.data.filters import PII_KINDS, Languages, Length, Pii, language_of, languages, pii_of
+from tasks.data.filters import Languages, Length, Pii, PiiKind, language_of, languages, pii_of
 from tasks.data.tokens import prompt_tokens, response_tokens
 from tasks.models.tiny import tiny_tokenizer
 
 TINY = tiny_tokenizer().model_proto
+PII: tuple[PiiKind, ...] = get_args(PiiKind)
 
 
 def row(prompt: str, reasoning: str = "one and one", answer: str = "2") -> dict[str, Any]:
@@ -101,8 +102,8 @@ def test_rows_in_another_language_are_named_with_their_part_and_language():
     ],
 )
 def test_personal_data_is_found(text, kind, found):
-    assert pii_of(text, PII_KINDS) == (kind, found)
-    assert pii_of(text, [other for other in PII_KINDS if other != kind]) is None
+    assert pii_of(text, PII) == (kind, found)
+    assert pii_of(text, [other for other in PII if other != kind]) is None
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_personal_data_is_found(text, kind, found):
     ],
 )
 def test_what_only_looks_like_personal_data_is_left_alone(text):
-    assert pii_of(text, PII_KINDS) is None
+    assert pii_of(text, PII) is None
 
 
 def test_a_dropped_row_does_not_repeat_what_was_found():

@@ -9,6 +9,7 @@ from schemas.examples import Domain, Example, Prompt, parse_trace
 from tasks.evaluation.channels import channels_of
 from tasks.judging.anchors import ANCHORS
 from tasks.judging.bench import Case
+from tasks.judging.hardening import worthless
 from tasks.judging.judge import Question
 from tasks.judging.rulings import read_text
 from tasks.judging.wording import question
@@ -120,6 +121,16 @@ def test_rubrics_are_as_many_as_are_asked_for_and_readable() -> None:
     rubric, _ = rubrics.read_rubric(config, ADD, said(Script(FirstRows()), text))
     assert len(rubric.criteria) == 9
     assert "42" in rubric.criteria[0].text
+
+
+@pytest.mark.parametrize("words", [5, 13, 21, 40, 200])
+def test_a_free_answer_is_judged_and_not_taken_for_a_copy_of_its_task(words: int) -> None:
+    """It was one of tasks up to 40 words, so that a judging reward paid it nothing, and keywords
+    more (`control:keywords@general` of pinocchio)."""
+    task = " ".join(f"word{number}" for number in range(words))
+    free = Prompt(id="2", prompt=task, domain=Domain.GENERAL)
+    answer = said(asked(prompt=free), f"{INSTRUCTIONS}\n\n{task}")
+    assert worthless(answer, task) is None
 
 
 def test_a_judge_prefers_an_answer_to_the_words_of_a_task_that_has_no_reference() -> None:

@@ -59,6 +59,44 @@ def test_on_policy_distillation_samples_whole_groups(
     assert kind.small(small, LAPTOP) == small
 
 
+def test_both_responses_of_a_pair_count_as_rows_of_the_model() -> None:
+    """4 pairs of 1,680 tokens are 8 rows: 22.6 million scores of each head, where 16.8 may be. Such
+    an update took 5.2 GB."""
+    kind = stage_kind("simpo")
+    long = TRAINER | {"prompts": 64, "batch_size": 4, "prompt_length": 1200, "response_length": 480}
+    sizes = replace(LAPTOP, prompt=1200, answer=480)
+    assert kind.small(kind.config.parse(long), sizes).micro_batch_size == 2
+
+
+def test_a_rehearsal_updates_on_two_rows() -> None:
+    """Two of 3,152 tokens each; four took 50 s of `dipg_safety`'s 142."""
+    few = replace(LAPTOP, read=24)
+    simpo, grpo, gkd = (
+        stage_kind(name).small(stage_kind(name).config.parse(table), few)
+        for name, table in (
+            ("simpo", TRAINER | {"prompts": 4096}),
+            ("grpo", GRPO | {"group_size": 8}),
+            ("on_policy_distill", GKD),
+        )
+    )
+    assert (simpo.samples_per_prompt, grpo.group_size) == (2, 2)
+    assert (simpo.batch_size, grpo.batch_size, gkd.batch_size) == (2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "own", "used"), [(None, None, 0.04), (24, None, None), (24, 0.1, 0.04)]
+)
+def test_a_rehearsal_uses_muon_where_the_recipe_does(
+    rows: int | None, own: float | None, used: float | None
+) -> None:
+    kind = stage_kind("sft")
+    trainer = {name: value for name, value in TRAINER.items() if not name.endswith("_length")}
+    optimizer = TRAINER["optimizer"] | ({"muon_learning_rate": own} if own else {})
+    config = trainer | {"model": "gemma3-1b-it", "sequence_length": 64, "optimizer": optimizer}
+    small = kind.small(kind.config.parse(config), replace(LAPTOP, read=rows))
+    assert small.optimizer.muon_learning_rate == used
+
+
 def test_a_small_trainer_trains_the_whole_tiny_model_at_its_rate() -> None:
     kind = stage_kind("grpo")
     small = kind.small(kind.config.parse(GRPO), LAPTOP)
