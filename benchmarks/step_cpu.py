@@ -242,6 +242,7 @@ def stock_training(trainer: peft_trainer.PeftTrainer, batch: Any, tokens: float)
 
 def our_training(trainer: Any, config: Any, batch: Any, tokens: float) -> Side:
     """Steps of our own loop, on one batch."""
+    trainer.is_managed_externally = True
     done: list[float] = []
 
     def run(steps: int) -> float:

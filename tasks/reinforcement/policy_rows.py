@@ -63,7 +63,7 @@ def policy_batch(
     advantages, weights, token_weights, *logps = numbers
     assert weights is not None
     assert token_weights is not None
-    counted = np.flatnonzero(weights)
+    counted = np.flatnonzero(weights).tolist()
     width = max((len(texts[row][1]) for row in counted), default=1)
     shape = Shape(len(texts), length)
     packed = pack_responses([texts[row] for row in counted], shape, width, pad_id)

@@ -61,8 +61,11 @@ def pair_batch(
         pack_responses([text for pair in micro for text in pair], shape, response_length, pad_id)
         for micro in micro_batches
     ]
-    *rows, places = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return PairBatch(*rows, places.reshape(-1, 2, response_length), ref_logps)
+    tokens, positions, segments, predicts, places = (
+        np.concatenate(arrays) for arrays in zip(*parts, strict=True)
+    )
+    each = places.reshape(-1, 2, response_length)
+    return PairBatch(tokens, positions, segments, predicts, each, ref_logps)
 
 
 class PairBatches:
@@ -111,11 +114,12 @@ class PairBatches:
         return rows.reshape(config.accumulation, -1)
 
 
-def widest(config: Any, pairs: int) -> PairBatch:
+def widest(config: Any, pairs: int, *, reference: bool) -> PairBatch:
     """A batch of so many pairs of full length, of zeros: no response shares its row."""
     tokens = np.zeros((2 * pairs, config.prompt_length + config.response_length), np.int32)
     places = np.zeros((pairs, 2, config.response_length), np.int32)
-    return PairBatch(tokens, tokens, tokens, tokens > 0, places)
+    known = np.zeros((pairs, 2), np.float32) if reference else None
+    return PairBatch(tokens, tokens, tokens, tokens > 0, places, known)
 
 
 def response_logps(model: Any, pairs: PairBatch) -> tuple[jax.Array, jax.Array]:

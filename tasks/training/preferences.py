@@ -176,9 +176,8 @@ def programs(
     config = config.counted(prompts * config.pairs_per_prompt + config.data_pairs)  # at most
     micro = config.batch_size // config.accumulation
     trips = vocabulary_trips(2 * micro * config.response_length, model.mesh)
-    batch = widest(config, config.batch_size)
-    if reference:  # the model as it is, before it gets adapters
-        batch = batch.replace(ref_logps=np.zeros((config.batch_size, 2), np.float32))
+    batch = widest(config, config.batch_size, reference=reference)
+    if reference:  # of the model as it is, before it gets adapters
         four = (batch.tokens, batch.positions, batch.segments, batch.predicts)
         block = rows(tuple(array[: 2 * micro] for array in four), model.mesh)
         args = (shapes(nnx.state(model.model)), block, scalar(np.float32))
