@@ -62,6 +62,11 @@ class Machine:
         return self.state is not None or self.node is not None
 
     @property
+    def leaving(self) -> bool:
+        """Whether the service has accepted to delete it."""
+        return self.state == State.DELETING or self.node == NodeState.DELETING
+
+    @property
     def followed(self) -> bool:
         """Whether it works, and nobody has asked for its end."""
         return self.state == State.ACTIVE and self.node == NodeState.READY

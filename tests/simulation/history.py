@@ -235,7 +235,7 @@ class History:
         if self.laws.broken is None and last.code != 0:
             self.laws.break_("every run can be continued", f"the last run: {self.ends(last)}")
         for one in self.cloud.machines if self.cloud is not None else ():
-            if one.there:
+            if one.there and not one.leaving:
                 self.laws.break_("nothing is paid for after the end", f"machine {one.number}")
 
     def _machines_end_themselves(self) -> None:

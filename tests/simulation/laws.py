@@ -24,12 +24,14 @@ class Broken(Exception):
 
 @dataclass
 class _Holder:
-    """Who was granted a generation of a lease, and when its last heartbeat arrived."""
+    """Who was granted a generation of a lease, and when its last heartbeat arrived; `passed`: a
+    later one was granted since, so that nobody has to ask this holder."""
 
     process: Process
     since: float
     beat: float
     released: bool = False
+    passed: bool = False
 
 
 @dataclass
@@ -230,8 +232,11 @@ class Laws:
         if before is not None and before.process is not process:
             how = f"{before.process.name} and {process.name} both have generation {generation}"
             self.break_("one holder", f"{how} of {key[:6]}")
-        for (of, _), last in self._holders.items():
-            if of == key and last is not before and not last.released and last.process.alive:
+        for (of, number), last in self._holders.items():
+            if of != key or last is before or last.passed:
+                continue
+            last.passed = number < generation
+            if not last.released and last.process.alive:
                 silent = self.world.now - last.beat
                 well = last.process.disturbed < last.beat and not self.lenient
                 how = f"{process.name} took {key[:6]} from {last.process.name}"
