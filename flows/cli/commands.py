@@ -6,29 +6,15 @@ What a command needs it imports itself: `lyceum --help` is a reader who waits.
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
 
+from flows.cli.answers import Answer, run_of, say, store_of, summary, whole
 from infra.context import context
 from infra.store.store import Store
 from infra.targets import check_target, open_backend
 from infra.visible import plain
 from schemas.base import InputError
-from schemas.reports import RunRecord
-
-if TYPE_CHECKING:
-    from flows.report.blocks import Block
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A command's outcome: one JSON object, the same for people, and the exit code."""
-
-    value: dict[str, Any]
-    shown: "Iterable[Block]" = ()
-    code: int = 0
 
 
 def run(options: argparse.Namespace) -> Answer:
@@ -96,7 +82,7 @@ def plan(options: argparse.Namespace) -> Answer:
     resolved = resolve(options.recipe, options.overrides, options.data, need_data=False)
     check_target(options.target)
     check_budget(options.hours, options.usd)
-    store = _store(options)
+    store = store_of(options)
     value = make_plan(resolved, store, options.target, hours=options.hours, usd=options.usd)
     return Answer(value, show.plan(value), 0 if value["fits"] else 3)
 
@@ -109,7 +95,7 @@ def why(options: argparse.Namespace) -> Answer:
 
     resolved = resolve(options.recipe, options.overrides, options.data)
     resolved.stage(options.stage)
-    store = _store(options)
+    store = store_of(options)
     outlooks = explain.outlook(resolved, store)
     outlook = next(one for one in outlooks if one.stage.name == options.stage)
     nearest = explain.nearest_artifact(outlooks, options.stage, explain.Made(store))
@@ -134,8 +120,8 @@ def runs(options: argparse.Namespace) -> Answer:
     from flows.cli import show
     from flows.runs.record import read_runs
 
-    store = _store(options)
-    value = {"runs": [_summary(record) for record in read_runs(store)]}
+    store = store_of(options)
+    value = {"runs": [summary(record) for record in read_runs(store)]}
     return Answer(value, show.runs(value))
 
 
@@ -146,7 +132,7 @@ def report(options: argparse.Namespace) -> Answer:
     from flows.runs.record import record_name
     from flows.runs.results import read_results
 
-    store, record = _run_of(options)
+    store, record = run_of(options)
     results = read_results(store, record)
     location = write_report(store, report_of(results))
     if record.status != "running":  # else the record is the run's own to write
@@ -154,7 +140,7 @@ def report(options: argparse.Namespace) -> Answer:
 
     value = {"run_id": record.run_id, "report": location, "left_out": results.left_out}
     shown = [location, *show.left_out(results.left_out)]
-    return Answer(value, shown, _whole(results.left_out))
+    return Answer(value, shown, whole(results.left_out))
 
 
 def compare(options: argparse.Namespace) -> Answer:
@@ -164,13 +150,13 @@ def compare(options: argparse.Namespace) -> Answer:
     from flows.runs.compare import compare_runs
     from flows.runs.record import read_run
 
-    store, record = _run_of(options)
+    store, record = run_of(options)
     others = [read_run(store, other) for other in options.others]
     found = compare_runs(store, record, others)
     location = render_comparison(store, found)
     value = found[0] if len(found) == 1 else {"comparisons": found}
     shown = [*comparison_blocks(found), f"Page: {location}"]
-    code = max(_whole(one["left_out"]) for one in found)
+    code = max(whole(one["left_out"]) for one in found)
     return Answer({**value, "page": location}, shown, code)
 
 
@@ -182,7 +168,7 @@ def ask(options: argparse.Namespace) -> Answer:
         sys.stdout.write(plain(piece))
         sys.stdout.flush()
 
-    store, record = _run_of(options)
+    store, record = run_of(options)
     value = answer(store, record, options.question, options.stage, None if options.json else tell)
     return Answer(value, [""], 130 if value["stopped"] else 0)
 
@@ -199,8 +185,8 @@ def scores(options: argparse.Namespace) -> Answer:
     from flows.cli.scores import export_scores
     from flows.runs.results import read_results
 
-    value = export_scores(read_results(*_run_of(options)), options.to, options.formats)
-    return Answer(value, show.scores(value), _whole(value["left_out"]))
+    value = export_scores(read_results(*run_of(options)), options.to, options.formats)
+    return Answer(value, show.scores(value), whole(value["left_out"]))
 
 
 def rejudge(options: argparse.Namespace) -> Answer:
@@ -219,7 +205,7 @@ def rejudge(options: argparse.Namespace) -> Answer:
 
     if options.usd is not None and options.usd <= 0:
         raise InputError(f"--usd {options.usd:g}: give an amount above 0, in dollars.")
-    store, record = _run_of(options)
+    store, record = run_of(options)
     value = rejudge_run(store, record, options.rubric, options.stage, options.usd, progress)
     return Answer(value, rejudged(value))
 
@@ -241,12 +227,12 @@ def export(options: argparse.Namespace) -> Answer:
 
     if options.adapters and options.orbax:
         raise InputError("--adapters and --orbax are two formats; give one of them.")
-    store, record = _run_of(options)
+    store, record = run_of(options)
     if options.adapters or options.orbax:
         given = (store, record, options.to, options.stage)
-        value = export_adapters(*given) if options.adapters else export_orbax(*given, _say)
+        value = export_adapters(*given) if options.adapters else export_orbax(*given, say)
         return Answer(value, [f"{value['directory']}: {', '.join(value['files'])}"])
-    value = export_stage(store, record, options.to, options.stage, options.dtype, _say)
+    value = export_stage(store, record, options.to, options.stage, options.dtype, say)
     return Answer(value, show.export(value))
 
 
@@ -308,7 +294,7 @@ def gate(options: argparse.Namespace) -> Answer:
     from flows.cli import show
     from flows.promotion.gate import gate_run
 
-    value = gate_run(_store(options), options.run, options.champion)
+    value = gate_run(store_of(options), options.run, options.champion)
     return Answer(value, show.gate(value), 0 if value["promote"] else 1)
 
 
@@ -318,7 +304,7 @@ def promote(options: argparse.Namespace) -> Answer:
     from flows.cli import show
     from flows.promotion import champion
 
-    store = _store(options)
+    store = store_of(options)
     if options.history is not None:
         champions = champion.history_json(store, options.history)
         return Answer(champions, show.champions(champions))
@@ -347,10 +333,10 @@ def gc(options: argparse.Namespace) -> Answer:
     from flows.cli import show
     from flows.cli.gc import collect_garbage
 
-    store = _store(options)
+    store = store_of(options)
     if options.target is not None:
         return _machines(options, store)
-    found = collect_garbage(store, options.drop_runs, options.delete, context().settings, _say)
+    found = collect_garbage(store, options.drop_runs, options.delete, context().settings, say)
     found.sort(key=lambda item: item.kind)
     kinds = {kind: list(items) for kind, items in groupby(found, key=lambda item: item.kind)}
     value = {
@@ -384,44 +370,3 @@ def _machines(options: argparse.Namespace, store: Store) -> Answer:
         "machines": [asdict(leftover) for leftover in leftovers],
     }
     return Answer(value, show.machines(value))
-
-
-def _say(text: str) -> None:
-    """What people are told beside the answer."""
-    print(text, file=sys.stderr)  # noqa: T201
-
-
-def _store(options: argparse.Namespace) -> Store:
-    """The store that is looked at; only a run makes one."""
-    return context().store(options.store, write=False)
-
-
-def _run_of(options: argparse.Namespace) -> tuple[Store, RunRecord]:
-    """The run that a command is about, and where it is. Raises InputError naming similar runs."""
-    from flows.runs.record import read_run
-
-    store = _store(options)
-    return store, read_run(store, options.run)
-
-
-def _whole(left_out: Mapping[str, str]) -> int:
-    """The exit code of what was told of a run: 1 when artifacts are gone or damaged, so that
-    something is missing."""
-    return 1 if left_out else 0
-
-
-def _summary(record: RunRecord) -> dict[str, Any]:
-    from flows.runs.record import run_status
-
-    return {
-        "run_id": record.run_id,
-        "recipe": record.recipe.name,
-        "target": record.target,
-        "status": run_status(record),
-        "started": record.started,
-        "updated": record.updated,
-        "finished": record.finished,
-        "stages_done": sum(stage.status in ("cached", "ran") for stage in record.stages),
-        "stages": len(record.recipe.stages),
-        "report": record.report,
-    }

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flows.cli import commands
+from flows.cli.answers import Answer
 from flows.recipe.overrides import TINY
 from flows.scores import FORMATS
 from infra.context import context
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # somebody waits for the answer, and nothing is lost by giving up
         if options.command not in (commands.run, commands.rehearse, commands.serve):
             os.environ.setdefault("LYCEUM_STORE_SECONDS", "30")
-        answer: commands.Answer = options.command(options)
+        answer: Answer = options.command(options)
         if options.json:
             sys.stdout.write(json.dumps(answer.value, allow_nan=False) + "\n")
         else:
@@ -102,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
     return whole
 
 
-COMMANDS: dict[Callable[[argparse.Namespace], commands.Answer], str] = {
+COMMANDS: dict[Callable[[argparse.Namespace], Answer], str] = {
     commands.run: "recipe store target set tiny data force code deadline",
     commands.rehearse: "recipe store rows model set data code",
     commands.plan: "recipe store target set tiny data hours usd",

@@ -1,5 +1,5 @@
-"""A minute of simulated histories, of fixed seeds: of seeds that nobody looked at, two in a thousand
-still break a law (docs/simulation.md names them)."""
+"""A minute of simulated histories, of fixed seeds: of seeds that nobody has looked at, two in a
+thousand still break a law (docs/simulation.md names them)."""
 
 import os
 import subprocess
