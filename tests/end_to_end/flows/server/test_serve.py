@@ -135,7 +135,7 @@ CHOSEN = {
 
 @pytest.mark.parametrize("name", list(CHOSEN))
 def test_the_server_refuses_a_run_that_chooses_how_it_is_started(served: Served, name: str) -> None:
-    """With the key; without it nobody gets that far (tests/flows/server/test_guard.py)."""
+    """With the key; without it nobody gets that far (test_guard.py)."""
     deployment = served.ask("/deployments/name/post-train/post-train")
     body = {"job_variables": {name: CHOSEN[name]}, "state": {"type": "SCHEDULED"}}
     with pytest.raises(urllib.error.HTTPError) as refused:
