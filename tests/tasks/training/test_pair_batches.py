@@ -13,7 +13,7 @@ from flax import nnx
 from tasks.data.packing import Shape
 from tasks.devices.hosts import BATCH
 from tasks.losses.simpo import simpo_loss_fn
-from tasks.models.gemma import SIZES
+from tasks.models.gemma import SIZES, Gemma
 from tasks.models.loading import base_model
 from tasks.stages import simpo
 from tasks.training.loop import rows_of_step
@@ -75,16 +75,22 @@ def test_packed_pairs_have_the_loss_and_the_gradients_of_padded_ones():
 def test_log_probabilities_are_those_of_each_response_alone():
     model, pairs = base_model("gemma3-tiny", seed=0).model, some_pairs(3)
     batch = pair_batch([pairs], Shape(4, 24), RESPONSE, 0)
-    logps, lengths = response_logps(model, jax.tree.map(jnp.asarray, batch))
+    logps, lengths = nnx.jit(response_logps)(model, jax.tree.map(jnp.asarray, batch))
     for number, pair in enumerate(pairs):
         for side, (prompt, response) in enumerate(pair):
             assert lengths[side, number] == len(response)
-            tokens = jnp.asarray([prompt + response])
-            positions = jnp.arange(tokens.shape[1])[None]
-            hidden, _ = model(tokens, positions, jnp.ones_like(tokens))
-            every = jax.nn.log_softmax(model.unembed(hidden)[0, len(prompt) - 1 : -1])
-            alone = sum(every[place, token] for place, token in enumerate(response))
+            text = prompt + response
+            every = logps_alone(model, np.asarray([text + [0] * (24 - len(text))]))
+            places = range(len(prompt) - 1, len(text) - 1)
+            alone = sum(every[place, token] for place, token in zip(places, response, strict=True))
             np.testing.assert_allclose(logps[side, number], alone, rtol=1e-4)
+
+
+@nnx.jit
+def logps_alone(model: Gemma, tokens: jax.Array) -> jax.Array:
+    """What follows a text in its row changes nothing before it."""
+    hidden, _ = model(tokens, jnp.arange(tokens.shape[1])[None], jnp.ones_like(tokens))
+    return jax.nn.log_softmax(model.unembed(hidden)[0])
 
 
 @pytest.mark.parametrize("micro", [None, 2])
