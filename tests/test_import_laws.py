@@ -5,6 +5,7 @@ Every import counts, wherever it stands: at a file's top, inside a function, for
 """
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +40,13 @@ def _name(path: Path) -> str:
 FILES = {_name(path): path for room in ROOMS for path in (ROOT / room).rglob("*.py")}
 
 
-def _imports(path: Path) -> Iterator[str]:
+@functools.cache
+def _imports() -> dict[str, set[str]]:
+    """Module -> what its file imports."""
+    return {name: set(_imports_of(path)) - {name} for name, path in FILES.items()}
+
+
+def _imports_of(path: Path) -> Iterator[str]:
     """Modules that a file imports: of ours by their files, of others the name that is written."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -49,9 +56,6 @@ def _imports(path: Path) -> Iterator[str]:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 yield inner if inner in FILES else node.module
-
-
-IMPORTS = {name: set(_imports(path)) - {name} for name, path in FILES.items()}
 
 
 def _below(name: str, *packages: str) -> bool:
@@ -65,7 +69,7 @@ def _offenders(
     import anything in or below `imported`."""
     return sorted(
         f"{name} -> {other}"
-        for name, others in IMPORTS.items()
+        for name, others in _imports().items()
         for other in others
         if _below(name, *importers) and not _below(name, *allowed) and _below(other, *imported)
     )
@@ -97,7 +101,9 @@ def test_rooms_import_one_way() -> None:
 
 
 def test_no_file_imports_itself_in_a_circle() -> None:
-    ours: Mapping[str, set[str]] = {name: others & FILES.keys() for name, others in IMPORTS.items()}
+    ours: Mapping[str, set[str]] = {
+        name: others & FILES.keys() for name, others in _imports().items()
+    }
     try:
         order = list(TopologicalSorter(ours).static_order())
     except CycleError as error:
@@ -109,7 +115,7 @@ def test_inside_tasks_nothing_imports_what_stands_higher() -> None:
     """Rooms <- plugins <- losses <- stage kinds <- the worker and the task."""
     found = [
         f"{name} -> {other}"
-        for name, others in IMPORTS.items()
+        for name, others in _imports().items()
         for other in others
         if _below(name, "tasks") and _below(other, "tasks") and _layer(other) > _layer(name)
     ]
@@ -121,7 +127,7 @@ def test_no_plugin_and_no_stage_kind_is_a_library() -> None:
     on it."""
     found = [
         f"{name} -> {other}"
-        for name, others in IMPORTS.items()
+        for name, others in _imports().items()
         for other in others
         if (_is_plugin(other) or (_below(other, "tasks.stages") and other != "tasks.stages"))
         and not (_below(name, "tasks.stages") and _below(other, "tasks.losses"))

@@ -18,7 +18,7 @@ from tests.tasks.stages.bench import SFT, Bench, keeps_the_laws, write_inputs
 
 pytestmark = pytest.mark.usefixtures("one_layer")
 
-QUICK = ("sft", "dpo", "grpo-reused", "reasoning_eval")
+QUICK = ("sft", "grpo-reused", "reasoning_eval")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """From a teacher behind an API to rows that stages train on: distill, rebalance with a top-up,
 preference pairs, prompts for GRPO."""
 
+import functools
 import json
 from collections import Counter
 from pathlib import Path
@@ -19,15 +20,20 @@ from tests.fakes.chat_server import ChatServer
 
 ROWS = {"math": 300, "summarization": 300}
 LENDER = {"name": "procedural", "rows": ROWS, "grounded": {}}
-ANSWERS = {row.prompt: row for row in procedural.rows(procedural.Config.parse(LENDER), seed=0)}
 FIRST = {"math": 40, "summarization": 40}
 QUOTAS = {"math": {"train": 50, "heldout": 6}, "summarization": {"train": 20, "heldout": 4}}
+
+
+@functools.cache
+def answers() -> dict[str, Any]:
+    """Prompt -> row."""
+    return {row.prompt: row for row in procedural.rows(procedural.Config.parse(LENDER), seed=0)}
 
 
 def oracle(body: dict[str, Any]) -> str:
     """Knows the answers of all rows; of four samples one is wrong and one no trace, and every
     seventh math prompt beats it."""
-    row = ANSWERS.get(body["messages"][-1]["content"])
+    row = answers().get(body["messages"][-1]["content"])
     if row is None:
         return "I do not know."
     kind = body["seed"] % 4
