@@ -51,8 +51,8 @@ QUICK_COMPILE = os.environ["XLA_FLAGS"]
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One process more than cores, since many tests wait for something."""
-    return min(8, (os.cpu_count() or 1) + 1)
+    """Two processes more than cores, since many tests wait for something."""
+    return min(8, (os.cpu_count() or 1) + 2)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
