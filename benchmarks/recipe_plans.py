@@ -1,4 +1,5 @@
-"""What shipped recipes take on a TPU, by `lyceum plan`: the table of docs/recipes.md.
+"""What shipped recipes take on a TPU, by `lyceum plan`: flows/recipes/takes.csv, which `lyceum
+recipes` and docs/recipes.md show.
 
     python -m benchmarks.recipe_plans [RECIPE ...] [--target v5e-8 --target v3-8] [--store DIR]
 
@@ -7,20 +8,21 @@ the others stay as they are. A plan takes minutes when nothing of it is in the s
 """
 
 import argparse
+import csv
 import json
 import os
-import re
 import subprocess
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from docs import reference
 from flows.recipe.resolve import shipped_recipes
+from flows.recipe.shipped import TAKES, Takes, takes
 from infra.process import ROOT
 
-FILE = ROOT / "docs" / "recipes.md"
 TARGETS = ("v5e-8", "v3-8")
-_ROW = re.compile(r"^\| `(?P<recipe>\w+)` \| (?P<target>[\w-]+) \|.*$", re.MULTILINE)
 
 
 def planned(recipe: str, target: str, store: str) -> dict[str, Any] | None:
@@ -38,31 +40,34 @@ def planned(recipe: str, target: str, store: str) -> dict[str, Any] | None:
     return json.loads(done.stdout) if done.returncode in (0, 3) and done.stdout else None
 
 
-def row(recipe: str, target: str, plan: dict[str, Any]) -> str:
-    """A line of the table; times are of the stages that are known."""
-    hbm = [one["hbm_bytes"] for stage in plan["stages"] for one in stage["programs"] or ()]
-    limit = [one["hbm_limit_bytes"] for stage in plan["stages"] for one in stage["programs"] or ()]
-    seconds = sum(stage["seconds"] or 0 for stage in plan["stages"])
-    usd = sum(stage["cost_usd"] or 0 for stage in plan["stages"])
-    unknown = [stage["name"] for stage in plan["stages"] if stage["seconds"] is None]
-    hours, minutes = divmod(int(seconds // 60), 60)
-    return (
-        f"| `{recipe}` | {target} | {'yes' if plan['fits'] else 'no'} |"
-        f" {max(hbm, default=0) / 2**30:.1f} of {min(limit, default=0) / 2**30:.1f} |"
-        f" {hours} h {minutes:02} min | {usd:.2f} | {', '.join(unknown) or '-'} |"
-        f" {datetime.now(UTC):%Y-%m-%d} |"
+def row(recipe: str, target: str, plan: dict[str, Any]) -> Takes:
+    """What the plan says; times are of the stages that are known."""
+    programs = [one for stage in plan["stages"] for one in stage["programs"] or ()]
+    most = max((one["hbm_bytes"] for one in programs), default=0)
+    limit = min((one["hbm_limit_bytes"] for one in programs), default=0)
+    return Takes(
+        recipe=recipe,
+        target=target,
+        by="plan",
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        minutes=int(plan["at_least"]["seconds"] // 60),
+        usd=round(plan["at_least"]["cost_usd"], 2),
+        fits="yes" if plan["fits"] else "no",
+        most_gib=f"{most / 2**30:.1f}",
+        limit_gib=f"{limit / 2**30:.1f}",
+        without=" ".join(plan["at_least"]["without"]),
     )
 
 
-def put(line: str) -> None:
-    """Into the file, in place of the row of the same recipe and target, or as the last one."""
-    text = FILE.read_text(encoding="utf-8")
-    wanted = _ROW.match(line)
-    assert wanted
-    old = next((one for one in _ROW.finditer(text) if one.groups() == wanted.groups()), None)
-    rows = list(_ROW.finditer(text))
-    start, end = old.span() if old else (rows[-1].end(), rows[-1].end())
-    FILE.write_text(f"{text[:start]}{'' if old else chr(10)}{line}{text[end:]}", encoding="utf-8")
+def put(new: Takes) -> None:
+    """Into the file, in place of the row of the same recipe and target."""
+    same = (new.recipe, new.target)
+    rows = [one for one in takes() if (one.recipe, one.target) != same]
+    rows = sorted([*rows, new], key=lambda one: (one.recipe, one.target != "v5e-8", one.target))
+    with Path(str(TAKES)).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [*Takes.model_fields], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({**one.model_dump(), "usd": f"{one.usd:.2f}"} for one in rows)
 
 
 def main() -> None:
@@ -81,6 +86,7 @@ def main() -> None:
                 continue
             put(row(recipe, target, plan))
             print(row(recipe, target, plan))
+    reference.write()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""docs/commands.md, made from the code: `uv run python -m docs.reference`."""
+"""docs/commands.md and the table of docs/recipes.md, made from the code and from
+flows/recipes/takes.csv: `uv run python -m docs.reference`."""
 
 import inspect
 import re
@@ -6,11 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flows.cli.main import COMMANDS, options_by_name
+from flows.cli.main import COMMANDS, GROUPS, options_by_name
+from flows.recipe.shipped import Takes, takes
+from flows.runs.wording import duration
 from infra.settings import Settings, TpuSettings
-from infra.targets import TARGETS
 
 PAGE = Path(__file__).with_name("commands.md")
+RECIPES = PAGE.with_name("recipes.md")
 HEAD = """# Commands and settings
 
 Made from the code by `uv run python -m docs.reference`; `lyceum COMMAND --help` says the same.
@@ -51,7 +54,11 @@ TAIL = """
 def page() -> str:
     """The whole page as Markdown."""
     options = options_by_name()
-    parts = [HEAD, "## Commands\n", *(_command(one, options) for one in COMMANDS)]
+    parts = [HEAD, "## Commands\n"]
+    for title, group in GROUPS.items():
+        names = ", ".join(f"[{one.__name__}](#{one.__name__})" for one in group)
+        parts.append(f"{title}: {names}.\n")
+    parts += [_command(one, options) for one in COMMANDS]
     parts += [
         "## Settings\n",
         "Environment variables; options of a command win over them. None changes a stage's key.\n",
@@ -69,8 +76,7 @@ def _command(command: Any, options: dict[str, tuple[str, dict[str, Any]]]) -> st
             value = settings.get("metavar") or ",".join(settings.get("choices", ()))
             usage = f"{flag} {value}".strip() if flag.startswith("-") else value
             usages.append(usage)
-            text = settings["help"].replace(", ".join(TARGETS), "local, or a TPU such as v5e-8")
-            rows.append(f"| `{usage}` | {text} |")
+            rows.append(f"| `{usage}` | {settings['help']} |")
         needed = not flag.startswith("-") or settings.get("required") or len(usages) > 1
         shown.append(" or ".join(usages) if needed else f"[{usages[0]}]")
     text = inspect.cleandoc(command.__doc__ or "")
@@ -107,6 +113,43 @@ def _default(model: type[Settings] | type[TpuSettings], name: str) -> str:
     return f"`{value}`"
 
 
+TAKES_HEAD = """| recipe | target | time | USD | and what these take | most HBM, GiB | fits, 9 h | |
+|---|---|---|---|---|---|---|---|
+"""
+
+
+def recipes_page() -> str:
+    """docs/recipes.md with the table of what recipes take."""
+    text = RECIPES.read_text(encoding="utf-8")
+    before, found, rest = text.partition(TAKES_HEAD)
+    if not found:
+        raise ValueError(f"{RECIPES} has no table that begins with {TAKES_HEAD}")
+    after = re.sub(r"\A(\|.*\n)*", "", rest)
+    return before + TAKES_HEAD + "".join(f"{_taken(row)}\n" for row in takes()) + after
+
+
+def _taken(row: Takes) -> str:
+    memory = f"{row.most_gib} of {row.limit_gib}" if row.limit_gib else row.most_gib
+    said = "planned" if row.by == "plan" else "measured"
+    cells = (
+        f"`{row.recipe}`",
+        row.target,
+        duration(60 * row.minutes).removesuffix(" 0 s"),
+        f"{row.usd:.2f}",
+        row.without.replace(" ", ", "),
+        memory,
+        row.fits,
+        f"{said} {row.date}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def write() -> None:
+    """Bring both pages up to date."""
+    for path, text in ((PAGE, page()), (RECIPES, recipes_page())):
+        path.write_text(text, encoding="utf-8", newline="\n")
+        sys.stdout.write(f"{path}\n")
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8", newline="\n")
-    sys.stdout.write(f"{PAGE}\n")
+    write()

@@ -237,12 +237,27 @@ def export(options: argparse.Namespace) -> Answer:
 
 
 def recipes(options: argparse.Namespace) -> Answer:
-    """List the recipes that come with Lyceum."""
-    from flows.cli import show
-    from flows.recipe.resolve import shipped_recipes
+    """List the recipes that come with Lyceum: what each is for, its data, and the hours and dollars
+    it takes.
 
+    Times and prices are those of `lyceum plan` for a TPU, or of a run, with their dates: none is
+    guessed. `lyceum plan RECIPE` reckons those of your settings.
+    """
+    from flows.cli import show
+    from flows.recipe.resolve import shipped_recipes, shipped_text
+    from flows.recipe.shipped import asked, data, purpose, takes
+
+    rows = takes()
     shipped = [
-        {"name": name, "model": recipe.model, "stages": [stage.name for stage in recipe.stages]}
+        {
+            "name": name,
+            "model": recipe.model,
+            "stages": [stage.name for stage in recipe.stages],
+            "purpose": purpose(shipped_text(name)),
+            "data": data(recipe),
+            "asks": asked(recipe),
+            "takes": [row.told() for row in rows if row.recipe == name],
+        }
         for name, recipe in shipped_recipes().items()
     ]
     value = {"recipes": shipped}

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from packaging.requirements import Requirement
 
@@ -31,11 +32,13 @@ DISK_GIB = 2.0
 
 @dataclass(frozen=True)
 class Check:
-    """One finding: what was looked at, whether it is well, and what was found."""
+    """One finding: what was looked at, whether it is well, what was found, and with what it is
+    shown."""
 
     name: str
     well: bool
     found: str
+    group: Literal["machine", "packages"] = "machine"
 
 
 def examine(store: str, target: str) -> list[Check]:
@@ -52,7 +55,7 @@ def examine(store: str, target: str) -> list[Check]:
     check_target(target)
     cloud = [] if target == "local" else [*_cloud(target), _bucket_of(store)]
     here = [_processor(), _memory(), _accelerator(), _store(store), _disk(store), _prefect()]
-    return [_python(), *_packages(), *here, _tpu(), _sandbox(), *cloud]
+    return [_python(), *here, *cloud, _tpu(), _sandbox(), *_packages()]
 
 
 def _python() -> Check:
@@ -72,10 +75,10 @@ def _packages() -> Iterator[Check]:
         try:
             found = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            yield Check(requirement.name, False, f"not installed{needs}")
+            yield Check(requirement.name, False, f"not installed{needs}", "packages")
             continue
         well = requirement.specifier.contains(found, prereleases=True)
-        yield Check(requirement.name, well, found + ("" if well else needs))
+        yield Check(requirement.name, well, found + ("" if well else needs), "packages")
 
 
 def _processor() -> Check:

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,7 +23,6 @@ from flows.recipe.overrides import TINY
 from flows.scores import FORMATS
 from infra.context import context
 from infra.store.objects import Damaged
-from infra.targets import TARGETS
 from infra.visible import plain
 from schemas.base import DoesNotFit, InputError, StageFailed, Stopped
 from tasks.models.source import TINY as TINY_MODEL
@@ -80,19 +80,22 @@ def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     whole = _Parser(
         prog="lyceum",
-        description=(
-            "Teaches small open models to think before they speak: distill, SFT, SimPO, GRPO,"
-            " evaluation, as one resumable flow."
-        ),
+        description=f"{DESCRIPTION}\n\n{_groups()}",
+        usage="lyceum COMMAND ...",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    subparsers = whole.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    subparsers = whole.add_subparsers(
+        prog="lyceum",
+        metavar="COMMAND",
+        required=True,
+        parser_class=_Parser,
+        help=argparse.SUPPRESS,
+    )
     options = options_by_name()
     for command, names in COMMANDS.items():
         text = inspect.cleandoc(command.__doc__ or "")
-        sentence = re.split(r"(?<=\.)\s", text, maxsplit=1)[0].replace("%", "%%")
-        name = command.__name__
-        added = subparsers.add_parser(name, help=sentence, description=text, allow_abbrev=False)
+        added = subparsers.add_parser(command.__name__, description=text, allow_abbrev=False)
         added.set_defaults(command=command)
         for choice in [*names.split(), "json"]:
             one_of = choice.split("|")
@@ -103,28 +106,61 @@ def parser() -> argparse.ArgumentParser:
     return whole
 
 
-COMMANDS: dict[Callable[[argparse.Namespace], Answer], str] = {
-    commands.run: "recipe store target set tiny data force code deadline",
-    commands.rehearse: "recipe store rows model set data code",
-    commands.plan: "recipe store target set tiny data hours usd",
-    commands.why: "recipe stage store set tiny data",
-    commands.runs: "store",
-    commands.report: "run store",
-    commands.compare: "run others store",
-    commands.ask: "run question answering store",
-    commands.export: "run to exported adapters orbax dtype store",
-    commands.scores: "run to formats store",
-    commands.rejudge: "run rubric judged judges_usd store",
-    commands.recipes: "",
-    commands.gc: "store machines delete drop_run",
-    commands.doctor: "store target",
-    commands.gate: "run opponent store",
-    commands.promote: "promoted|rollback|history why store",
-    commands.serve: "port host behind_tls recipes",
-    commands.deploy: "pool recipes",
+DESCRIPTION = """Teaches small open models to think before they speak: distill, SFT, SimPO,
+GRPO, evaluation, as one resumable flow. `lyceum COMMAND --help` says more."""
+
+GROUPS: dict[str, dict[Callable[[argparse.Namespace], Answer], str]] = {
+    "Train": {
+        commands.recipes: "",
+        commands.rehearse: "recipe store rows model set data code",
+        commands.plan: "recipe store target set tiny data hours usd",
+        commands.run: "recipe store target set tiny data force code deadline",
+        commands.runs: "store",
+    },
+    "Understand": {
+        commands.report: "run store",
+        commands.compare: "run others store",
+        commands.ask: "run question answering store",
+        commands.why: "recipe stage store set tiny data",
+        commands.rejudge: "run rubric judged judges_usd store",
+        commands.scores: "run to formats store",
+    },
+    "Ship": {
+        commands.gate: "run opponent store",
+        commands.promote: "promoted|rollback|history why store",
+        commands.export: "run to exported adapters orbax dtype store",
+    },
+    "Operate": {
+        commands.doctor: "store target",
+        commands.serve: "port host behind_tls recipes",
+        commands.deploy: "pool recipes",
+        commands.gc: "store machines delete drop_run",
+    },
 }
-"""Command -> its options (`options_by_name`) in the order of its help, `|` between those of which
-exactly one is given; every command has `--json` as well."""
+"""Commands by what people do, each with its options (`options_by_name`) in the order of its help,
+`|` between those of which exactly one is given; every command has `--json` as well."""
+
+COMMANDS = {command: names for group in GROUPS.values() for command, names in group.items()}
+
+
+def _groups() -> str:
+    """Every command with its first sentence, in groups."""
+    lines = []
+    for title, group in GROUPS.items():
+        lines.append(f"{title}:")
+        for command in group:
+            text = inspect.cleandoc(command.__doc__ or "")
+            sentence = re.split(r"(?<=\.)\s", text, maxsplit=1)[0]
+            begin, indent = f"  {command.__name__:<{_NAMES}}", " " * (2 + _NAMES)
+            lines += textwrap.wrap(
+                sentence, HELP_WIDTH, initial_indent=begin, subsequent_indent=indent
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+HELP_WIDTH, _NAMES = 79, 10
+"""Columns of the help of all commands, and of their names in it."""
 
 
 def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
@@ -147,7 +183,9 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             default=default,
         ),
         "target": _option(
-            "--target T", f"where jobs run: {', '.join(TARGETS)} (default: local)", default="local"
+            "--target T",
+            "where jobs run: local, or a TPU such as v5e-8 (default: local)",
+            default="local",
         ),
         "machines": _option("--target T", "look for machines of this target instead, e.g. v5e-8"),
         "set": _option(

@@ -3,6 +3,7 @@ never mixed with logs."""
 
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -20,7 +21,9 @@ from schemas.reports import RunRecord
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 PLAIN_WIDTH = 160
-"""Columns when standard output is no terminal; rich would assume 80 and cut."""
+"""Columns of a table when standard output is no terminal; rich would assume 80 and cut."""
+PARAGRAPH_WIDTH = 79
+"""Columns of what is to be read."""
 
 
 def show(blocks: Iterable[Block]) -> None:
@@ -31,7 +34,12 @@ def show(blocks: Iterable[Block]) -> None:
 
 def line(text: ui.Text) -> None:
     """One line of text."""
-    _console().print(Shown(plain(ui.plain(text))), soft_wrap=True)
+    _as_it_is(ui.plain(text))
+
+
+def _as_it_is(text: str) -> None:
+    """Text with its lines and their indents."""
+    _console().print(Shown(plain(text)), soft_wrap=True)
 
 
 def _paragraph(paragraph: ui.Paragraph) -> None:
@@ -66,7 +74,7 @@ _FORMS: ui.Forms[None] = {
     str: line,
     ui.Heading: lambda heading: line(heading.text),
     ui.Paragraph: _paragraph,
-    ui.Code: lambda code: line(code.text),
+    ui.Code: lambda code: _as_it_is(code.text),
     ui.Table: _table,
     ui.Figure: lambda figure: None,
     ui.Sentences: _sentences,
@@ -290,15 +298,55 @@ def champions(value: dict[str, Any]) -> Iterator[Block]:
 
 
 def recipes(recipes: dict[str, Any]) -> Iterator[Block]:
-    """The shipped recipes."""
-    rows = [(one["name"], one["model"], " -> ".join(one["stages"])) for one in recipes["recipes"]]
-    yield Table(("name", "model", "stages"), rows, "recipes")
+    """The shipped recipes, a paragraph each."""
+    for one in recipes["recipes"]:
+        yield f"{one['name']} ({one['model']})"
+        facts = [one["purpose"], f"data: {', '.join(one['data'])}"]
+        facts += [f"asks: {', '.join(one['asks'])}"] if one["asks"] else []
+        facts += [_takes(row) for row in one["takes"]] or ["takes: nobody has planned or run it"]
+        facts += [f"stages: {', '.join(one['stages'])}"]
+        yield from (_indented(fact, "  ", 4) for fact in facts)
+        yield ""
+    yield "`lyceum plan RECIPE` reckons with your settings; `lyceum run RECIPE --tiny`"
+    yield "runs its stages on a laptop, small."
+
+
+def _takes(row: Mapping[str, Any]) -> str:
+    """takes: 1 h 58 min, 9.49 USD on v5e-8, plus export (planned 2026-11-23)"""
+    price = f", {row['usd']:.2f} USD" if row["usd"] else ""
+    where = "on two CPU cores" if row["target"] == "local" else f"on {row['target']}"
+    more = f", plus {', '.join(row['without'])}" if row["without"] else ""
+    by = "planned" if row["by"] == "plan" else "measured"
+    time_ = duration(60 * row["minutes"]).removesuffix(" 0 s")
+    return f"takes: {time_}{price} {where}{more} ({by} {row['date']})"
 
 
 def checks(doctor: dict[str, Any]) -> Iterator[Block]:
-    """The doctor's findings: whether each is well, and the details."""
-    rows = [("ok" if one["well"] else "!!", one["name"], one["found"]) for one in doctor["checks"]]
-    yield Table(("", "check", "found"), rows, "doctor")
+    """The doctor's findings: what is wrong, what else the machine has, and packages in one line."""
+    rows = sorted(doctor["checks"], key=lambda one: one["well"])
+    packages = [one for one in rows if one["group"] == "packages"]
+    for one in rows:
+        if one["group"] == "packages" and one["well"]:
+            continue
+        mark = "ok" if one["well"] else "!!"
+        yield _indented(one["found"], f"{mark}  {one['name']:<15} ", 20)
+    well = sum(one["well"] for one in packages)
+    mark, known = "ok" if well == len(packages) else "!!", f"{well} of {len(packages)} as tested"
+    yield f"{mark}  {'packages':<15} {known}; `lyceum doctor --json` lists them"
+    wrong = sum(not one["well"] for one in rows)
+    yield "All is well." if not wrong else f"{wrong} of {len(rows)} checks found something wrong."
+
+
+def _indented(text: str, begin: str, indent: int) -> ui.Code:
+    """Text in lines of a readable length; a path or an address stays in one piece."""
+    wrapper = textwrap.TextWrapper(
+        PARAGRAPH_WIDTH,
+        initial_indent=begin,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return ui.Code("\n".join(wrapper.wrap(text) or [begin]))
 
 
 def _clock(seconds: float | None) -> str:

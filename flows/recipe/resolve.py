@@ -140,7 +140,7 @@ def resolved_recipe(
 
 def shipped_recipes() -> dict[str, Recipe]:
     """The recipes that come with Lyceum, by name (`flows/recipes/<name>.toml`)."""
-    return {name: parse_recipe(_shipped_text(name), f"{name}.toml") for name in _shipped_names()}
+    return {name: parse_recipe(shipped_text(name), f"{name}.toml") for name in _shipped_names()}
 
 
 def folders_of(recipe: str, data: Path | None) -> tuple[Path, ...]:
@@ -163,7 +163,7 @@ def load_recipe_table(
         InputError: there is no such recipe, it is wrong, or an override is.
     """
     if recipe in _shipped_names():
-        text, where = _shipped_text(recipe), recipe
+        text, where = shipped_text(recipe), recipe
     elif STAGE_NAME.fullmatch(recipe) and not Path(recipe).exists():
         raise InputError(
             f"unknown recipe {recipe!r}.{nearest(recipe, _shipped_names())} Or give the path of a"
@@ -388,5 +388,6 @@ def _shipped_names() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
-def _shipped_text(name: str) -> str:
+def shipped_text(name: str) -> str:
+    """The file of a recipe that comes with Lyceum."""
     return (importlib.resources.files("flows.recipes") / f"{name}.toml").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.main import main
+from flows.cli.main import COMMANDS, GROUPS, main
 from flows.cli.terminal import Terminal
 from flows.recipe.resolve import resolve, shipped_recipes
 from flows.runs.record import record_name
@@ -32,6 +32,20 @@ def test_recipes_lists_what_is_shipped(capsys: pytest.CaptureFixture[str]) -> No
     listed = printed_json(capsys, "recipes")["recipes"]
     assert isinstance(listed, list)
     assert [one["name"] for one in listed] == sorted(shipped_recipes())
+    found = {one["name"]: one for one in listed}
+    assert found["quickstart"]["data"] == ["made problems"]
+    assert found["g_rar"]["asks"] == ["openai/gpt-oss-120b (vllm)"]
+    assert found["open_data"]["data"][0] == "gsm8k (--data)"
+    assert {row["target"] for row in found["default"]["takes"]} == {"v5e-8", "v3-8"}
+
+
+def test_recipes_are_read_on_a_terminal_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) < 80
+    text = " ".join(" ".join(lines).split())
+    assert "takes: 1 h 58 min, 9.49 USD on v5e-8, plus export (planned 2026-11-23)" in text
+    assert "A tiny Gemma 3 learns to reason, on a laptop, from nothing" in text
 
 
 def test_plan_of_a_fresh_store_runs_everything_and_writes_nothing(
@@ -151,6 +165,26 @@ def test_doctor_finds_the_tested_versions(
     assert not (tmp_path / "store").exists()
 
 
+def test_doctor_shows_what_is_wrong_first_and_packages_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = ["packaging>=1", "pytest>=999", "numpy>=1"]
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: needs)
+    (tmp_path / "store").write_text("mine", encoding="utf-8")
+    assert main(["doctor", "--store", str(tmp_path / "store")]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    begins = [line[:12].split() for line in lines if not line.startswith(" ")]
+    assert begins[:3] == [["!!", "store"], ["!!", "pytest"], ["ok", "python"]]
+    assert (
+        lines[-2:]
+        == [
+            "!!  packages        2 of 3 as tested; `lyceum doctor --json` lists them",
+            f"2 of {len(begins)} checks found something wrong.",  # two lines say no check, two checks have no line
+        ]
+    )
+    assert not any("numpy" in line for line in lines)
+
+
 def test_what_a_notebook_sets_for_itself_is_not_ours(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,12 +225,21 @@ def test_doctor_reports_a_store_that_cannot_be_used(
     assert "is a file" in capsys.readouterr().out
 
 
-def test_help_has_a_sentence_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_groups_every_command_by_what_people_do(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["--help"])
     assert stopped.value.code == 0
     text = capsys.readouterr().out
-    found = dict(re.findall(r"^    (\w+) +([A-Z][^\n]*(?:\n {10,}[^\n]+)*)", text, re.MULTILINE))
-    assert {"run", "plan", "why", "runs", "report", "compare", "gate", "serve"} <= found.keys()
+    assert max(map(len, text.splitlines())) < 80
+    assert re.findall(r"^(\w+):$", text, re.MULTILINE) == [*GROUPS, "options"]
+    found = dict(re.findall(r"^  (\w+) +([A-Z][^\n]*(?:\n {10,}[^\n]+)*)", text, re.MULTILINE))
+    assert [*found] == [command.__name__ for command in COMMANDS]
     assert [name for name, words in found.items() if not words.rstrip().endswith(".")] == []
-    assert len(found) == 18
+
+
+def test_a_command_that_is_missing_or_unknown_is_bad_input(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for arguments in ([], ["rnu"]):
+        assert main(arguments) == 2
+        assert capsys.readouterr().err.endswith("See `lyceum --help`.\n")

@@ -55,6 +55,12 @@ def test_the_page_of_commands_is_that_of_the_code(monkeypatch: pytest.MonkeyPatc
     )
 
 
+def test_the_table_of_what_recipes_take_is_that_of_the_file() -> None:
+    assert reference.recipes_page() == reference.RECIPES.read_text(encoding="utf-8"), (
+        "run `uv run python -m docs.reference`"
+    )
+
+
 def test_readme_is_read_in_ten_minutes() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 160
 

@@ -1,0 +1,95 @@
+"""What the recipes that come with Lyceum are for, what they read and ask, and what they take.
+
+Each fact has one source: the purpose is the first paragraph of the recipe's file, data and
+endpoints are those of its stages, and times and prices are the rows of `flows/recipes/takes.csv`,
+which `benchmarks/recipe_plans.py` writes; docs/recipes.md shows the same rows.
+"""
+
+import csv
+import importlib.resources
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from schemas.base import StrictModel
+from schemas.recipe import Recipe
+
+TAKES = importlib.resources.files("flows.recipes") / "takes.csv"
+
+
+class Takes(StrictModel):
+    """What one recipe takes on one target.
+
+    Attributes:
+        by: `plan`: reckoned by `lyceum plan`; `run`: measured.
+        date: when.
+        minutes, usd: at list prices, of the stages whose time is known.
+        fits: whether every program fits the memory, and the whole run nine hours; empty of a run.
+        most_gib, limit_gib: device memory of the program that needs most, and a device's own; empty
+            where it was not written down.
+        without: stages whose own time is not known, with spaces between them.
+    """
+
+    recipe: str
+    target: str
+    by: Literal["plan", "run"]
+    date: str
+    minutes: int
+    usd: float
+    fits: str = ""
+    most_gib: str = ""
+    limit_gib: str = ""
+    without: str = ""
+
+    def told(self) -> dict[str, Any]:
+        """As `lyceum recipes --json` prints it."""
+        known = self.model_dump(include={"target", "by", "date", "minutes", "usd"})
+        return {**known, "without": self.without.split()}
+
+
+def takes() -> list[Takes]:
+    """Every row."""
+    rows = csv.DictReader(TAKES.read_text(encoding="utf-8").splitlines())
+    return [Takes.model_validate(row, strict=False) for row in rows]
+
+
+def purpose(text: str) -> str:
+    """The first paragraph of a recipe file's comments."""
+    paragraph = []
+    for line in text.splitlines():
+        if not line.startswith("# "):
+            break
+        paragraph.append(line.removeprefix("# ").strip())
+    return " ".join(paragraph)
+
+
+def data(recipe: Recipe) -> list[str]:
+    """What a recipe's stages read: data sets of the hub, files below --data, problems that are made
+    as they are needed."""
+    found = dict.fromkeys(_data_of([stage.config for stage in recipe.stages]))
+    return list(found)
+
+
+def _data_of(value: Any) -> Iterator[str]:
+    for table in _tables(value):
+        path = table.get("path")
+        if isinstance(path, str):
+            hub = path.removeprefix("hf://datasets/")
+            yield "/".join(hub.split("/")[:2]) if hub != path else f"{path.split('/')[0]} (--data)"
+        elif table.get("name") == "procedural":
+            yield "made problems"
+
+
+def asked(recipe: Recipe) -> list[str]:
+    """The models behind an API that a recipe asks, each of which needs a key or a server."""
+    tables = _tables([stage.config for stage in recipe.stages])
+    models = [f"{one['model']} ({one['provider']})" for one in tables if "provider" in one]
+    return list(dict.fromkeys(models))
+
+
+def _tables(value: Any) -> Iterator[dict[str, Any]]:
+    """Every table in a config, the outer ones first."""
+    if isinstance(value, dict):
+        yield value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for one in inner:
+        yield from _tables(one)
