@@ -66,6 +66,37 @@ def rehearse(options: argparse.Namespace) -> Answer:
     return Answer(told, summary(told), exit_code(told))
 
 
+def init(options: argparse.Namespace) -> Answer:
+    """Write a recipe for your data, after a few questions or from options, and rehearse it.
+
+    The data's first rows propose which column is what, how answers are verified and which domain
+    they are of. What no option says is asked; where standard input is no terminal the proposals are
+    taken. Rows without reasoning are answered by the model itself. A file that is there is never
+    overwritten.
+    """
+    from flows.cli.init import Asking, draft_recipe
+    from flows.cli.rehearse import exit_code, rehearse_recipe
+    from flows.rehearsal.page import summary
+
+    read = sys.stdin.readline if sys.stdin is not None and sys.stdin.isatty() else None
+    draft, data = draft_recipe(options.file, Asking(vars(options), read))
+    say(f"Written: {options.file} ({draft.rows} rows of {draft.path})")
+    value = {
+        "recipe": str(options.file),
+        "data": str(data) if data else None,
+        "source": draft.source(),
+        "rows": draft.rows,
+        "next": list(draft.commands),
+    }
+    if options.no_rehearsal:
+        return Answer({**value, "rehearsal": None}, draft.commands)
+    told = rehearse_recipe(
+        str(options.file), store=options.store, overrides=(), data=data, code=(), rows=50
+    )
+    shown = [*summary(told), *draft.commands[1:]]
+    return Answer({**value, "rehearsal": told}, shown, exit_code(told))
+
+
 def plan(options: argparse.Namespace) -> Answer:
     """Say what a run would do: which stages are cached and which would run; for a TPU also whether
     they fit, their time and their cost.

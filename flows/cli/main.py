@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser().parse_args(arguments)
         # somebody waits for the answer, and nothing is lost by giving up
-        if options.command not in (commands.run, commands.rehearse, commands.serve):
+        if options.command not in (commands.init, commands.run, commands.rehearse, commands.serve):
             os.environ.setdefault("LYCEUM_STORE_SECONDS", "30")
         answer: Answer = options.command(options)
         if options.json:
@@ -112,6 +112,8 @@ GRPO, evaluation, as one resumable flow. `lyceum COMMAND --help` says more."""
 GROUPS: dict[str, dict[Callable[[argparse.Namespace], Answer], str]] = {
     "Train": {
         commands.recipes: "",
+        commands.init: "written source base prompt reasoning answer check domain place spent"
+        " no_rehearsal store",
         commands.rehearse: "recipe store rows model set data code",
         commands.plan: "recipe store target set tiny data hours usd",
         commands.run: "recipe store target set tiny data force code deadline",
@@ -219,6 +221,24 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             "--model DIR",
             f"weights to rehearse with, as a recipe's model (default: {TINY_MODEL})",
             default=TINY_MODEL,
+        ),
+        "written": _option("file", "the recipe to write, e.g. mine.toml", Path),
+        "source": _option(
+            "--data FILE",
+            "your rows: CSV, TSV, JSON, JSONL or Parquet, or a URL (hf://, gs://, s3://)",
+        ),
+        "base": _option("--model M", "the model to teach, e.g. gemma3-1b-it or hf://ORG/NAME"),
+        "prompt": _option("--prompt COLUMN", "the column that asks"),
+        "reasoning": _option("--reasoning COLUMN", "the column that works it out; - for none"),
+        "answer": _option("--answer COLUMN", "the column of the answer alone"),
+        "check": _option(
+            "--check C", "how answers are verified: numeric, math, exact, quantity, none"
+        ),
+        "domain": _option("--domain D", "what the prompts are about, e.g. math"),
+        "place": _option("--target T", "where it will run: local, or a TPU such as v5e-8"),
+        "spent": _option("--usd USD", "the most that a run may cost, for `lyceum plan`"),
+        "no_rehearsal": _option(
+            "--no-rehearsal", "write and validate it, and do not run anything", action="store_true"
         ),
         "hours": _option(
             "--hours H",

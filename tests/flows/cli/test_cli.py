@@ -175,13 +175,10 @@ def test_doctor_shows_what_is_wrong_first_and_packages_in_one_line(
     lines = capsys.readouterr().out.splitlines()
     begins = [line[:12].split() for line in lines if not line.startswith(" ")]
     assert begins[:3] == [["!!", "store"], ["!!", "pytest"], ["ok", "python"]]
-    assert (
-        lines[-2:]
-        == [
-            "!!  packages        2 of 3 as tested; `lyceum doctor --json` lists them",
-            f"2 of {len(begins)} checks found something wrong.",
-        ]
-    )
+    assert lines[-2:] == [
+        "!!  packages        2 of 3 as tested; `lyceum doctor --json` lists them",
+        f"2 of {len(begins)} checks found something wrong.",
+    ]
     assert not any("numpy" in line for line in lines)
 
 

@@ -1,0 +1,181 @@
+"""A recipe drafted for a file of rows: which of its columns is what, as the first rows suggest, and
+the recipe's text.
+
+The chain is the smallest that says whether training helped: distill, rebalance, an evaluation of
+the model as it is, SFT, and the same evaluation again. Rows without reasoning are answered by the
+model itself, and what verifies is its lesson (STaR, 2203.14465).
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.base import InputError
+
+_NAMES = {
+    "prompt": ("question", "prompt", "problem", "instruction", "query", "input", "task"),
+    "reasoning": ("reasoning", "rationale", "why", "explanation", "solution", "steps", "thought"),
+    "answer": ("answer", "final_answer", "output", "response", "label", "target", "result"),
+}
+"""What columns are called that hold it, the best name first."""
+
+MARKER = "####"
+"""What GSM8K and its like have between the work and the answer, in one column."""
+
+_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_SHORT = 40
+"""Characters of an answer that can be compared as it stands."""
+
+CHECKS = ("numeric", "math", "exact", "quantity", "none")
+"""How answers can be verified by one column."""
+
+_CHARACTERS, _EXTRA = 3, 64
+"""Of a token at least, and tokens for turns and tags. Gemma's have about four."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a recipe is made of.
+
+    Attributes:
+        path: of the data, as a source has it: below --data, or a URL.
+        columns: `prompt`, `answer` and, of worked rows, `reasoning`, as a source maps them.
+        rows: how many there are; of many, at least so many.
+        longest: characters of the longest prompt, and of the longest trace, that were seen.
+        commands: how the recipe is planned and run.
+    """
+
+    name: str
+    model: str
+    path: str
+    columns: Mapping[str, Any]
+    check: str
+    domain: str
+    rows: int
+    longest: tuple[int, int]
+    commands: Sequence[str]
+
+    def source(self) -> dict[str, Any]:
+        """The source's table."""
+        fixed = {"path": self.path, "domain": self.domain, "check": self.check}
+        return {**fixed, **self.columns}
+
+
+def propose(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Which columns hold prompt, reasoning and answer, as far as their names or a marker say so."""
+    columns = [name for name, value in rows[0].items() if isinstance(value, str | int | float)]
+    found: dict[str, Any] = {}
+    for part, names in _NAMES.items():
+        named = [one for name in names for one in columns if one.lower() == name]
+        free = [one for one in named if one not in found.values()]
+        if free:
+            found[part] = free[0]
+    answer = found.get("answer")
+    if answer and all(MARKER in str(row.get(answer, "")) for row in rows):
+        found["reasoning"] = {"column": answer, "before": MARKER}
+        found["answer"] = {"column": answer, "after": MARKER}
+    return found
+
+
+def propose_check(answers: Sequence[str]) -> str:
+    """The check that all of these answers can be put to."""
+    told = [answer.strip().strip("$%") for answer in answers]
+    if all(_NUMBER.fullmatch(answer) for answer in told):
+        return "numeric"
+    return "exact" if all(0 < len(answer) <= _SHORT for answer in told) else "none"
+
+
+def propose_domain(prompts: Sequence[str]) -> str:
+    """The domain that the router gives most of these prompts."""
+    from tasks.routing import route
+
+    return str(Counter(one.domain.value for one in route(prompts)).most_common(1)[0][0])
+
+
+def text(draft: Draft) -> str:
+    """The recipe's file."""
+    prompt, response = (_length(characters) for characters in draft.longest)
+    sizes = {"model": draft.model, "prompt": prompt, "response": response}
+    quota = (
+        f"train = {draft.rows * 7 // 10}, validation = {min(64, draft.rows // 20)},"
+        f" heldout = {max(1, min(1000, draft.rows // 4))}"
+    )
+    lines = [
+        f"# {draft.name}: {draft.model} learns from {draft.path}. Drafted by `lyceum init`.",
+        "#",
+        *(f"#   {command}" for command in draft.commands),
+        f"name = {_toml(draft.name)}",
+        f"model = {_toml(draft.model)}",
+        "",
+        "[defaults.reasoning_eval]",
+        f"prompt_length = {prompt}{' ' * 34}# tokens; longer prompts are left out and counted",
+        f"response_length = {response}",
+        "batch_size = 32",
+        "",
+        "[stages.distill]",
+        'kind = "distill"',
+        "[[stages.distill.config.teachers]]",
+        *_teacher(draft, sizes),
+        *(f"{key} = {_toml(value)}" for key, value in draft.source().items()),
+        "",
+        "[stages.rebalance]",
+        'kind = "rebalance"',
+        'inputs = { examples = "distill" }',
+        "[stages.rebalance.config]",
+        "validation_fraction = 0.05",
+        "heldout_fraction = 0.25",
+        "exact = false                                          # a quota takes what there is",
+        f"quotas.{draft.domain} = {{ {quota} }}",
+        "",
+        "[stages.base_eval]",
+        'kind = "reasoning_eval"',
+        'inputs = { prompts = "rebalance" }',
+        "",
+        "[stages.sft]",
+        'kind = "sft"',
+        'inputs = { examples = "rebalance" }',
+        "[stages.sft.config]",
+        "epochs = 2",
+        "batch_size = 16",
+        f"sequence_length = {prompt + response}",
+        "max_dropped_fraction = 0.05",
+        "lora = { rank = 16, alpha = 32.0 }",
+        "optimizer = { learning_rate = 1e-4 }",
+        "",
+        "[stages.sft_eval]",
+        'kind = "reasoning_eval"',
+        'inputs = { prompts = "rebalance", policy = "sft", baseline = "base_eval" }',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _teacher(draft: Draft, sizes: Mapping[str, Any]) -> list[str]:
+    table = "stages.distill.config.teachers"
+    if "reasoning" in draft.columns:
+        return ['name = "dataset"', f"[[{table}.sources]]"]
+    return [
+        'name = "gemma"                                         # the model itself; what verifies',
+        f"model = {_toml(sizes['model'])}",
+        "samples = 4",
+        f"prompt_length = {sizes['prompt']}",
+        f"max_response_tokens = {sizes['response']}",
+        f"[[{table}.prompts]]",
+        'name = "dataset"',
+        f"[[{table}.prompts.sources]]",
+    ]
+
+
+def _length(characters: int) -> int:
+    """The next power of two that holds so many characters, in tokens."""
+    return max(256, 1 << (characters // _CHARACTERS + _EXTRA - 1).bit_length())
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{key} = {_toml(one)}' for key, one in value.items())} }}"
+    if "\x7f" in str(value):
+        raise InputError(f"{value!r} cannot be written into a recipe; rename it.")
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,172 @@
+"""Recipes that `lyceum init` writes; one is rehearsed in tests/end_to_end/flows/test_init.py."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli.init import Asking, draft_recipe
+from flows.cli.main import main
+from flows.recipe.draft import propose, propose_check, propose_domain
+from flows.recipe.resolve import resolve
+from schemas.base import InputError, Stopped
+
+
+def rows(directory: Path, *lines: dict[str, Any], name: str = "mine.jsonl") -> Path:
+    file = directory / name
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    return file
+
+
+WORKED = [
+    {"id": place, "question": f"{place}+1?", "why": f"one more than {place}", "answer": place + 1}
+    for place in range(8)
+]
+
+
+def told(**given: Any) -> Asking:
+    """What options say, and nobody to ask; of a domain that needs no classifier."""
+    return Asking({"domain": "math", **given}, None)
+
+
+def person(lines: Iterable[str], **given: Any) -> Asking:
+    left = iter(lines)
+    return Asking({"domain": "math", **given}, lambda: next(left, ""))
+
+
+def test_worked_rows_become_a_recipe_that_resolves(tmp_path: Path) -> None:
+    file = rows(tmp_path, *WORKED)
+    to = tmp_path / "mine.toml"
+    draft, data = draft_recipe(to, told(data=str(file), target="v5e-8", usd=5.0))
+    assert data == tmp_path
+    resolved = resolve(str(to), (), data)
+    assert [stage.kind for stage in resolved.stages] == [
+        "distill",
+        "rebalance",
+        "reasoning_eval",
+        "sft",
+        "reasoning_eval",
+    ]
+    [teacher] = resolved.stages[0].config_json["teachers"]
+    [source] = teacher["sources"]
+    assert (teacher["name"], source["check"], source["path"]) == (
+        "dataset",
+        "numeric",
+        "mine.jsonl",
+    )
+    assert draft.columns == {"prompt": "question", "reasoning": "why", "answer": "answer"}
+    assert draft.commands[1].endswith("--target v5e-8 --usd 5")
+    quotas = resolved.stage("rebalance").config_json["quotas"]["math"]
+    assert quotas == {"train": 5, "validation": 0, "heldout": 2}
+
+
+def test_rows_without_reasoning_are_answered_by_the_model(tmp_path: Path) -> None:
+    file = rows(tmp_path, *({"prompt": one["question"], "label": one["answer"]} for one in WORKED))
+    draft_recipe(tmp_path / "mine.toml", told(data=str(file), model="gemma3-270m-it"))
+    [teacher] = resolve(str(tmp_path / "mine.toml"), (), tmp_path).stages[0].config_json["teachers"]
+    assert (teacher["name"], teacher["model"]) == ("gemma", "gemma3-270m-it")
+
+
+def test_work_and_answer_in_one_column_are_parted_at_the_marker() -> None:
+    assert propose([{"question": "1+1?", "answer": "one and one\n#### 2"}]) == {
+        "prompt": "question",
+        "reasoning": {"column": "answer", "before": "####"},
+        "answer": {"column": "answer", "after": "####"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("answers", "check"),
+    [
+        (["1", "-2,000.5", "$3", "4%"], "numeric"),
+        (["yes", "no"], "exact"),
+        (["1", ""], "none"),
+        (["a story " * 20], "none"),
+    ],
+)
+def test_answers_propose_how_they_are_verified(answers: list[str], check: str) -> None:
+    assert propose_check(answers) == check
+
+
+def test_prompts_propose_their_domain() -> None:
+    prompts = ["What is 17 + 25?", "Compute the derivative of x^2.", "Solve 3x = 12 for x."]
+    assert propose_domain(prompts) == "math"
+
+
+def test_a_person_is_asked_what_no_option_says_and_an_empty_line_takes_the_proposal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = rows(tmp_path, *({**one, "hint": "count"} for one in WORKED))
+    lines = [f"{file}\n", "\n", "0\n", "\n", "\n", "hint\n", "\n", "exact\n"]
+    draft, _ = draft_recipe(tmp_path / "mine.toml", person(lines))
+    assert (draft.model, draft.check) == ("gemma3-1b-it", "exact")
+    assert draft.columns == {"prompt": "question", "reasoning": "hint", "answer": "answer"}
+    asked = capsys.readouterr().err
+    assert "The column of the reasoning" in asked
+    assert "[why]" in asked
+
+
+def test_a_person_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        draft_recipe(tmp_path / "mine.toml", person([f"{rows(tmp_path, *WORKED)}\n"]))
+    assert not (tmp_path / "mine.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"data": None}, "--data is missing: Your data, a file or a URL"),
+        ({"data": "/nowhere/mine.csv"}, "--data /nowhere/mine.csv is not there."),
+        ({"data": "/"}, "--data / is a directory: name the file in it."),
+        ({"prompt": "questoin"}, "--prompt questoin: the data have no such column. Did you mean"),
+        ({"check": "sums"}, "--check sums: there is no such check. Valid: exact"),
+        ({"check": "tests"}, "--check tests: there is no such check."),
+        ({"domain": "maths"}, "--domain maths: there is no such domain. Did you mean 'math'?"),
+        ({"target": "v5e-9"}, "unknown target 'v5e-9'"),
+        ({"usd": "-1"}, "--usd -1: give an amount in US dollars"),
+        ({"model": "gema3-1b"}, "gema3-1b"),
+        ({"answer": "question", "check": "numeric", "reasoning": "id"}, "rows cannot be used so;"),
+        ({"reasoning": "-", "check": "none"}, "without a column of reasoning"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(
+    given: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    words = [{**one, "question": "Why?", "id": ""} for one in WORKED]
+    data = {"data": str(rows(tmp_path, *words))}
+    with pytest.raises(InputError) as error:
+        draft_recipe(tmp_path / "mine.toml", told(**data | given))
+    assert why in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "mine.toml").exists()
+
+
+@pytest.mark.parametrize("name", ["Mine.toml", "mine", "mine.csv", "1.toml"])
+def test_a_name_that_is_no_recipes_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"give a file such as mine\.toml"):
+        draft_recipe(tmp_path / name, told(data=str(rows(tmp_path, *WORKED))))
+
+
+def test_a_file_that_is_there_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = tmp_path / "mine.toml"
+    to.write_text("mine", encoding="utf-8")
+    file = rows(tmp_path, *WORKED)
+    assert main(["init", str(to), "--data", str(file), "--no-rehearsal"]) == 2
+    assert "is there already, and is not overwritten" in capsys.readouterr().err
+    assert to.read_text(encoding="utf-8") == "mine"
+
+
+def test_the_command_says_what_comes_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    to, file = tmp_path / "mine.toml", rows(tmp_path, *WORKED)
+    given = ["--data", str(file), "--domain", "math", "--no-rehearsal", "--json"]
+    assert main(["init", str(to), *given]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["rehearsal"] is None
+    assert said["next"][2] == f"lyceum run {to} --data {tmp_path}"
