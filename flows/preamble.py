@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from flows.planning.plan import check_fit
 from flows.recipe.code import require_consent
-from flows.recipe.explain import Outlook, outlook
+from flows.recipe.explain import Made, Outlook, outlook, stage_plan
 from flows.recipe.resolve import ResolvedRecipe, ResolvedStage, resolve
+from flows.runs.forecast import Forecast
 from flows.runs.record import RunLog
 from infra.context import context
 from infra.store.store import Store
@@ -60,6 +61,17 @@ class Prepared:
     def outlook(self) -> list[Outlook]:
         """What would happen to each stage now, in file order."""
         return outlook(self.resolved, self.store)
+
+    def forecast(self) -> Forecast:
+        """What would happen, and how long it would take: by the plan, or as earlier runs took."""
+        slots, recipe = context().settings.parallel_jobs, self.resolved.recipe
+        if self.plan is not None and self.target != "local":
+            return Forecast(recipe, self.plan["stages"], True, slots)
+        outlooks, made = self.outlook(), Made(self.store)
+        stages = [stage_plan(one, outlooks, made) for one in outlooks]
+        if self.target != "local":  # what a machine here took says nothing of one there
+            stages = [one if one["cached"] else {**one, "seconds": None} for one in stages]
+        return Forecast(recipe, stages, False, slots)
 
     def request(self, stage: ResolvedStage, given: Mapping[str, Manifest], run: str) -> JobRequest:
         """What the job of a stage is to make. Jobs of the settings' local kinds, and of stages that

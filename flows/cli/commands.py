@@ -38,7 +38,10 @@ def run(options: argparse.Namespace) -> Answer:
         code=options.code,
         hours=options.hours,
     )
-    return Answer(run_json(record), show.run(record), exit_code(record))
+    elsewhere = {} if options.store == context().settings.store else {"--store": options.store}
+    elsewhere |= {"--data": str(options.data)} if options.data else {}
+    shown = show.run(record, options.recipe, elsewhere)
+    return Answer(run_json(record), shown, exit_code(record))
 
 
 def rehearse(options: argparse.Namespace) -> Answer:

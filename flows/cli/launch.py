@@ -91,8 +91,11 @@ def run_prepared(
             if run_cached(prepared, opened, outlooks, watch):
                 assert terminal.latest is not None
                 return terminal.latest
+            _expect(prepared, terminal)
             run = stack.enter_context(begun(prepared, opened, outlooks, watch))
             terminal.say("No Prefect API runs: starting one ...")
+        else:
+            _expect(prepared, terminal)
         with prefect_api(stop, terminal.say) as api:
             import httpx
             from prefect.exceptions import CancelledRun, FailedRun
@@ -116,6 +119,13 @@ def run_prepared(
                     raise Stopped if stop.is_set() else why from error
     assert terminal.latest is not None, "the flow begins its record before it returns a state"
     return terminal.latest
+
+
+def _expect(prepared: Prepared, terminal: Terminal) -> None:
+    """Say what will happen and how long it will take. That is a view: a store that does not answer
+    now ends no run."""
+    with suppress(OSError, InputError):
+        terminal.expect(prepared.forecast())
 
 
 def exit_code(record: RunRecord) -> int:

@@ -14,6 +14,7 @@ from rich.text import Text as Shown
 
 from flows.report import blocks as ui
 from flows.report.blocks import Block, Table
+from flows.runs.next_commands import next_commands
 from flows.runs.record import left
 from flows.runs.wording import duration, headline, size
 from infra.visible import plain
@@ -90,8 +91,8 @@ def _console() -> Console:
     return Console(file=sys.stdout, width=width, highlight=False)
 
 
-def run(record: RunRecord) -> Iterator[Block]:
-    """The summary at the end of a run."""
+def run(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) -> Iterator[Block]:
+    """The summary at the end of a run. `recipe`, `elsewhere`: see `next_commands`."""
     from flows.report.summaries import stages_done
 
     seconds = (record.finished or time.time()) - record.started
@@ -105,6 +106,9 @@ def run(record: RunRecord) -> Iterator[Block]:
         )
     if record.report:
         yield f"Report: {record.report}"
+    if record.status in ("succeeded", "failed"):
+        commands = next_commands(record, recipe, elsewhere)
+        yield ui.Code("\n  ".join(["Next:", *commands]))
 
 
 def plan(plan: dict[str, Any]) -> Iterator[Block]:

@@ -18,6 +18,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from flows.runs.forecast import Forecast
+from flows.runs.wording import duration
 from infra.visible import plain
 from schemas.job import JobStatus
 from schemas.reports import RunRecord, StageRecord
@@ -37,6 +39,7 @@ class Terminal:
         forced = None if sys.stderr.isatty() else False
         self.console = console or Console(stderr=True, force_terminal=forced)
         self.latest: RunRecord | None = None
+        self.forecast: Forecast | None = None
         self._live = self.console.is_terminal
         self._bars = Progress(
             TextColumn("{task.description:<14}"),
@@ -50,6 +53,8 @@ class Terminal:
             transient=True,
         )
         self._bar_ids: dict[str, TaskID] = {}
+        self._run_bar: TaskID | None = None
+        self._start = time.monotonic()
         self._began: dict[str, float] = {}
         self._spoke: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -83,12 +88,15 @@ class Terminal:
                 said: dict[str, Any] = {"unit": status.phase or progress.unit, "values": values}
                 bar, total = self._bar_ids[stage], progress.total or None
                 self._bars.update(bar, completed=progress.done, total=total, **said)
+                self._whole()
             elif now - self._spoke.get(stage, -LINE_SECONDS) >= LINE_SECONDS:
                 self._spoke[stage] = now
                 done = f"running for {now - self._began.get(stage, now):.0f} s"
                 if progress.total:
                     done = f"{progress.done}/{progress.total} {progress.unit} {values}"
-                self.say_of(stage, (status.phase or done).rstrip())
+                left = self._left()
+                rest = "" if left is None else f"; the run: about {duration(left)} left"
+                self.say_of(stage, (status.phase or done).rstrip() + rest)
 
     def record(self, record: RunRecord) -> None:
         """The run's record changed: print the stages that ended since the last one."""
@@ -102,6 +110,29 @@ class Terminal:
                 else:
                     self._ended(stage)
             self.latest = record
+
+    def expect(self, forecast: Forecast) -> None:
+        """Say what is going to happen; from now on progress says when all of it will be over."""
+        for line in forecast.lines():
+            self.say(line)
+        self.forecast = forecast
+
+    def _left(self) -> float | None:
+        """Seconds until the run ends, as far as that is known."""
+        if self.forecast is None or self.latest is None:
+            return None
+        return self.forecast.remaining(self.latest)
+
+    def _whole(self) -> None:
+        """The line of the whole run, below the bars of its stages."""
+        if (left := self._left()) is None:
+            return
+        if self._run_bar is None:
+            self._run_bar = self._bars.add_task("whole run", unit="s", values="")
+        spent = time.monotonic() - self._start
+        values = f"about {duration(left)} left"
+        sizes = {"completed": round(spent), "total": round(spent + left)}
+        self._bars.update(self._run_bar, values=values, **sizes)
 
     def _ended(self, stage: StageRecord) -> None:
         if stage.name in self._bar_ids:

@@ -99,14 +99,31 @@ def nearest_artifact(
     return min(compared, key=lambda pair: len(pair[1]), default=None)
 
 
+def takes_as_long(differences: list[Difference]) -> bool:
+    """Whether stages that differ in these fields take about as long: in their inputs, versions and
+    seeds, and in rates (a learning rate, a beta, a weight), but in no count, length, share or
+    name."""
+    return all(
+        one.field.partition(".")[0] in ("VERSION", "inputs", "dependencies")
+        or one.field.endswith("seed")
+        or (
+            isinstance(one.here, float)
+            and isinstance(one.there, float)
+            and not one.field.endswith(("epochs", "fraction"))
+        )
+        for one in differences
+    )
+
+
 def stage_plan(one: Outlook, outlooks: list[Outlook], made: Made) -> dict[str, Any]:
     """A stage as `lyceum plan --json` prints it.
 
     `seconds` is 0 for a cached stage, else what its nearest artifact took to make; None when
-    nothing like it was ever run. `programs` is empty: a local target has no device memory that
-    could overflow; for a TPU `flows.planning.plan` adds them, and its times and costs.
+    nothing that takes as long was ever run. `programs` is empty: a local target has no device
+    memory that could overflow; for a TPU `flows.planning.plan` adds them, and its times and costs.
     """
     near = None if one.manifest else nearest_artifact(outlooks, one.stage.name, made)
+    near = near if near and takes_as_long(near[1]) else None
     return {
         "name": one.stage.name,
         "kind": one.stage.kind,

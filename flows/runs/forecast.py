@@ -1,0 +1,86 @@
+"""How long a run is going to take, from its plan: the times that earlier runs measured of stages
+like these, or those of `lyceum plan` for a TPU. Where one time is missing there is no estimate.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flows.recipe.explain import total
+from flows.runs.wording import duration, listed
+from schemas.recipe import Recipe
+from schemas.reports import RunRecord
+
+
+@dataclass
+class Forecast:
+    """What a run begins with.
+
+    Attributes:
+        stages: as `lyceum plan --json` prints them, in file order.
+        planned: whether their times are a TPU's plan; if not, those of earlier runs.
+        slots: how many stages run side by side at most.
+        clock: seconds, to tell how long a stage has been running.
+    """
+
+    recipe: Recipe
+    stages: Sequence[Mapping[str, Any]]
+    planned: bool
+    slots: int
+    clock: Callable[[], float] = time.monotonic
+    _began: dict[str, float] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """What will happen, and how long it will take."""
+        cached = [one["name"] for one in self.stages if one["cached"]]
+        runs = [one["name"] for one in self.stages if not one["cached"]]
+        known = f", {len(cached)} cached: {listed(cached)}" if cached else ""
+        said = [f"{len(self.stages)} stages{known}. To run: {listed(runs) or 'nothing'}."]
+        return [*said, self._expected()] if runs else said
+
+    def _expected(self) -> str:
+        by = "by the plan" if self.planned else "as in earlier runs"
+        unknown = [one["name"] for one in self.stages if one["seconds"] is None]
+        if unknown:
+            why = "no time of its like" if len(unknown) == 1 else "no times of their like"
+            return f"No estimate yet: there is {why} for {listed(unknown)}."
+        seconds = self.left({}, {one["name"]: one["seconds"] for one in self.stages})
+        usd = total([one["cost_usd"] for one in self.stages])
+        price = f" and {usd:.2f} USD by list price" if usd else ""
+        return f"About {duration(seconds)}{price}, {by}."
+
+    def remaining(self, record: RunRecord) -> float | None:
+        """Seconds until the run ends; None where a time is missing. A stage that takes longer than
+        its like counts as nearly done."""
+        now, status = self.clock(), {one.name: one.status for one in record.stages}
+        left, running = dict[str, float](), set[str]()
+        for one in self.stages:
+            name = one["name"]
+            if status.get(name) == "running":
+                began = self._began.setdefault(name, now)
+                running.add(name)
+            elif name in status:
+                continue
+            if one["seconds"] is None:
+                return None
+            spent = now - began if name in running else 0.0
+            left[name] = max(0.0, one["seconds"] - spent)
+        return self.left(running, left)
+
+    def left(self, running: Collection[str], left: Mapping[str, float]) -> float:
+        """Seconds until all of these stages have ended, each of which begins in file order as soon
+        as its inputs are there and a slot is free."""
+        needs = {stage.name: {*stage.inputs.values()} & left.keys() for stage in self.recipe.stages}
+        ends = {name: left[name] for name in running}
+        waiting = [name for name in left if name not in ends]
+        now, done = 0.0, set[str]()
+        while ends or waiting:
+            for name in list(waiting):
+                if needs[name] <= done and len(ends) < max(self.slots, 1):
+                    waiting.remove(name)
+                    ends[name] = now + left[name]
+            first = min(ends, key=lambda name: ends[name])
+            now = ends.pop(first)
+            done.add(first)
+        return now

@@ -1,0 +1,41 @@
+"""The commands that a person may want to try after a run: three of them, whole, to be copied."""
+
+import shlex
+from collections.abc import Mapping
+
+from schemas.reports import RunRecord
+from tasks.contract.kinds import training_kinds
+
+
+def next_commands(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) -> list[str]:
+    """What to try next.
+
+    Args:
+        recipe: as it was given.
+        elsewhere: `--store` and `--data` as they were given, if they were.
+    """
+    store = {name: value for name, value in elsewhere.items() if name == "--store"}
+
+    def command(*words: str, options: Mapping[str, str] = store) -> str:
+        given = [word for option in options.items() for word in option]
+        return shlex.join(["lyceum", *words, *given])
+
+    run = record.run_id
+    if record.status == "failed":
+        rehearse = command("rehearse", recipe, options=elsewhere)
+        return [
+            f"{command('report', run)}   # what there is so far; the same `run` goes on from it",
+            f"{rehearse}   # finds in minutes what is wrong with a recipe",
+            f"{command('doctor')}   # or with this machine",
+        ]
+    if any(one.kind in training_kinds() and one.artifact for one in record.stages):
+        return [
+            command("ask", run, "What is 27+15?"),
+            f"{command('gate', run)}   # is it better for certain?",
+            f"{command('export', run, '--to', 'model')}   # for transformers; needs --extra export",
+        ]
+    return [
+        f"{command('scores', run, '--to', 'scores')}   # its answers, for other tools",
+        f"{command('report', run)}   # its page again",
+        f"{command('runs')}   # those to compare it with",
+    ]

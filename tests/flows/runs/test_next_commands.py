@@ -1,0 +1,33 @@
+"""The last lines of a run are commands that there are."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from flows.cli.main import parser
+from flows.runs.next_commands import next_commands
+from tests.flows.runs.synthetic_run import write_run
+
+
+@pytest.mark.parametrize(
+    ("stop", "failure", "commands"),
+    [
+        (None, None, ["ask", "gate", "export"]),
+        ("sft", "the loss is nan", ["report", "rehearse", "doctor"]),
+        ("sft", None, ["scores", "report", "runs"]),
+    ],
+)
+def test_three_commands_that_parse(
+    stop: str | None, failure: str | None, commands: list[str], tmp_path: Path
+) -> None:
+    given = {"stop_before": stop, "failure": failure} if stop else {}
+    _, record = write_run(tmp_path, **given)  # type: ignore[arg-type]
+    elsewhere = {"--store": "/a store", "--data": "rows"}
+    said = [re.sub(r"   # .*", "", one) for one in next_commands(record, "my.toml", elsewhere)]
+    words = [shlex.split(one) for one in said]
+    assert [one[:2] for one in words] == [["lyceum", command] for command in commands]
+    for one in words:
+        options = parser().parse_args(one[1:])
+        assert options.store == "/a store"
