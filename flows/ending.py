@@ -1,5 +1,5 @@
-"""What comes after the last stage of a run, whoever ran it: its report, and its numbers for
-trackers.
+"""What comes after the last stage of a run, whoever ran it: its report, and the rest of its
+numbers for trackers.
 
 Both are views: a store or a service that fails now takes nothing from a run that has ended.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from flows.report.page import Report, report_name, report_of, write_report
 from flows.runs.record import RunLog
 from flows.runs.results import read_results
-from flows.trackers import track
+from flows.trackers import stopped, track
 from infra.store.objects import Damaged
 from infra.store.store import Store
 from schemas.base import InputError
@@ -32,5 +32,6 @@ def report_run(
     except (OSError, InputError, Damaged) as error:
         why = f"could not be written: {error}; `lyceum report {run.record.run_id}` writes it later"
         warn("report", why)
+        stopped(run.record)
         return
     track(report.run, lambda why: warn("trackers", why))

@@ -35,6 +35,7 @@ from flows.report.blocks import Block, Heading, Paragraph, Span, code
 from flows.report.gate import gate_table
 from flows.report.publish import publish_page
 from flows.runs.record import record_name
+from flows.trackers import followed
 from infra.context import context
 from infra.store.store import Store
 from schemas.base import InputError, StageFailed, Stopped
@@ -120,7 +121,7 @@ def _stays(champion: Champion | None) -> str:
 def _watched() -> Iterator[tuple[Watch, list[RunRecord]]]:
     """The watch of the flow and its stages, and the versions of the run record that it is told from
     here on, the newest last."""
-    outer = WATCH.get(None) or Watch()
+    outer = WATCH.get(None) or followed(Watch())
     seen: list[RunRecord] = []
 
     def record(version: RunRecord) -> None:

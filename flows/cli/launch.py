@@ -15,6 +15,7 @@ from flows.cli.terminal import Terminal
 from flows.preamble import Prepared, handed, prepare
 from flows.runs.record import left
 from flows.server.prefect_api import prefect_api, running_api, startup_seconds
+from flows.trackers import followed
 from infra.context import context
 from schemas.base import InputError, StageFailed, Stopped
 from schemas.reports import RunRecord
@@ -84,7 +85,7 @@ def run_prepared(
         observed(deadline, pause, stop, terminal.say),
         ExitStack() as stack,
     ):
-        watch = Watch(stop, pause, terminal.progress, terminal.say_of, terminal.record)
+        watch = followed(Watch(stop, pause, terminal.progress, terminal.say_of, terminal.record))
         run = None
         if running_api() is None:
             outlooks = prepared.outlook()

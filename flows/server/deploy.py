@@ -1,5 +1,5 @@
 """The deployments: the flows `post-train` and `nightly` as Prefect offers them in its UI, to its
-API and to its scheduler.
+API and to its scheduler. prefect.yaml has the same two for those who keep theirs in git.
 
 `lyceum serve` registers them with its own server, `lyceum deploy` with the configured one.
 Registering again brings the form up to date and leaves alone what people change in the UI: the
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 NIGHT = "0 2 * * *"
 """When `nightly` runs, by the clock of the machine that registered it, once its schedule is
 switched on."""
+
+TAG = "lyceum"
+"""Both deployments have it; `nightly` also its own name, for automations."""
 
 POOL_TYPE = "process"
 """The type of work pools whose workers start flows as processes on a machine where Lyceum is
@@ -132,6 +135,7 @@ def _register(
     from flows.recipe.parameters import form
 
     name, schema = f"{flow.name}/{flow.name}", form(flow, store, recipes)
+    tags = [TAG, flow.name] if schedule else [TAG]
     try:
         existing = client.read_deployment_by_name(name)
     except ObjectNotFound:
@@ -150,6 +154,7 @@ def _register(
         entrypoint=f"{flow.fn.__module__}.{flow.fn.__name__}",
         work_pool_name=pool,
         job_variables=job_variables,
+        tags=sorted({*(existing.tags if existing else ()), *tags}),
         parameters=kept,
         parameter_openapi_schema=schema,
         enforce_parameter_schema=True,

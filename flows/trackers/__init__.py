@@ -1,20 +1,50 @@
-"""Trackers: services that a run's numbers are sent to when it has ended, if its environment names
+"""Trackers: services that a run's numbers are sent to while it goes on, if its environment names
 them. A tracker is a file here that ends with `TRACKER = Tracker(...)`; its name is that of the
 package that it sends by.
 
-Nothing of a tracker's package is imported unless it is configured, and nothing that it does wrong
-fails a run.
+What a stage says of its steps is sent as it comes, the rest of its curves when the run has ended. A
+run that was interrupted and is run again goes on under the first one's name, in the same curves.
+Nothing of a tracker's package is imported unless it is configured, nothing waits for one while
+stages run, and nothing that it does wrong fails a run.
 """
 
 import contextlib
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from typing import NamedTuple, Protocol
 
+from flows.runs.record import read_runs, run_status
 from flows.runs.results import RunResults
+from flows.scores.evaluations import curve
+from infra.context import context
 from infra.secrets import mask
+from schemas.base import InputError
+from schemas.job import JobStatus
+from schemas.reports import RunRecord
 from tasks.contract.plugins import Family
+from tasks.running.watch import Watch
+
+
+class Point(NamedTuple):
+    """Numbers of a stage at a step."""
+
+    stage: str
+    step: int
+    values: dict[str, float]
+
+
+class Session(Protocol):
+    """A run of ours at a tracker, open."""
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Send points of curves."""
+
+    def end(self, record: RunRecord, run: RunResults | None) -> None:
+        """The run has ended; what came of it, unless it was stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,32 +54,155 @@ class Tracker:
     Attributes:
         variables: of the environment, one of which makes it send.
         install: the package to install.
-        send: sends a run by the package's own Python interface, which reads the rest from the
-            environment. Raises whatever the package raises.
+        open: begins a run under a name, or goes on with the one that has this name, by the
+            package's own Python interface, which reads the rest from the environment. That, and its
+            session, raise whatever the package raises.
     """
 
     variables: tuple[str, ...]
     install: str
-    send: Callable[[RunResults], None]
+    open: Callable[[RunRecord, str], Session]
+
+    @property
+    def variable(self) -> str | None:
+        """The variable that asks for it."""
+        return next((one for one in self.variables if os.environ.get(one)), None)
 
 
 TRACKERS: Family[Tracker] = Family("flows.trackers", Tracker)
 
 
+def followed(watch: Watch) -> Watch:
+    """A watch whose run is sent, while it goes on, to every tracker that is configured."""
+    if not _configured():
+        return watch
+    current: list[_Live] = []
+
+    def record(version: RunRecord) -> None:
+        watch.record(version)
+        if not current:
+            current.append(_Live(version, lambda why: watch.say("trackers", why)))
+            _LIVE[version.run_id] = current[0]
+        if version.status in ("cancelled", "paused"):
+            stopped(version)
+
+    def progress(stage: str, status: JobStatus) -> None:
+        watch.progress(stage, status)
+        if current and status.progress.values:
+            current[0].put(Point(stage, status.progress.done, dict(status.progress.values)))
+
+    return replace(watch, record=record, progress=progress)
+
+
 def track(run: RunResults, warn: Callable[[str], None]) -> None:
-    """Send a run that has ended to every tracker that is configured; `warn` is told, once for each,
-    why that was not possible."""
-    for name in TRACKERS.names():
-        tracker = TRACKERS[name]
-        variable = next((one for one in tracker.variables if os.environ.get(one)), None)
-        if variable is None:
+    """Send what has not been sent of a run that has ended, to every tracker that is configured;
+    `warn` is told, once for each, why that was not possible."""
+    if _configured():
+        live = _LIVE.pop(run.record.run_id, None) or _Live(run.record, warn)
+        live.end(run.record, run)
+
+
+def stopped(record: RunRecord) -> None:
+    """A run has ended of which there is no more to be told."""
+    if (live := _LIVE.pop(record.run_id, None)) is not None:
+        live.end(record, None)
+
+
+def first_name(record: RunRecord, known: Iterable[RunRecord]) -> str:
+    """The id of the run that this one goes on with: of the same recipe on the same target, the
+    first since one succeeded or still runs; its own where none was interrupted."""
+    name = record.run_id
+    for one in sorted(known, key=lambda one: one.started, reverse=True):
+        if one.started >= record.started or one.run_id == record.run_id:
             continue
+        if (one.recipe, one.target) != (record.recipe, record.target):
+            continue
+        if run_status(one) in ("succeeded", "running", "running?"):
+            break
+        name = one.run_id
+    return name
+
+
+def _configured() -> dict[str, Tracker]:
+    found = {name: TRACKERS[name] for name in TRACKERS.names()}
+    return {name: tracker for name, tracker in found.items() if tracker.variable}
+
+
+class _Live:
+    """A run that is being sent, by a thread of its own: a stage never waits for a tracker."""
+
+    def __init__(self, record: RunRecord, warn: Callable[[str], None]) -> None:
+        self._record, self._warn = record, warn
+        self._said: SimpleQueue[Point | tuple[RunRecord, RunResults | None]] = SimpleQueue()
+        self._sent: set[tuple[str, int, str]] = set()
+        self._sessions: dict[str, Session] = {}
+        self._name = record.run_id
+        self._thread = threading.Thread(target=self._follow, name="trackers", daemon=True)
+        self._thread.start()
+
+    def put(self, point: Point) -> None:
+        """Numbers that a stage has just said."""
+        self._said.put(point)
+
+    def end(self, record: RunRecord, run: RunResults | None) -> None:
+        """Send the rest and end; returns when that is done."""
+        self._said.put((record, run))
+        self._thread.join()
+
+    def _follow(self) -> None:
+        with contextlib.suppress(OSError, InputError):
+            known = read_runs(context().store(self._record.store, write=False))
+            self._name = first_name(self._record, known)
+        for name in _configured():
+            with self._surviving(name):
+                self._sessions[name] = TRACKERS[name].open(self._record, self._name)
+        while isinstance(said := self._said.get(), Point):
+            self._log([said])
+        record, run = said
+        if run is not None:
+            self._log(list(self._rest(run)))
+        for name, session in [*self._sessions.items()]:
+            with self._surviving(name):
+                session.end(record, run)
+
+    def _rest(self, run: RunResults) -> Iterator[Point]:
+        """The stages' curves; what was cached by a run that goes on was sent by the one before."""
+        goes_on = self._name != self._record.run_id
+        for stage in run.stages.values():
+            if goes_on and stage.record.status == "cached":
+                continue
+            for step, values in curve(stage):
+                yield Point(stage.name, step, values)
+
+    def _log(self, points: Sequence[Point]) -> None:
+        """Send what of these points was not sent."""
+        new = []
+        for stage, step, values in points:
+            left = {
+                name: one for name, one in values.items() if (stage, step, name) not in self._sent
+            }
+            self._sent |= {(stage, step, name) for name in left}
+            if left:
+                new.append(Point(stage, step, left))
+        for name, session in [*self._sessions.items()] if new else ():
+            with self._surviving(name):
+                session.log(new)
+
+    @contextlib.contextmanager
+    def _surviving(self, name: str) -> Iterator[None]:
+        """Whatever a tracker raises ends its session, and is said."""
+        tracker = TRACKERS[name]
         try:
             with contextlib.redirect_stdout(sys.stderr):  # standard output is for --json's object
-                tracker.send(run)
+                yield
         except (Exception, SystemExit) as error:  # noqa: BLE001
+            self._sessions.pop(name, None)
             why = mask(f"{type(error).__name__}: {error}")
             if isinstance(error, ModuleNotFoundError) and error.name == name:
                 why = f"it is not installed; `uv pip install {tracker.install}`"
-            sent = f"run {run.record.run_id} was not sent to {name}"
-            warn(f"{sent}, which {variable} asks for: {why}")
+            sent = f"run {self._record.run_id} was not sent to {name}"
+            self._warn(f"{sent}, which {tracker.variable} asks for: {why}")
+
+
+_LIVE: dict[str, _Live] = {}
+"""Runs of this process that are being sent, by their ids."""

@@ -5,44 +5,61 @@ the summary, the recipe is the config. `WANDB_MODE=offline` keeps runs in files 
 """
 
 import os
+from collections.abc import Sequence
+from typing import Any
 
 from flows.runs.results import RunResults
-from flows.scores.evaluations import curve, figures
-from flows.trackers import Tracker
+from flows.scores.evaluations import figures
+from flows.trackers import Point, Session, Tracker
+from schemas.reports import RunRecord
 
 
-def send(run: RunResults) -> None:
-    """Send a run. Raises whatever wandb raises."""
+class _Session:
+    """One of its runs, which lasts until ours has ended."""
+
+    def __init__(self, sent: Any) -> None:
+        self._sent = sent
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Send points of curves."""
+        for stage, step, values in points:
+            row = {f"{stage}/{name}": value for name, value in values.items()}
+            self._sent.log({**row, f"{stage}/step": step})
+
+    def end(self, record: RunRecord, run: RunResults | None) -> None:
+        """Send the metrics."""
+        for stage in run.stages.values() if run else ():
+            self._sent.summary.update(
+                {f"{stage.name}/metrics/{name}": value for name, value in figures(stage).items()}
+            )
+        if run is not None:
+            self._sent.summary.update({"report": record.report})
+        self._sent.finish(exit_code=0 if record.status == "succeeded" else 1)
+
+
+def open_run(record: RunRecord, name: str) -> Session:
+    """Begin a run, or go on with the one of this name. Raises whatever wandb raises."""
     # it asks for a key where there is none, and at a terminal waits for ever
     os.environ.setdefault("WANDB_LOGIN_TIMEOUT", "30")
     import wandb
 
-    record = run.record
     sent = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "lyceum"),
-        id=record.run_id,
-        name=record.run_id,
+        id=name,
+        name=name,
+        resume="allow",
         group=record.recipe.name,
         config={
             **record.recipe.model_dump(mode="json"),
             "target": record.target,
             "store": record.store,
-            "report": record.report,
         },
         settings=wandb.Settings(console="off", quiet=True),
     )
-    for stage in run.stages.values():
+    for stage in record.recipe.stages:
         sent.define_metric(f"{stage.name}/step", hidden=True)
         sent.define_metric(f"{stage.name}/*", step_metric=f"{stage.name}/step")
-        for step, values in curve(stage):
-            sent.log(
-                {f"{stage.name}/{name}": value for name, value in values.items()}
-                | {f"{stage.name}/step": step}
-            )
-        sent.summary.update(
-            {f"{stage.name}/metrics/{name}": value for name, value in figures(stage).items()}
-        )
-    sent.finish(exit_code=0 if record.status == "succeeded" else 1)
+    return _Session(sent)
 
 
-TRACKER = Tracker(variables=("WANDB_PROJECT", "WANDB_API_KEY"), install="wandb", send=send)
+TRACKER = Tracker(variables=("WANDB_PROJECT", "WANDB_API_KEY"), install="wandb", open=open_run)

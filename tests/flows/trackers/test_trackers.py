@@ -1,8 +1,9 @@
-"""Runs sent to MLflow and Weights & Biases: by fakes of their interfaces, and by the packages
-themselves where they are installed."""
+"""Runs sent to MLflow, Trackio and Weights & Biases, by fakes of their interfaces; the packages
+themselves are in tests/campaign."""
 
 import logging
 import sys
+import threading
 import types
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 
 from flows import post_train, trackers
+from flows.runs.record import record_name
 from flows.runs.results import RunResults, read_results
 from flows.trackers import mlflow as mlflow_tracker
 from flows.trackers import track
 from infra.store.store import Store
+from schemas.job import JobStatus, Progress
 from schemas.reports import RunRecord
 from tasks.running.watch import Watch
 from tests.flows.runs.synthetic_run import write_run
@@ -37,8 +40,9 @@ def run(made: tuple[Store, RunRecord]) -> RunResults:
 
 @pytest.fixture(autouse=True)
 def unconfigured(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "WANDB_PROJECT", "WANDB_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
+    for name in trackers.TRACKERS.names():
+        for variable in (*trackers.TRACKERS[name].variables, "MLFLOW_EXPERIMENT_NAME"):
+            monkeypatch.delenv(variable, raising=False)
     # what the trackers set stays with this test
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
     monkeypatch.setenv("WANDB_LOGIN_TIMEOUT", "30")
@@ -53,6 +57,16 @@ class Mlflow:
     metrics: dict[tuple[str, int], float] = field(default_factory=dict)
     parameters: dict[str, str] = field(default_factory=dict)
     ended: tuple[str, int] | None = None
+
+    def search_runs(self, experiments: list[str], wanted: str) -> list[Any]:
+        known = self.created and wanted == f"tags.`lyceum.run` = '{self.created['run_name']}'"
+        return [types.SimpleNamespace(info=types.SimpleNamespace(run_id="r1"))] if known else []
+
+    def update_run(self, run_id: str, status: str) -> None:
+        self.ended = None
+
+    def set_tag(self, run_id: str, name: str, value: str) -> None:
+        self.created["tags"][name] = value
 
     def set_experiment(self, name: str) -> Any:
         self.experiments.append(name)
@@ -92,7 +106,7 @@ class Wandb:
     given: dict[str, Any] = field(default_factory=dict)
     steps: dict[str, str] = field(default_factory=dict)
     rows: list[dict[str, float]] = field(default_factory=list)
-    summary: dict[str, float] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
     code: int | None = None
 
     def define_metric(self, name: str, step_metric: str = "", hidden: bool = False) -> None:
@@ -128,7 +142,7 @@ def test_nothing_is_imported_or_said_where_nothing_is_configured(
 ) -> None:
     for name in trackers.TRACKERS.names():
         monkeypatch.setitem(sys.modules, name, None)  # to import it would raise
-    assert trackers.TRACKERS.names() == ("mlflow", "wandb")
+    assert trackers.TRACKERS.names() == ("mlflow", "trackio", "wandb")
     assert sent(run) == []
 
 
@@ -254,7 +268,136 @@ def test_a_flow_sends_its_run_with_the_place_of_its_report_and_survives_a_tracke
     log: Any = Log(made[1])
     watch = Watch(say=lambda about, text: said.append((about, text)))
     post_train.publish_report(made[0], log, watch)
-    assert fake.given["config"]["report"].endswith("runs/demo-1/report.html")
+    assert str(fake.summary["report"]).endswith("runs/demo-1/report.html")
     assert [(about, text.partition(",")[0]) for about, text in said] == [
         ("trackers", "run demo-1 was not sent to mlflow")
     ]
+
+
+@dataclass
+class Trackio:
+    """trackio, as far as it is used: projects of runs by name, which live on when they finish."""
+
+    runs: dict[str, list[tuple[int, dict[str, float]]]] = field(default_factory=dict)
+    given: dict[str, Any] = field(default_factory=dict)
+    finished: int = 0
+    logged: threading.Event = field(default_factory=threading.Event)
+
+    def init(self, **given: Any) -> Any:
+        assert given["resume"] == "allow"
+        self.given = given
+        rows = self.runs.setdefault(given["name"], [])
+
+        def log(values: dict[str, float], step: int) -> None:
+            rows.append((step, values))
+            self.logged.set()
+
+        def finish() -> None:
+            self.finished += 1
+
+        return types.SimpleNamespace(log=log, finish=finish)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        module = types.ModuleType("trackio")
+        module.init = self.init  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "trackio", module)
+        monkeypatch.setenv("TRACKIO_PROJECT", "science")
+
+    def curve(self, name: str, run: str = "demo-1") -> list[tuple[int, float]]:
+        return [(step, row[name]) for step, row in self.runs[run] if name in row]
+
+
+def training(done: int, **values: float) -> JobStatus:
+    progress = Progress(done=done, total=39, values=values)
+    return JobStatus(state="running", heartbeat=0.0, progress=progress)
+
+
+def test_what_a_stage_says_is_sent_while_it_runs_and_the_rest_once_in_the_end(
+    run: RunResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fake := Trackio()).install(monkeypatch)
+    watch = trackers.followed(Watch())
+    watch.record(run.record.model_copy(update={"status": "running"}))
+    watch.progress("sft", training(0))  # nothing to be drawn
+    watch.progress("sft", training(2, loss=1.5))
+    watch.progress("sft", training(2, loss=1.5))  # the next look at the same step
+    assert fake.logged.wait(30), "nothing was sent while the stage ran"
+    assert fake.curve("sft/loss") == [(2, 1.5)]
+    assert fake.finished == 0
+    watch.record(run.record)
+    assert sent(run) == []
+    assert sorted(step for step, _ in fake.curve("sft/loss")) == list(range(1, 40))
+    assert len(fake.curve("sft/grad_norm")) == 39, "what the stage did not say live comes later"
+    assert fake.curve("grpo_eval/metrics/exact_answer") == [(GRPO_EVAL, 0.75)]
+    assert (fake.finished, fake.given["project"], fake.given["group"]) == (1, "science", "demo")
+    assert fake.given["private"] is True
+
+
+def test_a_run_that_goes_on_is_in_the_curve_of_the_one_that_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fake := Trackio()).install(monkeypatch)
+    store, first = write_run(tmp_path, stop_before="grpo")
+    first = first.model_copy(update={"status": "cancelled"})
+    store.write_json(record_name(first.run_id), first)
+    watch = trackers.followed(Watch())
+    watch.record(first.model_copy(update={"status": "running"}))
+    watch.progress("sft", training(1, loss=3.0))
+    watch.record(first)
+    assert fake.finished == 1, "a run that was stopped is closed, too"
+    _, second = write_run(tmp_path, "demo-2")
+    later = second.model_copy(update={"started": first.started + 1000})
+    stages = [
+        one.model_copy(update={"status": "cached"}) if one.kind == "sft" else one
+        for one in later.stages
+    ]
+    later = later.model_copy(update={"stages": tuple(stages), "recipe": first.recipe})
+    assert sent(read_results(store, later)) == []
+    assert list(fake.runs) == ["demo-1"], "the second run has no curves of its own"
+    assert fake.curve("sft/loss") == [(1, 3.0)], "the first run has sent what is cached"
+    assert len(fake.curve("grpo/loss")) > 1
+
+
+def test_a_run_goes_on_with_those_since_the_last_that_succeeded(
+    made: tuple[Store, RunRecord],
+) -> None:
+    def one(number: int, status: Any, **changes: Any) -> RunRecord:
+        told = {"run_id": f"r{number}", "status": status, "started": float(number), **changes}
+        return made[1].model_copy(update=told)
+
+    other = made[1].recipe.model_copy(update={"seed": 5})
+    known = [
+        one(1, "failed"),
+        one(2, "succeeded"),
+        one(3, "paused"),
+        one(4, "failed", recipe=other),
+        one(5, "cancelled"),
+    ]
+    assert trackers.first_name(one(6, "running"), known) == "r3"
+    assert trackers.first_name(one(2, "running"), known) == "r1"
+    assert trackers.first_name(one(6, "running", target="v5e-8"), known) == "r6"
+
+
+def test_a_stage_never_waits_for_a_tracker(
+    run: RunResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fake := Trackio()).install(monkeypatch)
+    begin, init = threading.Event(), fake.init
+
+    def slow(**given: Any) -> Any:
+        assert begin.wait(30)
+        return init(**given)
+
+    monkeypatch.setattr(sys.modules["trackio"], "init", slow)
+    watch = trackers.followed(Watch())
+    watch.record(run.record.model_copy(update={"status": "running"}))
+    for step in range(1, 40):
+        watch.progress("sft", training(step, loss=3.0 / step))
+    begin.set()
+    assert sent(run) == []
+    assert len(fake.curve("sft/loss")) == 39
+
+
+def test_without_a_tracker_a_watch_stays_as_it_is() -> None:
+    watch = Watch()
+    assert trackers.followed(watch) is watch

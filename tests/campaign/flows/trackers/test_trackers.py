@@ -1,12 +1,14 @@
-"""MLflow and Weights & Biases themselves, where they are installed, take a run."""
+"""MLflow, Trackio and Weights & Biases themselves, where they are installed, take a run."""
 
 from pathlib import Path
 
 import pytest
 
+from flows import trackers
 from flows.runs.results import RunResults
+from tasks.running.watch import Watch
 from tests.flows.trackers import test_trackers
-from tests.flows.trackers.test_trackers import sent
+from tests.flows.trackers.test_trackers import sent, training
 
 run = test_trackers.run
 
@@ -38,3 +40,26 @@ def test_wandb_itself_takes_a_run(
     assert sent(run) == []
     [file] = (tmp_path / "wandb").glob("offline-run-*-demo-1/run-demo-1.wandb")
     assert b"grpo_eval/metrics/exact_answer" in file.read_bytes()
+
+
+def test_trackio_itself_takes_a_run_while_it_goes_on(
+    run: RunResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))  # it is read when the package is imported
+    trackio = pytest.importorskip("trackio")
+    monkeypatch.setenv("TRACKIO_PROJECT", "science")
+    watch = trackers.followed(Watch())
+    watch.record(run.record.model_copy(update={"status": "running"}))
+    watch.progress("sft", training(2, loss=1.5))
+    assert sent(run) == []
+    logs = trackio.SQLiteStorage.get_logs("science", "demo-1")
+    curve = sorted((row["step"], row["sft/loss"]) for row in logs if "sft/loss" in row)
+    assert [step for step, _ in curve] == list(range(1, 40))
+    assert sent(run) == [], "the same run again goes on"
+    assert trackio.SQLiteStorage.get_runs("science") == ["demo-1"]
+    [figure] = {
+        row["grpo_eval/metrics/exact_answer"]
+        for row in logs
+        if "grpo_eval/metrics/exact_answer" in row
+    }
+    assert figure == 0.75
