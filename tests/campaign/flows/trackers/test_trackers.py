@@ -10,7 +10,7 @@ from tasks.running.watch import Watch
 from tests.flows.trackers import test_trackers
 from tests.flows.trackers.test_trackers import sent, training
 
-run = test_trackers.run
+made, run = test_trackers.made, test_trackers.run
 
 
 def test_mlflow_itself_takes_a_run(
