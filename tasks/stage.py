@@ -1,6 +1,6 @@
 """THE Prefect task: what becomes of a stage (`tasks.running.making`), as Prefect shows it. A stage
 that has nothing to do ends at once, in a state called Cached; a job's log goes to Prefect's logger,
-its progress to a Prefect progress artifact.
+its progress to a Prefect progress artifact, and what it made is a link.
 
 The manifest is the truth: Prefect's records may all be deleted, and nothing runs again. Prefect is
 given no result to keep and asked for none. A stored result names its own serializer, and one of
@@ -14,7 +14,11 @@ from uuid import UUID
 
 import httpx
 from prefect import get_run_logger, task
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.artifacts import (
+    create_link_artifact,
+    create_progress_artifact,
+    update_progress_artifact,
+)
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
 from prefect.states import Cancelled, Completed, Failed, State
@@ -78,8 +82,20 @@ def run_stage(spec: dict[str, Any]) -> State[Any]:
         return Failed(message=str(error))
     artifact = f"artifact {job.kind}/{job.key}"
     if ran:
+        _link(job)
         return Completed(message=f"{artifact} was made")
     return Completed(name=CACHED, message=f"{artifact} exists")
+
+
+def _link(job: JobRequest) -> None:
+    """Show in Prefect where what a stage made lies; of a bucket, its page in Google's console. A
+    view, too."""
+    place = f"{job.store}/artifacts/{job.kind}/{job.key}"
+    if place.startswith("gs://"):
+        place = f"https://console.cloud.google.com/storage/browser/{place.removeprefix('gs://')}"
+    with suppress(httpx.HTTPError):
+        key, text = f"{job.stage.replace('_', '-')}-made", f"{job.kind}/{job.key[:12]}"
+        create_link_artifact(place, text, key=key, description=f"What stage {job.stage} made")
 
 
 class _ProgressArtifact:

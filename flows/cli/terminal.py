@@ -131,8 +131,8 @@ class Terminal:
             self._run_bar = self._bars.add_task("whole run", unit="s", values="")
         spent = time.monotonic() - self._start
         values = f"about {duration(left)} left"
-        sizes = {"completed": round(spent), "total": round(spent + left)}
-        self._bars.update(self._run_bar, values=values, **sizes)
+        total = round(spent + left)
+        self._bars.update(self._run_bar, completed=round(spent), total=total, values=values)
 
     def _ended(self, stage: StageRecord) -> None:
         if stage.name in self._bar_ids:

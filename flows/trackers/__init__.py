@@ -169,7 +169,7 @@ class _Live:
         """The stages' curves; what was cached by a run that goes on was sent by the one before."""
         goes_on = self._name != self._record.run_id
         for stage in run.stages.values():
-            if goes_on and stage.record.status == "cached":
+            if goes_on and stage.record is not None and stage.record.status == "cached":
                 continue
             for step, values in curve(stage):
                 yield Point(stage.name, step, values)
