@@ -122,11 +122,14 @@ def first_rows(data: Path | None, path: str) -> tuple[list[Mapping[str, Any]], i
 
     rows: list[Mapping[str, Any]] = []
     count = 0
-    for name, file in data_files(data, path, "lyceum init"):
-        for record in islice(read_records(name, file), COUNTED - count):
-            count += 1
-            if isinstance(record, Record) and len(rows) < FIRST:
-                rows.append(record.row)
+    try:
+        for name, file in data_files(data, path, "lyceum init"):
+            for record in islice(read_records(name, file), COUNTED - count):
+                count += 1
+                if isinstance(record, Record) and len(rows) < FIRST:
+                    rows.append(record.row)
+    except OSError as error:
+        raise InputError(f"--data {path} cannot be read: {error.strerror or error}.") from error
     if not rows:
         raise InputError(f"--data {path} holds no rows that can be read.")
     return rows, count
@@ -194,11 +197,15 @@ def _place(given: str) -> tuple[Path | None, str]:
     from tasks.data.directory import check_data_path
 
     remote, file = "://" in given, given_path(given, "--data")
-    if not remote and not file.is_file():
-        kind = "is a directory: name the file in it" if file.is_dir() else "is not there"
-        raise InputError(f"--data {given} {kind}.")
     try:
+        if not remote and not file.is_file():
+            kind = "is a directory: name the file in it" if file.is_dir() else "is not there"
+            raise InputError(f"--data {given} {kind}.")
         path = check_data_path(given if remote else file.name)
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"--data {given} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise InputError(f"--data {given}: {error}.") from error
     return (None if remote else Path(given).parent), path
@@ -211,7 +218,11 @@ def _new_file(to: Path) -> Path:
             f"{to}: give a file such as mine.toml: lower-case letters, digits and _, a letter"
             " first."
         )
-    if to.exists():
+    try:
+        there = to.exists()
+    except OSError as error:
+        raise InputError(f"{to} cannot be written: {error.strerror}.") from error
+    if there:
         raise InputError(f"{to} is there already, and is not overwritten; give another name.")
     return to
 

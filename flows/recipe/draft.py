@@ -26,6 +26,9 @@ MARKER = "####"
 """What GSM8K and its like have between the work and the answer, in one column."""
 
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_UNSEEN = re.compile(r"[^\S ]|[\x00-\x1f\x7f]")
+"""What a file's name may have and a comment may not."""
+
 _SHORT = 40
 """Characters of an answer that can be compared as it stands."""
 
@@ -103,10 +106,10 @@ def text(draft: Draft) -> str:
         f"train = {draft.rows * 7 // 10}, validation = {min(64, draft.rows // 20)},"
         f" heldout = {max(1, min(1000, draft.rows // 4))}"
     )
+    about = f"{draft.name}: {draft.model} learns from {draft.path}. Drafted by `lyceum init`."
+    comments = [about, "", *(f"  {command}" for command in draft.commands)]
     lines = [
-        f"# {draft.name}: {draft.model} learns from {draft.path}. Drafted by `lyceum init`.",
-        "#",
-        *(f"#   {command}" for command in draft.commands),
+        *(f"# {_UNSEEN.sub('?', comment)}".rstrip() for comment in comments),
         f"name = {_toml(draft.name)}",
         f"model = {_toml(draft.model)}",
         "",

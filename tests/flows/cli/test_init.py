@@ -69,6 +69,12 @@ def test_rows_without_reasoning_are_answered_by_the_model(tmp_path: Path) -> Non
     assert (teacher["name"], teacher["model"]) == ("gemma", "gemma3-270m-it")
 
 
+def test_a_files_name_is_no_part_of_the_recipe(tmp_path: Path) -> None:
+    file = rows(tmp_path, *WORKED, name="a\nseed = 7\r\t.jsonl")
+    draft_recipe(tmp_path / "mine.toml", told(data=str(file)))
+    assert resolve(str(tmp_path / "mine.toml"), (), tmp_path).recipe.seed == 0
+
+
 def test_work_and_answer_in_one_column_are_parted_at_the_marker() -> None:
     assert propose([{"question": "1+1?", "answer": "one and one\n#### 2"}]) == {
         "prompt": "question",

@@ -40,7 +40,10 @@ PLACES = [
     "promote --history {}", "promote --rollback {}", "run tiny.toml --target {}",
     "run tiny.toml --force {}", "run tiny.toml --data {}", "plan tiny.toml --hours {}",
     "plan tiny.toml --usd {}", "plan tiny.toml --set {}", "plan tiny.toml --set model={}",
-    "runs {}",
+    "runs {}", "init {} --no-rehearsal", "init x.toml --data {} --no-rehearsal",
+    "init x.toml --data file --prompt {} --no-rehearsal",
+    "init x.toml --data file --usd {} --no-rehearsal",
+    "init x.toml --data file --model {} --no-rehearsal",
 ]  # fmt: skip
 VALUES = [
     "9" * 5000, "0x" + "f" * 30_000, "[" * 30_000, "[" * 400 + "]" * 400,

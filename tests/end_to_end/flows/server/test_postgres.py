@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -30,39 +31,39 @@ def postgres_programs() -> Path | None:
 
 
 @contextmanager
-def postgres(root: Path) -> Iterator[str]:
+def postgres() -> Iterator[str]:
     """A server of its own, as a user that is not root; yields the URL that Prefect takes."""
     programs = postgres_programs()
     if programs is None:
         pytest.skip("there is no PostgreSQL here: apt-get install postgresql")
-    data, port = root / "postgres", free_port()
-    data.mkdir(mode=0o700)
-    root.chmod(0o755)
     user: Any = "nobody" if os.geteuid() == 0 else None  # it refuses to run as root
-    if user:
-        shutil.chown(data, user)
-        for parent in [root, *root.parents][:4]:  # pytest's directories are closed to others
-            parent.chmod(parent.stat().st_mode | 0o011) if parent != Path("/tmp") else None
-    (root / "password").write_text("secret", encoding="utf-8")
-    (root / "password").chmod(0o644)
-    asked = ["-D", str(data), "-U", "lyceum", "-A", "scram-sha-256"]
-    initdb = [str(programs / "initdb"), *asked, f"--pwfile={root / 'password'}"]
-    subprocess.run(initdb, user=user, check=True, stdout=subprocess.DEVNULL, cwd="/")
-    started = [str(programs / "postgres"), "-D", str(data), "-p", str(port), "-k", str(data)]
-    with (root / "postgres.log").open("w") as log:
-        server = subprocess.Popen(started, user=user, stdout=log, stderr=log, cwd="/")
-    try:
-        until(lambda: "ready to accept" in (root / "postgres.log").read_text())
-        yield f"postgresql+asyncpg://lyceum:secret@127.0.0.1:{port}/postgres"
-    finally:
-        server.terminate()
-        server.wait(60)
+    # pytest closes its own directories to other users, again and again
+    with tempfile.TemporaryDirectory(prefix="lyceum-postgres-") as made:
+        root, port = Path(made), free_port()
+        if user:
+            shutil.chown(root, user)
+        password, data, log = root / "password", root / "data", root / "log"
+        password.write_text("secret", encoding="utf-8")
+        asked = ["-D", str(data), "-U", "lyceum", "-A", "scram-sha-256", f"--pwfile={password}"]
+        began: Any = {"user": user, "cwd": "/"}
+        subprocess.run(
+            [str(programs / "initdb"), *asked], check=True, stdout=subprocess.DEVNULL, **began
+        )
+        started = [str(programs / "postgres"), "-D", str(data), "-p", str(port), "-k", made]
+        with log.open("w") as written:
+            server = subprocess.Popen(started, stdout=written, stderr=written, **began)
+        try:
+            until(lambda: "ready to accept" in log.read_text(encoding="utf-8"))
+            yield f"postgresql+asyncpg://lyceum:secret@127.0.0.1:{port}/postgres"
+        finally:
+            server.terminate()
+            server.wait(60)
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     root = tmp_path_factory.mktemp("team")
-    with postgres(root) as url, pytest.MonkeyPatch.context() as patch:
+    with postgres() as url, pytest.MonkeyPatch.context() as patch:
         patch.setenv(URL, url)
         with Served(root) as one:
             yield one
@@ -103,8 +104,9 @@ def test_the_automation_of_the_page_tells_of_a_night_that_failed(
     served: Served, tmp_path: Path
 ) -> None:
     page = (ROOT / "docs" / "prefect.md").read_text(encoding="utf-8")
-    (automation,) = re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)
-    (hook_script,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    section = page.partition("\n## A night that failed\n")[2].partition("\n## ")[0]
+    (automation,) = re.findall(r"^```yaml\n(.*?)^```", section, re.M | re.S)
+    (hook_script,) = re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
     hook = Hook()
     url = f"http://127.0.0.1:{hook.server_port}/"
     environment = {**os.environ, **served.reach.environment, "PREFECT_HOME": str(tmp_path)}

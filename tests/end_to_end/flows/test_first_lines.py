@@ -1,0 +1,34 @@
+"""What a person reads of a run: what will happen and for how long, and what to try next."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flows.lab import Lab
+
+
+def test_a_run_begins_with_what_it_will_do_and_ends_with_what_to_try(
+    finished: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    tiny_recipe: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Another seed takes as long as the one before; other quotas nobody has measured."""
+    lab = Lab(tmp_path, tiny_recipe, capsys)
+    shutil.copytree(finished[0], lab.store_path)
+    assert lab.run_people("--set", "stages.rebalance.config.seed=7") == 0
+    said = capsys.readouterr()
+    first, second = said.err.splitlines()[:2]
+    assert first == "2 stages, 1 cached: distill. To run: rebalance."
+    assert re.fullmatch(r"About \d.* as in earlier runs\.", second)
+    *_, title, scores, report, runs = said.out.splitlines()
+    assert title == "Next:"
+    at = f"--store {lab.store_path}"
+    assert re.match(rf"  lyceum scores tiny-\S+ --to scores {at}   # ", scores)
+    assert re.match(rf"  lyceum report tiny-\S+ {at}   # ", report)
+    assert runs.startswith(f"  lyceum runs {at}   # ")
+    assert lab.run_people("--set", "stages.rebalance.config.quotas.summarization.train=11") == 0
+    assert "No estimate yet: there is no time of its like for rebalance." in capsys.readouterr().err
