@@ -47,7 +47,7 @@ TAIL = """
 | `GOOGLE_CLOUD_PROJECT`, Google's application default credentials | buckets and TPUs |
 | `STORAGE_EMULATOR_HOST` | a Cloud Storage of your own |
 | `PREFECT_API_URL`, `PREFECT_API_AUTH_STRING` | your own Prefect |
-| `MLFLOW_TRACKING_URI`, `TRACKIO_PROJECT`, `WANDB_PROJECT`, ... | every run is sent to what is set, while it goes on; a run that was stopped goes on in the same curves |
+| `MLFLOW_TRACKING_URI`, `TRACKIO_PROJECT`, `WANDB_PROJECT`, ... | every run is sent there, live |
 """
 
 

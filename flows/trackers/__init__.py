@@ -80,8 +80,8 @@ def followed(watch: Watch) -> Watch:
 
     def record(version: RunRecord) -> None:
         watch.record(version)
-        if not current:
-            current.append(_Live(version, lambda why: watch.say("trackers", why)))
+        if not current or current[0].run_id != version.run_id:  # a watch may see run after run
+            current[:] = [_Live(version, lambda why: watch.say("trackers", why))]
             _LIVE[version.run_id] = current[0]
         if version.status in ("cancelled", "paused"):
             stopped(version)
@@ -187,6 +187,11 @@ class _Live:
         for name, session in [*self._sessions.items()] if new else ():
             with self._surviving(name):
                 session.log(new)
+
+    @property
+    def run_id(self) -> str:
+        """The run that is being sent."""
+        return self._record.run_id
 
     @contextlib.contextmanager
     def _surviving(self, name: str) -> Iterator[None]:

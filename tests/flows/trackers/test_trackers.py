@@ -398,6 +398,20 @@ def test_a_stage_never_waits_for_a_tracker(
     assert len(fake.curve("sft/loss")) == 39
 
 
+def test_a_watch_that_sees_two_runs_sends_both_while_they_go_on(
+    run: RunResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fake := Trackio()).install(monkeypatch)
+    watch = trackers.followed(Watch())
+    for name in ("demo-8", "demo-9"):
+        begun = run.record.model_copy(update={"run_id": name, "status": "running"})
+        watch.record(begun)
+        watch.progress("sft", training(2, loss=1.5))
+        watch.record(begun.model_copy(update={"status": "paused"}))
+        assert fake.curve("sft/loss", name) == [(2, 1.5)]
+    assert fake.finished == 2
+
+
 def test_without_a_tracker_a_watch_stays_as_it_is() -> None:
     watch = Watch()
     assert trackers.followed(watch) is watch
