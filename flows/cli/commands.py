@@ -72,10 +72,9 @@ def rehearse(options: argparse.Namespace) -> Answer:
 def init(options: argparse.Namespace) -> Answer:
     """Write a recipe for your data, after a few questions or from options, and rehearse it.
 
-    The data's first rows propose which column is what, how answers are verified and which domain
-    they are of. What no option says is asked; where standard input is no terminal the proposals are
-    taken. Rows without reasoning are answered by the model itself. A file that is there is never
-    overwritten.
+    The data's first rows propose which column is what, how answers are verified and their domain.
+    What no option says is asked; where standard input is no terminal the proposals are taken. Rows
+    without reasoning are answered by the model itself. Nothing is overwritten.
     """
     from flows.cli.init import Asking, draft_recipe
     from flows.cli.rehearse import exit_code, rehearse_recipe
@@ -84,13 +83,7 @@ def init(options: argparse.Namespace) -> Answer:
     read = sys.stdin.readline if sys.stdin is not None and sys.stdin.isatty() else None
     draft, data = draft_recipe(options.file, Asking(vars(options), read))
     say(f"Written: {options.file} ({draft.rows} rows of {draft.path})")
-    value = {
-        "recipe": str(options.file),
-        "data": str(data) if data else None,
-        "source": draft.source(),
-        "rows": draft.rows,
-        "next": list(draft.commands),
-    }
+    value = {"recipe": str(options.file), "data": str(data) if data else None, **draft.told()}
     if options.no_rehearsal:
         return Answer({**value, "rehearsal": None}, draft.commands)
     told = rehearse_recipe(
@@ -278,23 +271,9 @@ def recipes(options: argparse.Namespace) -> Answer:
     guessed. `lyceum plan RECIPE` reckons those of your settings.
     """
     from flows.cli import show
-    from flows.recipe.resolve import shipped_recipes, shipped_text
-    from flows.recipe.shipped import asked, data, purpose, takes
+    from flows.recipe.shipped import listed
 
-    rows = takes()
-    shipped = [
-        {
-            "name": name,
-            "model": recipe.model,
-            "stages": [stage.name for stage in recipe.stages],
-            "purpose": purpose(shipped_text(name)),
-            "data": data(recipe),
-            "asks": asked(recipe),
-            "takes": [row.told() for row in rows if row.recipe == name],
-        }
-        for name, recipe in shipped_recipes().items()
-    ]
-    value = {"recipes": shipped}
+    value = {"recipes": listed()}
     return Answer(value, show.recipes(value))
 
 

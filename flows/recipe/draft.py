@@ -66,6 +66,10 @@ class Draft:
         fixed = {"path": self.path, "domain": self.domain, "check": self.check}
         return {**fixed, **self.columns}
 
+    def told(self) -> dict[str, Any]:
+        """As `lyceum init --json` prints it."""
+        return {"source": self.source(), "rows": self.rows, "next": list(self.commands)}
+
 
 def propose(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Which columns hold prompt, reasoning and answer, as far as their names or a marker say so."""

@@ -10,6 +10,7 @@ import importlib.resources
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from flows.recipe.resolve import shipped_recipes, shipped_text
 from schemas.base import StrictModel
 from schemas.recipe import Recipe
 
@@ -50,6 +51,23 @@ def takes() -> list[Takes]:
     """Every row."""
     rows = csv.DictReader(TAKES.read_text(encoding="utf-8").splitlines())
     return [Takes.model_validate(row, strict=False) for row in rows]
+
+
+def listed() -> list[dict[str, Any]]:
+    """Every recipe, as `lyceum recipes --json` prints it."""
+    rows = takes()
+    return [
+        {
+            "name": name,
+            "model": recipe.model,
+            "stages": [stage.name for stage in recipe.stages],
+            "purpose": purpose(shipped_text(name)),
+            "data": data(recipe),
+            "asks": asked(recipe),
+            "takes": [row.told() for row in rows if row.recipe == name],
+        }
+        for name, recipe in shipped_recipes().items()
+    ]
 
 
 def purpose(text: str) -> str:
