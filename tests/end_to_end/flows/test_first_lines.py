@@ -1,4 +1,5 @@
-"""What a person reads of a run: what will happen and for how long, and what to try next."""
+"""What a person reads of a run: what will happen and for how long, what a stage made, and what to
+try next."""
 
 import re
 import shutil
@@ -6,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.artifacts import Artifact
 
 from tests.flows.lab import Lab
 
@@ -24,6 +26,9 @@ def test_a_run_begins_with_what_it_will_do_and_ends_with_what_to_try(
     first, second = said.err.splitlines()[:2]
     assert first == "2 stages, 1 cached: distill. To run: rebalance."
     assert re.fullmatch(r"About \d.* as in earlier runs\.", second)
+    made = Artifact.get("rebalance-made")
+    assert made is not None
+    assert f"{lab.store_path}/artifacts/rebalance/" in str(made.data), "a link to what it made"
     *_, title, scores, report, runs = said.out.splitlines()
     assert title == "Next:"
     at = f"--store {lab.store_path}"
