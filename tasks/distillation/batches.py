@@ -12,6 +12,7 @@ import numpy as np
 
 from schemas.base import InputError, StageFailed
 from schemas.examples import Example, Prompt
+from tasks.data.packing import Shape, Text
 from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
 from tasks.distillation.config import Config
 from tasks.distillation.feedback import Teacher
@@ -19,7 +20,6 @@ from tasks.distillation.gemma_teacher import GemmaTeacher
 from tasks.sampling.rollouts import (
     compiled_once,
     is_logged,
-    logps_in_parts,
     rollout_seed,
     sample_groups,
 )
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 def programs_of(config: Config, loaded: "LoadedModel") -> "tuple[Sampler, Any]":
     """What samples responses, and the program that gives the student's log-probabilities of
     them."""
-    from tasks.models.vocabulary import token_logps_fn
     from tasks.sampling.sampler import Sampler
+    from tasks.training.packed_logps import token_logps_fn
 
     sampler = Sampler(
         loaded,
@@ -44,7 +44,7 @@ def programs_of(config: Config, loaded: "LoadedModel") -> "tuple[Sampler, Any]":
         response_length=config.response_length,
         **config.drawn_from,
     )
-    return sampler, token_logps_fn(loaded.model, loaded.tokenizer.pad_id)
+    return sampler, token_logps_fn(loaded.model)
 
 
 def gemma_teacher(config: Config, loaded: "LoadedModel") -> GemmaTeacher:
@@ -69,6 +69,13 @@ class Scored(NamedTuple):
     student: np.ndarray
     teacher: np.ndarray
 
+    def texts(self, pad_id: int) -> list[Text]:
+        """The tokens of each prompt and of its response."""
+        return [
+            (asked[asked != pad_id].tolist(), said[said != pad_id].tolist())
+            for asked, said in zip(self.prompt_ids, self.completion_ids, strict=True)
+        ]
+
 
 def make_batch(
     config: Config, scored: Scored, hidden: np.ndarray | None, pad_id: int
@@ -84,13 +91,9 @@ def make_batch(
     weights = row_weights(mask, counted, "token", config.response_length)
     if config.loss.name == "gkd":
         return DistillBatch(prompt_ids, completion_ids, mask, hidden, weights)
-    texts = [
-        (asked[asked != pad_id].tolist(), said[said != pad_id].tolist())
-        for asked, said in zip(prompt_ids, completion_ids, strict=True)
-    ]
     old = student if config.num_iterations > 1 else None
     return policy_batch(
-        texts,
+        scored.texts(pad_id),
         (np.where(mask, teacher - student, 0), weights, weights, None, old),
         length=config.prompt_length + config.response_length,
         pad_id=pad_id,
@@ -151,7 +154,7 @@ class DistillBatches:
         said += [response_tokens(tokenizer, trace.response()) for trace in traces]
         prompt_ids = pad_left(asked, config.prompt_length, pad_id)
         completion_ids = pad_right(said, config.response_length, pad_id)
-        student = self._student_logps(prompt_ids, completion_ids)
+        student = self._student_logps(list(zip(asked, said, strict=True)))
         feedback = self.teacher.score(prompt_ids, completion_ids)
         self._scored = Scored(prompt_ids, completion_ids, student, feedback.logps)
         self._batch = make_batch(config, self._scored, feedback.hidden, pad_id)
@@ -183,18 +186,23 @@ class DistillBatches:
         rows = rows_of_step(self.config.seed, index, wanted, len(self.traces))
         return [self.traces[row] for row in rows]
 
-    def _student_logps(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> np.ndarray:
-        """(B, R) float32 log-probabilities, one micro-batch at a time."""
+    def _student_logps(self, texts: list[Text]) -> np.ndarray:
+        """(B, R) float32 log-probabilities, in blocks of as many rows as a micro-batch has."""
         from flax import nnx
 
-        return logps_in_parts(
+        from tasks.training.packed_logps import texts_logps
+
+        config = self.config
+        size, length = len(texts) // config.accumulation, config.prompt_length
+        return texts_logps(
             self.token_logps,
             nnx.state(self.loaded.model),
-            prompt_ids,
-            completion_ids,
+            texts,
+            Shape(size, length + config.response_length),
+            config.response_length,
+            pad_id=self.loaded.tokenizer.pad_id,
             mesh=self.loaded.mesh,
-            size=len(prompt_ids) // self.config.accumulation,
-            temperature=self.config.temperature,
+            temperature=config.temperature,
         )
 
     def _measure(

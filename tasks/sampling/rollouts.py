@@ -14,11 +14,8 @@ from schemas.examples import Prompt
 from tasks.contract.job import Job
 from tasks.contract.journal import Journal
 from tasks.data.tokens import Tokenizer, prompt_tokens
-from tasks.devices.hosts import fetch, spread
 
 if TYPE_CHECKING:
-    from jax.sharding import Mesh
-
     from tasks.models.loading import LoadedModel
     from tasks.sampling.sampler import Completion, Sampler
 
@@ -123,31 +120,6 @@ def sample_before_training(
         ),
     )
     return chosen, samples, dropped
-
-
-def logps_in_parts(
-    program: Any,
-    state: Any,
-    prompt_ids: np.ndarray,
-    completion_ids: np.ndarray,
-    *,
-    mesh: "Mesh",
-    size: int,
-    temperature: float,
-) -> np.ndarray:
-    """(N, R) float32 log-probabilities by `tasks.models.vocabulary.token_logps_fn`, `size` rows (a
-    divisor of N) at a time."""
-    import jax
-
-    slices = [slice(start, start + size) for start in range(0, len(prompt_ids), size)]
-    with jax.set_mesh(mesh):
-        logps = [
-            program(
-                state, *spread((prompt_ids[s], completion_ids[s]), mesh), np.float32(temperature)
-            )
-            for s in slices
-        ]
-    return np.concatenate([fetch(of_part) for of_part in logps])
 
 
 def compiled_once(counts: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:

@@ -114,6 +114,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
         shapes,
         vocabulary_trips,
     )
+    from tasks.reinforcement.policy_rows import empty_batch
 
     require_one_teacher(config, upstream)
     model = on_devices(model, batch_sizes(config))
@@ -134,11 +135,12 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     trips = vocabulary_trips(size // config.accumulation * config.response_length, trainer.mesh)
     _, optimizer, _ = map(shapes, trainer.state())
     rollouts = -(-config.steps // config.num_iterations)
-    micro = rows([array[: size // config.accumulation] for array in scored[:2]], trainer.mesh)
+    block = empty_batch(size // config.accumulation, sum(lengths), logps=(False, False, False))
     resident = shapes(nnx.state(teacher.model)) if teacher else None
     if resident is not None and isinstance(config.loss, Gkd):
         del resident["embedding"]  # the student has it
-    args, calls = (weights, *micro, scalar(np.float32)), rollouts * config.accumulation
+    args = (weights, rows(tuple(block[:4]), trainer.mesh), scalar(np.float32))
+    calls = rollouts * config.accumulation
     beside = (optimizer, resident)
     found = [
         sampler.program(rollouts, resident=beside),
@@ -251,7 +253,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=3,
+    version=4,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL, required=False),
