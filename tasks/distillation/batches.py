@@ -12,14 +12,16 @@ import numpy as np
 
 from schemas.base import InputError, StageFailed
 from schemas.examples import Example, Prompt
-from tasks.data.packing import Shape, Text
+from tasks.data.packing import Text
 from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
 from tasks.distillation.config import Config
 from tasks.distillation.feedback import Teacher
 from tasks.distillation.gemma_teacher import GemmaTeacher
 from tasks.sampling.rollouts import (
-    compiled_once,
     is_logged,
+    rollout_compiles,
+    rollout_logps,
+    rollout_programs,
     rollout_seed,
     sample_groups,
 )
@@ -28,23 +30,7 @@ if TYPE_CHECKING:
     from tasks.distillation.gkd_batches import DistillBatch
     from tasks.models.loading import LoadedModel
     from tasks.reinforcement.policy_rows import PolicyBatch
-    from tasks.sampling.sampler import Completion, Sampler
-
-
-def programs_of(config: Config, loaded: "LoadedModel") -> "tuple[Sampler, Any]":
-    """What samples responses, and the program that gives the student's log-probabilities of
-    them."""
-    from tasks.sampling.sampler import Sampler
-    from tasks.training.packed_logps import token_logps_fn
-
-    sampler = Sampler(
-        loaded,
-        batch_size=config.sampled,
-        prompt_length=config.prompt_length,
-        response_length=config.response_length,
-        **config.drawn_from,
-    )
-    return sampler, token_logps_fn(loaded.model)
+    from tasks.sampling.sampler import Completion
 
 
 def gemma_teacher(config: Config, loaded: "LoadedModel") -> GemmaTeacher:
@@ -126,7 +112,7 @@ class DistillBatches:
     ) -> None:
         self.config, self.loaded, self.teacher = config, loaded, teacher
         self.prompts, self.traces = prompts, traces
-        self.sampler, self.token_logps = programs_of(config, loaded)
+        self.sampler, self.token_logps = rollout_programs(config, loaded, config.sampled)
         self.metrics: dict[int, dict[str, float]] = {}
         self.samples: list[dict[str, Any]] = []
         self._scored: Scored | None = None
@@ -137,6 +123,8 @@ class DistillBatches:
     def batch_at(self, step: int) -> "PolicyBatch | DistillBatch":
         """The training input of update `step` (from 0). A rollout is a function of the weights
         before its first update."""
+        from flax import nnx
+
         index, reused = divmod(step, self.config.num_iterations)
         if reused:
             if self._batch is None:
@@ -154,7 +142,8 @@ class DistillBatches:
         said += [response_tokens(tokenizer, trace.response()) for trace in traces]
         prompt_ids = pad_left(asked, config.prompt_length, pad_id)
         completion_ids = pad_right(said, config.response_length, pad_id)
-        student = self._student_logps(list(zip(asked, said, strict=True)))
+        texts, weights = list(zip(asked, said, strict=True)), nnx.state(self.loaded.model)
+        student = rollout_logps(self.token_logps, weights, texts, config, self.loaded)
         feedback = self.teacher.score(prompt_ids, completion_ids)
         self._scored = Scored(prompt_ids, completion_ids, student, feedback.logps)
         self._batch = make_batch(config, self._scored, feedback.hidden, pad_id)
@@ -185,25 +174,6 @@ class DistillBatches:
             return []
         rows = rows_of_step(self.config.seed, index, wanted, len(self.traces))
         return [self.traces[row] for row in rows]
-
-    def _student_logps(self, texts: list[Text]) -> np.ndarray:
-        """(B, R) float32 log-probabilities, in blocks of as many rows as a micro-batch has."""
-        from flax import nnx
-
-        from tasks.training.packed_logps import texts_logps
-
-        config = self.config
-        size, length = len(texts) // config.accumulation, config.prompt_length
-        return texts_logps(
-            self.token_logps,
-            nnx.state(self.loaded.model),
-            texts,
-            Shape(size, length + config.response_length),
-            config.response_length,
-            pad_id=self.loaded.tokenizer.pad_id,
-            mesh=self.loaded.mesh,
-            temperature=config.temperature,
-        )
 
     def _measure(
         self, step: int, prompts: list[Prompt], completions: "list[Completion]", found: Scored
@@ -274,14 +244,12 @@ class DistillBatches:
         Raises:
             StageFailed: a shape was not fixed.
         """
-        from tasks.planning.programs import compilations
-
-        counts = {
-            "sampler": self.sampler.compiles,
-            "token_logps": compilations(self.token_logps),
-            "teacher_logps": self.teacher.compiles,
-        }
-        return compiled_once(counts, self._compiled_before)
+        return rollout_compiles(
+            self.sampler,
+            self.token_logps,
+            self._compiled_before,
+            teacher_logps=self.teacher.compiles,
+        )
 
 
 def fitting_traces(config: Config, examples: list[Example], tokenizer: Tokenizer) -> list[Example]:

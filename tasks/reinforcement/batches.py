@@ -32,7 +32,7 @@ from schemas.examples import Prompt
 from tasks.contract.job import Job
 from tasks.contract.journal import Journal, Rows
 from tasks.contract.reward import Anneal, Resources, Response
-from tasks.data.packing import Shape, Text
+from tasks.data.packing import Text
 from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import agree, is_committer
 from tasks.reinforcement.audit import Tally
@@ -48,7 +48,13 @@ from tasks.reinforcement.rollout import (
     row_weights,
     write_ledger,
 )
-from tasks.sampling.rollouts import compiled_once, is_logged, rollout_seed, sample_groups
+from tasks.sampling.rollouts import (
+    is_logged,
+    rollout_compiles,
+    rollout_logps,
+    rollout_seed,
+    sample_groups,
+)
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -260,22 +266,8 @@ class RolloutBatches:
         return padded(logps, len(completions), self.config.response_length)
 
     def _logps(self, state: Any, texts: list[Text]) -> np.ndarray:
-        """(N, R) float32 log-probabilities at the sampling temperature, by blocks as large as a
-        micro-batch."""
-        from tasks.training.packed_logps import texts_logps
-
-        config = self.config
-        length = config.prompt_length + config.response_length
-        return texts_logps(
-            self.token_logps,
-            state,
-            texts,
-            Shape(config.batch_size // config.accumulation, length),
-            config.response_length,
-            pad_id=self.loaded.tokenizer.pad_id,
-            mesh=self.loaded.mesh,
-            temperature=config.temperature,
-        )
+        """(N, R) float32 log-probabilities under these weights."""
+        return rollout_logps(self.token_logps, state, texts, self.config, self.loaded)
 
     # What the guard asks
 
@@ -366,13 +358,7 @@ class RolloutBatches:
         Raises:
             StageFailed: a shape was not fixed.
         """
-        from tasks.planning.programs import compilations
-
-        counts = {
-            "sampler": self.sampler.compiles,
-            "token_logps": compilations(self.token_logps),
-        }
-        return compiled_once(counts, self._compiled_before)
+        return rollout_compiles(self.sampler, self.token_logps, self._compiled_before)
 
 
 def initial_policy(model: Any) -> Any:

@@ -13,6 +13,7 @@ from schemas.base import InputError, StageFailed
 from schemas.examples import Prompt
 from tasks.contract.job import Job
 from tasks.contract.journal import Journal
+from tasks.data.packing import Shape, Text
 from tasks.data.tokens import Tokenizer, prompt_tokens
 
 if TYPE_CHECKING:
@@ -120,6 +121,54 @@ def sample_before_training(
         ),
     )
     return chosen, samples, dropped
+
+
+def rollout_programs(config: Any, loaded: "LoadedModel", sampled: int) -> "tuple[Sampler, Any]":
+    """What samples so many responses of a policy that is trained, and the program that gives their
+    log-probabilities under any weights; for a config with `group_size`, both lengths and what
+    `schemas.training.Nucleus` has."""
+    from tasks.sampling.sampler import Sampler
+    from tasks.training.packed_logps import token_logps_fn
+
+    sampler = Sampler(
+        loaded,
+        batch_size=sampled,
+        prompt_length=config.prompt_length,
+        response_length=config.response_length,
+        group_size=config.group_size,
+        **config.drawn_from,
+    )
+    return sampler, token_logps_fn(loaded.model)
+
+
+def rollout_logps(
+    program: Any, state: Any, texts: Sequence[Text], config: Any, loaded: "LoadedModel"
+) -> np.ndarray:
+    """(N, R) float32 log-probabilities of the responses at the temperature of sampling, by blocks
+    of as many rows as a micro-batch has."""
+    from tasks.training.packed_logps import texts_logps
+
+    length = config.prompt_length + config.response_length
+    return texts_logps(
+        program,
+        state,
+        texts,
+        Shape(config.batch_size // config.accumulation, length),
+        config.response_length,
+        pad_id=loaded.tokenizer.pad_id,
+        mesh=loaded.mesh,
+        temperature=config.temperature,
+    )
+
+
+def rollout_compiles(
+    sampler: "Sampler", token_logps: Any, before: Mapping[str, int], **others: int
+) -> dict[str, int]:
+    """`compiled_once` of `rollout_programs` and of `others`."""
+    from tasks.planning.programs import compilations
+
+    counts = {"sampler": sampler.compiles, "token_logps": compilations(token_logps)}
+    return compiled_once(counts | others, before)
 
 
 def compiled_once(counts: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:

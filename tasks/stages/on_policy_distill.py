@@ -35,13 +35,12 @@ from tasks.distillation.batches import (
     fitting_traces,
     gemma_teacher,
     make_batch,
-    programs_of,
 )
 from tasks.distillation.config import Config, Gkd
 from tasks.distillation.endpoint_teacher import EndpointTeacher, EndpointTeacherConfig
 from tasks.distillation.feedback import Teacher
 from tasks.distillation.gemma_teacher import GemmaTeacherConfig, require_same_tokenizer
-from tasks.sampling.rollouts import curve_mean, fitting_prompts
+from tasks.sampling.rollouts import curve_mean, fitting_prompts, rollout_programs
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -126,7 +125,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
         teacher = abstract_model(name, model_config(name), model.mesh)
     config = config.counted(sum(one.total("train") for one in upstream["prompts"].quotas.values()))
     trainer = trainer_of(config, model, teacher)
-    sampler, token_logps = programs_of(config, model)
+    sampler, token_logps = rollout_programs(config, model, config.sampled)
     size, lengths = config.batch_size, (config.prompt_length, config.response_length)
     weights = shapes(nnx.state(model.model))
     logps = np.zeros((size, config.response_length), np.float32)

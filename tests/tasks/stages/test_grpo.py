@@ -23,7 +23,7 @@ from tasks.models.lora import add_lora
 from tasks.reinforcement.batches import RolloutBatches, initial_policy
 from tasks.reinforcement.rewarding import Rewards
 from tasks.reinforcement.rollout import Rollout, group_advantages
-from tasks.sampling.rollouts import rollout_seed
+from tasks.sampling.rollouts import rollout_programs, rollout_seed
 from tasks.stages import grpo
 from tests.tasks.stages.bench import example
 
@@ -236,7 +236,12 @@ def batches_of(
 ) -> RolloutBatches:
     job = Job(config, {}, tmp_path, Workspace(open_store(tmp_path / "store"), "key", "1"))
     return RolloutBatches(
-        config, loaded, grpo.programs_of(config, loaded), examples, job, Resources({}, answers=None)
+        config,
+        loaded,
+        rollout_programs(config, loaded, config.batch_size),
+        examples,
+        job,
+        Resources({}, answers=None),
     )
 
 
