@@ -380,28 +380,3 @@ def test_weights_are_held_and_what_the_dead_policy_sampled_is_dropped(tmp_path: 
     successor.write_ledger(tmp_path / "ledger", updates=6)
     first = [row.completion.split()[0] for row in ledger(tmp_path / "ledger")]
     assert first[::8] == ["20", "20", "21", "22", "22", "22"]
-
-
-def test_the_detector_sees_rewards_with_the_weights_of_the_first_update(tmp_path: Path):
-    """format 1 and length 0, weights 1 and 1, then 1 and 3: the total falls from .5 to .25, and the
-    policy is what it was."""
-    rewards = [
-        {"name": "format"},
-        {"name": "length", "maximum": 9, "weight": {"start": 1.0, "end": 3.0, "to_step": 2}},
-    ]
-    batches = batches_of(tmp_path, config(rewards=rewards), FakeScorer(alternate))
-
-    class Two(FakeScorer):
-        def answer(self, number: int) -> None:
-            ones = np.ones(8)
-            self.futures[number].set_result(
-                Rewards({"format": ones, "length": 0 * ones}, ones / (1 + (1, 3)[number]))
-            )
-
-    batches.scorer = Two(alternate)
-    signs = []
-    for step in range(2):
-        batches.batch_at(step)
-        signs.append(sign_of(batches, {**batches.metrics[step + 1], "entropy": 1.0, "kl": 0.0}))
-    assert [batches.metrics[step]["reward"] for step in (1, 2)] == [0.5, 0.25]
-    assert [one.rewards for one in signs] == [{"math 1": (8, 0.5)}] * 2
