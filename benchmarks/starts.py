@@ -54,9 +54,9 @@ class Side:
     def __init__(self, source: Path, home: Path) -> None:
         self.source, self.store = source, home / "store"
         hidden = ("PREFECT_", "LYCEUM_", "VIRTUAL_ENV")
-        kept = {name: one for name, one in os.environ.items() if not name.startswith(hidden)}
+        remaining = {name: one for name, one in os.environ.items() if not name.startswith(hidden)}
         own = {"PYTHONPATH": str(source), "PREFECT_HOME": str(home / "prefect")}
-        self.environment = {**kept, **own}
+        self.environment = {**remaining, **own}
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(

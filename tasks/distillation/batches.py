@@ -208,7 +208,7 @@ class DistillBatches:
                 }
             )
 
-    def kept(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """What the updates after the first `step` ones need: see `tasks.training.loop.Keeps`."""
         values = {"samples": self.samples, "compiles": self.compiles(), "costs": self.costs()}
         if step % self.config.num_iterations == 0:
@@ -217,7 +217,7 @@ class DistillBatches:
         return self._scored._asdict(), values | {"metrics": self.metrics[step]}
 
     def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
-        """Go on after `step` updates with what was `kept` then. The teacher's hidden states are
+        """Go on after `step` updates with the `state` of then. The teacher's hidden states are
         large and made again."""
         self.samples, self._compiled_before = values["samples"], values["compiles"]
         self._cost_before = values["costs"]

@@ -143,9 +143,9 @@ def _keep(
 
 
 def _backward(
-    config: GemmaConfig, of_chunk: OfChunk, kept: Any, cotangents: Any
+    config: GemmaConfig, of_chunk: OfChunk, saved: Any, cotangents: Any
 ) -> tuple[Any, ...]:
-    slopes, arrays = kept
+    slopes, arrays = saved
     of_values = cotangents[0]
     if isinstance(of_values, jax.custom_derivatives.SymbolicZero):
         return (None,) * 5

@@ -98,7 +98,7 @@ class RolloutBatches:
         self.samples: list[dict[str, Any]] = []
         self.audit = Tally()
         self.judge_wait_seconds: dict[int, float] = {}
-        self._held: int | None = None
+        self._frozen_at: int | None = None
         self._put_back_before: int | None = None
         self._next = 0
         self._waiting: dict[int, tuple[Sampled, Rows | Future[Rewards] | None]] = {}
@@ -286,7 +286,7 @@ class RolloutBatches:
     def hold(self, update: int) -> None:
         """Weights and prompts stay as they are at this update; what was sampled and not trained on
         is dropped."""
-        self._held, self._batch = update, None
+        self._frozen_at, self._batch = update, None
         self._next = min(self._waiting, default=self._next)
         self._put_back_before = self._next
         self._waiting.clear()
@@ -295,7 +295,7 @@ class RolloutBatches:
         """The update whose weights and prompts a rollout has: its first one, or where they are
         held."""
         update = self._first(index)
-        return update if self._held is None else min(update, self._held)
+        return update if self._frozen_at is None else min(update, self._frozen_at)
 
     def _first(self, index: int) -> int:
         """The first update on a rollout."""
@@ -308,24 +308,24 @@ class RolloutBatches:
 
     # What is kept
 
-    def kept(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """What the updates after the first `step` ones need: see `tasks.training.loop.Keeps`.
         Rollouts are in the journal."""
         return {}, {
             "samples": self.samples,
-            "audit": self.audit.kept(),
+            "audit": self.audit.state(),
             "compiles": self.compiles(),
-            "chooser": self.chooser.kept(),
+            "chooser": self.chooser.state(),
             "next": self._next,
-            "held": self._held,
+            "held": self._frozen_at,
             "put_back_before": self._put_back_before,
         }
 
     def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
-        """Go on after `step` updates with what was `kept` then, and the rollouts that were sampled
+        """Go on after `step` updates with the `state` of then, and the rollouts that were sampled
         and not used up."""
         self.samples, self._compiled_before = values["samples"], values["compiles"]
-        self._held, self._put_back_before = values["held"], values["put_back_before"]
+        self._frozen_at, self._put_back_before = values["held"], values["put_back_before"]
         self.chooser.restore(values["chooser"])
         self.audit.restore(values["audit"])
         self._next = values["next"]
@@ -369,8 +369,8 @@ def initial_policy(model: Any) -> Any:
     from flax import nnx
 
     adapters, rest = nnx.state(model, nnx.LoRAParam, ...)
-    copied, kept = (adapters, rest) if jax.tree.leaves(adapters) else (rest, adapters)
-    return nnx.merge_state(jax.tree.map(jnp.copy, copied), kept)
+    copied, shared = (adapters, rest) if jax.tree.leaves(adapters) else (rest, adapters)
+    return nnx.merge_state(jax.tree.map(jnp.copy, copied), shared)
 
 
 def _shared(rewards: Rewards | None) -> Rewards:

@@ -141,7 +141,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
             for part in halves(list(model.mesh.devices.flat))
         )
     # a machine of one device has no halves
-    apart = {*others.mesh.devices.flat}.isdisjoint(own.mesh.devices.flat)
+    disjoint = {*others.mesh.devices.flat}.isdisjoint(own.mesh.devices.flat)
     own = on_devices(own, rows_at_once(config))
     config = config.counted(sum(one.total("train") for one in upstream["prompts"].quotas.values()))
     config = fitted(config, own.mesh, config.prompt_length)
@@ -170,7 +170,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
         Program("token_logps", token_logps, arguments, calls, resident, trips),
         *trainer.programs(batch, config.steps, trips=trips, resident=reference),
     ]
-    beside = config.rollout_lag > 0 and apart
+    beside = config.rollout_lag > 0 and disjoint
     scored = sampled * config.batch_size + config.audit.prompts * RESPONSES
     for reward in parse_rewards(config.rewards, "rewards"):
         if compiled := REWARDS[reward.name].programs:

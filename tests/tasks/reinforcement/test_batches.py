@@ -310,7 +310,7 @@ def test_the_ledger_has_every_response_of_the_rollouts_that_were_trained_on(tmp_
 def test_a_rollout_that_was_lost_is_an_error_and_the_next_attempt_starts_over(tmp_path: Path):
     batches = batches_of(tmp_path, config(rollout_lag=1), FakeScorer(alternate))
     batches.batch_at(0)
-    _, kept = batches.kept(1)
+    _, state = batches.state(1)
     batches.job.work.write("checkpoints/00000001-1/x", b"")
     batches.job.work.remove("journal/rollouts/000001.sampled")
     successor = batches_of(tmp_path, config(rollout_lag=1), FakeScorer(alternate))
@@ -318,7 +318,7 @@ def test_a_rollout_that_was_lost_is_an_error_and_the_next_attempt_starts_over(tm
         StageFailed,
         match=r"rollout 000001.sampled is not in the stage's workspace any more, .* starts over",
     ):
-        successor.restore(1, {}, json.loads(json.dumps(kept)))
+        successor.restore(1, {}, json.loads(json.dumps(state)))
     assert batches.job.work.children("checkpoints") == []
 
 
@@ -338,9 +338,9 @@ def test_passing_code_is_audited_once(tmp_path: Path, monkeypatch: pytest.Monkey
     batches.batch_at(0)
     counted = {"audit_passes": 8, "audit_short": 0, "audit_suspicious": 8}
     assert counted.items() <= batches.metrics[1].items()
-    kept = batches.kept(1)[1]
+    state = batches.state(1)[1]
     successor = batches_of(tmp_path, table, FakeScorer(alternate), coding)
-    successor.restore(1, {}, json.loads(json.dumps(kept)))
+    successor.restore(1, {}, json.loads(json.dumps(state)))
     successor.batch_at(1)
     assert successor.audit.metrics() == batches.audit.metrics() == counted
     assert [row["step"] for row in successor.audit.examples] == [1] * 5
@@ -372,9 +372,9 @@ def test_weights_are_held_and_what_the_dead_policy_sampled_is_dropped(tmp_path: 
     assert batches.scorer.updates == [1, 2, 3, 4, 5, 2, 2]
     entries = set(batches.job.work.children("journal/rollouts"))
     assert {"000004.sampled", "000004+1.sampled"} <= entries
-    _, kept = batches.kept(5)
+    _, state = batches.state(5)
     successor = batches_of(tmp_path, config(**ANNEALED, rollout_lag=1), FakeScorer(alternate))
-    successor.restore(5, {}, json.loads(json.dumps(kept)))
+    successor.restore(5, {}, json.loads(json.dumps(state)))
     assert sampled_at(successor.batch_at(5)) == 2
     assert successor.sampler.calls == 0
     successor.write_ledger(tmp_path / "ledger", updates=6)

@@ -18,8 +18,8 @@ EXAMPLES = [example(number) for number in range(6)]
 
 @pytest.fixture
 def packed() -> Packed:
-    packed, kept = sft.tokenise(tiny_tokenizer(), EXAMPLES, 100)
-    assert kept == EXAMPLES
+    packed, fitting = sft.tokenise(tiny_tokenizer(), EXAMPLES, 100)
+    assert fitting == EXAMPLES
     assert packed.segments.max() > 1
     return packed
 
