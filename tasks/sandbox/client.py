@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 from tasks.sandbox import arguments as changes_of
 from tasks.sandbox import plain
 from tasks.sandbox.errors import Errors, origin
+from tasks.sandbox.proxies import ENDED, ErrorClass, Remote, decides
 from tasks.sandbox.reading import Reading
-from tasks.sandbox.remote import ENDED, ErrorClass, Remote, decides
 from tasks.sandbox.wire import Pipe
 
 GONE = "the answer's process ended"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from tasks.sandbox import plain
-from tasks.sandbox.remote import Candidate, ErrorClass
+from tasks.sandbox.proxies import Candidate, ErrorClass
 
 _MOST_BASES = 50
 _ENDS_ITERATION = (StopIteration, StopAsyncIteration)

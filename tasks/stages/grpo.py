@@ -126,7 +126,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
         shapes,
         vocabulary_trips,
     )
-    from tasks.rehearsal.controls import RESPONSES
+    from tasks.rehearsal.audit_responses import RESPONSES
     from tasks.reinforcement.policy_rows import empty_batch
     from tasks.training.trainer import rows_at_once
 

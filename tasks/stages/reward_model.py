@@ -12,7 +12,7 @@ loss. The artifact is a directory that `transformers` loads as a classifier with
     calibration.json    Calibration, and the bins of a reliability diagram
 
 Held out, and kept apart for the temperature, are fractions of the prompts.
-`tasks.reward_models.calibration` says what is measured; the reward `reward_model` is what the
+`tasks.reward_models.reliability` says what is measured; the reward `reward_model` is what the
 artifact is for.
 """
 
@@ -32,7 +32,15 @@ from tasks.contract.small import FEW, Sizes, small_trainer
 from tasks.data import steps
 from tasks.devices.hosts import make_mesh
 from tasks.models.source import model_dependencies
-from tasks.reward_models.calibration import (
+from tasks.reward_models.pairs import (
+    TracePair,
+    damaged_pairs,
+    fits_lengths,
+    pair_arrays,
+    split_pairs,
+    trace_pairs,
+)
+from tasks.reward_models.reliability import (
     ATTACKS,
     Calibration,
     ScoredPair,
@@ -41,14 +49,6 @@ from tasks.reward_models.calibration import (
     fit_temperature,
     pair_metrics,
     write_calibration,
-)
-from tasks.reward_models.pairs import (
-    TracePair,
-    damaged_pairs,
-    fits_lengths,
-    pair_arrays,
-    split_pairs,
-    trace_pairs,
 )
 from tasks.sampling.rollouts import sample_before_training, sampler_of
 from tasks.training.preference_pairs import mine_pairs, read_pairs

@@ -15,8 +15,8 @@ from tasks.contract.job import Job, read_jsonl, read_rows, write_jsonl
 from tasks.devices.hosts import make_mesh
 from tasks.models.loading import base_model, save_model
 from tasks.models.scalar_head import load_scoring_model
-from tasks.reward_models.calibration import ATTACKS, read_calibration
 from tasks.reward_models.pairs import TracePair
+from tasks.reward_models.reliability import ATTACKS, read_calibration
 from tasks.reward_models.scoring import TraceScorer
 from tasks.stages import reward_model
 from tests.tasks.reward_models.step_traces import EXAMPLES, LENGTHS, TOKENIZER, preference
