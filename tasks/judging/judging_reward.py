@@ -101,7 +101,6 @@ class Judging(Generic[ConfigT]):
         return found
 
     def close(self) -> None:
-        """Close the judge."""
         self.bench.judge.close()
 
 

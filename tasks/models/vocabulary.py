@@ -124,7 +124,6 @@ def _per_token(
     rows: Arrays,
     whole: Arrays,
 ) -> tuple[jax.Array, Any]:
-    """As `per_token`."""
     values, more, _ = _forward(config, of_chunk, False, embedding, hidden, mask, rows, whole)
     return values, more
 

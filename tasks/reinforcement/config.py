@@ -228,12 +228,10 @@ class GrpoConfig(TrainerConfig, Nucleus):
 
     @property
     def groups(self) -> int:
-        """Groups in a batch."""
         return self.batch_size // self.group_size
 
     @property
     def rollouts(self) -> int:
-        """Rollouts of the stage."""
         return -(-self.steps // self.num_iterations)
 
     @property

@@ -149,7 +149,6 @@ def dependencies(config: Config, data: Any) -> dict[str, str | int]:
 
 
 def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
-    """The trainer of this stage."""
     from tasks.losses.cross_entropy import cross_entropy
     from tasks.training.trainer import make_trainer
 

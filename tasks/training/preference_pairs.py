@@ -214,7 +214,6 @@ def mine_pairs(
 
 
 def read_pairs(path: Path) -> Iterator[PreferencePair]:
-    """The pairs of a file, one by one."""
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             yield PreferencePair.model_validate_json(line)
