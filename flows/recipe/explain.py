@@ -120,7 +120,8 @@ def stage_plan(one: Outlook, outlooks: list[Outlook], made: Made) -> dict[str, A
 
     `seconds` is 0 for a cached stage, else what its nearest artifact took to make; None when
     nothing that takes as long was ever run. `programs` is empty: a local target has no device
-    memory that could overflow; for a TPU `flows.planning.plan` adds them, and its times and costs.
+    memory that could overflow; for a TPU `flows.planning.stage_plans` adds them, with its times and
+    costs.
     """
     near = None if one.manifest else nearest_artifact(outlooks, one.stage.name, made)
     near = near if near and takes_as_long(near[1]) else None
