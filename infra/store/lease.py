@@ -166,22 +166,28 @@ def unheld(
 
 
 @contextmanager
-def seize(store: Store, key: str, generation: int, owner: str, *, seconds: float) -> Iterator[bool]:
-    """Take the lease of a key that `unheld` found at this generation, without waiting; False inside
-    when somebody else was faster.
+def seize(
+    store: Store, key: str, generation: int, owner: str, *, seconds: float
+) -> Iterator[Callable[[], bool]]:
+    """Take the lease of a key that `unheld` found at this generation, without waiting.
+
+    What it gives says whether the lease is held, and looks each time: somebody else may have been
+    faster, or have taken over from a process that stood still (a laptop's lid, Ctrl-Z). Ask before
+    each thing that cannot be taken back.
 
     It leaves no trace: the lease is removed, not released, and so are directories that are empty
     without it.
     """
     lease = Lease(key, generation + 1, _record(owner))
     if not _taken(store, lease):
-        yield False
+        yield lambda: False
         return
     try:
         with _beating(store, lease, seconds / 3):
-            yield True
+            yield lambda: _is_ours(store, lease)
     finally:
-        _erase(store, lease)
+        if _is_ours(store, lease):
+            _erase(store, lease)
 
 
 def this_process() -> Process:
@@ -249,6 +255,18 @@ def _taken(store: Store, lease: Lease) -> bool:
         return True  # it was removed in part, by somebody who was killed
     _erase(store, lease)
     return False
+
+
+def _is_ours(store: Store, lease: Lease) -> bool:
+    """Whether a lease that was taken is held by what the store says: a clock of this process may
+    have stood still with it."""
+    try:
+        record = store.read_json(_name(lease.key, lease.generation), LeaseRecord)
+    except InputError:
+        return False
+    following = _name(lease.key, lease.generation + 1)
+    mine = record is not None and record.nonce == lease.record.nonce
+    return mine and store.read_bytes(following) is None
 
 
 def _erase(store: Store, lease: Lease) -> None:

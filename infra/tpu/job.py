@@ -133,7 +133,7 @@ class TpuJob:
         self._next_look = 0.0
         self._unanswered = 0.0
         self._leaving: set[str] = set()
-        self._leftover: str | None = None
+        self._following = float("inf")
         self._cancelled, self._accepted = threading.Event(), threading.Event()
         self._wake = threading.Event()
         self._thread = threading.Thread(
@@ -180,14 +180,16 @@ class TpuJob:
             )
 
     def close(self) -> str | None:
-        """Wait until nothing is left of a job that was cancelled or has ended. Returns what is, for
-        people."""
+        """Wait until nothing is left of a job that was cancelled or has ended, `delete_seconds` from
+        that moment on. Returns what is, for people."""
         if self._final is None and not self._cancelled.is_set():
             return None
-        self._thread.join(self._tpu.delete_seconds + ACCEPT_SECONDS)
-        if self._thread.is_alive():
-            return _left_over(self.record.resources, "its deletion goes on")
-        return self._leftover
+        most = self._tpu.delete_seconds
+        self._thread.join(max(0.0, min(most, self._following - time.monotonic())) + ACCEPT_SECONDS)
+        if not self._thread.is_alive():
+            return None
+        left = sorted(self._leaving) or self.record.resources
+        return _left_over(left, f"it was not gone after {duration(most)}")
 
     # The machine
 
@@ -348,22 +350,19 @@ class TpuJob:
         return accepted
 
     def _delete(self) -> None:
-        """Until nothing is left, or for `delete_seconds`."""
+        """Until nothing is left, for as long as this process lives: nobody else may be there to
+        ask."""
         self._leaving |= set(self.record.resources)
-        until, written = time.monotonic() + self._tpu.delete_seconds, False
-        while self._leaving and time.monotonic() < until:
+        self._following, written = time.monotonic() + self._tpu.delete_seconds, False
+        while self._leaving:
             if self._sweep():
                 self._accepted.set()
             written = written or self._write()
             if self._leaving:
-                time.sleep(min(self._tpu.poll_seconds, 1.0))
-        if self._leaving:
-            how_long = duration(self._tpu.delete_seconds)
-            self._leftover = _left_over(sorted(self._leaving), f"it was not gone after {how_long}")
-            log.error("%s", self._leftover)
-        else:
-            self.record = self.record.model_copy(update={"state": "deleted"})
-            self._write()
+                hurry = 1.0 if time.monotonic() < self._following else self._tpu.poll_seconds
+                time.sleep(min(self._tpu.poll_seconds, hurry))
+        self.record = self.record.model_copy(update={"state": "deleted"})
+        self._write()
         self._accepted.set()
 
 

@@ -59,8 +59,8 @@ def _no_beats(store: Store, held: lease.Lease, interval: float) -> Iterator[None
 @contextmanager
 def _seize_anyway(
     store: Store, key: str, generation: int, owner: str, *, seconds: float
-) -> Iterator[bool]:
-    yield True
+) -> Iterator[Any]:
+    yield lambda: True
 
 
 def _no_check_after_lease() -> AbstractContextManager[Any]:
@@ -108,7 +108,7 @@ def _no_cancel(self: Any, handle: JobHandle) -> None:
     """Nothing is stopped."""
 
 
-def _no_discard(store: Store, item: Any, key: str, held: str) -> None:
+def _no_discard(store: Store, item: Any, key: str, held: str, mine: Any) -> None:
     place = gc._here(store) if item.kind == "cache" else store
     for name in sorted(item.names):
         gc._remove(place, name) if name != f"work/{key}" else None

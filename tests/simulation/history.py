@@ -156,17 +156,23 @@ class History:
         self.faults.operation("start step", f"{step} of {spec.stage}", lambda: None)
 
     def _boot(self, machine: Any) -> Process:
-        from tests.simulation.vm import live
+        from tests.simulation.vm import place_of, run_agent, run_script
 
-        name, context = f"vm{machine.number}", copy_context()
+        name, world, place = f"vm{machine.number}", self.world, place_of(machine, self.root)
+        environment = json.loads(machine.metadata["lyceum-environment"])
+        given = {"LYCEUM_CACHE": "", "LYCEUM_COMPILE_CACHE": "", **environment}
+        settings = Settings.from_environment(given)
 
-        def main() -> int:
-            environment = json.loads(machine.metadata["lyceum-environment"])
-            given = {"LYCEUM_CACHE": "", "LYCEUM_COMPILE_CACHE": "", **environment}
-            with using(self.context(name, Settings.from_environment(given))):
-                return live(self.world, machine, self.root)
+        def of_agent() -> int:
+            with using(self.context(name, settings)):
+                return run_agent(world, place)
 
-        return self.world.process(f"agent {machine.number}", name, main, context=context)
+        def of_script() -> int:
+            with using(self.context(name, settings)):
+                return run_script(world, place, agent)
+
+        agent = world.process(f"agent {machine.number}", name, of_agent, context=copy_context())
+        return world.process(f"script {machine.number}", name, of_script, context=copy_context())
 
     def _metadata(self, url: str) -> str:
         name = self.world.check().process.machine
@@ -293,7 +299,8 @@ _PREFIX = "lyceum"
 _EXPECTED: dict[str, tuple[type[BaseException], ...]] = {
     "operator": (InputError, OSError),
     "worker": (OSError, InputError),
-    "agent": (OSError, InputError),
+    "agent": (),
+    "script": (),
     "flow": (),
 }
 """Role -> errors that its command line turns into a message."""

@@ -69,6 +69,7 @@ class Laws:
     _runs: set[str] = field(default_factory=set)
     _named: dict[str, float] = field(default_factory=dict)
     _looked: dict[Process, float] = field(default_factory=dict)
+    _asked: dict[Process, float] = field(default_factory=dict)
     _steps: dict[tuple[str, str], int] = field(default_factory=dict)
     _kept: dict[str, int] = field(default_factory=dict)
 
@@ -82,7 +83,9 @@ class Laws:
         survive."""
         if what.startswith("list") or (what.startswith("read") and process.role != "operator"):
             return
-        if name.startswith("artifacts/"):
+        if what == "read lease":
+            self._asked[process] = self.world.now
+        elif name.startswith("artifacts/"):
             self._artifact(process, what, name)
         elif name.endswith("/lease.json") and result is not False:
             if result is not None or what != "create lease":
@@ -270,8 +273,15 @@ class Laws:
         self._not_done(key, attempt, process.name)
 
     def deleted(self, process: Process, key: str, what: str) -> None:
-        """The cloud has accepted the deletion of a machine."""
-        holders = [one for (of, _), one in self._holders.items() if of.startswith(key)]
+        """The cloud has accepted the deletion of a machine. Whose run began after the last look at
+        the lease is unlucky: the cloud knows no leases, so between look and deletion nobody can
+        come."""
+        looked = self._asked.get(process, self.world.now)
+        holders = [
+            one
+            for (of, _), one in self._holders.items()
+            if of.startswith(key) and one.since < looked
+        ]
         live = [
             one.process.name
             for one in holders
