@@ -180,8 +180,8 @@ class TpuJob:
             )
 
     def close(self) -> str | None:
-        """Wait until nothing is left of a job that was cancelled or has ended, `delete_seconds` from
-        that moment on. Returns what is, for people."""
+        """Wait until nothing is left of a job that was cancelled or has ended, `delete_seconds`
+        from then on. Returns what is, for people."""
         if self._final is None and not self._cancelled.is_set():
             return None
         most = self._tpu.delete_seconds

@@ -193,9 +193,7 @@ def _judged(resource: Resource, ours: bool, key: str, free: bool, done: bool) ->
     return "no run follows it; `lyceum run` with the same recipe and store would take it over", True
 
 
-def _delete(
-    api: TpuApi, resource: Resource, tpu: TpuSettings, mine: Callable[[], bool]
-) -> bool:
+def _delete(api: TpuApi, resource: Resource, tpu: TpuSettings, mine: Callable[[], bool]) -> bool:
     """Whether nothing of it is left within `delete_seconds`; nothing is asked from the moment on in
     which the lease is not `mine`."""
     until = time.monotonic() + tpu.delete_seconds

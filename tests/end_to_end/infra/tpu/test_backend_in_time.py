@@ -75,6 +75,24 @@ def test_what_cannot_be_deleted_is_reported_with_the_command_that_deletes_it(
     shop.backends.remove(backend)
 
 
+def test_a_deletion_that_is_refused_for_long_goes_on_as_long_as_the_flow_does(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For longer than anybody waits for it: the flow has its next stages to run, and the machine is
+    paid for until somebody asks again."""
+    monkeypatch.setattr(infra.tpu.api, "CALL_SECONDS", 0.1)
+    backend = shop.backend(tpu_delete_seconds=0.5)
+    handle = backend.submit(shop.spec())
+    running(shop, backend, handle)
+    shop.tpu.faults.add("status", method="DeleteQueuedResource", code="INTERNAL")
+    shop.says("failed", error="it failed")
+    assert final(backend, handle).state == "failed"
+    assert "it was not gone after 0 s" in backend.close()[0]
+    shop.tpu.faults.clear()
+    until(lambda: shop.tpu.leaked() == [])
+    until(lambda: shop.record(handle).state == "deleted")
+
+
 @pytest.mark.parametrize("action", ["status", "lost", "reset_after"])
 def test_an_api_that_fails_for_a_while_delays_and_leaks_nothing(
     shop: Workshop, action: str, monkeypatch: pytest.MonkeyPatch
