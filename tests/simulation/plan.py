@@ -143,7 +143,7 @@ def drawn(seed: int, targets: Sequence[str] = ("local", "local", "v5e-8")) -> Pl
     later = (lambda: 0.0, lambda: 0.0, lambda: moment(60))
     flows = (0.0, *sorted(chance.choice(later)() for _ in range(chance.choice((0, 1, 1, 2)))))
     budget = chance.choice((None, None, 0.01, 0.03)) if target != "local" else None
-    plan = Plan(seed, place, target, chance.choice((1, 2)), flows, budget=budget)
+    plan = Plan(seed, place, target, chance.choice((1, 2, 3)), flows, budget=budget)
     events = tuple(_event(chance, plan, moment) for _ in range(chance.choice((0, 1, 1, 2, 3))))
     plan = replace(plan, events=events)
     faults = tuple(_fault(chance, plan) for _ in range(chance.choice((0, 1, 2, 2, 3, 4))))
@@ -175,7 +175,7 @@ def _event(chance: random.Random, plan: Plan, moment: Callable[[float], float]) 
     at = moment(90)
     flow = f"flow {chance.randint(1, len(plan.flows))}"
     actions = ["jump", "drift", "cancel", "gc", "gc", "gc", "force", "deadline", "damage"]
-    actions += ["night", "night", "promote", "rollback"] if plan.stages > 1 else []
+    actions += ["night", "night", "promote", "rollback"] if plan.stages == 3 else []
     if plan.place == "bucket":
         actions += ["storm", "storm", "stale", "stale"]
     if plan.place == "directory":
