@@ -39,6 +39,9 @@ kind = "sft"
 inputs = {{ examples = "rebalance" }}
 [stages.sft.config]
 steps = {steps}
+batch_size = 8
+sequence_length = 64
+optimizer = {{ learning_rate = 1e-3 }}
 """
 
 
