@@ -75,6 +75,7 @@ PLANTS = (
         _request_unrecorded,
         "v5e-8",
         "bucket",
+        ("flow.* is killed",),
     ),
     Plant(
         "a job that outlived its flow is taken over",
@@ -82,6 +83,7 @@ PLANTS = (
         replaced(CloudTpuBackend, "attach", lambda self, store, key: None),
         "v5e-8",
         "bucket",
+        ("flow.* (is killed|stands still)",),
     ),
     Plant(
         "gc: machines that a run follows are left alone",
@@ -96,6 +98,7 @@ PLANTS = (
         replaced(TpuApi, "create", _foreign),
         "v5e-8",
         "bucket",
+        ("flow.* (loses the answer|is killed)",),
     ),
     Plant(
         "a zone that is given up is cleared",
@@ -117,6 +120,7 @@ PLANTS = (
         replaced(CloudTpuBackend, "release", lambda self, *rest: None),
         "v5e-8",
         "bucket",
+        ("freeze|agent is killed|mute|reluctant|away", "flow.* (is killed|stands still)"),
     ),
     Plant(
         "a run waits for the end of its machines",

@@ -144,8 +144,8 @@ def _trusting(self: Journal, entry: str) -> Any:
     return None if raw is None else json.loads(raw.partition(b"\n")[2])
 
 
-def _strict_read(store: Store, key: str, generation: int) -> Any:
-    record = store.read_json(lease._name(key, generation), lease.LeaseRecord)
+def _strict(store: Store, key: str, generation: int, raw: bytes | None) -> Any:
+    record = store.parsed(lease._name(key, generation), raw, lease.LeaseRecord)
     return None if record is None or record.released else record
 
 
@@ -221,23 +221,35 @@ PLANTS = (
         replaced(LocalBackend, "cancel", _no_cancel),
     ),
     Plant(
-        "gc: the manifest goes first", "flows/cli/gc.py", replaced(gc, "_delete_item", _no_discard)
+        "gc: the manifest goes first",
+        "flows/cli/gc.py",
+        replaced(gc, "_delete_item", _no_discard),
+        place="bucket",
+        needs=("gc at", "operator is killed"),
     ),
     Plant(
         "gc: keys with a live lease are left alone",
         "flows/cli/gc.py",
         replaced(gc, "unheld", _unheld_all),
+        needs=("gc at",),
     ),
     Plant(
         "gc: each key is removed under its lease",
         "flows/cli/gc.py",
         replaced(gc, "seize", _seize_anyway),
+        needs=("gc at", "operator stands still"),
     ),
-    Plant("gc: run records are read again before the removal", "flows/cli/gc.py", _stale_needs),
+    Plant(
+        "gc: run records are read again before the removal",
+        "flows/cli/gc.py",
+        _stale_needs,
+        needs=("gc at .* \\(1\\)", "operator stands still|is killed", "night|force|, "),
+    ),
     Plant(
         "a chain makes a lost input again",
         "flows/chain.py",
         replaced(Chain, "_heal", lambda self, *rest: False),
+        needs=("damage|gc at", "[23] stages"),
     ),
     Plant(
         "a lost acknowledgement of a create is understood",
@@ -264,12 +276,14 @@ PLANTS = (
     Plant(
         "a damaged lease is nobody's",
         "infra/store/lease.py",
-        replaced(lease, "_read", _strict_read),
+        replaced(lease, "_parsed", _strict),
+        needs=("power",),
     ),
     Plant(
         "time in which the store is away is no silence",
         "infra/store/lease.py",
         replaced(lease.Silence, "of", _patient_silence),
         place="bucket",
+        needs=("storm", "force|night|begin at .*,"),
     ),
 )

@@ -1,23 +1,37 @@
 """A guard of today's code that is taken away for as long as a context lasts."""
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+from tests.simulation.plan import Plan
+
 Without = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)
 class Plant:
-    """A guard, the file that has it, what takes it away, and where histories are to be played."""
+    """A guard, the file that has it, what takes it away, and where histories are to be played.
+
+    Attributes:
+        needs: what a plan's words must have, or the guard has nothing to do in it; regular
+            expressions.
+    """
 
     name: str
     where: str
     without: Without
     target: str = "local"
     place: str = "directory"
+    needs: tuple[str, ...] = ()
+
+    def concerns(self, plan: Plan) -> bool:
+        """Whether the guard may have something to do in a history."""
+        said = "\n".join(plan.words())
+        return plan.place == self.place and all(re.search(need, said) for need in self.needs)
 
 
 def replaced(owner: Any, name: str, new: Any) -> Without:
