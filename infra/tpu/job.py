@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from infra.backend import FINAL, JobHandle
@@ -19,7 +19,7 @@ from infra.settings import TpuSettings
 from infra.store.store import Store, attempt_file
 from infra.tpu.api import ApiError, Resource, TpuApi, deletion_command, zone_of
 from infra.tpu.listener import Listener
-from infra.tpu.machine import Seen, State, Step, Terms, duration, failure, next_step
+from infra.tpu.machine import BEFORE, Seen, State, Step, Terms, duration, failure, next_step
 from infra.tpu.problems import Problem
 from infra.tpu.types import TpuType
 from schemas.base import InputError, StrictModel
@@ -48,7 +48,7 @@ class TpuRecord(StrictModel):
         target, tier, run: what for.
         usd_per_hour: list price of all chips.
         requested, active, ended: seconds since the epoch; `active` when the VMs of the newest
-            resource came up, `ended` when the job did.
+            resource came up, `ended` when the job did, or later: when its deletion was accepted.
         spent_usd: what the resources before the newest have cost.
         state: see `infra.tpu.machine`.
         reason: why it ended like that, for people.
@@ -104,6 +104,7 @@ class TpuJob:
         record: as far as it has come.
         zones: where else it may be tried, the preferred one first.
         order: what to ask for.
+        too_dear: why no machine may be asked for any more, None if one may.
         final: the final status of a job that has ended already, and only needs to be deleted.
     """
 
@@ -117,6 +118,7 @@ class TpuJob:
         zones: Sequence[str],
         order: Order,
         tpu: TpuSettings,
+        too_dear: Callable[[], str | None],
         final: JobStatus | None = None,
     ) -> None:
         self.record = record
@@ -126,6 +128,7 @@ class TpuJob:
         self._zones = [zone for zone in zones if zone not in tried]
         self._refusals: tuple[Problem, ...] = ()
         self._taken_over = record.state != "requested"
+        self._too_dear, self._before = too_dear, time.time()
         self._phase, self._final = "", final
         self._since = self._asked = time.monotonic()
         self._resource: Resource | None = None
@@ -157,7 +160,7 @@ class TpuJob:
 
     def status(self) -> JobStatus:
         """See JobBackend.poll."""
-        cost = self.record.cost_usd(time.time())
+        cost = self.cost_usd()
         if self._final is not None:
             return self._final.model_copy(update={"cost_usd": cost})
         heard = self._listener.hosts()[0].status
@@ -167,6 +170,12 @@ class TpuJob:
                 state="running", heartbeat=heard.heartbeat, progress=heard.progress, cost_usd=cost
             )
         return JobStatus(state="queued", heartbeat=time.time(), phase=self._phase, cost_usd=cost)
+
+    def cost_usd(self) -> float:
+        """What was paid until now: for a job that has ended until its deletion is accepted."""
+        paid = self._final is not None and not self._accepted.is_set()
+        record = self.record.model_copy(update={"ended": None}) if paid else self.record
+        return record.cost_usd(time.time())
 
     def cancel(self) -> None:
         """See JobBackend.cancel."""
@@ -214,7 +223,8 @@ class TpuJob:
             if time.monotonic() >= self._next_look:
                 self._next_look = time.monotonic() + self._tpu.poll_seconds
                 self._problem = self._request() if self.record.state == "requested" else self._ask()
-            self._take(self._decide())
+            if self._final is None:
+                self._take(self._decide())
             self._sweep()
             if self._final is None:
                 self._wake.wait(max(0.0, self._next_look - time.monotonic()))
@@ -252,6 +262,8 @@ class TpuJob:
     def _take(self, step: Step) -> None:
         """Go where the step leads."""
         self._phase = step.phase
+        if step.state in BEFORE:
+            self._before = time.time()
         if step.action == "next_zone" and step.problem is not None:
             self._go_on_elsewhere(step.problem)
         elif step.status is not None:
@@ -287,9 +299,10 @@ class TpuJob:
     def _end(self, state: State, status: JobStatus) -> None:
         """The job has ended, and whoever polls is told so; the deletion comes next."""
         error = mask(status.error) if status.error else None
-        self.record = self.record.model_copy(
-            update={"state": state, "ended": time.time(), "reason": error or status.state}
-        )
+        changes = {"state": state, "ended": time.time(), "reason": error or status.state}
+        if self.record.active is None and self._listener.hosts()[0].status is not None:
+            changes["active"] = self._before  # its VMs came and worked while this process slept
+        self.record = self.record.model_copy(update=changes)
         self._final = status.model_copy(update={"error": error, "phase": ""})
 
     def _request(self) -> Problem | None:
@@ -298,6 +311,9 @@ class TpuJob:
         if not self._write():
             return Problem("transient", f"{self._store.uri} does not answer")
         if self._cancelled.is_set():
+            return None
+        if why := self._too_dear():
+            self._end("failed", failure(why))
             return None
         try:
             # with its name, so that the VM can delete itself
@@ -353,9 +369,14 @@ class TpuJob:
         """Until nothing is left, for as long as this process lives: nobody else may be there to
         ask."""
         self._leaving |= set(self.record.resources)
-        self._following, written = time.monotonic() + self._tpu.delete_seconds, False
+        self._following = time.monotonic() + self._tpu.delete_seconds
+        written = refused = False
         while self._leaving:
-            if self._sweep():
+            swept = self._sweep()
+            if refused and not self._accepted.is_set():  # it is paid for until now
+                self.record = self.record.model_copy(update={"ended": time.time()})
+            refused = not swept
+            if swept:
                 self._accepted.set()
             written = written or self._write()
             if self._leaving:

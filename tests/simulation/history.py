@@ -243,6 +243,7 @@ class History:
         self.world.say("from here on nothing goes wrong")
         self.faults.end()
         self.laws.budget = None
+        self.laws.on_first.clear()
         self.world.now += 1.0
         if self.service is not None:
             self.service.storm = self.service.stale = 0.0

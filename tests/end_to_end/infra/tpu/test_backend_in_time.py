@@ -1,6 +1,8 @@
 """The TPU backend when time passes: silence, requests that are stuck, deletions that take long, an
 API that fails for a while."""
 
+import time
+
 import pytest
 
 import infra.tpu.api
@@ -88,9 +90,11 @@ def test_a_deletion_that_is_refused_for_long_goes_on_as_long_as_the_flow_does(
     shop.says("failed", error="it failed")
     assert final(backend, handle).state == "failed"
     assert "it was not gone after 0 s" in backend.close()[0]
+    refused_until = time.time()
     shop.tpu.faults.clear()
     until(lambda: shop.tpu.leaked() == [])
     until(lambda: shop.record(handle).state == "deleted")
+    assert (shop.record(handle).ended or 0.0) > refused_until - 15.0, "it counts for the budget"
 
 
 @pytest.mark.parametrize("action", ["status", "lost", "reset_after"])
