@@ -97,6 +97,29 @@ def test_a_deletion_that_is_refused_for_long_goes_on_as_long_as_the_flow_does(
     assert (shop.record(handle).ended or 0.0) > refused_until - 15.0, "it counts for the budget"
 
 
+def test_a_request_that_waits_is_not_sent_when_the_budget_is_spent_meanwhile(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a machine of the same run that has ended, and whose deletion is refused."""
+    monkeypatch.setattr(infra.tpu.api, "CALL_SECONDS", 0.1)
+    backend = shop.backend(max_usd=600.0, tpu_usd_per_chip_hour=450.0)  # a dollar a second
+    handle = backend.submit(shop.spec())
+    running(shop, backend, handle)
+    for method in ("DeleteQueuedResource", "CreateQueuedResource"):
+        shop.tpu.faults.add("status", method=method, code="UNAVAILABLE")
+    shop.says("failed", error="it failed")
+    paid = final(backend, handle).cost_usd or 0.0
+    until(lambda: (backend.poll(handle).cost_usd or 0.0) > paid + 0.5)
+    waiting = backend.submit(shop.spec("1", "cd" * 32))
+    until(lambda: "does not answer" in backend.poll(waiting).phase)
+    backend._settings = backend._settings.model_copy(update={"max_usd": paid + 0.5})
+    assert "no more are started" in str(final(backend, waiting).error)
+    asked = shop.tpu.requests()["CreateQueuedResource"]
+    shop.tpu.faults.clear()
+    backend.cancel(waiting)
+    assert shop.tpu.requests()["CreateQueuedResource"] == asked
+
+
 @pytest.mark.parametrize("action", ["status", "lost", "reset_after"])
 def test_an_api_that_fails_for_a_while_delays_and_leaks_nothing(
     shop: Workshop, action: str, monkeypatch: pytest.MonkeyPatch
