@@ -128,7 +128,8 @@ class TpuJob:
         self._zones = [zone for zone in zones if zone not in tried]
         self._refusals: tuple[Problem, ...] = ()
         self._taken_over = record.state != "requested"
-        self._too_dear, self._before = too_dear, time.time()
+        self._too_dear = too_dear
+        self._looked = self._before = (time.monotonic(), time.time())
         self._phase, self._final = "", final
         self._since = self._asked = time.monotonic()
         self._resource: Resource | None = None
@@ -221,7 +222,8 @@ class TpuJob:
                 self._end("done", JobStatus(state="cancelled", heartbeat=time.time()))
                 return
             if time.monotonic() >= self._next_look:
-                self._next_look = time.monotonic() + self._tpu.poll_seconds
+                self._looked = time.monotonic(), time.time()
+                self._next_look = self._looked[0] + self._tpu.poll_seconds
                 self._problem = self._request() if self.record.state == "requested" else self._ask()
             if self._final is None:
                 self._take(self._decide())
@@ -241,10 +243,11 @@ class TpuJob:
         return step
 
     def _next(self) -> Step:
-        record, now = self.record, time.monotonic()
+        # of the last look: what this process saw before it stood still is no news
+        record, now = self.record, self._looked[0]
         seen = Seen(
-            seconds=now - self._since,
-            asked_seconds=now - self._asked,
+            seconds=max(0.0, now - self._since),
+            asked_seconds=max(0.0, now - self._asked),
             active_seconds=time.time() - record.active if record.active is not None else 0.0,
             resource=self._resource,
             problem=self._problem,
@@ -262,8 +265,8 @@ class TpuJob:
     def _take(self, step: Step) -> None:
         """Go where the step leads."""
         self._phase = step.phase
-        if step.state in BEFORE:
-            self._before = time.time()
+        if step.state in BEFORE and self._problem is None:
+            self._before = self._looked
         if step.action == "next_zone" and step.problem is not None:
             self._go_on_elsewhere(step.problem)
         elif step.status is not None:
@@ -272,10 +275,10 @@ class TpuJob:
             self._since = time.monotonic()
             began: dict[str, float] = {}
             if step.state in _WITH_VMS and self.record.active is None:
-                # Of a job that is taken over nobody knows when its VMs had come up: no later than
-                # this, and no earlier than they were made.
+                # They came up after the last look that found none. Of a job that is taken over
+                # there was none: no earlier than they were made.
                 created = self._resource.created if self._taken_over and self._resource else None
-                began = {"active": created or time.time()}
+                began = {"active": created or self._before[1]}
             self.record = self.record.model_copy(update={"state": step.state, **began})
             self._write()
 
@@ -301,7 +304,7 @@ class TpuJob:
         error = mask(status.error) if status.error else None
         changes = {"state": state, "ended": time.time(), "reason": error or status.state}
         if self.record.active is None and self._listener.hosts()[0].status is not None:
-            changes["active"] = self._before  # its VMs came and worked while this process slept
+            changes["active"] = self._before[1]  # its VMs came and worked while this process slept
         self.record = self.record.model_copy(update=changes)
         self._final = status.model_copy(update={"error": error, "phase": ""})
 

@@ -208,7 +208,8 @@ class Laws:
             if stage.exit_code == 2:
                 self.break_("no bad input", f"{process.name}: {short(stage.error or '')[:300]}")
             spent = "no more are started" in (stage.error or "") and self.budget is not None
-            if stage.status == "failed" and not self.lenient and not spent:
+            used_up = any(of == stage.key and last.endswith("-3") for of, last, _ in self._jobs)
+            if stage.status == "failed" and not (self.lenient or spent or used_up):
                 self.break_(
                     "no run fails for nothing", f"{process.name}: {short(stage.error or '')[:300]}"
                 )

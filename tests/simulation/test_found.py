@@ -66,3 +66,17 @@ def test_a_job_that_fails_beside_the_artifact_that_another_run_made_is_done() ->
     holds(
         "directory", "local", seed=202119, stages=2, flows=(0.0, 0.0), faults=stood_still, events=gc
     )
+
+
+def test_a_budget_counts_machines_that_nobody_looked_at() -> None:
+    """Deletions are not accepted for 150 s, while the next request waits; a flow stands still while
+    its machine works, or between a look and what follows from it: that counted for nothing."""
+    cloud: dict[str, Any] = {"place": "bucket", "target": "v5e-8", "stages": 3}
+    away = (Event("away", 54.0, seconds=150.0),)
+    holds(**cloud, seed=400021, budget=0.03, events=away)
+    for seed, what, count, seconds in (
+        (400034, "write lease", 3, 200.0),
+        (400173, "ask get", 1, 40.0),
+    ):
+        stood_still = Fault("pause", "flow 1", what, count, "after", seconds)
+        holds(**cloud, seed=seed, budget=0.01, faults=(stood_still,))
