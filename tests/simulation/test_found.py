@@ -73,7 +73,7 @@ def test_a_budget_counts_machines_that_nobody_looked_at() -> None:
     its machine works, or between a look and what follows from it: that counted for nothing."""
     cloud: dict[str, Any] = {"place": "bucket", "target": "v5e-8", "stages": 3}
     away = (Event("away", 54.0, seconds=150.0),)
-    holds(**cloud, seed=400021, budget=0.03, events=away)
+    holds(**cloud, seed=400021, budget=0.06, events=away)
     for seed, what, count, seconds in (
         (400034, "write lease", 3, 200.0),
         (400173, "ask get", 1, 40.0),
