@@ -12,6 +12,7 @@ from infra.tpu.api import TpuApi
 from infra.tpu.backend import CloudTpuBackend
 from infra.tpu.host import Agent
 from infra.tpu.job import TpuJob
+from tests.simulation.plan import Event, Fault, Plan
 from tests.simulation.plant import Plant, replaced
 
 
@@ -98,7 +99,7 @@ PLANTS = (
         replaced(TpuApi, "create", _foreign),
         "v5e-8",
         "bucket",
-        ("flow.* (loses the answer|is killed)",),
+        ("flow.* loses the answer to its 'ask create'",),
     ),
     Plant(
         "a zone that is given up is cleared",
@@ -120,7 +121,11 @@ PLANTS = (
         replaced(CloudTpuBackend, "release", lambda self, *rest: None),
         "v5e-8",
         "bucket",
-        ("freeze|agent is killed|mute|reluctant|away", "flow.* (is killed|stands still)"),
+        aim=Plan(
+            *(0, "bucket", "v5e-8", 1, (0.0,)),
+            (Fault("kill", "flow 1", "ask get", 10),),
+            (Event("freeze", 20.0, "machine 1"),),
+        ),
     ),
     Plant(
         "a run waits for the end of its machines",

@@ -21,6 +21,7 @@ from infra.store.store import Store
 from schemas.artifact import Manifest
 from tasks.contract.journal import Journal
 from tasks.running import making
+from tests.simulation.plan import Event, Fault, Plan
 from tests.simulation.plant import Plant, replaced
 
 
@@ -166,6 +167,13 @@ def _one_try(self: Requests, call: Any, **options: Any) -> Any:
 _ASK = Requests.ask
 
 
+def _gc_stands_still(place: str, removal: int, stages: int, flow: str) -> Plan:
+    """Garbage collection drops a run and stands still in the middle, and a flow begins."""
+    fault = Fault("pause", "operator", "remove any", removal, "before", 15.0)
+    events = Event("gc", 60.0, amount=1.0), Event(flow, 61.5, amount=1.0)
+    return Plan(0, place, "local", stages, (0.0,), (fault,), events)
+
+
 PLANTS = (
     Plant(
         "create-only in a directory",
@@ -237,13 +245,13 @@ PLANTS = (
         "gc: each key is removed under its lease",
         "flows/cli/gc.py",
         replaced(gc, "seize", _seize_anyway),
-        needs=("gc at", "operator stands still"),
+        aim=_gc_stands_still("bucket", 3, 1, "force"),
     ),
     Plant(
         "gc: run records are read again before the removal",
         "flows/cli/gc.py",
         _stale_needs,
-        needs=("gc at .* \\(1\\)", "operator stands still|is killed", "night|force|, "),
+        aim=_gc_stands_still("directory", 1, 3, "night"),
     ),
     Plant(
         "a chain makes a lost input again",

@@ -9,7 +9,6 @@ import time
 
 from tests.simulation import guards_cloud, guards_store
 from tests.simulation.history import Result, play
-from tests.simulation.plan import drawn
 from tests.simulation.plant import Plant
 
 PLANTS = (*guards_store.PLANTS, *guards_cloud.PLANTS)
@@ -21,7 +20,7 @@ def hunted(plant: Plant, first: int, most: int, seconds: float) -> tuple[int, in
     if none did."""
     played, began, of = 0, time.monotonic(), 0
     while of < most and time.monotonic() - began < seconds:
-        plan = drawn(first + of, (plant.target,))
+        plan = plant.plan(first + of)
         of += 1
         if plant.concerns(plan):
             played += 1
@@ -46,7 +45,8 @@ def main() -> None:
             continue
         of, played, found = hunted(plant, given.seed, given.histories, given.seconds)
         law = f"{found.law} (seed {found.plan.seed})" if found else "not found"
-        print(f"| {plant.name} | {plant.where} | {of} | {played} | {law} |", flush=True)
+        drew = of if plant.aim is None else "aimed"
+        print(f"| {plant.name} | {plant.where} | {drew} | {played} | {law} |", flush=True)
 
 
 if __name__ == "__main__":
