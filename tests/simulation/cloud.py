@@ -28,6 +28,7 @@ DELETE_SECONDS = 3.0
 LATE_SECONDS = 8.0
 """So much of a machine's time its flow may not know of: it looks every few seconds."""
 _NEXT = {"CREATING": State.ACCEPTED, "ACCEPTED": State.WAITING_FOR_RESOURCES}
+_HOPEFUL = (State.CREATING, State.ACCEPTED, State.WAITING_FOR_RESOURCES, State.PROVISIONING)
 _FULL = "There is no more capacity in the zone"
 
 
@@ -41,6 +42,7 @@ class Machine:
         ready, gone: when the VM was there to pay for, virtual seconds.
         taken: what the metadata server says of its preemption.
         frozen: nothing of its VM runs any more, and the service does not know.
+        asked, left_in: when it was asked for, and the state in which its deletion was.
         processes: of its VM.
     """
 
@@ -55,6 +57,8 @@ class Machine:
     gone: float | None = None
     taken: str = "FALSE"
     frozen: bool = False
+    asked: float = 0.0
+    left_in: Any = None
     told: Condition | None = None
     asked_by: Process | None = None
     processes: list[Process] = field(default_factory=list)
@@ -161,6 +165,7 @@ class Cloud:
                 raise exceptions.FailedPrecondition("the resource is being deleted")
             process = self._world.check().process
             self._laws.deleted(process, found.labels["lyceum-key"], f"machine {found.number}")
+            found.left_in = found.state
             self._enter(found, State.DELETING)
             self._end_vm(found, "is shut down with its machine")
             if found.node is not None:
@@ -210,7 +215,7 @@ class Cloud:
     def _told(self, made: Machine) -> None:
         """The laws hear of a request for a machine."""
         process = self._world.check().process
-        made.asked_by = process
+        made.asked_by, made.asked = process, self._world.now
         key, attempt = made.labels["lyceum-key"], made.labels["lyceum-attempt"]
         others = [
             f"machine {one.number}"
@@ -224,6 +229,12 @@ class Cloud:
             and self._world.now > max(self.away, self.reluctant) + 10.0
         ]
         self._laws.machine(process, made.metadata["lyceum-job"].split("/")[1], attempt, others)
+        for one in self.machines:
+            lasted = self._world.now - one.asked
+            of = one.metadata["lyceum-job"]
+            if of == made.metadata["lyceum-job"] and one.left_in in _HOPEFUL and lasted < 30.0:
+                how = f"{process.name} gave machine {one.number} up after {lasted:.0f} s"
+                self._laws.break_("no zone is given up for nothing", how)
         paid = [one.seconds(self._world.now) for one in self.machines if one.asked_by is process]
         self._laws.paid(process, sum(max(0.0, each - LATE_SECONDS) for each in paid))
 
