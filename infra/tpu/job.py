@@ -17,7 +17,7 @@ from infra.backend import FINAL, JobHandle
 from infra.secrets import mask
 from infra.settings import TpuSettings
 from infra.store.store import Store, attempt_file
-from infra.tpu.api import ApiError, Resource, TpuApi, deletion_command, zone_of
+from infra.tpu.api import QUEUED, ApiError, Resource, TpuApi, deletion_command, zone_of
 from infra.tpu.listener import Listener
 from infra.tpu.machine import BEFORE, Seen, State, Step, Terms, duration, failure, next_step
 from infra.tpu.problems import Problem
@@ -303,10 +303,16 @@ class TpuJob:
         """The job has ended, and whoever polls is told so; the deletion comes next."""
         error = mask(status.error) if status.error else None
         changes = {"state": state, "ended": time.time(), "reason": error or status.state}
-        if self.record.active is None and self._listener.hosts()[0].status is not None:
-            changes["active"] = self._before[1]  # its VMs came and worked while this process slept
+        if self.record.active is None and self._may_have_worked():
+            changes["active"] = self._before[1]
         self.record = self.record.model_copy(update=changes)
         self._final = status.model_copy(update={"error": error, "phase": ""})
+
+    def _may_have_worked(self) -> bool:
+        """Whether VMs that this process never saw may have come and gone, while it slept."""
+        beyond = (*QUEUED, "PROVISIONING", "FAILED")
+        seen = self._resource is not None and self._resource.request not in beyond
+        return seen or self._listener.hosts()[0].status is not None
 
     def _request(self) -> Problem | None:
         """Send the request, which is on record before. Returns what stands against it."""

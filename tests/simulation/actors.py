@@ -107,9 +107,13 @@ def follow(history: "History", forced: bool, day: int) -> int:
         history.laws.forced.add(resolved.stages[0].key({}))
     prepared = Prepared(resolved, store, history.plan.target, None, force)
     name = resolved.recipe.name
-    last = last_nightly(store, name) if day else None
-    if last and is_unchanged(store, resolved, *last, current(store, name)):
-        return 0
+    try:
+        last = last_nightly(store, name) if day else None
+        if last and is_unchanged(store, resolved, *last, current(store, name)):
+            return 0
+    except OSError as error:
+        history.world.say(f"{process.name} cannot begin: {error}")
+        return 1
     run = RunLog(store, resolved, history.plan.target, watch.record)
     try:
         Chain(prepared, store, run.record.run_id, run.stage, TaskFuture).walk(watch)
@@ -135,7 +139,7 @@ def _decide(history: "History", prepared: Prepared, run: RunRecord, watch: Watch
     try:
         decision, _ = nightly._decide(prepared, run, fresh, watch)
         prepared.store.write_json(decision_name(run.run_id), decision)
-    except (Stopped, InputError, StageFailed) as error:
+    except (Stopped, InputError, StageFailed, OSError) as error:
         history.world.say(f"run {run.run_id} is not judged: {error}")
 
 
