@@ -132,6 +132,7 @@ class TpuJob:
         self._looked = self._before = (time.monotonic(), time.time())
         self._phase, self._final = "", final
         self._since = self._asked = time.monotonic()
+        self._sent = record.state != "requested"
         self._resource: Resource | None = None
         self._problem: Problem | None = None
         self._next_look = 0.0
@@ -298,6 +299,7 @@ class TpuJob:
         self.record = record.model_copy(update=changes)
         self._resource, self._problem, self._next_look = None, None, 0.0
         self._since = self._asked = time.monotonic()
+        self._sent = False
 
     def _end(self, state: State, status: JobStatus) -> None:
         """The job has ended, and whoever polls is told so; the deletion comes next."""
@@ -324,6 +326,9 @@ class TpuJob:
         if why := self._too_dear():
             self._end("failed", failure(why))
             return None
+        if not self._sent:  # its time begins now: this process may have stood still before
+            self._since = self._asked = time.monotonic()
+            self._sent = True
         try:
             # with its name, so that the VM can delete itself
             metadata = {**self._order.metadata, "lyceum-resource": name}

@@ -80,3 +80,11 @@ def test_a_budget_counts_machines_that_nobody_looked_at() -> None:
     ):
         stood_still = Fault("pause", "flow 1", what, count, "after", seconds)
         holds(**cloud, seed=seed, budget=0.01, faults=(stood_still,))
+
+
+def test_a_zone_has_its_time_from_the_first_request_on() -> None:
+    """A flow stood still after it had given a zone up: that counted for the next one, which was
+    asked, and given up at once."""
+    stood_still = (Fault("pause", "flow", "ask delete", 1, "after", 200.0),)
+    stuck = (Event("stuck", 0.0, "machine 1"),)
+    holds("bucket", "v5e-8", seed=500076, faults=stood_still, events=stuck)
