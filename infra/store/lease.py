@@ -169,14 +169,11 @@ def unheld(
 def seize(
     store: Store, key: str, generation: int, owner: str, *, seconds: float
 ) -> Iterator[Callable[[], bool]]:
-    """Take the lease of a key that `unheld` found at this generation, without waiting.
+    """Take the lease of a key that `unheld` found at this generation, without waiting, and leave no
+    trace of it: it is removed, not released, with directories that are empty without it.
 
-    What it gives says whether the lease is held, and looks each time: somebody else may have been
-    faster, or have taken over from a process that stood still (a laptop's lid, Ctrl-Z). Ask before
-    each thing that cannot be taken back.
-
-    It leaves no trace: the lease is removed, not released, and so are directories that are empty
-    without it.
+    What it gives looks whether the lease is held: somebody else may have been faster, or have taken
+    over from a process that stood still. Ask before each thing that cannot be taken back.
     """
     lease = Lease(key, generation + 1, _record(owner))
     if not _taken(store, lease):
@@ -258,15 +255,11 @@ def _taken(store: Store, lease: Lease) -> bool:
 
 
 def _is_ours(store: Store, lease: Lease) -> bool:
-    """Whether a lease that was taken is held by what the store says: a clock of this process may
-    have stood still with it."""
-    try:
-        record = store.read_json(_name(lease.key, lease.generation), LeaseRecord)
-    except InputError:
+    """Whether a lease is held by what the store says: this process' clock may have stood still."""
+    record, following = _read(store, lease.key, lease.generation), lease.generation + 1
+    if record is None or record.nonce != lease.record.nonce:
         return False
-    following = _name(lease.key, lease.generation + 1)
-    mine = record is not None and record.nonce == lease.record.nonce
-    return mine and store.read_bytes(following) is None
+    return store.read_bytes(_name(lease.key, following)) is None
 
 
 def _erase(store: Store, lease: Lease) -> None:

@@ -175,8 +175,8 @@ class TpuJob:
 
     def cost_usd(self) -> float:
         """What was paid until now: for a job that has ended until its deletion is accepted."""
-        paid = self._final is not None and not self._accepted.is_set()
-        record = self.record.model_copy(update={"ended": None}) if paid else self.record
+        gone = self._final is None or self._accepted.is_set()
+        record = self.record if gone else self.record.model_copy(update={"ended": None})
         return record.cost_usd(time.time())
 
     def cancel(self) -> None:
