@@ -64,16 +64,16 @@ def nightly(
     try:
         given |= {"store": store or context().settings.store}
         prepared = prepare(recipe, target=target, **given)
-    except (InputError, StageFailed) as error:
+        opened, resolved = prepared.store, prepared.resolved
+        champion = current(opened, resolved.recipe.name)
+        last = last_nightly(opened, resolved.recipe.name)
+        if last and not force and is_unchanged(opened, resolved, *last, champion):
+            return Completed(
+                name="Unchanged",
+                message=f"nothing is new since run {last[0].run_id}; {_stays(champion)}",
+            )
+    except (InputError, StageFailed, OSError) as error:
         return bad_input(error)
-    opened, resolved = prepared.store, prepared.resolved
-    champion = current(opened, resolved.recipe.name)
-    last = last_nightly(opened, resolved.recipe.name)
-    if last and not force and is_unchanged(opened, resolved, *last, champion):
-        return Completed(
-            name="Unchanged",
-            message=f"nothing is new since run {last[0].run_id}; {_stays(champion)}",
-        )
     with _watched() as (watch, seen), interruptible(watch.stop):
         try:
             with handed(prepared):
@@ -85,18 +85,21 @@ def nightly(
         if not state.is_completed():
             return Failed(message=f"{state.message}; {_stays(champion)}")
         run = seen[-1]
-        fresh = new_rows(opened, run, last[0] if last else None)
-        get_run_logger().info("%s", fresh.text)
         try:
+            fresh = new_rows(opened, run, last[0] if last else None)
+            get_run_logger().info("%s", fresh.text)
             decision, champion = _decide(prepared, run, fresh, watch)
         except Stopped as stopped:
             return Cancelled(message=str(stopped))
-        except (InputError, StageFailed) as error:
+        except (InputError, StageFailed, OSError) as error:
             return Failed(
                 message=f"run {run.run_id} could not be judged: {error}; {_stays(champion)}"
             )
-    opened.write_json(decision_name(run.run_id), decision)
     said = _sentence(decision, champion)
+    try:
+        opened.write_json(decision_name(run.run_id), decision)
+    except (InputError, OSError) as error:
+        return Failed(message=f"{said}; that could not be written: {error}")
     try:  # only a view: when the API cannot be reached, all is decided and done
         publish_page(run, "nightly", _page(run, decision, said), said)
     except httpx.HTTPError as error:

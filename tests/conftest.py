@@ -37,6 +37,7 @@ from tests.fakes.gcs_fixtures import (
     gcs_bucket,  # noqa: F401
     gcs_client,  # noqa: F401
 )
+from tests.fakes.recipe import TINY
 from tests.fakes.tpu_fixtures import tpu, tpu_cloud, tpu_process  # noqa: F401
 from tests.infra.tpu.workshop import shop  # noqa: F401
 
@@ -123,24 +124,3 @@ def tiny_recipe(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
     path.write_text(TINY, encoding="utf-8")
     return path
-
-
-TINY = """
-name = "tiny"
-model = "gemma3-tiny"
-
-[stages.distill]
-kind = "distill"
-[[stages.distill.config.teachers]]
-name = "procedural"
-rows = { summarization = 60 }
-grounded = {}
-
-[stages.rebalance]
-kind = "rebalance"
-inputs = { examples = "distill" }
-[stages.rebalance.config]
-near_duplicates = false
-[stages.rebalance.config.quotas]
-summarization = { train = 20, validation = 1, heldout = 2 }
-"""

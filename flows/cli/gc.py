@@ -349,13 +349,18 @@ def _delete_keys(
         by_key.setdefault(item.key or "", []).append(item)
     for key, items in by_key.items():
         with seize(store, key, free[key], "lyceum gc", seconds=seconds) as mine:
-            for item in items if mine else []:
-                _delete_item(store, item, key, f"work/{key}/{free[key] + 1}")
+            for item in items:
+                _delete_item(store, item, key, f"work/{key}/{free[key] + 1}", mine)
 
 
-def _delete_item(store: Store, item: Garbage, key: str, lease: str) -> None:
-    """Remove an item, but for the lease under which that is done."""
+def _delete_item(
+    store: Store, item: Garbage, key: str, lease: str, mine: Callable[[], bool]
+) -> None:
+    """Remove an item, but for the lease under which that is done; nothing from the moment on in
+    which it is not `mine`."""
     place = _here(store) if item.kind == "cache" else store
+    if not mine():
+        return
     if item.kind == "artifact":
         store.discard(item.name.split("/")[1], key)
     if item.kind == "attempt":
@@ -368,8 +373,11 @@ def _delete_item(store: Store, item: Garbage, key: str, lease: str) -> None:
         if name == f"work/{key}":
             below = [f"{name}/{child}" for child in place.children(name)]
         for one in below:
-            if one != lease or place is not store:
-                _remove(place, one)
+            if one == lease and place is store:
+                continue
+            if not mine():
+                return
+            _remove(place, one)
     item.deleted = True
 
 

@@ -166,22 +166,25 @@ def unheld(
 
 
 @contextmanager
-def seize(store: Store, key: str, generation: int, owner: str, *, seconds: float) -> Iterator[bool]:
-    """Take the lease of a key that `unheld` found at this generation, without waiting; False inside
-    when somebody else was faster.
+def seize(
+    store: Store, key: str, generation: int, owner: str, *, seconds: float
+) -> Iterator[Callable[[], bool]]:
+    """Take the lease of a key that `unheld` found at this generation, without waiting, and leave no
+    trace of it: it is removed, not released, with directories that are empty without it.
 
-    It leaves no trace: the lease is removed, not released, and so are directories that are empty
-    without it.
+    What it gives looks whether the lease is held: somebody else may have been faster, or have taken
+    over from a process that stood still. Ask before each thing that cannot be taken back.
     """
     lease = Lease(key, generation + 1, _record(owner))
     if not _taken(store, lease):
-        yield False
+        yield lambda: False
         return
     try:
         with _beating(store, lease, seconds / 3):
-            yield True
+            yield lambda: _is_ours(store, lease)
     finally:
-        _erase(store, lease)
+        if _is_ours(store, lease):
+            _erase(store, lease)
 
 
 def this_process() -> Process:
@@ -249,6 +252,14 @@ def _taken(store: Store, lease: Lease) -> bool:
         return True  # it was removed in part, by somebody who was killed
     _erase(store, lease)
     return False
+
+
+def _is_ours(store: Store, lease: Lease) -> bool:
+    """Whether a lease is held by what the store says: this process' clock may have stood still."""
+    record, following = _read(store, lease.key, lease.generation), lease.generation + 1
+    if record is None or record.nonce != lease.record.nonce:
+        return False
+    return store.read_bytes(_name(lease.key, following)) is None
 
 
 def _erase(store: Store, lease: Lease) -> None:

@@ -12,6 +12,7 @@ A VM runs `infra/tpu/bootstrap_tpu.sh`, which fetches the code from the store an
 submitted it is killed: `attach` finds it again through its record in the store.
 """
 
+import functools
 import json
 import logging
 import re
@@ -99,7 +100,8 @@ class CloudTpuBackend(JobBackend):
         record = store.read_json(record_name(handle), TpuRecord)
         if record is None:
             zones = self.zones(store)
-            self._check_budget(spec.run)
+            if why := self._too_dear(spec.run):
+                raise StageFailed(why)
             if spec.data is not None:
                 spec = spec.model_copy(update={"data": ship_data(store, Path(spec.data))})
             source = ship_source(store)
@@ -235,7 +237,10 @@ class CloudTpuBackend(JobBackend):
         final: JobStatus | None = None,
     ) -> TpuJob:
         order = self.order(store, handle, record.run, source)
-        job = TpuJob(self._api, self._kind, store, handle, record, zones, order, self._tpu, final)
+        dear = functools.partial(self._too_dear, record.run)
+        job = TpuJob(
+            self._api, self._kind, store, handle, record, zones, order, self._tpu, dear, final
+        )
         with self._lock:
             known = self.jobs.setdefault(handle, job)
         if known is job:
@@ -257,16 +262,17 @@ class CloudTpuBackend(JobBackend):
         states = {seen.request, seen.node} if seen.request == "ACTIVE" else {seen.request}
         return not _HOPELESS & states
 
-    def _check_budget(self, run: str) -> None:
-        jobs = [job.record for job in list(self.jobs.values()) if job.record.run == run]
-        spent = sum(record.cost_usd(time.time()) for record in jobs)
+    def _too_dear(self, run: str) -> str | None:
+        """Why a run may ask for no machine any more; None if it may."""
         limit = self._settings.max_usd
-        if limit is not None and spent >= limit:
-            raise StageFailed(
-                f"the run has spent {spent:.2f} dollars on TPUs (list price) and may spend"
-                f" {limit:.2f}: no more are started. Raise the limit, LYCEUM_MAX_USD, and run the"
-                " same command again; what is done is kept."
-            )
+        spent = sum(job.cost_usd() for job in list(self.jobs.values()) if job.record.run == run)
+        if limit is None or spent < limit:
+            return None
+        return (
+            f"the run has spent {spent:.2f} dollars on TPUs (list price) and may spend"
+            f" {limit:.2f}: no more are started. Raise the limit, LYCEUM_MAX_USD, and run the"
+            " same command again; what is done is kept."
+        )
 
     # What is asked for
 

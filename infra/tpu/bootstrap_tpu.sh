@@ -282,9 +282,15 @@ upload_log() {
     masked | upload "$log" --data-binary @-
 }
 
-remove_machine() {
+remove_machine() { # however long that is refused: it is paid for until then, and nobody else may be left to ask
+    local result
     say "deleting $LYCEUM_RESOURCE"
-    again signed -X DELETE "$TPU_API/v2alpha1/$LYCEUM_RESOURCE?force=true"
+    while true; do
+        result=0
+        again signed -X DELETE "$TPU_API/v2alpha1/$LYCEUM_RESOURCE?force=true" || result=$?
+        if ((result == 0 || result == NOT_FOUND)); then break; fi
+        sleep 60
+    done
 }
 
 main() {

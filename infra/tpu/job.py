@@ -10,16 +10,16 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from infra.backend import FINAL, JobHandle
 from infra.secrets import mask
 from infra.settings import TpuSettings
 from infra.store.store import Store, attempt_file
-from infra.tpu.api import ApiError, Resource, TpuApi, deletion_command, zone_of
+from infra.tpu.api import QUEUED, ApiError, Resource, TpuApi, deletion_command, zone_of
 from infra.tpu.listener import Listener
-from infra.tpu.machine import Seen, State, Step, Terms, duration, failure, next_step
+from infra.tpu.machine import BEFORE, Seen, State, Step, Terms, duration, failure, next_step
 from infra.tpu.problems import Problem
 from infra.tpu.types import TpuType
 from schemas.base import InputError, StrictModel
@@ -48,7 +48,7 @@ class TpuRecord(StrictModel):
         target, tier, run: what for.
         usd_per_hour: list price of all chips.
         requested, active, ended: seconds since the epoch; `active` when the VMs of the newest
-            resource came up, `ended` when the job did.
+            resource came up, `ended` when the job did, or later: when its deletion was accepted.
         spent_usd: what the resources before the newest have cost.
         state: see `infra.tpu.machine`.
         reason: why it ended like that, for people.
@@ -104,6 +104,7 @@ class TpuJob:
         record: as far as it has come.
         zones: where else it may be tried, the preferred one first.
         order: what to ask for.
+        too_dear: why no machine may be asked for any more, None if one may.
         final: the final status of a job that has ended already, and only needs to be deleted.
     """
 
@@ -117,6 +118,7 @@ class TpuJob:
         zones: Sequence[str],
         order: Order,
         tpu: TpuSettings,
+        too_dear: Callable[[], str | None],
         final: JobStatus | None = None,
     ) -> None:
         self.record = record
@@ -126,14 +128,17 @@ class TpuJob:
         self._zones = [zone for zone in zones if zone not in tried]
         self._refusals: tuple[Problem, ...] = ()
         self._taken_over = record.state != "requested"
+        self._too_dear = too_dear
+        self._looked = self._before = (time.monotonic(), time.time())
         self._phase, self._final = "", final
         self._since = self._asked = time.monotonic()
+        self._sent = record.state != "requested"
         self._resource: Resource | None = None
         self._problem: Problem | None = None
         self._next_look = 0.0
         self._unanswered = 0.0
         self._leaving: set[str] = set()
-        self._leftover: str | None = None
+        self._following = float("inf")
         self._cancelled, self._accepted = threading.Event(), threading.Event()
         self._wake = threading.Event()
         self._thread = threading.Thread(
@@ -157,7 +162,7 @@ class TpuJob:
 
     def status(self) -> JobStatus:
         """See JobBackend.poll."""
-        cost = self.record.cost_usd(time.time())
+        cost = self.cost_usd()
         if self._final is not None:
             return self._final.model_copy(update={"cost_usd": cost})
         heard = self._listener.hosts()[0].status
@@ -167,6 +172,12 @@ class TpuJob:
                 state="running", heartbeat=heard.heartbeat, progress=heard.progress, cost_usd=cost
             )
         return JobStatus(state="queued", heartbeat=time.time(), phase=self._phase, cost_usd=cost)
+
+    def cost_usd(self) -> float:
+        """What was paid until now: for a job that has ended until its deletion is accepted."""
+        gone = self._final is None or self._accepted.is_set()
+        record = self.record if gone else self.record.model_copy(update={"ended": None})
+        return record.cost_usd(time.time())
 
     def cancel(self) -> None:
         """See JobBackend.cancel."""
@@ -180,14 +191,16 @@ class TpuJob:
             )
 
     def close(self) -> str | None:
-        """Wait until nothing is left of a job that was cancelled or has ended. Returns what is, for
-        people."""
+        """Wait until nothing is left of a job that was cancelled or has ended, `delete_seconds`
+        from then on. Returns what is, for people."""
         if self._final is None and not self._cancelled.is_set():
             return None
-        self._thread.join(self._tpu.delete_seconds + ACCEPT_SECONDS)
-        if self._thread.is_alive():
-            return _left_over(self.record.resources, "its deletion goes on")
-        return self._leftover
+        most = self._tpu.delete_seconds
+        self._thread.join(max(0.0, min(most, self._following - time.monotonic())) + ACCEPT_SECONDS)
+        if not self._thread.is_alive():
+            return None
+        left = sorted(self._leaving) or self.record.resources
+        return _left_over(left, f"it was not gone after {duration(most)}")
 
     # The machine
 
@@ -210,9 +223,11 @@ class TpuJob:
                 self._end("done", JobStatus(state="cancelled", heartbeat=time.time()))
                 return
             if time.monotonic() >= self._next_look:
-                self._next_look = time.monotonic() + self._tpu.poll_seconds
+                self._looked = time.monotonic(), time.time()
+                self._next_look = self._looked[0] + self._tpu.poll_seconds
                 self._problem = self._request() if self.record.state == "requested" else self._ask()
-            self._take(self._decide())
+            if self._final is None:
+                self._take(self._decide())
             self._sweep()
             if self._final is None:
                 self._wake.wait(max(0.0, self._next_look - time.monotonic()))
@@ -229,10 +244,11 @@ class TpuJob:
         return step
 
     def _next(self) -> Step:
-        record, now = self.record, time.monotonic()
+        # of the last look: what this process saw before it stood still is no news
+        record, now = self.record, self._looked[0]
         seen = Seen(
-            seconds=now - self._since,
-            asked_seconds=now - self._asked,
+            seconds=max(0.0, now - self._since),
+            asked_seconds=max(0.0, now - self._asked),
             active_seconds=time.time() - record.active if record.active is not None else 0.0,
             resource=self._resource,
             problem=self._problem,
@@ -250,6 +266,8 @@ class TpuJob:
     def _take(self, step: Step) -> None:
         """Go where the step leads."""
         self._phase = step.phase
+        if step.state in BEFORE and self._problem is None:
+            self._before = self._looked
         if step.action == "next_zone" and step.problem is not None:
             self._go_on_elsewhere(step.problem)
         elif step.status is not None:
@@ -258,10 +276,10 @@ class TpuJob:
             self._since = time.monotonic()
             began: dict[str, float] = {}
             if step.state in _WITH_VMS and self.record.active is None:
-                # Of a job that is taken over nobody knows when its VMs had come up: no later than
-                # this, and no earlier than they were made.
+                # They came up after the last look that found none. Of a job that is taken over
+                # there was none: no earlier than they were made.
                 created = self._resource.created if self._taken_over and self._resource else None
-                began = {"active": created or time.time()}
+                began = {"active": created or self._before[1]}
             self.record = self.record.model_copy(update={"state": step.state, **began})
             self._write()
 
@@ -281,14 +299,22 @@ class TpuJob:
         self.record = record.model_copy(update=changes)
         self._resource, self._problem, self._next_look = None, None, 0.0
         self._since = self._asked = time.monotonic()
+        self._sent = False
 
     def _end(self, state: State, status: JobStatus) -> None:
         """The job has ended, and whoever polls is told so; the deletion comes next."""
         error = mask(status.error) if status.error else None
-        self.record = self.record.model_copy(
-            update={"state": state, "ended": time.time(), "reason": error or status.state}
-        )
+        changes = {"state": state, "ended": time.time(), "reason": error or status.state}
+        if self.record.active is None and self._may_have_worked():
+            changes["active"] = self._before[1]
+        self.record = self.record.model_copy(update=changes)
         self._final = status.model_copy(update={"error": error, "phase": ""})
+
+    def _may_have_worked(self) -> bool:
+        """Whether VMs that this process never saw may have come and gone, while it slept."""
+        beyond = (*QUEUED, "PROVISIONING", "FAILED")
+        seen = self._resource is not None and self._resource.request not in beyond
+        return seen or self._listener.hosts()[0].status is not None
 
     def _request(self) -> Problem | None:
         """Send the request, which is on record before. Returns what stands against it."""
@@ -297,6 +323,12 @@ class TpuJob:
             return Problem("transient", f"{self._store.uri} does not answer")
         if self._cancelled.is_set():
             return None
+        if why := self._too_dear():
+            self._end("failed", failure(why))
+            return None
+        if not self._sent:  # its time begins now: this process may have stood still before
+            self._since = self._asked = time.monotonic()
+            self._sent = True
         try:
             # with its name, so that the VM can delete itself
             metadata = {**self._order.metadata, "lyceum-resource": name}
@@ -348,22 +380,24 @@ class TpuJob:
         return accepted
 
     def _delete(self) -> None:
-        """Until nothing is left, or for `delete_seconds`."""
+        """Until nothing is left, for as long as this process lives: nobody else may be there to
+        ask."""
         self._leaving |= set(self.record.resources)
-        until, written = time.monotonic() + self._tpu.delete_seconds, False
-        while self._leaving and time.monotonic() < until:
-            if self._sweep():
+        self._following = time.monotonic() + self._tpu.delete_seconds
+        written = refused = False
+        while self._leaving:
+            swept = self._sweep()
+            if refused and not self._accepted.is_set():  # it is paid for until now
+                self.record = self.record.model_copy(update={"ended": time.time()})
+            refused = not swept
+            if swept:
                 self._accepted.set()
             written = written or self._write()
             if self._leaving:
-                time.sleep(min(self._tpu.poll_seconds, 1.0))
-        if self._leaving:
-            how_long = duration(self._tpu.delete_seconds)
-            self._leftover = _left_over(sorted(self._leaving), f"it was not gone after {how_long}")
-            log.error("%s", self._leftover)
-        else:
-            self.record = self.record.model_copy(update={"state": "deleted"})
-            self._write()
+                hurry = 1.0 if time.monotonic() < self._following else self._tpu.poll_seconds
+                time.sleep(min(self._tpu.poll_seconds, hurry))
+        self.record = self.record.model_copy(update={"state": "deleted"})
+        self._write()
         self._accepted.set()
 
 

@@ -63,11 +63,11 @@ def reap(
         removed = False
         if removable and delete:
             # under the lease of its stage, unless it is of no use to anybody
-            mine: AbstractContextManager[bool] = nullcontext(True)
+            lease: AbstractContextManager[Callable[[], bool]] = nullcontext(lambda: True)
             if key in free:
-                mine = seize(store, key, free[key], "lyceum gc", seconds=settings.lease_seconds)
-            with mine as ours_alone:
-                removed = ours_alone and _delete(api, one, tpu)
+                lease = seize(store, key, free[key], "lyceum gc", seconds=settings.lease_seconds)
+            with lease as mine:
+                removed = _delete(api, one, tpu, mine)
         found.append(Leftover(one.name, key, attempt, state, why, removable, removed))
     return found
 
@@ -108,11 +108,11 @@ def release(
     if key not in free:
         return
     with seize(store, key, free[key], "lyceum run", seconds=settings.lease_seconds) as mine:
-        if not mine:
+        if not mine():
             return
 
         def ask(names: Sequence[str]) -> list[str]:
-            return [name for name in names if not api.remove(name)]
+            return [name for name in names if not (mine() and api.remove(name))]
 
         left = {handle: ask(record.resources) for handle, record in jobs.items()}
         for name in (name for names in left.values() for name in names):
@@ -193,11 +193,14 @@ def _judged(resource: Resource, ours: bool, key: str, free: bool, done: bool) ->
     return "no run follows it; `lyceum run` with the same recipe and store would take it over", True
 
 
-def _delete(api: TpuApi, resource: Resource, tpu: TpuSettings) -> bool:
-    """Whether nothing of it is left within `delete_seconds`."""
+def _delete(api: TpuApi, resource: Resource, tpu: TpuSettings, mine: Callable[[], bool]) -> bool:
+    """Whether nothing of it is left within `delete_seconds`; nothing is asked from the moment on in
+    which the lease is not `mine`."""
     until = time.monotonic() + tpu.delete_seconds
     problem = ""
     while time.monotonic() < until:
+        if not mine():
+            return False
         try:
             if api.remove(resource.name):
                 return True

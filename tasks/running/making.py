@@ -77,12 +77,13 @@ def make(job: JobRequest, watch: Watch, listener: Listener) -> bool:
         return False
     if watch.pause.is_set() and (status.state == "paused" or status.lost):
         raise Stopped(status.error)
-    if status.artifact is None:
+    if status.artifact is None and _valid(job, store, watch, say) is None:
         raise _FAILURES.get(status.exit_code, StageFailed)(
             status.error
             or f"the job of stage {job.stage} ended as {status.state} without saying why"
         )
-    return True
+    # a job may fail because another run, which had taken this one for dead, was faster: it is done
+    return status.artifact is not None
 
 
 def _valid(job: JobRequest, store: Store, watch: Watch, say: Say) -> Manifest | None:

@@ -34,7 +34,7 @@ from tasks.contract.reward import REWARDS
 from tasks.contract.teacher import TEACHERS
 from tasks.data.data_files import check_data_path, data_files
 from tasks.data.readers import Record, read_records
-from tests.conftest import TINY
+from tests.fakes.recipe import TINY
 from tests.flows.runs.synthetic_run import write_run
 
 ROOT = Path(__file__).resolve().parents[2]

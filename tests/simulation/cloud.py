@@ -25,7 +25,10 @@ SECONDS = {"CREATING": 1.0, "ACCEPTED": 1.0, "WAITING_FOR_RESOURCES": 4.0, "PROV
 """How long a request is in a state."""
 BOOT_SECONDS = 4.0
 DELETE_SECONDS = 3.0
+LATE_SECONDS = 8.0
+"""So much of a machine's time its flow may not know of: it looks every few seconds."""
 _NEXT = {"CREATING": State.ACCEPTED, "ACCEPTED": State.WAITING_FOR_RESOURCES}
+_HOPEFUL = (State.CREATING, State.ACCEPTED, State.WAITING_FOR_RESOURCES, State.PROVISIONING)
 _FULL = "There is no more capacity in the zone"
 
 
@@ -38,6 +41,8 @@ class Machine:
         state, node: None when there is none (any more).
         ready, gone: when the VM was there to pay for, virtual seconds.
         taken: what the metadata server says of its preemption.
+        frozen: nothing of its VM runs any more, and the service does not know.
+        asked, left_in: when it was asked for, and the state in which its deletion was.
         processes: of its VM.
     """
 
@@ -51,6 +56,9 @@ class Machine:
     ready: float | None = None
     gone: float | None = None
     taken: str = "FALSE"
+    frozen: bool = False
+    asked: float = 0.0
+    left_in: Any = None
     told: Condition | None = None
     asked_by: Process | None = None
     processes: list[Process] = field(default_factory=list)
@@ -73,8 +81,12 @@ class Machine:
 
     @property
     def done(self) -> bool:
-        """Whether it works, though its agent has ended or no worker of it lives."""
-        return self.followed and bool(self.processes) and not self.working()
+        """Whether it is paid for, though no worker of it lives."""
+        return self.followed and bool(self.processes) and not self.frozen and not self.working()
+
+    def seconds(self, now: float) -> float:
+        """For how long it was paid for."""
+        return 0.0 if self.ready is None else (self.gone or now) - self.ready
 
     @property
     def node_name(self) -> str:
@@ -153,6 +165,7 @@ class Cloud:
                 raise exceptions.FailedPrecondition("the resource is being deleted")
             process = self._world.check().process
             self._laws.deleted(process, found.labels["lyceum-key"], f"machine {found.number}")
+            found.left_in = found.state
             self._enter(found, State.DELETING)
             self._end_vm(found, "is shut down with its machine")
             if found.node is not None:
@@ -202,19 +215,28 @@ class Cloud:
     def _told(self, made: Machine) -> None:
         """The laws hear of a request for a machine."""
         process = self._world.check().process
-        made.asked_by = process
+        made.asked_by, made.asked = process, self._world.now
         key, attempt = made.labels["lyceum-key"], made.labels["lyceum-attempt"]
         others = [
             f"machine {one.number}"
             for one in self.machines
             if one.labels["lyceum-key"] == key
-            and one.node == NodeState.READY
-            and one.state == State.ACTIVE
+            and one.there
+            and not one.leaving
+            and one.state not in (State.FAILED, State.SUSPENDING, State.SUSPENDED)
             and one.asked_by is not None
             and (one.asked_by is process or not one.asked_by.alive)
             and self._world.now > max(self.away, self.reluctant) + 10.0
         ]
         self._laws.machine(process, made.metadata["lyceum-job"].split("/")[1], attempt, others)
+        for one in self.machines:
+            lasted = self._world.now - one.asked
+            of = one.metadata["lyceum-job"]
+            if of == made.metadata["lyceum-job"] and one.left_in in _HOPEFUL and lasted < 30.0:
+                how = f"{process.name} gave machine {one.number} up after {lasted:.0f} s"
+                self._laws.break_("no zone is given up for nothing", how)
+        paid = [one.seconds(self._world.now) for one in self.machines if one.asked_by is process]
+        self._laws.paid(process, sum(max(0.0, each - LATE_SECONDS) for each in paid))
 
     def _call(self, what: str, name: str, effect: Callable[[], T], retry: Any) -> T:
         def once() -> T:
@@ -305,7 +327,7 @@ class Cloud:
             self._enter(one, State.ACTIVE)
             if not any(self._of(one, "unbootable")):
                 self._world.at(self._world.now + BOOT_SECONDS, lambda: self._boot_vm(one))
-            for event in self._of(one, "preempt", "mute"):
+            for event in self._of(one, "preempt", "mute", "freeze"):
                 self._world.at(self._world.now + event.at, self._befalling(one, event))
         elif before == State.SUSPENDING:
             self._remove_node(one)
@@ -325,6 +347,11 @@ class Cloud:
             for process in self._on(one):
                 self._world.pause(process, 60.0)
 
+        def freeze() -> None:
+            for process in self._on(one):
+                self._world.kill(process, "stands still for ever")
+                one.frozen = True
+
         def preempt() -> None:
             if one.node == NodeState.READY and one.state == State.ACTIVE:
                 self._world.say(f"the cloud takes machine {one.number} back")
@@ -338,7 +365,8 @@ class Cloud:
                 one.told.notify_all()
             self._world.at(self._world.now + 4.0, preempt)
 
-        return mute if event.action == "mute" else (announce if int(event.at * 10) % 2 else preempt)
+        taken = announce if int(event.at * 10) % 2 else preempt
+        return {"mute": mute, "freeze": freeze}.get(event.action, taken)
 
     def _end_vm(self, one: Machine, why: str) -> None:
         for process in self._on(one):

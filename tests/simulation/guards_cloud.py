@@ -12,6 +12,7 @@ from infra.tpu.api import TpuApi
 from infra.tpu.backend import CloudTpuBackend
 from infra.tpu.host import Agent
 from infra.tpu.job import TpuJob
+from tests.simulation.plan import Event, Fault, Plan
 from tests.simulation.plant import Plant, replaced
 
 
@@ -75,6 +76,7 @@ PLANTS = (
         _request_unrecorded,
         "v5e-8",
         "bucket",
+        ("flow.* is killed",),
     ),
     Plant(
         "a job that outlived its flow is taken over",
@@ -82,6 +84,7 @@ PLANTS = (
         replaced(CloudTpuBackend, "attach", lambda self, store, key: None),
         "v5e-8",
         "bucket",
+        ("flow.* (is killed|stands still)",),
     ),
     Plant(
         "gc: machines that a run follows are left alone",
@@ -96,6 +99,7 @@ PLANTS = (
         replaced(TpuApi, "create", _foreign),
         "v5e-8",
         "bucket",
+        ("flow.* loses the answer to its 'ask create'",),
     ),
     Plant(
         "a zone that is given up is cleared",
@@ -117,6 +121,11 @@ PLANTS = (
         replaced(CloudTpuBackend, "release", lambda self, *rest: None),
         "v5e-8",
         "bucket",
+        aim=Plan(
+            *(0, "bucket", "v5e-8", 1, (0.0,)),
+            (Fault("kill", "flow 1", "ask get", 10),),
+            (Event("freeze", 20.0, "machine 1"),),
+        ),
     ),
     Plant(
         "a run waits for the end of its machines",

@@ -21,6 +21,7 @@ from infra.store.store import Store
 from schemas.artifact import Manifest
 from tasks.contract.journal import Journal
 from tasks.running import making
+from tests.simulation.plan import Event, Fault, Plan
 from tests.simulation.plant import Plant, replaced
 
 
@@ -59,8 +60,8 @@ def _no_beats(store: Store, held: lease.Lease, interval: float) -> Iterator[None
 @contextmanager
 def _seize_anyway(
     store: Store, key: str, generation: int, owner: str, *, seconds: float
-) -> Iterator[bool]:
-    yield True
+) -> Iterator[Any]:
+    yield lambda: True
 
 
 def _no_check_after_lease() -> AbstractContextManager[Any]:
@@ -108,7 +109,7 @@ def _no_cancel(self: Any, handle: JobHandle) -> None:
     """Nothing is stopped."""
 
 
-def _no_discard(store: Store, item: Any, key: str, held: str) -> None:
+def _no_discard(store: Store, item: Any, key: str, held: str, mine: Any) -> None:
     place = gc._here(store) if item.kind == "cache" else store
     for name in sorted(item.names):
         gc._remove(place, name) if name != f"work/{key}" else None
@@ -144,8 +145,8 @@ def _trusting(self: Journal, entry: str) -> Any:
     return None if raw is None else json.loads(raw.partition(b"\n")[2])
 
 
-def _strict_read(store: Store, key: str, generation: int) -> Any:
-    record = store.read_json(lease._name(key, generation), lease.LeaseRecord)
+def _strict(store: Store, key: str, generation: int, raw: bytes | None) -> Any:
+    record = store.parsed(lease._name(key, generation), raw, lease.LeaseRecord)
     return None if record is None or record.released else record
 
 
@@ -164,6 +165,13 @@ def _one_try(self: Requests, call: Any, **options: Any) -> Any:
 
 
 _ASK = Requests.ask
+
+
+def _gc_stands_still(place: str, removal: int, stages: int, flow: str) -> Plan:
+    """Garbage collection drops a run and stands still in the middle, and a flow begins."""
+    fault = Fault("pause", "operator", "remove any", removal, "before", 15.0)
+    events = Event("gc", 60.0, amount=1.0), Event(flow, 61.5, amount=1.0)
+    return Plan(0, place, "local", stages, (0.0,), (fault,), events)
 
 
 PLANTS = (
@@ -221,23 +229,35 @@ PLANTS = (
         replaced(LocalBackend, "cancel", _no_cancel),
     ),
     Plant(
-        "gc: the manifest goes first", "flows/cli/gc.py", replaced(gc, "_delete_item", _no_discard)
+        "gc: the manifest goes first",
+        "flows/cli/gc.py",
+        replaced(gc, "_delete_item", _no_discard),
+        place="bucket",
+        needs=("gc at", "operator is killed"),
     ),
     Plant(
         "gc: keys with a live lease are left alone",
         "flows/cli/gc.py",
         replaced(gc, "unheld", _unheld_all),
+        needs=("gc at",),
     ),
     Plant(
         "gc: each key is removed under its lease",
         "flows/cli/gc.py",
         replaced(gc, "seize", _seize_anyway),
+        aim=_gc_stands_still("bucket", 3, 1, "force"),
     ),
-    Plant("gc: run records are read again before the removal", "flows/cli/gc.py", _stale_needs),
+    Plant(
+        "gc: run records are read again before the removal",
+        "flows/cli/gc.py",
+        _stale_needs,
+        aim=_gc_stands_still("directory", 1, 3, "night"),
+    ),
     Plant(
         "a chain makes a lost input again",
         "flows/chain.py",
         replaced(Chain, "_heal", lambda self, *rest: False),
+        needs=("damage|gc at", "[23] stages"),
     ),
     Plant(
         "a lost acknowledgement of a create is understood",
@@ -264,12 +284,14 @@ PLANTS = (
     Plant(
         "a damaged lease is nobody's",
         "infra/store/lease.py",
-        replaced(lease, "_read", _strict_read),
+        replaced(lease, "_parsed", _strict),
+        needs=("power",),
     ),
     Plant(
         "time in which the store is away is no silence",
         "infra/store/lease.py",
         replaced(lease.Silence, "of", _patient_silence),
         place="bucket",
+        needs=("storm", "force|night|begin at .*,"),
     ),
 )

@@ -34,12 +34,16 @@ def happening(history: "History", event: Event, number: int) -> Callable[[], Non
                     one.asked_to_pause = True
             case "force":
                 history.start_flow(f"{number} forced", "server", forced=True)
+            case "night":
+                history.start_flow(f"{number} by night", "server", day=int(event.amount))
+            case "promote" | "rollback":
+                history.start_operator(number, event.action)
             case "power":
                 _cut_power(history, event.who)
             case "damage":
                 _damage(history)
             case "gc":
-                history.start_operator(number, drop=event.amount > 0)
+                history.start_operator(number, "gc and drop" if event.amount else "gc")
             case "storm":
                 history.service.storm, history.laws.stormy = until, True
             case "stale":
@@ -74,7 +78,7 @@ def _cut_power(history: "History", machine: str) -> None:
 
 def _damage(history: "History") -> None:
     """A bit of an artifact flips."""
-    for kind, key in sorted(history.laws.committed)[:1]:
+    for kind, key in list(history.laws.committed)[:1]:
         manifest = history.laws.committed[kind, key]
         name = f"{data_name(manifest)}/{manifest.files[-1].path}"
         data = bytearray(history.read(name) or b"?")

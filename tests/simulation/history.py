@@ -16,15 +16,17 @@ from unittest.mock import patch
 import httpx
 from prefect.logging import disable_run_logger
 
+from flows import nightly
 from infra.context import Context, using
 from infra.settings import Settings
 from infra.store.files import Files
 from infra.store.store import Store
+from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError
 from schemas.job import JobSpec
 from schemas.reports import RunRecord
 from tasks import stage
-from tests.simulation.actors import collect, follow, resolved_recipe
+from tests.simulation.actors import follow, operate
 from tests.simulation.contexts import SETTINGS, TPU, SimulatedContext
 from tests.simulation.disk import Disk, SimulatedFiles
 from tests.simulation.faults import Faults
@@ -62,7 +64,6 @@ class History:
         self.faults = Faults(self.world, plan, lambda *said: self.laws.observe(*said))
         self.laws = Laws(self.world, self.read, SETTINGS.lease_seconds)
         self.machines = Machines(self.world, self._start_worker, self._metadata, self.faults.change)
-        self.resolved = resolved_recipe(plan.stages)
         self.flows: list[Process] = []
         self.disk = Disk(self.world)
         self.service: Any = None
@@ -75,6 +76,9 @@ class History:
         if plan.target != "local":
             from tests.simulation.cloud import Cloud
 
+            kind = TPU_TYPES[plan.target]
+            price = kind.usd_per_chip_hour[TPU.tier] * kind.chips / 3600
+            self.laws.budget = None if plan.budget is None else plan.budget / price
             self.cloud = Cloud(self.world, self.faults, self.laws, plan, self._uri, self._boot)
         outages = ("storm", "away", "reluctant", "stockout", "stuck", "unbootable")
         self.laws.lenient = any(
@@ -82,6 +86,7 @@ class History:
             for event in plan.events
         )
         self._ends: dict[Process, str] = {}
+        self._last_keys: set[str] = set()
 
     # What there is
 
@@ -119,19 +124,23 @@ class History:
 
     # Who there is
 
-    def start_flow(self, number: str, machine: str, forced: bool = False) -> Process:
+    def start_flow(self, number: str, machine: str, forced: bool = False, day: int = 0) -> Process:
+        """A run; of the nightly flow, with the data of a `day`."""
+        budget = None if number == "last" else self.plan.budget
+        settings = SETTINGS.model_copy(update={"max_usd": budget})
+
         def main() -> int:
-            with using(self.context(machine)):
-                return follow(self, forced)
+            with using(self.context(machine, settings)):
+                return follow(self, forced, day)
 
         process = self.world.process(f"flow {number}", machine, main, context=copy_context())
         self.flows.append(process)
         return process
 
-    def start_operator(self, number: int, drop: bool) -> Process:
+    def start_operator(self, number: int, what: str) -> Process:
         def main() -> int:
             with using(self.context("laptop")):
-                return collect(self, drop)
+                return operate(self, what)
 
         return self.world.process(f"operator {number}", "laptop", main, context=copy_context())
 
@@ -156,17 +165,23 @@ class History:
         self.faults.operation("start step", f"{step} of {spec.stage}", lambda: None)
 
     def _boot(self, machine: Any) -> Process:
-        from tests.simulation.vm import live
+        from tests.simulation.vm import place_of, run_agent, run_script
 
-        name, context = f"vm{machine.number}", copy_context()
+        name, world, place = f"vm{machine.number}", self.world, place_of(machine, self.root)
+        environment = json.loads(machine.metadata["lyceum-environment"])
+        given = {"LYCEUM_CACHE": "", "LYCEUM_COMPILE_CACHE": "", **environment}
+        settings = Settings.from_environment(given)
 
-        def main() -> int:
-            environment = json.loads(machine.metadata["lyceum-environment"])
-            given = {"LYCEUM_CACHE": "", "LYCEUM_COMPILE_CACHE": "", **environment}
-            with using(self.context(name, Settings.from_environment(given))):
-                return live(self.world, machine, self.root)
+        def of_agent() -> int:
+            with using(self.context(name, settings)):
+                return run_agent(world, place)
 
-        return self.world.process(f"agent {machine.number}", name, main, context=context)
+        def of_script() -> int:
+            with using(self.context(name, settings)):
+                return run_script(world, place, agent)
+
+        agent = world.process(f"agent {machine.number}", name, of_agent, context=copy_context())
+        return world.process(f"script {machine.number}", name, of_script, context=copy_context())
 
     def _metadata(self, url: str) -> str:
         name = self.world.check().process.machine
@@ -187,7 +202,9 @@ class History:
             for number, at in enumerate(plan.flows, 1):
                 world.at(at, self._starting(str(number)))
             for number, event in enumerate(plan.events, 1):
-                if not event.who.startswith("machine"):
+                if event.who.startswith("artifact"):
+                    self.laws.on_first.append((event.at, happening(self, event, number)))
+                elif not event.who.startswith("machine"):
                     world.at(event.at, happening(self, event, number))
             over = max(plan.flows) + 95
             world.at(over, lambda: None)
@@ -225,6 +242,8 @@ class History:
             return
         self.world.say("from here on nothing goes wrong")
         self.faults.end()
+        self.laws.budget = None
+        self.laws.on_first.clear()
         self.world.now += 1.0
         if self.service is not None:
             self.service.storm = self.service.stale = 0.0
@@ -234,8 +253,18 @@ class History:
         self._run(lambda: not last.alive)
         if self.laws.broken is None and last.code != 0:
             self.laws.break_("every run can be continued", f"the last run: {self.ends(last)}")
-        for one in self.cloud.machines if self.cloud is not None else ():
-            if one.there and not one.leaving:
+        self._nothing_left(lambda one: one.labels["lyceum-key"] in self._last_keys)
+        if any(one.there and not one.leaving for one in self._machines()):
+            operator = self.start_operator(0, "gc")
+            self._run(lambda: not operator.alive)
+        self._nothing_left(lambda one: True)
+
+    def _machines(self) -> list[Any]:
+        return [] if self.cloud is None else self.cloud.machines
+
+    def _nothing_left(self, among: Callable[[Any], bool]) -> None:
+        for one in self._machines():
+            if one.there and not one.leaving and among(one):
                 self.laws.break_("nothing is paid for after the end", f"machine {one.number}")
 
     def _machines_end_themselves(self) -> None:
@@ -261,7 +290,8 @@ class History:
         self.laws.record(process, record)
         if process.name == "flow last" and record.status == "succeeded":
             self.laws.sound(record)
-        for one in self.cloud.machines if self.cloud is not None and not self.laws.lenient else ():
+            self._last_keys = {(stage.key or "")[:24] for stage in record.stages}
+        for one in self._machines() if not self.laws.lenient else ():
             if one.asked_by is process and one.followed:
                 how = f"machine {one.number} outlives {process.name}"
                 self.laws.break_("nothing is paid for after the end", how)
@@ -278,6 +308,7 @@ class History:
         with ExitStack() as stack:
             stack.enter_context(disable_run_logger())
             stack.enter_context(patch.object(stage, "create_progress_artifact", away))
+            stack.enter_context(patch.object(nightly, "gate", self.laws.champions.judged))
             if self.service is not None:
                 from tests.simulation.clients import simulated_storage
 
@@ -293,7 +324,8 @@ _PREFIX = "lyceum"
 _EXPECTED: dict[str, tuple[type[BaseException], ...]] = {
     "operator": (InputError, OSError),
     "worker": (OSError, InputError),
-    "agent": (OSError, InputError),
+    "agent": (),
+    "script": (),
     "flow": (),
 }
 """Role -> errors that its command line turns into a message."""

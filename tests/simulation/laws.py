@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from infra.store.manifests import data_name, parse_manifest
 from schemas.artifact import Manifest
 from schemas.reports import RunRecord
+from tests.simulation.champions import Champions
 from tests.simulation.naming import short
 from tests.simulation.worker import made_of
 from tests.simulation.world import Process, World
@@ -48,6 +49,8 @@ class Laws:
         lenient: the store was away, so that a record may be missing.
         stormy: the store was away at all.
         lagging: listings did, so that a checkpoint may not be found.
+        on_first: what happens so many seconds after the first commit.
+        budget: seconds of machines that a run may pay for.
     """
 
     world: World
@@ -61,6 +64,8 @@ class Laws:
     lagging: bool = False
     committed: dict[tuple[str, str], Manifest] = field(default_factory=dict)
     commits: int = 0
+    on_first: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    budget: float | None = None
     removed: set[str] = field(default_factory=set)
     _since: dict[tuple[str, str], float] = field(default_factory=dict)
     _digests: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -69,8 +74,12 @@ class Laws:
     _runs: set[str] = field(default_factory=set)
     _named: dict[str, float] = field(default_factory=dict)
     _looked: dict[Process, float] = field(default_factory=dict)
+    _asked: dict[Process, float] = field(default_factory=dict)
     _steps: dict[tuple[str, str], int] = field(default_factory=dict)
     _kept: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.champions = Champions(self)
 
     def break_(self, law: str, how: str) -> None:
         if self.broken is None:
@@ -82,11 +91,15 @@ class Laws:
         survive."""
         if what.startswith("list") or (what.startswith("read") and process.role != "operator"):
             return
-        if name.startswith("artifacts/"):
+        if what == "read lease":
+            self._asked[process] = self.world.now
+        elif name.startswith("artifacts/"):
             self._artifact(process, what, name)
         elif name.endswith("/lease.json") and result is not False:
             if result is not None or what != "create lease":
                 self._lease(process, what, name)
+        elif what == "create champion" and result:
+            self.champions.entered(process, name)
         elif what in ("write run", "remove run", "remove any") and name.startswith("runs/"):
             self._record(name)
         elif process.role == "operator" and what.startswith(("read run", "create lease")):
@@ -136,6 +149,8 @@ class Laws:
         place = manifest.kind, manifest.key
         self.committed[place], self._since[place] = manifest, self.world.now
         self.commits += 1
+        for after, act in self.on_first if self.commits == 1 else ():
+            self.world.at(self.world.now + after, act)
         self._intact(manifest, None)
         before = self._digests.setdefault(place, manifest.digest)
         if before != manifest.digest:
@@ -165,6 +180,9 @@ class Laws:
         if process.role == "flow" and key in self.forced:
             return
         if process.role == "operator":
+            if self.champions.needed(key) < self._looked.get(process, 0.0):
+                how = f"{process.name} removed the model of a champion, {kind}/{key[:6]}"
+                self.break_("champions stay", how)
             if self._named.get(key, self.world.now) < self._looked.get(process, 0.0):
                 how = f"{kind}/{key[:6]} was removed, which a run on record needs"
                 self.break_("artifacts do not vanish", how)
@@ -189,7 +207,9 @@ class Laws:
         for stage in record.stages:
             if stage.exit_code == 2:
                 self.break_("no bad input", f"{process.name}: {short(stage.error or '')[:300]}")
-            if stage.status == "failed" and not self.lenient:
+            spent = "no more are started" in (stage.error or "") and self.budget is not None
+            used_up = any(of == stage.key and last.endswith("-3") for of, last, _ in self._jobs)
+            if stage.status == "failed" and not (self.lenient or spent or used_up):
                 self.break_(
                     "no run fails for nothing", f"{process.name}: {short(stage.error or '')[:300]}"
                 )
@@ -269,9 +289,23 @@ class Laws:
             self.break_("one machine a stage", how)
         self._not_done(key, attempt, process.name)
 
+    def paid(self, process: Process, seconds: float) -> None:
+        """A run asks for one more machine, and has paid for so many seconds of others."""
+        right = (process.offset, process.rate) == (0.0, 1.0)
+        if right and self.budget is not None and seconds >= self.budget:
+            how = f"{process.name} paid for {seconds:.0f} s of {self.budget:.0f} and asks for more"
+            self.break_("a budget is kept", how)
+
     def deleted(self, process: Process, key: str, what: str) -> None:
-        """The cloud has accepted the deletion of a machine."""
-        holders = [one for (of, _), one in self._holders.items() if of.startswith(key)]
+        """The cloud has accepted the deletion of a machine. Whose run began after the last look at
+        the lease is unlucky: the cloud knows no leases, so between look and deletion nobody can
+        come."""
+        looked = self._asked.get(process, self.world.now)
+        holders = [
+            one
+            for (of, _), one in self._holders.items()
+            if of.startswith(key) and one.since < looked
+        ]
         live = [
             one.process.name
             for one in holders

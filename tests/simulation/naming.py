@@ -10,6 +10,7 @@ _PARTS = (
     ("status.json", "status"),
     ("tpu.json", "tpu"),
     ("run.json", "run"),
+    ("champions/", "champion"),
     ("/journal/", "journal"),
     ("/log/", "log"),
     ("/data/", "data"),

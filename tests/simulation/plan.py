@@ -2,7 +2,7 @@
 goes wrong. A plan is data, so a part of it can be left out (`shrink`) and said in words."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 OPERATIONS = {
@@ -16,16 +16,13 @@ OPERATIONS = {
     ),
     "agent": ("write status", "write log", "read job", "ask delete", "any"),
     "operator": (
-        "create lease",
-        "remove any",
-        "move manifest",
-        "read run",
-        "remove run",
-        "ask delete",
-        "any",
+        *("create lease", "remove any", "move manifest", "read run", "remove run", "ask delete"),
+        *("create champion", "any"),
     ),
 }
 """Role of a process -> operations that a fault may strike."""
+OPERATORS = ("gc", "promote", "rollback")
+"""Events that an operator's process is made of."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +62,11 @@ class Event:
         action: storm (the store answers 503), away (the API of TPUs does), stale (listings lag),
             jump (of a clock, by `amount` seconds), drift (a clock's rate), cancel and deadline (of
             a flow), power (of a machine is cut), damage (of an artifact), gc (with an amount: runs
-            that have ended are dropped), force (a flow that computes again), preempt, mute (its
-            machine is cut off), unbootable, stuck (a request), stockout, reluctant (deletions are
-            refused).
-        at: virtual seconds; of machines, since they were there.
+            that have ended are dropped), force (a flow that computes again), night (a nightly flow,
+            of the data of that day), promote and rollback (by hand), preempt, mute (its machine is
+            cut off), freeze (nothing of it runs any more), unbootable, stuck (a request), stockout,
+            reluctant (deletions are refused).
+        at: virtual seconds; of machines and artifacts, since they were there.
     """
 
     action: str
@@ -93,6 +91,7 @@ class Plan:
         target: `local` or `v5e-8`.
         stages: how many the recipe has.
         flows: when each begins, seconds.
+        budget: US dollars that a run may spend on machines.
     """
 
     seed: int
@@ -102,6 +101,7 @@ class Plan:
     flows: tuple[float, ...]
     faults: tuple[Fault, ...] = ()
     events: tuple[Event, ...] = ()
+    budget: float | None = None
 
     @property
     def parts(self) -> int:
@@ -121,6 +121,7 @@ class Plan:
         flows = ", ".join(f"{at:.0f}" for at in self.flows)
         stages = f"{self.stages} stage{'s' * (self.stages > 1)}"
         head = f"{stages} on {self.target}, store in a {self.place}, flows begin at {flows} s"
+        head += f", each may spend {self.budget} dollars" if self.budget else ""
         return [head, *map(str, self.faults), *map(str, self.events)]
 
 
@@ -129,23 +130,34 @@ def _without(items: Sequence, place: int) -> tuple:  # type: ignore[type-arg]
 
 
 def drawn(seed: int, targets: Sequence[str] = ("local", "local", "v5e-8")) -> Plan:
-    """The plan of a seed."""
+    """The plan of a seed. In two of three plans most of what happens, happens around one moment."""
     chance = random.Random(f"plan {seed}")
     target = chance.choice(targets)
     place = "bucket" if target != "local" else chance.choice(("directory", "directory", "bucket"))
-    later = (lambda: 0.0, lambda: 0.0, lambda: round(chance.uniform(0, 60), 1))
+    around, share = chance.uniform(3, 50), chance.choice((0.0, 0.7, 0.7))
+
+    def moment(longest: float) -> float:
+        near = chance.random() < share
+        return round(around + chance.uniform(-3, 6) if near else chance.uniform(0, longest), 1)
+
+    later = (lambda: 0.0, lambda: 0.0, lambda: moment(60))
     flows = (0.0, *sorted(chance.choice(later)() for _ in range(chance.choice((0, 1, 1, 2)))))
-    plan = Plan(seed, place, target, chance.choice((1, 1, 2)), flows)
+    budget = chance.choice((None, None, 0.01, 0.03)) if target != "local" else None
+    plan = Plan(seed, place, target, chance.choice((1, 2, 3)), flows, budget=budget)
+    events = tuple(_event(chance, plan, moment) for _ in range(chance.choice((0, 1, 1, 2, 3))))
+    plan = replace(plan, events=events)
     faults = tuple(_fault(chance, plan) for _ in range(chance.choice((0, 1, 2, 2, 3, 4))))
-    events = tuple(_event(chance, plan) for _ in range(chance.choice((0, 1, 1, 2, 3))))
-    return replace(plan, faults=faults, events=events)
+    return replace(plan, faults=faults)
 
 
 def _fault(chance: random.Random, plan: Plan) -> Fault:
-    role = chance.choice(("flow", "flow", "worker", "worker", "agent", "operator"))
-    if role == "agent" and plan.target == "local":
-        role = "worker"
-    who = role if role != "flow" else f"flow {chance.randint(1, len(plan.flows))}"
+    roles = ["flow", "flow", "worker", "worker"]
+    roles += ["agent"] if plan.target != "local" else []
+    roles += ["operator", "operator"] if any(one.action in OPERATORS for one in plan.events) else []
+    role = chance.choice(roles)
+    who = role
+    if role == "flow":
+        who = chance.choice(("flow", f"flow {chance.randint(1, len(plan.flows))}"))
     actions = ["kill", "kill", "pause", "pause"]
     if plan.place == "bucket":
         actions += ["lose", "lose", "refuse"]
@@ -159,16 +171,17 @@ def _fault(chance: random.Random, plan: Plan) -> Fault:
     return Fault(action, who, what, count, when, seconds)
 
 
-def _event(chance: random.Random, plan: Plan) -> Event:
-    at = round(chance.uniform(0, 90), 1)
+def _event(chance: random.Random, plan: Plan, moment: Callable[[float], float]) -> Event:
+    at = moment(90)
     flow = f"flow {chance.randint(1, len(plan.flows))}"
-    actions = ["jump", "drift", "cancel", "gc", "gc", "force", "deadline", "damage"]
+    actions = ["jump", "drift", "cancel", "gc", "gc", "gc", "force", "deadline", "damage"]
+    actions += ["night", "night", "promote", "rollback"] if plan.stages == 3 else []
     if plan.place == "bucket":
         actions += ["storm", "storm", "stale", "stale"]
     if plan.place == "directory":
         actions += ["power", "power"]
     if plan.target != "local":
-        actions += ["preempt", "preempt", "mute", "unbootable", "stuck", "stockout"]
+        actions += ["preempt", "preempt", "mute", "freeze", "unbootable", "stuck", "stockout"]
         actions += ["reluctant", "away", "preempt"]
     action = chance.choice(actions)
     if action == "jump":
@@ -179,9 +192,14 @@ def _event(chance: random.Random, plan: Plan) -> Event:
         return Event(action, at, chance.choice(("laptop", "server")))
     if action in ("cancel", "force", "deadline"):
         return Event(action, at, flow)
+    if action == "night":
+        return Event(action, at, amount=chance.choice((1.0, 2.0)))
     if action in ("storm", "away", "stale", "reluctant", "stockout"):
         return Event(action, at, seconds=chance.choice((2.0, 10.0, 45.0, 150.0)))
-    if action in ("preempt", "mute", "unbootable", "stuck"):
+    if action in ("preempt", "mute", "freeze", "unbootable", "stuck"):
         number = chance.choice((1, 1, 2))
         return Event(action, round(chance.uniform(0, 25), 1), f"machine {number}")
-    return Event(action, at, amount=chance.choice((0.0, 1.0)))
+    if action == "damage":
+        after = chance.choice((chance.uniform(0, 1), chance.uniform(0, 30)))
+        return Event(action, round(after, 1), "artifact 1")
+    return Event(action, at, amount=chance.choice((0.0, 1.0, 1.0)))

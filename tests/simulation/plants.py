@@ -9,26 +9,26 @@ import time
 
 from tests.simulation import guards_cloud, guards_store
 from tests.simulation.history import Result, play
-from tests.simulation.plan import drawn
 from tests.simulation.plant import Plant
 
 PLANTS = (*guards_store.PLANTS, *guards_cloud.PLANTS)
 
 
-def hunted(plant: Plant, first: int, most: int, seconds: float) -> tuple[int, Result | None]:
-    """How many histories were played until one broke a law that holds with the guard, and that one;
-    None if none did."""
-    played, began, seed = 0, time.monotonic(), first
-    while played < most and time.monotonic() - began < seconds:
-        plan = drawn(seed, (plant.target,))
-        seed += 1
-        if plan.place == plant.place:
+def hunted(plant: Plant, first: int, most: int, seconds: float) -> tuple[int, int, Result | None]:
+    """How many histories were drawn, and how many of them played because the guard may have
+    something to do in them, until one broke a law that holds with the guard; and that one, or None
+    if none did."""
+    played, began, of = 0, time.monotonic(), 0
+    while of < most and time.monotonic() - began < seconds:
+        plan = plant.plan(first + of)
+        of += 1
+        if plant.concerns(plan):
             played += 1
             with plant.without():
                 result = play(plan)
             if result.law and not play(plan).law:
-                return played, result
-    return played, None
+                return of, played, result
+    return of, played, None
 
 
 def main() -> None:
@@ -39,13 +39,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("names", nargs="*", help="parts of their names")
     given = parser.parse_args()
-    print("| guard taken away | in | found after | by the law |\n|---|---|---|---|")
+    print("| guard taken away | in | drawn | played | by the law |\n|---|---|---|---|---|")
     for plant in PLANTS:
         if given.names and not any(name in plant.name for name in given.names):
             continue
-        played, found = hunted(plant, given.seed, given.histories, given.seconds)
+        of, played, found = hunted(plant, given.seed, given.histories, given.seconds)
         law = f"{found.law} (seed {found.plan.seed})" if found else "not found"
-        print(f"| {plant.name} | {plant.where} | {played} | {law} |", flush=True)
+        drew = of if plant.aim is None else "aimed"
+        print(f"| {plant.name} | {plant.where} | {drew} | {played} | {law} |", flush=True)
 
 
 if __name__ == "__main__":

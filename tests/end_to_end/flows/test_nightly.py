@@ -309,6 +309,22 @@ def submit(
     return evaluate.submit
 
 
+@pytest.mark.parametrize("what", ["current", "new_rows", "decision_name"])
+def test_a_store_that_is_away_ends_the_night_with_one_line(
+    real: Nights, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """At its begin, at its gate, or when all is decided: the next night goes on from there."""
+
+    def away(*given: object) -> None:
+        raise ConnectionError("gs://bucket did not answer for 15 min")
+
+    monkeypatch.setattr(module, what, away)
+    night = partial(nightly, data=str(real.recipe.parent), return_state=True)
+    state = real.run(lambda: real.make(0.9, prompts="fresh"), night)
+    assert state.type.value == "FAILED"
+    assert "did not answer for 15 min" in (state.message or "")
+
+
 def test_a_champion_that_was_asked_other_prompts_is_evaluated_before_the_decision(
     real: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,29 @@ def test_the_lease_of_a_key_is_the_last_that_goes(
     assert len(held) > 1
 
 
+def test_a_gc_that_stood_still_removes_nothing_of_a_run_that_took_over(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its first removal of a key it sleeps, as a laptop does, and its lease runs out: a run
+    takes the lease and begins to work."""
+    for attempt in ("1", "2"):
+        yard.attempt(1, attempt)
+    removed: list[str] = []
+    remove = Store.remove
+
+    def stood_still(store: Store, name: str) -> None:
+        remove(store, name)
+        if not removed:
+            yard.attempt(1, "4")
+        removed.append(name)
+
+    monkeypatch.setattr(Store, "remove", stood_still)
+    [item] = yard.gc("--delete")["items"]
+    assert not item["deleted"]
+    assert len(removed) == 1, "not even its own lease: it was taken over"
+    assert {name for name in yard.names() if name.startswith("work/1/4/")}
+
+
 class Killed(BaseException):
     pass
 

@@ -330,7 +330,7 @@ def test_generations_begin_anew_for_whoever_waited_as_for_everybody(
     back; somebody else takes generation 1. We wait for that, and do not take 3 beside it."""
     elsewhere(store, 1)
     with seize(store, KEY, 1, "gc", seconds=30) as mine:
-        assert mine
+        assert mine()
         waited = _newest(store, KEY)
         store.remove(attempt_file(KEY, "1", "lease.json"))
     assert waited[0] == 2
@@ -345,15 +345,32 @@ def test_a_seized_lease_keeps_others_out_and_leaves_no_trace(store: Store) -> No
     stop = threading.Event()
     stop.set()
     with seize(store, KEY, 0, "gc", seconds=30) as mine:
-        assert mine
+        assert mine()
         with seize(store, KEY, 0, "another gc", seconds=30) as theirs:
-            assert not theirs
+            assert not theirs()
         with (
             pytest.raises(Stopped, match="gc"),
             hold(store, KEY, "me", seconds=30, poll_seconds=0.02, stop=stop),
         ):
             pass
     assert take(store).attempt == "1"
+
+
+def test_a_seized_lease_that_was_taken_over_is_not_ours_and_stays(store: Store) -> None:
+    """gc stood still for longer than its lease lives: somebody has taken over; or another gc has
+    removed all that belongs to the key, and generations have begun anew."""
+    elsewhere(store, 1)
+    with seize(store, KEY, 1, "gc", seconds=30) as mine:
+        assert mine()
+        elsewhere(store, 3)
+        assert not mine()
+        for generation in (1, 2, 3):
+            store.remove(attempt_file(KEY, str(generation), "lease.json"))
+        assert not mine()
+        elsewhere(store, 1)
+        elsewhere(store, 2)
+        assert not mine()
+    assert record(store, 2).host == "elsewhere"
 
 
 def test_a_process_of_a_machine_with_the_same_name_is_not_looked_up_here(store: Store) -> None:

@@ -11,6 +11,7 @@ import pytest
 from infra.backend import JobHandle
 from infra.context import context
 from infra.store.store import Store, open_store
+from schemas.artifact import Manifest
 from schemas.base import StageFailed, Stopped
 from schemas.job import JobRequest, JobSpec, JobStatus
 from tasks.running.beginning import begin, begun_since, take
@@ -70,6 +71,23 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 def heard() -> tuple[list[Any], Listener]:
     said: list[Any] = []
     return said, Listener(said.append, said.append)
+
+
+def test_a_job_that_failed_beside_anothers_commit_is_done(bench: Bench, tmp_path: Path) -> None:
+    """This run stood still, another took its lease, made the artifact and cleared the job's
+    directory away: the job fails when it goes on, and what it was for is there."""
+    job, gate = bench("FileNotFoundError: work/0/1/checkpoint")
+    begin(job, Watch())
+    assert gate.polled.wait(10)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "rows.jsonl").write_text("{}")
+    made = {"version": 1, "config": {}, "inputs": {}, "files": ()}
+    draft = Manifest(kind=job.kind, key=KEY, attempt="2", **made)
+    open_store(tmp_path / "store").commit(draft, tmp_path / "out")
+    gate.open.set()
+    begun = take(KEY)
+    assert begun is not None
+    assert begun.attend(heard()[1]) is False, "what another run made counts as cached"
 
 
 def test_whoever_attends_hears_all_of_it_in_order(bench: Bench) -> None:

@@ -1,6 +1,8 @@
 """The TPU backend when time passes: silence, requests that are stuck, deletions that take long, an
 API that fails for a while."""
 
+import time
+
 import pytest
 
 import infra.tpu.api
@@ -73,6 +75,49 @@ def test_what_cannot_be_deleted_is_reported_with_the_command_that_deletes_it(
     )
     shop.tpu.forget()
     shop.backends.remove(backend)
+
+
+def test_a_deletion_that_is_refused_for_long_goes_on_as_long_as_the_flow_does(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For longer than anybody waits for it: the flow has its next stages to run, and the machine is
+    paid for until somebody asks again."""
+    monkeypatch.setattr(infra.tpu.api, "CALL_SECONDS", 0.1)
+    backend = shop.backend(tpu_delete_seconds=0.5)
+    handle = backend.submit(shop.spec())
+    running(shop, backend, handle)
+    shop.tpu.faults.add("status", method="DeleteQueuedResource", code="INTERNAL")
+    shop.says("failed", error="it failed")
+    assert final(backend, handle).state == "failed"
+    assert "it was not gone after 0 s" in backend.close()[0]
+    refused_until = time.time()
+    shop.tpu.faults.clear()
+    until(lambda: shop.tpu.leaked() == [])
+    until(lambda: shop.record(handle).state == "deleted")
+    assert (shop.record(handle).ended or 0.0) > refused_until - 15.0, "it counts for the budget"
+
+
+def test_a_request_that_waits_is_not_sent_when_the_budget_is_spent_meanwhile(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a machine of the same run that has ended, and whose deletion is refused."""
+    monkeypatch.setattr(infra.tpu.api, "CALL_SECONDS", 0.1)
+    backend = shop.backend(max_usd=600.0, tpu_usd_per_chip_hour=450.0)  # a dollar a second
+    handle = backend.submit(shop.spec())
+    running(shop, backend, handle)
+    for method in ("DeleteQueuedResource", "CreateQueuedResource"):
+        shop.tpu.faults.add("status", method=method, code="UNAVAILABLE")
+    shop.says("failed", error="it failed")
+    paid = final(backend, handle).cost_usd or 0.0
+    until(lambda: (backend.poll(handle).cost_usd or 0.0) > paid + 0.5)
+    waiting = backend.submit(shop.spec("1", "cd" * 32))
+    until(lambda: "does not answer" in backend.poll(waiting).phase)
+    backend._settings = backend._settings.model_copy(update={"max_usd": paid + 0.5})
+    assert "no more are started" in str(final(backend, waiting).error)
+    asked = shop.tpu.requests()["CreateQueuedResource"]
+    shop.tpu.faults.clear()
+    backend.cancel(waiting)
+    assert shop.tpu.requests()["CreateQueuedResource"] == asked
 
 
 @pytest.mark.parametrize("action", ["status", "lost", "reset_after"])

@@ -337,6 +337,26 @@ def test_an_agent_that_dies_is_spoken_for(
     assert len(deletions[1]) == 1
 
 
+def test_a_machine_whose_deletion_is_refused_for_long_asks_until_it_is_accepted(
+    machine: Machine, tools: Callable[..., str], tmp_path: Path
+) -> None:
+    """Its agent was killed, and nobody else is left to ask."""
+    asked: list[str] = []
+
+    class Refusing(Handler):
+        def do_DELETE(self) -> None:
+            asked.append(self.path)
+            self.answer(200 if len(asked) == 12 else 503, {})
+
+    python = tmp_path / "python"
+    python.write_text("#!/bin/bash\nkill -KILL $$\n")
+    python.chmod(0o755)
+    with HttpServer(Refusing) as api:
+        vm = machine(LYCEUM_VM_PYTHON=str(python), LYCEUM_VM_TPU_API=api.url, PATH=tools()).boot()
+        assert vm.wait() == 137
+    assert len(asked) == 12
+
+
 def test_a_machine_that_is_shut_down_while_it_boots_is_lost(
     machine: Machine, installer: Callable[..., str], tmp_path: Path, deletions: Deletions
 ) -> None:

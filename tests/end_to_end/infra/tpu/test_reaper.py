@@ -1,13 +1,13 @@
 """The reaper beside a flow that begins, an API that is silent, and deletions that hang."""
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
-from infra.store.lease import unheld
-from infra.store.store import Store
+from infra.store.lease import seize, unheld
+from infra.store.store import Store, attempt_file
 from schemas.base import InputError
 from tests.infra.tpu.test_reaper import held, reaper
 from tests.infra.tpu.workshop import KEY, Workshop
@@ -27,6 +27,32 @@ def test_a_flow_that_begins_meanwhile_wins(shop: Workshop, monkeypatch: pytest.M
             patched.setattr("infra.tpu.reaper.unheld", look)
             found = reaper(shop).reap(shop.store, delete=True)
     assert [(one.removable, one.removed) for one in found] == [(True, False)]
+    assert shop.tpu.resource(KEY[:24]).state == "ACTIVE"
+    assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [True]
+
+
+def test_a_reaper_that_stood_still_leaves_the_machine_of_a_flow_that_took_over(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A laptop's lid is shut after the reaper has taken the lease, and when it is opened again a
+    run has taken it over, and follows the machine."""
+    shop.orphan()
+
+    @contextmanager
+    def slept(store: Store, key: str, generation: int, *rest: Any, **more: Any) -> Iterator[Any]:
+        with seize(store, key, generation, *rest, **more) as mine:
+            lease = store.read_bytes(attempt_file(key, str(generation + 1), "lease.json")) or b""
+            store.write_bytes(attempt_file(key, str(generation + 2), "lease.json"), lease)
+            yield mine
+            store.remove(attempt_file(key, str(generation + 2), "lease.json"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("infra.tpu.reaper.seize", slept)
+        assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [False]
+        said: list[str] = []
+        release_backend = reaper(shop)
+        release_backend.release(shop.store, KEY, said.append)
+        assert release_backend.close() == []
     assert shop.tpu.resource(KEY[:24]).state == "ACTIVE"
     assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [True]
 

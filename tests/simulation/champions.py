@@ -1,0 +1,57 @@
+"""Champions in histories: what the gate finds, which is modelled as a coin, and what must hold
+whoever promotes and rolls back."""
+
+from typing import TYPE_CHECKING, Any
+
+from flows.promotion.champion import Champion
+from flows.promotion.gate import Gate, same_model
+from schemas.reports import RunRecord
+from tests.simulation.world import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.laws import Laws
+
+
+class Champions:
+    """The champions of one history, and verdicts of its gate."""
+
+    def __init__(self, laws: "Laws") -> None:
+        self._laws = laws
+        self._passed: set[tuple[str, str | None]] = set()
+        self._entries: list[tuple[str, bytes, Champion]] = []
+        self._since: dict[str, float] = {}
+
+    def judged(self, store: Any, run: RunRecord, opponent: RunRecord | None) -> Gate:
+        """As `flows.promotion.gate.gate`, by chance."""
+        same = opponent is not None and same_model(run, opponent)
+        passed = not same and self._laws.world.random.random() < 0.7
+        against = opponent.run_id if opponent else None
+        if passed:
+            self._passed.add((run.run_id, against))
+        return Gate(promote=passed, why="a coin", candidate=run.run_id, champion=against)
+
+    def needed(self, key: str) -> float:
+        """Since when the champion's model is of this key."""
+        return self._since.get(key, float("inf"))
+
+    def entered(self, process: Process, name: str) -> None:
+        """An entry was created."""
+        raw = self._laws.read(name) or b""
+        entry = Champion.model_validate_json(raw)
+        before = self._entries[-1][2] if self._entries else None
+        self._entries.append((name, raw, entry))
+        self._since = {entry.model.key: self._laws.world.now}
+        against = before.run_id if before else None
+        how = f"{process.name} entered {entry.number}, {entry.change} of {entry.run_id}"
+        if entry.number != len(self._entries) or entry.replaces != (before and before.number):
+            self._laws.break_("one champion after the other", how)
+        if before is not None and entry.model == before.model:
+            self._laws.break_("one champion after the other", f"{how}, which is champion already")
+        if entry.by == "nightly" and (entry.run_id, against) not in self._passed:
+            self._laws.break_("champions change by gate or by hand", how)
+        made = self._laws.committed.get((entry.model.kind, entry.model.key))
+        if made is None or made.ref() != entry.model:
+            self._laws.break_("a champion has a model", how)
+        for other, bytes_of, _ in self._entries:
+            if self._laws.read(other) != bytes_of:
+                self._laws.break_("champions stay", f"{other} has other bytes")
