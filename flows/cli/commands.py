@@ -161,16 +161,41 @@ def compare(options: argparse.Namespace) -> Answer:
 
 
 def ask(options: argparse.Namespace) -> Answer:
-    """Answer a question with a run's model, greedily, word by word; Ctrl-C ends the answer."""
-    from flows.cli.ask import answer
+    """Answer a question with a run's model, greedily, word by word; Ctrl-C ends the answer.
+
+    Without a question it is a dialogue: every line is asked, and the model is shown what was said
+    before; Ctrl-C ends an answer, Ctrl-D the dialogue. With a file or a pipe as standard input,
+    each of its lines is asked.
+    """
+    from flows.cli.ask import answer, dialogue
 
     def tell(piece: str) -> None:
         sys.stdout.write(plain(piece))
         sys.stdout.flush()
 
     store, record = run_of(options)
-    value = answer(store, record, options.question, options.stage, None if options.json else tell)
+    told = None if options.json else tell
+    if options.question is None:
+        return Answer(dialogue(store, record, options.stage, told))
+    value = answer(store, record, options.question, options.stage, told)
     return Answer(value, [""], 130 if value["stopped"] else 0)
+
+
+def endpoint(options: argparse.Namespace) -> Answer:
+    """Serve a run's model to programs: OpenAI's HTTP interface at /v1, streamed or at once; Ctrl-C
+    stops it.
+
+    /v1/models, /v1/chat/completions and /v1/completions, with temperature, top_p, seed, stop, n,
+    max_tokens, stream and log-probabilities. Only this machine is answered unless --host says
+    otherwise; then whoever asks must send the key that LYCEUM_ENDPOINT_KEY has here. Requests share
+    batches; what does not fit the queue is told to come again.
+    """
+    from flows.cli.endpoint import serve as serve_until_stopped
+
+    store, record = run_of(options)
+    return Answer(
+        serve_until_stopped(store, record, options.stage, options.host, options.port, say)
+    )
 
 
 def scores(options: argparse.Namespace) -> Answer:

@@ -112,6 +112,7 @@ COMMANDS: dict[Callable[[argparse.Namespace], Answer], str] = {
     commands.report: "run store",
     commands.compare: "run others store",
     commands.ask: "run question answering store",
+    commands.endpoint: "run endpoint_port endpoint_host answering store",
     commands.export: "run to exported adapters orbax dtype store",
     commands.scores: "run to formats store",
     commands.rejudge: "run rubric judged judges_usd store",
@@ -140,7 +141,9 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         "others": _option(
             "others", "a run to compare it with, or several", metavar="RUN2", nargs="+"
         ),
-        "question": _option("question", "a prompt, as a user would write it"),
+        "question": _option(
+            "question", "a prompt, as a user would write it; without one, a dialogue", nargs="?"
+        ),
         "store": _option(
             "--store URI",
             f"path, file:// or gs:// URI of the store (default: {default})",
@@ -284,6 +287,15 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             "--host ADDRESS",
             "address to listen on; one that other machines reach needs --behind-tls (default:"
             " 127.0.0.1)",
+            default="127.0.0.1",
+        ),
+        "endpoint_port": _option(
+            "--port N", "port of the endpoint (default: 8000)", int, default=8000
+        ),
+        "endpoint_host": _option(
+            "--host ADDRESS",
+            "address to listen on; one that other machines reach needs LYCEUM_ENDPOINT_KEY"
+            " (default: 127.0.0.1)",
             default="127.0.0.1",
         ),
         "behind_tls": _option(
