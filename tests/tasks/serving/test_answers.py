@@ -17,7 +17,7 @@ from tasks.sampling.streaming import Streamer
 from tests.tasks.sampling import test_slots
 from tests.tasks.serving.place import SHAPE, Place, place
 
-ASKED = test_slots.PROMPTS[:12]
+ASKED = test_slots.PROMPTS
 loaded = test_slots.loaded
 
 
