@@ -261,6 +261,28 @@ def export(options: argparse.Namespace) -> Answer:
     return Answer(value, show.export(value))
 
 
+def push(options: argparse.Namespace) -> Answer:
+    """Push a run's model to the Hugging Face hub: what `lyceum export` writes, with its card and
+    evaluations; private unless --public.
+
+    With --adapters the adapters alone, with --dataset the data set that the run was trained on,
+    with its card. It is one commit; a push that was interrupted goes on, no file is sent twice, and
+    what is there already makes no commit. A model is proven first where torch is installed. Needs a
+    token that may write: HF_TOKEN.
+    """
+    from flows.cli import show
+    from flows.cli.push import What
+    from flows.cli.push import push as push_stage
+
+    if options.adapters and options.dataset:
+        raise InputError("--adapters and --dataset are two repositories; push one of them first.")
+    what: What = "dataset" if options.dataset else "adapters" if options.adapters else "model"
+    store, record = run_of(options)
+    how = {"public": options.public, "dtype": options.dtype, "say": say}
+    value = push_stage(store, record, options.to, what, options.stage, **how)
+    return Answer(value, show.push(value))
+
+
 def recipes(options: argparse.Namespace) -> Answer:
     """List the recipes that come with Lyceum."""
     from flows.cli import show

@@ -51,7 +51,9 @@ def serve(
     key = _key(host)
     chosen, manifest = trained_stage(store, record, stage)
     if not 0 <= port < 65536:
-        raise InputError(f"--port {port} is not a TCP port; give one from 1 to 65535, or 0 for any.")
+        raise InputError(
+            f"--port {port} is not a TCP port; give one from 1 to 65535, or 0 for any."
+        )
     try:
         place = bound("127.0.0.1" if host == "localhost" else host, port)
     except OSError as error:

@@ -114,6 +114,7 @@ COMMANDS: dict[Callable[[argparse.Namespace], Answer], str] = {
     commands.ask: "run question answering store",
     commands.endpoint: "run endpoint_port endpoint_host answering store",
     commands.export: "run to exported adapters orbax dtype store",
+    commands.push: "run repository pushed adapters dataset public dtype store",
     commands.scores: "run to formats store",
     commands.rejudge: "run rubric judged judges_usd store",
     commands.recipes: "",
@@ -221,6 +222,19 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             Path,
             required=True,
         ),
+        "repository": _option(
+            "--to ORG/NAME",
+            "the repository on the Hugging Face hub; made if need be",
+            required=True,
+        ),
+        "pushed": _option(
+            "--stage S",
+            "the stage whose model is pushed, or with --dataset its rows (default: the last one)",
+        ),
+        "dataset": _option(
+            "--dataset", "the data set that the run was trained on", action="store_true"
+        ),
+        "public": _option("--public", "everybody may see it", action="store_true"),
         "adapters": _option(
             "--adapters",
             "the adapters alone, in PEFT's format, of a stage whose lora has keep = true",

@@ -49,17 +49,9 @@ class Place:
 
 
 @contextmanager
-def place(
-    loaded: LoadedModel,
-    *,
-    slots: int = 8,
-    places: int = 64,
-    key: str | None = None,
-    response_length: int = 24,
-) -> Iterator[Place]:
-    engine = Engine(
-        loaded, slots=slots, places=places, prompt_length=72, response_length=response_length
-    )
+def place(loaded: LoadedModel, *, places: int = 64, key: str | None = None) -> Iterator[Place]:
+    """With 8 slots."""
+    engine = Engine(loaded, slots=8, places=places, **SHAPE)
     listening = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     with (

@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from tasks.models.loading import LoadedModel
-from tasks.serving.answers import Answer
 from tasks.serving.engine import Engine
 from tests.fakes.chat_fixtures import engine as chat_engine
 from tests.fakes.chat_fixtures import question
@@ -100,66 +99,47 @@ def test_sixty_four_clients_are_all_answered(endpoint: Place, tmp_path: Path) ->
         assert replies[number].text == alone["choices"][0]["message"]["content"]
 
 
-def test_a_full_queue_says_when_to_come_again(loaded: LoadedModel) -> None:
-    """Two slots, one place to wait, and nobody who decodes."""
-    with place(loaded, slots=2, places=1) as found:
-        found.chat("seven", max_tokens=2)
-        gate = threading.Event()
-        advance = found.engine._advance
-        found.engine._advance = lambda: (gate.wait(60), advance())[1]  # type: ignore
-        with pytest.raises(httpx.HTTPStatusError) as caught:
-            found.post("chat/completions", messages=USER, n=2).raise_for_status()
-        refused = caught.value.response
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
-        assert refused.json()["error"]["code"] == "rate_limit_exceeded"
-        gate.set()
-        assert found.chat("seven", max_tokens=2)["choices"]
-
-
-def test_who_goes_away_leaves_a_free_slot(loaded: LoadedModel) -> None:
-    """One slot: a client that leaves in the middle, streamed or not, does not keep it."""
-    with place(loaded, slots=1, response_length=20_000) as found:
-        ids = {"prompt": [[5]], "max_tokens": 20_000, "temperature": 1.9, "seed": 1}
-        found.ask("completions", prompt="seven", max_tokens=2)
-        stops, loaded.tokenizer.stop_ids = loaded.tokenizer.stop_ids, ()
-        try:
-            with found.client.stream(
-                "POST", "/v1/completions", json={"model": "m", "stream": True, **ids}
-            ) as response:
-                next(response.iter_lines())
-            _wait(lambda: found.engine.load() == (0, 0))
-            with pytest.raises(httpx.ReadTimeout):
-                found.client.post("/v1/completions", json={"model": "m", **ids}, timeout=0.5)
-            _wait(lambda: found.engine.load() == (0, 0))
-        finally:
-            loaded.tokenizer.stop_ids = stops
-
-
-def test_an_endpoint_that_ends_says_so_to_who_waits(
-    loaded: LoadedModel,
-    monkeypatch: pytest.MonkeyPatch,
+def test_who_goes_away_leaves_a_free_slot(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """503 with Retry-After, to a request that was taken; the connection is refused after."""
-    taken = threading.Event()
-    begin = Answer.__init__
+    """A client that leaves before its answer is there, streamed or not, does not keep a slot."""
+    monkeypatch.setattr(Engine, "_advance", lambda self: time.sleep(0.02))
+    body = {"model": "m", "messages": USER}
+    with place(loaded) as found:
+        path = "/v1/chat/completions"
+        with found.client.stream("POST", path, json={**body, "stream": True}) as response:
+            next(response.iter_lines())
+            _wait(lambda: found.engine.load() == (1, 0))
+        _wait(lambda: found.engine.load() == (0, 0))
+        with pytest.raises(httpx.ReadTimeout):
+            found.client.post(path, json=body, timeout=0.5)
+        _wait(lambda: found.engine.load() == (0, 0))
 
-    def begun(self: Answer, *args: Any) -> None:
-        begin(self, *args)
-        taken.set()
 
-    monkeypatch.setattr(Answer, "__init__", begun)
-    monkeypatch.setattr(Engine, "_admit", lambda self: not self._closed and not time.sleep(0.01))
+def test_a_full_queue_says_when_to_come_again_and_an_end_is_told_to_who_waits(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that begins nothing, and one place: 429 to the second, 503 to the first when it
+    ends, both with Retry-After; the connection is refused after."""
+    monkeypatch.setattr(Engine, "_admit", lambda self: not self._closed and not time.sleep(0.02))
     monkeypatch.setattr(Engine, "_advance", lambda self: None)
     found: list[httpx.Response] = []
-    with place(loaded) as there:
-        thread = threading.Thread(
-            target=lambda: found.append(there.post("completions", prompt="seven"))
-        )
-        thread.start()
-        assert taken.wait(60)
-    thread.join(60)
-    assert (found[0].status_code, found[0].headers["retry-after"]) == (503, "2")
-    assert found[0].json()["error"]["code"] == "server_stopping"
+
+    def ask(url: str) -> None:
+        body = {"model": "m", "messages": USER}
+        path = f"{url}/v1/chat/completions"
+        found.append(httpx.post(path, json=body, trust_env=False, timeout=60))
+
+    with place(loaded, places=1) as there:
+        waiting = threading.Thread(target=ask, args=(there.url,))
+        waiting.start()
+        _wait(lambda: there.engine.load() == (0, 1))
+        ask(there.url)
+    waiting.join(60)
+    assert [one.status_code for one in found] == [429, 503]
+    assert [one.headers["retry-after"] for one in found] == ["2", "2"]
+    codes = [one.json()["error"]["code"] for one in found]
+    assert codes == ["rate_limit_exceeded", "server_stopping"]
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{there.url}/v1/models", trust_env=False)
 
