@@ -76,10 +76,11 @@ class UploadHandler(Handler):
         if owner not in self.server.writable:
             said = f"You don't have the rights to create a model under the namespace {owner!r}"
             return self.answer(403, {"error": said}, {"X-Error-Message": said})
+        where = {"url": f"{self.server.url}/{name}", "name": name}
         if name in self.server.repositories:
-            return self.answer(409, {"error": "You already created this repo"})
+            return self.answer(409, {"error": "You already created this model repo", **where})
         self.server.add(name, private=wish["visibility"] == "private")
-        self.answer(200, {"url": f"{self.server.url}/{name}", "name": name})
+        self.answer(200, where)
 
     def _auth_check(self, kind: str, name: str, write: str | None) -> None:
         name = f"{'datasets/' if kind == 'dataset' else ''}{name}"

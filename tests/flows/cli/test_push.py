@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     def with_model(stage: Any, out: Path, text: str) -> dict[str, Any]:
         save_model(model, out)
         (out / "adapters").mkdir(exist_ok=True)
-        base = {"base_model_name_or_path": "google/gemma-3-1b-it" if stage == "sft" else None}
+        base = {"base_model_name_or_path": "google/gemma-3-1b-it" if stage.name == "sft" else None}
         (out / "adapters" / "adapter_config.json").write_text(json.dumps(base))
         return real(stage, out, text)
 
@@ -141,7 +141,9 @@ def test_a_data_set_is_there_with_its_card(hub: FakeHub, push: Any, store: Store
     told = push("--dataset")
     assert told["url"] == f"{hub.url}/datasets/us/demo"
     there = hub.repositories["datasets/us/demo"]
-    assert {"README.md", "train.jsonl", "heldout.jsonl"} <= {path.name for path in there.iterdir()}
+    files = (path for path in there.rglob("*") if path.is_file())
+    names = {path.relative_to(there).as_posix() for path in files}
+    assert names == set(told["files"]) >= {"README.md", "dropped.jsonl"}
     assert (there / "README.md").read_text().startswith("---\npretty_name")
     assert push("--dataset")["changed"] is False
     assert "no data set. Stages with one: distill, rebalance" in push(
