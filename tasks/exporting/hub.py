@@ -156,6 +156,7 @@ def _explain(name: str, error: BaseException) -> NoReturn:
     if isinstance(cause, HfHubHTTPError):
         status = cause.response.status_code
         said = (cause.server_message or str(cause)).strip().splitlines()[0]
+        said += f"; {_first_line(error)}" if error is not cause else ""  # which file it is
         fixes = {
             401: f"The token is not valid, or has no access: make another at {TOKENS}.",
             402: "The account's plan does not cover this.",

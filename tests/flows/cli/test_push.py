@@ -202,7 +202,13 @@ def test_a_file_that_is_too_large_a_bad_card_and_a_limit_are_told(hub: FakeHub, 
     assert "the file is too large" in said
     hub.largest = 1 << 30
     hub.refusals["PUT "] = (413, "a part is too large")
-    assert "larger than the hub takes" in push(code=2)
+    said = push(code=2)
+    assert "larger than the hub takes" in said
+    assert f"Error while uploading '{WEIGHTS}'" in said
+    hub.refusals.clear()
+    hub.refusals["/validate-yaml"] = (400, "tags must be a list")
+    said = push(code=2)
+    assert "400: tags must be a list; Invalid metadata in README.md" in said
     hub.refusals.clear()
     hub.refusals["/commit/"] = (429, "too many requests")
     assert "wait some minutes" in push(code=2)
