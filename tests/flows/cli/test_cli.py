@@ -199,4 +199,4 @@ def test_help_has_a_sentence_for_every_command(capsys: pytest.CaptureFixture[str
     found = dict(re.findall(r"^    (\w+) +([A-Z][^\n]*(?:\n {10,}[^\n]+)*)", text, re.MULTILINE))
     assert {"run", "plan", "why", "runs", "report", "compare", "gate", "serve"} <= found.keys()
     assert [name for name, words in found.items() if not words.rstrip().endswith(".")] == []
-    assert len(found) == 18
+    assert len(found) == 20

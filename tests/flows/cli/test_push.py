@@ -46,12 +46,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """A hub that takes large files by git-LFS, without `hf_xet`'s own storage beside; and a machine
-    without torch."""
+    """A hub that takes large files by git-LFS, without `hf_xet`'s own storage beside."""
     monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_TOKEN", "hf_writes")
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr("tasks.exporting.round_trip.absent", lambda: ["torch"])
     with FakeHub() as fake:
         monkeypatch.setenv("HF_ENDPOINT", fake.url)
         yield fake
@@ -69,8 +67,9 @@ def push(store: Store, capsys: pytest.CaptureFixture[str]) -> Any:
     return run
 
 
-def uploads(hub: FakeHub) -> int:
-    return sum(method == "PUT" for method, _ in hub.requests)
+@pytest.fixture(autouse=True)
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.exporting.round_trip.absent", lambda: ["torch"])
 
 
 def test_a_model_is_there_with_its_card_and_only_once(
