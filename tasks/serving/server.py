@@ -13,6 +13,10 @@ from tasks.serving.engine import Engine
 LEAVING_SECONDS = 5
 """How long open connections may take when the server ends."""
 
+IDLE_SECONDS = 120
+"""How long a connection that nobody uses stays open: longer than clients keep theirs (httpx 5 s,
+aiohttp 15 s). Who closes first must be the client, or a request is lost that it sends meanwhile."""
+
 
 @contextmanager
 def served(
@@ -31,6 +35,7 @@ def served(
             lifespan="off",
             proxy_headers=False,
             server_header=False,
+            timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=LEAVING_SECONDS,
         )
     )
