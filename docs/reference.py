@@ -40,7 +40,8 @@ TAIL = """
 
 | variable | for |
 |---|---|
-| `HF_TOKEN`, `HF_HUB_OFFLINE`, Kaggle's own | weights and data of hubs |
+| `HF_TOKEN`, `HF_HUB_OFFLINE`, Kaggle's own | weights and data of hubs; `lyceum push` |
+| `LYCEUM_ENDPOINT_KEY` | the key that `lyceum endpoint` asks for |
 | `JAX_PLATFORMS` | what local jobs compute on; `cpu` leaves this machine's GPU or TPU alone |
 | `<PROVIDER>_API_KEY`, `<PROVIDER>_BASE_URL` | an endpoint, e.g. `VLLM_BASE_URL` |
 | `<PROVIDER>_API_KEY_SECRET` | the key's name in Secret Manager, for a judge that a TPU asks |

@@ -1,7 +1,8 @@
-"""`lyceum ask`: a greedy answer from the model of one of a run's stages, told as it is decoded. It
-loads JAX into its own process."""
+"""`lyceum ask`: greedy answers from the model of one of a run's stages, told as they are decoded:
+one, or a dialogue. It loads JAX into its own process."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,19 +16,73 @@ from schemas.reports import RunRecord
 RESPONSE_LENGTH = 1024
 """Tokens an answer may take."""
 
+Tell = Callable[[str], None]
+
+
+class Conversation:
+    """A dialogue with the model of `stage` (the last trained stage by default).
+
+    Attributes:
+        about: `run_id` and `stage`, for people and programs.
+        turns: what was asked and answered so far, all of which the model is shown.
+    """
+
+    def __init__(self, store: Store, record: RunRecord, stage: str | None) -> None:
+        """Raises InputError when the run has no such model, or its artifact is gone or damaged."""
+        chosen, manifest = trained_stage(store, record, stage)
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+        keep_compiled()
+        from tasks.models.loading import load_model
+        from tasks.sampling.streaming import Streamer
+
+        self.about = {"run_id": record.run_id, "stage": chosen.name}
+        self.turns: tuple[tuple[str, str], ...] = ()
+        self._loaded = load_model(store.local_dir(manifest))
+        self._streamer = Streamer(self._loaded, response_length=RESPONSE_LENGTH)
+
+    def ask(self, question: str, tell: Tell | None = None) -> dict[str, Any]:
+        """Ask something.
+
+        Args:
+            tell: called with each piece of the answer's text as it is decoded. With it, Ctrl-C ends
+                the answer and `stopped` is true; without it, KeyboardInterrupt goes through.
+        """
+        from tasks.sampling.streaming import pieces
+
+        tokenizer = self._loaded.tokenizer
+        tokens: list[int] = []
+        stopped = False
+
+        def kept() -> Iterator[int]:
+            for token in self._streamer.tokens(question, self.turns):
+                tokens.append(token)
+                yield token
+
+        try:
+            for piece in pieces(tokenizer, kept()):
+                if tell:
+                    tell(piece)
+        except KeyboardInterrupt:
+            if tell is None:
+                raise
+            stopped = True
+        completion = tokenizer.decode(tokens)
+        self.turns += ((question, completion),)
+        trace = parse_trace(completion)
+        return {
+            "question": question,
+            "completion": completion,
+            "reasoning": trace.reasoning if trace else None,
+            "answer": trace.answer if trace else None,
+            "terminated": bool(tokens) and tokens[-1] in tokenizer.stop_ids,
+            "stopped": stopped,
+        }
+
 
 def answer(
-    store: Store,
-    record: RunRecord,
-    question: str,
-    stage: str | None,
-    tell: Callable[[str], None] | None = None,
+    store: Store, record: RunRecord, question: str, stage: str | None, tell: Tell | None = None
 ) -> dict[str, Any]:
-    """Ask the model of `stage` (the last trained stage by default).
-
-    Args:
-        tell: called with each piece of the answer's text as it is decoded. With it, Ctrl-C ends the
-            answer and `stopped` is true; without it, KeyboardInterrupt goes through.
+    """The answer to one question; see `Conversation`.
 
     Raises:
         InputError: the question is empty, the run has no such model, or its artifact is gone or
@@ -35,41 +90,53 @@ def answer(
     """
     if not question.strip():
         raise InputError("the question is empty; ask something, in quotes.")
-    chosen, manifest = trained_stage(store, record, stage)
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    conversation = Conversation(store, record, stage)
+    return conversation.about | conversation.ask(question, tell)
+
+
+def dialogue(
+    store: Store, record: RunRecord, stage: str | None, tell: Tell | None
+) -> dict[str, Any]:
+    """Answer line after line of standard input, until it ends (Ctrl-D). Ctrl-C ends an answer, and
+    at the prompt it forgets what was typed.
+
+    Raises InputError as `Conversation` does, or when nothing was asked.
+    """
+    people = sys.stdin.isatty()
+    conversation = Conversation(store, record, stage)
+    if people and tell:
+        sys.stderr.write(
+            f"{' '.join(conversation.about.values())}: Ctrl-C ends an answer, Ctrl-D the dialogue\n"
+        )
+    answers = []
+    for question in _questions(people and tell is not None):
+        answers.append(conversation.ask(question, tell))
+        if tell:
+            tell("\n")
+    if not answers and not people:
+        raise InputError("nothing was asked: give a question, or one a line on standard input.")
+    return conversation.about | {"answers": answers}
+
+
+def keep_compiled() -> None:
+    """Let JAX keep what it compiles in this process where local jobs do, too."""
     if cache := context().settings.compile_cache:
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache)
-    from tasks.models.loading import load_model
-    from tasks.sampling.streaming import Streamer, pieces
 
-    loaded = load_model(store.local_dir(manifest))
-    tokenizer = loaded.tokenizer
-    streamer = Streamer(loaded, response_length=RESPONSE_LENGTH)
-    tokens: list[int] = []
-    stopped = False
 
-    def kept() -> Iterator[int]:
-        for token in streamer.tokens(question):
-            tokens.append(token)
-            yield token
+def _questions(people: bool) -> Iterator[str]:
+    """The lines that are not empty; people get a prompt, and can edit what they type."""
+    if not people:
+        yield from (line.strip() for line in sys.stdin if line.strip())
+        return
+    import readline  # noqa: F401 - `input` takes it
 
-    try:
-        for piece in pieces(tokenizer, kept()):
-            if tell:
-                tell(piece)
-    except KeyboardInterrupt:
-        if tell is None:
-            raise
-        stopped = True
-    completion = tokenizer.decode(tokens)
-    trace = parse_trace(completion)
-    return {
-        "run_id": record.run_id,
-        "stage": chosen.name,
-        "question": question,
-        "completion": completion,
-        "reasoning": trace.reasoning if trace else None,
-        "answer": trace.answer if trace else None,
-        "terminated": bool(tokens) and tokens[-1] in tokenizer.stop_ids,
-        "stopped": stopped,
-    }
+    while True:
+        try:
+            if line := input("> ").strip():
+                yield line
+        except KeyboardInterrupt:
+            sys.stdout.write("\n")
+        except EOFError:
+            sys.stdout.write("\n")
+            return

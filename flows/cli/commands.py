@@ -188,16 +188,41 @@ def compare(options: argparse.Namespace) -> Answer:
 
 
 def ask(options: argparse.Namespace) -> Answer:
-    """Answer a question with a run's model, greedily, word by word; Ctrl-C ends the answer."""
-    from flows.cli.ask import answer
+    """Answer a question with a run's model, greedily, word by word; Ctrl-C ends the answer.
+
+    Without a question it is a dialogue: every line is asked, and the model is shown what was said
+    before; Ctrl-C ends an answer, Ctrl-D the dialogue. With a file or a pipe as standard input,
+    each of its lines is asked.
+    """
+    from flows.cli.ask import answer, dialogue
 
     def tell(piece: str) -> None:
         sys.stdout.write(plain(piece))
         sys.stdout.flush()
 
     store, record = run_of(options)
-    value = answer(store, record, options.question, options.stage, None if options.json else tell)
+    told = None if options.json else tell
+    if options.question is None:
+        return Answer(dialogue(store, record, options.stage, told))
+    value = answer(store, record, options.question, options.stage, told)
     return Answer(value, [""], 130 if value["stopped"] else 0)
+
+
+def endpoint(options: argparse.Namespace) -> Answer:
+    """Serve a run's model to programs: OpenAI's HTTP interface at /v1, streamed or at once; Ctrl-C
+    stops it.
+
+    /v1/models, /v1/chat/completions and /v1/completions, with temperature, top_p, seed, stop, n,
+    max_tokens, stream and log-probabilities. Only this machine is answered unless --host says
+    otherwise; then whoever asks must send the key that LYCEUM_ENDPOINT_KEY has here. Requests share
+    batches; what does not fit the queue is told to come again.
+    """
+    from flows.cli.endpoint import serve as serve_until_stopped
+
+    store, record = run_of(options)
+    return Answer(
+        serve_until_stopped(store, record, options.stage, options.host, options.port, say)
+    )
 
 
 def scores(options: argparse.Namespace) -> Answer:
@@ -261,6 +286,28 @@ def export(options: argparse.Namespace) -> Answer:
         return Answer(value, [f"{value['directory']}: {', '.join(value['files'])}"])
     value = export_stage(store, record, options.to, options.stage, options.dtype, say)
     return Answer(value, show.export(value))
+
+
+def push(options: argparse.Namespace) -> Answer:
+    """Push a run's model to the Hugging Face hub: what `lyceum export` writes, with its card and
+    evaluations; private unless --public.
+
+    With --adapters the adapters alone, with --dataset the data set that the run was trained on,
+    with its card. It is one commit; a push that was interrupted goes on, no file is sent twice, and
+    what is there already makes no commit. A model is proven first where torch is installed. Needs a
+    token that may write: HF_TOKEN.
+    """
+    from flows.cli import show
+    from flows.cli.push import What
+    from flows.cli.push import push as push_stage
+
+    if options.adapters and options.dataset:
+        raise InputError("--adapters and --dataset are two repositories; push one of them first.")
+    what: What = "dataset" if options.dataset else "adapters" if options.adapters else "model"
+    store, record = run_of(options)
+    how = {"public": options.public, "dtype": options.dtype, "say": say}
+    value = push_stage(store, record, options.to, what, options.stage, **how)
+    return Answer(value, show.push(value))
 
 
 def recipes(options: argparse.Namespace) -> Answer:

@@ -5,9 +5,11 @@ It loads JAX, and then torch, into its own process. The directory appears under 
 whole and proven, or not at all.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +22,7 @@ from schemas.artifact import Manifest
 from schemas.base import InputError, StageFailed
 from schemas.reports import RunRecord
 from tasks.models.adapters import ADAPTERS
+from tasks.models.source import ADAPTER_CONFIG
 
 if TYPE_CHECKING:
     from tasks.exporting.model_card import Card
@@ -30,14 +33,14 @@ def export(
     record: RunRecord,
     to: Path,
     stage: str | None,
-    dtype: Literal["float32", "bfloat16"],
+    dtype: Literal["float32", "bfloat16"] | None,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Export the model of `stage` (the last trained stage by default) to the directory `to`, which
     is made.
 
     Args:
-        dtype: in which the proof computes.
+        dtype: in which the proof computes; None: there is no proof, and the card says so.
         say: told what is being done.
 
     Raises:
@@ -49,25 +52,37 @@ def export(
     chosen, manifest = trained_stage(store, record, stage)
     to = require_new(to)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from tasks.exporting.exported import export_model
+    from tasks.exporting.exported import export_model, export_unproven
     from tasks.exporting.round_trip import require_transformers
 
-    require_transformers()  # before anything is downloaded
+    if dtype is not None:
+        require_transformers()  # before anything is downloaded
+    card, prompts = card_of(store, record, chosen.name)
+    with new_directory(to) as partial:
+        source, told = store.local_dir(manifest), None
+        if dtype is None:
+            export_unproven(source, partial, card, say)
+        else:
+            told = export_model(source, partial, card, prompts, dtype, say).metrics()
+    return {**_told(record, manifest, chosen.name, to), "verification": told}
+
+
+def card_of(store: Store, record: RunRecord, stage: str) -> tuple["Card", list[str]]:
+    """The card of a stage's model, and some prompts of its evaluations. Raises StageFailed when
+    artifacts of the run are gone or damaged."""
     results = read_results(store, record)
     if results.left_out:
         raise StageFailed(
             f"run {record.run_id!r} cannot be exported, because its card would leave something out:"
             f" {left_out_text(results.left_out)}. `lyceum run` with the same recipe makes it again."
         )
-    made = _lineage(results, chosen.name)
-    about = _card(results, chosen.name, made), _prompts(made)
-    with new_directory(to) as partial:
-        proof = export_model(store.local_dir(manifest), partial, *about, dtype, say)
-    return {**_told(record, manifest, chosen.name, to), "verification": proof.metrics()}
+    made = _lineage(results, stage)
+    return _card(results, stage, made), _prompts(made)
 
 
 def export_adapters(store: Store, record: RunRecord, to: Path, stage: str | None) -> dict[str, Any]:
-    """Write the adapters of `stage` (the last trained one by default) to the new directory `to`.
+    """Write the adapters of `stage` (the last trained one by default) to the new directory `to`;
+    with a card, where they belong beside a model that is published.
 
     Raises:
         InputError: the run has no such model, or it was trained without keeping any.
@@ -85,6 +100,16 @@ def export_adapters(store: Store, record: RunRecord, to: Path, stage: str | None
     with new_directory(to) as partial:
         for path in sorted(source.iterdir()):
             shutil.copyfile(path, partial / path.name)
+        config = json.loads((partial / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        if base := config.get("base_model_name_or_path"):
+            os.environ.setdefault("JAX_PLATFORMS", "cpu")
+            from tasks.exporting.model_card import write_card
+            from tasks.models.hf_config import read_config
+
+            card, _ = card_of(store, record, chosen.name)
+            write_card(
+                partial, replace(card, beside=base), None, read_config(source.parent)[0].family
+            )
     return _told(record, manifest, chosen.name, to)
 
 

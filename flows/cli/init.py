@@ -117,6 +117,7 @@ def first_rows(data: Path | None, path: str) -> tuple[list[Mapping[str, Any]], i
     """The first rows that can be read, and how many there are, counted to a limit. Raises
     InputError."""
     from tasks.data.directory import data_files
+
     from tasks.data.readers import read_records
     from tasks.data.records import Record
 

@@ -131,6 +131,8 @@ GROUPS: dict[str, dict[Callable[[argparse.Namespace], Answer], str]] = {
         commands.gate: "run opponent store",
         commands.promote: "promoted|rollback|history why store",
         commands.export: "run to exported adapters orbax dtype store",
+        commands.push: "run repository pushed adapters dataset public dtype store",
+        commands.endpoint: "run endpoint_port endpoint_host answering store",
     },
     "Operate": {
         commands.doctor: "store target",
@@ -178,7 +180,9 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         "others": _option(
             "others", "a run to compare it with, or several", metavar="RUN2", nargs="+"
         ),
-        "question": _option("question", "a prompt, as a user would write it"),
+        "question": _option(
+            "question", "a prompt, as a user would write it; without one, a dialogue", nargs="?"
+        ),
         "store": _option(
             "--store URI",
             f"path, file:// or gs:// URI of the store (default: {default})",
@@ -276,6 +280,19 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             Path,
             required=True,
         ),
+        "repository": _option(
+            "--to ORG/NAME",
+            "the repository on the Hugging Face hub; made if need be",
+            required=True,
+        ),
+        "pushed": _option(
+            "--stage S",
+            "the stage whose model is pushed, or with --dataset its rows (default: the last one)",
+        ),
+        "dataset": _option(
+            "--dataset", "the data set that the run was trained on", action="store_true"
+        ),
+        "public": _option("--public", "everybody may see it", action="store_true"),
         "adapters": _option(
             "--adapters",
             "the adapters alone, in PEFT's format, of a stage whose lora has keep = true",
@@ -342,6 +359,15 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             "--host ADDRESS",
             "address to listen on; one that other machines reach needs --behind-tls (default:"
             " 127.0.0.1)",
+            default="127.0.0.1",
+        ),
+        "endpoint_port": _option(
+            "--port N", "port of the endpoint (default: 8000)", int, default=8000
+        ),
+        "endpoint_host": _option(
+            "--host ADDRESS",
+            "address to listen on; one that other machines reach needs LYCEUM_ENDPOINT_KEY"
+            " (default: 127.0.0.1)",
             default="127.0.0.1",
         ),
         "behind_tls": _option(

@@ -255,6 +255,15 @@ def export(export: dict[str, Any]) -> Iterator[Block]:
     yield f"Directory: {export['directory']}"
 
 
+def push(push: dict[str, Any]) -> Iterator[Block]:
+    """What is on the hub now."""
+    files = [(name, size(count)) for name, count in push["files"].items()]
+    yield Table(("file", "size"), files, f"{push['what']} of {push['stage']}, {push['run_id']}")
+    done = "Pushed" if push["changed"] else "Nothing to do, the hub has all of it"
+    seen = "private" if push["private"] else "public"
+    yield f"{done}: {push['url']}, {seen}, commit {push['commit'][:12]}"
+
+
 def scores(scores: dict[str, Any]) -> Iterator[Block]:
     """What was written, per format."""
     rows = [(name, str(len(files)), files[0]) for name, files in scores["formats"].items()]

@@ -50,15 +50,37 @@ def export_model(
             is to be thrown away.
         InputError: transformers or torch is not installed, or the disk is too small.
     """
-    from tasks.data.tokens import Tokenizer
     from tasks.exporting.model_card import write_card
     from tasks.exporting.round_trip import prove, require_transformers
-    from tasks.models.directory import TOKENIZER
     from tasks.models.hf_config import read_config
+
+    require_transformers()
+    _write(source, out, say)
+    proof = prove(out, source, prompts, dtype, say)
+    write_card(out, card, proof, read_config(source)[0].family)
+    (out / "verification.json").write_text(
+        json.dumps(proof.metrics(), indent=2) + "\n", encoding="utf-8"
+    )
+    return proof
+
+
+def export_unproven(source: Path, out: Path, card: "Card", say: Callable[[str], None]) -> None:
+    """What `export_model` writes, on a machine without torch: the card says that it is not proven.
+    Raises InputError when the disk is too small."""
+    from tasks.exporting.model_card import write_card
+    from tasks.models.hf_config import read_config
+
+    _write(source, out, say)
+    write_card(out, card, None, read_config(source)[0].family)
+
+
+def _write(source: Path, out: Path, say: Callable[[str], None]) -> None:
+    """The model and what `transformers` wants of its tokenizer."""
+    from tasks.data.tokens import Tokenizer
+    from tasks.models.directory import TOKENIZER
     from tasks.models.hf_tokenizer import write_tokenizer
     from tasks.models.source import COMPANIONS
 
-    require_transformers()
     files = sorted({path for pattern in (*FILES, *COMPANIONS) for path in source.glob(pattern)})
     size, free = sum(path.stat().st_size for path in files), shutil.disk_usage(out).free
     if size > free:
@@ -71,12 +93,6 @@ def export_model(
         shutil.copyfile(path, out / path.name)
     _say_which_transformers(out / "config.json")
     write_tokenizer(out, Tokenizer.from_file(source / TOKENIZER))
-    proof = prove(out, source, prompts, dtype, say)
-    write_card(out, card, proof, read_config(source)[0].family)
-    (out / "verification.json").write_text(
-        json.dumps(proof.metrics(), indent=2) + "\n", encoding="utf-8"
-    )
-    return proof
 
 
 def _say_which_transformers(path: Path) -> None:

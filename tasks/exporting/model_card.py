@@ -6,15 +6,18 @@ intervals that the evaluations computed.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infra.visible import visible
 from tasks.contract.kinds import evaluation_of
 from tasks.exporting.round_trip import NEW_TOKENS, Proof
 from tasks.models.source import SHIPPED, TINY
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
 
 NOTICE = (
     "Gemma is provided under and subject to the Gemma Terms of Use found at"
@@ -56,6 +59,7 @@ class Card:
         origins: the stages it was made from, in the order of training.
         recipe: TOML that trains it again, or empty.
         versions: package -> version with which it was trained.
+        beside: of adapters alone, the model that they belong to.
     """
 
     title: str
@@ -64,6 +68,7 @@ class Card:
     origins: Sequence[Origin] = ()
     recipe: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+    beside: str | None = None
 
     @property
     def derived(self) -> bool:
@@ -71,9 +76,15 @@ class Card:
         return self.base != TINY
 
 
-def write_card(directory: Path, card: Card, proof: Proof, family: str) -> None:
-    """Write README.md, the plots it shows, and NOTICE for a model that began with Gemma's
-    weights."""
+def hub_name(model: str) -> str | None:
+    """The name on the Hugging Face hub of a recipe's `model`, if it is from there."""
+    source = SHIPPED.get(model, model)
+    return source.removeprefix("hf://").partition("@")[0] if source.startswith("hf://") else None
+
+
+def write_card(directory: Path, card: Card, proof: Proof | None, family: str) -> None:
+    """Write README.md, the plots it shows, and NOTICE for a model that began with Gemma's weights.
+    Without a proof it says that there is none."""
     measured = dict.fromkeys(one.kind for one in card.evaluations)
     plotted = [
         kind
@@ -89,8 +100,9 @@ def write_card(directory: Path, card: Card, proof: Proof, family: str) -> None:
         (directory / "NOTICE").write_text(NOTICE, encoding="utf-8")
 
 
-def _text(card: Card, proof: Proof, family: str, plotted: Sequence[str]) -> str:
-    parts = [_front_matter(card, family), f"# {card.title}", _introduction(card), USE]
+def _text(card: Card, proof: Proof | None, family: str, plotted: Sequence[str]) -> str:
+    use = USE if card.beside is None else ADAPTERS_USE.replace("BASE", card.beside)
+    parts = [_front_matter(card, family), f"# {card.title}", _introduction(card), use]
     if card.evaluations:
         parts.append(
             "## Evaluation\n\nRates are percent with 95% intervals (Wilson); answers are greedy;"
@@ -131,20 +143,42 @@ def _text(card: Card, proof: Proof, family: str, plotted: Sequence[str]) -> str:
 
 
 def _front_matter(card: Card, family: str) -> str:
-    base = SHIPPED.get(card.base, card.base)
-    lines = [
-        "---",
-        "library_name: transformers",
-        "pipeline_tag: text-generation",
-        f"tags: [lyceum, {family}, reasoning]",
-    ]
-    lines += ["license: gemma"] if card.derived else []
-    lines += (
-        [f"base_model: {base.removeprefix('hf://').partition('@')[0]}"]
-        if base.startswith("hf://")
-        else []
+    """What the hub reads; the last evaluation of each kind is a `model-index`."""
+    from huggingface_hub import ModelCardData
+
+    last = {one.kind: one for one in card.evaluations}
+    results = [result for one in last.values() for result in _results(one)]
+    data = ModelCardData(
+        library_name="transformers" if card.beside is None else "peft",
+        pipeline_tag="text-generation",
+        tags=["lyceum", family, "reasoning"],
+        license="gemma" if card.derived else None,
+        base_model=hub_name(card.base),
+        model_name=card.title if results else None,
+        eval_results=results or None,
     )
-    return "\n".join([*lines, "---"])
+    return f"---\n{data.to_yaml()}\n---"
+
+
+def _results(evaluation: Evaluation) -> "Iterator[EvalResult]":
+    """The rates of each suite, in percent as in the tables, with their intervals in words: the
+    hub's format has no field for them."""
+    from huggingface_hub import EvalResult
+
+    title = evaluation_of(evaluation.kind).title
+    for suite, metrics in evaluation.metrics.get("suites", {}).items():
+        for name in evaluation_of(evaluation.kind).card:
+            if metrics.get(name) is not None:
+                spread = _rate(metrics, name).partition(" ")[2]
+                yield EvalResult(
+                    task_type="text-generation",
+                    task_name=title,
+                    dataset_type=suite,
+                    dataset_name=f"{suite}, {metrics['n']} prompts",
+                    metric_type=name,
+                    metric_name=f"{name.replace('_', ' ')}, %, 95% interval {spread}",
+                    metric_value=round(100 * metrics[name], 1),
+                )
 
 
 def _introduction(card: Card) -> str:
@@ -173,6 +207,20 @@ print(tokenizer.decode(answer[0, inputs["input_ids"].shape[1]:], skip_special_to
 Decoding is greedy unless you ask for sampling, as in the evaluations. The model ends its turn \
 with `<end_of_turn>`; the generation config
 names it, and `<eos>`, as end tokens."""
+
+
+ADAPTERS_USE = """\
+## Use
+
+```python
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+base = AutoModelForCausalLM.from_pretrained("BASE", attn_implementation="eager")
+model = PeftModel.from_pretrained(base, ".")
+```
+
+These are the adapters alone (LoRA, in PEFT's format); they belong beside the model `BASE`."""
 
 
 def _table(kind: str, evaluations: Sequence[Evaluation]) -> str:
@@ -224,7 +272,9 @@ def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str
     )
 
 
-def _verification(proof: Proof) -> str:
+def _verification(proof: Proof | None) -> str:
+    if proof is None:
+        return "## Verification\n\nNone was made: this was not compared in `transformers`."
     tied = (
         f"; {proof.greedy_ties} of the answers part where two tokens are tied within the tolerance"
         if proof.greedy_ties

@@ -106,12 +106,16 @@ class _Said:
     logits: np.ndarray
 
 
+def absent() -> list[str]:
+    """What a proof needs and is not installed."""
+    return [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+
+
 def require_transformers() -> None:
     """Raise InputError, saying what to install, if transformers or torch is absent."""
-    absent = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
-    if absent:
+    if missing := absent():
         raise InputError(
-            f"an export is verified in transformers, which needs {' and '.join(absent)}: uv sync"
+            f"an export is verified in transformers, which needs {' and '.join(missing)}: uv sync"
             " --extra export (or: pip install 'lyceum[export]')."
         )
 

@@ -292,7 +292,7 @@ class Sampler:
 
 
 def truncated(
-    logits: jax.Array, temperature: jax.Array, top_k: int | None, top_p: float | None
+    logits: jax.Array, temperature: jax.Array, top_k: int | None, top_p: float | jax.Array | None
 ) -> jax.Array:
     """(B, V) logits -> the same, -inf where `schemas.training.Nucleus` lets no token be drawn at a
     temperature above 0. The likeliest always may; of tokens as likely as the least of those that
@@ -310,7 +310,7 @@ def truncated(
     return jnp.where(logits >= best.min(axis=-1, keepdims=True), logits, -jnp.inf)
 
 
-def _in_nucleus(logits: jax.Array, share: jax.Array, top_p: float) -> jax.Array:
+def _in_nucleus(logits: jax.Array, share: jax.Array, top_p: float | jax.Array) -> jax.Array:
     """(B, V) whether the tokens that are likelier have less than `top_p` of the shares. The least
     logit of which that holds is looked for by halving, as integers in the order of floats: exact
     after 32 times, where the TPU's compiler takes minutes for sorting a vocabulary."""

@@ -8,8 +8,8 @@ shapes is compiled once, when it is first needed.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tasks.data.tokens import pad_left
 from tasks.devices.hosts import BATCH, TENSOR, fetch, spread
 from tasks.models.loading import LoadedModel
-from tasks.planning.programs import Program, compilations, scalar, shapes
+from tasks.planning.programs import Program, compilations, shapes
 from tasks.planning.programs import rows as rows_of
 from tasks.sampling.sampler import first_best, truncated
 
@@ -28,13 +28,11 @@ SHORTEST = 32
 """Prompts are not padded to less."""
 
 Slots = dict[str, jax.Array]
-"""k and v (L, B, K, W, H), segments (B, W), and by row (B,): the last `token`, the prompt's
-`length`, the `number` of tokens drawn, and `seed` and `row`, of which its randomness is a
-function."""
+"""k and v (L, B, K, W, H), segments (B, W), and by row (B, ...): the prompt's `length`, the
+`number` of tokens drawn, what was `GIVEN` with the prompt, and what was `DRAWN` last."""
 
 _COLUMNS = {"k": 3, "v": 3, "segments": 1}
 """Their axis W."""
-_BY_ROW = ("token", "length", "number", "seed", "row")
 
 
 class SlotPrograms:
@@ -47,6 +45,15 @@ class SlotPrograms:
         chunks: what a response of full length takes; its first token comes of the prompt.
         wanted: the shapes that were needed so far.
     """
+
+    GIVEN: ClassVar[dict[str, Any]] = {
+        "seed": np.uint32,
+        "row": np.int32,
+        "temperature": np.float32,
+    }
+    """What comes with a prompt; its randomness is a function of `seed` and `row`."""
+    DRAWN: ClassVar[dict[str, tuple[tuple[int, ...], Any]]] = {"token": ((), np.int32)}
+    """What is kept of each token: the shape and type of a row's."""
 
     def __init__(
         self,
@@ -73,11 +80,13 @@ class SlotPrograms:
         heads = TENSOR if loaded.config.num_kv_heads % loaded.mesh.shape[TENSOR] == 0 else None
         by_row = NamedSharding(loaded.mesh, PartitionSpec(BATCH))
         cached = NamedSharding(loaded.mesh, PartitionSpec(None, BATCH, heads))
-        placed = dict.fromkeys(("segments", *_BY_ROW), by_row) | {"k": cached, "v": cached}
+        self._by_row = ("length", "number", *self.GIVEN, *self.DRAWN)
+        placed = dict.fromkeys(("segments", *self._by_row), by_row) | {"k": cached, "v": cached}
         self._placement = placed
+        drawn = dict.fromkeys(self.DRAWN, by_row)
         self.prefill: Any = jax.jit(self._prefill, out_shardings=placed)
         self.admit: Any = jax.jit(self._admit, out_shardings=placed, donate_argnums=0)
-        self.decode: Any = jax.jit(self._decode, out_shardings=(placed, by_row), donate_argnums=1)
+        self.decode: Any = jax.jit(self._decode, out_shardings=(placed, drawn), donate_argnums=1)
         self.resize: Any = jax.jit(self._resize, out_shardings=placed, static_argnums=1)
         self.wanted: set[tuple[Any, ...]] = set()
 
@@ -90,33 +99,30 @@ class SlotPrograms:
     def plan(self, requests: Sequence[int], resident: Any) -> list[Program]:
         """See `SlotSampler.programs`."""
         weights = shapes(nnx.state(self.loaded.model))
-        prompts = self.read([[]], [0], [0], self.prompt_length)
-        prefill = (weights, *rows_of(prompts, self.loaded.mesh), scalar(np.float32))
+        prompts = self.read([[]], dict.fromkeys(self.GIVEN, (0,)), self.prompt_length)
+        prefill = (weights, *rows_of(prompts, self.loaded.mesh))
         block = self._shapes(self.together, self.prompt_length)
         slots = self._shapes(self.batch_size, self.cache_widths[-1])
         where = jax.ShapeDtypeStruct((self.together,), np.int32)
         reads = sum(-(-count // self.together) for count in requests)
         decodes = sum(-(-count // self.batch_size) for count in requests) * self.chunks
-        decode = (weights, slots, scalar(np.float32))
         return [
             Program("prefill", self.prefill, prefill, reads, resident),
             Program("admit", self.admit, (slots, block, where), reads, resident),
-            Program("decode", self.decode, decode, decodes, resident),
+            Program("decode", self.decode, (weights, slots), decodes, resident),
         ]
 
     def read(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[int],
-        rows: Sequence[int],
-        width: int,
-    ) -> tuple[np.ndarray, ...]:
+        self, prompts: Sequence[Sequence[int]], given: Mapping[str, Sequence[Any]], width: int
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """The arrays that `prefill` takes, filled up by empty rows."""
         empty = self.together - len(prompts)
         return (
             pad_left([*prompts, *[[]] * empty], width, self.loaded.tokenizer.pad_id),
-            np.array([*seeds, *[0] * empty], np.uint32),
-            np.array([*rows, *[0] * empty], np.int32),
+            {
+                name: np.array([*given[name], *[0] * empty], dtype)
+                for name, dtype in self.GIVEN.items()
+            },
         )
 
     def _shapes(self, rows: int, width: int) -> Any:
@@ -130,9 +136,12 @@ class SlotPrograms:
     def _empty(self, rows: int, width: int) -> Slots:
         model: Any = self.loaded.model
         cache = model.init_cache(rows, width)
-        numbers = {name: jnp.zeros(rows, jnp.int32) for name in _BY_ROW}
+        kinds = {"length": ((), np.int32), "number": ((), np.int32), **self.DRAWN}
+        kinds |= {name: ((), dtype) for name, dtype in self.GIVEN.items()}
         columns = {name: cache[name] for name in _COLUMNS}
-        return columns | numbers | {"seed": jnp.zeros(rows, jnp.uint32)}
+        return columns | {
+            name: jnp.zeros((rows, *shape), dtype) for name, (shape, dtype) in kinds.items()
+        }
 
     def _resize(self, slots: Slots | None, width: int) -> Slots:
         """A cache of another width (of nothing, an empty one): columns come and go on the left,
@@ -141,14 +150,7 @@ class SlotPrograms:
             return self._empty(self.batch_size, width)
         return slots | _widened(slots, width)
 
-    def _prefill(
-        self,
-        weights: nnx.State,
-        prompts: jax.Array,
-        seeds: jax.Array,
-        rows: jax.Array,
-        temperature: jax.Array,
-    ) -> Slots:
+    def _prefill(self, weights: nnx.State, prompts: jax.Array, given: Slots) -> Slots:
         """(F, width) left-padded prompts -> what their slots will hold, the first token drawn; of
         all widths, caches of one width."""
         model: Any = nnx.merge(self._graph, weights)
@@ -157,15 +159,9 @@ class SlotPrograms:
         hidden, cache = model(
             prompts, positions, real.astype(jnp.int32), model.init_cache(*prompts.shape)
         )
-        start = jnp.zeros_like(rows)
-        token = self._draw(model, hidden[:, -1], _keys(seeds, rows), start, temperature)
-        of_rows = {
-            "token": token,
-            "length": real.sum(-1, dtype=jnp.int32),
-            "number": start + 1,
-            "seed": seeds,
-            "row": rows,
-        }
+        start = jnp.zeros_like(given["row"])
+        drawn = self.draw(model.unembed(hidden[:, -1]), _keys(given), start, given)
+        of_rows = {"length": real.sum(-1, dtype=jnp.int32), "number": start + 1, **given, **drawn}
         return _widened(cache, self.prompt_length) | of_rows
 
     def _admit(self, slots: Slots, block: Slots, where: jax.Array) -> Slots:
@@ -176,7 +172,9 @@ class SlotPrograms:
         columns = slice(end - width, end)
         empty = jnp.zeros((where.shape[0], slots["segments"].shape[1]), jnp.int32)
         fresh = empty.at[:, columns].set(block["segments"][:, -width:])
-        admitted = {name: slots[name].at[where].set(block[name], mode="drop") for name in _BY_ROW}
+        admitted = {
+            name: slots[name].at[where].set(block[name], mode="drop") for name in self._by_row
+        }
         caches = {
             name: (
                 slots[name].at[:, where, :, columns].set(block[name][:, :, :, -width:], mode="drop")
@@ -185,62 +183,62 @@ class SlotPrograms:
         }
         return admitted | caches | {"segments": slots["segments"].at[where].set(fresh, mode="drop")}
 
-    def _decode(
-        self, weights: nnx.State, slots: Slots, temperature: jax.Array
-    ) -> tuple[Slots, jax.Array]:
-        """A chunk of C tokens for every slot -> the slots, and (B, 1 + C) tokens: the last one
-        before the chunk, and those of it."""
+    def _decode(self, weights: nnx.State, slots: Slots) -> tuple[Slots, Slots]:
+        """A chunk of C tokens for every slot -> the slots, and what was drawn (B, 1 + C, ...): last
+        before the chunk, and in it."""
         model = nnx.merge(self._graph, weights)
-        keys, length = _keys(slots["seed"], slots["row"]), slots["length"]
+        keys, length = _keys(slots), slots["length"]
         ones = jnp.ones((length.shape[0], 1), jnp.int32)
         cache = {
             name: jnp.roll(slots[name], -self.chunk, axis=axis) for name, axis in _COLUMNS.items()
         }
         cache["index"] = jnp.int32(slots["segments"].shape[1] - self.chunk)
+        before = {name: slots[name] for name in self.DRAWN}
 
-        def step(carry: Any, _: None) -> tuple[Any, jax.Array]:
+        def step(carry: Any, _: None) -> tuple[Any, Slots]:
             token, number, cache = carry
             hidden, cache = model(token[:, None], (length + number - 1)[:, None], ones, cache)
-            token = self._draw(model, hidden[:, 0], keys, number, temperature)
-            return (token, number + 1, cache), token
+            drawn = self.draw(model.unembed(hidden[:, 0]), keys, number, slots)
+            return (drawn["token"], number + 1, cache), drawn
 
         with jax.named_scope("decode"):
-            (token, number, cache), drawn = jax.lax.scan(
+            (_, number, cache), chunk = jax.lax.scan(
                 step, (slots["token"], slots["number"], cache), length=self.chunk
             )
-        tokens = jnp.concatenate([slots["token"][None], drawn]).swapaxes(0, 1)
+        drawn = {
+            name: jnp.concatenate([before[name][None], chunk[name]]).swapaxes(0, 1)
+            for name in self.DRAWN
+        }
+        last = {name: chunk[name][-1] for name in self.DRAWN}
         columns = {name: cache[name] for name in _COLUMNS}
-        return slots | columns | {"token": token, "number": number}, tokens
+        return slots | columns | last | {"number": number}, drawn
 
-    def _draw(
-        self,
-        model: Any,
-        hidden: jax.Array,
-        keys: jax.Array,
-        numbers: jax.Array,
-        temperature: jax.Array,
-    ) -> jax.Array:
-        """(B, D) hidden states -> (B,) tokens; `numbers`: which token of its response each is.
-        Greedy ones take no random numbers."""
-        logits = model.unembed(hidden)
+    def draw(self, logits: jax.Array, keys: jax.Array, numbers: jax.Array, given: Slots) -> Slots:
+        """(B, V) logits -> (B,) tokens; `numbers`: which token of its response each is. Greedy ones
+        take no random numbers."""
+        temperature = given["temperature"][:, None]
 
         def noisy(logits: jax.Array) -> jax.Array:
             def noise(key: jax.Array, number: jax.Array) -> jax.Array:
                 return jax.random.gumbel(jax.random.fold_in(key, number), logits.shape[-1:])
 
-            allowed = truncated(logits, temperature, self.top_k, self.top_p)
+            allowed = self.allowed(logits, jnp.where(temperature > 0, temperature, 1.0), given)
             return allowed + temperature * jax.vmap(noise)(keys, numbers)
 
         if self.sampled:
-            logits = jax.lax.cond(temperature > 0, noisy, lambda logits: logits, logits)
-        return first_best(logits)
+            logits = jax.lax.cond((temperature > 0).any(), noisy, lambda logits: logits, logits)
+        return {"token": first_best(logits)}
+
+    def allowed(self, logits: jax.Array, temperature: jax.Array, given: Slots) -> jax.Array:
+        """(B, V) logits, -inf where no token may be drawn at the temperatures (B, 1)."""
+        return truncated(logits, temperature, self.top_k, self.top_p)
 
 
 class Device:
     """The slots on the devices, while a call is answered."""
 
-    def __init__(self, programs: SlotPrograms, temperature: np.float32) -> None:
-        self._programs, self._temperature = programs, temperature
+    def __init__(self, programs: SlotPrograms) -> None:
+        self._programs = programs
         self._weights, self._mesh = nnx.state(programs.loaded.model), programs.loaded.mesh
         self._slots: Slots | None = None
         self._width = 0
@@ -248,31 +246,30 @@ class Device:
     def admit(
         self,
         prompts: Sequence[Sequence[int]],
-        seeds: Sequence[int],
-        rows: Sequence[int],
+        given: Mapping[str, Sequence[Any]],
         into: Sequence[int],
     ) -> None:
-        """Read prompts, the longest first, into slots."""
+        """Read prompts, the longest first, into slots, with what is `GIVEN` of each."""
         programs, length = self._programs, len(prompts[0])
         width = _fit(programs.prompt_widths, length)
         where = np.full(programs.together, programs.batch_size, np.int32)
         where[: len(into)] = into
-        read = spread(programs.read(prompts, seeds, rows, width), self._mesh)
+        read = spread(programs.read(prompts, given, width), self._mesh)
         if self._width < length + programs.chunk:  # which it will need in a moment
             self._resize(length + programs.chunk)
         programs.wanted |= {("prefill", width), ("admit", self._width)}
         with jax.set_mesh(self._mesh):
-            block = programs.prefill(self._weights, *read, self._temperature)
+            block = programs.prefill(self._weights, *read)
             self._slots = programs.admit(self._slots, block, where)
 
-    def decode(self, context: int) -> np.ndarray:
-        """One chunk with room for so long a context; `SlotPrograms._decode`'s tokens."""
+    def decode(self, context: int) -> dict[str, np.ndarray]:
+        """One chunk with room for so long a context; what `SlotPrograms._decode` drew."""
         programs = self._programs
         self._resize(context + programs.chunk)
         programs.wanted.add(("decode", self._width))
         with jax.set_mesh(self._mesh):
-            self._slots, tokens = programs.decode(self._weights, self._slots, self._temperature)
-        return fetch(tokens)
+            self._slots, drawn = programs.decode(self._weights, self._slots)
+        return {name: fetch(value) for name, value in drawn.items()}
 
     def _resize(self, needed: int) -> None:
         width = _fit(self._programs.cache_widths, needed)
@@ -303,9 +300,9 @@ def _rounded(width: float) -> int:
     return math.ceil(width / 8) * 8
 
 
-def _keys(seeds: jax.Array, rows: jax.Array) -> jax.Array:
+def _keys(given: Slots) -> jax.Array:
     keys: jax.Array = jax.vmap(lambda seed, row: jax.random.fold_in(jax.random.key(seed), row))(
-        seeds, rows
+        given["seed"], given["row"]
     )
     return keys
 

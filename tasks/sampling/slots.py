@@ -21,8 +21,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from tasks.contract.journal import Journal
 from tasks.data.tokens import Turns, pad_left, prompt_tokens
 from tasks.models.loading import LoadedModel
@@ -138,7 +136,7 @@ class SlotSampler:
         done: dict[int, list[int]] = {}
         pending: list[int] = []
         written, together = 0, self._programs.together
-        device = Device(self._programs, np.float32(temperature))
+        device = Device(self._programs)
         while waiting or any(slots):
             free = [slot for slot, row in enumerate(slots) if row is None]
             while waiting and len(free) >= min(together, len(waiting)):
@@ -147,12 +145,12 @@ class SlotSampler:
                 for slot, index in zip(into, chosen, strict=True):
                     slots[slot] = _Row(index, len(prompts[index]), known.get(index))
                 if any(index not in known for index in chosen):
-                    device.admit(
-                        [prompts[index] for index in chosen],
-                        [requests[index].seed for index in chosen],
-                        [requests[index].row for index in chosen],
-                        into,
-                    )
+                    given: dict[str, Sequence[Any]] = {
+                        "seed": [requests[index].seed for index in chosen],
+                        "row": [requests[index].row for index in chosen],
+                        "temperature": [temperature] * len(chosen),
+                    }
+                    device.admit([prompts[index] for index in chosen], given, into)
             self._advance(device, slots)
             for slot, row in enumerate(slots):
                 if row is not None and self._ended(row):
@@ -182,7 +180,7 @@ class SlotSampler:
                 row.drawn = row.answer[: (len(row.drawn) or 1) + self._programs.chunk]
             else:
                 assert drawn is not None
-                row.drawn += drawn[slot, 1 if row.drawn else 0 :].tolist()
+                row.drawn += drawn["token"][slot, 1 if row.drawn else 0 :].tolist()
                 ends = (place for place, token in enumerate(row.drawn) if token in stops)
                 del row.drawn[next(ends, len(row.drawn)) + 1 :]
                 del row.drawn[self.response_length :]

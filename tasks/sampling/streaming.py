@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from tasks.data.tokens import Tokenizer, pad_left, prompt_tokens
+from tasks.data.tokens import Tokenizer, Turns, pad_left, prompt_tokens
 from tasks.models.gemma import Cache, Gemma
 from tasks.models.loading import LoadedModel
 from tasks.planning.programs import compilations
@@ -48,11 +48,11 @@ class Streamer:
     def compiles(self) -> int:
         return compilations(self.prefill) + compilations(self.step)
 
-    def tokens(self, prompt: str) -> Iterator[int]:
-        """The answer's ids, the terminator included when there is one; at most
-        `response_length`."""
+    def tokens(self, prompt: str, turns: Turns = ()) -> Iterator[int]:
+        """The answer's ids, the terminator included when there is one; at most `response_length`.
+        `turns`: what was said before."""
         tokenizer = self.loaded.tokenizer
-        context = prompt_tokens(tokenizer, prompt)
+        context = prompt_tokens(tokenizer, prompt, turns)
         padded = max(SHORTEST, 1 << (len(context) - 1).bit_length())
         row = pad_left([context], padded, tokenizer.pad_id)
         size = max(padded, self.longest_prompt) + self.response_length

@@ -52,7 +52,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=2,
+    version=3,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL),

@@ -1,11 +1,12 @@
 """A fake of the Hugging Face hub and of Kaggle's model service, in a thread: what `huggingface_hub`
-and `kagglehub` ask for a download.
+and `kagglehub` ask for a download, and the former for an upload (`tests.fakes.hub_uploads`).
 
 Hub: https://huggingface.co/docs/hub/api; Kaggle: `kagglesdk.models.services.model_api_service`.
 """
 
 import hashlib
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -13,7 +14,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 from huggingface_hub import constants
 
-from tests.fakes.http import Handler, HttpServer
+from tests.fakes.http import HttpServer
+from tests.fakes.hub_uploads import UploadHandler
 
 PARQUET = "refs/convert/parquet"
 """The revision that the hub itself makes of a data set; here it has the same files."""
@@ -28,6 +30,14 @@ class FakeHub(HttpServer):
             OWNER/MODEL/FRAMEWORK/VARIATION of Kaggle, -> directory with its files.
         gated: names that ask for a token; `token` opens them, any other does not.
         requests: what was asked: (method, path).
+        tokens: what may upload: token -> `write` or `read`.
+        namespaces: accounts and organisations that there are; `writable`: those that a token may
+            write to.
+        private: names of repositories that were made so.
+        objects: contents of large files by their sha256, whether a commit names them or not;
+            `largest`: bytes that one may have; `received`: bytes that came.
+        commits: of uploads: (repository, title).
+        refusals: a pattern of `METHOD PATH` -> (status, message) of every answer to that.
     """
 
     def __init__(self) -> None:
@@ -35,6 +45,15 @@ class FakeHub(HttpServer):
         self.gated: set[str] = set()
         self.token = "hf_good"
         self.requests: list[tuple[str, str]] = []
+        self.tokens = {"hf_writes": "write", "hf_reads": "read"}
+        self.namespaces, self.writable = {"me", "us", "others"}, {"me", "us"}
+        self.private: set[str] = set()
+        self.objects: dict[str, bytes] = {}
+        self.parts: dict[tuple[str, int], bytes] = {}
+        self.largest, self.received = 1 << 30, 0
+        self.commits: list[tuple[str, str]] = []
+        self.refusals: dict[str, tuple[int, str]] = {}
+        self._made = tempfile.TemporaryDirectory()
         super().__init__(_Handler)
         self._online = pytest.MonkeyPatch()
         self._online.setenv("HF_HUB_OFFLINE", "0")
@@ -43,11 +62,22 @@ class FakeHub(HttpServer):
     def stop(self) -> None:
         self._online.undo()
         super().stop()
+        self._made.cleanup()
+
+    def add(self, name: str, *, private: bool) -> Path:
+        """Make an empty repository; returns its directory."""
+        self.repositories[name] = Path(self._made.name) / name
+        self.repositories[name].mkdir(parents=True)
+        if private:
+            self.private.add(name)
+        return self.repositories[name]
 
     def commit(self, name: str) -> str:
         """The revision of a repository: it changes with its files."""
         files = sorted(
-            (path.name, path.stat().st_size) for path in self.repositories[name].rglob("*")
+            (path.name, hashlib.sha1(path.read_bytes()).hexdigest())
+            for path in self.repositories[name].rglob("*")
+            if path.is_file()
         )
         return hashlib.sha1(json.dumps([name, files]).encode()).hexdigest()
 
@@ -60,10 +90,13 @@ class FakeHub(HttpServer):
         ]
 
 
-class _Handler(Handler):
-    server: FakeHub
+class _Handler(UploadHandler):
+    def do_PUT(self) -> None:
+        assert self.uploads(), self.path
 
     def do_GET(self) -> None:
+        if self.uploads():
+            return
         path = urlsplit(self.path).path
         self.server.requests.append((self.command, unquote(path)))
         parts = [unquote(part) for part in path.strip("/").split("/")]  # a revision may have a "/"
@@ -95,7 +128,13 @@ class _Handler(Handler):
         siblings = [{"rfilename": path} for path, _ in _files(directory)]
         return self.answer(
             200,
-            {"id": name, "sha": commit, "siblings": siblings, "gated": name in self.server.gated},
+            {
+                "id": name,
+                "sha": commit,
+                "siblings": siblings,
+                "gated": name in self.server.gated,
+                "private": name in self.server.private,
+            },
         )
 
     def _file(self, name: str, revision: str, path: str) -> None:
@@ -141,7 +180,9 @@ class _Handler(Handler):
         return 0 if said == f"Bearer {self.server.token}" else 403 if said else 401
 
     def do_POST(self) -> None:
-        """Kaggle; and of the hub what some paths are."""
+        """Uploads; Kaggle; and of the hub what some paths are."""
+        if self.uploads():
+            return
         parts = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]
         if parts[:2] == ["api", "datasets"]:
             return self._paths("/".join(parts[1:4]))

@@ -164,7 +164,7 @@ def imported() -> Iterator[tuple[str, str]]:
 
 def test_everything_that_a_worker_imports_is_in_its_environment() -> None:
     """Nothing that is only the flow's is imported, but in the stage task, which no worker loads,
-    and for exports, which stay at home."""
+    and for exports and endpoints, which stay at home."""
     distributions = importlib.metadata.packages_distributions()
     locked = versions("constraints.txt")
     at_home = {
@@ -172,6 +172,8 @@ def test_everything_that_a_worker_imports_is_in_its_environment() -> None:
         "tasks/stages/export.py",
         "tasks/exporting/model_card.py",
         "tasks/exporting/round_trip.py",
+        "tasks/serving/app.py",
+        "tasks/serving/server.py",
         "tasks/data/cluster.py",
     }
     assert stage_kind("export").at_home({}, {})

@@ -1,18 +1,20 @@
 """`lyceum ask`: a run's model answers, word by word as it decodes, and stops when it is told to."""
 
+import io
 import json
+import sys
 from dataclasses import replace
 from typing import Any
 
 import jax
 import pytest
 
-from flows.cli.ask import answer
+from flows.cli.ask import Conversation, answer, dialogue
 from flows.cli.main import main
 from infra.store.store import Store, open_store
 from infra.visible import plain
 from schemas.artifact import Manifest
-from schemas.base import digest
+from schemas.base import InputError, digest
 from schemas.recipe import Recipe, StageSpec
 from schemas.reports import RunRecord, StageRecord
 from tasks.devices.hosts import make_mesh
@@ -21,6 +23,7 @@ from tasks.models.loading import LoadedModel, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise
 from tasks.sampling.sampler import Sampler
+from tasks.sampling.slots import Request, SlotSampler
 
 QUESTION = "Which day comes after Monday?"
 
@@ -119,3 +122,87 @@ def test_whoever_stops_it_keeps_what_was_said(
     assert value["stopped"]
     assert value["completion"].startswith("".join(told))
     assert not value["terminated"]
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_dialogue_shows_the_model_what_was_said_before(
+    run: tuple[Store, RunRecord, Any], short: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line of a pipe is a question; the second answer is the sampler's behind the first turn,
+    and not the one that it gives to the question alone."""
+    store, record, loaded = run
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{QUESTION}\n\n  And then? \n"))
+    told: list[str] = []
+    value = dialogue(store, record, None, told.append)
+    first, second = value["answers"]
+    assert (value["stage"], first["question"], second["question"]) == (
+        "second",
+        QUESTION,
+        "And then?",
+    )
+    slots = SlotSampler(loaded, batch_size=2, prompt_length=256, response_length=short)
+    turns = ((QUESTION, first["completion"]),)
+    behind, alone = slots.generate([Request("And then?", 0, turns=turns), Request("And then?", 0)])
+    assert second["completion"] == behind.text != alone.text
+    assert "".join(told) == f"{first['completion']}\n{second['completion']}\n"
+
+
+@pytest.mark.usefixtures("short")
+def test_a_dialogue_at_a_terminal_ends_at_its_end_and_an_answer_at_ctrl_c(
+    run: tuple[Store, RunRecord, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Ctrl-C at the prompt forgets the line, in an answer ends the answer; Ctrl-D ends the
+    dialogue, with exit code 0."""
+    typed: list[str | type[BaseException]] = [KeyboardInterrupt, QUESTION, "Go on.", EOFError]
+
+    def typing(prompt: str) -> str:
+        assert prompt == "> "
+        line = typed.pop(0)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    ask, stopped = Conversation.ask, []
+
+    def interrupted(self: Conversation, question: str, tell: Any) -> dict[str, Any]:
+        pieces: list[str] = []
+
+        def until(piece: str) -> None:
+            tell(piece)
+            pieces.append(piece)
+            if question == QUESTION and len(pieces) == 3:
+                raise KeyboardInterrupt
+
+        value = ask(self, question, until)
+        stopped.append((value["stopped"], self.turns[-1] == (question, value["completion"])))
+        return value
+
+    monkeypatch.setattr(Conversation, "ask", interrupted)
+    monkeypatch.setattr("builtins.input", typing)
+    monkeypatch.setattr("sys.stdin", _Terminal())
+    assert main(["ask", "demo-1", "--store", run[0].uri]) == 0
+    assert stopped == [(True, True), (False, True)]
+    assert "Ctrl-D the dialogue" in capsys.readouterr().err
+    assert typed == []
+
+
+@pytest.mark.usefixtures("short")
+def test_a_dialogue_is_one_json_object_and_nothing_asked_is_refused(
+    run: tuple[Store, RunRecord, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("Hi\nHo\n"))
+    assert main(["ask", "demo-1", "--store", run[0].uri, "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1
+    assert [one["question"] for one in json.loads(lines[0])["answers"]] == ["Hi", "Ho"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    with pytest.raises(InputError, match="nothing was asked"):
+        dialogue(run[0], run[1], None, sys.stdout.write)

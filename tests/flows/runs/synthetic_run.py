@@ -149,7 +149,7 @@ def commit(
 ) -> Manifest:
     inputs = {name: manifests[source].ref() for name, source in stage.inputs.items()}
     files = {
-        path.relative_to(out).as_posix(): path.read_text(encoding="utf-8")
+        path.relative_to(out).as_posix(): path.read_bytes().decode("utf-8", "backslashreplace")
         for path in sorted(out.rglob("*"))
         if path.is_file()
     }

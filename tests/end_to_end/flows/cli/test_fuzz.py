@@ -29,6 +29,7 @@ TEXTS = [*PATHS, "1", "-1", "nan", "1e400", "9" * 5000, "[" * 30_000, "local", "
 COMMANDS = [
     "runs", "gc", "doctor", "plan tiny.toml", "run tiny.toml", "why tiny.toml distill",
     "report r", "compare r s", "ask r q", "gate r", "export r --to out", "scores r --to out",
+    "push r --to a/b", "endpoint r",
     "rejudge r --rubric file", "promote r", "promote --history r", "promote --rollback r",
 ]  # fmt: skip
 PLACES = [
@@ -40,7 +41,8 @@ PLACES = [
     "promote --history {}", "promote --rollback {}", "run tiny.toml --target {}",
     "run tiny.toml --force {}", "run tiny.toml --data {}", "plan tiny.toml --hours {}",
     "plan tiny.toml --usd {}", "plan tiny.toml --set {}", "plan tiny.toml --set model={}",
-    "runs {}", "init {} --no-rehearsal", "init x.toml --data {} --no-rehearsal",
+    "push {} --to {} --stage {}", "endpoint {} --host {} --port {}", "runs {}",
+    "init {} --no-rehearsal", "init x.toml --data {} --no-rehearsal",
     "init x.toml --data file --prompt {} --no-rehearsal",
     "init x.toml --data file --usd {} --no-rehearsal",
     "init x.toml --data file --model {} --no-rehearsal",

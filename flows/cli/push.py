@@ -1,0 +1,142 @@
+"""`lyceum push`: a run's model, its adapters, or a data set, on the Hugging Face hub.
+
+What is pushed is what `lyceum export` writes, and lies in this machine's cache until the hub has
+it: a push that was interrupted goes on with the same files.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from flows.cli.export import export, export_adapters
+from flows.recipe.trained import sound_artifact, trained_stage
+from infra.context import context
+from infra.store.store import Store
+from schemas.artifact import Manifest
+from schemas.base import InputError, digest
+from schemas.reports import RunRecord, StageRecord
+from tasks.contract.kind import Product
+from tasks.contract.kinds import kinds_producing
+from tasks.exporting.hub import Kind, Repository
+
+What = Literal["model", "adapters", "dataset"]
+Say = Callable[[str], None]
+
+
+def push(
+    store: Store,
+    record: RunRecord,
+    to: str,
+    what: What,
+    stage: str | None,
+    *,
+    public: bool,
+    dtype: Literal["float32", "bfloat16"],
+    say: Say,
+) -> dict[str, Any]:
+    """Push what a stage made (by default the last trained one, or the last that made rows).
+
+    Args:
+        to: ORGANISATION/NAME.
+        dtype: in which an export is proven, where torch is installed; elsewhere it is not.
+        say: told what is being done.
+
+    Raises:
+        InputError: the run has no such thing, or the hub refuses it; the message says why.
+        StageFailed: an artifact is gone or damaged, or an export is not the model.
+    """
+    stage_of = _data_set if what == "dataset" else trained_stage
+    made, manifest = stage_of(store, record, stage)
+    chosen = made.name
+    kind: Kind = "dataset" if what == "dataset" else "model"
+    repository = Repository(to, kind, public=public)
+    if what == "dataset":
+        place, temporary = store.local_dir(manifest), False
+        files = {one.path: place / one.path for one in manifest.files}
+    else:
+        from tasks.exporting.model_card import hub_name
+
+        if base := hub_name(record.recipe.model):
+            repository.require_licence(base)
+        place, temporary = _exported(store, record, chosen, what, dtype, say), True
+        files = {
+            path.relative_to(place).as_posix(): path
+            for path in sorted(place.rglob("*"))
+            if path.is_file()
+        }
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    say(f"{len(files)} files, {sum(sizes.values()) / 1e9:.2f} GB, to {repository.url}")
+    pushed = repository.push(files, f"{record.run_id}: {what} of stage {chosen}")
+    if temporary:
+        shutil.rmtree(place)
+    return {
+        "run_id": record.run_id,
+        "stage": chosen,
+        "what": what,
+        "repository": to,
+        "url": pushed.url,
+        "private": not public,
+        "commit": pushed.commit,
+        "changed": pushed.changed,
+        "files": sizes,
+    }
+
+
+def _exported(
+    store: Store,
+    record: RunRecord,
+    stage: str,
+    what: What,
+    dtype: Literal["float32", "bfloat16"],
+    say: Say,
+) -> Path:
+    """The export in this machine's cache, made unless an interrupted push has left it there."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from tasks.exporting.round_trip import absent
+
+    proof = None if absent() else dtype
+    told = record.model_dump(mode="json", exclude={"report", "updated", "status"})
+    cache = Path(context().settings.cache).expanduser()
+    place = cache / "push" / digest([told, stage, what, proof])
+    if place.is_dir():
+        say(f"going on with the files of an earlier push, {place}")
+    elif what == "adapters":
+        export_adapters(store, record, place, stage)
+    else:
+        if proof is None:
+            say(
+                f"{' and '.join(absent())} is not installed: the export is not proven, and its card"
+                " says so (uv sync --extra export)"
+            )
+        export(store, record, place, stage, proof, say)
+    if not (place / "README.md").exists():
+        shutil.rmtree(place)
+        raise InputError(
+            f"the adapters of stage {stage!r} belong beside the model of an earlier stage, which"
+            " the hub does not have: push the model, without --adapters."
+        )
+    return place
+
+
+def _data_set(store: Store, record: RunRecord, stage: str | None) -> tuple[StageRecord, Manifest]:
+    """The record and the artifact of `stage`, or of the last that made rows. Raises as
+    `trained_stage`."""
+    kinds = kinds_producing(Product.EXAMPLES, Product.ROWS)
+    found = {
+        one.name: one for one in record.stages if one.kind in kinds and one.artifact is not None
+    }
+    if not found:
+        raise InputError(
+            f"run {record.run_id!r} has no data set: none of its stages of kind"
+            f" {', '.join(kinds)} was finished."
+        )
+    if stage is not None and stage not in found:
+        raise InputError(
+            f"stage {stage!r} of run {record.run_id!r} has no data set. Stages with one:"
+            f" {', '.join(found)}."
+        )
+    chosen = found[stage] if stage else list(found.values())[-1]
+    what = f"the data set of stage {chosen.name!r}"
+    return chosen, sound_artifact(store, chosen.kind, chosen.key, what)

@@ -1,0 +1,181 @@
+"""A directory as a repository of the Hugging Face hub, by its own client.
+
+One commit has all of it, so that nobody sees a part. Files go up first: those that the hub has
+already, from whatever attempt, are not sent again, and a commit without any change is not made.
+Nothing is ever made public that was not asked to be.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from schemas.base import InputError
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+Kind = Literal["model", "dataset"]
+
+STALE = ("*.safetensors", "*.safetensors.index.json", "*.jsonl", "*.png")
+"""Files that are taken away where an upload has none of that name: shards of a model that was there
+before would be loaded with this one's."""
+
+TOKENS = "https://huggingface.co/settings/tokens"
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What there is on the hub now: its page, the commit, and whether that is a new one."""
+
+    url: str
+    commit: str
+    changed: bool
+
+
+class Repository:
+    """A repository of an account that may write to it.
+
+    Attributes:
+        name: ORGANISATION/NAME.
+    """
+
+    def __init__(self, name: str, kind: Kind, *, public: bool) -> None:
+        """Sees to it that there is one; makes it if need be.
+
+        Raises:
+            InputError: there is no token, or none that may write there; the name is none; the
+                repository is public although this should not be, or the other way round; or the hub
+                cannot be reached.
+        """
+        from huggingface_hub import HfApi
+        from huggingface_hub.utils import logging, validate_repo_id
+
+        logging.set_verbosity_error()
+        self.name, self.kind = name, kind
+        self._api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
+        with explained(name):
+            validate_repo_id(name)
+        if name.count("/") != 1:
+            raise InputError(f"--to {name}: give ORGANISATION/NAME, or your own ACCOUNT/NAME.")
+        with explained(name):
+            _require_writer(self._api)
+            self._api.create_repo(name, repo_type=kind, private=not public, exist_ok=True)
+            self._api.auth_check(name, repo_type=kind, write=True)
+            private = self._api.repo_info(name, repo_type=kind).private
+        prefix = "datasets/" if kind == "dataset" else ""
+        self.url = f"{self._api.endpoint}/{prefix}{name}"
+        if public == bool(private):
+            raise InputError(
+                f"{name} is {'private' if private else 'public'}: push"
+                f" {'without' if public else 'with'} --public, or change that at"
+                f" {self.url}/settings."
+            )
+
+    def require_licence(self, model: str) -> None:
+        """Raise InputError where the account has not accepted the licence of `model`, which an
+        upload is derived from."""
+        from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+        with explained(self.name):
+            try:
+                self._api.auth_check(model)
+            except GatedRepoError as error:
+                raise InputError(
+                    f"this is derived from {model}, whose licence the account of the token has not"
+                    f" accepted: accept it at {self._api.endpoint}/{model}."
+                ) from error
+            except RepositoryNotFoundError:
+                return  # it is not published any more
+
+    def push(self, files: Mapping[str, Path], message: str) -> Pushed:
+        """Make a commit that has these files, by their names there; others that are there stay,
+        except `STALE` ones. Raises InputError; what was uploaded by then is not sent again."""
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+        with explained(self.name):
+            before = self._api.repo_info(self.name, repo_type=self.kind).sha
+            there = self._api.list_repo_files(self.name, repo_type=self.kind)
+            stale = [
+                name
+                for name in there
+                if name not in files and any(fnmatchcase(name, one) for one in STALE)
+            ]
+            operations: list[Any] = [CommitOperationDelete(name) for name in stale]
+            operations += [CommitOperationAdd(name, str(path)) for name, path in files.items()]
+            commit = self._api.create_commit(
+                self.name, operations, commit_message=message, repo_type=self.kind
+            )
+        return Pushed(self.url, commit.oid, commit.oid != before)
+
+
+def _require_writer(api: "HfApi") -> None:
+    from huggingface_hub import get_token
+
+    if get_token() is None:
+        raise InputError(
+            f"no token of the hub: make one that may write at {TOKENS}, and set HF_TOKEN or run"
+            " `hf auth login`."
+        )
+    token = api.whoami().get("auth", {}).get("accessToken", {})
+    if token.get("role") == "read":
+        raise InputError(f"the token may only read; make one that may write at {TOKENS}.")
+
+
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """Inside, what the hub or the way to it refuses becomes an InputError with the fix."""
+    import httpx
+    from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled
+
+    try:
+        yield
+    except InputError:
+        raise
+    except HFValidationError as error:
+        raise InputError(f"--to {name}: {error}") from error
+    except OfflineModeIsEnabled as error:
+        raise InputError("HF_HUB_OFFLINE is set; unset it to push.") from error
+    except (OSError, RuntimeError, ValueError, httpx.HTTPError) as error:
+        _explain(name, error)
+
+
+def _explain(name: str, error: BaseException) -> NoReturn:
+    import httpx
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
+
+    cause = error
+    while not isinstance(cause, HfHubHTTPError | httpx.TransportError) and cause.__cause__:
+        cause = cause.__cause__  # a thread's error is wrapped
+    again = "Run the same command again: what was uploaded is not sent twice."
+    if isinstance(cause, GatedRepoError):
+        raise InputError(f"{name} is gated: ask for access on its page.") from error
+    if isinstance(cause, HfHubHTTPError):
+        status = cause.response.status_code
+        said = (cause.server_message or str(cause)).strip().splitlines()[0]
+        said += f"; {_first_line(error)}" if error is not cause else ""  # which file it is
+        fixes = {
+            401: f"The token is not valid, or has no access: make another at {TOKENS}.",
+            402: "The account's plan does not cover this.",
+            403: "The token's account may not write there: ask the organisation for the right to"
+            f" write, give the token that right at {TOKENS}, or push to another place.",
+            404: f"There is no organisation or account {name.partition('/')[0]!r}, or the token"
+            " does not see it: check --to.",
+            413: "A file is larger than the hub takes.",
+            429: f"The hub's limit of requests is used up; wait some minutes. {again}",
+        }
+        fix = fixes.get(status, again if status >= 500 else f"See {TOKENS} and --to.")
+        raise InputError(f"the hub refuses {name} ({status}: {said}). {fix}") from error
+    if isinstance(cause, httpx.TransportError):
+        raise InputError(f"the hub cannot be reached ({_first_line(cause)}). {again}") from error
+    if isinstance(error, ValueError) and "LFS batch API" in str(error):
+        said = " ".join(str(error).split())
+        raise InputError(f"the hub does not take a file of {name}: {said}.") from error
+    raise error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

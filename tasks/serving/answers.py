@@ -1,0 +1,222 @@
+"""An answer of the engine as OpenAI writes it: whole, or in pieces as it comes. Both are made of
+the same pieces, so that they say the same."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from tasks.data.tokens import Tokenizer
+from tasks.serving.engine import Drawn, Engine, Row, Sampling
+from tasks.serving.programs import EVERY
+from tasks.serving.protocol import ChatRequest, Refused, Request
+from tasks.serving.speech import Speech
+
+
+@dataclass(frozen=True)
+class _Token:
+    """A token that was told: its id and where its text begins, its log-probability, and the
+    likeliest tokens with theirs."""
+
+    id: int
+    start: int
+    logp: float
+    likeliest: Sequence[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What comes next of choice `index`."""
+
+    index: int
+    text: str = ""
+    tokens: Sequence[_Token] = ()
+    finish: str | None = None
+
+
+@dataclass
+class _Choice:
+    """An answer so far; `tokens` only where log-probabilities are wanted."""
+
+    speech: Speech
+    tokens: list[_Token] = field(default_factory=list)
+    count: int = 0
+    told: int = 0
+    finish: str | None = None
+
+
+class Answer:
+    """The answers to one request. Its rows are in the engine's queue as soon as it is made."""
+
+    def __init__(self, engine: Engine, request: Request, name: str) -> None:
+        """Raises Refused, Busy or Closed."""
+        self._request, self._name, self._engine = request, name, engine
+        self._tokenizer: Tokenizer = engine.loaded.tokenizer
+        prompts = request.prompts(self._tokenizer)
+        most = self._most(prompts)
+        self._prompt_tokens = sum(map(len, prompts))
+        stops, told = request.stops, request.told
+        seed = secrets.randbits(32) if request.seed is None else request.seed % 2**32
+        loop = asyncio.get_running_loop()
+        self._heard: asyncio.Queue[tuple[int, Drawn]] = asyncio.Queue()
+        self._choices: list[_Choice] = []
+        self._rows: list[Row] = []
+        for prompt in prompts:
+            for number in range(request.n):
+                index = len(self._rows)
+
+                def tell(drawn: Drawn, index: int = index) -> None:
+                    loop.call_soon_threadsafe(self._heard.put_nowait, (index, drawn))
+
+                top_p = request.top_p if request.top_p < 1 else EVERY
+                how = Sampling(request.temperature, top_p, seed, number, told is not None)
+                self._rows.append(Row(prompt, most, how, tell))
+                speech = Speech(self._tokenizer, stops, by_token=told is not None)
+                self._choices.append(_Choice(speech))
+        self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{uuid4().hex}"
+        self._created = int(time.time())
+        engine.ask(self._rows)
+
+    @property
+    def _chat(self) -> bool:
+        return isinstance(self._request, ChatRequest)
+
+    def _most(self, prompts: Sequence[Sequence[int]]) -> int:
+        request, longest = self._request, max(map(len, prompts))
+        if longest > self._engine.prompt_length:
+            raise Refused(
+                400,
+                f"the prompt has {longest} tokens, and this endpoint takes"
+                f" {self._engine.prompt_length}",
+                param="messages" if self._chat else "prompt",
+                code="context_length_exceeded",
+            )
+        most = getattr(request, "max_completion_tokens", None) or request.max_tokens
+        most = most or request.DEFAULT_TOKENS or self._engine.response_length
+        if most > self._engine.response_length:
+            raise Refused(
+                400,
+                f"max_tokens = {most}, and answers of this endpoint have at most"
+                f" {self._engine.response_length} tokens",
+                param="max_tokens",
+            )
+        return most
+
+    def leave(self) -> None:
+        """Nobody waits for it any more: its rows give their slots to others."""
+        for row in self._rows:
+            row.left = True
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Everything, as it comes; of one choice, the last has a `finish`, which is `closed` where
+        the engine ended before."""
+        try:
+            while any(choice.finish is None for choice in self._choices):
+                index, drawn = await self._heard.get()
+                choice = self._choices[index]
+                if choice.finish is None:
+                    yield self._piece(index, choice, drawn)
+                    self._rows[index].left = choice.finish is not None
+        finally:
+            self.leave()
+
+    def _piece(self, index: int, choice: _Choice, drawn: Drawn) -> Piece:
+        choice.count += len(drawn.tokens)
+        said = list(drawn.tokens)
+        if drawn.finish == "stop":  # the terminator
+            said.pop()
+        text = choice.speech.hear(said, drawn.finish is not None)
+        starts = choice.speech.starts[len(choice.tokens) :]
+        told = zip(said, starts, drawn.logps, drawn.likeliest, strict=False)
+        choice.tokens += [_Token(*one) for one in told]
+        before, choice.told = choice.told, choice.speech.told
+        choice.finish = "stop" if choice.speech.stopped else drawn.finish
+        return Piece(index, text, choice.tokens[before : choice.told], choice.finish)
+
+    async def whole(self) -> dict[str, Any]:
+        """The answers at once. Raises Refused when the engine ends before."""
+        async for piece in self.pieces():
+            if piece.finish == "closed":
+                raise closed()
+        choices = []
+        for index, choice in enumerate(self._choices):
+            told = self._logprobs(choice.tokens[: choice.told])
+            text = choice.speech.text
+            said: dict[str, Any] = {"text": text}
+            if self._chat:
+                said = {"message": {"role": "assistant", "content": text}}
+            finish = {"logprobs": told, "finish_reason": choice.finish}
+            choices.append({"index": index, **said, **finish})
+        return self._object("", choices) | {"usage": self._usage()}
+
+    async def events(self) -> AsyncIterator[dict[str, Any]]:
+        """The answers in pieces, as server-sent events have them; an error as the last one where
+        the engine ends before."""
+        if self._chat:
+            for index in range(len(self._choices)):
+                yield self._event(Piece(index), {"role": "assistant", "content": ""})
+        async for piece in self.pieces():
+            if piece.finish == "closed":
+                yield closed().body()
+                return
+            if piece.text or piece.finish:
+                yield self._event(piece, {"content": piece.text} if piece.text else {})
+        if self._request.stream_options.include_usage:
+            yield self._object(".chunk", []) | {"usage": self._usage()}
+
+    def _event(self, piece: Piece, delta: dict[str, str]) -> dict[str, Any]:
+        said: dict[str, Any] = {"delta": delta} if self._chat else {"text": piece.text}
+        told = self._logprobs(piece.tokens) if piece.tokens else None
+        choice = {"index": piece.index, **said, "logprobs": told, "finish_reason": piece.finish}
+        return self._object(".chunk", [choice])
+
+    def _object(self, ending: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        kind = f"chat.completion{ending}" if self._chat else "text_completion"
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._name,
+            "choices": choices,
+        }
+
+    def _usage(self) -> dict[str, int]:
+        answered = sum(choice.count for choice in self._choices)
+        return {
+            "prompt_tokens": self._prompt_tokens,
+            "completion_tokens": answered,
+            "total_tokens": self._prompt_tokens + answered,
+        }
+
+    def _logprobs(self, tokens: Sequence[_Token]) -> dict[str, Any] | None:
+        wanted = self._request.told
+        if wanted is None:
+            return None
+        best = [list(self._likely(one.likeliest[:wanted])) for one in tokens]
+        own = [next(self._likely([(one.id, one.logp)])) for one in tokens]
+        if self._chat:
+            content = [
+                {**one, "top_logprobs": likely} for one, likely in zip(own, best, strict=True)
+            ]
+            return {"content": content, "refusal": None}
+        return {
+            "tokens": [one["token"] for one in own],
+            "token_logprobs": [one["logprob"] for one in own],
+            "top_logprobs": [{one["token"]: one["logprob"] for one in likely} for likely in best],
+            "text_offset": [one.start for one in tokens],
+        }
+
+    def _likely(self, pairs: Sequence[tuple[int, float]]) -> Iterator[dict[str, Any]]:
+        """Of a part of a character there is no text, and its bytes are not told."""
+        for token, logp in pairs:
+            text = self._tokenizer.decode([token])
+            known = None if "\ufffd" in text else list(text.encode())
+            yield {"token": text, "logprob": logp, "bytes": known}
+
+
+def closed() -> Refused:
+    """What is said when the endpoint ends."""
+    return Refused(503, "the endpoint is stopping; ask again", code="server_stopping")

@@ -1,0 +1,216 @@
+"""OpenAI's requests as far as they are answered here, and its errors.
+
+https://platform.openai.com/docs/api-reference/chat/create and .../completions/create. A parameter
+that would change the answer and that is not answered is refused, never passed over.
+"""
+
+import json
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, ValidationError
+
+from schemas.base import StrictModel, nearest, problem_text
+from tasks.data.tokens import Tokenizer, Turns, prompt_tokens
+from tasks.serving.programs import LIKELIEST
+
+MOST_CHOICES = 16
+"""Answers to one prompt, and prompts of one request, at most."""
+
+
+class Refused(Exception):
+    """A request that is not answered: the status, and what OpenAI's error object says."""
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+
+    def body(self) -> dict[str, Any]:
+        """The JSON of the answer."""
+        known = {401: "authentication_error", 429: "rate_limit_error"}
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        return {
+            "error": {
+                "message": str(self),
+                "type": known.get(self.status, kind),
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+
+class _Nothing(StrictModel):
+    """An object without anything in it."""
+
+
+class _StreamOptions(StrictModel):
+    include_usage: bool = False
+
+
+class Request(StrictModel):
+    """What both kinds of request have.
+
+    Attributes:
+        n: answers to each prompt.
+        max_tokens: None for the default of the kind.
+        temperature: 0 is greedy.
+        seed: None for one of chance; the same gives the same answers.
+        stop: the answer ends before the first of them.
+    """
+
+    DEFAULT_TOKENS: ClassVar[int | None]
+
+    model: str
+    n: int = Field(default=1, ge=1, le=MOST_CHOICES)
+    max_tokens: int | None = Field(default=None, ge=1)
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    stop: str | tuple[str, ...] = ()
+    stream: bool = False
+    stream_options: _StreamOptions = _StreamOptions()
+    user: str = ""
+    # values that change nothing, which clients send
+    frequency_penalty: float = Field(default=0.0, ge=0, le=0)
+    presence_penalty: float = Field(default=0.0, ge=0, le=0)
+    logit_bias: _Nothing = _Nothing()
+
+    @classmethod
+    def read(cls, body: bytes) -> Self:
+        """A request's JSON; a null is as if it were left out. Raises Refused."""
+        try:
+            value = json.loads(body)
+            return cls.parse(_without_nulls(value))
+        except ValidationError as error:
+            problem = error.errors()[0]
+            param = ".".join(str(part) for part in problem["loc"])
+            raise Refused(400, _said(cls, problem, param), param=param or None) from error
+        except (ValueError, RecursionError) as error:
+            raise Refused(400, f"the body is not valid JSON: {error}") from error
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Stop sequences. Raises Refused when one is empty."""
+        stops = (self.stop,) if isinstance(self.stop, str) else self.stop
+        if "" in stops or len(stops) > MOST_CHOICES:
+            raise Refused(400, f"stop: up to {MOST_CHOICES} texts, none empty", param="stop")
+        return stops
+
+    @property
+    def told(self) -> int | None:
+        """How many of the likeliest tokens are told beside each; None: no log-probabilities."""
+        raise NotImplementedError
+
+    def prompts(self, tokenizer: Tokenizer) -> list[list[int]]:
+        """The tokens of each prompt. Raises Refused."""
+        raise NotImplementedError
+
+
+class _TextPart(StrictModel):
+    type: Literal["text"]
+    text: str
+
+
+class _Message(StrictModel):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | tuple[_TextPart, ...]
+    name: str = ""
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
+class _Text(StrictModel):
+    type: Literal["text"] = "text"
+
+
+class ChatRequest(Request):
+    """`POST /v1/chat/completions`."""
+
+    DEFAULT_TOKENS: ClassVar[int | None] = None
+
+    messages: tuple[_Message, ...] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(default=None, ge=0, le=LIKELIEST)
+    response_format: _Text = _Text()
+    tools: tuple[Any, ...] = Field(default=(), max_length=0)
+
+    @property
+    def told(self) -> int | None:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise Refused(400, "top_logprobs needs logprobs = true", param="top_logprobs")
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def prompts(self, tokenizer: Tokenizer) -> list[list[int]]:
+        return [prompt_tokens(tokenizer, *self.conversation())]
+
+    def conversation(self) -> tuple[str, Turns]:
+        """The last thing that the user says, and the turns before. What the system says stands
+        before the user's first words, as in Gemma's template. Raises Refused."""
+        first = self.messages[0]
+        rest = self.messages[first.role in ("system", "developer") :]
+        roles = [one.role for one in rest]
+        if not roles or roles != [("user", "assistant")[turn % 2] for turn in range(len(roles))]:
+            raise Refused(
+                400,
+                "the messages are at most one of the system, and then the user's and the"
+                " assistant's by turns, a user's first",
+                param="messages",
+            )
+        if roles[-1] != "user":
+            raise Refused(400, "the last message must be the user's", param="messages")
+        texts = [one.text for one in rest]
+        if first is not rest[0]:
+            texts[0] = f"{first.text}\n\n{texts[0].strip()}"
+        return texts[-1], tuple(zip(texts[:-1:2], texts[1::2], strict=True))
+
+
+class CompletionRequest(Request):
+    """`POST /v1/completions`: text that the model goes on with, behind `<bos>`, in no template; or
+    its token ids, as they are."""
+
+    DEFAULT_TOKENS: ClassVar[int | None] = 16
+
+    prompt: str | tuple[str, ...] | tuple[int, ...] | tuple[tuple[int, ...], ...]
+    logprobs: int | None = Field(default=None, ge=0, le=LIKELIEST)
+    echo: Literal[False] = False
+    best_of: int = Field(default=1, ge=1, le=1)
+
+    @property
+    def told(self) -> int | None:
+        return self.logprobs
+
+    def prompts(self, tokenizer: Tokenizer) -> list[list[int]]:
+        given = self.prompt
+        one = isinstance(given, str) or (given and isinstance(given[0], int))
+        prompts: Any = [given] if one else given
+        if not 0 < len(prompts) <= MOST_CHOICES:
+            raise Refused(400, f"prompt: from 1 to {MOST_CHOICES} prompts", param="prompt")
+        tokens = [
+            [tokenizer.bos_id, *tokenizer.encode(prompt)]
+            if isinstance(prompt, str)
+            else list(prompt)
+            for prompt in prompts
+        ]
+        if not all(tokens) or any(not 0 <= id < len(tokenizer) for one in tokens for id in one):
+            raise Refused(
+                400, f"prompt: ids are from 0 to {len(tokenizer) - 1}, and some", param="prompt"
+            )
+        return tokens
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+def _said(model: type[StrictModel], problem: Any, param: str) -> str:
+    if problem["type"] == "extra_forbidden":
+        return f"{param} is not supported.{nearest(param, model.model_fields)}"
+    return f"{param or 'the body'}: {problem_text(problem)}"

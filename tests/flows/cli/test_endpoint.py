@@ -1,0 +1,57 @@
+"""`lyceum endpoint` refuses what would lay a model open, before it loads anything."""
+
+import socket
+
+import pytest
+
+from flows.cli.main import main
+from tests.flows.runs import synthetic_run
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    store, _ = synthetic_run.write_run(tmp_path_factory.mktemp("endpoint"))
+    return ["endpoint", "demo-1", "--store", store.uri]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LYCEUM_ENDPOINT_KEY", raising=False)
+    monkeypatch.setattr("flows.cli.endpoint._find_devices", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "words"),
+    [
+        (["--host", "0.0.0.0"], None, "--host 0.0.0.0 lets other machines ask, so a key is needed"),
+        (["--host", "0.0.0.0"], "short", "a key has at least 8 characters"),
+        ([], "with blanks in it", "without blanks"),
+        (["--port", "70000"], None, "--port 70000 is not a TCP port"),
+        (["--stage", "distill"], None, "has no model. Stages with a model"),
+        (["--host", "192.0.2.1"], "a-key-of-the-test", "cannot be used"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(
+    command: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    key: str | None,
+    words: str,
+) -> None:
+    if key:
+        monkeypatch.setenv("LYCEUM_ENDPOINT_KEY", key)
+    assert main([*command, *options]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert key is None or key not in said
+
+
+def test_a_port_that_is_taken_is_named(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main([*command, "--port", str(port)]) == 2
+    assert f"--port {port} cannot be used" in capsys.readouterr().err
