@@ -13,7 +13,6 @@ from flows.cli.answers import Answer, run_of, say, store_of, summary, whole
 from infra.context import context
 from infra.store.store import Store
 from infra.targets import check_target, open_backend
-from infra.visible import plain
 from schemas.base import InputError
 
 
@@ -187,129 +186,6 @@ def compare(options: argparse.Namespace) -> Answer:
     return Answer({**value, "page": location}, shown, code)
 
 
-def ask(options: argparse.Namespace) -> Answer:
-    """Answer a question with a run's model, greedily, word by word; Ctrl-C ends the answer.
-
-    Without a question it is a dialogue: every line is asked, and the model is shown what was said
-    before; Ctrl-C ends an answer, Ctrl-D the dialogue. With a file or a pipe as standard input,
-    each of its lines is asked.
-    """
-    from flows.cli.ask import answer, dialogue
-
-    def tell(piece: str) -> None:
-        sys.stdout.write(plain(piece))
-        sys.stdout.flush()
-
-    store, record = run_of(options)
-    told = None if options.json else tell
-    if options.question is None:
-        return Answer(dialogue(store, record, options.stage, told))
-    value = answer(store, record, options.question, options.stage, told)
-    return Answer(value, [""], 130 if value["stopped"] else 0)
-
-
-def endpoint(options: argparse.Namespace) -> Answer:
-    """Serve a run's model to programs: OpenAI's HTTP interface at /v1, streamed or at once; Ctrl-C
-    stops it.
-
-    /v1/models, /v1/chat/completions and /v1/completions, with temperature, top_p, seed, stop, n,
-    max_tokens, stream and log-probabilities. Only this machine is answered unless --host says
-    otherwise; then whoever asks must send the key that LYCEUM_ENDPOINT_KEY has here. Requests share
-    batches; what does not fit the queue is told to come again.
-    """
-    from flows.cli.endpoint import serve as serve_until_stopped
-
-    store, record = run_of(options)
-    return Answer(
-        serve_until_stopped(store, record, options.stage, options.host, options.port, say)
-    )
-
-
-def scores(options: argparse.Namespace) -> Answer:
-    """Write a run's answers, scores and curves for other tools: inspect_ai, lm-evaluation-harness,
-    TensorBoard, Parquet.
-
-    Rates are counted from the answers. DIR/inspect_ai holds logs for `inspect view`, DIR/lm_eval
-    what lm_eval writes with --log_samples, DIR/tensorboard event files of every stage, DIR/parquet
-    a table of answers per evaluation.
-    """
-    from flows.cli import show
-    from flows.cli.scores import export_scores
-    from flows.runs.results import read_results
-
-    value = export_scores(read_results(*run_of(options)), options.to, options.formats)
-    return Answer(value, show.scores(value), whole(value["left_out"]))
-
-
-def rejudge(options: argparse.Namespace) -> Answer:
-    """Judge a finished run's GRPO stage again under other rewards, rubrics or weights, and say
-    which updates would change sign.
-
-    Nothing is sampled: the responses are those of the stage's ledger. Rewards of which only weights
-    change are not asked again, and no judge is asked twice for the same: what is new is counted,
-    and costs no more than --usd.
-    """
-    from flows.cli.rejudge import rejudge_run, rejudged
-
-    def progress(done: int, total: int) -> None:
-        if not options.json and sys.stderr.isatty():
-            sys.stderr.write(f"\r{done} of {total} rollouts" + ("\n" if done == total else ""))
-
-    if options.usd is not None and options.usd <= 0:
-        raise InputError(f"--usd {options.usd:g}: give an amount above 0, in dollars.")
-    store, record = run_of(options)
-    value = rejudge_run(store, record, options.rubric, options.stage, options.usd, progress)
-    return Answer(value, rejudged(value))
-
-
-def export(options: argparse.Namespace) -> Answer:
-    """Write a run's model as a Hugging Face directory, and prove in transformers that it is the
-    model.
-
-    The directory holds merged weights, tokenizer with chat template, generation config and a model
-    card with lineage and evaluations. Transformers must find the same tokens, logits and greedy
-    answers in it as Lyceum does, and stop where it should; else nothing is left behind and the exit
-    code is 1. Needs torch: uv sync --extra export. With --adapters: what PEFT loads beside the
-    model that the stage began with, and nothing is proven. With --orbax: a checkpoint that Tunix's
-    own Gemma 3 loads, read back once.
-    """
-    from flows.cli import show
-    from flows.cli.export import export as export_stage
-    from flows.cli.export import export_adapters, export_orbax
-
-    if options.adapters and options.orbax:
-        raise InputError("--adapters and --orbax are two formats; give one of them.")
-    store, record = run_of(options)
-    if options.adapters or options.orbax:
-        given = (store, record, options.to, options.stage)
-        value = export_adapters(*given) if options.adapters else export_orbax(*given, say)
-        return Answer(value, [f"{value['directory']}: {', '.join(value['files'])}"])
-    value = export_stage(store, record, options.to, options.stage, options.dtype, say)
-    return Answer(value, show.export(value))
-
-
-def push(options: argparse.Namespace) -> Answer:
-    """Push a run's model to the Hugging Face hub: what `lyceum export` writes, with its card and
-    evaluations; private unless --public.
-
-    With --adapters the adapters alone, with --dataset the data set that the run was trained on,
-    with its card. It is one commit; a push that was interrupted goes on, no file is sent twice, and
-    what is there already makes no commit. A model is proven first where torch is installed. Needs a
-    token that may write: HF_TOKEN.
-    """
-    from flows.cli import show
-    from flows.cli.push import What
-    from flows.cli.push import push as push_stage
-
-    if options.adapters and options.dataset:
-        raise InputError("--adapters and --dataset are two repositories; push one of them first.")
-    what: What = "dataset" if options.dataset else "adapters" if options.adapters else "model"
-    store, record = run_of(options)
-    how = {"public": options.public, "dtype": options.dtype, "say": say}
-    value = push_stage(store, record, options.to, what, options.stage, **how)
-    return Answer(value, show.push(value))
-
-
 def recipes(options: argparse.Namespace) -> Answer:
     """List the recipes that come with Lyceum: what each is for, its data, and the hours and dollars
     it takes.
@@ -356,39 +232,6 @@ def deploy(options: argparse.Namespace) -> Answer:
     shown.append(f"A worker runs them where Lyceum is installed: {worker}")
     value = {"deployments": deployed.pages, "unprotected": deployed.unprotected}
     return Answer({"pool": options.pool, **value}, shown)
-
-
-def gate(options: argparse.Namespace) -> Answer:
-    """Say whether a run's model may replace the champion: whether each rule of its recipe's [gate]
-    is shown to hold; exit 1 if not.
-
-    Both models are compared over the same prompts. Without a [gate], one of exact answer, format,
-    safe rate and correct rate has to be won for certain, and no loss of 5 points may be possible in
-    any, nor of 10 in a domain. What too few prompts leave open fails.
-    """
-    from flows.cli import show
-    from flows.promotion.gate import gate_run
-
-    value = gate_run(store_of(options), options.run, options.champion)
-    return Answer(value, show.gate(value), 0 if value["promote"] else 1)
-
-
-def promote(options: argparse.Namespace) -> Answer:
-    """Make a run's model the champion of its recipe, whatever the gate says; or roll back; or list
-    the champions."""
-    from flows.cli import show
-    from flows.promotion import champion
-
-    store = store_of(options)
-    if options.history is not None:
-        champions = champion.history_json(store, options.history)
-        return Answer(champions, show.champions(champions))
-    if options.rollback is not None:
-        entry = champion.rollback(store, options.rollback, options.why)
-    else:
-        entry = champion.promote_by_hand(store, options.run, options.why)
-    value = champion.entry_json(store, entry)
-    return Answer(value, show.champion(value))
 
 
 def gc(options: argparse.Namespace) -> Answer:

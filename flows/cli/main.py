@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from flows.cli import commands
+from flows.cli import commands, model_commands
 from flows.cli.answers import Answer
 from flows.recipe.overrides import TINY
 from flows.scores import FORMATS
@@ -122,17 +122,17 @@ GROUPS: dict[str, dict[Callable[[argparse.Namespace], Answer], str]] = {
     "Understand": {
         commands.report: "run store",
         commands.compare: "run others store",
-        commands.ask: "run question answering store",
+        model_commands.ask: "run question answering store",
         commands.why: "recipe stage store set tiny data",
-        commands.rejudge: "run rubric judged judges_usd store",
-        commands.scores: "run to formats store",
+        model_commands.rejudge: "run rubric judged judges_usd store",
+        model_commands.scores: "run to formats store",
     },
     "Ship": {
-        commands.gate: "run opponent store",
-        commands.promote: "promoted|rollback|history why store",
-        commands.export: "run to exported adapters orbax dtype store",
-        commands.push: "run repository pushed adapters dataset public dtype store",
-        commands.endpoint: "run endpoint_port endpoint_host answering store",
+        model_commands.gate: "run opponent store",
+        model_commands.promote: "promoted|rollback|history why store",
+        model_commands.export: "run to exported adapters orbax dtype store",
+        model_commands.push: "run repository pushed adapters dataset public dtype store",
+        model_commands.endpoint: "run endpoint_port endpoint_host answering store",
     },
     "Operate": {
         commands.doctor: "store target",
