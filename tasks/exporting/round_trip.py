@@ -31,6 +31,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jinja2 import TemplateError
 
+from infra.distribution import install
 from schemas.base import InputError, StageFailed
 from schemas.examples import Trace
 from tasks.data.control_tokens import CONTROL_TOKENS
@@ -111,8 +112,8 @@ def require_transformers() -> None:
     absent = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if absent:
         raise InputError(
-            f"an export is verified in transformers, which needs {' and '.join(absent)}: uv sync"
-            " --extra export (or: pip install 'lyceum[export]')."
+            f"an export is verified in transformers, which needs {' and '.join(absent)}:"
+            f" {install('export')}."
         )
 
 
