@@ -36,7 +36,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sh("git", "clone", "--quiet", ROOT, "clone", cwd=place)
     clone = place / "clone"
     if (ROOT / "uv.lock").exists():
-        shutil.copy(ROOT / "uv.lock", clone)  # else the same one is found again, by asking the index
+        shutil.copy(ROOT / "uv.lock", clone)  # else the index is asked for the same
     steps = (ROOT / "docs" / "releases.md").read_text(encoding="utf-8").split("```")[1].splitlines()
     for step in filter(None, (line.partition("#")[0].strip() for line in steps)):
         sh("bash", "-c", step, cwd=clone)
