@@ -47,7 +47,7 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
 
     def led(link: re.Match[str]) -> str:
         target = _target(path, link[1])
-        if _is_asset(target) or not target.exists():
+        if not target.exists():
             return link[0]
         return f"]({posixpath.relpath(page_uri(target), posixpath.dirname(uri))}{link[2]})"
 
@@ -58,6 +58,8 @@ def page_uri(path: Path) -> str:
     """Where the site's page of a file or directory of the checkout lies, below docs/."""
     name = path.relative_to(ROOT).as_posix()
     name = name.removeprefix("docs/") if name.startswith("docs/") else f"source/{name}"
+    if _is_asset(path):
+        return name
     return f"{name.removesuffix('.ipynb').removesuffix('.md')}.md"
 
 

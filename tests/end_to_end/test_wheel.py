@@ -69,9 +69,7 @@ def test_the_wheel_runs_the_quickstart_in_an_empty_environment(
     shipped = {one.stem for one in (ROOT / "flows" / "recipes").glob("*.toml")}
     assert {one["name"] for one in recipes} == shipped
 
-    ran = json.loads(
-        sh(lyceum[0], "run", "quickstart", "--tiny", "--json", cwd=empty, **variables)
-    )
+    ran = json.loads(sh(lyceum[0], "run", "quickstart", "--tiny", "--json", cwd=empty, **variables))
     assert ran["status"] == "succeeded"
     assert {one["status"] for one in ran["stages"]} == {"ran"}
     assert Path(ran["report"]).read_text(encoding="utf-8").startswith("<!doctype html>")
