@@ -80,7 +80,9 @@ def page_text(path: Path) -> str:
 
 
 def _target(path: Path, link: str) -> Path:
-    return Path(posixpath.normpath(path.parent.as_posix() + "/" + link))
+    """What a link of a file names; of a directory its README, where it has one, as on GitHub."""
+    target = Path(posixpath.normpath(path.parent.as_posix() + "/" + link))
+    return target / "README.md" if (target / "README.md").exists() else target
 
 
 def _is_asset(path: Path) -> bool:

@@ -64,6 +64,8 @@ def test_a_file_outside_docs_has_a_page_and_links_back(site: Path) -> None:
     assert 'src="../report.png"' in readme
     code = (site / "source" / "tasks" / "stages" / "grpo.py" / "index.html").read_text("utf-8")
     assert "KIND" in code
+    project = (site / "source" / "infra" / "index.html").read_text(encoding="utf-8")
+    assert "From an empty Google Cloud project" in project
     kinds = (site / "source" / "tasks" / "stages" / "index.html").read_text(encoding="utf-8")
     assert "<code>grpo.py</code>" in kinds
 
