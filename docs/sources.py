@@ -57,7 +57,8 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
 def page_uri(path: Path) -> str:
     """Where the site's page of a file or directory of the checkout lies, below docs/."""
     name = path.relative_to(ROOT).as_posix()
-    name = name.removeprefix("docs/") if name.startswith("docs/") else f"source/{name}"
+    ours = path.is_relative_to(ROOT / "docs") and path.suffix != ".py"
+    name = name.removeprefix("docs/") if ours else f"source/{name}"
     if _is_asset(path):
         return name
     return f"{name.removesuffix('.ipynb').removesuffix('.md')}.md"
