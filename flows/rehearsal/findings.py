@@ -1,5 +1,6 @@
-"""What a rehearsal found: in the rows, in what became of them, in what rewards pay for, and in what
-judges say. A finding has a name, by which the recipe may allow it (`[rehearsal.allow]`)."""
+"""What a rehearsal found: in settings, in the rows, in what became of them, in what rewards pay
+for, and in what judges say. A finding has a name, by which the recipe may allow it
+(`[rehearsal.allow]`)."""
 
 import json
 from collections import Counter
@@ -7,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flows.rehearsal.cut import Rehearsed
+from flows.rehearsal.setting_findings import of_settings, setting_notes
 from flows.rehearsal.stages import stage_json
 from flows.runs.results import RunResults
 from schemas.evaluation import EvalPrompt
@@ -52,7 +54,8 @@ def findings_of(run: RunResults, ready: Rehearsed, tallies: Mapping[str, Tally])
     found += _of_rebalance(run)
     found += _of_families(run)
     found += _of_evaluations(run)
-    found += _of_schedules(ready)
+    found += of_settings(ready.whole.stages, ready.endpoints)
+    notes += setting_notes(ready.resolved.stages)
     found += _of_judges(tallies)
     audits = dict(_audits(run))
     allow = dict(ready.whole.rehearsal.allow) if ready.whole.rehearsal else {}
@@ -228,20 +231,6 @@ def _of_evaluations(run: RunResults) -> Iterator[Finding]:
                 f"none of the {count} prompts that {stage.name} asks can be verified, so its"
                 " headline rate counts nothing. Give their sources a check, or name a suite",
             )
-
-
-def _of_schedules(ready: Rehearsed) -> Iterator[Finding]:
-    """Weights and penalties that begin to change after the last update."""
-    for stage in ready.whole.stages:
-        steps = stage.config.get("steps")
-        for reward in stage.config.get("rewards", ()) if isinstance(steps, int) else ():
-            for name, value in reward.items():
-                if isinstance(value, dict) and value.get("from_step", 0) >= steps:
-                    yield Finding(
-                        f"schedule:{stage.name}.{reward['name']}.{name}",
-                        f"{name} of reward {reward['name']} changes from update"
-                        f" {value['from_step']} on, and {stage.name} has {steps}",
-                    )
 
 
 def _of_judges(tallies: Mapping[str, Tally]) -> Iterator[Finding]:

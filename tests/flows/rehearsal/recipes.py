@@ -56,6 +56,7 @@ inputs = { policy = "sft", prompts = "rebalance" }
 steps = 300
 batch_size = 256
 group_size = 4
+rollout_lag = 1
 prompt_length = 512
 response_length = 512
 optimizer = { learning_rate = 3e-6 }

@@ -117,12 +117,6 @@ def test_a_judge_that_always_says_ten_is_named_and_one_that_differs_is_not(tmp_p
     assert names(found) == ["judge:gemini:a"]
 
 
-def test_a_schedule_behind_the_last_update_is_named(tmp_path: Path) -> None:
-    late = "weight = { start = 0.3, end = 0.1, from_step = 300, to_step = 400 }"
-    found = told(tmp_path, SOUND, recipe=RECIPE.replace("weight = 0.3", late))
-    assert names(found) == ["schedule:grpo.format.weight"]
-
-
 def test_what_the_recipe_allows_is_shown_and_passes(tmp_path: Path) -> None:
     allowed = '\n[rehearsal.allow]\n"unverified:grpo_eval" = "free text"\n"quota:x" = "never"\n'
     metrics = SOUND | {"grpo_eval": {"n": 12, "n_verifiable": 0}}

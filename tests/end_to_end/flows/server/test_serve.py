@@ -157,7 +157,7 @@ def test_a_run_beside_it_finds_it_and_the_key_is_nowhere_else(
     ):
         done = subprocess.run(
             command,
-            cwd=ROOT,
+            cwd=served.work,
             env=environment,
             capture_output=True,
             text=True,

@@ -1,0 +1,71 @@
+"""Defects that a recipe's settings show, each planted in a sound one."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.rehearsal.setting_findings import shut_down
+from schemas.base import InputError
+from tests.flows.rehearsal.recipes import RECIPE
+from tests.flows.rehearsal.test_findings import SOUND, names, told
+
+PREFERENCES = """
+[stages.simpo]
+kind = "simpo"
+inputs = { policy = "sft", prompts = "rebalance" }
+[stages.simpo.config]
+steps = 100
+batch_size = 64
+prompts = 512
+prompt_length = 512
+response_length = 512
+lora = { rank = 32, alpha = 64.0 }
+optimizer = { learning_rate = 5e-6 }
+
+[stages.grpo]"""
+
+
+@pytest.mark.parametrize(
+    ("sound", "planted", "name"),
+    [
+        (
+            "weight = 0.3",
+            "weight = { start = 0.3, end = 0.1, from_step = 300, to_step = 400 }",
+            "schedule:grpo.format.weight",
+        ),
+        ("rollout_lag = 1\n", "", "waits:grpo"),
+        ("gemini-9", "gemini-2.0-flash", "shut_down:gemini:gemini-2.0-flash"),
+    ],
+)
+def test_a_planted_setting_is_named(tmp_path: Path, sound: str, planted: str, name: str) -> None:
+    assert sound in RECIPE
+    assert names(told(tmp_path, SOUND, recipe=RECIPE.replace(sound, planted))) == [name]
+
+
+def test_a_router_that_never_asks_is_refused(tmp_path: Path) -> None:
+    routing = 'name = "dataset"\nrouting = { provider = "vllm", model = "m" }'
+    recipe = RECIPE.replace('name = "dataset"', routing, 1)
+    with pytest.raises(InputError, match="no source says domain = 'router'"):
+        told(tmp_path, SOUND, recipe=recipe)
+
+
+def test_settings_that_are_easily_overlooked_are_noted(tmp_path: Path) -> None:
+    recipe = RECIPE.replace("[stages.grpo]", PREFERENCES, 1)
+    recipe = recipe.replace("lora = { rank = 32, alpha = 64.0 }\n", "", 1)
+    verbose = "simpo rejects no response for its length"
+    decay = "sft trains all weights without weight decay"
+    (tmp_path / "mended").mkdir()
+    mended = recipe.replace("prompts = 512", 'prompts = 512\nrejected_because = ["long"]')
+    mended = mended.replace("learning_rate = 1e-4", "learning_rate = 1e-4, weight_decay = 0.1")
+    before = told(tmp_path, SOUND, recipe=recipe)["notes"]
+    after = told(tmp_path / "mended", SOUND, recipe=mended)["notes"]
+    for begins in (verbose, decay):
+        assert [note.startswith(begins) for note in before].count(True) == 1
+        assert not any(note.startswith(begins) for note in after)
+
+
+def test_models_end_by_the_start_of_their_names() -> None:
+    assert str(shut_down("gemini:gemini-2.0-flash-lite-001")) == "2026-06-01"
+    assert shut_down("gemini:gemini-2.5-flash-lite") is None
+    assert shut_down("vllm:gemini-2.0-flash") is None
+    assert shut_down("gemini:gemini-3.5-flash-lite") is None
