@@ -28,6 +28,7 @@ from pathlib import Path
 
 from benchmarks.paired import ROOT, heading, machine, parser, ratios, row, spread, take_turns
 from infra.context import context
+from infra.distribution import DISTRIBUTION
 from infra.process import worker_environment
 from infra.store.store import attempt_file, open_store
 from schemas.job import JobSpec, JobStatus
@@ -153,7 +154,9 @@ def main() -> None:
         turns[f"first word, {name}"] = lambda _, side=side: side.first_word()
         turns[f"first step, {name}"] = lambda _, side=side: side.first_step()
     found = take_turns(turns, options.rounds)
-    print(f"{machine('lyceum', 'prefect', 'jax')}; {options.rounds} rounds; than {options.than}")
+    print(
+        f"{machine(DISTRIBUTION, 'prefect', 'jax')}; {options.rounds} rounds; than {options.than}"
+    )
     heading("", *(f"{name}, s" for name in sides), "other / ours")
     for what, measures in ROWS.items():
         for which, measure in enumerate(measures):

@@ -36,6 +36,13 @@ def test_nobody_is_sent_to_the_package_of_another() -> None:
     assert [str(one) for one in sources if wrong.search(one.read_text(encoding="utf-8"))] == []
 
 
+def test_nobody_asks_for_the_metadata_of_another() -> None:
+    asked = re.compile(r"\b(?:requires|version|distribution|metadata|machine)\([\"']lyceum[\"']")
+    rooms = ("schemas", "infra", "tasks", "flows", "benchmarks", "tests", "docs")
+    files = [file for room in rooms for file in (ROOT / room).rglob("*.py")]
+    assert [str(one) for one in files if asked.search(one.read_text(encoding="utf-8"))] == []
+
+
 def test_the_newest_version_of_the_change_log_is_the_projects() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     versions = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", text, re.M)
