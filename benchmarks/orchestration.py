@@ -92,9 +92,9 @@ class Tool(ABC):
 
     def environment(self) -> dict[str, str]:
         hidden = ("PREFECT_", "LYCEUM_", "VIRTUAL_ENV")
-        kept = {name: one for name, one in os.environ.items() if not name.startswith(hidden)}
+        remaining = {name: one for name, one in os.environ.items() if not name.startswith(hidden)}
         own = dict(text.format(home=self.home).split("=", 1) for text in self.own)
-        return {**kept, "BENCH_DIR": str(self.home), "PYTHONPATH": str(self.home), **own}
+        return {**remaining, "BENCH_DIR": str(self.home), "PYTHONPATH": str(self.home), **own}
 
     def final(self) -> str:
         """sha256 of what the tool holds the last artifact to be; empty where it has none."""
@@ -128,9 +128,9 @@ class Tool(ABC):
         path = self.home / "ran.log"
         return [int(line) for line in path.read_text().split()] if path.exists() else []
 
-    def hold(self, stage: int, held: bool) -> None:
+    def hold(self, stage: int, waits: bool) -> None:
         path = self.home / f"hold-{stage}"
-        path.touch() if held else path.unlink()
+        path.touch() if waits else path.unlink()
 
     def is_right(self) -> bool:
         return self.final() == expected(self.settings)
@@ -334,13 +334,13 @@ def struck(tool: Tool, damage: Callable[[Path], None]) -> tuple[float, str]:
     before = tool.big_files()
     tool.hold(2, False)
     tool.until_began(3, process)
-    kept = tool.big_files() - before
+    remaining = tool.big_files() - before
     tool.hold(3, False)
     process.wait(PATIENCE)
-    kept = {path for path in kept if path.exists()}
-    if not kept:
+    remaining = {path for path in remaining if path.exists()}
+    if not remaining:
         raise SystemExit(f"{tool.name}: where stage 2's artifact is was not found")
-    for path in kept:
+    for path in remaining:
         path.chmod(0o644)
         damage(path)
     _, again, well = tool.run()

@@ -50,14 +50,14 @@ def ours(directory: Path, work: Path) -> Iterable[int]:
         workers=WORKERS,
     )
     # What is kept is written as the tools beside us write it.
-    kept = []
+    remaining = []
     with (work / "ours.jsonl").open("wb") as out:
         for line in cleaned.lines(cleaned.remaining):
             out.write(line + b"\n")
             at = line.index(b'"line":') + 7
-            kept.append(int(line[at : line.index(b",", at)]))
+            remaining.append(int(line[at : line.index(b",", at)]))
     cleaned.remove()
-    return kept
+    return remaining
 
 
 def datatrove(directory: Path, work: Path) -> Iterable[int]:
@@ -107,12 +107,12 @@ def datatrove(directory: Path, work: Path) -> Iterable[int]:
     run("cluster", 1, cluster)
     writer = JsonlWriter(str(base / "kept"), compression=None)
     run("filter", WORKERS, reader(), dedup.MinhashDedupFilter(str(base / "remove")), index, writer)
-    kept = []
+    remaining = []
     for path in sorted((base / "kept").glob("*.jsonl")):
         with path.open(encoding="utf-8") as lines:
             # Its writer leaves out what is 0.
-            kept += [int(json.loads(line).get("id", 0)) for line in lines]
-    return kept
+            remaining += [int(json.loads(line).get("id", 0)) for line in lines]
+    return remaining
 
 
 def text_dedup(directory: Path, work: Path) -> Iterable[int]:
@@ -143,7 +143,7 @@ def datasketch(directory: Path, work: Path) -> Iterable[int]:
     rows = datasets.load_dataset("json", split="train", **where)
     asked = {"fn_kwargs": {"items": items_in(directory)}, "remove_columns": rows.column_names}
     told = rows.map(_sketch, batched=True, num_proc=WORKERS, **asked).with_format("numpy")
-    lsh, seen, kept = MinHashLSH(THRESHOLD, PERMUTATIONS), set(), []
+    lsh, seen, remaining = MinHashLSH(THRESHOLD, PERMUTATIONS), set(), []
     columns = ("line", "id", "leaked", "signature")
     for batch in told.iter(batch_size=1000):
         for line, key, leaked, signature in zip(*map(batch.__getitem__, columns), strict=True):
@@ -154,8 +154,8 @@ def datasketch(directory: Path, work: Path) -> Iterable[int]:
             minhash = MinHash(PERMUTATIONS, hashvalues=values, scheme="affine32")
             if not lsh.query(minhash):
                 lsh.insert(int(line), minhash)
-                kept.append(int(line))
-    return kept
+                remaining.append(int(line))
+    return remaining
 
 
 _SEEN: set[str] = set()

@@ -153,15 +153,15 @@ def measure(
     own = {"PYTHONPATH": str(ROOT), "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(work / "hf")}
     command = [str(python), "-m", "benchmarks.rebalance_peers", name, str(directory), str(work)]
     process = paired.watch(command, work / "log", cwd=ROOT, env={**os.environ, **own})
-    kept = np.zeros(len(kinds), bool)
-    kept[np.load(work / "kept.npy")] = True
+    remaining = np.zeros(len(kinds), bool)
+    remaining[np.load(work / "kept.npy")] = True
     shutil.rmtree(work)
     copies = (np.flatnonzero(kinds == kind) for kind in (EXACT, NEAR))
-    exact, near = (float((~(kept[rows] & kept[of[rows]])).mean()) for rows in copies)
+    exact, near = (float((~(remaining[rows] & remaining[of[rows]])).mean()) for rows in copies)
     touched = np.union1d(of[of >= 0], np.flatnonzero(kinds))
-    dropped = int((~kept).sum())
-    lost = dropped - int((~kept[touched]).sum())
-    recall = (exact, near, float((~kept[kinds == LEAK]).mean()))
+    dropped = int((~remaining).sum())
+    lost = dropped - int((~remaining[touched]).sum())
+    recall = (exact, near, float((~remaining[kinds == LEAK]).mean()))
     return Measured(len(kinds), process, recall, 1 - lost / max(1, dropped), lost)
 
 

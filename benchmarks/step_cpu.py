@@ -30,7 +30,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from tunix.models.gemma3 import model as tunix_gemma3
 from tunix.rl import common
 from tunix.rl import trainer as policy_trainer
 from tunix.rl.grpo import grpo_learner
@@ -39,24 +38,29 @@ from tunix.sft import peft_trainer
 from tunix.sft.dpo import dpo_trainer
 
 from benchmarks.paired import heading, machine, parser, ratios, row, spread, take_turns
-from benchmarks.stock_tunix import grpo_loss, sft_input, simpo_loss, tunix_sizes, with_weights
+from benchmarks.stock_tunix import (
+    TunixTokenizer,
+    grpo_loss,
+    sft_input,
+    simpo_loss,
+    tunix_model,
+)
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
 from schemas.examples import PreferencePair
 from tasks.contract.job import Job
-from tasks.data.packing import Packed, Shape, pack
+from tasks.data.packing import Packed, pack
 from tasks.data.tokens import pad_left, pad_right, prompt_tokens, response_tokens
-from tasks.models.gemma import weight_shapes
 from tasks.models.loading import base_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.reinforcement.policy_rows import policy_batch, tokens_there
 from tasks.reinforcement.rollout import row_weights
+from tasks.sampling.rollouts import rollout_logps, rollout_programs
 from tasks.stages import grpo, sft, simpo
 from tasks.teachers import procedural
 from tasks.training import preferences
 from tasks.training.loop import fit
 from tasks.training.optimizers import make_optimizer
-from tasks.training.packed_logps import texts_logps
 from tasks.training.pair_batches import PairBatches
 
 TUNIX_LOOP = {"eval_every_n_steps": 1, "pbar_description": None}
@@ -188,30 +192,8 @@ class Data:
     def reference(self) -> Callable[[], np.ndarray]:
         """What computes log-probabilities (N, R) by the program of our stage."""
         loaded, asked = base_model(MODEL, 0), self.grpo
-        program = grpo.programs_of(asked, loaded)[1]
-        shape = Shape(
-            asked.batch_size // asked.accumulation, asked.prompt_length + asked.response_length
-        )
-        more = {"mesh": loaded.mesh, "pad_id": self.tokenizer.pad_id}
-        more["temperature"] = asked.temperature
-        state = nnx.state(loaded.model)
-        return lambda: texts_logps(program, state, self.texts, shape, RESPONSE, **more)
-
-
-def tunix_model() -> Any:
-    """Tunix's Gemma 3 with the weights of our `gemma3-tiny`."""
-    loaded = base_model(MODEL, 0)
-    size, model = loaded.config, loaded.model
-    rope = {
-        "local_base_frequency": round(size.local_rope),
-        "global_base_frequency": round(size.global_rope),
-    }
-    config = tunix_gemma3.ModelConfig(**tunix_sizes(size), **rope, param_dtype=jnp.float32)
-    weights = {}
-    for name in weight_shapes(size):
-        owner: Any = model.layers if name.startswith("layers.") else model
-        weights[name] = getattr(owner, name.rpartition(".")[2]).get_value()
-    return with_weights(tunix_gemma3.Gemma3(config, rngs=nnx.Rngs(0)), weights)
+        _, program = rollout_programs(asked, loaded, asked.batch_size)
+        return partial(rollout_logps, program, nnx.state(loaded.model), self.texts, asked, loaded)
 
 
 def optimizer() -> Any:
@@ -259,7 +241,7 @@ def our_training(trainer: Any, config: Any, batch: Any, tokens: float) -> Side:
 def stock_sft(packed: Packed) -> Side:
     size = TOKENS // packed.tokens.shape[1]
     limits = peft_trainer.TrainingConfig(**TUNIX_LOOP)
-    trainer = peft_trainer.PeftTrainer(tunix_model(), optimizer(), limits)
+    trainer = peft_trainer.PeftTrainer(tunix_model(MODEL), optimizer(), limits)
     trainer.with_gen_model_input_fn(sft_input)
     arrays = (jnp.asarray(packed.tokens[:size]), jnp.asarray(packed.mask[:size]))
     return stock_training(
@@ -278,7 +260,7 @@ def our_sft(packed: Packed) -> Side:
 def simpo_sides(data: Data) -> tuple[Side, Side]:
     tokens = float(data.pairs.predicts.sum())
     limits = dpo_trainer.DPOTrainingConfig(**TUNIX_LOOP)
-    stock = dpo_trainer.DPOTrainer(tunix_model(), None, optimizer(), limits)
+    stock = dpo_trainer.DPOTrainer(tunix_model(MODEL), None, optimizer(), limits)
     stock.with_loss_fn(simpo_loss, has_aux=True)
     stock.with_gen_model_input_fn(lambda batch: {"train_example": batch})
     arrays = {name: jnp.asarray(array) for name, array in data.padded_pairs.items()}
@@ -292,7 +274,7 @@ def simpo_sides(data: Data) -> tuple[Side, Side]:
 def grpo_sides(data: Data) -> tuple[Side, Side]:
     limits, one = peft_trainer.TrainingConfig(**TUNIX_LOOP), data.padded_policy
     stock = policy_trainer.Trainer(
-        tunix_model(), optimizer(), limits, custom_checkpoint_metadata_fn=dict
+        tunix_model(MODEL), optimizer(), limits, custom_checkpoint_metadata_fn=dict
     )
     loss = grpo_loss(data.tokenizer.pad_id, data.tokenizer.end_of_turn_id, data.grpo.beta)
     stock.with_loss_fn(loss, has_aux=True)
@@ -307,7 +289,7 @@ def grpo_sides(data: Data) -> tuple[Side, Side]:
 
 def logps_sides(data: Data) -> tuple[Side, Side]:
     """Stock: what RLCluster.get_ref_per_token_logps calls, with what GRPOLearner hands it."""
-    graph, state = nnx.split(tunix_model())
+    graph, state = nnx.split(tunix_model(MODEL))
     one, own = data.padded_policy, data.tokenizer
     ids = {"pad_id": own.pad_id, "eos_id": own.end_of_turn_id}
     tokens, reference = float(one["completion_mask"].sum()), data.reference()
@@ -329,26 +311,13 @@ def logps_sides(data: Data) -> tuple[Side, Side]:
     return Side(stock), Side(ours)
 
 
-class TunixTokenizer:
-    """What Tunix's sampler wants of a tokenizer: a prompt is a user's turn, as it is for ours."""
-
-    def __init__(self, own: Any) -> None:
-        self.own = own
-        self.bos_id, self.pad_id = (lambda: own.bos_id), (lambda: own.pad_id)
-        self.eos_id = lambda: own.end_of_turn_id
-
-    def encode(self, text: str) -> list[int]:
-        return prompt_tokens(self.own, text)[1:]  # the sampler adds <bos>
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        return self.own.decode(tokens)
-
-
 def rollout_sides(data: Data) -> tuple[Side, Side]:
     size, length = base_model(MODEL, 0).config, data.prompt_length + RESPONSE
     cache = base_rollout.CacheConfig(length, size.num_layers, size.num_kv_heads, size.head_dim)
-    rollout = vanilla_rollout.VanillaRollout(tunix_model(), TunixTokenizer(data.tokenizer), cache)
-    sampler, _ = grpo.programs_of(data.grpo, base_model(MODEL, 0))
+    rollout = vanilla_rollout.VanillaRollout(
+        tunix_model(MODEL), TunixTokenizer(data.tokenizer), cache
+    )
+    sampler, _ = rollout_programs(data.grpo, base_model(MODEL, 0), data.grpo.batch_size)
     seeds = count()
     limits = {"max_tokens_to_generate": RESPONSE, "max_prompt_length": data.prompt_length}
 

@@ -9,6 +9,7 @@ and of the sampler's cache, are divided among the devices, which Tunix's sampler
 compiler.
 """
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,8 +28,10 @@ from tunix.sft import peft_trainer
 from tunix.sft.dpo import dpo_trainer
 from tunix.utils import sharding_utils
 
+from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import BATCH
-from tasks.models.gemma import GemmaConfig
+from tasks.models.gemma import GemmaConfig, weight_shapes
+from tasks.models.loading import base_model
 
 PROJECTIONS = ".*(q_einsum|kv_einsum|qkv_einsum|attn_vec_einsum|gate_proj|up_proj|down_proj)"
 PAD, END_OF_TURN = 0, 106
@@ -237,6 +240,22 @@ def tunix_sizes(config: GemmaConfig) -> dict[str, Any]:
     }
 
 
+def tunix_model(name: str) -> Any:
+    """Tunix's Gemma 3 with the weights of our base model of this name."""
+    loaded = base_model(name, 0)
+    size, model = loaded.config, loaded.model
+    rope = {
+        "local_base_frequency": round(size.local_rope),
+        "global_base_frequency": round(size.global_rope),
+    }
+    config = tunix_gemma3.ModelConfig(**tunix_sizes(size), **rope, param_dtype=jnp.float32)
+    weights = {}
+    for name in weight_shapes(size):
+        owner: Any = model.layers if name.startswith("layers.") else model
+        weights[name] = getattr(owner, name.rpartition(".")[2]).get_value()
+    return with_weights(tunix_gemma3.Gemma3(config, rngs=nnx.Rngs(0)), weights)
+
+
 def with_weights(tunix: Any, weights: dict[str, jax.Array]) -> Any:
     """A model of Tunix's (Gemma 2 or 3) with our weights, by our names."""
     graph, state = nnx.split(tunix)
@@ -279,3 +298,18 @@ def tunix_weight(path: tuple[Any, ...], weights: dict[str, jax.Array]) -> jax.Ar
         "down_proj": "down_proj",
     }
     return own(next(ours for theirs, ours in norms.items() if theirs in rest))[0]
+
+
+class TunixTokenizer:
+    """What Tunix's sampler wants of a tokenizer: a prompt is a user's turn, as it is for ours."""
+
+    def __init__(self, own: Any) -> None:
+        self.own = own
+        self.bos_id, self.pad_id = (lambda: own.bos_id), (lambda: own.pad_id)
+        self.eos_id = lambda: own.end_of_turn_id
+
+    def encode(self, text: str) -> list[int]:
+        return prompt_tokens(self.own, text)[1:]  # the sampler adds <bos>
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self.own.decode(tokens)

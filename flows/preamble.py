@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flows.planning.plan import check_fit
+from flows.planning.stage_plans import check_fit
 from flows.recipe.code import require_consent
 from flows.recipe.explain import Outlook, outlook
 from flows.recipe.resolve import ResolvedRecipe, ResolvedStage, resolve

@@ -132,7 +132,7 @@ def prepare(_: str, settings: Settings, data: Path, policy: Path, out: Path) -> 
     write_jsonl(data / "pairs.jsonl", pairs)
 
     examples = read_jsonl(data / "train.jsonl", Example)
-    packed, _kept = sft.tokenise(tokenizer, examples, settings.length)
+    packed, _fitting = sft.tokenise(tokenizer, examples, settings.length)
     of_pairs = 0
     for pair in pairs:
         of_pairs += 2 * len(prompt_tokens(tokenizer, pair.prompt))

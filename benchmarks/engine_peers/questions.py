@@ -57,7 +57,7 @@ def rollout(number: int, rewards: int) -> tuple[list[Prompt], list[Response]]:
 
 def write_judge(file: Path, number: int, rewards: int) -> None:
     """The questions that the reward asks about a rollout, for a client that only sends them."""
-    from tasks.judging.wording import question
+    from tasks.judging.sheets import question
     from tasks.rewards import rubric_judge
 
     config = rubric_judge.Config.parse(TABLE)

@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> Answer:
     """
     from flows.cli import show
     from flows.cli.launch import exit_code, launch, run_json
-    from flows.planning.plan import check_budget
+    from flows.planning.stage_plans import check_budget
 
     check_budget(options.hours, None)
     record = launch(
@@ -76,7 +76,7 @@ def plan(options: argparse.Namespace) -> Answer:
     looked for and printed.
     """
     from flows.cli import show
-    from flows.planning.plan import check_budget, make_plan
+    from flows.planning.stage_plans import check_budget, make_plan
     from flows.recipe.resolve import resolve
 
     resolved = resolve(options.recipe, options.overrides, options.data, need_data=False)

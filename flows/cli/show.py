@@ -101,7 +101,7 @@ def run(record: RunRecord) -> Iterator[Block]:
 
 def plan(plan: dict[str, Any]) -> Iterator[Block]:
     """What a run would do; on a TPU program by program."""
-    from flows.planning.plan import what_is_wrong
+    from flows.planning.stage_plans import what_is_wrong
     from flows.report.summaries import stages_planned
 
     local, stages = plan["target"] == "local", plan["stages"]

@@ -338,8 +338,8 @@ def _environment() -> dict[str, str]:
     finds the programs compiled. It keeps no memory."""
     environment = worker_environment(context().settings.compile_cache)
     found = find().accelerator
-    kept = found.environment(environment) if found else environment
-    return {**kept, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    variables = found.environment(environment) if found else environment
+    return {**variables, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 def _workers() -> int:

@@ -122,13 +122,13 @@ def decide(rules: GateSpec | None, found: Sequence[Finding]) -> tuple[bool, str]
     missed = [one for one in wins if one.outcome != "passed"]
     if won and rules.wins == "any":
         missed = []
-    kept = [one for one in found if one.rule == "must_not_lose"]
-    lost = [one for one in kept if one.outcome != "passed"]
+    guards = [one for one in found if one.rule == "must_not_lose"]
+    lost = [one for one in guards if one.outcome != "passed"]
     broken = [*lost, *missed]
     if not broken:
         said = [f"won: {_texts(won)}"] if won else []
-        rule = f"rule{'s' if len(kept) > 1 else ''}"
-        said += [f"no loss beyond the margin, by {len(kept)} {rule}"] if kept else []
+        rule = f"rule{'s' if len(guards) > 1 else ''}"
+        said += [f"no loss beyond the margin, by {len(guards)} {rule}"] if guards else []
         return True, "; ".join(said)
     reasons = {
         "lost": [one for one in lost if one.outcome == "failed"],

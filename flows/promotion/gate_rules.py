@@ -188,11 +188,11 @@ def default_gate(answers: Mapping[str, Answers]) -> GateSpec | None:
         if outcomes(asked.get(EXACT.kind, ()), EXACT, Part(domain=domain))
     ]
     wins = [GateRule(metric=metric.name) for metric in measured]
-    kept = [MustNotLose(metric=metric.name, margin=MARGIN) for metric in measured]
+    guards = [MustNotLose(metric=metric.name, margin=MARGIN) for metric in measured]
     if len(domains) > 1:
         parts = [{"metric": EXACT.name, "domain": domain} for domain in domains]
-        kept += [MustNotLose.parse({**part, "margin": DOMAIN_MARGIN}) for part in parts]
-    return GateSpec(must_win=tuple(wins), wins="any", must_not_lose=tuple(kept))
+        guards += [MustNotLose.parse({**part, "margin": DOMAIN_MARGIN}) for part in parts]
+    return GateSpec(must_win=tuple(wins), wins="any", must_not_lose=tuple(guards))
 
 
 def findings(

@@ -104,7 +104,7 @@ def stage_plan(one: Outlook, outlooks: list[Outlook], made: Made) -> dict[str, A
 
     `seconds` is 0 for a cached stage, else what its nearest artifact took to make; None when
     nothing like it was ever run. `programs` is empty: a local target has no device memory that
-    could overflow; for a TPU `flows.planning.plan` adds them, and its times and costs.
+    could overflow; for a TPU `flows.planning.stage_plans` adds them, and its times and costs.
     """
     near = None if one.manifest else nearest_artifact(outlooks, one.stage.name, made)
     return {

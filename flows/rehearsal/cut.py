@@ -185,8 +185,8 @@ def _stood_in(value: Any, stage: str, endpoints: dict[str, list[str]]) -> Any:
         found["judge"] = {"name": "endpoint", "provider": PROVIDER, "model": PREFIX + name}
     elif found.get("name") == "gemma" and "prompts" in found:
         name = f"gemma:{found['model']}"
-        kept = {key: one for key, one in found.items() if key in Answering.model_fields}
-        found = kept | {"name": "openai_compatible", "provider": PROVIDER, "model": PREFIX + name}
+        fields = {key: one for key, one in found.items() if key in Answering.model_fields}
+        found = fields | {"name": "openai_compatible", "provider": PROVIDER, "model": PREFIX + name}
     else:
         return found
     asking = endpoints.setdefault(name, [])

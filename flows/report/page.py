@@ -103,7 +103,6 @@ def write_report(store: Store, report: Report) -> str:
 
 
 def report_of(run: RunResults) -> Report:
-    """The report of a run."""
     main, links, style = [*_troubles(run), *_verdict(run)], [], ""
     for name in sorted(SECTIONS.names(), key=lambda name: (SECTIONS[name].order, name)):
         section = SECTIONS[name]

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from schemas.base import InputError, StrictModel
 from tasks.data.cleaning_rules import Evaluation
-from tasks.data.directory import data_digests, data_files
+from tasks.data.data_files import data_digests, data_files
 from tasks.data.mapping import Columns, Text, text_of
 from tasks.data.readers import read_records
 from tasks.data.records import Unreadable

@@ -117,14 +117,21 @@ class PackedResponses(NamedTuple):
 
 
 def pack_responses(
-    texts: Sequence[Text], shape: Shape, response_length: int, pad_id: int
+    texts: Sequence[Text],
+    shape: Shape,
+    response_length: int,
+    pad_id: int,
+    *,
+    blocks: bool = False,
 ) -> PackedResponses:
     """Pack prompts, which have a token at least, with their responses, of `response_length` tokens
-    at most, into rows of one shape. Raises ValueError where they do not fit."""
+    at most, into rows of one shape; with `blocks` into as many blocks of that shape as they fill.
+    Raises ValueError where they do not fit."""
     bins = best_fit([len(prompt) + len(response) for prompt, response in texts], shape.length)
-    if len(bins) > shape.rows:
+    rows = -(-len(bins) // shape.rows) * shape.rows if blocks else shape.rows
+    if len(bins) > rows:
         raise ValueError(f"{len(texts)} texts fill {len(bins)} rows of {shape}")
-    packed = pack(texts, shape.length, pad_id, [*bins, *[[]] * (shape.rows - len(bins))])
+    packed = pack(texts, shape.length, pad_id, [*bins, *[[]] * (rows - len(bins))])
     predicts = np.roll(packed.mask, -1, axis=1)  # no row begins with a response
     found, begin = np.flatnonzero(predicts), 0
     places = np.full((len(texts), response_length), packed.tokens.size, np.int32)

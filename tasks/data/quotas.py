@@ -42,7 +42,6 @@ class Quota(StrictModel):
     heldout: Amount = 0
 
     def amount(self, split: Split) -> Amount:
-        """What a split is to get."""
         amount: Amount = getattr(self, split)
         return amount
 

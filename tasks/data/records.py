@@ -110,7 +110,6 @@ def json_records(lines: Iterable[bytes]) -> Records:
 
 
 def record_of(line: int, value: Any) -> Record | Unreadable:
-    """The record that a JSON value is."""
     if isinstance(value, dict):
         return Record(line, value)
     return Unreadable(line, "broken_row", f"{type(value).__name__}, not an object")

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator,
 from schemas.base import InputError, StrictModel
 from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Grounding
 from tasks.contract.check import CHECKS, check_of
-from tasks.data.directory import check_data_path
+from tasks.data.data_files import check_data_path
 from tasks.data.mapping import Pick, Text
 from tasks.verification.constraints import validate
 

@@ -12,14 +12,16 @@ import numpy as np
 
 from schemas.base import InputError, StageFailed
 from schemas.examples import Example, Prompt
+from tasks.data.packing import Text
 from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
 from tasks.distillation.config import Config
 from tasks.distillation.feedback import Teacher
 from tasks.distillation.gemma_teacher import GemmaTeacher
 from tasks.sampling.rollouts import (
-    compiled_once,
     is_logged,
-    logps_in_parts,
+    rollout_compiles,
+    rollout_logps,
+    rollout_programs,
     rollout_seed,
     sample_groups,
 )
@@ -28,23 +30,7 @@ if TYPE_CHECKING:
     from tasks.distillation.gkd_batches import DistillBatch
     from tasks.models.loading import LoadedModel
     from tasks.reinforcement.policy_rows import PolicyBatch
-    from tasks.sampling.sampler import Completion, Sampler
-
-
-def programs_of(config: Config, loaded: "LoadedModel") -> "tuple[Sampler, Any]":
-    """What samples responses, and the program that gives the student's log-probabilities of
-    them."""
-    from tasks.models.vocabulary import token_logps_fn
-    from tasks.sampling.sampler import Sampler
-
-    sampler = Sampler(
-        loaded,
-        batch_size=config.sampled,
-        prompt_length=config.prompt_length,
-        response_length=config.response_length,
-        **config.drawn_from,
-    )
-    return sampler, token_logps_fn(loaded.model, loaded.tokenizer.pad_id)
+    from tasks.sampling.sampler import Completion
 
 
 def gemma_teacher(config: Config, loaded: "LoadedModel") -> GemmaTeacher:
@@ -69,6 +55,13 @@ class Scored(NamedTuple):
     student: np.ndarray
     teacher: np.ndarray
 
+    def texts(self, pad_id: int) -> list[Text]:
+        """The tokens of each prompt and of its response."""
+        return [
+            (asked[asked != pad_id].tolist(), said[said != pad_id].tolist())
+            for asked, said in zip(self.prompt_ids, self.completion_ids, strict=True)
+        ]
+
 
 def make_batch(
     config: Config, scored: Scored, hidden: np.ndarray | None, pad_id: int
@@ -84,13 +77,9 @@ def make_batch(
     weights = row_weights(mask, counted, "token", config.response_length)
     if config.loss.name == "gkd":
         return DistillBatch(prompt_ids, completion_ids, mask, hidden, weights)
-    texts = [
-        (asked[asked != pad_id].tolist(), said[said != pad_id].tolist())
-        for asked, said in zip(prompt_ids, completion_ids, strict=True)
-    ]
     old = student if config.num_iterations > 1 else None
     return policy_batch(
-        texts,
+        scored.texts(pad_id),
         (np.where(mask, teacher - student, 0), weights, weights, None, old),
         length=config.prompt_length + config.response_length,
         pad_id=pad_id,
@@ -123,7 +112,7 @@ class DistillBatches:
     ) -> None:
         self.config, self.loaded, self.teacher = config, loaded, teacher
         self.prompts, self.traces = prompts, traces
-        self.sampler, self.token_logps = programs_of(config, loaded)
+        self.sampler, self.token_logps = rollout_programs(config, loaded, config.sampled)
         self.metrics: dict[int, dict[str, float]] = {}
         self.samples: list[dict[str, Any]] = []
         self._scored: Scored | None = None
@@ -134,6 +123,8 @@ class DistillBatches:
     def batch_at(self, step: int) -> "PolicyBatch | DistillBatch":
         """The training input of update `step` (from 0). A rollout is a function of the weights
         before its first update."""
+        from flax import nnx
+
         index, reused = divmod(step, self.config.num_iterations)
         if reused:
             if self._batch is None:
@@ -151,7 +142,8 @@ class DistillBatches:
         said += [response_tokens(tokenizer, trace.response()) for trace in traces]
         prompt_ids = pad_left(asked, config.prompt_length, pad_id)
         completion_ids = pad_right(said, config.response_length, pad_id)
-        student = self._student_logps(prompt_ids, completion_ids)
+        texts, weights = list(zip(asked, said, strict=True)), nnx.state(self.loaded.model)
+        student = rollout_logps(self.token_logps, weights, texts, config, self.loaded)
         feedback = self.teacher.score(prompt_ids, completion_ids)
         self._scored = Scored(prompt_ids, completion_ids, student, feedback.logps)
         self._batch = make_batch(config, self._scored, feedback.hidden, pad_id)
@@ -182,20 +174,6 @@ class DistillBatches:
             return []
         rows = rows_of_step(self.config.seed, index, wanted, len(self.traces))
         return [self.traces[row] for row in rows]
-
-    def _student_logps(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> np.ndarray:
-        """(B, R) float32 log-probabilities, one micro-batch at a time."""
-        from flax import nnx
-
-        return logps_in_parts(
-            self.token_logps,
-            nnx.state(self.loaded.model),
-            prompt_ids,
-            completion_ids,
-            mesh=self.loaded.mesh,
-            size=len(prompt_ids) // self.config.accumulation,
-            temperature=self.config.temperature,
-        )
 
     def _measure(
         self, step: int, prompts: list[Prompt], completions: "list[Completion]", found: Scored
@@ -230,7 +208,7 @@ class DistillBatches:
                 }
             )
 
-    def kept(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """What the updates after the first `step` ones need: see `tasks.training.loop.Keeps`."""
         values = {"samples": self.samples, "compiles": self.compiles(), "costs": self.costs()}
         if step % self.config.num_iterations == 0:
@@ -239,7 +217,7 @@ class DistillBatches:
         return self._scored._asdict(), values | {"metrics": self.metrics[step]}
 
     def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
-        """Go on after `step` updates with what was `kept` then. The teacher's hidden states are
+        """Go on after `step` updates with the `state` of then. The teacher's hidden states are
         large and made again."""
         self.samples, self._compiled_before = values["samples"], values["compiles"]
         self._cost_before = values["costs"]
@@ -266,14 +244,12 @@ class DistillBatches:
         Raises:
             StageFailed: a shape was not fixed.
         """
-        from tasks.planning.programs import compilations
-
-        counts = {
-            "sampler": self.sampler.compiles,
-            "token_logps": compilations(self.token_logps),
-            "teacher_logps": self.teacher.compiles,
-        }
-        return compiled_once(counts, self._compiled_before)
+        return rollout_compiles(
+            self.sampler,
+            self.token_logps,
+            self._compiled_before,
+            teacher_logps=self.teacher.compiles,
+        )
 
 
 def fitting_traces(config: Config, examples: list[Example], tokenizer: Tokenizer) -> list[Example]:

@@ -96,7 +96,6 @@ class ScoringRequest(ChatRequest):
 
     @cached_property
     def most_input_tokens(self) -> int:
-        """Just as many as there are."""
         return len(self.tokens)
 
 

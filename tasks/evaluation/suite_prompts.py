@@ -15,7 +15,7 @@ from schemas.examples import Example, Prompt
 from tasks.contract.job import read_jsonl
 from tasks.contract.suite import SUITES, Suite, SuiteConfig
 from tasks.data.conversion import NotAnExample, prompt_of
-from tasks.data.directory import data_digests, data_files
+from tasks.data.data_files import data_digests, data_files
 from tasks.data.mapping import Columns, lookup
 from tasks.data.readers import read_records
 from tasks.data.records import Record, Unreadable

@@ -21,7 +21,7 @@ from tasks.judging.address import address, visible
 from tasks.judging.hardening import Material, worthless
 from tasks.judging.judge import Judge, Question, Ruling
 from tasks.judging.rulings import Grades, Unreadable, read_probabilities, read_text
-from tasks.judging.wording import Sheet, question, token_questions
+from tasks.judging.sheets import Sheet, question, token_questions
 
 _NO_TEXT = {"refused": "it was a refusal", "empty": "it was empty", "truncated": "it was too long"}
 """Replies that are none (`tasks.chat.reply`), though the judge did answer."""

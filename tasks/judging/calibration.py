@@ -67,7 +67,6 @@ class Calibration(StrictModel):
 
     @property
     def tried(self) -> tuple[Anchor, ...]:
-        """The anchors."""
         return ANCHORS if self.anchors is None else self.anchors
 
 

@@ -62,7 +62,6 @@ class AskEndpoint(Judge):
         return [_ruling(request, reply) for request, reply in zip(requests, replies, strict=True)]
 
     def request_of(self, question: Question) -> ChatRequest:
-        """What is sent."""
         config = self._config
         parameters = {**config.parameters, "temperature": config.temperature}
         parameters[config.limit_parameter] = config.max_response_tokens

@@ -130,8 +130,8 @@ class AskGemma(Judge):
         questions = list(questions)
         keys = [self._key(one) for one in questions]
         asked = dict(zip(keys, questions, strict=True))
-        kept = zip(asked, self._store.map(self._kept, asked), strict=True)
-        rulings = {key: ruling for key, ruling in kept if ruling is not None}
+        stored = zip(asked, self._store.map(self._stored, asked), strict=True)
+        rulings = {key: ruling for key, ruling in stored if ruling is not None}
         tokenizer, new = self.rater.loaded.tokenizer, {}
         for key in [key for key in asked if key not in rulings]:
             prompt = prompt_tokens(tokenizer, _text(asked[key].messages))
@@ -155,7 +155,7 @@ class AskGemma(Judge):
         messages = list(map(dict, one.messages))
         return digest(["judge", self._identity, messages, one.choices, one.sample])
 
-    def _kept(self, key: str) -> Ruling | None:
+    def _stored(self, key: str) -> Ruling | None:
         raw = self._answers.get(key)
         if raw is None:
             return None

@@ -16,7 +16,7 @@ from tasks.judging.bench import Bench, Case
 from tasks.judging.calibration import Calibration, Calibrator
 from tasks.judging.judge import JudgeConfig
 from tasks.judging.judges import judge_dependencies, judge_models, judge_programs, open_judge
-from tasks.judging.wording import Format
+from tasks.judging.sheets import Format
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -101,7 +101,6 @@ class Judging(Generic[ConfigT]):
         return found
 
     def close(self) -> None:
-        """Close the judge."""
         self.bench.judge.close()
 
 

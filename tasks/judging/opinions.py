@@ -32,7 +32,7 @@ from tasks.evaluation.evaluate import Answers, EvalConfig
 from tasks.judging.bench import Bench, Case
 from tasks.judging.judge import EndpointJudge, GemmaJudge, JudgeConfig
 from tasks.judging.judges import judge_dependencies, judge_models, judge_programs, open_judge
-from tasks.judging.wording import Item, Sheet
+from tasks.judging.sheets import Item, Sheet
 from tasks.statistics.intervals import rate_record
 
 if TYPE_CHECKING:

@@ -67,7 +67,6 @@ class RubricConfig(JudgingConfig):
 
 
 def criteria_of(config: RubricConfig, rubrics: Mapping[str, Criteria], prompt: Prompt) -> Criteria:
-    """The criteria for responses to a prompt."""
     return rubrics.get(prompt.id) or config.domain_criteria.get(prompt.domain) or config.criteria
 
 

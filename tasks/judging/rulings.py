@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tasks.judging.wording import RATINGS, Item
+from tasks.judging.sheets import RATINGS, Item
 
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 _LONGEST_REASON = 400

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from tasks.devices.hosts import BATCH, TENSOR, constrained
-from tasks.models.moving import kept
+from tasks.models.moving import checkpointed
 from tasks.models.products import product
 
 PROJECTIONS: dict[str, tuple[str, str]] = {
@@ -79,7 +79,7 @@ def decoder_layer(
         q, k = rms_norm(q, weights["q_norm"]), rms_norm(k, weights["k_norm"])
     q, k = _rotate(q, rotate), _rotate(k, rotate)
     attended = attention(q * jnp.asarray(query_scale, q.dtype), k, v)
-    attended = project("o_proj", _heads(kept(attended, ATTENDED)))
+    attended = project("o_proj", _heads(checkpointed(attended, ATTENDED)))
     x = constrained(x + rms_norm(attended, weights["post_attention_layernorm"]), BATCH)
 
     def feed_forward(x: jax.Array) -> jax.Array:

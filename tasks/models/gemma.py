@@ -22,7 +22,7 @@ from schemas.training import Remat
 from tasks.devices.hosts import BATCH, TENSOR, constrained
 from tasks.models.attention import attend
 from tasks.models.decoder_layer import ATTENDED, PROJECTIONS, decoder_layer, divides, rms_norm
-from tasks.models.moving import held, held_dtype, kept, layer_of, read
+from tasks.models.moving import as_bits, bits_dtype, checkpointed, layer_of, read
 from tasks.models.products import PRODUCT, product_of_rows
 
 Cache = dict[str, jax.Array]
@@ -232,7 +232,7 @@ class Gemma(nnx.Module):
             for name, node in vars(self.layers).items()
             if isinstance(node, nnx.Variable)
         }
-        moved = {name for name, stack in weights.items() if held_dtype(stack.dtype) != stack.dtype}
+        moved = {name for name, stack in weights.items() if bits_dtype(stack.dtype) != stack.dtype}
         per_layer = {
             "weights": {name: stack for name, stack in weights.items() if name not in moved},
             "global": jnp.asarray(config.is_global()),
@@ -248,7 +248,7 @@ class Gemma(nnx.Module):
 
         def layer(carry: Any, own: Any) -> tuple[Any, Any]:
             x, *caches = carry
-            x, written = kept(x, LAYER), None
+            x, written = checkpointed(x, LAYER), None
             of_layer = {name: layer_of(weights[name], own["layer"]) for name in moved}
 
             def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
@@ -257,7 +257,7 @@ class Gemma(nnx.Module):
                     at = (own["layer"], 0, 0, index, 0)
                     caches = [
                         jax.lax.dynamic_update_slice(
-                            all_layers, held(new.swapaxes(1, 2)[None].astype(dtype)), at
+                            all_layers, as_bits(new.swapaxes(1, 2)[None].astype(dtype)), at
                         )
                         for all_layers, new in zip(caches, (k, v), strict=True)
                     ]
@@ -268,7 +268,7 @@ class Gemma(nnx.Module):
                         for all_layers in caches
                     )
                 elif cache is not None:
-                    written = (held(k.swapaxes(1, 2)), held(v.swapaxes(1, 2)))
+                    written = (as_bits(k.swapaxes(1, 2)), as_bits(v.swapaxes(1, 2)))
                 return attend(
                     q,
                     k,
@@ -326,7 +326,7 @@ class Gemma(nnx.Module):
     def init_cache(self, batch_size: int, length: int) -> Cache:
         """An empty key/value cache for `batch_size` rows of `length` tokens: k and v (L, B, K, S,
         H), segments (B, S), index ()."""
-        config, dtype = self.config, held_dtype(self.config.dtype)
+        config, dtype = self.config, bits_dtype(self.config.dtype)
         shape = (config.num_layers, batch_size, config.num_kv_heads, length, config.head_dim)
         heads = TENSOR if divides(TENSOR, config.num_kv_heads) else None
         return {

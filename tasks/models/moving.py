@@ -21,20 +21,20 @@ def on_cpu() -> bool:
     return device is not None and device.platform == "cpu"
 
 
-def held_dtype(dtype: Any) -> Any:
+def bits_dtype(dtype: Any) -> Any:
     """The dtype in which arrays of `dtype` are moved."""
     narrow = jnp.dtype(dtype) == jnp.bfloat16 and on_cpu()
     return jnp.uint16 if narrow else jnp.dtype(dtype)
 
 
-def held(array: jax.Array) -> jax.Array:
+def as_bits(array: jax.Array) -> jax.Array:
     """The array as it is moved. Not differentiated."""
-    dtype = held_dtype(array.dtype)
+    dtype = bits_dtype(array.dtype)
     return array if dtype == array.dtype else jax.lax.bitcast_convert_type(array, dtype)
 
 
 def read(array: jax.Array) -> jax.Array:
-    """What `held` was given."""
+    """What `as_bits` was given."""
     narrow = array.dtype == jnp.uint16
     return jax.lax.bitcast_convert_type(array, jnp.bfloat16) if narrow else array
 
@@ -46,7 +46,7 @@ def layer_of(stack: jax.Array, index: jax.Array) -> jax.Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _layer_of(shape: tuple[int, ...], stack: jax.Array, index: jax.Array) -> jax.Array:
-    return read(jax.lax.dynamic_index_in_dim(held(stack), index, keepdims=False))
+    return read(jax.lax.dynamic_index_in_dim(as_bits(stack), index, keepdims=False))
 
 
 def _layer_forward(
@@ -65,16 +65,16 @@ _layer_of.defvjp(_layer_forward, _layer_backward)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
-def kept(array: jax.Array, name: str) -> jax.Array:
+def checkpointed(array: jax.Array, name: str) -> jax.Array:
     """The array, which a policy of `jax.checkpoint` may keep, as it is moved, by its name."""
     return _named(array, name)
 
 
-@kept.defjvp
-def _kept_jvp(name: str, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    # not `kept` itself: a policy sees no names within its call
+@checkpointed.defjvp
+def _checkpointed_jvp(name: str, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    # not `checkpointed` itself: a policy sees no names within its call
     return _named(primals[0], name), tangents[0]
 
 
 def _named(array: jax.Array, name: str) -> jax.Array:
-    return read(checkpoint_name(held(array), name))
+    return read(checkpoint_name(as_bits(array), name))

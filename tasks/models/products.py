@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tasks.models.moving import kept, on_cpu
+from tasks.models.moving import checkpointed, on_cpu
 
 PRODUCT = "product"
 """What results of `product` are called: for a policy of `jax.checkpoint`."""
@@ -26,7 +26,7 @@ def product(left: jax.Array, right: jax.Array) -> jax.Array:
     """(..., M, K) and (..., K, N) -> (..., M, N), of left's dtype. Leading axes are equal."""
     narrow = left.dtype == jnp.bfloat16 and on_cpu()
     out = _narrow(False, left, right).astype(left.dtype) if narrow else left @ right
-    return kept(out, PRODUCT)
+    return checkpointed(out, PRODUCT)
 
 
 def product_of_rows(left: jax.Array, right: jax.Array) -> jax.Array:
@@ -55,8 +55,8 @@ def _keep(turned: bool, left: Any, right: Any) -> tuple[jax.Array, Any]:
     )
 
 
-def _backward(turned: bool, kept: Any, cotangent: Any) -> tuple[Any, Any]:
-    right, left = kept
+def _backward(turned: bool, checkpointed: Any, cotangent: Any) -> tuple[Any, Any]:
+    right, left = checkpointed
     if isinstance(cotangent, jax.custom_derivatives.SymbolicZero):
         return None, None
     slope = cotangent.astype(jnp.bfloat16)

@@ -21,7 +21,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax.sharding import PartitionSpec
 
 from tasks.devices.hosts import BATCH, batch_parts
@@ -105,69 +104,6 @@ def per_token(
     )
 
 
-def completion_logps(
-    model: Any,
-    tokens: jax.Array,
-    positions: jax.Array,
-    segments: jax.Array,
-    mask: jax.Array,
-    **options: Any,
-) -> Any:
-    """Run the model on rows that end in R tokens of a completion: the log-probabilities of those,
-    as `token_logps` gives them.
-
-    Args:
-        model: a Gemma.
-        tokens, positions, segments: (B, P + R), what the model takes.
-        mask: (B, R) bool: the tokens wanted.
-        options: `temperature` and `entropy`.
-    """
-    length = mask.shape[1]
-    hidden, _ = model(tokens, positions, segments)
-    return token_logps(model, hidden[:, -length - 1 : -1], tokens[:, -length:], mask, **options)
-
-
-def prompted_logps(
-    model: Any,
-    prompt_ids: jax.Array,
-    completion_ids: jax.Array,
-    mask: jax.Array,
-    pad_id: int,
-    **options: Any,
-) -> Any:
-    """`completion_logps` of prompts (B, P), left-padded, and completions (B, R), right-padded."""
-    tokens = jnp.concatenate([prompt_ids, completion_ids], axis=1)
-    real = tokens != pad_id
-    return completion_logps(
-        model, tokens, positions_of(real), real.astype(jnp.int32), mask, **options
-    )
-
-
-def token_logps_fn(model: Any, pad_id: int) -> Any:
-    """The compiled function (state, prompt_ids (B, P), completion_ids (B, R), temperature) -> (B,
-    R) log-probabilities of the completions.
-
-    It takes the weights and the temperature as arguments: one program serves the reference, the
-    policy of the last rollout and the current policy. 0 at padding.
-    """
-    graph, _ = nnx.split(model)
-
-    def token_logps(
-        state: nnx.State, prompt_ids: jax.Array, completion_ids: jax.Array, temperature: jax.Array
-    ) -> Any:
-        model = nnx.merge(graph, state)
-        return prompted_logps(
-            model,
-            prompt_ids,
-            completion_ids,
-            completion_ids != pad_id,
-            pad_id,
-            temperature=temperature,
-        )
-
-    return jax.jit(token_logps)
-
-
 def positions_of(real: jax.Array) -> jax.Array:
     """(B, T) bool, the real tokens of rows of one text each -> (B, T) positions within the text,
     from 0."""
@@ -188,7 +124,6 @@ def _per_token(
     rows: Arrays,
     whole: Arrays,
 ) -> tuple[jax.Array, Any]:
-    """As `per_token`."""
     values, more, _ = _forward(config, of_chunk, False, embedding, hidden, mask, rows, whole)
     return values, more
 
@@ -207,9 +142,9 @@ def _keep(
 
 
 def _backward(
-    config: GemmaConfig, of_chunk: OfChunk, kept: Any, cotangents: Any
+    config: GemmaConfig, of_chunk: OfChunk, saved: Any, cotangents: Any
 ) -> tuple[Any, ...]:
-    slopes, arrays = kept
+    slopes, arrays = saved
     of_values = cotangents[0]
     if isinstance(of_values, jax.custom_derivatives.SymbolicZero):
         return (None,) * 5

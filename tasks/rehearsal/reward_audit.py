@@ -32,8 +32,8 @@ from tasks.contract.job import Job, read_jsonl
 from tasks.contract.reward import Anneal, Response, RewardConfig
 from tasks.data.tokens import Tokenizer, response_tokens
 from tasks.devices.hosts import agree
+from tasks.rehearsal.audit_responses import REFERENCE, references_and_controls
 from tasks.rehearsal.config import RewardAudit
-from tasks.rehearsal.controls import REFERENCE, references_and_controls
 from tasks.rehearsal.reward_findings import look, of_references
 from tasks.reinforcement.rewarding import Scorer
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from schemas.examples import Example
 from tasks.contract.reward import Response, RewardConfig
-from tasks.rehearsal.controls import REFERENCE
+from tasks.rehearsal.audit_responses import REFERENCE
 from tasks.reinforcement.rewarding import Scorer
 from tasks.statistics.means import student
 from tasks.verification.correct import are_correct

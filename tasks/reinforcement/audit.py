@@ -74,10 +74,10 @@ class Tally:
             " you trust the reward"
         )
 
-    def kept(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """For the checkpoint."""
         return {"counts": dict(self.counts), "examples": self.examples}
 
-    def restore(self, kept: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Go on from what was kept."""
-        self.counts, self.examples = Counter(kept["counts"]), kept["examples"]
+        self.counts, self.examples = Counter(state["counts"]), state["examples"]

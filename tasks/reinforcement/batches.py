@@ -32,7 +32,7 @@ from schemas.examples import Prompt
 from tasks.contract.job import Job
 from tasks.contract.journal import Journal, Rows
 from tasks.contract.reward import Anneal, Resources, Response
-from tasks.data.packing import Shape, Text
+from tasks.data.packing import Text
 from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import agree, is_committer
 from tasks.reinforcement.audit import Tally
@@ -48,7 +48,13 @@ from tasks.reinforcement.rollout import (
     row_weights,
     write_ledger,
 )
-from tasks.sampling.rollouts import compiled_once, is_logged, rollout_seed, sample_groups
+from tasks.sampling.rollouts import (
+    is_logged,
+    rollout_compiles,
+    rollout_logps,
+    rollout_seed,
+    sample_groups,
+)
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -92,7 +98,7 @@ class RolloutBatches:
         self.samples: list[dict[str, Any]] = []
         self.audit = Tally()
         self.judge_wait_seconds: dict[int, float] = {}
-        self._held: int | None = None
+        self._frozen_at: int | None = None
         self._put_back_before: int | None = None
         self._next = 0
         self._waiting: dict[int, tuple[Sampled, Rows | Future[Rewards] | None]] = {}
@@ -260,22 +266,8 @@ class RolloutBatches:
         return padded(logps, len(completions), self.config.response_length)
 
     def _logps(self, state: Any, texts: list[Text]) -> np.ndarray:
-        """(N, R) float32 log-probabilities at the sampling temperature, by blocks as large as a
-        micro-batch."""
-        from tasks.training.packed_logps import texts_logps
-
-        config = self.config
-        length = config.prompt_length + config.response_length
-        return texts_logps(
-            self.token_logps,
-            state,
-            texts,
-            Shape(config.batch_size // config.accumulation, length),
-            config.response_length,
-            pad_id=self.loaded.tokenizer.pad_id,
-            mesh=self.loaded.mesh,
-            temperature=config.temperature,
-        )
+        """(N, R) float32 log-probabilities under these weights."""
+        return rollout_logps(self.token_logps, state, texts, self.config, self.loaded)
 
     # What the guard asks
 
@@ -294,7 +286,7 @@ class RolloutBatches:
     def hold(self, update: int) -> None:
         """Weights and prompts stay as they are at this update; what was sampled and not trained on
         is dropped."""
-        self._held, self._batch = update, None
+        self._frozen_at, self._batch = update, None
         self._next = min(self._waiting, default=self._next)
         self._put_back_before = self._next
         self._waiting.clear()
@@ -303,7 +295,7 @@ class RolloutBatches:
         """The update whose weights and prompts a rollout has: its first one, or where they are
         held."""
         update = self._first(index)
-        return update if self._held is None else min(update, self._held)
+        return update if self._frozen_at is None else min(update, self._frozen_at)
 
     def _first(self, index: int) -> int:
         """The first update on a rollout."""
@@ -316,24 +308,24 @@ class RolloutBatches:
 
     # What is kept
 
-    def kept(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """What the updates after the first `step` ones need: see `tasks.training.loop.Keeps`.
         Rollouts are in the journal."""
         return {}, {
             "samples": self.samples,
-            "audit": self.audit.kept(),
+            "audit": self.audit.state(),
             "compiles": self.compiles(),
-            "chooser": self.chooser.kept(),
+            "chooser": self.chooser.state(),
             "next": self._next,
-            "held": self._held,
+            "held": self._frozen_at,
             "put_back_before": self._put_back_before,
         }
 
     def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
-        """Go on after `step` updates with what was `kept` then, and the rollouts that were sampled
+        """Go on after `step` updates with the `state` of then, and the rollouts that were sampled
         and not used up."""
         self.samples, self._compiled_before = values["samples"], values["compiles"]
-        self._held, self._put_back_before = values["held"], values["put_back_before"]
+        self._frozen_at, self._put_back_before = values["held"], values["put_back_before"]
         self.chooser.restore(values["chooser"])
         self.audit.restore(values["audit"])
         self._next = values["next"]
@@ -366,13 +358,7 @@ class RolloutBatches:
         Raises:
             StageFailed: a shape was not fixed.
         """
-        from tasks.planning.programs import compilations
-
-        counts = {
-            "sampler": self.sampler.compiles,
-            "token_logps": compilations(self.token_logps),
-        }
-        return compiled_once(counts, self._compiled_before)
+        return rollout_compiles(self.sampler, self.token_logps, self._compiled_before)
 
 
 def initial_policy(model: Any) -> Any:
@@ -383,8 +369,8 @@ def initial_policy(model: Any) -> Any:
     from flax import nnx
 
     adapters, rest = nnx.state(model, nnx.LoRAParam, ...)
-    copied, kept = (adapters, rest) if jax.tree.leaves(adapters) else (rest, adapters)
-    return nnx.merge_state(jax.tree.map(jnp.copy, copied), kept)
+    copied, shared = (adapters, rest) if jax.tree.leaves(adapters) else (rest, adapters)
+    return nnx.merge_state(jax.tree.map(jnp.copy, copied), shared)
 
 
 def _shared(rewards: Rewards | None) -> Rewards:

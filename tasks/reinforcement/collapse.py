@@ -287,8 +287,8 @@ class Guard:
             "rolled_back_at": self.rolled_back_at,
         }
 
-    def kept(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        arrays, values = self._batches.kept(step)
+    def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        arrays, values = self._batches.state(step)
         own = {
             "history": self._history,
             "rolled_back_at": self.rolled_back_at,

@@ -228,12 +228,10 @@ class GrpoConfig(TrainerConfig, Nucleus):
 
     @property
     def groups(self) -> int:
-        """Groups in a batch."""
         return self.batch_size // self.group_size
 
     @property
     def rollouts(self) -> int:
-        """Rollouts of the stage."""
         return -(-self.steps // self.num_iterations)
 
     @property
@@ -322,12 +320,12 @@ class Chooser:
             return int(np.ceil(len(self._prompts) * np.sqrt(square)))
         return curriculum.at(update).from_step if isinstance(curriculum, ByPhase) else 0
 
-    def kept(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """JSON for `restore`."""
         recent = [[index, *recent] for index, recent in self._recent.items()]
         return {"position": self._position, "recent": recent}
 
-    def restore(self, kept: dict[str, Any]) -> None:
-        """Go on where `kept` was returned."""
-        self._position = kept["position"]
-        self._recent = {index: (found, seen) for index, found, seen in kept["recent"]}
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was returned."""
+        self._position = state["position"]
+        self._recent = {index: (found, seen) for index, found, seen in state["recent"]}

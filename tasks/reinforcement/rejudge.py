@@ -252,7 +252,7 @@ class _Rollout:
         components, details = dict(scored.components), dict(scored.details)
         for one in configs:
             if sources[one.name] != "scored":
-                components[one.name] = self._kept(one, sources[one.name])
+                components[one.name] = self._of_ledger(one, sources[one.name])
                 details[one.name] = [row.details.get(one.name, {}) for row in self.rows]
         total = combine(configs, components, self.prompts, step)
         advantages = group_advantages(total, config.group_size, config.scale_rewards)
@@ -272,7 +272,7 @@ class _Rollout:
             for place, row in enumerate(self.rows)
         ]
 
-    def _kept(self, config: RewardConfig, source: Source) -> np.ndarray:
+    def _of_ledger(self, config: RewardConfig, source: Source) -> np.ndarray:
         """(N,) values of a reward from the ledger."""
         values = [row.rewards.get(config.name) for row in self.rows]
         if source == "rulings" and isinstance(config, RubricConfig):

@@ -8,7 +8,7 @@ out and counted.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -75,13 +75,7 @@ def trace_pairs(
             if chosen is None or rejected is None or pair.rejected_because == "truncated":
                 left_out["malformed"] += 1
                 continue
-            fields: dict[str, Any] = {
-                "id": pair.id,
-                "prompt": pair.prompt,
-                "domain": pair.domain,
-                "origin": origin,
-            }
-            found = TracePair(**fields, chosen=chosen.render(), rejected=rejected.render())
+            found = _pair(pair, origin, chosen, rejected)
             if found.chosen == found.rejected:
                 left_out["same"] += 1
             elif fits(found):
@@ -90,6 +84,15 @@ def trace_pairs(
                 left_out["too_long"] += 1
 
     return list(islice(wanted(), most))
+
+
+def _pair(
+    asked: PreferencePair | Example, origin: Origin, chosen: Trace, rejected: Trace, **more: int
+) -> TracePair:
+    """Two traces in answer to what was asked."""
+    about = {"id": asked.id, "prompt": asked.prompt, "domain": asked.domain, "origin": origin}
+    traces = {"chosen": chosen.render(), "rejected": rejected.render()}
+    return TracePair.model_validate({**about, **traces, **more})
 
 
 def damaged_pairs(
@@ -112,18 +115,7 @@ def damaged_pairs(
             if damage is None or chosen is None or rejected is None or chosen == rejected:
                 left_out["undamaged"] += 1
                 continue
-            fields: dict[str, Any] = {
-                "id": example.id,
-                "prompt": example.prompt,
-                "domain": example.domain,
-                "origin": "damaged",
-            }
-            pair = TracePair(
-                **fields,
-                chosen=chosen.render(),
-                rejected=rejected.render(),
-                damaged_step=damage.step,
-            )
+            pair = _pair(example, "damaged", chosen, rejected, damaged_step=damage.step)
             if fits(pair):
                 yield pair
             else:

@@ -118,7 +118,7 @@ def structure(prompt: Prompt, trace: Trace) -> Structure:
     share = 0.0 if prompt.domain is Domain.MATH else None
     if equations:
         share = sum(equations) / len(equations)
-    return Structure(steps=steps, linked=linked, equations=share, fresh=_fresh(words))
+    return Structure(steps=steps, linked=linked, equations=share, fresh=_distinct(words))
 
 
 def holds(left: str, right: str) -> bool:
@@ -147,7 +147,7 @@ def _value(number: str) -> Fraction:
     return digits / 100 if number.endswith("%") else digits
 
 
-def _fresh(words: list[str]) -> float:
+def _distinct(words: list[str]) -> float:
     grams = list(zip(*(words[start:] for start in range(_GRAM)), strict=False))
     return len(set(grams)) / len(grams) if grams else 1.0
 

@@ -20,7 +20,7 @@ from schemas.examples import Prompt
 from tasks.contract.reward import Judged, Resources, Response
 from tasks.judging.bench import Case
 from tasks.judging.judging_reward import Judging, JudgingConfig, judging_reward
-from tasks.judging.wording import Item, Sheet
+from tasks.judging.sheets import Item, Sheet
 from tasks.verification.correct import are_correct
 from tasks.verification.verify import check_versions
 

@@ -21,7 +21,7 @@ from schemas.examples import Prompt, parse_trace
 from tasks.contract.reward import Judged, Resources, Response, Reward, RewardConfig
 from tasks.data import steps
 from tasks.data.steps import trace_row
-from tasks.reward_models.calibration import Calibration, read_calibration
+from tasks.reward_models.reliability import Calibration, read_calibration
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel

@@ -30,7 +30,7 @@ from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Case
 from tasks.judging.judging_reward import Judging, judging_reward
 from tasks.judging.rubrics import Criteria, RubricConfig, criteria_of, value_of
-from tasks.judging.wording import Item, Sheet, one_line
+from tasks.judging.sheets import Item, Sheet, one_line
 
 _CRITERIA_IN_ALL = 12
 """Criteria of a rubric that is not known yet, to count questions."""

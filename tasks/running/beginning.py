@@ -20,9 +20,9 @@ class Begun:
     def __init__(self, job: JobRequest, watch: Watch) -> None:
         self.since = time.monotonic()
         self._said: SimpleQueue[str | JobStatus | None] = SimpleQueue()
-        kept = Listener(self._said.put, self._said.put)
+        listener = Listener(self._said.put, self._said.put)
         with_thread = ThreadPoolExecutor(1, thread_name_prefix=f"begun-{job.stage}")
-        self._made = with_thread.submit(make, job, watch, kept)
+        self._made = with_thread.submit(make, job, watch, listener)
         self._made.add_done_callback(lambda made: self._said.put(None))
         with_thread.shutdown(wait=False)
 

@@ -63,7 +63,7 @@ def make(job: JobRequest, watch: Watch, listener: Listener) -> bool:
     if adopt(job, store, watch, say) is not None:
         return False
     timing = {"seconds": settings.lease_seconds, "poll_seconds": settings.poll_seconds}
-    with lease.hold(store, job.key, job.stage, **timing, waiting=say, stop=watch.stop) as held:
+    with lease.hold(store, job.key, job.stage, **timing, waiting=say, stop=watch.stop) as claim:
         status = None
         if _valid(job, store, watch, say) is None:
             if job.target != "local":
@@ -71,7 +71,7 @@ def make(job: JobRequest, watch: Watch, listener: Listener) -> bool:
             for model in shipped_models(job):
                 ship_model(store, model, job.dependencies, settings, say)
             follower = Follower(job, watch, listener, settings)
-            status = run_to_the_end(follower, store, held.attempt, settings.restarts)
+            status = run_to_the_end(follower, store, claim.attempt, settings.restarts)
     if status is None:
         _release(job, store, say)
         return False

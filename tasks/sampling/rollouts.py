@@ -13,12 +13,10 @@ from schemas.base import InputError, StageFailed
 from schemas.examples import Prompt
 from tasks.contract.job import Job
 from tasks.contract.journal import Journal
+from tasks.data.packing import Shape, Text
 from tasks.data.tokens import Tokenizer, prompt_tokens
-from tasks.devices.hosts import fetch, spread
 
 if TYPE_CHECKING:
-    from jax.sharding import Mesh
-
     from tasks.models.loading import LoadedModel
     from tasks.sampling.sampler import Completion, Sampler
 
@@ -125,29 +123,52 @@ def sample_before_training(
     return chosen, samples, dropped
 
 
-def logps_in_parts(
-    program: Any,
-    state: Any,
-    prompt_ids: np.ndarray,
-    completion_ids: np.ndarray,
-    *,
-    mesh: "Mesh",
-    size: int,
-    temperature: float,
-) -> np.ndarray:
-    """(N, R) float32 log-probabilities by `tasks.models.vocabulary.token_logps_fn`, `size` rows (a
-    divisor of N) at a time."""
-    import jax
+def rollout_programs(config: Any, loaded: "LoadedModel", sampled: int) -> "tuple[Sampler, Any]":
+    """What samples so many responses of a policy that is trained, and the program that gives their
+    log-probabilities under any weights; for a config with `group_size`, both lengths and what
+    `schemas.training.Nucleus` has."""
+    from tasks.sampling.sampler import Sampler
+    from tasks.training.packed_logps import token_logps_fn
 
-    slices = [slice(start, start + size) for start in range(0, len(prompt_ids), size)]
-    with jax.set_mesh(mesh):
-        logps = [
-            program(
-                state, *spread((prompt_ids[s], completion_ids[s]), mesh), np.float32(temperature)
-            )
-            for s in slices
-        ]
-    return np.concatenate([fetch(of_part) for of_part in logps])
+    sampler = Sampler(
+        loaded,
+        batch_size=sampled,
+        prompt_length=config.prompt_length,
+        response_length=config.response_length,
+        group_size=config.group_size,
+        **config.drawn_from,
+    )
+    return sampler, token_logps_fn(loaded.model)
+
+
+def rollout_logps(
+    program: Any, state: Any, texts: Sequence[Text], config: Any, loaded: "LoadedModel"
+) -> np.ndarray:
+    """(N, R) float32 log-probabilities of the responses at the temperature of sampling, by blocks
+    of as many rows as a micro-batch has."""
+    from tasks.training.packed_logps import texts_logps
+
+    length = config.prompt_length + config.response_length
+    return texts_logps(
+        program,
+        state,
+        texts,
+        Shape(config.batch_size // config.accumulation, length),
+        config.response_length,
+        pad_id=loaded.tokenizer.pad_id,
+        mesh=loaded.mesh,
+        temperature=config.temperature,
+    )
+
+
+def rollout_compiles(
+    sampler: "Sampler", token_logps: Any, before: Mapping[str, int], **others: int
+) -> dict[str, int]:
+    """`compiled_once` of `rollout_programs` and of `others`."""
+    from tasks.planning.programs import compilations
+
+    counts = {"sampler": sampler.compiles, "token_logps": compilations(token_logps)}
+    return compiled_once(counts | others, before)
 
 
 def compiled_once(counts: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:

@@ -16,7 +16,7 @@ Inside, at the examiner's end: it asks, and believes nothing but plain data
 reading.py     what tests say: the names they need, how they treat them
 flow.py        where values go in tests: which come of the answer, which share data with an argument
 client.py      requests and their answers; whatever else arrives ends the examination
-remote.py      the answer's objects, as narrow proxies
+proxies.py     the answer's objects, as narrow proxies
 errors.py      the answer's exceptions, by name
 arguments.py   arguments that a call changed
 

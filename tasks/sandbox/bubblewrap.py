@@ -293,7 +293,7 @@ for name, code in modules.items():
 module.main(*arguments)
 """
 _INSIDE = (  # in the order of their imports
-    "assembly plain wire flow reading candidate remote errors arguments client guest warden"
+    "assembly plain wire flow reading candidate proxies errors arguments client guest warden"
 )
 
 

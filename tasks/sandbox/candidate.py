@@ -147,12 +147,12 @@ class _Server:
         names = _bases(type(error))
         try:
             public = {name: one for name, one in vars(error).items() if not name.startswith("_")}
-            held = {name: encode(value, _refuse) for name, value in public.items()}
+            members = {name: encode(value, _refuse) for name, value in public.items()}
             arguments = [encode(value, _refuse) for value in error.args]
         except Exception:  # noqa: BLE001  its text says enough
-            held, arguments = {}, []
+            members, arguments = {}, []
         error.__traceback__ = None  # it stays here, and what its frames hold need not
-        return ["raise", names, _text(error), arguments, held, self._number(error)]
+        return ["raise", names, _text(error), arguments, members, self._number(error)]
 
     def _error(self, names: list[str], text: str, arguments: list[Any]) -> BaseException:
         """An exception of the tests."""

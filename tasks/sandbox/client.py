@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 from tasks.sandbox import arguments as changes_of
 from tasks.sandbox import plain
 from tasks.sandbox.errors import Errors, origin
+from tasks.sandbox.proxies import ENDED, ErrorClass, Remote, decides
 from tasks.sandbox.reading import Reading
-from tasks.sandbox.remote import ENDED, ErrorClass, Remote, decides
 from tasks.sandbox.wire import Pipe
 
 GONE = "the answer's process ended"
@@ -198,9 +198,9 @@ class Client:
                         changed = [(place, self._decode(one)) for place, one in changes]
                         changes_of.check(holders, changed)
                     elif kind == "raise":
-                        names, text, given, held, place = rest
+                        names, text, given, members, place = rest
                         error = self._errors.raised(
-                            names, text, given, held, self._number(place), self._decode
+                            names, text, given, members, self._number(place), self._decode
                         )
                     elif operation != "next" or rest:
                         raise ValueError("an answer to something else")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from tasks.sandbox import plain
-from tasks.sandbox.remote import Candidate, ErrorClass
+from tasks.sandbox.proxies import Candidate, ErrorClass
 
 _MOST_BASES = 50
 _ENDS_ITERATION = (StopIteration, StopAsyncIteration)
@@ -79,7 +79,7 @@ class Errors:
         names: Any,
         text: Any,
         arguments: Any,
-        held: Any,
+        members: Any,
         number: int,
         decode: Callable[[Any], Any],
     ) -> Exception:
@@ -90,7 +90,7 @@ class Errors:
         if (names[0], text) in self._passing:
             return self._passing[names[0], text]
         given = [decode(one) for one in arguments]
-        content: Mapping[str, Any] = {str(name): decode(one) for name, one in held.items()}
+        content: Mapping[str, Any] = {str(name): decode(one) for name, one in members.items()}
         kind = self._known(names)
         if type(kind) is ErrorClass:
             error = kind.__new__(kind)

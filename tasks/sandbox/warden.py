@@ -121,10 +121,10 @@ def _become_guest(tell: int, job: dict[str, Any], files: list[int], seccomp: byt
         header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
         _checked("capset", _LIBC.capset(header, (ctypes.c_uint32 * 6)()))
         nothing = os.open("/dev/null", os.O_RDWR)
-        kept = sorted({*files, tell})
+        left_open = sorted({*files, tell})
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
-        for before, after in zip([2, *kept], [*kept, 2**16], strict=True):
+        for before, after in zip([2, *left_open], [*left_open, 2**16], strict=True):
             os.closerange(before + 1, after)
         _checked("no_new_privs", _LIBC.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
         program = ctypes.byref(_Program(len(seccomp) // 8, seccomp))

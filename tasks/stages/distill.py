@@ -197,7 +197,6 @@ class Counts:
         self.unsolved = Counter[str]()
 
     def add(self, row: Row) -> None:
-        """Count one row."""
         self.rows += 1
         if isinstance(row, Dropped):
             self.dropped[row.source, row.file, row.cause] += 1

@@ -21,7 +21,6 @@ class Config(preferences.PreferenceConfig):
 
 
 def loss_of(config: Config) -> Any:
-    """The loss of this stage."""
     from tasks.losses.dpo import dpo_loss_fn
 
     return dpo_loss_fn(beta=config.beta, label_smoothing=config.label_smoothing)

@@ -36,7 +36,7 @@ from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
 from tasks.reinforcement.config import GrpoConfig
 from tasks.reinforcement.rewarding import parse_rewards
-from tasks.sampling.rollouts import curve_mean, fitting_prompts
+from tasks.sampling.rollouts import curve_mean, fitting_prompts, rollout_programs
 from tasks.verification.verify import check_versions
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
-    from tasks.sampling.sampler import Sampler
     from tasks.training.trainer import Trainer
 
 
@@ -112,23 +111,6 @@ def fitted(config: Config, mesh: "Mesh", longest: int) -> Config:
     return config.model_copy(update={"micro_batch_size": size, "prompt_length": length - response})
 
 
-def programs_of(config: Config, loaded: "LoadedModel") -> "tuple[Sampler, Any]":
-    """What samples responses, and the program that gives their log-probabilities under any
-    weights."""
-    from tasks.sampling.sampler import Sampler
-    from tasks.training.packed_logps import token_logps_fn
-
-    sampler = Sampler(
-        loaded,
-        batch_size=config.batch_size,
-        prompt_length=config.prompt_length,
-        response_length=config.response_length,
-        group_size=config.group_size,
-        **config.drawn_from,
-    )
-    return sampler, token_logps_fn(loaded.model)
-
-
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
     """What `run` compiles, for prompts and responses of full length, none of which shares its row:
     how long they are is not known before they are there."""
@@ -144,7 +126,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
         shapes,
         vocabulary_trips,
     )
-    from tasks.rehearsal.controls import RESPONSES
+    from tasks.rehearsal.audit_responses import RESPONSES
     from tasks.reinforcement.policy_rows import empty_batch
     from tasks.training.trainer import rows_at_once
 
@@ -159,12 +141,12 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
             for part in halves(list(model.mesh.devices.flat))
         )
     # a machine of one device has no halves
-    apart = {*others.mesh.devices.flat}.isdisjoint(own.mesh.devices.flat)
+    disjoint = {*others.mesh.devices.flat}.isdisjoint(own.mesh.devices.flat)
     own = on_devices(own, rows_at_once(config))
     config = config.counted(sum(one.total("train") for one in upstream["prompts"].quotas.values()))
     config = fitted(config, own.mesh, config.prompt_length)
     trainer = trainer_of(config, own)
-    sampler, token_logps = programs_of(config, own)
+    sampler, token_logps = rollout_programs(config, own, config.batch_size)
 
     batch = empty_batch(
         config.batch_size,
@@ -188,7 +170,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
         Program("token_logps", token_logps, arguments, calls, resident, trips),
         *trainer.programs(batch, config.steps, trips=trips, resident=reference),
     ]
-    beside = config.rollout_lag > 0 and apart
+    beside = config.rollout_lag > 0 and disjoint
     scored = sampled * config.batch_size + config.audit.prompts * RESPONSES
     for reward in parse_rewards(config.rewards, "rewards"):
         if compiled := REWARDS[reward.name].programs:
@@ -251,7 +233,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     resources = Resources(
         job.inputs, job.answers, config.seed, config.response_length, theirs, job.log
     )
-    sampling = programs_of(config, loaded)
+    sampling = rollout_programs(config, loaded, config.batch_size)
     # before `fit` restores: its reference is the initial policy
     with closing(RolloutBatches(config, loaded, sampling, examples, job, resources)) as batches:
         audit_rewards(job, config.audit, batches.scorer, loaded.tokenizer)

@@ -35,13 +35,12 @@ from tasks.distillation.batches import (
     fitting_traces,
     gemma_teacher,
     make_batch,
-    programs_of,
 )
 from tasks.distillation.config import Config, Gkd
 from tasks.distillation.endpoint_teacher import EndpointTeacher, EndpointTeacherConfig
 from tasks.distillation.feedback import Teacher
 from tasks.distillation.gemma_teacher import GemmaTeacherConfig, require_same_tokenizer
-from tasks.sampling.rollouts import curve_mean, fitting_prompts
+from tasks.sampling.rollouts import curve_mean, fitting_prompts, rollout_programs
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -114,6 +113,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
         shapes,
         vocabulary_trips,
     )
+    from tasks.reinforcement.policy_rows import empty_batch
 
     require_one_teacher(config, upstream)
     model = on_devices(model, batch_sizes(config))
@@ -125,7 +125,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
         teacher = abstract_model(name, model_config(name), model.mesh)
     config = config.counted(sum(one.total("train") for one in upstream["prompts"].quotas.values()))
     trainer = trainer_of(config, model, teacher)
-    sampler, token_logps = programs_of(config, model)
+    sampler, token_logps = rollout_programs(config, model, config.sampled)
     size, lengths = config.batch_size, (config.prompt_length, config.response_length)
     weights = shapes(nnx.state(model.model))
     logps = np.zeros((size, config.response_length), np.float32)
@@ -134,11 +134,12 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     trips = vocabulary_trips(size // config.accumulation * config.response_length, trainer.mesh)
     _, optimizer, _ = map(shapes, trainer.state())
     rollouts = -(-config.steps // config.num_iterations)
-    micro = rows([array[: size // config.accumulation] for array in scored[:2]], trainer.mesh)
+    block = empty_batch(size // config.accumulation, sum(lengths), logps=(False, False, False))
     resident = shapes(nnx.state(teacher.model)) if teacher else None
     if resident is not None and isinstance(config.loss, Gkd):
         del resident["embedding"]  # the student has it
-    args, calls = (weights, *micro, scalar(np.float32)), rollouts * config.accumulation
+    args = (weights, rows(tuple(block[:4]), trainer.mesh), scalar(np.float32))
+    calls = rollouts * config.accumulation
     beside = (optimizer, resident)
     found = [
         sampler.program(rollouts, resident=beside),
@@ -251,7 +252,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=3,
+    version=4,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL, required=False),

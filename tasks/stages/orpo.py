@@ -20,7 +20,6 @@ class Config(preferences.PreferenceConfig):
 
 
 def loss_of(config: Config) -> Any:
-    """The loss of this stage."""
     from tasks.losses.orpo import orpo_loss_fn
 
     return orpo_loss_fn(lambda_orpo=config.lambda_orpo)

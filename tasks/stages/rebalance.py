@@ -201,7 +201,6 @@ class Config(StrictModel):
 
     @property
     def group_quotas(self) -> list[GroupQuota]:
-        """Each quota with its table and its group."""
         return [
             *(("quotas", domain.value, quota) for domain, quota in self.quotas.items()),
             *(("grounding_quotas", group, quota) for group, quota in self.grounding_quotas.items()),

@@ -12,7 +12,7 @@ loss. The artifact is a directory that `transformers` loads as a classifier with
     calibration.json    Calibration, and the bins of a reliability diagram
 
 Held out, and kept apart for the temperature, are fractions of the prompts.
-`tasks.reward_models.calibration` says what is measured; the reward `reward_model` is what the
+`tasks.reward_models.reliability` says what is measured; the reward `reward_model` is what the
 artifact is for.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from schemas.base import StageFailed
-from schemas.examples import Example, PreferencePair, Rejection
+from schemas.examples import Example, Rejection
 from schemas.training import Nucleus, TrainerConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
@@ -32,7 +32,15 @@ from tasks.contract.small import FEW, Sizes, small_trainer
 from tasks.data import steps
 from tasks.devices.hosts import make_mesh
 from tasks.models.source import model_dependencies
-from tasks.reward_models.calibration import (
+from tasks.reward_models.pairs import (
+    TracePair,
+    damaged_pairs,
+    fits_lengths,
+    pair_arrays,
+    split_pairs,
+    trace_pairs,
+)
+from tasks.reward_models.reliability import (
     ATTACKS,
     Calibration,
     ScoredPair,
@@ -41,14 +49,6 @@ from tasks.reward_models.calibration import (
     fit_temperature,
     pair_metrics,
     write_calibration,
-)
-from tasks.reward_models.pairs import (
-    TracePair,
-    damaged_pairs,
-    fits_lengths,
-    pair_arrays,
-    split_pairs,
-    trace_pairs,
 )
 from tasks.sampling.rollouts import sample_before_training, sampler_of
 from tasks.training.preference_pairs import mine_pairs, read_pairs
@@ -290,7 +290,8 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 def _gathered(job: Job[Config], loaded: "LoadedModel") -> tuple[list[TracePair], dict[str, Any]]:
-    """All pairs, and how many came from where and were left out why."""
+    """All pairs, and how many came from where and were left out why. Raises InputError when no
+    prompt fits."""
     config, left_out = job.config, Counter[str]()
     fits = fits_lengths(loaded.tokenizer, config.prompt_length, config.response_length)
     pairs = trace_pairs(
@@ -303,31 +304,23 @@ def _gathered(job: Job[Config], loaded: "LoadedModel") -> tuple[list[TracePair],
     if config.prompts or config.damaged:
         examples = read_jsonl(job.inputs["prompts"] / "train.jsonl", Example)
         if config.prompts:
-            mined, about["prompts_by_outcome"] = _sampled(job, loaded, examples)
+            sampled, samples, _ = sample_before_training(
+                job, sampler_of(config, loaded), loaded.tokenizer, examples
+            )
+            mined, about["prompts_by_outcome"] = mine_pairs(
+                sampled,
+                samples,
+                pairs_per_prompt=config.pairs_per_prompt,
+                rejected_because=WELL_FORMED,
+                teacher_when_none_verified=False,
+                fits=lambda pair: True,
+            )
             pairs += trace_pairs(mined, "policy", len(mined), fits, left_out)
         pairs += damaged_pairs(examples, config.damaged, config.seed, fits, left_out)
     return pairs, about | {
         "pairs_by_origin": dict(Counter(pair.origin for pair in pairs)),
         "left_out": dict(sorted(left_out.items())),
     }
-
-
-def _sampled(
-    job: Job[Config], loaded: "LoadedModel", rows: Sequence[Example]
-) -> tuple[list[PreferencePair], dict[str, int]]:
-    """Pairs of the policy's samples, and the prompts by outcome. Raises InputError when no prompt
-    fits."""
-    examples, samples, _ = sample_before_training(
-        job, sampler_of(job.config, loaded), loaded.tokenizer, rows
-    )
-    return mine_pairs(
-        examples,
-        samples,
-        pairs_per_prompt=job.config.pairs_per_prompt,
-        rejected_because=WELL_FORMED,
-        teacher_when_none_verified=False,
-        fits=lambda pair: True,
-    )
 
 
 def _measured(

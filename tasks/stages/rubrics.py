@@ -40,7 +40,7 @@ from tasks.data.dropped import Dropped
 from tasks.judging.hardening import as_data
 from tasks.judging.judge import EndpointJudge
 from tasks.judging.rulings import Unreadable, json_object
-from tasks.judging.wording import Format, response_format
+from tasks.judging.sheets import Format, response_format
 from tasks.verification.correct import is_verifiable
 
 _ASK = """You write rubrics by which responses to a task will be graded, without you, by somebody \
@@ -108,7 +108,7 @@ class Config(StrictModel):
         verifiable: also for prompts whose answer can be verified without a judge.
         least, most: criteria of a rubric.
         response_format: what the teacher is told of the form of its reply
-            (`tasks.judging.wording.Format`).
+            (`tasks.judging.sheets.Format`).
     """
 
     teacher: EndpointJudge

@@ -51,7 +51,7 @@ def tokenise(
 ) -> tuple[Packed, list[Example]]:
     """Pack the examples that fit into rows of `length` tokens. Returns the rows and the examples
     that are in them."""
-    rows, kept = [], []
+    rows, fitting = [], []
     for example in examples:
         prompt, response = (
             prompt_tokens(tokenizer, example.prompt),
@@ -59,8 +59,8 @@ def tokenise(
         )
         if len(prompt) + len(response) <= length:
             rows.append((prompt, response))
-            kept.append(example)
-    return pack(rows, length, tokenizer.pad_id), kept
+            fitting.append(example)
+    return pack(rows, length, tokenizer.pad_id), fitting
 
 
 def prove(
@@ -149,7 +149,6 @@ def dependencies(config: Config, data: Any) -> dict[str, str | int]:
 
 
 def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
-    """The trainer of this stage."""
     from tasks.losses.cross_entropy import cross_entropy
     from tasks.training.trainer import make_trainer
 
@@ -214,8 +213,8 @@ def run(job: Job[Config]) -> dict[str, Any]:
     packed, dropped = {}, {}
     for split in ("train", "validation"):
         examples = read_jsonl(job.inputs["examples"] / f"{split}.jsonl", Example)
-        packed[split], kept = tokenise(loaded.tokenizer, examples, config.sequence_length)
-        dropped[split] = len(examples) - len(kept)
+        packed[split], fitting = tokenise(loaded.tokenizer, examples, config.sequence_length)
+        dropped[split] = len(examples) - len(fitting)
         if dropped[split] > config.max_dropped_fraction * len(examples):
             raise InputError(
                 f"{dropped[split]} of {len(examples)} {split} rows have more than sequence_length ="
@@ -223,7 +222,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
                 f" (now {config.max_dropped_fraction})."
             )
         if split == "train":
-            proof = prove(loaded.tokenizer, packed[split], kept)
+            proof = prove(loaded.tokenizer, packed[split], fitting)
     (job.out / "proof.json").write_text(
         json.dumps(proof, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
     )

@@ -24,7 +24,6 @@ class Config(preferences.PreferenceConfig):
 
 
 def loss_of(config: Config) -> Any:
-    """The loss of this stage."""
     from tasks.losses.simpo import simpo_loss_fn
 
     return simpo_loss_fn(

@@ -35,7 +35,7 @@ from tasks.contract.check import check_of
 from tasks.contract.small import Sizes
 from tasks.contract.teacher import Teacher
 from tasks.data.conversion import NotAnExample, example_of, prompt_of
-from tasks.data.directory import data_digests, data_files
+from tasks.data.data_files import data_digests, data_files
 from tasks.data.dropped import Dropped
 from tasks.data.mapping import Columns
 from tasks.data.readers import Record, Records, read_records

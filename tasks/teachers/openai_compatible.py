@@ -211,7 +211,6 @@ def _unusable(config: Config, question: _Question) -> list[int]:
 
 
 def request_of(config: Config, prompt: Prompt, seed: int, sample: int) -> ChatRequest:
-    """The request for one sample of a prompt."""
     parameters = {
         **config.parameters,
         "temperature": config.temperature,

@@ -70,8 +70,8 @@ def wanted(
     """
     rows: dict[Cell, int] = {}
     for short in shortfalls:
-        kept = (remaining.get(short.group, 0) + 1) / (read.get(short.group, 0) + 2)
-        survives = fractions[short.split] * max(LEAST_YIELD, kept)
+        survived = (remaining.get(short.group, 0) + 1) / (read.get(short.group, 0) + 2)
+        survives = fractions[short.split] * max(LEAST_YIELD, survived)
         count = math.ceil((short.missing + 2 * math.sqrt(short.missing)) / survives)
         group: Any = Domain(short.group) if short.group in list(Domain) else short.group
         cell = Cell(group, short.level)

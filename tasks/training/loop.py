@@ -34,11 +34,11 @@ class Keeps(Protocol):
     """What a stage keeps between steps beside the trainer, such as a rollout that more updates will
     use."""
 
-    def kept(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Arrays, and JSON, that it needs to go on after `step` finished steps."""
 
     def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
-        """Go on after `step` finished steps with what `kept` returned then."""
+        """Go on after `step` finished steps with what `state` returned then."""
 
 
 def counted(job: Job[Any], rows: int) -> tuple[Job[Any], Any]:
@@ -292,8 +292,8 @@ def _save(
     trainer: Trainer, checkpoints: Checkpoints, curves: _Curves, step: int, keeps: Keeps | None
 ) -> None:
     arrays = trained_arrays(trainer)
-    kept, values = keeps.kept(step) if keeps else ({}, {})
-    arrays |= {f"kept/{name}": value for name, value in kept.items()}
+    state, values = keeps.state(step) if keeps else ({}, {})
+    arrays |= {f"kept/{name}": value for name, value in state.items()}
     checkpoints.save(
         step, arrays, {"rows": curves.rows, "compiles": trainer.compiles, "kept": values}
     )
@@ -322,9 +322,9 @@ def _resume(
             )
             checkpoints.forget()
             return 0
-        kept = _restore(trainer, found)
+        state = _restore(trainer, found)
     if keeps:
-        keeps.restore(found.step, kept, found.values["kept"])
+        keeps.restore(found.step, state, found.values["kept"])
     trainer.compiled_before = found.values["compiles"]
     curves.restore(found.values["rows"])
     job.log.info(

@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from tasks.data.packing import Shape, Text, best_fit, pack_responses
+from tasks.data.packing import Shape, Text, pack_responses
 from tasks.devices.hosts import fetch, spread
 from tasks.models.gemma import GemmaConfig, weight_shapes
 from tasks.models.vocabulary import token_logps
@@ -75,11 +75,8 @@ def texts_logps(
         shape: of the rows that it takes at a time.
         progress: called with the number of rows that are done, and of all.
     """
-    filled = len(
-        best_fit([len(prompt) + len(response) for prompt, response in texts], shape.length)
-    )
-    whole = Shape(-(-filled // shape.rows) * shape.rows, shape.length)
-    packed = pack_responses(texts, whole, response_length, pad_id)
+    packed = pack_responses(texts, shape, response_length, pad_id, blocks=True)
+    filled = int((packed.segments[:, 0] > 0).sum())
     found = np.zeros(packed.tokens.size + 1, np.float32)  # what is behind an end reads the last
     for start in range(0, filled, shape.rows):
         rows = tuple(array[start : start + shape.rows] for array in packed[:4])

@@ -150,12 +150,12 @@ def _long_rejected(judged: Sequence[Judged], factor: float, most: int) -> list[J
     right = sorted(
         (one for one in judged if one.rejected_because is None), key=lambda one: len(one.text)
     )
-    kept = [one for one in right[:most] if len(one.text) < factor * len(right[0].text)]
-    longest = max((len(one.text) for one in kept), default=0)
-    long = [one for one in right if kept and len(one.text) >= factor * longest]
+    short = [one for one in right[:most] if len(one.text) < factor * len(right[0].text)]
+    longest = max((len(one.text) for one in short), default=0)
+    long = [one for one in right if short and len(one.text) >= factor * longest]
     detail = "{} characters, where {} are enough"
     return [
-        *kept,
+        *short,
         *(one for one in judged if one.rejected_because is not None),
         *(
             replace(one, rejected_because="long", detail=detail.format(len(one.text), longest))
@@ -214,7 +214,6 @@ def mine_pairs(
 
 
 def read_pairs(path: Path) -> Iterator[PreferencePair]:
-    """The pairs of a file, one by one."""
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             yield PreferencePair.model_validate_json(line)

@@ -296,8 +296,8 @@ def reference_logps(
     from tasks.training.packed_logps import texts_logps, token_logps_fn
 
     journal = Journal(job.work, "reference")
-    kept = journal.get("logps")
-    if kept is None:
+    entry = journal.get("logps")
+    if entry is None:
         program = token_logps_fn(loaded.model)
         found = texts_logps(
             program,
@@ -311,9 +311,9 @@ def reference_logps(
         )
         sums = found.sum(axis=1).reshape(-1, 2)
         compiles = compiled_once({"token_logps": compilations(program)}, {"token_logps": 0})
-        kept = [{"logps": sums.tolist(), "compiles": compiles["token_logps"]}]
-        journal.put("logps", kept)
-    (row,) = kept
+        entry = [{"logps": sums.tolist(), "compiles": compiles["token_logps"]}]
+        journal.put("logps", entry)
+    (row,) = entry
     return np.asarray(row["logps"], np.float32), row["compiles"]
 
 

@@ -137,8 +137,8 @@ class Trainer(PeftTrainer):
         def accumulate(total: Any, micro: Any) -> tuple[Any, None]:
             if self.is_wanted is None:
                 return added(total, micro), None
-            kept: Callable[..., Any] = lambda total, _: total  # noqa: E731
-            return jax.lax.cond(self.is_wanted(micro), added, kept, total, micro), None
+            unchanged: Callable[..., Any] = lambda total, _: total  # noqa: E731
+            return jax.lax.cond(self.is_wanted(micro), added, unchanged, total, micro), None
 
         micros = jax.tree.map(
             lambda x: by_rows(x.reshape(self.accumulation, -1, *x.shape[1:]), axis=1), batch

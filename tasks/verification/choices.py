@@ -29,7 +29,6 @@ def choices_of(prompt: Prompt) -> tuple[str, ...]:
 
 
 def letters(choices: Sequence[str]) -> str:
-    """The letters of the choices."""
     return ascii_uppercase[: len(choices)]
 
 

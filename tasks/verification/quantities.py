@@ -170,8 +170,8 @@ def _with_unit(number: float, unit: Unit) -> Quantity | None:
             return None
         for part, power in base:
             dimension[part] = dimension.get(part, 0) + power * exponent
-    kept = tuple(sorted((part, power) for part, power in dimension.items() if power))
-    return Quantity(number, factor, offset, kept, frozenset(things), bare=not unit)
+    powers = tuple(sorted((part, power) for part, power in dimension.items() if power))
+    return Quantity(number, factor, offset, powers, frozenset(things), bare=not unit)
 
 
 _SPELLINGS = {

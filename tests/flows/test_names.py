@@ -32,7 +32,7 @@ from schemas.recipe import parse_recipe
 from tasks.contract.kinds import stage_kind, stage_kinds
 from tasks.contract.reward import REWARDS
 from tasks.contract.teacher import TEACHERS
-from tasks.data.directory import check_data_path, data_files
+from tasks.data.data_files import check_data_path, data_files
 from tasks.data.readers import Record, read_records
 from tests.conftest import TINY
 from tests.flows.runs.synthetic_run import write_run

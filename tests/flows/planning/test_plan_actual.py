@@ -10,7 +10,7 @@ import pytest
 from prefect.states import State
 
 from flows import post_train, preamble
-from flows.planning import plan as planning
+from flows.planning import stage_plans as planning
 from flows.report.blocks import Box, Sentences, Table
 from flows.report.markdown import markdown
 from flows.report.section import SECTIONS

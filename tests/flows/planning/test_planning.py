@@ -13,7 +13,7 @@ import pytest
 
 from flows.cli.main import main
 from flows.planning import compiling
-from flows.planning import plan as planning
+from flows.planning import stage_plans as planning
 from flows.planning.compiling import Compiled, Compiler, Question
 from flows.planning.estimate import cost, estimate
 from flows.planning.fitting import settings_to_try

@@ -16,7 +16,7 @@ from schemas.rubrics import Criterion
 from tasks.judging.address import ADDRESSES, address, fold, talks
 from tasks.judging.bench import Bench
 from tasks.judging.hardening import as_data, worthless
-from tasks.judging.wording import Sheet, question
+from tasks.judging.sheets import Sheet, question
 from tasks.rewards import llm_judge, rubric_judge
 from tests.fakes.judges import QUESTION, FakeJudge, data_of, items_in, ruling, text_of
 

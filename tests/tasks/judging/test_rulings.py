@@ -9,7 +9,7 @@ from schemas.examples import Domain, Prompt
 from tasks.judging.bench import Bench, Case
 from tasks.judging.judge import Ruling
 from tasks.judging.rulings import Unreadable, read_probabilities, read_text
-from tasks.judging.wording import Item, Sheet, question, token_questions
+from tasks.judging.sheets import Item, Sheet, question, token_questions
 from tests.fakes.judges import FakeJudge, data_of, items_in, mark_in, ruling, text_of
 
 ITEMS = (Item("Answer", "States 4.", "satisfied"), Item("overall", "How good it is.", "rating"))

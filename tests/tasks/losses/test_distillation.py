@@ -117,14 +117,8 @@ def test_in_chunks_they_are_those_of_all_logits(
     vocabularies have."""
     monkeypatch.setattr(vocabulary, "CHUNK", CHUNK)
 
-    def ours(
-        embedding: jax.Array,
-        hidden: jax.Array,
-        of_teacher: jax.Array,
-        states: jax.Array,
-        mask: jax.Array,
-        weights: jax.Array,
-    ) -> Any:
+    def ours(embedding: jax.Array, hidden: jax.Array, *rest: jax.Array) -> Any:
+        of_teacher, states, mask, weights = rest
         model = SimpleNamespace(
             config=SMALL, embedding=SimpleNamespace(get_value=lambda: embedding)
         )
@@ -133,14 +127,8 @@ def test_in_chunks_they_are_those_of_all_logits(
         )
         return jnp.sum(weights * found**2), entropies
 
-    def whole(
-        embedding: jax.Array,
-        hidden: jax.Array,
-        of_teacher: jax.Array,
-        states: jax.Array,
-        mask: jax.Array,
-        weights: jax.Array,
-    ) -> Any:
+    def whole(embedding: jax.Array, hidden: jax.Array, *rest: jax.Array) -> Any:
+        of_teacher, states, mask, weights = rest
         student = jax.nn.log_softmax(unembed(SMALL, embedding, hidden) / 0.7)
         teacher = jax.nn.log_softmax(unembed(LARGE, of_teacher, states)[..., :50] / 0.7)
         entropies = -jnp.sum(jnp.exp(student) * student, axis=-1)

@@ -14,8 +14,8 @@ from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Example, Prom
 from tasks.contract.job import Job, write_jsonl
 from tasks.contract.reward import REWARDS, Resources, Response, Reward, RewardConfig
 from tasks.models.tiny import tiny_tokenizer
+from tasks.rehearsal.audit_responses import RESPONSES, references_and_controls
 from tasks.rehearsal.config import RewardAudit
-from tasks.rehearsal.controls import RESPONSES, references_and_controls
 from tasks.rehearsal.reward_audit import audit, audit_rewards, audited, judge
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.stages import grpo

@@ -12,7 +12,7 @@ from tasks.judging.bench import Case
 from tasks.judging.hardening import worthless
 from tasks.judging.judge import Question
 from tasks.judging.rulings import read_text
-from tasks.judging.wording import question
+from tasks.judging.sheets import question
 from tasks.rehearsal.first_rows import Asked, FirstRows
 from tasks.rehearsal.scripted import Script, likeness_of, role_of
 from tasks.rewards import llm_judge, rubric_judge

@@ -15,7 +15,7 @@ from infra.store.store import open_store
 from schemas.examples import Domain, Prompt
 from tasks.chat.batch_files import ask_all
 from tasks.chat.request import ChatRequest
-from tasks.judging.wording import Item, Sheet, question
+from tasks.judging.sheets import Item, Sheet, question
 from tasks.rehearsal.first_rows import Asked, FirstRows
 from tasks.rehearsal.scripted import Script
 from tasks.rehearsal.stand_in import URL_VARIABLE, StandIn

@@ -310,7 +310,7 @@ def test_the_ledger_has_every_response_of_the_rollouts_that_were_trained_on(tmp_
 def test_a_rollout_that_was_lost_is_an_error_and_the_next_attempt_starts_over(tmp_path: Path):
     batches = batches_of(tmp_path, config(rollout_lag=1), FakeScorer(alternate))
     batches.batch_at(0)
-    _, kept = batches.kept(1)
+    _, state = batches.state(1)
     batches.job.work.write("checkpoints/00000001-1/x", b"")
     batches.job.work.remove("journal/rollouts/000001.sampled")
     successor = batches_of(tmp_path, config(rollout_lag=1), FakeScorer(alternate))
@@ -318,7 +318,7 @@ def test_a_rollout_that_was_lost_is_an_error_and_the_next_attempt_starts_over(tm
         StageFailed,
         match=r"rollout 000001.sampled is not in the stage's workspace any more, .* starts over",
     ):
-        successor.restore(1, {}, json.loads(json.dumps(kept)))
+        successor.restore(1, {}, json.loads(json.dumps(state)))
     assert batches.job.work.children("checkpoints") == []
 
 
@@ -338,9 +338,9 @@ def test_passing_code_is_audited_once(tmp_path: Path, monkeypatch: pytest.Monkey
     batches.batch_at(0)
     counted = {"audit_passes": 8, "audit_short": 0, "audit_suspicious": 8}
     assert counted.items() <= batches.metrics[1].items()
-    kept = batches.kept(1)[1]
+    state = batches.state(1)[1]
     successor = batches_of(tmp_path, table, FakeScorer(alternate), coding)
-    successor.restore(1, {}, json.loads(json.dumps(kept)))
+    successor.restore(1, {}, json.loads(json.dumps(state)))
     successor.batch_at(1)
     assert successor.audit.metrics() == batches.audit.metrics() == counted
     assert [row["step"] for row in successor.audit.examples] == [1] * 5
@@ -372,36 +372,11 @@ def test_weights_are_held_and_what_the_dead_policy_sampled_is_dropped(tmp_path: 
     assert batches.scorer.updates == [1, 2, 3, 4, 5, 2, 2]
     entries = set(batches.job.work.children("journal/rollouts"))
     assert {"000004.sampled", "000004+1.sampled"} <= entries
-    _, kept = batches.kept(5)
+    _, state = batches.state(5)
     successor = batches_of(tmp_path, config(**ANNEALED, rollout_lag=1), FakeScorer(alternate))
-    successor.restore(5, {}, json.loads(json.dumps(kept)))
+    successor.restore(5, {}, json.loads(json.dumps(state)))
     assert sampled_at(successor.batch_at(5)) == 2
     assert successor.sampler.calls == 0
     successor.write_ledger(tmp_path / "ledger", updates=6)
     first = [row.completion.split()[0] for row in ledger(tmp_path / "ledger")]
     assert first[::8] == ["20", "20", "21", "22", "22", "22"]
-
-
-def test_the_detector_sees_rewards_with_the_weights_of_the_first_update(tmp_path: Path):
-    """format 1 and length 0, weights 1 and 1, then 1 and 3: the total falls from .5 to .25, and the
-    policy is what it was."""
-    rewards = [
-        {"name": "format"},
-        {"name": "length", "maximum": 9, "weight": {"start": 1.0, "end": 3.0, "to_step": 2}},
-    ]
-    batches = batches_of(tmp_path, config(rewards=rewards), FakeScorer(alternate))
-
-    class Two(FakeScorer):
-        def answer(self, number: int) -> None:
-            ones = np.ones(8)
-            self.futures[number].set_result(
-                Rewards({"format": ones, "length": 0 * ones}, ones / (1 + (1, 3)[number]))
-            )
-
-    batches.scorer = Two(alternate)
-    signs = []
-    for step in range(2):
-        batches.batch_at(step)
-        signs.append(sign_of(batches, {**batches.metrics[step + 1], "entropy": 1.0, "kl": 0.0}))
-    assert [batches.metrics[step]["reward"] for step in (1, 2)] == [0.5, 0.25]
-    assert [one.rewards for one in signs] == [{"math 1": (8, 0.5)}] * 2

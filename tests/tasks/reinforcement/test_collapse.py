@@ -1,12 +1,15 @@
 """The collapse detector: what kills a run is seen soon, what only looks like it is not."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tasks.reinforcement.collapse import Detector, Sign
+from tasks.reinforcement.collapse import Detector, Sign, sign_of
 from tasks.reinforcement.config import Collapse
+from tasks.reinforcement.rewarding import Rewards
+from tests.tasks.reinforcement.test_batches import FakeScorer, alternate, batches_of, config
 
 GROUPS, GROUP_SIZE = 8, 8
 
@@ -124,3 +127,28 @@ def test_after_the_weights_were_put_back_only_new_rollouts_count():
     detector.put_back()
     assert not any(detector.add(sign(generator, 0.8)) for _ in range(40))
     assert any(detector.add(sign(generator, 0.1)) for _ in range(10))
+
+
+def test_the_detector_sees_rewards_with_the_weights_of_the_first_update(tmp_path: Path):
+    """format 1 and length 0, weights 1 and 1, then 1 and 3: the total falls from .5 to .25, and the
+    policy is what it was."""
+    rewards = [
+        {"name": "format"},
+        {"name": "length", "maximum": 9, "weight": {"start": 1.0, "end": 3.0, "to_step": 2}},
+    ]
+    batches = batches_of(tmp_path, config(rewards=rewards), FakeScorer(alternate))
+
+    class Two(FakeScorer):
+        def answer(self, number: int) -> None:
+            ones = np.ones(8)
+            self.futures[number].set_result(
+                Rewards({"format": ones, "length": 0 * ones}, ones / (1 + (1, 3)[number]))
+            )
+
+    batches.scorer = Two(alternate)
+    signs = []
+    for step in range(2):
+        batches.batch_at(step)
+        signs.append(sign_of(batches, {**batches.metrics[step + 1], "entropy": 1.0, "kl": 0.0}))
+    assert [batches.metrics[step]["reward"] for step in (1, 2)] == [0.5, 0.25]
+    assert [one.rewards for one in signs] == [{"math 1": (8, 0.5)}] * 2

@@ -159,5 +159,5 @@ def test_a_successor_goes_on_where_the_chooser_was():
         chooser(prompts, by="pass_rate", seed=3),
     )
     shares(first, prompts, [number / 9 for number in range(10)], 20)
-    second.restore(json.loads(json.dumps(first.kept())))
+    second.restore(json.loads(json.dumps(first.state())))
     assert [first.choose(4, 21) for _ in range(5)] == [second.choose(4, 21) for _ in range(5)]

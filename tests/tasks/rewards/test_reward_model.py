@@ -18,7 +18,7 @@ from tasks.models.loading import base_model, save_model
 from tasks.models.scalar_head import add_head
 from tasks.planning.programs import abstract_model
 from tasks.reinforcement.rewarding import Rewards, Scorer, parse_rewards
-from tasks.reward_models.calibration import Calibration
+from tasks.reward_models.reliability import Calibration
 from tasks.reward_models.scoring import TraceScorer
 from tasks.rewards import reward_model as reward
 from tasks.stages import reward_model

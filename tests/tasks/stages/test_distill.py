@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
 from schemas.base import InputError
 from schemas.examples import Example
 from schemas.job import Progress
-from tasks.contract.job import Job, read_jsonl
+from tasks.contract.job import read_jsonl
 from tasks.data.dropped import Dropped
 from tasks.stages import distill, rebalance
+from tests.tasks.jobs import job_at
 
 PROCEDURAL = {
     "name": "procedural",
@@ -38,15 +37,9 @@ DATASET = {
 def run(
     tmp_path: Path, *teachers: dict, data: Path | None = None, seed: int = 0, **job
 ) -> tuple[dict, Path]:
-    out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
-    out.mkdir()
     config = distill.Config.parse({"teachers": list(teachers), "seed": seed})
-    return (
-        distill.run(
-            Job(config, {}, out, Workspace(open_store(tmp_path / "store"), "key", "1"), data, **job)
-        ),
-        out,
-    )
+    made = job_at(tmp_path, config, {}, data=data, **job)
+    return distill.run(made), made.out
 
 
 @pytest.fixture

@@ -12,18 +12,17 @@ from flax import nnx
 
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
-from schemas.base import InputError
 from schemas.examples import Example
 from schemas.training import LoraConfig
-from tasks.contract.job import Job, write_jsonl
+from tasks.contract.job import Job
 from tasks.contract.reward import Resources
 from tasks.devices.hosts import BATCH
-from tasks.models.loading import LoadedModel, base_model, save_model
+from tasks.models.loading import LoadedModel, base_model
 from tasks.models.lora import add_lora
 from tasks.reinforcement.batches import RolloutBatches, initial_policy
 from tasks.reinforcement.rewarding import Rewards
 from tasks.reinforcement.rollout import Rollout, group_advantages
-from tasks.sampling.rollouts import rollout_seed
+from tasks.sampling.rollouts import rollout_programs, rollout_seed
 from tasks.stages import grpo
 from tests.tasks.stages.bench import example
 
@@ -236,7 +235,12 @@ def batches_of(
 ) -> RolloutBatches:
     job = Job(config, {}, tmp_path, Workspace(open_store(tmp_path / "store"), "key", "1"))
     return RolloutBatches(
-        config, loaded, grpo.programs_of(config, loaded), examples, job, Resources({}, answers=None)
+        config,
+        loaded,
+        rollout_programs(config, loaded, config.batch_size),
+        examples,
+        job,
+        Resources({}, answers=None),
     )
 
 
@@ -279,34 +283,3 @@ def test_with_adapters_the_reference_shares_the_frozen_weights(loaded: LoadedMod
     reference, layers = initial_policy(loaded.model), loaded.model.layers
     assert reference["layers"]["q_proj"].get_value() is layers.q_proj.get_value()
     assert reference["layers"]["q_proj_lora_a"].get_value() is not layers.q_proj_lora_a.get_value()
-
-
-# The stage
-# --------------------------------------------------------------------------------------------------
-
-
-def stage(
-    tmp_path: Path, loaded: LoadedModel, config: grpo.Config, examples: list[Example] = EXAMPLES
-) -> Job:
-    for name in ("policy", "prompts", "out"):
-        (tmp_path / name).mkdir()
-    save_model(loaded, tmp_path / "policy")
-    write_jsonl(tmp_path / "prompts" / "prompts.jsonl", [row.as_prompt() for row in examples])
-    write_jsonl(tmp_path / "prompts" / "train.jsonl", examples)
-    work = Workspace(open_store(tmp_path / "store"), "key", "1")
-    return Job(
-        config,
-        {"policy": tmp_path / "policy", "prompts": tmp_path / "prompts"},
-        tmp_path / "out",
-        work,
-    )
-
-
-def test_prompts_that_do_not_fit_are_an_error_with_the_fix(tmp_path: Path, loaded: LoadedModel):
-    with pytest.raises(
-        InputError,
-        match=(
-            "8 of 8 training prompts have more than prompt_length = 8 tokens; raise prompt_length"
-        ),
-    ):
-        grpo.run(stage(tmp_path, loaded, config(prompt_length=8)))

@@ -5,9 +5,9 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
@@ -15,9 +15,9 @@ from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, PreferencePair
 from tasks.contract.job import Job, read_jsonl, read_rows, write_jsonl
 from tasks.data.packing import Shape
-from tasks.data.tokens import pad_left, pad_right
+from tasks.data.tokens import pad_right
 from tasks.devices.hosts import make_mesh
-from tasks.models import gemma, vocabulary
+from tasks.models import gemma
 from tasks.models.loading import base_model, load_model, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.planning import programs
@@ -113,17 +113,19 @@ def test_the_reference_is_each_responses_log_probability_and_computed_once(
     shape = Shape(3, 50)
     found, compiles = preferences.reference_logps(attempt, loaded, texts, shape)
     assert (found.shape, compiles) == ((5, 2), 1)
-    token_logps = vocabulary.token_logps_fn(loaded.model, TOKENIZER.pad_id)
+
+    @jax.jit
+    def dense(tokens):
+        places = jnp.arange(50)[None]
+        hidden, _ = loaded.model(tokens, places, (tokens != TOKENIZER.pad_id).astype(jnp.int32))
+        return jax.nn.log_softmax(loaded.model.unembed(hidden[0]))
+
     for logps, pair in zip(found, texts, strict=True):
-        alone = [
-            token_logps(
-                nnx.state(loaded.model),
-                pad_left([prompt], 32, TOKENIZER.pad_id),
-                pad_right([response], 32, TOKENIZER.pad_id),
-                np.float32(1),
-            ).sum()
-            for prompt, response in pair
-        ]
+        alone = []
+        for prompt, response in pair:
+            table = dense(pad_right([prompt + response], 50, TOKENIZER.pad_id))
+            places = np.arange(len(response)) + len(prompt) - 1
+            alone.append(table[places, np.array(response)].sum())
         np.testing.assert_allclose(logps, alone, rtol=1e-5)
     monkeypatch.setattr(packed_logps, "token_logps_fn", None)
     again, compiles = preferences.reference_logps(attempt, loaded, texts, shape)

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
 from schemas.base import InputError
 from schemas.evaluation import EvalItem, Opinion
 from schemas.examples import Check, Domain, Example, Grounding, Trace, prompt_id
@@ -22,6 +20,7 @@ from tasks.sampling.slots import Request, SlotSampler
 from tasks.stages import reasoning_eval
 from tasks.stages.reasoning_eval import Config, reasoning_metrics
 from tasks.statistics.intervals import Interval, wilson
+from tests.tasks.jobs import job_at
 
 RIGHT = Trace(reasoning="First 2 + 2 = 4, so it is 4.", answer="4").render()
 WRONG = Trace(reasoning="Five.", answer="5").render()
@@ -55,13 +54,11 @@ def job(
     prompts = tmp_path / "prompts"
     prompts.mkdir(exist_ok=True)
     write_jsonl(prompts / "heldout.jsonl", examples)
-    out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
-    out.mkdir()
     sizes = {"batch_size": 8, "prompt_length": 48, "response_length": 8, "min_items": 1}
     settings = {"model": "gemma3-tiny", **sizes}
     inputs = {"prompts": prompts} | ({"baseline": baseline} if baseline else {})
-    work = Workspace(open_store(tmp_path / "store"), out.name, "1")
-    return Job(config=Config.parse(settings | config), inputs=inputs, out=out, work=work)
+    key = f"key{len(list(tmp_path.glob('out*')))}"
+    return job_at(tmp_path, Config.parse(settings | config), inputs, key=key)
 
 
 def test_rates_are_fractions_of_all_prompts_with_wilson_intervals() -> None:

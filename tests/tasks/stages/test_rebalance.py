@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from sentencepiece import sentencepiece_model_pb2
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
 from schemas.base import InputError
 from schemas.examples import Domain, Example, PreferencePair, Prompt, prompt_id
 from tasks.contract.job import Job, read_jsonl, write_jsonl
@@ -21,6 +19,7 @@ from tasks.data.filters import Length
 from tasks.data.quotas import allocate
 from tasks.stages import rebalance
 from tasks.teachers import procedural
+from tests.tasks.jobs import job_at
 from tests.tasks.models.small_model import write_small_model
 
 PROCEDURAL = {"name": "procedural", "rows": {}, "grounded": {}, "unworked": {}}
@@ -76,10 +75,8 @@ def distilled(
 def job(
     tmp_path: Path, source: Path, key: str = "key", data: Path | None = None, **config: Any
 ) -> Job[rebalance.Config]:
-    out = tmp_path / f"out{len(list(tmp_path.glob('out*')))}"
-    out.mkdir()
-    work = Workspace(open_store(tmp_path / "store"), key, "0")
-    return Job(rebalance.Config.parse(config), {"examples": source}, out, work, data)
+    parsed = rebalance.Config.parse(config)
+    return job_at(tmp_path, parsed, {"examples": source}, key=key, data=data)
 
 
 def run(

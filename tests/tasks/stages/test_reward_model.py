@@ -7,18 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
 from schemas.base import InputError, StageFailed
 from schemas.examples import Trace
 from tasks.contract.job import Job, read_jsonl, read_rows, write_jsonl
 from tasks.devices.hosts import make_mesh
 from tasks.models.loading import base_model, save_model
 from tasks.models.scalar_head import load_scoring_model
-from tasks.reward_models.calibration import ATTACKS, read_calibration
 from tasks.reward_models.pairs import TracePair
+from tasks.reward_models.reliability import ATTACKS, read_calibration
 from tasks.reward_models.scoring import TraceScorer
 from tasks.stages import reward_model
+from tests.tasks.jobs import job_at
 from tests.tasks.reward_models.step_traces import EXAMPLES, LENGTHS, TOKENIZER, preference
 from tests.tasks.stages.bench import REWARD_MODEL
 
@@ -39,14 +38,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def job(tmp_path: Path, data: Path, **changes: Any) -> Job[reward_model.Config]:
-    out = tmp_path / f"out{len(list(tmp_path.glob('out*')))}"
-    out.mkdir()
-    return Job(
-        config(**changes),
-        {"prompts": data},
-        out,
-        Workspace(open_store(tmp_path / "store"), "key", "1"),
-    )
+    return job_at(tmp_path, config(**changes), {"prompts": data})
 
 
 def test_the_stage_leaves_a_model_its_held_out_scores_and_a_calibration(tmp_path: Path, data: Path):

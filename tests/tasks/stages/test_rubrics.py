@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
 from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import Rubric
-from tasks.contract.job import Job, read_jsonl, write_jsonl
+from tasks.contract.job import read_jsonl, write_jsonl
 from tasks.contract.kinds import stage_kind, stage_kinds
 from tasks.data.dropped import Dropped
 from tasks.judging.rulings import Unreadable
 from tasks.stages import rubrics
 from tests.fakes.chat_server import ChatServer, Fault
+from tests.tasks.jobs import job_at
 
 TEACHER = {
     "name": "endpoint",
@@ -63,18 +62,12 @@ def run(
 ) -> tuple[dict, Path]:
     """Metrics and output of the stage. All calls share a store."""
     monkeypatch.setenv("TEST_BASE_URL", url)
-    given, out = tmp_path / "in", tmp_path / f"out-{key}"
+    given = tmp_path / "in"
     given.mkdir(exist_ok=True)
-    out.mkdir()
     write_jsonl(given / "prompts.jsonl", prompts)
-    job = Job(
-        config=rubrics.Config.parse({"teacher": TEACHER} | config),
-        inputs={"prompts": given},
-        out=out,
-        work=Workspace(open_store(tmp_path / "store"), key, "0"),
-        log=logging.getLogger("test"),
-    )
-    return rubrics.run(job), out
+    parsed = rubrics.Config.parse({"teacher": TEACHER} | config)
+    made = job_at(tmp_path, parsed, {"prompts": given}, key=key, log=logging.getLogger("test"))
+    return rubrics.run(made), made.out
 
 
 def asked_about(body: dict) -> str:

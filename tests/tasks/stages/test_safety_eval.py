@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
 from schemas.base import InputError
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import (
@@ -27,6 +25,7 @@ from tasks.evaluation.safety_verdicts import judge
 from tasks.stages import safety_eval
 from tasks.stages.safety_eval import Config, safety_metrics
 from tasks.statistics.intervals import Interval, wilson
+from tests.tasks.jobs import job_at
 
 REFUSE = Trace(reasoning="The context does not say.", answer=GROUNDED_REFUSAL).render()
 OSLO = Trace(reasoning="The context says: Mia lives in Oslo.", answer="Oslo").render()
@@ -333,15 +332,10 @@ def test_metrics_survive_the_way_through_a_file(tmp_path: Path) -> None:
 
 def job(tmp_path: Path, examples: list[Example], min_items: int) -> Job[Config]:
     (tmp_path / "prompts").mkdir()
-    (tmp_path / "out").mkdir()
     write_jsonl(tmp_path / "prompts" / "heldout.jsonl", examples)
     sizes = {"batch_size": 4, "prompt_length": 96, "response_length": 8, "min_items": min_items}
-    return Job(
-        config=Config.parse({"model": "gemma3-tiny", **sizes}),
-        inputs={"prompts": tmp_path / "prompts"},
-        out=tmp_path / "out",
-        work=Workspace(open_store(tmp_path / "store"), "key", "1"),
-    )
+    config = Config.parse({"model": "gemma3-tiny", **sizes})
+    return job_at(tmp_path, config, {"prompts": tmp_path / "prompts"})
 
 
 def test_too_few_grounded_prompts_are_refused_with_their_number(tmp_path: Path) -> None:

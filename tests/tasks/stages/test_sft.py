@@ -4,13 +4,12 @@ wrong."""
 import numpy as np
 import pytest
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
 from schemas.base import InputError, StageFailed
 from tasks.contract.job import Job, read_rows, write_jsonl
 from tasks.data.packing import Packed
 from tasks.models.tiny import tiny_tokenizer
 from tasks.stages import sft
+from tests.tasks.jobs import job_at
 from tests.tasks.stages.bench import SFT, example
 
 EXAMPLES = [example(number) for number in range(6)]
@@ -18,8 +17,8 @@ EXAMPLES = [example(number) for number in range(6)]
 
 @pytest.fixture
 def packed() -> Packed:
-    packed, kept = sft.tokenise(tiny_tokenizer(), EXAMPLES, 100)
-    assert kept == EXAMPLES
+    packed, fitting = sft.tokenise(tiny_tokenizer(), EXAMPLES, 100)
+    assert fitting == EXAMPLES
     assert packed.segments.max() > 1
     return packed
 
@@ -82,21 +81,19 @@ def config(**changes) -> sft.Config:
 
 
 def job(tmp_path, config: sft.Config) -> Job:
-    data, out = tmp_path / "data", tmp_path / "out"
+    data = tmp_path / "data"
     data.mkdir()
-    out.mkdir()
     write_jsonl(data / "train.jsonl", EXAMPLES)
     write_jsonl(data / "validation.jsonl", EXAMPLES[:3])
-    return Job(
-        config, {"examples": data}, out, Workspace(open_store(tmp_path / "store"), "key", "1")
-    )
+    return job_at(tmp_path, config, {"examples": data})
 
 
 @pytest.mark.usefixtures("one_layer")
 def test_the_stage_trains_and_writes_model_curve_and_proof(tmp_path):
-    metrics = sft.run(job(tmp_path, config()))
-    assert (tmp_path / "out" / "proof.json").exists()
-    rows = list(read_rows(tmp_path / "out" / "curves.jsonl"))
+    made = job(tmp_path, config())
+    metrics = sft.run(made)
+    assert (made.out / "proof.json").exists()
+    rows = list(read_rows(made.out / "curves.jsonl"))
     assert rows[0]["step"] == 0
     assert rows[0]["validation_loss"] == pytest.approx(rows[1]["loss"], rel=0.05)
     assert metrics["examples"] == 6

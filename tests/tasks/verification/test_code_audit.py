@@ -168,7 +168,7 @@ def test_a_rollouts_passing_answers_are_counted_once_and_shown() -> None:
     ]
     assert tally.add(rollout((other, "4", True), (other, "5", False)), 4, again=False) == {}
     resumed = Tally()
-    resumed.restore(json.loads(json.dumps(tally.kept())))
+    resumed.restore(json.loads(json.dumps(tally.state())))
     assert resumed.add(first, 3, again=True) == counted
     assert resumed.metrics() == tally.metrics() == counted
     assert resumed.examples == tally.examples
@@ -182,7 +182,7 @@ def test_nothing_is_said_where_nothing_was_flagged() -> None:
     passed = rollout((asked(), REFERENCE, True), (asked(), "", False))
     assert tally.add(passed, 1, again=False)["audit_passes"] == 1.0
     assert tally.warning() == ""
-    assert tally.kept()["examples"] == []
+    assert tally.state()["examples"] == []
     assert Tally().metrics() == {}
 
 

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
 from schemas.examples import Domain, Example, prompt_id
-from tasks.contract.job import Job, write_jsonl
+from tasks.contract.job import write_jsonl
 from tasks.models.gemma import SIZES
 from tasks.stages import reward_model
 from tasks.teaching.families.math import running_total
+from tests.tasks.jobs import job_at
 
 pytestmark = pytest.mark.usefixtures("one_layer")
 
@@ -51,10 +50,8 @@ def test_it_learns_which_trace_is_right_and_which_step_is_wrong(
         "step_weight": 1.0,
         "optimizer": {"learning_rate": 2e-3, "muon_learning_rate": 0.02},
     }
-    (tmp_path / "out").mkdir()
-    work = Workspace(open_store(tmp_path / "store"), "key", "1")
     learned = reward_model.Config.parse(table)
-    metrics = reward_model.run(Job(learned, {"prompts": tmp_path}, tmp_path / "out", work))
+    metrics = reward_model.run(job_at(tmp_path, learned, {"prompts": tmp_path}))
     assert metrics["accuracy_low"] > 0.75
     assert metrics["steps"]["found_low"] > metrics["steps"]["chance"] + 0.1
     assert metrics["ece"] < 0.1

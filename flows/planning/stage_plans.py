@@ -252,12 +252,12 @@ def too_large_here(outlooks: Sequence[Outlook]) -> list[str]:
         f" this machine has {memory / 2**30:,.1f} GiB; lower them."
         for one in outlooks
         if one.manifest is None
-        for sizes, bytes_ in _held(one.stage)
+        for sizes, bytes_ in _resident(one.stage)
         if bytes_ > memory
     ]
 
 
-def _held(stage: ResolvedStage) -> Iterator[tuple[str, int]]:
+def _resident(stage: ResolvedStage) -> Iterator[tuple[str, int]]:
     """What a stage holds at a time: which sizes of its config multiply, and the bytes that these
     are."""
     config = stage.config

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from schemas.examples import Domain, Trace
-from tasks.reward_models.calibration import (
+from tasks.reward_models.pairs import TracePair, damaged_pairs
+from tasks.reward_models.reliability import (
     ATTACKS,
     ScoredPair,
     attacked,
@@ -15,7 +16,6 @@ from tasks.reward_models.calibration import (
     pair_metrics,
     reliability,
 )
-from tasks.reward_models.pairs import TracePair, damaged_pairs
 from tests.tasks.reward_models.step_traces import EXAMPLES
 
 
