@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.paired import ROOT, heading, machine, parser, ratios, row, spread, take_turns
+from infra.distribution import DISTRIBUTION
 from tests.flows.server.served import Served, until
 
 PEER = """
@@ -57,7 +58,7 @@ def main() -> None:
             "Prefect alone (begin: whole process)": lambda _: process(served, peer),
         }
         found = take_turns(turns, options.rounds)
-    print(f"{machine('lyceum', 'prefect')}; {stages} cached stages, {options.rounds} rounds")
+    print(f"{machine(DISTRIBUTION, 'prefect')}; {stages} cached stages, {options.rounds} rounds")
     heading("", "begin, s", "in the flow, s", "in the flow, of Prefect alone")
     *_, alone = found.values()
     for name, each in found.items():

@@ -57,6 +57,7 @@ from typing import Any
 from benchmarks import paired
 from benchmarks.chain_peers.settings import STAGES, WARM_UP, Settings
 from benchmarks.paired import ROOT, heading, ratios, row, spread, tell, watch
+from infra.distribution import DISTRIBUTION
 
 PEER = ("trl==1.16.0", "torch==2.13.0", "transformers==5.12.1", "datasets==5.2.0")
 PEER += ("accelerate==1.15.0", "peft==0.21.0")
@@ -231,7 +232,7 @@ ON_DEVICE: Figure = ("device memory, MB", "device_bytes", 1e6, ",.0f", False)
 def show(settings: Settings, rounds: Sequence[Round]) -> None:
     """Print the tables."""
     last = rounds[-1]
-    packages = paired.machine("lyceum", "jax", "flax", "google-tunix")
+    packages = paired.machine(DISTRIBUTION, "jax", "flax", "google-tunix")
     print(f"{packages} on {last[OURS]['sft']['versions']}; {', '.join(PEER)}")
     steps = ", ".join(f"{stage} {settings.steps(stage)}" for stage in STAGES)
     print(

@@ -28,6 +28,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from infra.distribution import DISTRIBUTION
 from infra.process import ROOT
 from infra.store.files import file_entry
 from infra.store.objects import name_problem
@@ -107,14 +108,14 @@ def environment() -> dict[str, str]:
     """The files of `environment/` by name: Python's minor version, what a worker needs, the exact
     version of all that this needs, and what of it is left out."""
     try:
-        requirements = [Requirement(line) for line in importlib.metadata.requires("lyceum") or []]
+        stated = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError as error:
         raise InputError(
             "lyceum is not installed, so nobody knows what its workers need. Install it: uv sync,"
             " or pip install."
         ) from error
     direct: dict[str, set[str]] = {}
-    for requirement in requirements:
+    for requirement in map(Requirement, stated):
         name = canonicalize_name(requirement.name)
         if name not in FLOW_ONLY and _applies(requirement, {"", "tpu"}):
             direct.setdefault(name, set()).update(requirement.extras)

@@ -19,6 +19,7 @@ from flows.server.prefect_api import api_problem, bypass_proxy, configured_api
 from flows.server.silence import is_silent
 from infra.accelerator import find
 from infra.context import context
+from infra.distribution import DISTRIBUTION
 from infra.secrets import mask
 from infra.targets import check_target
 from infra.tpu.types import TPU_TYPES
@@ -67,7 +68,7 @@ def _python() -> Check:
 def _packages() -> Iterator[Check]:
     """Each direct dependency against the versions that are known to work together (this package's
     own requirements)."""
-    for text in importlib.metadata.requires("lyceum") or []:
+    for text in importlib.metadata.requires(DISTRIBUTION) or []:
         requirement = Requirement(text)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue

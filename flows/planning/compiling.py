@@ -31,6 +31,7 @@ from typing import IO, Any, Self
 
 from infra.accelerator import find
 from infra.context import context
+from infra.distribution import install
 from infra.process import ROOT, worker_environment
 from infra.settings import Settings
 from infra.tpu.types import GIB
@@ -47,9 +48,7 @@ COMMAND = (sys.executable, "-m", "tasks.planning.compiler")
 _PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "google-tunix", "optax", "qwix")
 _LINES_IN_ERROR = 5
 
-INSTALL = (
-    "`pip install lyceum[tpu]`, or `uv sync --extra tpu` in a checkout (200 MB; no TPU is needed)"
-)
+INSTALL = f"{install('tpu')} (200 MB; no TPU is needed)"
 
 
 def has_compiler() -> bool:

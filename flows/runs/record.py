@@ -22,6 +22,7 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from flows.recipe.resolve import ResolvedRecipe
+from infra.distribution import DISTRIBUTION
 from infra.secrets import mask
 from infra.store.lease import is_gone, is_here, this_process
 from infra.store.objects import name_problem
@@ -31,7 +32,7 @@ from schemas.reports import RunRecord, StageRecord
 
 log = logging.getLogger("lyceum.run")
 
-PACKAGES = ("lyceum", "jax", "google-tunix", "flax", "optax", "qwix", "prefect")
+PACKAGES = (DISTRIBUTION, "jax", "google-tunix", "flax", "optax", "qwix", "prefect")
 """Packages whose versions a run record states."""
 
 SAVE_SECONDS = 10.0

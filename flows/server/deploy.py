@@ -18,6 +18,7 @@ import httpx
 from flows.server.exposure import choices, exposures
 from flows.server.prefect_api import QUIET, api_problem, bypass_proxy, configured_api, reaching
 from infra.context import context
+from infra.distribution import DISTRIBUTION
 from infra.secrets import mask
 from schemas.base import InputError, nearest
 
@@ -148,7 +149,7 @@ def _register(
     registered = client.create_deployment(
         flow_id=client.create_flow_from_name(flow.name),
         name=flow.name,
-        version=version("lyceum"),
+        version=version(DISTRIBUTION),
         description=flow.description,
         # a file's directory would come first on the import path
         entrypoint=f"{flow.fn.__module__}.{flow.fn.__name__}",

@@ -9,7 +9,7 @@ the same decisions.
 
 Ray, because its functions are Python as they are here, compiled code included; it runs on one
 machine without any service, where the tests compare its digest with `clean`'s; and `ray[data]` 2.60
-installs beside what is pinned here (`pip install lyceum[cluster]`), which Beam 2.77 does not. Spark
+installs beside what is pinned here (extra `cluster`), which Beam 2.77 does not. Spark
 needs a JVM on every machine.
 
 A small corpus is not faster here: the five shuffles take a minute on two cores whatever their size,

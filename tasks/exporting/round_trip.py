@@ -31,6 +31,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jinja2 import TemplateError
 
+from infra.distribution import install
 from schemas.base import InputError, StageFailed
 from schemas.examples import Trace
 from tasks.data.control_tokens import CONTROL_TOKENS
@@ -115,8 +116,8 @@ def require_transformers() -> None:
     """Raise InputError, saying what to install, if transformers or torch is absent."""
     if missing := absent():
         raise InputError(
-            f"an export is verified in transformers, which needs {' and '.join(missing)}: uv sync"
-            " --extra export (or: pip install 'lyceum[export]')."
+            f"an export is verified in transformers, which needs {' and '.join(missing)}:"
+            f" {install('export')}."
         )
 
 

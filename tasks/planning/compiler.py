@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from infra.distribution import install
 from infra.tpu.types import TPU_TYPES, TpuType
 from schemas.base import InputError, StrictModel, digest
 from tasks.contract.kinds import stage_kind
@@ -140,10 +141,7 @@ def tpu_mesh(target: str) -> "Mesh":
     return jax.sharding.Mesh(np.array(devices).reshape(-1, 1), (BATCH, TENSOR))
 
 
-INSTALL = (
-    "Plans for TPUs need the TPU compiler: `pip install lyceum[tpu]`, or `uv sync --extra tpu` in a"
-    " checkout (200 MB; no TPU needed)."
-)
+INSTALL = f"Plans for TPUs need the TPU compiler: {install('tpu')} (200 MB; no TPU needed)."
 
 
 def _topology(kind: TpuType) -> dict[str, Any]:

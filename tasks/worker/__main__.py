@@ -30,6 +30,7 @@ from pydantic import ValidationError
 
 from infra.backend import pause_file
 from infra.context import context
+from infra.distribution import DISTRIBUTION
 from infra.secrets import mask, mask_output
 from infra.store.compiled import Compiled
 from infra.store.files import is_disk_full
@@ -56,7 +57,7 @@ from tasks.worker.usage import Meter
 
 log = logging.getLogger("lyceum")
 
-PACKAGES = ("lyceum", "jax", "jaxlib", "flax", "optax", "google-tunix", "numpy")
+PACKAGES = (DISTRIBUTION, "jax", "jaxlib", "flax", "optax", "google-tunix", "numpy")
 
 
 def main(arguments: list[str]) -> int:

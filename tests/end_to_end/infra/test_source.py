@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from infra import source
+from infra.distribution import DISTRIBUTION
 from infra.process import ROOT
 from infra.source import FLOW_ONLY, PACKAGES, environment, ship_data, ship_source
 from infra.store.store import Store, open_store
@@ -190,7 +191,7 @@ def test_everything_that_a_worker_imports_is_in_its_environment() -> None:
 
 
 def test_every_requirement_of_the_project_is_a_workers_or_the_flows() -> None:
-    requirements = [Requirement(line) for line in importlib.metadata.requires("lyceum") or []]
+    requirements = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
     at_home = {
         one.name
         for one in requirements

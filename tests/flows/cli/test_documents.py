@@ -13,7 +13,10 @@ from flows.recipe.resolve import resolve
 from infra.process import ROOT
 
 PAGES = [ROOT / f"{name}.md" for name in ("README", "infra/README", "benchmarks/README")]
+PAGES += [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 PAGES += sorted((ROOT / "docs").glob("*.md"))
+NOT_IN_THE_CHECKOUT = {"tasks/rewards/brief.py", "infra/terraform/terraform.tfstate"}
+"""What a reader writes, and what Terraform does."""
 
 
 def block(language: str) -> str:
@@ -59,6 +62,37 @@ def test_the_table_of_what_recipes_take_is_that_of_the_file() -> None:
     assert reference.recipes_page() == reference.RECIPES.read_text(encoding="utf-8"), (
         "run `uv run python -m docs.reference`"
     )
+
+
+@pytest.mark.parametrize(
+    ("page", "room"),
+    [
+        ("training", "tasks/stages/*.py"),
+        ("rewards", "tasks/rewards/*.py"),
+        ("evaluation", "tasks/suites/*.py"),
+        ("data", "tasks/checks/*.py"),
+        ("data", "tasks/teachers/*.py"),
+        ("recipes", "flows/recipes/*.toml"),
+        ("architecture", "tasks/*/__init__.py"),
+        ("architecture", "flows/*/__init__.py"),
+    ],
+)
+def test_a_page_names_all_that_there_is(page: str, room: str) -> None:
+    """What is added is one file, so nobody would think of the page."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    listed = [one for one in ROOT.glob(room) if one.stem != "__init__" or page == "architecture"]
+    names = {f"{one.parent.name}/" if one.stem == "__init__" else one.stem for one in listed}
+    assert names
+    assert sorted(name for name in names if not re.search(rf"[`/]{name}(?:\b|(?<=/))", text)) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_paths_that_a_page_names_exist(page: Path) -> None:
+    rooms = "schemas|infra|tasks|flows|tests|benchmarks|docs"
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(rf"(?<![\w/.:-])((?:{rooms})/[\w/.-]*\w)", text))
+    wrong = [one for one in named - NOT_IN_THE_CHECKOUT if not (ROOT / one).exists()]
+    assert [one for one in wrong if not re.search(r"\b[A-Z]+\b", one)] == []  # KIND.py: any of them
 
 
 def test_readme_is_read_in_ten_minutes() -> None:

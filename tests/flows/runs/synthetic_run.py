@@ -127,7 +127,7 @@ def write_run(
         stages=tuple(records),
         execution={
             "host": "laptop",
-            "packages": {"lyceum": "0.1.0"},
+            "packages": {"lyceum-post-training": "0.1.0"},
             "command": ["/usr/bin/lyceum", "run", "demo", "--data", "my data"],
         },
     )

@@ -13,7 +13,7 @@ from tasks.data.cleaning_rules import DECIDED, Contamination, Evaluation, NearDu
 from tests.tasks.data.cleaning_rows import TooLong, cleaned, corpus, write
 
 ray = pytest.importorskip(
-    "ray", reason="the extra `cluster` is not installed: pip install 'lyceum[cluster]'"
+    "ray", reason="the extra `cluster` is not installed: uv sync --extra cluster"
 )
 pytestmark = pytest.mark.timeout(1200)
 

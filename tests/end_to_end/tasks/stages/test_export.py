@@ -254,7 +254,7 @@ def test_without_torch_the_message_says_what_to_install(
     monkeypatch.setattr(
         round_trip.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
     )
-    with pytest.raises(InputError, match="needs torch: uv sync --extra export"):
+    with pytest.raises(InputError, match="needs torch: `uv sync --extra export`"):
         export(gemma3, tmp_path / "out")
 
 
