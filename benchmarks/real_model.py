@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks import paired
 from benchmarks.paired import ROOT, heading, ratios, row, spread, take_turns, watch
+from infra.distribution import DISTRIBUTION
 
 PEER = ("torch==2.13.0", "transformers==5.12.1", "peft==0.21.0", "psutil==7.2.2")
 ROWS, LENGTH, RANK, STEPS = 4, 512, 16, 4
@@ -43,7 +44,7 @@ def main() -> None:
     write_prompts(options.model, options.scratch)
     peer = paired.installed(options.scratch, "peft", PEER)
     pythons = {OURS: Path(sys.executable), THEIRS: peer}
-    print(paired.machine("lyceum", "jax", "flax"), ", ".join(PEER))
+    print(paired.machine(DISTRIBUTION, "jax", "flax"), ", ".join(PEER))
     heading("", *SIDES, f"{THEIRS} / {OURS}")
     for task, name in TASKS.items():
         sides = {side: runner(python, side, task, options) for side, python in pythons.items()}
