@@ -23,8 +23,8 @@ from typing import Any, Literal
 
 from flows.recipe.resolve import ResolvedRecipe
 from infra.distribution import DISTRIBUTION
+from infra.process_identity import is_gone, is_here, this_process
 from infra.secrets import mask
-from infra.store.lease import is_gone, is_here, this_process
 from infra.store.objects import name_problem
 from infra.store.store import Store
 from schemas.base import InputError, nearest

@@ -18,17 +18,15 @@ generation names the attempt, so two runners never share a working directory.
 """
 
 import logging
-import os
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from infra.process_identity import is_gone, this_process
 from infra.store.store import Store, attempt_file
 from schemas.base import InputError, Stopped
 from schemas.reports import Process
@@ -185,31 +183,6 @@ def seize(
     finally:
         if _is_ours(store, lease):
             _erase(store, lease)
-
-
-def this_process() -> Process:
-    """This process, as others can look it up."""
-    return Process(host=socket.gethostname(), namespace=_namespace(), pid=os.getpid())
-
-
-def is_here(process: Process) -> bool:
-    """Whether a process would be found from here if it were alive: it ran on this machine, since
-    its last start."""
-    return (process.host, process.namespace) == (socket.gethostname(), _namespace())
-
-
-def is_gone(process: Process) -> bool:
-    """Whether a process is known to have ended; False also when it cannot be looked up from
-    here."""
-    if not is_here(process):
-        return False
-    try:
-        os.kill(process.pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:  # alive, and another user's
-        return False
-    return False
 
 
 def _acquire(
@@ -391,14 +364,3 @@ def _record(owner: str) -> LeaseRecord:
 
 def _name(key: str, generation: int) -> str:
     return attempt_file(key, str(generation), "lease.json")
-
-
-def _namespace() -> str:
-    """What tells machines of one name apart: on Linux the id of the running kernel, and of the
-    process namespace for containers."""
-    boot, link = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
-    return (
-        f"{boot.read_text(encoding='ascii').strip()} {os.readlink(link)}"
-        if boot.is_file() and link.is_symlink()
-        else ""
-    )

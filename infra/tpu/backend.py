@@ -29,9 +29,10 @@ from infra.source import ship_data, ship_source
 from infra.store.remote import host_status
 from infra.store.store import Store, attempt_file
 from infra.tpu.api import ApiError, TpuApi
-from infra.tpu.job import Order, TpuJob, TpuRecord, record_name, store_label
+from infra.tpu.job import Order, TpuJob
 from infra.tpu.machine import DEAD, TAKEN, failure
 from infra.tpu.reaper import RELEASE_SECONDS, reap, release, unfinished
+from infra.tpu.record import TpuRecord, record_name, store_label
 from infra.tpu.types import TpuType
 from schemas.base import InputError, StageFailed
 from schemas.job import JobSpec, JobStatus

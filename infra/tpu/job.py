@@ -6,7 +6,6 @@ cancellation is acted upon within seconds. What the VMs say is read by another
 (`infra.tpu.listener`). Whoever polls reads what these two know, at once.
 """
 
-import hashlib
 import logging
 import threading
 import time
@@ -16,13 +15,14 @@ from dataclasses import dataclass
 from infra.backend import FINAL, JobHandle
 from infra.secrets import mask
 from infra.settings import TpuSettings
-from infra.store.store import Store, attempt_file
+from infra.store.store import Store
 from infra.tpu.api import QUEUED, ApiError, Resource, TpuApi, deletion_command, zone_of
 from infra.tpu.listener import Listener
 from infra.tpu.machine import BEFORE, Seen, State, Step, Terms, duration, failure, next_step
 from infra.tpu.problems import Problem
+from infra.tpu.record import TpuRecord, record_name
 from infra.tpu.types import TpuType
-from schemas.base import InputError, StrictModel
+from schemas.base import InputError
 from schemas.job import JobStatus
 
 log = logging.getLogger("lyceum.tpu")
@@ -36,53 +36,6 @@ ACCEPT_SECONDS = 15.0
 FINAL_LOOK_SECONDS = 3.0
 """How long the store is asked for a last word of a job that is dead by what the API says."""
 _WITH_VMS = ("booting", "running")
-
-
-class TpuRecord(StrictModel):
-    """`work/<key>/<attempt>/tpu.json`: what was asked for, before it was asked for; a killed flow
-    leaves no machine that nobody knows.
-
-    Attributes:
-        resources: complete names of all queued resources that were asked for, one per zone, the
-            newest last.
-        target, tier, run: what for.
-        usd_per_hour: list price of all chips.
-        requested, active, ended: seconds since the epoch; `active` when the VMs of the newest
-            resource came up, `ended` when the job did, or later: when its deletion was accepted.
-        spent_usd: what the resources before the newest have cost.
-        state: see `infra.tpu.machine`.
-        reason: why it ended like that, for people.
-    """
-
-    resources: tuple[str, ...]
-    target: str
-    tier: str
-    run: str
-    usd_per_hour: float
-    requested: float
-    active: float | None = None
-    ended: float | None = None
-    spent_usd: float = 0.0
-    state: State = "requested"
-    reason: str = ""
-
-    def cost_usd(self, now: float) -> float:
-        """What was paid until `now` (seconds since the epoch), by list price: VMs are paid for as
-        long as they are there."""
-        if self.active is None:
-            return self.spent_usd
-        hours = max(0.0, (self.ended or now) - self.active) / 3600
-        return self.spent_usd + hours * self.usd_per_hour
-
-
-def record_name(handle: JobHandle) -> str:
-    """The name of a job's record in the store."""
-    return attempt_file(handle.key, handle.attempt, "tpu.json")
-
-
-def store_label(store: Store) -> str:
-    """What tells stores apart in labels."""
-    return hashlib.sha256(store.uri.encode()).hexdigest()[:24]
 
 
 @dataclass(frozen=True)

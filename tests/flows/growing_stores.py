@@ -11,7 +11,8 @@ from typing import Any
 
 from flows.recipe.resolve import ResolvedRecipe, ResolvedStage, resolve
 from flows.runs.record import record_name
-from infra.store.lease import LeaseRecord, this_process
+from infra.process_identity import this_process
+from infra.store.lease import LeaseRecord
 from infra.store.store import Store, attempt_file
 from schemas.artifact import ArtifactRef, Manifest, stage_key
 from schemas.evaluation import HELDOUT

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from flows.chain import Chain
 from flows.cli import gc
+from infra import process_identity
 from infra.backend import JobHandle
 from infra.gcs.objects import BucketObjects
 from infra.gcs.requests import Changed, Requests
@@ -209,8 +210,8 @@ PLANTS = (
     ),
     Plant(
         "processes of other machines are not looked up here",
-        "infra/store/lease.py",
-        replaced(lease, "is_here", lambda process: True),
+        "infra/process_identity.py",
+        replaced(process_identity, "is_here", lambda process: True),
     ),
     Plant(
         "the artifact is looked for again under the lease",

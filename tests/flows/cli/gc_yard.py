@@ -10,7 +10,8 @@ import pytest
 from flows.cli.main import main
 from flows.recipe.resolve import resolve
 from flows.runs.record import record_name
-from infra.store.lease import LeaseRecord, this_process
+from infra.process_identity import this_process
+from infra.store.lease import LeaseRecord
 from infra.store.store import Store, attempt_file
 from schemas.artifact import ArtifactRef, Manifest
 from schemas.job import JobSpec

@@ -10,7 +10,8 @@ import pytest
 from flows.cli import gc
 from flows.cli.main import main
 from flows.runs.record import record_name
-from infra.store.lease import hold, this_process
+from infra.process_identity import this_process
+from infra.store.lease import hold
 from infra.store.store import attempt_file, open_store
 from tests.flows.cli.gc_yard import ELSEWHERE, Yard, key, short
 

@@ -9,7 +9,7 @@ import pytest
 
 from flows.recipe.resolve import resolve
 from flows.runs.record import RunLog, read_run, record_name, run_status
-from infra.store.lease import this_process
+from infra.process_identity import this_process
 from infra.store.store import Store, open_store
 from schemas.reports import RunRecord, StageRecord
 

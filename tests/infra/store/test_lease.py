@@ -12,15 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from infra.process_identity import is_gone, this_process
 from infra.store.lease import (
     Lease,
     LeaseRecord,
     _newest,
     _taken,
     hold,
-    is_gone,
     seize,
-    this_process,
 )
 from infra.store.store import Store, attempt_file, open_store
 from schemas.artifact import Manifest

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.store.lease import LeaseRecord, hold, this_process, unheld
+from infra.process_identity import this_process
+from infra.store.lease import LeaseRecord, hold, unheld
 from infra.store.store import Store, attempt_file, open_store
 
 KEY = "ab" * 32
