@@ -6,6 +6,7 @@ their ids, which are hashes, whatever came of them.
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
 
@@ -16,12 +17,13 @@ from flows.report.sections import effects, safety, time
 from flows.report.verdict import stage_verdicts, verdict, verdict_table
 from flows.runs.record import read_run
 from flows.runs.results import RunResults, read_results
+from flows.runs.wording import clip
 from infra.store.store import open_store
 
 PAGE = Path(__file__).with_name("gemma_270m.md")
 MARK = "<!-- made from the run, by docs.model_page -->\n"
-SHOWN = 5
-"""Prompts of each domain."""
+SHOWN, MOST = 5, 600
+"""Prompts of each domain, and characters of each text."""
 
 
 def page(run: RunResults) -> Iterator[ui.Block]:
@@ -43,10 +45,10 @@ def page(run: RunResults) -> Iterator[ui.Block]:
 def shown(found: Sequence[Sample]) -> Iterator[ui.Block]:
     """Prompts with the first model's answer and the last one's."""
     for sample in found:
-        quoted: list[ui.Block] = [ui.Code(sample.prompt), ui.Heading("reference", 4)]
-        quoted.append(ui.Code(sample.reference))
+        quoted: list[ui.Block] = [ui.Code(clip(sample.prompt, MOST)), ui.Heading("reference", 4)]
+        quoted.append(ui.Code(clip(sample.reference, MOST)))
         for answer in (sample.answers[0], sample.answers[-1]):
-            quoted += answer_blocks(answer)
+            quoted += answer_blocks(replace(answer, text=clip(answer.text, MOST)))
         yield ui.Details(f"{sample.mark}: {sample.title}", quoted)
 
 

@@ -47,6 +47,7 @@ from flows.runs.wording import (
     percent,
     points,
     sample_text,
+    short_model,
 )
 from infra.store.store import Store
 from schemas.reports import RunRecord
@@ -117,7 +118,7 @@ def report_of(run: RunResults) -> Report:
 def _head(record: RunRecord) -> list[Block]:
     tone = {"succeeded": "good", "failed": "bad", "cancelled": "bad"}.get(record.status, "flat")
     began = strftime("%Y-%m-%d %H:%M UTC", gmtime(record.started))
-    where = f" · {record.recipe.model} on {record.target} · {began}"
+    where = f" · {short_model(record.recipe.model)} on {record.target} · {began}"
     where += f" · {duration(record.finished - record.started)}" if record.finished else ""
     status = strong(record.status, tone), f"{where} · ", code(record.run_id)
     return [Heading(record.recipe.name, 1), Paragraph(status)]

@@ -31,6 +31,7 @@ from flows.runs.wording import (
     points,
     rate_text,
     sample_text,
+    short_model,
 )
 from tasks.statistics.power import detectable_effect
 
@@ -76,7 +77,10 @@ def _overall(run: RunResults, effect: Effect) -> str:
     change = effect.change
     before, after = percent(change.before.value), percent(change.after.value)
     both = f"{change.before.n:,} and " if not change.paired else ""
-    asked, model = f"{both}{change.after.n:,} held-out prompts", run.record.recipe.model
+    asked, model = (
+        f"{both}{change.after.n:,} held-out prompts",
+        short_model(run.record.recipe.model),
+    )
     text = f"On {asked}, the {effect.metric.label} of {model} is {after} after"
     if effect.metric is EXACT:
         text = f"Of {asked}, {model} answers {after} rightly after"

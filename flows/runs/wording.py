@@ -7,6 +7,7 @@ columns aligned.
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # every command loads this file, and few of them load NumPy and all stage kinds
@@ -150,6 +151,11 @@ def headline(metrics: dict[str, Any]) -> str:
     numbers = dict(_numbers(metrics))
     shown = [name for name in KEY_METRICS if name in numbers] or list(numbers)
     return ", ".join(f"{name} {_number(numbers[name])}" for name in shown[:HEADLINE_METRICS])
+
+
+def short_model(model: str) -> str:
+    """A recipe's `model` as people call it: of a directory its own name alone."""
+    return Path(model).name if model.startswith(("/", ".", "~")) else model
 
 
 def _number(value: float) -> str:
