@@ -116,8 +116,7 @@ def draft_recipe(to: Path, asking: Asking) -> tuple[Draft, Path | None]:
 def first_rows(data: Path | None, path: str) -> tuple[list[Mapping[str, Any]], int]:
     """The first rows that can be read, and how many there are, counted to a limit. Raises
     InputError."""
-    from tasks.data.directory import data_files
-
+    from tasks.data.data_files import data_files
     from tasks.data.readers import read_records
     from tasks.data.records import Record
 
@@ -195,7 +194,7 @@ def _texts(column: Any, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _place(given: str) -> tuple[Path | None, str]:
     """The directory for --data, and the path that a source has; of a URL only that."""
-    from tasks.data.directory import check_data_path
+    from tasks.data.data_files import check_data_path
 
     remote, file = "://" in given, given_path(given, "--data")
     try:

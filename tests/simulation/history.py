@@ -307,7 +307,8 @@ class History:
 
         with ExitStack() as stack:
             stack.enter_context(disable_run_logger())
-            stack.enter_context(patch.object(stage, "create_progress_artifact", away))
+            for view in ("create_progress_artifact", "create_link_artifact"):
+                stack.enter_context(patch.object(stage, view, away))
             stack.enter_context(patch.object(nightly, "gate", self.laws.champions.judged))
             if self.service is not None:
                 from tests.simulation.clients import simulated_storage

@@ -203,7 +203,7 @@ def test_a_file_that_is_too_large_a_bad_card_and_a_limit_are_told(hub: FakeHub, 
     hub.refusals["PUT "] = (413, "a part is too large")
     said = push(code=2)
     assert "larger than the hub takes" in said
-    assert f"Error while uploading '{WEIGHTS}'" in said
+    assert "Error while uploading '" in said
     hub.refusals.clear()
     hub.refusals["/validate-yaml"] = (400, "tags must be a list")
     said = push(code=2)

@@ -278,7 +278,7 @@ def test_without_the_compiler_a_run_says_that_it_is_not_planned_and_a_plan_how_t
     for module in (compiling, planning):
         monkeypatch.setattr(module, "has_compiler", lambda: False)
     assert main(PLAN) == 2
-    assert "`pip install lyceum[tpu]`" in capsys.readouterr().err
+    assert "`uv sync --extra tpu`" in capsys.readouterr().err
     planning.check_fit(resolve("tiny.toml"), open_store("store"), "v5e-8")
     assert "the TPU compiler is not installed here" in capsys.readouterr().err
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -228,13 +229,18 @@ def test_whoever_cannot_create_the_next_generation_waits_before_it_tries_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[float] = []
-    monkeypatch.setattr(store, "create_json", lambda *_: tries.append(time.monotonic()))
     stop = threading.Event()
-    threading.Timer(0.25, stop.set).start()
+
+    def refused(*_: object) -> None:
+        tries.append(time.monotonic())
+        if len(tries) == 3:
+            stop.set()
+
+    monkeypatch.setattr(store, "create_json", refused)
     with pytest.raises(Stopped, match="waiting for another run"):
         with hold(store, KEY, "me", seconds=30, poll_seconds=0.1, stop=stop):
             pass
-    assert len(tries) <= 3
+    assert all(later - earlier > 0.05 for earlier, later in pairwise(tries))
 
 
 def test_a_holder_survives_an_outage_longer_than_the_time_to_live(
