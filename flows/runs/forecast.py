@@ -37,14 +37,14 @@ class Forecast:
         runs = [one["name"] for one in self.stages if not one["cached"]]
         known = f", {len(cached)} cached: {listed(cached)}" if cached else ""
         said = [f"{len(self.stages)} stages{known}. To run: {listed(runs) or 'nothing'}."]
-        return [*said, self._expected()] if runs else said
+        return [*said, self._expected(runs)] if runs else said
 
-    def _expected(self) -> str:
+    def _expected(self, runs: Sequence[str]) -> str:
         by = "by the plan" if self.planned else "as in earlier runs"
         unknown = [one["name"] for one in self.stages if one["seconds"] is None]
         if unknown:
-            why = "no time of its like" if len(unknown) == 1 else "no times of their like"
-            return f"No estimate yet: there is {why} for {listed(unknown)}."
+            which = "them" if unknown == runs and len(runs) > 1 else listed(unknown)
+            return f"No estimate yet: no earlier run has timed {which}."
         seconds = self.left({}, {one["name"]: one["seconds"] for one in self.stages})
         usd = total([one["cost_usd"] for one in self.stages])
         price = f" and {usd:.2f} USD by list price" if usd else ""

@@ -36,4 +36,4 @@ def test_a_run_begins_with_what_it_will_do_and_ends_with_what_to_try(
     assert re.match(rf"  lyceum report tiny-\S+ {at}   # ", report)
     assert runs.startswith(f"  lyceum runs {at}   # ")
     assert lab.run_people("--set", "stages.rebalance.config.quotas.summarization.train=11") == 0
-    assert "No estimate yet: there is no time of its like for rebalance." in capsys.readouterr().err
+    assert "No estimate yet: no earlier run has timed rebalance." in capsys.readouterr().err

@@ -66,7 +66,7 @@ def test_first_lines_say_what_runs_and_how_long_it_takes(slots: int, said: str) 
 
 def test_nothing_is_estimated_where_nothing_was_measured() -> None:
     one = forecast(sft=None)
-    assert one.lines()[1] == "No estimate yet: there is no time of its like for sft."
+    assert one.lines()[1] == "No estimate yet: no earlier run has timed sft."
     assert one.remaining(record(data="cached")) is None
     assert one.remaining(record(data="cached", base="ran", sft="ran")) == 30.0
 
