@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows.cli.export import export, export_adapters
-from flows.recipe.trained import sound_artifact, trained_stage
+from flows.recipe.trained import finished_stage, trained_stage
 from infra.context import context
 from infra.store.store import Store
 from schemas.artifact import Manifest
@@ -124,19 +124,4 @@ def _data_set(store: Store, record: RunRecord, stage: str | None) -> tuple[Stage
     """The record and the artifact of `stage`, or of the last that made rows. Raises as
     `trained_stage`."""
     kinds = kinds_producing(Product.EXAMPLES, Product.ROWS)
-    found = {
-        one.name: one for one in record.stages if one.kind in kinds and one.artifact is not None
-    }
-    if not found:
-        raise InputError(
-            f"run {record.run_id!r} has no data set: none of its stages of kind"
-            f" {', '.join(kinds)} was finished."
-        )
-    if stage is not None and stage not in found:
-        raise InputError(
-            f"stage {stage!r} of run {record.run_id!r} has no data set. Stages with one:"
-            f" {', '.join(found)}."
-        )
-    chosen = found[stage] if stage else list(found.values())[-1]
-    what = f"the data set of stage {chosen.name!r}"
-    return chosen, sound_artifact(store, chosen.kind, chosen.key, what)
+    return finished_stage(store, record, stage, kinds, "data set")

@@ -1,4 +1,6 @@
-"""The model that a command is about: the artifact of one of a run's trained stages."""
+"""What a command is about: the artifact of one of a run's finished stages."""
+
+from collections.abc import Sequence
 
 from infra.store.store import Store
 from schemas.artifact import Manifest
@@ -16,24 +18,50 @@ def trained_stage(
         InputError: the run has no such model, or its artifact is gone.
         StageFailed: its artifact is damaged.
     """
-    models = {
-        one.name: one
-        for one in record.stages
-        if one.kind in training_kinds() and one.artifact is not None
+    return finished_stage(
+        store, record, stage, training_kinds(), "model", any_of_them="trained model", one="a model"
+    )
+
+
+def finished_stage(
+    store: Store,
+    record: RunRecord,
+    stage: str | None,
+    kinds: Sequence[str],
+    what: str,
+    *,
+    any_of_them: str = "",
+    one: str = "one",
+) -> tuple[StageRecord, Manifest]:
+    """The record and the artifact of `stage`, or of the last stage of these kinds.
+
+    Args:
+        what: people's word for what such a stage makes.
+        any_of_them, one: the same, where the run has none at all, and where stages that have it are
+            listed.
+
+    Raises:
+        InputError: the run has no such stage, or its artifact is gone.
+        StageFailed: its artifact is damaged.
+    """
+    found = {
+        made.name: made
+        for made in record.stages
+        if made.kind in kinds and made.artifact is not None
     }
-    if not models:
+    if not found:
         raise InputError(
-            f"run {record.run_id!r} has no trained model: none of its stages of kind"
-            f" {', '.join(training_kinds())} was finished."
+            f"run {record.run_id!r} has no {any_of_them or what}: none of its stages of kind"
+            f" {', '.join(kinds)} was finished."
         )
-    if stage is not None and stage not in models:
+    if stage is not None and stage not in found:
         raise InputError(
-            f"stage {stage!r} of run {record.run_id!r} has no model. Stages with a model:"
-            f" {', '.join(models)}."
+            f"stage {stage!r} of run {record.run_id!r} has no {what}. Stages with {one}:"
+            f" {', '.join(found)}."
         )
-    chosen = models[stage] if stage else list(models.values())[-1]
+    chosen = found[stage] if stage else list(found.values())[-1]
     return chosen, sound_artifact(
-        store, chosen.kind, chosen.key, f"the model of stage {chosen.name!r}"
+        store, chosen.kind, chosen.key, f"the {what} of stage {chosen.name!r}"
     )
 
 

@@ -12,17 +12,16 @@ from tasks.rehearsal.reward_findings import Finding
 from tasks.training.preferences import PreferenceConfig
 
 SHUT_DOWN = {
+    "gemini-2.5-flash-lite": None,
     "gemini-1.5-": date(2025, 9, 24),
     "gemini-2.0-flash": date(2026, 6, 1),
     "gemini-2.5-flash-image": date(2026, 10, 2),
     "gemini-2.5-flash": date(2026, 12, 1),
     "gemini-2.5-pro": date(2026, 12, 1),
 }
-"""Models of the Gemini API by how their names begin -> when it stops to serve them
-(ai.google.dev/gemini-api/docs/deprecations, as copies of it had it on 2026-11-23).
-`gemini-2.5-flash-lite` goes on until further notice."""
-
-_STAYS = "gemini-2.5-flash-lite"
+"""Models of the Gemini API by how their names begin, the longer first -> when it stops to serve
+them, None: not known (ai.google.dev/gemini-api/docs/deprecations, as copies of it had it on
+2026-11-23)."""
 
 
 def of_settings(
@@ -37,7 +36,7 @@ def of_settings(
     yield from _of_schedules(stages)
     for stage in stages:
         judges = [name for name, asking in endpoints.items() if stage.name in asking]
-        if judges and stage.kind == "grpo" and not stage.config.get("rollout_lag"):
+        if judges and "rewards" in stage.config and not stage.config.get("rollout_lag"):
             yield Finding(
                 f"waits:{stage.name}",
                 f"every update of {stage.name} waits until {', '.join(judges)} has judged its"
@@ -56,7 +55,7 @@ def shut_down(endpoint: str) -> date | None:
     """When `PROVIDER:MODEL` ended or ends, as far as it is known here."""
     provider, _, model = endpoint.partition(":")
     model = model.removeprefix("models/").removeprefix("google/")
-    if provider != "gemini" or model.startswith(_STAYS):
+    if provider != "gemini":
         return None
     return next((ends for name, ends in SHUT_DOWN.items() if model.startswith(name)), None)
 
