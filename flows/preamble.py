@@ -62,12 +62,14 @@ class Prepared:
         """What would happen to each stage now, in file order."""
         return outlook(self.resolved, self.store)
 
-    def forecast(self) -> Forecast:
-        """What would happen, and how long it would take: by the plan, or as earlier runs took."""
+    def forecast(self, outlooks: list[Outlook] | None = None) -> Forecast:
+        """What would happen, and how long it would take: by the plan, or as earlier runs took.
+        `outlooks`: the `outlook`, where it is known already."""
         slots, recipe = context().settings.parallel_jobs, self.resolved.recipe
         if self.plan is not None and self.target != "local":
             return Forecast(recipe, self.plan["stages"], True, slots)
-        outlooks, made = self.outlook(), Made(self.store)
+        outlooks = self.outlook() if outlooks is None else outlooks
+        made = Made(self.store)
         stages = [stage_plan(one, outlooks, made) for one in outlooks]
         if self.target != "local":  # what a machine here took says nothing of one there
             stages = [one if one["cached"] else {**one, "seconds": None} for one in stages]

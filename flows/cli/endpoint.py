@@ -10,7 +10,7 @@ from flows.cli.ask import keep_compiled
 from flows.cli.interrupt import interruptible
 from flows.recipe.trained import trained_stage
 from flows.server.key import LOOPBACK, in_url
-from flows.server.port import bound
+from flows.server.port import bound, check_port
 from infra.accelerator import find
 from infra.secrets import LEAST
 from infra.store.store import Store
@@ -50,10 +50,7 @@ def serve(
     """
     key = _key(host)
     chosen, manifest = trained_stage(store, record, stage)
-    if not 0 <= port < 65536:
-        raise InputError(
-            f"--port {port} is not a TCP port; give one from 1 to 65535, or 0 for any."
-        )
+    check_port(port, any_port=True)
     try:
         place = bound("127.0.0.1" if host == "localhost" else host, port)
     except OSError as error:

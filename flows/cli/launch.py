@@ -13,6 +13,7 @@ from flows.cli.deadline import Deadline, observed
 from flows.cli.interrupt import interruptible
 from flows.cli.terminal import Terminal
 from flows.preamble import Prepared, handed, prepare
+from flows.recipe.explain import Outlook
 from flows.runs.record import left
 from flows.server.prefect_api import prefect_api, running_api, startup_seconds
 from flows.trackers import followed
@@ -92,7 +93,7 @@ def run_prepared(
             if run_cached(prepared, opened, outlooks, watch):
                 assert terminal.latest is not None
                 return terminal.latest
-            _expect(prepared, terminal)
+            _expect(prepared, terminal, outlooks)
             run = stack.enter_context(begun(prepared, opened, outlooks, watch))
             terminal.say("No Prefect API runs: starting one ...")
         else:
@@ -122,11 +123,11 @@ def run_prepared(
     return terminal.latest
 
 
-def _expect(prepared: Prepared, terminal: Terminal) -> None:
+def _expect(prepared: Prepared, terminal: Terminal, outlooks: list[Outlook] | None = None) -> None:
     """Say what will happen and how long it will take. That is a view: a store that does not answer
     now ends no run."""
     with suppress(OSError, InputError):
-        terminal.expect(prepared.forecast())
+        terminal.expect(prepared.forecast(outlooks))
 
 
 def exit_code(record: RunRecord) -> int:

@@ -10,6 +10,15 @@ import errno
 import os
 import socket
 
+from schemas.base import InputError
+
+
+def check_port(port: int, any_port: bool = False) -> None:
+    """Raise InputError if there is no such TCP port; `any_port`: 0 asks for whichever is free."""
+    if not (0 if any_port else 1) <= port < 65536:
+        free = ", or 0 for any" if any_port else ""
+        raise InputError(f"--port {port} is not a TCP port; give one from 1 to 65535{free}.")
+
 
 def bound(host: str, port: int) -> socket.socket:
     """A socket that has the port and does not listen. Raises OSError where somebody listens, or

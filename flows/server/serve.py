@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from flows.cli.interrupt import interruptible
 from flows.server import key, process_tree
 from flows.server.key import Api
-from flows.server.port import bound
+from flows.server.port import bound, check_port
 from flows.server.prefect_api import QUIET, SERVER_KEY, bypass_proxy, prefect_server, reaching
 from infra.context import context
 from infra.secrets import has_userinfo, mask
@@ -113,8 +113,7 @@ def serve(
 def _checked(port: int, host: str, front: str | None) -> str | None:
     """Refuse an address that would lay the key open; returns the front's origin as browsers write
     it. Raises InputError."""
-    if not 0 < port < 65536:
-        raise InputError(f"--port {port} is not a TCP port; give one from 1 to 65535.")
+    check_port(port)
     if front is None:
         if host not in key.LOOPBACK:
             raise InputError(
