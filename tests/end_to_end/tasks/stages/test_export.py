@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import pytest
+import yaml
 from safetensors.numpy import load_file, save_file
 
 from flows.cli.main import main
@@ -138,7 +139,9 @@ def test_gemma2_comes_back_in_several_files_and_in_bfloat16_too(
     assert len(list((tmp_path / "out").glob("model-0*.safetensors"))) > 1
     assert "Gemma Terms of Use" in (tmp_path / "out" / "NOTICE").read_text(encoding="utf-8")
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert "license: gemma\nbase_model: google/gemma-2-2b-it\n" in card
+    described = yaml.safe_load(card.split("---")[1])
+    assert described["license"] == "gemma"
+    assert described["base_model"] == "google/gemma-2-2b-it"
     assert proof.max_logit_difference < (1e-5 if dtype == "float32" else 0.1)
 
 

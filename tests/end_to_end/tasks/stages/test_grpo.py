@@ -4,16 +4,32 @@ from pathlib import Path
 
 import pytest
 
-from tasks.contract.job import read_rows
-from tasks.models.loading import LoadedModel
+from infra.store.store import open_store
+from infra.store.workspace import Workspace
+from tasks.contract.job import Job, read_rows, write_jsonl
+from tasks.models.loading import LoadedModel, save_model
 from tasks.stages import grpo
-from tests.tasks.stages.test_grpo import config, loaded, stage  # noqa: F401
+from tests.tasks.stages.test_grpo import EXAMPLES, config, loaded  # noqa: F401
+
+
+def job(tmp_path: Path, loaded: LoadedModel) -> Job:
+    for name in ("policy", "prompts", "out"):
+        (tmp_path / name).mkdir()
+    save_model(loaded, tmp_path / "policy")
+    write_jsonl(tmp_path / "prompts" / "prompts.jsonl", [row.as_prompt() for row in EXAMPLES])
+    write_jsonl(tmp_path / "prompts" / "train.jsonl", EXAMPLES)
+    return Job(
+        config(),
+        {"policy": tmp_path / "policy", "prompts": tmp_path / "prompts"},
+        tmp_path / "out",
+        Workspace(open_store(tmp_path / "store"), "key", "1"),
+    )
 
 
 def test_the_reward_rises(tmp_path: Path, loaded: LoadedModel):
     """From random weights, with partial credit for tags in place: a random response has a tag in
     place once in a while."""
-    metrics = grpo.run(stage(tmp_path, loaded, config()))
+    metrics = grpo.run(job(tmp_path, loaded))
     assert metrics["reward_last"] > 3 * metrics["reward_first"]
     assert metrics["reward_last"] > 0.1
     assert metrics["compiles"] == {"train_step": 1, "sampler": 1, "token_logps": 1}
