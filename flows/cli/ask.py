@@ -8,6 +8,7 @@ from typing import Any
 
 from flows.recipe.trained import trained_stage
 from infra.context import context
+from infra.process import worker_environment
 from infra.store.store import Store
 from schemas.base import InputError
 from schemas.examples import parse_trace
@@ -120,8 +121,9 @@ def dialogue(
 
 def keep_compiled() -> None:
     """Let JAX keep what it compiles in this process where local jobs do, too."""
-    if cache := context().settings.compile_cache:
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache)
+    for name, value in worker_environment(context().settings.compile_cache).items():
+        if name.startswith(("JAX_COMPILATION_CACHE_", "JAX_PERSISTENT_CACHE_")):
+            os.environ.setdefault(name, value)
 
 
 def _questions(people: bool) -> Iterator[str]:

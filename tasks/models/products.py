@@ -5,7 +5,9 @@ their rows in memory order, and a float32 result. Every other form it turns into
 both factors and a float32 product, which takes two to four times as long: a result of bfloat16, a
 factor read by its columns, as the backward pass reads both, and float32 with bfloat16. So on a CPU
 the result is asked for in float32 and rounded afterwards, and a factor that is read by columns is
-copied to rows first (`_turned`).
+copied to rows first (`_turned`). A single row has no kernel either, and its product with the
+vocabulary would widen the whole of that, for every token of an answer; so it gets a second one
+(`_paired`).
 
 Factors of float32, and those of other backends, are multiplied as they are.
 """
@@ -25,19 +27,31 @@ PRODUCT = "product"
 def product(left: jax.Array, right: jax.Array) -> jax.Array:
     """(..., M, K) and (..., K, N) -> (..., M, N), of left's dtype. Leading axes are equal."""
     narrow = left.dtype == jnp.bfloat16 and on_cpu()
-    out = _narrow(False, left, right).astype(left.dtype) if narrow else left @ right
-    return checkpointed(out, PRODUCT)
+    if not narrow:
+        return checkpointed(left @ right, PRODUCT)
+    out = _narrow(False, _paired(left), right)[..., : left.shape[-2], :]
+    return checkpointed(out.astype(left.dtype), PRODUCT)
 
 
 def product_of_rows(left: jax.Array, right: jax.Array) -> jax.Array:
     """(..., M, K) and (..., N, K) -> (..., M, N), float32. Leading axes are equal."""
     if left.dtype != jnp.bfloat16 or not on_cpu():
         return _dot(left, right, turned=True)
+    alone, left = left.shape[-2] == 1, _paired(left)
     (rows, width), others = left.shape[-2:], right.shape[-2]
-    few = rows == 1 or (rows % 2 == 0 and others * width > rows * (width + 2 * others))
+    few = rows % 2 == 0 and others * width > rows * (width + 2 * others)
     if few:  # to turn the result, of twice the bytes, is less
-        return _turned(_narrow(True, right, left))
-    return _narrow(True, left, right)
+        out = _turned(_narrow(True, right, left))
+    else:
+        out = _narrow(True, left, right)
+    return out[..., :1, :] if alone else out
+
+
+def _paired(left: jax.Array) -> jax.Array:
+    """The rows; of a single one two, the other of zeros."""
+    if left.shape[-2] != 1:
+        return left
+    return jnp.concatenate([left, jnp.zeros_like(left)], axis=-2)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -65,14 +65,15 @@ class SlotPrograms:
         sampled: bool,
         top_k: int | None,
         top_p: float | None,
+        chunk: int | None = None,
     ) -> None:
-        """See `SlotSampler`."""
+        """See `SlotSampler`; `chunk`: None for a 64th of a response, and 8 tokens at least."""
         self.top_k, self.top_p = top_k, top_p
         self.loaded, self.batch_size, self.sampled = loaded, batch_size, sampled
         self.prompt_length = prompt_length
         devices = loaded.mesh.shape[BATCH]
         self.together = devices * max(1, batch_size // devices // 8)
-        self.chunk = min(max(8, response_length // 64), response_length - 1)
+        self.chunk = min(chunk or max(8, response_length // 64), response_length - 1)
         self.chunks = -(-(response_length - 1) // self.chunk)
         self.prompt_widths = halves(prompt_length)
         self.cache_widths = quarters(prompt_length + self.chunks * self.chunk)

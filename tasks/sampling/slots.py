@@ -12,8 +12,8 @@ so is every byte of the result. Rows that a journal holds are "answered" again, 
 slots and the chunks in which they were; only chunks with others are computed.
 
 Training samples with the other sampler: there a stage compiles one program, and a row's bytes,
-log-probabilities included, do not depend on its company. `lyceum ask` streams one row with
-`tasks.sampling.streaming`: two programs, where slots have four, and wider ones as an answer grows.
+log-probabilities included, do not depend on its company. An answer that `lyceum ask` streams is one
+slot (`tasks.sampling.streaming`).
 """
 
 from collections import deque

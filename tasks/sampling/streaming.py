@@ -1,95 +1,73 @@
-"""A greedy answer, told as it is decoded: what `tasks.sampling.sampler` generates for one prompt,
-token by token.
+"""A greedy answer, told as it is decoded: one slot of `tasks.sampling.slot_programs`, a few tokens at
+a time.
 
-Two programs: a prefill of the prompt, padded on the left to a power of two, so that questions of
-about the same length share it (and the persistent compilation cache gives it to the next process);
-and a decode step of one token, whose cache is donated to the next.
+A question shares its prefill with others of about its length, and the cache is only as wide as the
+context has become; the persistent compilation cache gives both to the next process.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from flax import nnx
-
-from tasks.data.tokens import Tokenizer, Turns, pad_left, prompt_tokens
-from tasks.models.gemma import Cache, Gemma
+from tasks.data.tokens import Tokenizer, Turns, prompt_tokens
 from tasks.models.loading import LoadedModel
-from tasks.planning.programs import compilations
+from tasks.sampling.slot_programs import Device, SlotPrograms
 
-SHORTEST = 64
-"""Tokens of the shortest prefill."""
+CHUNK = 4
+"""Tokens that are decoded, and told, at a time. A call costs a copy of the layers' weights on a CPU
+(`tasks.models.moving`), which fewer would pay for; of more, a reader waits for each word."""
 
 _INCOMPLETE = "\ufffd"
 """What bytes that are no whole character decode to."""
 
 
 class Streamer:
-    """Decodes greedily, one prompt at a time.
-
-    Attributes:
-        compiles: programs compiled so far: one step for all prompts, a prefill for each power of
-            two.
-        prefill, step: those programs.
-    """
+    """Decodes greedily, one prompt at a time."""
 
     def __init__(self, loaded: LoadedModel, *, response_length: int, longest_prompt: int = 2048):
-        """Args: response_length: tokens an answer may take; longest_prompt: how many the key/value
-        cache holds beside it, if no prompt is longer."""
+        """Args: response_length: tokens an answer may take; longest_prompt: how many there is room
+        for beside it; of a longer one as many as the next power of two."""
         self.loaded = loaded
         self.response_length, self.longest_prompt = response_length, longest_prompt
-        self._graph, self._state = nnx.split(loaded.model)
-        self.prefill: Any = jax.jit(self._begin, static_argnames="size")
-        self.step: Any = jax.jit(self._continue, donate_argnames="cache")
+        self._programs: dict[int, SlotPrograms] = {}
 
     @property
     def compiles(self) -> int:
-        return compilations(self.prefill) + compilations(self.step)
+        """Shapes that were compiled so far."""
+        return sum(len(programs.wanted) for programs in self._programs.values())
 
     def tokens(self, prompt: str, turns: Turns = ()) -> Iterator[int]:
         """The answer's ids, the terminator included when there is one; at most `response_length`.
         `turns`: what was said before."""
         tokenizer = self.loaded.tokenizer
         context = prompt_tokens(tokenizer, prompt, turns)
-        padded = max(SHORTEST, 1 << (len(context) - 1).bit_length())
-        row = pad_left([context], padded, tokenizer.pad_id)
-        size = max(padded, self.longest_prompt) + self.response_length
-        with jax.set_mesh(self.loaded.mesh):
-            token, cache = self.prefill(self._state, row, np.int32(len(context)), size=size)
-        for position in range(len(context), len(context) + self.response_length):
-            number = int(token[0, 0])
-            yield number
-            if number in tokenizer.stop_ids or position == len(context) + self.response_length - 1:
-                return
-            with jax.set_mesh(self.loaded.mesh):
-                token, cache = self.step(self._state, token, np.int32(position), cache=cache)
+        programs = self._programs_for(len(context))
+        device = Device(programs)
+        device.admit([context], dict.fromkeys(programs.GIVEN, [0]), [0])
+        told = 0
+        while True:
+            drawn = device.decode(len(context) + max(told, 1) - 1)["token"][0]
+            for number in drawn[1 if told else 0 :].tolist():
+                told += 1
+                yield number
+                if number in tokenizer.stop_ids or told == self.response_length:
+                    return
 
-    def _begin(
-        self, state: nnx.State, row: jax.Array, length: jax.Array, *, size: int
-    ) -> tuple[jax.Array, Cache]:
-        """(1, P) left-padded prompt of `length` tokens -> (1, 1) first token and a cache of `size`
-        tokens."""
-        model: Gemma = nnx.merge(self._graph, state)
-        index = jnp.arange(row.shape[1])[None] - (row.shape[1] - length)
-        segments = (index >= 0).astype(jnp.int32)
-        hidden, cache = model(row, jnp.maximum(index, 0), segments, model.init_cache(1, size))
-        assert cache is not None
-        return self._greedy(model, hidden[:, -1:]), cache
-
-    def _continue(
-        self, state: nnx.State, token: jax.Array, position: jax.Array, *, cache: Cache
-    ) -> tuple[jax.Array, Cache]:
-        """(1, 1) token at `position` -> the next one."""
-        model: Gemma = nnx.merge(self._graph, state)
-        hidden, new = model(token, position[None, None], jnp.ones((1, 1), jnp.int32), cache)
-        assert new is not None
-        return self._greedy(model, hidden), new
-
-    @staticmethod
-    def _greedy(model: Gemma, hidden: jax.Array) -> jax.Array:
-        return jnp.argmax(model.unembed(hidden), -1).astype(jnp.int32)
+    def _programs_for(self, length: int) -> SlotPrograms:
+        """Those that have room for so long a prompt."""
+        room = self.longest_prompt
+        if length > room:
+            room = 1 << (length - 1).bit_length()
+        if room not in self._programs:
+            self._programs[room] = SlotPrograms(
+                self.loaded,
+                batch_size=1,
+                prompt_length=room,
+                response_length=self.response_length,
+                sampled=False,
+                top_k=None,
+                top_p=None,
+                chunk=CHUNK,
+            )
+        return self._programs[room]
 
 
 def pieces(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:

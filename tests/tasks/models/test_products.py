@@ -65,6 +65,17 @@ def test_results_by_rows_are_not_rounded() -> None:
         np.testing.assert_allclose(product_of_rows(a, b), exact, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_a_single_row_widens_no_matrix_on_a_cpu(by_rows: bool) -> None:
+    """A token of a streamed answer took a copy of the vocabulary in float32."""
+    row, matrix = arrays((1, 64), (512, 64) if by_rows else (64, 512), dtype="bfloat16")
+    with jax.set_mesh(make_mesh()):
+        function = jax.jit(product_of_rows if by_rows else product)
+        found = function.lower(row, matrix).compile().as_text()
+    assert "dot(" in found
+    assert not re.search(r"f32\[(512,64|64,512)\]", found)
+
+
 def test_a_step_multiplies_no_copies_in_float32_on_a_cpu() -> None:
     """XLA for the CPU widens the factors of every product that is in another form, and says so in
     what it compiled: a step took twice as long."""

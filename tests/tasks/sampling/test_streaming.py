@@ -13,7 +13,8 @@ from tasks.models.loading import LoadedModel
 from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise
 from tasks.sampling.sampler import Sampler
-from tasks.sampling.streaming import Streamer, pieces
+from tasks.sampling.slot_programs import Device
+from tasks.sampling.streaming import CHUNK, Streamer, pieces
 
 PROMPTS = [
     "Add 1 and 2.",
@@ -64,25 +65,28 @@ def test_questions_share_programs(streamer: Streamer) -> None:
     for prompt in PROMPTS:
         assert len(prompt_tokens(streamer.loaded.tokenizer, prompt)) <= 64
         list(streamer.tokens(prompt))
-    assert streamer.compiles == 2
+    before = streamer.compiles
+    list(streamer.tokens(PROMPTS[0]))
+    assert streamer.compiles == before
     list(streamer.tokens("long " * 30))
-    assert streamer.compiles == 3  # another prefill, the same step
+    assert streamer.compiles == before + 1  # another prefill, the same slot
 
 
 def test_what_was_decoded_is_told_at_once(
     streamer: Streamer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One step is computed for one token: whoever stops listening stops the work."""
-    step, steps = streamer.step, list[object]()
+    """A chunk is computed when its first token is asked for: whoever stops listening stops the
+    work. The first token comes of the prompt."""
+    decode, chunks = Device.decode, list[int]()
     monkeypatch.setattr(
-        streamer, "step", lambda *args, **kwargs: steps.append(1) or step(*args, **kwargs)
+        Device, "decode", lambda self, context: chunks.append(context) or decode(self, context)
     )
     stream = streamer.tokens(PROMPTS[0])
-    for told in range(4):
+    for told in range(1, 2 * CHUNK + 2):
         next(stream)
-        assert len(steps) == told
+        assert len(chunks) == -(-max(told - 1, 1) // CHUNK)
     stream.close()
-    assert len(steps) == 3
+    assert len(chunks) == 2
 
 
 @pytest.mark.parametrize(
