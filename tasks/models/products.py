@@ -40,10 +40,8 @@ def product_of_rows(left: jax.Array, right: jax.Array) -> jax.Array:
     alone, left = left.shape[-2] == 1, _paired(left)
     (rows, width), others = left.shape[-2:], right.shape[-2]
     few = rows % 2 == 0 and others * width > rows * (width + 2 * others)
-    if few:  # to turn the result, of twice the bytes, is less
-        out = _turned(_narrow(True, right, left))
-    else:
-        out = _narrow(True, left, right)
+    # of few rows it is less to turn the result, of twice the bytes
+    out = _turned(_narrow(True, right, left)) if few else _narrow(True, left, right)
     return out[..., :1, :] if alone else out
 
 

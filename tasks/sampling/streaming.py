@@ -1,5 +1,5 @@
-"""A greedy answer, told as it is decoded: one slot of `tasks.sampling.slot_programs`, a few tokens at
-a time.
+"""A greedy answer, told as it is decoded: one slot of `tasks.sampling.slot_programs`, a few tokens
+at a time.
 
 A question shares its prefill with others of about its length, and the cache is only as wide as the
 context has become; the persistent compilation cache gives both to the next process.
@@ -41,7 +41,7 @@ class Streamer:
         context = prompt_tokens(tokenizer, prompt, turns)
         programs = self._programs_for(len(context))
         device = Device(programs)
-        device.admit([context], dict.fromkeys(programs.GIVEN, [0]), [0])
+        device.admit([context], {name: [0] for name in programs.GIVEN}, [0])
         told = 0
         while True:
             drawn = device.decode(len(context) + max(told, 1) - 1)["token"][0]
