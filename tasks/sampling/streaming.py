@@ -12,8 +12,8 @@ from tasks.models.loading import LoadedModel
 from tasks.sampling.slot_programs import Device, SlotPrograms
 
 CHUNK = 4
-"""Tokens that are decoded, and told, at a time. A call costs a copy of the layers' weights on a CPU
-(`tasks.models.moving`), which fewer would pay for; of more, a reader waits for each word."""
+"""Tokens that are decoded, and told, at a time: of fewer, each costs a dispatch; of more, a reader
+waits for each word."""
 
 _INCOMPLETE = "\ufffd"
 """What bytes that are no whole character decode to."""
