@@ -104,7 +104,10 @@ def legs(rng: random.Random, level: int) -> Problem:
         product = count * _LEGS[animal]
         steps.append(f"{animal} {count}*{_LEGS[animal]}={product}")
         if index:
-            steps.append(f"{total}+{product}={total + product}")
+            # three kinds are few of each
+            steps.append(
+                added(total, product) if kinds == 2 else f"{total}+{product}={total + product}"
+            )
         total += product
     shown = ", ".join(f"{count} x {animal}" for animal, count in drawn["animals"].items())
     work = f"legs {', '.join(steps)}"

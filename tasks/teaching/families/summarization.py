@@ -71,9 +71,7 @@ def merge(rng: random.Random, level: int) -> Problem:
     names = [who for who, *same in events if same == [verb, thing]]
     prompt = f"Text: {' '.join(_sentences(events))} Who did the same? Use one sentence."
     did = f"{verb} the {thing}"
-    told = ", ".join(f"{who} {what}" for who, _, what in events)
-    work = f"things {told}, same {did}: {', '.join(names)}"
-    return Problem(prompt, work, f"{joined(names)} {did}.")
+    return Problem(prompt, f"same {did}: {', '.join(names)}", f"{joined(names)} {did}.")
 
 
 def order(rng: random.Random, level: int) -> Problem:
