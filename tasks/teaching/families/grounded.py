@@ -30,9 +30,13 @@ class _Attribute:
 _PEOPLE = (
     _Attribute("city", "{who} lives in {value}.", "Where does {who} live?", CITIES),
     _Attribute("job", "{who} works as a {value}.", "What is the job of {who}?", JOBS),
-    _Attribute("color", "{who} likes {value}.", "Which color does {who} like?", CATEGORIES["color"]),
+    _Attribute(
+        "color", "{who} likes {value}.", "Which color does {who} like?", CATEGORIES["color"]
+    ),
     _Attribute("fruit", "{who} eats {value}.", "Which fruit does {who} eat?", CATEGORIES["fruit"]),
-    _Attribute("pet", "{who} has a pet {value}.", "Which pet does {who} have?", CATEGORIES["animal"]),
+    _Attribute(
+        "pet", "{who} has a pet {value}.", "Which pet does {who} have?", CATEGORIES["animal"]
+    ),
 )
 _PLACES = (
     _Attribute("day", "The {who} opens on {value}.", "When does the {who} open?", DAYS),

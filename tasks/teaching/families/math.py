@@ -8,6 +8,7 @@ from tasks.teaching.families import Problem
 from tasks.teaching.families.reasoning_gym_problems import gym_problem
 from tasks.teaching.families.words import CATEGORIES, NAMES, added, column_addition
 
+
 def addition(rng: random.Random, level: int) -> Problem:
     """Column addition of two numbers of 1 to 3 digits, with the carry written in each column;
     without any carry at levels 1 and 3."""
