@@ -213,7 +213,7 @@ def test_the_plan_counts_full_lengths() -> None:
         "decode": (7 + 13) * 3,
     }
     assert planned["prefill"].args[1].shape == (2, 72)
-    assert planned["decode"].args[1]["k"].shape == (3, 16, 1, 96, 32)
+    assert planned["decode"].args[1]["k"].shape == (3, 16, 4, 96, 32)
 
 
 @pytest.mark.parametrize(
