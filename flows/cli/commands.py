@@ -21,22 +21,30 @@ def run(options: argparse.Namespace) -> Answer:
 
     With --hours it ends in time: what runs saves a checkpoint, what is left is said, the exit code
     is 0, and the same command goes on in the same store, on this machine or another.
+
+    With --seeds it runs under several, each a run of its own; those that are cached are reused, one
+    that fails ends no other, and the report has each stage's mean and interval over them.
     """
     from flows.cli import show
     from flows.cli.launch import exit_code, launch, run_json
     from flows.planning.stage_plans import check_budget
 
     check_budget(options.hours, None)
-    record = launch(
-        options.recipe,
-        store=options.store,
-        target=options.target,
-        overrides=options.overrides,
-        data=options.data,
-        force=options.force,
-        code=options.code,
-        hours=options.hours,
-    )
+    given = {
+        "store": options.store,
+        "target": options.target,
+        "overrides": options.overrides,
+        "data": options.data,
+        "force": options.force,
+        "code": options.code,
+        "hours": options.hours,
+    }
+    if options.seeds is not None:
+        from flows.cli.launch_seeds import launch_seeds
+
+        ended = launch_seeds(options.recipe, options.seeds, **given)
+        return Answer(ended.json(), show.seeds(ended.runs, ended.absent, ended.report), ended.code)
+    record = launch(options.recipe, **given)
     elsewhere = {} if options.store == context().settings.store else {"--store": options.store}
     elsewhere |= {"--data": str(options.data)} if options.data else {}
     shown = show.run(record, options.recipe, elsewhere)

@@ -2,7 +2,8 @@
 meanwhile (`flows.cli.lanes`)."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,18 @@ def launch(
     given: dict[str, Any] = {"store": store, "overrides": tuple(overrides), "force": tuple(force)}
     given["data"] = str(data or "")
     prepared = prepare(recipe, target=target, code=code, **given)
-    try:
+    with in_time(deadline, hours):
         return run_prepared(prepared, recipe, given, deadline)
+
+
+@contextmanager
+def in_time(deadline: Deadline | None, hours: float | None) -> Iterator[None]:
+    """What is stopped inside was stopped by a person; by its deadline it was given too little time,
+    which is bad input."""
+    try:
+        yield
     except Stopped:
-        if deadline is None or time.monotonic() < deadline.stop:
+        if deadline is None or hours is None or time.monotonic() < deadline.stop:
             raise
         too_soon = "the deadline came before the run could begin; give it more time"
         raise InputError(f"--hours {hours:g}: {too_soon}.") from None

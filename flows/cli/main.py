@@ -112,7 +112,7 @@ GROUPS: dict[str, dict[Callable[[argparse.Namespace], Answer], str]] = {
         " no_rehearsal store",
         commands.rehearse: "recipe store rows model set data code",
         commands.plan: "recipe store target set tiny data hours usd",
-        commands.run: "recipe store target set tiny data force code deadline",
+        commands.run: "recipe store target set tiny data force code deadline seeds",
         commands.runs: "store",
     },
     "Understand": {

@@ -58,6 +58,12 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             Path,
             **repeated,
         ),
+        "seeds": _option(
+            "--seeds N",
+            "run it under N seeds, from its own upwards, with one report over them; data and"
+            " held-out prompts are shared",
+            int,
+        ),
         "rows": _option(
             "--rows N",
             "rows that are read of each data set, and made by each generator (default: 50)",

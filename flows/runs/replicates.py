@@ -8,7 +8,7 @@ out zero and its p-value is at most ALPHA after Holm's correction, over the same
 within a run: all stages over all prompts, and all stages in all parts.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -177,21 +177,19 @@ def group_of(store: Store, record: RunRecord) -> Replicates | None:
 
 
 def told(runs: Replicates) -> dict[str, Any]:
-    """`effects` and `levels` as `lyceum run --seeds --json` prints them, fractions of 1."""
+    """The numbers as `lyceum run --seeds --json` prints them, fractions of 1: `overall` from the
+    first evaluated model to the last, `effects` of each stage in all and in parts, `levels` of each
+    model."""
     metrics = runs.metrics
-    effects = [
-        row
-        for metric in metrics
-        for one in (*runs.overall(metric), *runs.stages(metric), *runs.parts(metric))
-        for row in [_effect_row(one)]
-    ]
-    levels = [_level_row(one) for metric in metrics for one in runs.levels(metric)]
-    unique = {(row["metric"], row["stage"], row["since"], *_place(row)): row for row in effects}
-    return {"effects": list(unique.values()), "levels": levels}
-
-
-def _place(row: Mapping[str, Any]) -> Iterator[Any]:
-    yield from (row["suite"], row["domain"])
+    return {
+        "overall": [_effect_row(one) for metric in metrics for one in runs.overall(metric)],
+        "effects": [
+            _effect_row(one)
+            for metric in metrics
+            for one in (*runs.stages(metric), *runs.parts(metric))
+        ],
+        "levels": [_level_row(one) for metric in metrics for one in runs.levels(metric)],
+    }
 
 
 def _effect_row(one: Over) -> dict[str, Any]:
