@@ -160,10 +160,13 @@ def runs(options: argparse.Namespace) -> Answer:
 
 
 def report(options: argparse.Namespace) -> Answer:
-    """Render a run's report again (HTML, self-contained)."""
+    """Render a run's report again (HTML, self-contained); of a run under several seeds also the
+    report over them."""
     from flows.cli import show
     from flows.report.page import report_of, write_report
+    from flows.report.seeds_page import write_seeds
     from flows.runs.record import record_name
+    from flows.runs.replicates import group_of
     from flows.runs.results import read_results
 
     store, record = run_of(options)
@@ -174,6 +177,9 @@ def report(options: argparse.Namespace) -> Answer:
 
     value = {"run_id": record.run_id, "report": location, "left_out": results.left_out}
     shown = [location, *show.left_out(results.left_out)]
+    if fellows := group_of(store, record):
+        value["seeds_report"] = write_seeds(store, fellows, {})
+        shown.insert(1, f"Over seeds: {value['seeds_report']}")
     return Answer(value, shown, whole(results.left_out))
 
 

@@ -103,6 +103,14 @@ class Replicates:
 
     def levels(self, metric: Metric, part: Part = ALL) -> list[Level]:
         """What each model reaches, base first."""
+        return [
+            Level(model, metric, part, rates, spread)
+            for model, rates in self.rates(metric, part).items()
+            if (spread := spread_of(rates.values(), [one.value for one in rates.values()]))
+        ]
+
+    def rates(self, metric: Metric, part: Part = ALL) -> dict[str, dict[int, Rate | Mean]]:
+        """Model -> seed -> what it reaches."""
         found: dict[str, dict[int, Rate | Mean]] = {}
         for seed, run in self.runs.items():
             for model in run.evaluated(metric.kind):
@@ -110,11 +118,7 @@ class Replicates:
                 rate = Mean.of(values) if metric.quantity else Rate.of(values)
                 if rate is not None:
                     found.setdefault(model.name, {})[seed] = rate
-        return [
-            Level(model, metric, part, rates, spread)
-            for model, rates in found.items()
-            if (spread := spread_of(rates.values(), [one.value for one in rates.values()]))
-        ]
+        return found
 
     def _over(
         self, metric: Metric, of: Callable[[RunResults], Mapping[Part, Iterable[Effect]]]
