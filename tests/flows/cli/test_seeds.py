@@ -1,5 +1,5 @@
-"""`lyceum run --seeds`: nonsense, what is said first, and what becomes of seeds that end badly. Real
-stages: tests/end_to_end/flows/cli/test_seeds.py."""
+"""`lyceum run --seeds`: nonsense, what is said first, and what becomes of seeds that end badly.
+Real stages: tests/end_to_end/flows/cli/test_seeds.py."""
 
 import threading
 from pathlib import Path
