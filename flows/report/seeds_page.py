@@ -33,9 +33,9 @@ _NOTE = (
     " after Holm's correction for the number of stages (below: of stages times suites and domains)."
 )
 _FLOOR = (
-    "The noise floor is the standard deviation over seeds. Two runs that differ in nothing but the"
-    " seed differ by up to the last column but those of the seeds in 95% of all pairs: a smaller"
-    " difference between two single runs says nothing."
+    "The noise floor is the standard deviation over seeds. Beside it: how far apart two runs that"
+    " differ in nothing but the seed are in 95% of all pairs. A smaller difference between two single"
+    " runs of different seeds says nothing."
 )
 
 
@@ -133,7 +133,7 @@ def verdicts(runs: Replicates) -> Iterator[tuple[Tone, ui.Text]]:
 def _mean_text(one: Over) -> str:
     quantity = one.metric.quantity
     said = gap(one.spread.mean, quantity) + ("" if quantity else " points")
-    return f"{said} {bounds(one.spread.interval, True, quantity)}"
+    return f"{said} {bounds(one.interval, True, quantity)}"
 
 
 def _size(value: float, metric: Metric) -> str:
@@ -164,7 +164,7 @@ def effects_table(metric: Metric, found: Sequence[Over], seeds: Sequence[int]) -
 def mean_cell(one: Over) -> ui.Cell:
     """The mean with its interval below it; fewer seeds than others have are said."""
     tone = TONES[one.direction]
-    said = bounds(one.spread.interval, True, one.metric.quantity)
+    said = bounds(one.interval, True, one.metric.quantity)
     text = ui.strong(gap(one.spread.mean, one.metric.quantity)), ui.small(said)
     return ui.Cell((*text, ui.small(f"{one.spread.n} seeds")), "plain" if tone == "flat" else tone)
 
@@ -199,8 +199,8 @@ def _forests(found: Mapping[Metric, Sequence[Over]]) -> list[ui.Figure]:
                 plots.Bar(
                     one.stage,
                     one.spread.mean,
-                    one.spread.interval.low,
-                    one.spread.interval.high,
+                    one.interval.low,
+                    one.interval.high,
                     one.direction,
                 )
                 for one in stages
@@ -228,7 +228,7 @@ def _levels(runs: Replicates) -> Iterator[ui.Block]:
 
 def _level_row(one: Level, seeds: Sequence[int]) -> list[ui.Text | ui.Cell]:
     quantity, spread = one.metric.quantity, one.spread
-    said = bounds(spread.interval, quantity=quantity)
+    said = bounds(one.interval, quantity=quantity)
     own = (one.rates.get(seed) for seed in seeds)
     return [
         one.model,

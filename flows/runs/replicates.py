@@ -55,6 +55,11 @@ class Over:
     p: float
 
     @property
+    def interval(self) -> Interval:
+        """Of the mean; no difference of rates is beyond 1."""
+        return self.spread.interval if self.metric.quantity else within(self.spread.interval, -1.0)
+
+    @property
     def direction(self) -> Direction:
         return direction_over(self.spread.interval, self.p)
 
@@ -68,6 +73,16 @@ class Level:
     part: Part
     rates: dict[int, Rate | Mean]
     spread: Spread
+
+    @property
+    def interval(self) -> Interval:
+        """Of the mean; no rate is beyond 0 .. 1."""
+        return self.spread.interval if self.metric.quantity else within(self.spread.interval, 0.0)
+
+
+def within(interval: Interval, lowest: float) -> Interval:
+    """The part of an interval that lies in lowest .. 1."""
+    return Interval(max(lowest, interval.low), min(1.0, interval.high))
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +224,7 @@ def _effect_row(one: Over) -> dict[str, Any]:
         **_named(one.metric, one.part),
         "stage": one.stage,
         "since": one.since,
-        **_numbers(one.spread),
+        **_numbers(one.spread, one.interval),
         "p": one.p,
         "direction": one.direction,
         "seeds": seeds,
@@ -221,7 +236,7 @@ def _level_row(one: Level) -> dict[str, Any]:
     return {
         **_named(one.metric, one.part),
         "model": one.model,
-        **_numbers(one.spread),
+        **_numbers(one.spread, one.interval),
         "bound": one.spread.bound,
         "seeds": seeds,
     }
@@ -237,11 +252,11 @@ def _named(metric: Metric, part: Part) -> dict[str, Any]:
     }
 
 
-def _numbers(spread: Spread) -> dict[str, Any]:
+def _numbers(spread: Spread, interval: Interval) -> dict[str, Any]:
     return {
         "n": spread.n,
         "mean": spread.mean,
-        "low": spread.interval.low,
-        "high": spread.interval.high,
+        "low": interval.low,
+        "high": interval.high,
         "sd": spread.sd,
     }

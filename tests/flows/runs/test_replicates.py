@@ -126,4 +126,5 @@ def test_json_has_effects_parts_and_levels(runs: Replicates) -> None:
     assert {"math", "coding"} <= {one["domain"] for one in value["effects"]}
     base = next(one for one in value["levels"] if one["model"] == "base")
     assert (base["mean"], base["seeds"]) == (0.0, {"7": 0.0, "8": 0.0, "9": 0.0})
+    assert base["low"] == 0.0 < base["high"], "no rate is below 0"
     assert value["overall"][0]["stage"] == "grpo"
