@@ -34,8 +34,8 @@ _NOTE = (
 )
 _FLOOR = (
     "The noise floor is the standard deviation over seeds. Beside it: how far apart two runs that"
-    " differ in nothing but the seed are in 95% of all pairs. A smaller difference between two single"
-    " runs of different seeds says nothing."
+    " differ in nothing but the seed are in 95% of all pairs. A smaller difference between two"
+    " single runs of different seeds says nothing."
 )
 
 
