@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.report.blocks import Box, Table, plain, walk
+from flows.report.blocks import Box, Heading, Table, plain, walk
 from flows.report.seeds_page import effects_table, seeds_blocks, verdicts, write_seeds
 from flows.runs.effects import EXACT
 from flows.runs.replicates import Replicates, group_of, read_replicates, told
@@ -91,11 +91,9 @@ def test_the_page_says_which_seed_failed_and_shows_every_seed(three: Three, tmp_
     store, records = three
     runs = read_replicates(store, records)
     blocks = list(walk(list(seeds_blocks(runs, {10: "it was not begun"}))))
-    failed = [
-        plain(one.blocks[0].text)
-        for one in blocks
-        if isinstance(one, Box) and "failure" in one.classes
-    ]  # type: ignore[union-attr]
+    boxes = [one for one in blocks if isinstance(one, Box) and "failure" in one.classes]
+    heads = [one.blocks[0] for one in boxes]
+    failed = [plain(one.text) for one in heads if isinstance(one, Heading)]
     assert failed == ["Seed 10 has no run", "Seed 9 failed"]
     table = rows(effects_table(EXACT, runs.stages(EXACT), [7, 8, 9]))
     assert table["grpo since simpo"]["seed 9"] == "–"
