@@ -19,6 +19,7 @@ from rich.progress import (
 from rich.text import Text
 
 from flows.runs.forecast import Forecast
+from flows.runs.record import stage_status
 from flows.runs.wording import duration
 from infra.visible import plain
 from schemas.job import JobStatus
@@ -27,7 +28,7 @@ from schemas.reports import RunRecord, StageRecord
 LINE_SECONDS = 10.0
 """Without a terminal, a running stage prints at most one line in this time."""
 
-_MARK = {"cached": "=", "ran": "+", "failed": "!", "skipped": "-"}
+_MARK = {"cached": "=", "ran": "+", "failed": "!", "skipped": "-", "stopped": "-"}
 
 
 class Terminal:
@@ -137,5 +138,6 @@ class Terminal:
     def _ended(self, stage: StageRecord) -> None:
         if stage.name in self._bar_ids:
             self._bars.remove_task(self._bar_ids.pop(stage.name))
-        line = f"{_MARK[stage.status]} {stage.name:<14} {stage.status:<7} {stage.seconds:7.1f} s"
+        status = stage_status(stage)
+        line = f"{_MARK[status]} {stage.name:<14} {status:<7} {stage.seconds:7.1f} s"
         self.say(f"{line}  {stage.error}" if stage.error else line)

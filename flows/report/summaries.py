@@ -8,6 +8,7 @@ from flows.recipe import explain
 from flows.recipe.resolve import ResolvedRecipe
 from flows.report import blocks as ui
 from flows.report.verdict import stage_verdicts, verdict, verdict_table
+from flows.runs.record import stage_status
 from flows.runs.results import RunResults
 from flows.runs.wording import Tone, duration, headline
 from infra.store.store import Store
@@ -20,7 +21,13 @@ MOST_DIFFERENCES = 4
 def stages_done(record: RunRecord, title: str = "") -> ui.Table:
     """A row for each stage of a run."""
     rows = [
-        (stage.name, stage.kind, stage.status, f"{stage.seconds:.1f}", headline(stage.metrics))
+        (
+            stage.name,
+            stage.kind,
+            stage_status(stage),
+            f"{stage.seconds:.1f}",
+            headline(stage.metrics),
+        )
         for stage in record.stages
     ]
     return ui.Table(("stage", "kind", "status", "seconds", "metrics"), rows, title)
@@ -39,7 +46,7 @@ def run_page(run: RunResults) -> Iterator[ui.Block]:
     yield ui.Paragraph(("Store: ", ui.code(record.store)))
     for stage in record.stages:
         if stage.error:
-            yield ui.Paragraph((ui.strong(stage.name), f" ({stage.status}):"))
+            yield ui.Paragraph((ui.strong(stage.name), f" ({stage_status(stage)}):"))
             yield ui.Code(stage.error)
     if whole := verdict(run):
         yield ui.Paragraph(whole.spoken)

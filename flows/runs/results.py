@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from flows.runs.record import stage_status
 from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError, problem_text
@@ -71,9 +72,9 @@ class StageOutput:
 
     @property
     def status(self) -> str:
-        """cached, ran, failed, skipped, running when the run has not ended, or `not run` when it
-        ended before the stage."""
-        return self.record.status if self.record else "not run"
+        """cached, ran, failed, skipped, stopped, running when the run has not ended, or `not run`
+        when it ended before the stage."""
+        return stage_status(self.record) if self.record else "not run"
 
     @property
     def metrics(self) -> dict[str, Any]:
