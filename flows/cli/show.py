@@ -15,7 +15,7 @@ from rich.text import Text as Shown
 from flows.report import blocks as ui
 from flows.report.blocks import Block, Table
 from flows.runs.next_commands import next_commands
-from flows.runs.record import left, stage_status
+from flows.runs.record import left
 from flows.runs.wording import duration, headline, listed, size
 from infra.visible import plain
 from schemas.reports import RunRecord
@@ -105,7 +105,7 @@ def run(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) -> Iterato
             f" {record.store}, goes on, here or elsewhere."
         )
     if record.status == "cancelled":
-        stopped = [one.name for one in record.stages if stage_status(one) == "stopped"]
+        stopped = [one.name for one in record.stages if one.outcome == "stopped"]
         ran = f"while {listed(stopped)} ran" if stopped else "between two stages"
         never = [name for name in left(record) if name not in stopped]
         rest = f" Not begun: {', '.join(never)}." if never else ""

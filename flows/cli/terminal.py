@@ -19,7 +19,6 @@ from rich.progress import (
 from rich.text import Text
 
 from flows.runs.forecast import Forecast
-from flows.runs.record import stage_status
 from flows.runs.wording import duration
 from infra.visible import plain
 from schemas.job import JobStatus
@@ -138,6 +137,6 @@ class Terminal:
     def _ended(self, stage: StageRecord) -> None:
         if stage.name in self._bar_ids:
             self._bars.remove_task(self._bar_ids.pop(stage.name))
-        status = stage_status(stage)
+        status = stage.outcome
         line = f"{_MARK[status]} {stage.name:<14} {status:<7} {stage.seconds:7.1f} s"
         self.say(f"{line}  {stage.error}" if stage.error else line)

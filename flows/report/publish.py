@@ -20,7 +20,6 @@ from flows.report.markdown import markdown
 from flows.report.page import Report
 from flows.report.samples import right_and_wrong, samples
 from flows.report.summaries import plan_page, run_page
-from flows.runs.record import stage_status
 from flows.runs.wording import headline
 from infra.store.objects import Damaged
 from infra.store.store import Store
@@ -89,7 +88,7 @@ def stage_rows(record: RunRecord) -> list[dict[str, Any]]:
         {
             "stage": stage.name,
             "kind": stage.kind,
-            "status": stage_status(stage),
+            "status": stage.outcome,
             "seconds": round(stage.seconds, 1),
             "metrics": headline(stage.metrics),
             "error": visible(stage.error or ""),

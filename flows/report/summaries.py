@@ -8,7 +8,6 @@ from flows.recipe import explain
 from flows.recipe.resolve import ResolvedRecipe
 from flows.report import blocks as ui
 from flows.report.verdict import stage_verdicts, verdict, verdict_table
-from flows.runs.record import stage_status
 from flows.runs.results import RunResults
 from flows.runs.wording import Tone, duration, headline
 from infra.store.store import Store
@@ -24,7 +23,7 @@ def stages_done(record: RunRecord, title: str = "") -> ui.Table:
         (
             stage.name,
             stage.kind,
-            stage_status(stage),
+            stage.outcome,
             f"{stage.seconds:.1f}",
             headline(stage.metrics),
         )
@@ -46,7 +45,7 @@ def run_page(run: RunResults) -> Iterator[ui.Block]:
     yield ui.Paragraph(("Store: ", ui.code(record.store)))
     for stage in record.stages:
         if stage.error:
-            yield ui.Paragraph((ui.strong(stage.name), f" ({stage_status(stage)}):"))
+            yield ui.Paragraph((ui.strong(stage.name), f" ({stage.outcome}):"))
             yield ui.Code(stage.error)
     if whole := verdict(run):
         yield ui.Paragraph(whole.spoken)

@@ -146,12 +146,6 @@ def run_status(record: RunRecord) -> str:
     return "interrupted" if is_gone(record.process) else "running"
 
 
-def stage_status(stage: StageRecord) -> str:
-    """A stage's status in a word: `stopped` where the run was stopped while the stage ran. The
-    record says `skipped` of that, too; but what was never begun has no key."""
-    return "stopped" if stage.status == "skipped" and stage.key else stage.status
-
-
 def left(record: RunRecord) -> list[str]:
     """The stages of a run that have made nothing yet, in file order."""
     made = {stage.name for stage in record.stages if stage.status in ("ran", "cached")}

@@ -15,7 +15,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from flows.runs.record import stage_status
 from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError, problem_text
@@ -74,7 +73,7 @@ class StageOutput:
     def status(self) -> str:
         """cached, ran, failed, skipped, stopped, running when the run has not ended, or `not run`
         when it ended before the stage."""
-        return stage_status(self.record) if self.record else "not run"
+        return self.record.outcome if self.record else "not run"
 
     @property
     def metrics(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from flows.cli import show
 from flows.recipe.resolve import resolve
 from flows.report.page import report_of
-from flows.runs.record import RunLog, read_run, record_name, run_status, stage_status
+from flows.runs.record import RunLog, read_run, record_name, run_status
 from flows.runs.results import read_results
 from infra.process_identity import this_process
 from infra.store.store import Store, open_store
@@ -67,8 +67,8 @@ def test_a_run_says_what_it_was_stopped_in(
     page = report_of(read_results(store, run.record)).html()
     assert "Stage distill was stopped" in page
     assert "failed</" not in page
-    assert [stage_status(one) for one in run.record.stages] == ["stopped"]
-    assert stage_status(StageRecord(name="sft", kind="sft", status="skipped")) == "skipped"
+    assert [one.outcome for one in run.record.stages] == ["stopped"]
+    assert StageRecord(name="sft", kind="sft", status="skipped").outcome == "skipped"
 
 
 def test_a_store_that_takes_no_record_does_not_end_the_run(
