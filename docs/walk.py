@@ -28,7 +28,8 @@ STEPS = {
     " the rest runs.",
     "artifact-stages": "**What came of it**, among the run's artifacts.",
     "cancelled": "**Cancel** stops the job, and deletes machines in the cloud.",
-    "schedule-on": "**Every night**: the switch on the page of the deployment `nightly`.",
+    "deployments": "**Every night** at 02:00, once the schedule of `nightly` is switched on, on its"
+    " page.",
 }
 """What is shown, in order, with its words."""
 PAGE = ROOT / "docs" / "walk.md"
