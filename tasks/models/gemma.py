@@ -129,9 +129,9 @@ _PUBLISHED = {
 _TINY = replace(_GEMMA3, window=1024, vocab_size=1536, head_dim=32, query_scale=32**-0.5)
 
 SIZES: dict[str, GemmaConfig] = {
-    # 0.6M parameters. Fewer than six layers means that all are local; the window covers the whole
+    # 0.7M parameters. Fewer than six layers means that all are local; the window covers the whole
     # context.
-    "gemma3-tiny": replace(_sized(_TINY, 3, 128, 256, 4, 1), dtype="float32"),
+    "gemma3-tiny": replace(_sized(_TINY, 3, 128, 256, 4, 4), dtype="float32"),
     **{f"{name}-{tuned}": config for name, config in _PUBLISHED.items() for tuned in ("it", "pt")},
 }
 """Model name -> architecture. `it` is instruction-tuned, `pt` pretrained."""

@@ -29,6 +29,10 @@ from schemas.base import InputError, digest, nearest
 from tasks.models.directory import TOKENIZER, check_directory, no_directory, others_in
 
 TINY = "gemma3-tiny"
+TINY_VERSION = "2"
+"""Goes up when the tiny model's architecture or vocabulary changes: part of the key of stages that
+begin with it."""
+
 SHIPPED = {
     "gemma3-270m-it": "hf://google/gemma-3-270m-it",
     "gemma3-270m-pt": "hf://google/gemma-3-270m",
@@ -195,8 +199,8 @@ def check_readable(model: str) -> Literal["model", "adapters"]:
 def model_dependencies(model: str) -> dict[str, str | int]:
     """What else than its name decides which weights a model has, for the stage key.
 
-    Nothing for what is made at random, or named by a hub, whose revision, if one is given, is part
-    of the name. A digest of the bytes for a directory here, which takes a while for the first time
+    `TINY_VERSION` for what is made at random; nothing for what a hub names, whose revision, if one
+    is given, is part of the name. A digest of the bytes for a directory here, which takes a while for the first time
     and is remembered; a digest of the service's checksums for one in a bucket, which takes one
     request.
 
@@ -205,6 +209,8 @@ def model_dependencies(model: str) -> dict[str, str | int]:
         ConnectionError: the bucket's service does not answer.
     """
     source, settings = source_of(model), context().settings
+    if source.kind == "tiny":
+        return {"model": TINY_VERSION}
     if source.kind == "gs":
         from infra.gcs.files import listing
 

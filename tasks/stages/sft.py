@@ -260,7 +260,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=3,
+    version=4,
     config=Config,
     inputs={
         "examples": Input(Product.ROWS),

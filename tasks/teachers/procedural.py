@@ -100,7 +100,7 @@ def _drawing(config: Config, seed: int) -> drawing.Drawing:
 
 
 TEACHER = Teacher(
-    version=1,
+    version=2,
     config=Config,
     teach=teach,
     dependencies=dependencies,

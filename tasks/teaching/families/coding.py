@@ -2,6 +2,7 @@
 (number_sorting, number_filtering)."""
 
 import random
+from itertools import pairwise
 
 from tasks.teaching.families import Problem
 from tasks.teaching.families.reasoning_gym_problems import gym_problem
@@ -57,8 +58,11 @@ def filter_list(rng: random.Random, level: int) -> Problem:
             break
     above = drawn["operation"] in ("keep_larger", "remove_smaller")
     chosen = [value for value in values if (value > limit) == above]
-    steps = [f"{value} {'yes' if (value > limit) == above else 'no'}" for value in values]
-    code = f"[x for x in [{number_list(values)}] if x {'>' if above else '<'} {limit}]"
+    sign = ">" if above else "<"
+    steps = [
+        f"{value}{sign}{limit} {'yes' if (value > limit) == above else 'no'}" for value in values
+    ]
+    code = f"[x for x in [{number_list(values)}] if x {sign} {limit}]"
     return Problem(
         f"What is {code} in Python?", f"keep {', '.join(steps)}", f"[{number_list(chosen)}]"
     )
@@ -75,5 +79,5 @@ def loop(rng: random.Random, level: int) -> Problem:
     sign, change = ("-", -step) if level == 4 else ("+", step)
     values = [start + turn * change for turn in range(turns + 1)]
     code = f"{variable} = {start}; for i in range({turns}): {variable} {sign}= {step}"
-    steps = f"{variable} is {', '.join(map(str, values))}"
-    return Problem(f"{code}. What is {variable}?", steps, str(values[-1]), "numeric")
+    sums = [f"{turn} {a}{sign}{step}={b}" for turn, (a, b) in enumerate(pairwise(values), 1)]
+    return Problem(f"{code}. What is {variable}?", ", ".join(sums), str(values[-1]), "numeric")

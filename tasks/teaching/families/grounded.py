@@ -19,26 +19,31 @@ from tasks.teaching.families.words import CATEGORIES, CITIES, DAYS, JOBS, NAMES,
 
 @dataclass(frozen=True)
 class _Attribute:
-    """One kind of fact: how a context states it and how a question asks for it."""
+    """One kind of fact: its name, how a context states it and how a question asks for it."""
 
+    name: str
     fact: str
     question: str
     values: tuple[str, ...]
 
 
 _PEOPLE = (
-    _Attribute("{who} lives in {value}.", "Where does {who} live?", CITIES),
-    _Attribute("{who} works as a {value}.", "What is the job of {who}?", JOBS),
-    _Attribute("{who} likes {value}.", "Which color does {who} like?", CATEGORIES["color"]),
-    _Attribute("{who} eats {value}.", "Which fruit does {who} eat?", CATEGORIES["fruit"]),
-    _Attribute("{who} has a pet {value}.", "Which pet does {who} have?", CATEGORIES["animal"]),
+    _Attribute("city", "{who} lives in {value}.", "Where does {who} live?", CITIES),
+    _Attribute("job", "{who} works as a {value}.", "What is the job of {who}?", JOBS),
+    _Attribute(
+        "color", "{who} likes {value}.", "Which color does {who} like?", CATEGORIES["color"]
+    ),
+    _Attribute("fruit", "{who} eats {value}.", "Which fruit does {who} eat?", CATEGORIES["fruit"]),
+    _Attribute(
+        "pet", "{who} has a pet {value}.", "Which pet does {who} have?", CATEGORIES["animal"]
+    ),
 )
 _PLACES = (
-    _Attribute("The {who} opens on {value}.", "When does the {who} open?", DAYS),
-    _Attribute("The {who} is {value}.", "Which color is the {who}?", CATEGORIES["color"]),
-    _Attribute("The {who} has a {value}.", "What does the {who} have?", THINGS),
-    _Attribute("The {who} is run by {value}.", "Who runs the {who}?", NAMES),
-    _Attribute("The {who} is in {value}.", "Where is the {who}?", CITIES),
+    _Attribute("day", "The {who} opens on {value}.", "When does the {who} open?", DAYS),
+    _Attribute("color", "The {who} is {value}.", "Which color is the {who}?", CATEGORIES["color"]),
+    _Attribute("thing", "The {who} has a {value}.", "What does the {who} have?", THINGS),
+    _Attribute("name", "The {who} is run by {value}.", "Who runs the {who}?", NAMES),
+    _Attribute("city", "The {who} is in {value}.", "Where is the {who}?", CITIES),
 )
 
 
@@ -83,7 +88,6 @@ def _grounded(
     elif grounding == "answerable":
         who, attribute, answer = rng.choice(known)
         question = attribute.question.format(who=who)
-        reasoning = f"The context says: {attribute.fact.format(who=who, value=answer)}"
     else:
         told = {(who, attribute) for who, attribute, _ in known}
         missing = [one for one in product(pair, attributes) if one not in told]
@@ -91,8 +95,10 @@ def _grounded(
         of_other = [one for one in missing if one[1] in mentioned]
         who, attribute = rng.choice(of_other if shared and of_other else missing)
         question = attribute.question.format(who=who)
+    if grounding != "out_of_domain":
         said = [fact for fact, (other, *_) in zip(facts, known, strict=True) if other == who]
-        reasoning = f"The context only says: {' '.join(said)}"
+        about = ", ".join(one.name for other, one, _ in known if other == who)
+        reasoning = f"Asked {attribute.name}. Context says: {' '.join(said)} So {about}."
     context = " ".join(facts)
     prompt = f"Context: {context}\nQuestion: {question}"
     return Problem(prompt, reasoning, answer, "exact", context, grounding)

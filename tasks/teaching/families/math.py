@@ -6,9 +6,7 @@ from itertools import accumulate
 
 from tasks.teaching.families import Problem
 from tasks.teaching.families.reasoning_gym_problems import gym_problem
-from tasks.teaching.families.words import CATEGORIES, NAMES
-
-_COLUMNS = ("ones", "tens", "hundreds")
+from tasks.teaching.families.words import CATEGORIES, NAMES, added, column_addition
 
 
 def addition(rng: random.Random, level: int) -> Problem:
@@ -18,13 +16,7 @@ def addition(rng: random.Random, level: int) -> Problem:
     a, b = (rng.randrange(10 ** (digits - 1), 10**digits) for digits in (first, second))
     if level in (1, 3):  # each column stays below ten
         b = sum(rng.randint(0, 9 - a // 10**place % 10) * 10**place for place in range(second))
-    steps, carry = [], 0
-    for place in range(first):
-        x, y = a // 10**place % 10, b // 10**place % 10
-        total, carried = x + y + carry, f"+{carry}" if place else ""
-        steps.append(f"{_COLUMNS[place]} {x}+{y}{carried}={total}")
-        carry = total // 10
-    return Problem(f"What is {a}+{b}?", f"{', '.join(steps)}, so {a + b}", str(a + b), "numeric")
+    return Problem(f"What is {a}+{b}?", column_addition(a, b), str(a + b), "numeric")
 
 
 def digit_sum(rng: random.Random, level: int) -> Problem:
@@ -36,8 +28,8 @@ def digit_sum(rng: random.Random, level: int) -> Problem:
         if sum(digits) <= most:
             break
     totals = list(accumulate(digits))
-    added = zip(totals, digits[1:], totals[1:], strict=False)
-    steps = ", ".join(f"{before}+{digit}={after}" for before, digit, after in added)
+    sums = zip(totals, digits[1:], totals[1:], strict=False)
+    steps = ", ".join(f"{before}+{digit}={after}" for before, digit, after in sums)
     prompt = f"What is the digit sum of {''.join(map(str, digits))}?"
     return Problem(prompt, steps, str(totals[-1]), "numeric")
 
@@ -50,7 +42,7 @@ def groups(rng: random.Random, level: int) -> Problem:
     name, fruit = rng.choice(NAMES), rng.choice(CATEGORIES["fruit"])
     prompt = f"{name} has {a} bags of {b} {fruit} slices and {extra} more slices. How many slices?"
     total = a * b + extra
-    return Problem(prompt, f"{a}*{b}={a * b}, {a * b}+{extra}={total}", str(total), "numeric")
+    return Problem(prompt, f"{a}*{b}={a * b}, {added(a * b, extra)}", str(total), "numeric")
 
 
 def running_total(rng: random.Random, level: int) -> Problem:

@@ -5,7 +5,7 @@ import random
 
 from tasks.teaching.families import Problem
 from tasks.teaching.families.reasoning_gym_problems import gym_problem
-from tasks.teaching.families.words import MATERIALS
+from tasks.teaching.families.words import MATERIALS, added
 
 _DECIMAL_UNITS = (
     ("centimeter", "centimeters", "millimeters", 10), ("meter", "meters", "centimeters", 100),
@@ -46,7 +46,7 @@ def unit_conversion(rng: random.Random, level: int) -> Problem:
     total = amount * factor
     steps, asked = [f"{amount}*{factor}={total}"], f"{amount} {large}"
     if rest:
-        steps.append(f"{total}+{rest}={total + rest}")
+        steps.append(added(total, rest))
         asked = f"{asked} and {rest} {small}"
     prompt = f"1 {one} is {factor} {small}. How many {small} are {asked}?"
     return Problem(prompt, ", ".join(steps), str(total + rest), "numeric")
@@ -104,7 +104,10 @@ def legs(rng: random.Random, level: int) -> Problem:
         product = count * _LEGS[animal]
         steps.append(f"{animal} {count}*{_LEGS[animal]}={product}")
         if index:
-            steps.append(f"{total}+{product}={total + product}")
+            # three kinds are few of each
+            steps.append(
+                added(total, product) if kinds == 2 else f"{total}+{product}={total + product}"
+            )
         total += product
     shown = ", ".join(f"{count} x {animal}" for animal, count in drawn["animals"].items())
     work = f"legs {', '.join(steps)}"

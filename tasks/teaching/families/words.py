@@ -40,8 +40,29 @@ RHYMES = {
 }
 
 
+_COLUMNS = ("ones", "tens", "hundreds")
+
+
 def number_list(values: list[int]) -> str:
     return ", ".join(str(value) for value in values)
+
+
+def column_addition(a: int, b: int) -> str:
+    """a + b, column by column, with the carry written in each; b has no more digits than a, which
+    has three at most."""
+    steps, carry = [], 0
+    for place, column in enumerate(_COLUMNS[: len(str(a))]):
+        x, y = a // 10**place % 10, b // 10**place % 10
+        total = x + y + carry
+        steps.append(f"{column} {x}+{y}{f'+{carry}' if place else ''}={total}")
+        carry = total // 10
+    return f"{', '.join(steps)}, so {a + b}"
+
+
+def added(a: int, b: int) -> str:
+    """a + b as a step of other work: at once, or in columns where both have two digits or more."""
+    more, less = max(a, b), min(a, b)
+    return f"{a}+{b}={a + b}" if less < 10 else column_addition(more, less)
 
 
 def joined(words: list[str]) -> str:

@@ -23,6 +23,7 @@ from tasks.models.shipping import receive_model, ship_model
 from tasks.models.source import (
     AT_HAND,
     TINY,
+    TINY_VERSION,
     Source,
     check_model,
     model_dependencies,
@@ -174,10 +175,11 @@ def test_weights_are_not_hashed_again(
     assert model_dependencies(str(published)) == before
 
 
-def test_hubs_and_what_is_made_at_random_are_identified_by_their_names() -> None:
+def test_hubs_are_identified_by_their_names_and_the_tiny_model_by_its_version() -> None:
     kaggle = "kaggle://google/gemma-3/flax/gemma3-1b-it/1"
-    for model in (TINY, "gemma3-1b-it", "hf://org/name@abc", kaggle):
+    for model in ("gemma3-1b-it", "hf://org/name@abc", kaggle):
         assert model_dependencies(model) == {}
+    assert model_dependencies(TINY) == {"model": TINY_VERSION}
 
 
 def test_which_files_are_read() -> None:

@@ -2,7 +2,7 @@
 compiled once, and a stage that is killed again and again ends with the bytes of an undisturbed one,
 and repeats no more than its last interval.
 
-Here for those that differ most; tests/end_to_end has the others, which are built of the same parts.
+Here for two that differ most; tests/end_to_end has the others, which are built of the same parts.
 """
 
 import logging
@@ -18,7 +18,7 @@ from tests.tasks.stages.bench import SFT, Bench, keeps_the_laws, write_inputs
 
 pytestmark = pytest.mark.usefixtures("one_layer")
 
-QUICK = ("sft", "grpo-reused", "reasoning_eval")
+QUICK = ("sft", "reasoning_eval")
 
 
 @pytest.fixture(scope="module")
