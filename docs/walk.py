@@ -33,7 +33,7 @@ STEPS = {
 }
 """What is shown, in order, with its words."""
 PAGE = ROOT / "docs" / "walk.md"
-SIZE, COLOURS = (900, 800), 32
+SIZE, COLOURS = (1000, 900), 128
 """Pixels at most, and colours: enough to be read."""
 MOST_BYTES = 600_000
 """Of all pictures: they lie in every clone."""
