@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flows.cli.main import COMMANDS, GROUPS, options_by_name
+from flows.cli.main import COMMANDS, GROUPS
+from flows.cli.options import options_by_name
 from flows.recipe.shipped import Takes, takes
 from flows.runs.wording import duration
 from infra.settings import Settings, TpuSettings

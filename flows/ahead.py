@@ -53,7 +53,7 @@ def run_cached(prepared: Prepared, store: Store, outlooks: Sequence[Outlook], wa
                 metrics=manifest.metrics,
             )
         )
-    run = RunLog(store, prepared.resolved, prepared.target, watch.record, started)
+    run = RunLog(store, prepared.resolved, prepared.target, watch.record, started, prepared.group)
     if prepared.plan is not None:
         run.plan(prepared.plan)
     run.stage(*stages)
@@ -80,7 +80,7 @@ def begun(
     if job is None or job.target != "local":
         yield None
         return
-    run = RunLog(store, prepared.resolved, prepared.target, watch.record)
+    run = RunLog(store, prepared.resolved, prepared.target, watch.record, group=prepared.group)
     run.stage(StageRecord(name=job.stage, kind=job.kind, key=job.key, status="running"))
     begin(job.model_copy(update={"run": run.record.run_id}), watch)
     try:

@@ -72,7 +72,7 @@ def post_train(
     except (InputError, DoesNotFit, StageFailed) as error:
         return bad_input(error)
     resolved = prepared.resolved
-    run = begun or RunLog(opened, resolved, target, watch.record)
+    run = begun or RunLog(opened, resolved, target, watch.record, group=prepared.group)
     if plan is not None:
         run.plan(plan)
     announce(run.record, resolved, opened)

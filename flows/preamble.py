@@ -36,6 +36,7 @@ class Prepared:
 
     Attributes:
         ended: told the record of the run when it has ended, within its flow.
+        group: the id that the run shares with runs of the same recipe under other seeds.
         plan: what it is going to take, on a TPU; minutes, where no plan like it was made on this
             machine. Raises DoesNotFit; StageFailed for a program that does not compile.
 
@@ -49,6 +50,7 @@ class Prepared:
     data: Path | None
     force: tuple[str, ...]
     ended: Callable[[RunRecord], None] = lambda record: None
+    group: str | None = None
 
     def __post_init__(self) -> None:
         for kind in context().settings.local_kinds:

@@ -58,7 +58,8 @@ class RunRecord(StrictModel):
 
     Times are seconds since the epoch; `updated` is when the record was last written. `process` is
     the flow's: a run whose status is `running` although its process is gone was interrupted. A run
-    is `paused` when its deadline (`lyceum run --hours`) came before its end.
+    is `paused` when its deadline (`lyceum run --hours`) came before its end. `group` is an id that
+    the runs of one `lyceum run --seeds` have in common, and no other run.
     """
 
     run_id: str
@@ -72,4 +73,5 @@ class RunRecord(StrictModel):
     process: Process | None = None
     stages: tuple[StageRecord, ...] = ()
     report: str | None = None
+    group: str | None = None
     execution: dict[str, Any] = Field(default_factory=dict)

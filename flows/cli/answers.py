@@ -62,4 +62,5 @@ def summary(record: RunRecord) -> dict[str, Any]:
         "stages_done": sum(stage.status in ("cached", "ran") for stage in record.stages),
         "stages": len(record.recipe.stages),
         "report": record.report,
+        "group": record.group,
     }

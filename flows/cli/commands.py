@@ -21,22 +21,30 @@ def run(options: argparse.Namespace) -> Answer:
 
     With --hours it ends in time: what runs saves a checkpoint, what is left is said, the exit code
     is 0, and the same command goes on in the same store, on this machine or another.
+
+    With --seeds it runs under several, each a run of its own; those that are cached are reused, one
+    that fails ends no other, and the report has each stage's mean and interval over them.
     """
     from flows.cli import show
     from flows.cli.launch import exit_code, launch, run_json
     from flows.planning.stage_plans import check_budget
 
     check_budget(options.hours, None)
-    record = launch(
-        options.recipe,
-        store=options.store,
-        target=options.target,
-        overrides=options.overrides,
-        data=options.data,
-        force=options.force,
-        code=options.code,
-        hours=options.hours,
-    )
+    given = {
+        "store": options.store,
+        "target": options.target,
+        "overrides": options.overrides,
+        "data": options.data,
+        "force": options.force,
+        "code": options.code,
+        "hours": options.hours,
+    }
+    if options.seeds is not None:
+        from flows.cli.launch_seeds import launch_seeds
+
+        ended = launch_seeds(options.recipe, options.seeds, **given)
+        return Answer(ended.json(), show.seeds(ended.runs, ended.absent, ended.report), ended.code)
+    record = launch(options.recipe, **given)
     elsewhere = {} if options.store == context().settings.store else {"--store": options.store}
     elsewhere |= {"--data": str(options.data)} if options.data else {}
     shown = show.run(record, options.recipe, elsewhere)
@@ -152,10 +160,13 @@ def runs(options: argparse.Namespace) -> Answer:
 
 
 def report(options: argparse.Namespace) -> Answer:
-    """Render a run's report again (HTML, self-contained)."""
+    """Render a run's report again (HTML, self-contained); of a run under several seeds also the
+    report over them."""
     from flows.cli import show
     from flows.report.page import report_of, write_report
+    from flows.report.seeds_page import write_seeds
     from flows.runs.record import record_name
+    from flows.runs.replicates import group_of
     from flows.runs.results import read_results
 
     store, record = run_of(options)
@@ -166,6 +177,9 @@ def report(options: argparse.Namespace) -> Answer:
 
     value = {"run_id": record.run_id, "report": location, "left_out": results.left_out}
     shown = [location, *show.left_out(results.left_out)]
+    if fellows := group_of(store, record):
+        value["seeds_report"] = write_seeds(store, fellows, {})
+        shown.insert(1, f"Over seeds: {value['seeds_report']}")
     return Answer(value, shown, whole(results.left_out))
 
 

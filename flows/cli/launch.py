@@ -1,34 +1,18 @@
 """`lyceum run`: check everything, find a Prefect API, run the flow, and show it on the terminal
-meanwhile. Where no API runs, none is started for a run of which every stage is cached."""
+meanwhile (`flows.cli.lanes`)."""
 
-import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flows.ahead import begun, run_cached
-from flows.cli.deadline import Deadline, observed
-from flows.cli.interrupt import interruptible
-from flows.cli.terminal import Terminal
-from flows.preamble import Prepared, handed, prepare
-from flows.recipe.explain import Outlook
+from flows.cli.deadline import Deadline
+from flows.cli.lanes import Start, run_all
+from flows.preamble import Prepared, prepare
 from flows.runs.record import left
-from flows.server.prefect_api import prefect_api, running_api, startup_seconds
-from flows.trackers import followed
-from infra.context import context
-from schemas.base import InputError, StageFailed, Stopped
+from schemas.base import InputError, Stopped
 from schemas.reports import RunRecord
-from tasks.running.watch import WATCH, Watch
-
-START_SECONDS = 15.0
-"""A run that has not begun waits so long for a Prefect API that was lost; for one of ours, as long
-as its start may take."""
-
-END_SECONDS = 20.0
-"""How long after the loss of the API a run that ends waits for it, so that how it ended is
-recorded."""
 
 
 def launch(
@@ -62,10 +46,18 @@ def launch(
     given: dict[str, Any] = {"store": store, "overrides": tuple(overrides), "force": tuple(force)}
     given["data"] = str(data or "")
     prepared = prepare(recipe, target=target, code=code, **given)
-    try:
+    with in_time(deadline, hours):
         return run_prepared(prepared, recipe, given, deadline)
+
+
+@contextmanager
+def in_time(deadline: Deadline | None, hours: float | None) -> Iterator[None]:
+    """What is stopped inside was stopped by a person; by its deadline it was given too little time,
+    which is bad input."""
+    try:
+        yield
     except Stopped:
-        if deadline is None or time.monotonic() < deadline.stop:
+        if deadline is None or hours is None or time.monotonic() < deadline.stop:
             raise
         too_soon = "the deadline came before the run could begin; give it more time"
         raise InputError(f"--hours {hours:g}: {too_soon}.") from None
@@ -76,58 +68,9 @@ def run_prepared(
 ) -> RunRecord:
     """Run what `prepare` gave to its end; the flow is called with `recipe` and `given`, for Prefect
     to show. Raises as `launch`."""
-    _ = prepared.plan  # before Prefect is imported; raises what does not fit
-    opened, target = context().store(prepared.store.uri), prepared.target
-
-    stop, pause = threading.Event(), threading.Event()
-    with (
-        interruptible(stop),
-        Terminal() as terminal,
-        observed(deadline, pause, stop, terminal.say),
-        ExitStack() as stack,
-    ):
-        watch = followed(Watch(stop, pause, terminal.progress, terminal.say_of, terminal.record))
-        run = None
-        if running_api() is None:
-            outlooks = prepared.outlook()
-            if run_cached(prepared, opened, outlooks, watch):
-                assert terminal.latest is not None
-                return terminal.latest
-            _expect(prepared, terminal, outlooks)
-            run = stack.enter_context(begun(prepared, opened, outlooks, watch))
-            terminal.say("No Prefect API runs: starting one ...")
-        else:
-            _expect(prepared, terminal)
-        with prefect_api(stop, terminal.say) as api:
-            import httpx
-            from prefect.exceptions import CancelledRun, FailedRun
-
-            from flows.post_train import post_train
-            from flows.server.prefect_view import prefect_view
-
-            terminal.say(f"Prefect API: {api}  Store: {opened.uri}")
-            WATCH.set(watch)
-            start = startup_seconds(api) or START_SECONDS
-            view = prefect_view(
-                api.url, terminal.say, stop, start_seconds=start, end_seconds=END_SECONDS
-            )
-            # the record says it, and more
-            with view, suppress(CancelledRun, FailedRun), handed(prepared, run):
-                try:
-                    post_train(recipe=recipe, target=target, **given)
-                # before the flow began; after that nobody asks for an answer
-                except httpx.TransportError as error:
-                    why = StageFailed(f"{error}, so the run could not begin")
-                    raise Stopped if stop.is_set() else why from error
-    assert terminal.latest is not None, "the flow begins its record before it returns a state"
-    return terminal.latest
-
-
-def _expect(prepared: Prepared, terminal: Terminal, outlooks: list[Outlook] | None = None) -> None:
-    """Say what will happen and how long it will take. That is a view: a store that does not answer
-    now ends no run."""
-    with suppress(OSError, InputError):
-        terminal.expect(prepared.forecast(outlooks))
+    [ended] = run_all([Start(prepared, {"recipe": recipe, **given})], deadline)
+    assert isinstance(ended, RunRecord), "whatever ends a run that is alone is raised"
+    return ended
 
 
 def exit_code(record: RunRecord) -> int:

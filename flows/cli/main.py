@@ -14,18 +14,14 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from flows.cli import commands, model_commands
 from flows.cli.answers import Answer
-from flows.recipe.overrides import TINY
-from flows.scores import FORMATS
-from infra.context import context
+from flows.cli.options import options_by_name
 from infra.store.objects import Damaged
 from infra.visible import plain
 from schemas.base import DoesNotFit, InputError, StageFailed, Stopped
-from tasks.models.source import TINY as TINY_MODEL
 
 
 class _Parser(argparse.ArgumentParser):
@@ -116,7 +112,7 @@ GROUPS: dict[str, dict[Callable[[argparse.Namespace], Answer], str]] = {
         " no_rehearsal store",
         commands.rehearse: "recipe store rows model set data code",
         commands.plan: "recipe store target set tiny data hours usd",
-        commands.run: "recipe store target set tiny data force code deadline",
+        commands.run: "recipe store target set tiny data force code deadline seeds",
         commands.runs: "store",
     },
     "Understand": {
@@ -165,235 +161,6 @@ def _groups() -> str:
 
 HELP_WIDTH, _NAMES = 79, 10
 """Columns of the help of all commands, and of their names in it."""
-
-
-def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
-    """Every option by the name that `COMMANDS` has for it."""
-    default, formats = context().settings.store, FORMATS.names()
-    repeated: dict[str, Any] = {"action": "append", "default": []}
-    return {
-        "recipe": _option(
-            "recipe", "a shipped recipe's name (see `lyceum recipes`) or the path of a TOML file"
-        ),
-        "stage": _option("stage", "a stage's name in the recipe"),
-        "run": _option("run", "a run's id (see `lyceum runs`)"),
-        "others": _option(
-            "others", "a run to compare it with, or several", metavar="RUN2", nargs="+"
-        ),
-        "question": _option(
-            "question", "a prompt, as a user would write it; without one, a dialogue", nargs="?"
-        ),
-        "store": _option(
-            "--store URI",
-            f"path, file:// or gs:// URI of the store (default: {default})",
-            default=default,
-        ),
-        "target": _option(
-            "--target T",
-            "where jobs run: local, or a TPU such as v5e-8 (default: local)",
-            default="local",
-        ),
-        "machines": _option("--target T", "look for machines of this target instead, e.g. v5e-8"),
-        "set": _option(
-            "--set K=V",
-            "override a value, e.g. stages.grpo.config.steps=20",
-            dest="overrides",
-            **repeated,
-        ),
-        "tiny": _option(
-            "--tiny",
-            "the recipe on a laptop, in minutes: gemma3-tiny, every stage small",
-            action="append_const",
-            const=TINY,
-            dest="overrides",
-        ),
-        "data": _option("--data DIR", "directory of the data files that the recipe reads", Path),
-        "force": _option("--force STAGE", "run this stage again although it is cached", **repeated),
-        "code": _option(
-            "--code FILE",
-            "a Python file of yours that the recipe may run as a reward or metric (repeatable)",
-            Path,
-            **repeated,
-        ),
-        "rows": _option(
-            "--rows N",
-            "rows that are read of each data set, and made by each generator (default: 50)",
-            int,
-            default=50,
-        ),
-        "model": _option(
-            "--model DIR",
-            f"weights to rehearse with, as a recipe's model (default: {TINY_MODEL})",
-            default=TINY_MODEL,
-        ),
-        "written": _option("file", "the recipe to write, e.g. mine.toml", Path),
-        "source": _option(
-            "--data FILE",
-            "your rows: CSV, TSV, JSON, JSONL or Parquet, or a URL (hf://, gs://, s3://)",
-        ),
-        "base": _option("--model M", "the model to teach, e.g. gemma3-1b-it or hf://ORG/NAME"),
-        "prompt": _option("--prompt COLUMN", "the column that asks"),
-        "reasoning": _option("--reasoning COLUMN", "the column that works it out; - for none"),
-        "answer": _option("--answer COLUMN", "the column of the answer alone"),
-        "check": _option(
-            "--check C", "how answers are verified: numeric, math, exact, quantity, none"
-        ),
-        "domain": _option("--domain D", "what the prompts are about, e.g. math"),
-        "place": _option("--target T", "where it will run: local, or a TPU such as v5e-8"),
-        "spent": _option("--usd USD", "the most that a run may cost, for `lyceum plan`"),
-        "no_rehearsal": _option(
-            "--no-rehearsal", "write and validate it, and do not run anything", action="store_true"
-        ),
-        "hours": _option(
-            "--hours H",
-            "sessions of so many hours, e.g. 9: how many there are, where each ends; a plan that"
-            " takes longer than one does not fit",
-            float,
-        ),
-        "deadline": _option(
-            "--hours H",
-            "end within so many hours, e.g. 9 where a session lasts nine; the same command goes on",
-            float,
-        ),
-        "usd": _option("--usd USD", "the plan does not fit if it costs more", float),
-        "judges_usd": _option(
-            "--usd USD", "the most that each judge behind an API may cost", float
-        ),
-        "answering": _option(
-            "--stage S", "the stage whose model answers (default: the last trained one)"
-        ),
-        "exported": _option(
-            "--stage S", "the stage whose model is exported (default: the last trained one)"
-        ),
-        "judged": _option(
-            "--stage S", "the GRPO stage that is judged again (default: the last one)"
-        ),
-        "rubric": _option(
-            "--rubric FILE",
-            "TOML: [[rewards]] as in a recipe, and `rubrics`, a path, if there are others",
-            Path,
-            required=True,
-        ),
-        "to": _option(
-            "--to DIR",
-            "the directory to make; one that is not empty is refused",
-            Path,
-            required=True,
-        ),
-        "repository": _option(
-            "--to ORG/NAME",
-            "the repository on the Hugging Face hub; made if need be",
-            required=True,
-        ),
-        "pushed": _option(
-            "--stage S",
-            "the stage whose model is pushed, or with --dataset its rows (default: the last one)",
-        ),
-        "dataset": _option(
-            "--dataset", "the data set that the run was trained on", action="store_true"
-        ),
-        "public": _option("--public", "everybody may see it", action="store_true"),
-        "adapters": _option(
-            "--adapters",
-            "the adapters alone, in PEFT's format, of a stage whose lora has keep = true",
-            action="store_true",
-        ),
-        "orbax": _option(
-            "--orbax",
-            "an Orbax checkpoint and the tokenizer, as Tunix's own Gemma 3 loads them",
-            action="store_true",
-        ),
-        "dtype": _option(
-            "--dtype",
-            "in which the proof computes; float32 takes 4 bytes of memory per weight and tells the"
-            " most (default: float32)",
-            choices=("float32", "bfloat16"),
-            default="float32",
-        ),
-        "formats": _option(
-            "--as F",
-            f"{', '.join(formats)} (repeatable; default: all)",
-            choices=formats,
-            dest="formats",
-            **repeated,
-        ),
-        "delete": _option(
-            "--delete",
-            "remove what is listed; without this nothing is changed",
-            action="store_true",
-        ),
-        "drop_run": _option(
-            "--drop-run RUN",
-            "give up this run's record and report (repeatable)",
-            dest="drop_runs",
-            **repeated,
-        ),
-        "opponent": _option(
-            "--champion RUN",
-            "the run whose model is to be beaten (default: that of its recipe's champion)",
-        ),
-        "promoted": _option(
-            "run", "the run whose model becomes the champion of its recipe", nargs="?"
-        ),
-        "rollback": _option(
-            "--rollback RECIPE", "return to the champion of this recipe before the current one"
-        ),
-        "history": _option("--history RECIPE", "list the champions of this recipe"),
-        "why": _option(
-            "--why TEXT", "what the history will say (default: by hand)", default="by hand"
-        ),
-        "pool": _option(
-            "--pool NAME",
-            "an existing work pool of type process of the configured Prefect API",
-            required=True,
-        ),
-        "recipes": _option(
-            "--recipes DIR",
-            "a directory whose TOML files are offered beside the shipped recipes",
-            Path,
-        ),
-        "port": _option(
-            "--port N", "port of the Prefect server and its UI (default: 4200)", int, default=4200
-        ),
-        "host": _option(
-            "--host ADDRESS",
-            "address to listen on; one that other machines reach needs --behind-tls (default:"
-            " 127.0.0.1)",
-            default="127.0.0.1",
-        ),
-        "endpoint_port": _option(
-            "--port N", "port of the endpoint (default: 8000)", int, default=8000
-        ),
-        "endpoint_host": _option(
-            "--host ADDRESS",
-            "address to listen on; one that other machines reach needs LYCEUM_ENDPOINT_KEY"
-            " (default: 127.0.0.1)",
-            default="127.0.0.1",
-        ),
-        "behind_tls": _option(
-            "--behind-tls ORIGIN",
-            "a proxy that speaks TLS stands in front: what browsers see, e.g."
-            " https://lyceum.example.org; it passes Host on as it is",
-        ),
-        "json": _option(
-            "--json",
-            "print exactly one JSON object on standard output; logs go to standard error",
-            action="store_true",
-        ),
-    }
-
-
-def _option(
-    usage: str, text: str, value: Callable[[str], Any] | None = None, **settings: Any
-) -> tuple[str, dict[str, Any]]:
-    """An option as `add_argument` takes it, from `--option WHAT`, or from the name of a positional
-    one, which its usage has in capitals."""
-    flag, _, metavar = usage.partition(" ")
-    if metavar or not flag.startswith("-"):
-        settings = {"metavar": metavar or flag.upper()} | settings
-    if value:
-        settings["type"] = value
-    return flag, {"help": text, **settings}
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import table as rich_table
 from rich.console import Console
@@ -19,6 +19,9 @@ from flows.runs.record import left
 from flows.runs.wording import duration, headline, listed, size
 from infra.visible import plain
 from schemas.reports import RunRecord
+
+if TYPE_CHECKING:  # with NumPy, which most commands do not need
+    from flows.runs.replicates import Replicates
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 PLAIN_WIDTH = 160
@@ -115,6 +118,20 @@ def run(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) -> Iterato
     if record.status in ("succeeded", "failed"):
         commands = next_commands(record, recipe, elsewhere)
         yield ui.Code("\n  ".join(["Next:", *commands]))
+
+
+def seeds(
+    runs: "Replicates | None", absent: Mapping[int, str], report: str | None
+) -> Iterator[Block]:
+    """The end of a run under several seeds: the page over them, as far as a terminal shows it.
+    `absent`: seed -> why it has no run."""
+    from flows.report.seeds_page import seeds_blocks
+
+    if runs is None:
+        yield from (f"Seed {seed}: {why}" for seed, why in absent.items())
+        return
+    yield from seeds_blocks(runs, absent)
+    yield f"Report over seeds: {report}"
 
 
 def plan(plan: dict[str, Any]) -> Iterator[Block]:

@@ -32,16 +32,35 @@ _MARK = {"cached": "=", "ran": "+", "failed": "!", "skipped": "-", "stopped": "-
 
 class Terminal:
     """Shows a run while it happens, and keeps its newest record. Stages call `progress` from their
-    threads."""
+    threads.
 
-    def __init__(self, console: Console | None = None) -> None:
+    Args:
+        console: where; standard error unless given.
+        above: of a run beside others, the terminal that they share.
+        label: what stands before its stages then.
+    """
+
+    def __init__(
+        self, console: Console | None = None, above: "Terminal | None" = None, label: str = ""
+    ) -> None:
         # notebooks set FORCE_COLOR: the bars of nine hours would be a line for each of their moves
         forced = None if sys.stderr.isatty() else False
-        self.console = console or Console(stderr=True, force_terminal=forced)
+        ours = above.console if above else console
+        self.console: Console = ours or Console(stderr=True, force_terminal=forced)
+        self._label = f"{label} " if label else ""
         self.latest: RunRecord | None = None
         self.forecast: Forecast | None = None
         self._live = self.console.is_terminal
-        self._bars = Progress(
+        self._bars: Progress = above._bars if above else self._make_bars()
+        self._bar_ids: dict[str, TaskID] = {}
+        self._run_bar: TaskID | None = None
+        self._start = time.monotonic()
+        self._began: dict[str, float] = {}
+        self._spoke: dict[str, float] = {}
+        self._lock: threading.Lock = above._lock if above else threading.Lock()
+
+    def _make_bars(self) -> Progress:
+        return Progress(
             TextColumn("{task.description:<14}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -52,12 +71,10 @@ class Terminal:
             console=self.console,
             transient=True,
         )
-        self._bar_ids: dict[str, TaskID] = {}
-        self._run_bar: TaskID | None = None
-        self._start = time.monotonic()
-        self._began: dict[str, float] = {}
-        self._spoke: dict[str, float] = {}
-        self._lock = threading.Lock()
+
+    def beside(self, label: str) -> "Terminal":
+        """The same terminal, for one of several runs."""
+        return Terminal(above=self, label=label)
 
     def __enter__(self) -> Self:
         if self._live:
@@ -74,7 +91,7 @@ class Terminal:
 
     def say_of(self, stage: str, text: str) -> None:
         """One line about a stage."""
-        self.say(f"  {stage}: {text}")
+        self.say(f"  {self._label}{stage}: {text}")
 
     def progress(self, stage: str, status: JobStatus) -> None:
         """The job of a running stage is this far."""
@@ -84,7 +101,8 @@ class Terminal:
             now = time.monotonic()
             if self._live:
                 if stage not in self._bar_ids:
-                    self._bar_ids[stage] = self._bars.add_task(stage, unit="", values="")
+                    named = self._label + stage
+                    self._bar_ids[stage] = self._bars.add_task(named, unit="", values="")
                 said: dict[str, Any] = {"unit": status.phase or progress.unit, "values": values}
                 bar, total = self._bar_ids[stage], progress.total or None
                 self._bars.update(bar, completed=progress.done, total=total, **said)
@@ -110,10 +128,14 @@ class Terminal:
                 else:
                     self._ended(stage)
             self.latest = record
+            if record.status != "running" and self._run_bar is not None:
+                self._bars.remove_task(self._run_bar)
+                self._run_bar = None
 
     def expect(self, forecast: Forecast) -> None:
-        """Say what is going to happen; from now on progress says when all of it will be over."""
-        for line in forecast.lines():
+        """Say what is going to happen; from now on progress says when all of it will be over. Of
+        several runs somebody else says it."""
+        for line in [] if self._label else forecast.lines():
             self.say(line)
         self.forecast = forecast
 
@@ -128,7 +150,7 @@ class Terminal:
         if (left := self._left()) is None:
             return
         if self._run_bar is None:
-            self._run_bar = self._bars.add_task("whole run", unit="s", values="")
+            self._run_bar = self._bars.add_task(f"{self._label}whole run", unit="s", values="")
         spent = time.monotonic() - self._start
         values = f"about {duration(left)} left"
         total = round(spent + left)
@@ -137,6 +159,6 @@ class Terminal:
     def _ended(self, stage: StageRecord) -> None:
         if stage.name in self._bar_ids:
             self._bars.remove_task(self._bar_ids.pop(stage.name))
-        status = stage.outcome
-        line = f"{_MARK[status]} {stage.name:<14} {status:<7} {stage.seconds:7.1f} s"
+        status, name = stage.outcome, f"{self._label}{stage.name}"
+        line = f"{_MARK[status]} {name:<14} {status:<7} {stage.seconds:7.1f} s"
         self.say(f"{line}  {stage.error}" if stage.error else line)

@@ -10,6 +10,7 @@ from flows.report.html import page
 from flows.report.page import missing
 from flows.runs.compare import ABSENT_STAGE
 from flows.runs.effects import ALL, Part
+from flows.runs.pairing import pairing_text
 from flows.runs.wording import TONES, bounds, duration, gap, level
 from infra.store.store import Store
 from schemas.base import digest
@@ -48,7 +49,11 @@ def comparison_blocks(comparisons: Sequence[dict[str, Any]]) -> Iterator[ui.Bloc
     for number, one in enumerate(comparisons, start=2):
         if len(comparisons) > 1 and rates:
             yield ui.Heading((f"{number}: ", ui.code(one["b"]["run_id"]), " against the first"), 3)
+        if said := pairing_text(one["pairing"]):
+            yield said
         yield ui.Sentences([(sentence["tone"], sentence["text"]) for sentence in one["verdict"]])
+        if one["over_seeds"] and one["over_seeds"]["metrics"]:
+            yield seeds_table(one["over_seeds"])
     yield from ui.grid(forests(comparisons))
     for title, table in rates:
         yield ui.Details(title, [table], open=title == _OVERALL)
@@ -82,6 +87,24 @@ def _run_row(number: int, run: Row) -> tuple[ui.Text, ...]:
     cost = ABSENT if run["cost_usd"] is None else f"{run['cost_usd']:.2f}"
     texts = (run[field] for field in ("recipe", "model", "target", "status"))
     return str(number), ui.code(run["run_id"]), *texts, took, cost
+
+
+def seeds_table(found: Row) -> ui.Table:
+    """Differences over seeds, and what the same runs would say unpaired."""
+    seeds = ", ".join(map(str, found["seeds"]))
+    title = f"Over seeds, paired: {seeds}" if seeds else "Over seeds, which differ: unpaired"
+    rows: list[Sequence[ui.Text | ui.Cell]] = []
+    for row in found["metrics"]:
+        quantity, tone = row["quantity"], TONES[row["direction"]]
+        said = bounds(Interval(row["low"], row["high"]), True, quantity)
+        value = ui.Cell(
+            (gap(row["value"], quantity), ui.small(said)), "plain" if tone == "flat" else tone
+        )
+        floor = ABSENT if row["sd"] is None else gap(row["sd"], quantity).removeprefix("+")
+        unpaired = bounds(Interval(**row["unpaired"]), True, quantity)
+        rows.append((row["label"], row["model"], str(row["n"]), value, floor, unpaired))
+    columns: list[ui.Column | ui.Text] = ["metric", ui.Column("model", "text"), "seeds"]
+    return ui.Table([*columns, "difference, points", "its noise floor", "unpaired"], rows, title)
 
 
 def rate_tables(comparisons: Sequence[Row]) -> Iterator[tuple[str, ui.Table]]:

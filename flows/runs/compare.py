@@ -23,6 +23,8 @@ from flows.runs.effects import (
     outcomes,
     parts,
 )
+from flows.runs.pairing import over_seeds, pairing
+from flows.runs.replicates import group_of
 from flows.runs.results import Model, RunResults, StageOutput, read_results
 from flows.runs.wording import TONES, Tone, change_text, sample_text
 from infra.store.store import Store
@@ -49,11 +51,20 @@ def compare_runs(
             that the artifacts were made with; a side that lacks the field has no value.
         stages: a row per stage: status, seconds and cost in either run, and whether both used the
             same artifact.
+        pairing: what pairs them beside their prompts (`flows.runs.pairing`).
+        over_seeds: the differences of their groups, where both come from `lyceum run --seeds`;
+            else None.
         left_out: `<run>/<stage>` -> why its artifact, and so what it measured, is not in this
             comparison.
     """
     reference = read_results(store, first)
-    return [_compare(reference, read_results(store, other)) for other in others]
+    fellows = group_of(store, first)
+    found = []
+    for other in others:
+        theirs = group_of(store, other) if fellows and other.group != first.group else None
+        both = over_seeds(fellows, theirs) if fellows and theirs else None
+        found.append({**_compare(reference, read_results(store, other)), "over_seeds": both})
+    return found
 
 
 def _compare(first: RunResults, second: RunResults) -> dict[str, Any]:
@@ -64,6 +75,7 @@ def _compare(first: RunResults, second: RunResults) -> dict[str, Any]:
     return {
         "a": _summary(first.record),
         "b": _summary(second.record),
+        "pairing": pairing(first, second),
         "verdict": list(_sentences(first, second)),
         "metrics": [
             row

@@ -60,6 +60,8 @@ class RunLog:
 
     Args:
         started: when the run began, seconds since the epoch; None: now.
+        group: the id that it shares with runs of the same recipe under other seeds; its own id has
+            its seed, since many may begin in one second.
     """
 
     def __init__(
@@ -69,14 +71,18 @@ class RunLog:
         target: str,
         watch: Callable[[RunRecord], None],
         started: float | None = None,
+        group: str | None = None,
     ) -> None:
         self._store = store
         self._watch = watch
         self._order = {stage.name: place for place, stage in enumerate(resolved.stages)}
         self._began: dict[str, float] = {}
+        recipe = resolved.recipe
+        name = recipe.name if group is None else f"{recipe.name}-seed{recipe.seed}"
         self.record = RunRecord(
-            run_id=new_run_id(resolved.recipe.name),
-            recipe=resolved.recipe,
+            run_id=new_run_id(name),
+            group=group,
+            recipe=recipe,
             target=target,
             store=store.uri,
             status="running",

@@ -200,9 +200,9 @@ def model_dependencies(model: str) -> dict[str, str | int]:
     """What else than its name decides which weights a model has, for the stage key.
 
     `TINY_VERSION` for what is made at random; nothing for what a hub names, whose revision, if one
-    is given, is part of the name. A digest of the bytes for a directory here, which takes a while for the first time
-    and is remembered; a digest of the service's checksums for one in a bucket, which takes one
-    request.
+    is given, is part of the name. A digest of the bytes for a directory here, which takes a while
+    for the first time and is remembered; a digest of the service's checksums for one in a bucket,
+    which takes one request.
 
     Raises:
         InputError: as `check_model`, or the bucket cannot be read.

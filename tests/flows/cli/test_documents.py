@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from docs import reference
-from flows.cli.main import COMMANDS, options_by_name
+from flows.cli.main import COMMANDS
+from flows.cli.options import options_by_name
 from flows.recipe.overrides import TINY
 from flows.recipe.resolve import resolve
 from infra.process import ROOT

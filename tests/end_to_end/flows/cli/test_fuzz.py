@@ -84,7 +84,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     def begun() -> None:
         raise _Begun
 
-    monkeypatch.setattr("flows.cli.launch.running_api", begun)
+    monkeypatch.setattr("flows.cli.lanes.running_api", begun)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
     (tmp_path / "file").write_text("mine", encoding="utf-8")

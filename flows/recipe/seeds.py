@@ -1,0 +1,78 @@
+"""A recipe under several seeds, `lyceum run --seeds N`: what differs between the runs, as overrides
+that anybody could type.
+
+The recipe's seed is counted up from the one that is written, so the first run is the recipe itself.
+Stages that leave data keep the seed that they have: teachers' rows, their mix, the held-out prompts
+and rubrics are the same in all runs, made once, and answers can be paired. What trains or asks a
+model takes the new seed: first weights where none are read, adapters, the order of rows, every
+sampled answer. By keys alone the runs share what they can.
+"""
+
+from flows.recipe.resolve import ResolvedRecipe
+from schemas.base import InputError
+from schemas.recipe import Recipe
+from tasks.contract.kind import Product
+from tasks.contract.kinds import kinds_producing, training_kinds
+
+MOST = 100
+SHARED = kinds_producing(Product.EXAMPLES, Product.ROWS, Product.RUBRICS)
+"""Kinds whose stages keep their seed."""
+
+
+def check_seeds(count: int) -> None:
+    """Raises InputError: no number of seeds that a mean and an interval can be made of."""
+    if not 2 <= count <= MOST:
+        one = " One run is `lyceum run` without --seeds." if count == 1 else ""
+        raise InputError(
+            f"--seeds {count}: give 2 to {MOST}, since an interval needs two; 5 tell much more."
+            f"{one}"
+        )
+
+
+def shared_stages(resolved: ResolvedRecipe) -> list[str]:
+    """The stages that are the same under every seed, in file order."""
+    found: list[str] = []
+    for stage in resolved.stages:
+        if stage.kind in SHARED and {*stage.inputs.values()} <= {*found}:
+            found.append(stage.name)
+    return found
+
+
+def overrides_by_seed(resolved: ResolvedRecipe, count: int) -> dict[int, tuple[str, ...]]:
+    """Seed -> what `--set` says of its run beside what it says of all.
+
+    Raises:
+        InputError: so many seeds cannot be had, no stage trains a model, or a stage that trains one
+            has a seed of its own.
+    """
+    check_seeds(count)
+    recipe, first = resolved.recipe, resolved.recipe.seed
+    _check_varies(recipe)
+    last, limit = first + count - 1, 2**31 - 1
+    if last > limit:
+        raise InputError(
+            f"--seeds {count}: the last seed would be {last}, above {limit}; begin lower, e.g."
+            " --set seed=0."
+        )
+    held = [
+        f"stages.{stage.name}.config.seed={stage.config_json['seed']}"
+        for stage in resolved.stages
+        if stage.kind in SHARED and "seed" in stage.config_json
+    ]
+    return {seed: (f"seed={seed}", *held) for seed in range(first, last + 1)}
+
+
+def _check_varies(recipe: Recipe) -> None:
+    """Whether the recipe's seed decides how its models are trained."""
+    trained = [stage for stage in recipe.stages if stage.kind in training_kinds()]
+    if not trained:
+        raise InputError(
+            f"--seeds: no stage of recipe {recipe.name!r} trains a model, so its runs would not"
+            " differ; leave it out."
+        )
+    for stage in trained:
+        if "seed" in stage.config:
+            raise InputError(
+                f"--seeds: stages.{stage.name}.config.seed = {stage.config['seed']!r} is the"
+                " stage's own, which the recipe's seed does not change; leave it out of the recipe."
+            )

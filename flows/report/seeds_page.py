@@ -1,0 +1,252 @@
+"""The report over seeds: one page for the runs of `lyceum run --seeds`, beside that of each run."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from flows.report import blocks as ui
+from flows.report import plots
+from flows.report.html import page
+from flows.runs.effects import METRICS, Metric, Part
+from flows.runs.record import left
+from flows.runs.replicates import Level, Over, Replicates
+from flows.runs.wording import (
+    TONES,
+    Tone,
+    bounds,
+    change_text,
+    clip,
+    duration,
+    gap,
+    level,
+    listed,
+    rate_text,
+    short_model,
+)
+from infra.store.store import Store
+from schemas.reports import RunRecord
+
+_NOTE = (
+    "All seeds share the data and the held-out prompts; first weights, adapters, the order of rows"
+    " and every sampled answer differ. The mean's brackets are Student's 95% interval over seeds:"
+    " what other seeds would give on these prompts. A seed's own brackets are the paired interval"
+    " over the prompts of its run: what other prompts would have said of that model. A stage's gain"
+    " or loss counts where the interval over seeds leaves out zero and its p-value is at most 5%"
+    " after Holm's correction for the number of stages (below: of stages times suites and domains)."
+)
+_FLOOR = (
+    "The noise floor is the standard deviation over seeds. Beside it: how far apart two runs that"
+    " differ in nothing but the seed are in 95% of all pairs. A smaller difference between two"
+    " single runs of different seeds says nothing."
+)
+
+
+def page_name(runs: Replicates) -> str:
+    """The page in the store, beside the first run's report."""
+    first = next(iter(runs.runs.values()))
+    return f"runs/{first.record.run_id}/seeds.html"
+
+
+def write_seeds(store: Store, runs: Replicates, absent: Mapping[int, str]) -> str:
+    """Write the page and return where it lies: a path, or a `gs://` URI. `absent`: see
+    `seeds_blocks`.
+
+    Raises:
+        InputError: the store is full or cannot be written.
+    """
+    head, *rest = seeds_blocks(runs, absent)
+    record = next(iter(runs.runs.values())).record
+    title = f"{record.recipe.name} under {len(runs.runs) + len(absent)} seeds"
+    again = "Written by ", ui.code(f"lyceum report {record.run_id}"), " from the artifacts in "
+    footer = [ui.Paragraph((*again, ui.code(record.store), "."), "note")]
+    store.write_bytes(page_name(runs), page(title, [head], rest, footer).encode())
+    return store.location(page_name(runs))
+
+
+def seeds_blocks(runs: Replicates, absent: Mapping[int, str]) -> Iterator[ui.Block]:
+    """The whole page. `absent`: seed -> why it has no run."""
+    records = {seed: run.record for seed, run in runs.runs.items()}
+    record = next(iter(records.values()))
+    count = len(records) + len(absent)
+    where = f"{short_model(record.recipe.model)} on {record.target}"
+    yield ui.Heading(f"{record.recipe.name} under {count} seeds", 1)
+    yield from _troubles(records, absent)
+    yield ui.Heading("Verdict")
+    sentences = list(verdicts(runs))
+    yield ui.Paragraph(f"{where}, seeds {listed([str(seed) for seed in records])}.")
+    yield ui.Sentences(sentences) if sentences else _NOTHING
+    found = {metric: (runs.overall(metric), runs.stages(metric)) for metric in runs.metrics}
+    for metric, (overall, stages) in found.items():
+        if stages:
+            yield ui.Heading(f"{metric.label.capitalize()}: what each stage changed", 3)
+            yield ui.card(effects_table(metric, [*overall, *stages], list(records)))
+            if inside := runs.parts(metric):
+                table = parts_table(metric, inside, [(one.stage, one.since) for one in stages])
+                yield ui.Details("By suite and domain", [table])
+    yield from ui.grid(_forests({metric: stages for metric, (_, stages) in found.items()}))
+    yield ui.Paragraph(_NOTE, "note")
+    yield from _levels(runs)
+    yield ui.Heading("Runs")
+    yield ui.card(_runs_table(records))
+
+
+_NOTHING = (
+    "Fewer than two seeds have a stage that was evaluated, so nothing can be said over seeds."
+)
+
+
+def _troubles(records: Mapping[int, RunRecord], absent: Mapping[int, str]) -> Iterator[ui.Block]:
+    """Seeds that are not in all of the numbers, and why."""
+    for seed, why in absent.items():
+        yield _trouble(f"Seed {seed} has no run", why)
+    for seed, record in records.items():
+        failed = [f"{one.name}: {one.error}" for one in record.stages if one.status == "failed"]
+        if failed:
+            yield _trouble(f"Seed {seed} failed", "\n".join(failed))
+        elif record.status != "succeeded":
+            rest = f"left: {listed(left(record))}; the same command goes on"
+            yield _trouble(f"Seed {seed}: {record.status}", rest)
+
+
+def _trouble(title: str, why: str) -> ui.Box:
+    heading = ui.Heading(ui.Span(title, "span", "bad"), 3)
+    return ui.Box([heading, ui.Code(clip(why, 4000))], "card failure")
+
+
+def verdicts(runs: Replicates) -> Iterator[tuple[Tone, ui.Text]]:
+    """Each stage in one sentence, by the first metric that is known of it, and others in which it
+    gained or lost."""
+    stages: dict[tuple[str, str], list[Over]] = {}
+    for metric in METRICS:
+        for one in runs.stages(metric):
+            stages.setdefault((one.stage, one.since), []).append(one)
+    words = {"gain": "a gain", "loss": "a loss", "unclear": "no effect that is more than noise"}
+    for (stage, since), (first, *others) in stages.items():
+        text = (
+            f" since {since}: {first.metric.label} {_mean_text(first)} over {first.spread.n} seeds"
+        )
+        text += f", noise floor {_size(first.spread.sd, first.metric)}: {words[first.direction]}."
+        moved = [one for one in others if one.direction != "unclear"]
+        also = [f"{one.metric.label} {_mean_text(one)}" for one in moved]
+        text += f" Also: {', '.join(also)}." if also else ""
+        yield TONES[first.direction], (ui.strong(stage), text)
+
+
+def _mean_text(one: Over) -> str:
+    quantity = one.metric.quantity
+    said = gap(one.spread.mean, quantity) + ("" if quantity else " points")
+    return f"{said} {bounds(one.interval, True, quantity)}"
+
+
+def _size(value: float, metric: Metric) -> str:
+    """A standard deviation or a bound, without a sign."""
+    return gap(value, metric.quantity).removeprefix("+")
+
+
+def effects_table(metric: Metric, found: Sequence[Over], seeds: Sequence[int]) -> ui.Table:
+    """A row for each stage: the mean over seeds, the noise floor, and each run's own effect."""
+    columns: list[ui.Column | ui.Text] = [ui.Column("stage", "text"), "mean over seeds"]
+    columns += ["noise floor", "p", *(f"seed {seed}" for seed in seeds)]
+    rows: dict[tuple[str, str], list[ui.Text | ui.Cell]] = {}
+    for one in found:
+        own = (one.effects.get(seed) for seed in seeds)
+        rows[one.stage, one.since] = [
+            f"{one.stage} since {one.since}",
+            mean_cell(one),
+            _size(one.spread.sd, metric),
+            f"{one.p:.2g}",
+            *(
+                "–" if effect is None else _small_interval(change_text(effect.change))
+                for effect in own
+            ),
+        ]
+    return ui.Table(columns, list(rows.values()))
+
+
+def mean_cell(one: Over) -> ui.Cell:
+    """The mean with its interval below it; fewer seeds than others have are said."""
+    tone = TONES[one.direction]
+    said = bounds(one.interval, True, one.metric.quantity)
+    text = ui.strong(gap(one.spread.mean, one.metric.quantity)), ui.small(said)
+    return ui.Cell((*text, ui.small(f"{one.spread.n} seeds")), "plain" if tone == "flat" else tone)
+
+
+def _small_interval(text: str) -> ui.Text:
+    """`+1.2 points [−0.8, +3.1]` in two lines, without its unit."""
+    value, _, interval = text.replace(" points", "").partition(" ")
+    return value, ui.small(interval)
+
+
+def parts_table(
+    metric: Metric, found: Sequence[Over], stages: Sequence[tuple[str, str]]
+) -> ui.Table:
+    """A row for each suite and domain, a column for each stage."""
+    cells: dict[Part, dict[tuple[str, str], Over]] = {}
+    for one in found:
+        cells.setdefault(one.part, {})[one.stage, one.since] = one
+    rows = []
+    for part, inside in cells.items():
+        shown = (inside.get(stage) for stage in stages)
+        rows.append([part.label, *("–" if one is None else mean_cell(one) for one in shown)])
+    columns: list[ui.Column | ui.Text] = [ui.Column("prompts", "text")]
+    return ui.Table([*columns, *(f"{stage} since {since}" for stage, since in stages)], rows)
+
+
+def _forests(found: Mapping[Metric, Sequence[Over]]) -> list[ui.Figure]:
+    """The means of each rate, where there is more than one to be seen."""
+    drawn = []
+    for metric, stages in found.items():
+        if stages and not metric.quantity:
+            bars = [
+                plots.Bar(
+                    one.stage,
+                    one.spread.mean,
+                    one.interval.low,
+                    one.interval.high,
+                    one.direction,
+                )
+                for one in stages
+            ]
+            title = f"{metric.label.capitalize()}: mean over seeds, percentage points"
+            drawn.append(plots.forest(title, bars))
+    return drawn
+
+
+def _levels(runs: Replicates) -> Iterator[ui.Block]:
+    """What each model reaches, and how far that moves when nothing but the seed does."""
+    groups = {metric: runs.levels(metric) for metric in runs.metrics}
+    seeds = list(runs.runs)
+    rows: list[Sequence[ui.Text | ui.Cell] | str] = []
+    for metric, levels in groups.items():
+        if levels:
+            rows += [metric.label, *(_level_row(one, seeds) for one in levels)]
+    if rows:
+        columns: list[ui.Column | ui.Text] = [ui.Column("model", "text"), "mean over seeds"]
+        columns += ["noise floor", "two seeds differ by up to"]
+        yield ui.Heading("Levels and noise")
+        yield ui.card(ui.Table([*columns, *(f"seed {seed}" for seed in seeds)], rows))
+        yield ui.Paragraph(_FLOOR, "note")
+
+
+def _level_row(one: Level, seeds: Sequence[int]) -> list[ui.Text | ui.Cell]:
+    quantity, spread = one.metric.quantity, one.spread
+    said = bounds(one.interval, quantity=quantity)
+    own = (one.rates.get(seed) for seed in seeds)
+    return [
+        one.model,
+        (ui.strong(level(spread.mean, quantity)), ui.small(said)),
+        _size(spread.sd, one.metric),
+        _size(spread.bound, one.metric),
+        *("–" if rate is None else _small_interval(rate_text(rate)) for rate in own),
+    ]
+
+
+def _runs_table(records: Mapping[int, RunRecord]) -> ui.Table:
+    rows = []
+    for seed, record in records.items():
+        took = duration(record.finished - record.started) if record.finished else ""
+        made = sum(stage.status == "ran" for stage in record.stages)
+        reused = sum(stage.status == "cached" for stage in record.stages)
+        stages = f"{made} ran, {reused} reused"
+        rows.append((str(seed), ui.code(record.run_id), record.status, stages, took))
+    columns: list[ui.Column | ui.Text] = ["seed"]
+    columns += [*(ui.Column(one, "text") for one in ("run", "status", "stages")), "time"]
+    return ui.Table(columns, rows)

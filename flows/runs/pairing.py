@@ -1,0 +1,110 @@
+"""What pairs two runs beside their prompts, and two groups of runs seed by seed.
+
+Every random number of a stage is a function of (seed, step), and an artifact of equal key is one
+artifact. So two runs of the same seed that differ in one setting have everything before it in
+common, and after it the same draws: their difference holds less noise than that of two seeds.
+
+Where both runs come from `lyceum run --seeds`, the runs of equal seeds are the pairs: their
+differences have a mean with Student's interval over seeds, and beside it stands Welch's, which the
+same runs would have given unpaired.
+"""
+
+from typing import Any
+
+from flows.runs.effects import Metric, metrics_of
+from flows.runs.replicates import Replicates, corrected_over, direction_over, spread_of
+from flows.runs.results import RunResults
+from flows.runs.wording import listed
+from tasks.statistics.means import welch
+
+
+def pairing(first: RunResults, second: RunResults) -> dict[str, Any]:
+    """Whether two runs have one seed, the stages of which they share the artifact, and the first
+    stage in file order that differs; None where none does."""
+    shared, parted = list[str](), None
+    for name, stage in second.stages.items():
+        sides = first.stages.get(name), stage
+        ours, theirs = (one.record.artifact if one and one.record else None for one in sides)
+        if ours is not None and ours == theirs:
+            shared.append(name)
+        else:
+            parted = parted or name
+    seeds = [run.record.recipe.seed for run in (first, second)]
+    same = {"same_seed": seeds[0] == seeds[1], "seeds": seeds}
+    return {**same, "shared": shared, "parted_at": parted}
+
+
+def pairing_text(pairing: dict[str, Any]) -> str:
+    """One sentence for people."""
+    shared = f"the artifacts of {listed(pairing['shared'])}" if pairing["shared"] else ""
+    if pairing["parted_at"] is None:
+        return f"Both runs have {shared}: nothing differs." if shared else ""
+    parted = f" They part at {pairing['parted_at']}."
+    one, other = pairing["seeds"]
+    if pairing["same_seed"]:
+        return f"Paired: both runs have seed {one}{' and ' * bool(shared)}{shared}.{parted}"
+    both = f", though they share {shared}" if shared else ""
+    return (
+        f"Not paired by seed: {one} and {other}{both}. What differs between them has the noise of"
+        f" a seed in it; `--set seed={one}` leaves it out.{parted}"
+    )
+
+
+def over_seeds(first: Replicates, second: Replicates) -> dict[str, Any]:
+    """The differences of two groups of runs, second minus first, over all prompts.
+
+    Returns:
+        seeds: those that both groups have, which are paired; where there are fewer than two, the
+            groups are independent.
+        metrics: a row for each metric and model that both groups know: the mean difference with
+            `low` and `high` over seeds, `sd`, `p` after Holm's correction over the models of its
+            metric, `direction`, and `unpaired`, Welch's interval.
+    """
+    seeds = [seed for seed in first.runs if seed in second.runs]
+    rows = []
+    for metric in metrics_of(*first.runs.values(), *second.runs.values()):
+        found = {row["model"]: row for row in _rows(first, second, metric, seeds)}
+        p = corrected_over({model: row["p"] for model, row in found.items()})
+        for model, row in found.items():
+            row["p"] = p[model]
+            row["direction"] = direction_over(row.pop("interval"), p[model])
+            rows.append(row)
+    return {"seeds": seeds if len(seeds) > 1 else [], "metrics": rows}
+
+
+def _rows(
+    first: Replicates, second: Replicates, metric: Metric, seeds: list[int]
+) -> list[dict[str, Any]]:
+    ours, theirs = first.rates(metric), second.rates(metric)
+    rows = []
+    for model in (model for model in ours if model in theirs):
+        before, after = ours[model], theirs[model]
+        sides = [[one.value for one in side.values()] for side in (before, after)]
+        independent = welch(sides[0], sides[1])
+        both = [seed for seed in seeds if seed in before and seed in after]
+        spread = spread_of(
+            [side[seed] for side in (before, after) for seed in both],
+            [after[seed].value - before[seed].value for seed in both],
+        )
+        if independent is None:
+            continue
+        unpaired, p = independent
+        interval = spread.interval if spread else unpaired
+        rows.append(
+            {
+                "metric": metric.name,
+                "label": metric.label,
+                "quantity": metric.quantity,
+                "model": model,
+                "n": spread.n if spread else min(map(len, sides)),
+                "paired": spread is not None,
+                "value": spread.mean if spread else (unpaired.low + unpaired.high) / 2,
+                "low": interval.low,
+                "high": interval.high,
+                "sd": spread.sd if spread else None,
+                "p": spread.p if spread else p,
+                "unpaired": {"low": unpaired.low, "high": unpaired.high},
+                "interval": interval,
+            }
+        )
+    return rows

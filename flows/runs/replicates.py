@@ -1,0 +1,262 @@
+"""Runs of one recipe under several seeds, and what they say together: each stage's effect with an
+interval over seeds, and how far a number moves when nothing but the seed does.
+
+A run is one observation of a stage's effect (`flows.runs.effects`, paired over the prompts within
+it). Over seeds these have a mean with Student's interval and a standard deviation, the noise floor
+(`tasks.statistics.spread`). A stage counts as a gain or a loss where the interval over seeds leaves
+out zero and its p-value is at most ALPHA after Holm's correction, over the same two families as
+within a run: all stages over all prompts, and all stages in all parts.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from flows.runs.effects import (
+    ALL,
+    Direction,
+    Effect,
+    Metric,
+    Part,
+    metrics_of,
+    outcomes,
+    overall_effect,
+    part_effects,
+    stage_effects,
+)
+from flows.runs.record import read_runs
+from flows.runs.results import RunResults, read_results
+from infra.store.store import Store
+from schemas.reports import RunRecord
+from tasks.statistics.intervals import ALPHA, Interval, Rate, holm
+from tasks.statistics.means import Mean
+from tasks.statistics.spread import Spread
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Over:
+    """An effect over seeds.
+
+    Attributes:
+        stage, since: as of `Effect`.
+        effects: seed -> the effect within its run.
+        spread: of their differences.
+        p: corrected.
+    """
+
+    stage: str
+    since: str
+    metric: Metric
+    part: Part
+    effects: dict[int, Effect]
+    spread: Spread
+    p: float
+
+    @property
+    def interval(self) -> Interval:
+        """Of the mean; no difference of rates is beyond 1."""
+        return self.spread.interval if self.metric.quantity else within(self.spread.interval, -1.0)
+
+    @property
+    def direction(self) -> Direction:
+        return direction_over(self.spread.interval, self.p)
+
+
+@dataclass(frozen=True)
+class Level:
+    """A model's rate, or mean, over seeds. `rates`: seed -> that of its run."""
+
+    model: str
+    metric: Metric
+    part: Part
+    rates: dict[int, Rate | Mean]
+    spread: Spread
+
+    @property
+    def interval(self) -> Interval:
+        """Of the mean; no rate is beyond 0 .. 1."""
+        return self.spread.interval if self.metric.quantity else within(self.spread.interval, 0.0)
+
+
+def within(interval: Interval, lowest: float) -> Interval:
+    """The part of an interval that lies in lowest .. 1."""
+    return Interval(max(lowest, interval.low), min(1.0, interval.high))
+
+
+@dataclass(frozen=True, eq=False)
+class Replicates:
+    """Runs that share a group, by their seeds, in ascending order."""
+
+    runs: dict[int, RunResults]
+
+    @property
+    def metrics(self) -> list[Metric]:
+        return metrics_of(*self.runs.values())
+
+    def stages(self, metric: Metric) -> list[Over]:
+        """What each trained stage changed over all prompts; those are left out that fewer than two
+        runs know."""
+        return self._over(metric, lambda run: {ALL: stage_effects(run, metric).values()})
+
+    def parts(self, metric: Metric) -> list[Over]:
+        """The same in every suite and domain."""
+        return self._over(
+            metric,
+            lambda run: {part: one.values() for part, one in part_effects(run, metric).items()},
+        )
+
+    def overall(self, metric: Metric) -> list[Over]:
+        """From the first evaluated model to the last."""
+
+        def ends(run: RunResults) -> dict[Part, Iterable[Effect]]:
+            effect = overall_effect(run, metric)
+            return {ALL: [effect] if effect else []}
+
+        return self._over(metric, ends)
+
+    def levels(self, metric: Metric, part: Part = ALL) -> list[Level]:
+        """What each model reaches, base first."""
+        return [
+            Level(model, metric, part, rates, spread)
+            for model, rates in self.rates(metric, part).items()
+            if (spread := spread_of(rates.values(), [one.value for one in rates.values()]))
+        ]
+
+    def rates(self, metric: Metric, part: Part = ALL) -> dict[str, dict[int, Rate | Mean]]:
+        """Model -> seed -> what it reaches."""
+        found: dict[str, dict[int, Rate | Mean]] = {}
+        for seed, run in self.runs.items():
+            for model in run.evaluated(metric.kind):
+                values = list(outcomes(model.items(metric.kind), metric, part).values())
+                rate = Mean.of(values) if metric.quantity else Rate.of(values)
+                if rate is not None:
+                    found.setdefault(model.name, {})[seed] = rate
+        return found
+
+    def _over(
+        self, metric: Metric, of: Callable[[RunResults], Mapping[Part, Iterable[Effect]]]
+    ) -> list[Over]:
+        """One family."""
+        found: dict[tuple[Part, str, str], dict[int, Effect]] = {}
+        for seed, run in self.runs.items():
+            for part, effects in of(run).items():
+                for one in effects:
+                    found.setdefault((part, one.stage, one.since), {})[seed] = one
+        spreads = {
+            place: spread
+            for place, effects in found.items()
+            if (spread := _spread_of_effects(effects.values()))
+        }
+        p = corrected_over({place: spread.p for place, spread in spreads.items()})
+        return [
+            Over(stage, since, metric, part, found[part, stage, since], spread, p[place])
+            for place, spread in spreads.items()
+            for part, stage, since in [place]
+        ]
+
+
+def _spread_of_effects(effects: Iterable[Effect]) -> Spread | None:
+    changes = [one.change for one in effects]
+    return spread_of([one.after for one in changes], [one.delta for one in changes])
+
+
+def spread_of(rates: Iterable[Rate | Mean], values: list[float]) -> Spread | None:
+    """The spread of values that come of these: a rate over n prompts is known to 1 / n."""
+    fewest = min((one.n for one in rates if isinstance(one, Rate)), default=0)
+    return Spread.of(values, 1 / fewest if fewest else 0.0)
+
+
+def corrected_over(p: Mapping[Key, float]) -> dict[Key, float]:
+    """The p-values of one family after Holm's correction."""
+    return dict(zip(p, holm(list(p.values())), strict=True))
+
+
+def direction_over(interval: Interval, p: float) -> Direction:
+    """Whether an interval over seeds is above zero or below it, given its corrected p-value."""
+    if p > ALPHA:
+        return "unclear"
+    return "gain" if interval.low > 0 else "loss" if interval.high < 0 else "unclear"
+
+
+def read_replicates(store: Store, records: Iterable[RunRecord]) -> Replicates:
+    """What runs that share a group left in the store."""
+    by_seed = {record.recipe.seed: record for record in records}
+    return Replicates({seed: read_results(store, by_seed[seed]) for seed in sorted(by_seed)})
+
+
+def group_of(store: Store, record: RunRecord) -> Replicates | None:
+    """The runs that share a run's group; None of a run that was started alone, and of one whose
+    fellows are gone."""
+    if record.group is None:
+        return None
+    fellows = [one for one in read_runs(store) if one.group == record.group]
+    return read_replicates(store, fellows) if len(fellows) > 1 else None
+
+
+def told(runs: Replicates) -> dict[str, Any]:
+    """The numbers as `lyceum run --seeds --json` prints them, fractions of 1: `overall` from the
+    first evaluated model to the last, `effects` of each stage in all and in parts, `levels` of each
+    model."""
+    metrics = runs.metrics
+    return {
+        "overall": [_effect_row(one) for metric in metrics for one in runs.overall(metric)],
+        "effects": [
+            _effect_row(one)
+            for metric in metrics
+            for one in (*runs.stages(metric), *runs.parts(metric))
+        ],
+        "levels": [_level_row(one) for metric in metrics for one in runs.levels(metric)],
+    }
+
+
+def _effect_row(one: Over) -> dict[str, Any]:
+    seeds = {
+        str(seed): {
+            "value": effect.change.delta,
+            "low": effect.change.interval.low,
+            "high": effect.change.interval.high,
+        }
+        for seed, effect in one.effects.items()
+    }
+    return {
+        **_named(one.metric, one.part),
+        "stage": one.stage,
+        "since": one.since,
+        **_numbers(one.spread, one.interval),
+        "p": one.p,
+        "direction": one.direction,
+        "seeds": seeds,
+    }
+
+
+def _level_row(one: Level) -> dict[str, Any]:
+    seeds = {str(seed): rate.value for seed, rate in one.rates.items()}
+    return {
+        **_named(one.metric, one.part),
+        "model": one.model,
+        **_numbers(one.spread, one.interval),
+        "bound": one.spread.bound,
+        "seeds": seeds,
+    }
+
+
+def _named(metric: Metric, part: Part) -> dict[str, Any]:
+    return {
+        "metric": metric.name,
+        "label": metric.label,
+        "quantity": metric.quantity,
+        "suite": part.suite,
+        "domain": part.domain.value if part.domain else None,
+    }
+
+
+def _numbers(spread: Spread, interval: Interval) -> dict[str, Any]:
+    return {
+        "n": spread.n,
+        "mean": spread.mean,
+        "low": interval.low,
+        "high": interval.high,
+        "sd": spread.sd,
+    }

@@ -1,0 +1,58 @@
+"""What a number does from seed to seed: its mean with Student's interval, and the noise floor.
+
+The values are one per seed, drawn independently; the prompts behind them are the same, so an
+interval here says what other seeds would give on these prompts, and nothing of other prompts.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, variance
+
+from tasks.statistics.intervals import CONFIDENCE, Interval
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A number under several seeds.
+
+        interval  mean +- t(n - 1) sd / sqrt(n)
+        bound     t(n - 1) sqrt(2) sd: |difference| of two further seeds is at most this in 95 % of
+                  all pairs, so a smaller one between two single runs is noise
+        p         two-sided, of Student's test that the mean is 0
+
+    Two seeds tell little: t(1) is 12.7, and t(4), of five, 2.8.
+
+    Attributes:
+        sd: the standard deviation over seeds, the noise floor.
+    """
+
+    values: tuple[float, ...]
+    mean: float
+    interval: Interval
+    sd: float
+    bound: float
+    p: float
+
+    @property
+    def n(self) -> int:
+        return len(self.values)
+
+    @classmethod
+    def of(cls, values: Sequence[float], step: float = 0.0) -> "Spread | None":
+        """The spread of values that are known to `step`; None of fewer than two, of which nothing
+        is known.
+
+        A rate over n prompts has steps of 1 / n, and where they are coarse two seeds give the same
+        number by chance. So the variance has that of rounding, step^2 / 12, on top.
+        """
+        if len(values) < 2:
+            return None
+        from scipy.special import stdtr, stdtrit
+
+        n, mean = len(values), fmean(values)
+        sd = math.sqrt(variance(values, mean) + step * step / 12)
+        reach, error = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)), sd / math.sqrt(n)
+        interval = Interval(mean - reach * error, mean + reach * error)
+        p = float(2 * stdtr(n - 1, -abs(mean) / error)) if error else float(mean == 0)
+        return cls(tuple(values), mean, interval, sd, reach * math.sqrt(2) * sd, p)

@@ -1,0 +1,126 @@
+"""`lyceum run --seeds`: nonsense, what is said first, and what becomes of seeds that end badly.
+Real stages: tests/end_to_end/flows/cli/test_seeds.py."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli.lanes import Start, _Lane, _run_each
+from flows.cli.launch_seeds import NOT_BEGUN, Grouped, first_lines
+from flows.cli.main import main
+from flows.cli.terminal import Terminal
+from flows.recipe.resolve import resolve
+from flows.runs.forecast import Forecast
+from flows.runs.replicates import read_replicates
+from schemas.base import InputError, StageFailed
+from tests.flows.runs.test_replicates import under_seed
+
+
+@pytest.mark.parametrize(
+    ("recipe", "count", "said"),
+    [
+        ("quickstart", "0", "--seeds 0: give 2 to 100"),
+        ("quickstart", "1", "One run is `lyceum run` without --seeds."),
+        ("quickstart", "x", "invalid int value: 'x'"),
+        ("tiny", "2", "no stage of recipe 'tiny' trains a model"),
+    ],
+)
+def test_nonsense_is_one_line(
+    recipe: str,
+    count: str,
+    said: str,
+    tiny_recipe: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = str(tiny_recipe) if recipe == "tiny" else recipe
+    assert main(["run", given, "--seeds", count, "--store", str(tmp_path / "store")]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "store").exists()
+
+
+def forecast(seconds: float | None) -> Forecast:
+    resolved = resolve("quickstart")
+    names = [stage.name for stage in resolved.stages]
+    stages = [{"name": one, "cached": False, "seconds": seconds, "cost_usd": 0.0} for one in names]
+    return Forecast(resolved.recipe, stages, False, 1)
+
+
+def test_the_first_lines_count_what_is_shared_once() -> None:
+    """11 stages of 10 s, then 9 of them: 200 s in one lane, half in two."""
+    resolved, shared = resolve("quickstart"), ["distill", "rebalance"]
+    number = len(resolved.stages)
+    took = 10 * number + 10 * (number - 2)
+    known = [forecast(10.0), forecast(10.0)]
+    first, second = first_lines(resolved, [7, 8, 9], shared, 1, known)
+    assert first == (
+        "quickstart under 3 seeds, 7 to 9, 1 of them cached; one after another. The same for all:"
+        " distill and rebalance."
+    )
+    assert second == f"About {took // 60} min {took % 60} s for all of them, as in earlier runs."
+    assert first_lines(resolved, [7, 8], shared, 2, known)[1] != second
+    assert "No estimate yet" in first_lines(resolved, [7, 8], shared, 1, [forecast(None)])[1]
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_a_seed_that_cannot_go_on_ends_no_other(
+    lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+
+    def call(lane: _Lane) -> None:
+        called.append(lane.start.label)
+        if lane.start.label == "seed 7":
+            raise StageFailed("the store is full")
+
+    monkeypatch.setattr(_Lane, "_call", call)
+    stop, pause = threading.Event(), threading.Event()
+    prepared: Any = None
+    made = [_Lane(Start(prepared, {}, f"seed {n}"), Terminal(), stop, pause) for n in (7, 8, 9)]
+    _run_each(made, lanes, print, alone=False)
+    assert sorted(called) == ["seed 7", "seed 8", "seed 9"]
+    assert [str(one.ended) for one in made] == ["the store is full", "None", "None"]
+    with pytest.raises(StageFailed):
+        _run_each(made[:1], 1, print, alone=True)
+
+
+def test_after_a_stop_no_other_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, pause = threading.Event(), threading.Event()
+    called: list[str] = []
+
+    def call(lane: _Lane) -> None:
+        called.append(lane.start.label)
+        stop.set()
+
+    monkeypatch.setattr(_Lane, "_call", call)
+    prepared: Any = None
+    made = [_Lane(Start(prepared, {}, f"seed {n}"), Terminal(), stop, pause) for n in (7, 8)]
+    _run_each(made, 1, print, alone=False)
+    assert called == ["seed 7"]
+
+
+def test_the_answer_says_what_became_of_every_seed(tmp_path: Path) -> None:
+    """Seed 7 succeeded, 8 failed in GRPO, 9 could not begin, 10 was not begun."""
+    store, first = under_seed(tmp_path, 7, 0.4, 0.7)
+    _, second = under_seed(tmp_path, 8, 0.4, 0.7, stop_before="grpo")
+    ended = {7: first, 8: second, 9: InputError("the store is full"), 10: None}
+    runs = read_replicates(store, [first, second])
+    grouped = Grouped("demo", "local", store.uri, "g", ended, runs, "page")
+    value = grouped.json()
+    assert [one["status"] for one in value["seeds"]] == [
+        "succeeded",
+        "failed",
+        "failed",
+        "not run",
+    ]
+    assert (value["seeds"][2]["error"], value["seeds"][3]["error"]) == (
+        "the store is full",
+        NOT_BEGUN,
+    )
+    assert (value["status"], grouped.code) == ("failed", 2)
+    alone = Grouped("demo", "local", store.uri, "g", {7: first, 8: first}, runs, "page")
+    assert (alone.status, alone.code) == ("succeeded", 0)

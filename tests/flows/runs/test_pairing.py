@@ -1,0 +1,68 @@
+"""What pairs two runs, and two groups of runs seed by seed."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.report.blocks import Table, plain, walk
+from flows.report.compare import comparison_blocks, seeds_table
+from flows.runs.compare import compare_runs
+from flows.runs.pairing import pairing, pairing_text
+from flows.runs.results import read_results
+from infra.store.store import Store
+from schemas.reports import RunRecord
+from tests.flows.report.reading import rows
+from tests.flows.runs.synthetic_run import SKILL, write_run
+
+
+def with_seed(store: Store, record: RunRecord, seed: int, group: str | None) -> RunRecord:
+    recipe = record.recipe.model_copy(update={"seed": seed})
+    changed = record.model_copy(update={"recipe": recipe, "group": group})
+    store.write_json(f"runs/{record.run_id}/run.json", changed)
+    return changed
+
+
+def test_runs_of_one_seed_share_what_comes_before_the_change(tmp_path: Path) -> None:
+    store, first = write_run(tmp_path)
+    better = {**SKILL, "simpo": 0.6}
+    _, second = write_run(tmp_path, "demo-2", skill=better, config={"simpo": {"beta": 10.0}})
+    found = pairing(read_results(store, first), read_results(store, second))
+    assert (found["same_seed"], found["parted_at"]) == (True, "simpo")
+    assert found["shared"][:3] == ["distill", "rebalance", "base_eval"]
+    assert pairing_text(found).startswith("Paired: both runs have seed 7 and the artifacts of")
+    other = with_seed(store, second, 8, None)
+    said = pairing_text(pairing(read_results(store, first), read_results(store, other)))
+    assert said.startswith("Not paired by seed: 7 and 8")
+    assert "`--set seed=7` leaves it out" in said
+
+
+def test_groups_are_compared_seed_by_seed(tmp_path: Path) -> None:
+    """SFT differs by 10 points under each seed, and from seed to seed by 20: paired that is 10
+    points whatever the seed, unpaired nothing that can be told from noise."""
+    found: dict[tuple[str, int], RunRecord] = {}
+    for seed, skill in ((7, 0.25), (8, 0.45), (9, 0.65)):
+        for group, more in (("a", 0.0), ("b", 0.1)):
+            sft = {**SKILL, "sft": skill + more}
+            store, record = write_run(tmp_path, f"{group}-{seed}", skill=sft)
+            found[group, seed] = with_seed(store, record, seed, group)
+    [compared] = compare_runs(store, found["a", 7], [found["b", 7]])
+    over = compared["over_seeds"]
+    assert over["seeds"] == [7, 8, 9]
+    exact = {row["model"]: row for row in over["metrics"] if row["metric"] == "exact_answer"}
+    sft = exact["sft"]
+    assert (sft["value"], sft["n"], sft["paired"]) == (pytest.approx(0.1), 3, True)
+    assert 0.08 < sft["low"] < sft["high"] < 0.12
+    assert sft["direction"] == "gain"
+    assert sft["unpaired"]["low"] < 0 < sft["unpaired"]["high"]
+    assert rows(seeds_table(over))["exact answer"]["seeds"] == "3"
+    tables = [one for one in walk(list(comparison_blocks([compared]))) if isinstance(one, Table)]
+    assert "Over seeds, paired: 7, 8, 9" in [plain(one.title) for one in tables]
+
+
+def test_a_run_of_a_group_and_one_alone_are_compared_as_two_runs(tmp_path: Path) -> None:
+    store, alone = write_run(tmp_path, "alone", per_domain=5)
+    for seed in (7, 8):
+        _, record = write_run(tmp_path, f"a-{seed}", per_domain=5)
+        member = with_seed(store, record, seed, "a")
+    [compared] = compare_runs(store, alone, [member])
+    assert compared["over_seeds"] is None
