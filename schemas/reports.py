@@ -38,6 +38,12 @@ class StageRecord(StrictModel):
     repaired: str | None = None
     exit_code: int | None = None
 
+    @property
+    def outcome(self) -> str:
+        """The status in a word for people: `stopped` where the run was stopped while the stage ran.
+        That is `skipped`, too, but what was never begun has no key."""
+        return "stopped" if self.status == "skipped" and self.key else self.status
+
 
 class Process(StrictModel):
     """A process; `host` and `namespace` tell whether `pid` can be looked up from where one is."""

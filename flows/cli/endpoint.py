@@ -41,7 +41,7 @@ def serve(
 
     Args:
         host: one that other machines reach needs a key.
-        say: told where it answers.
+        say: told what is being done, and where it answers as soon as it does.
 
     Raises:
         InputError: there is no key, the address cannot be used, the run has no such model, or its
@@ -77,7 +77,9 @@ def serve(
         )
         name = f"{record.run_id}-{chosen.name}"
         hosts = ["*"] if key else [*LOOPBACK, "[::1]"]
+        say(f"{name} is loaded; compiling what answers take")
         try:
+            engine.warm_up()
             with served(engine, application(engine, name, key, hosts), place) as ended:
                 url = f"http://{in_url(host)}:{place.getsockname()[1]}/v1"
                 say(f"{name} answers at {url}{' with its key' if key else ''}; Ctrl-C stops it")

@@ -12,11 +12,10 @@ champion, or of one that a rollback may lead back to, cannot be dropped. The res
     attempt     files of an attempt that no manifest names: it was killed in the commit, lost the
                 race, or was set aside
     set aside   manifests of damaged or discarded artifacts
-    work        checkpoints, journals and unfinished outputs of a committed stage, or of a key of no
-                run
+    work        checkpoints, journals, unfinished outputs of a committed stage or a key of no run
     temporary   what a killed process left of a single write
-    cache       for a store in a bucket: this machine's copies and working files of what is gone or
-                garbage there
+    cache       this machine's copies and working files of what is gone or garbage in a bucket
+    export      what an interrupted `lyceum push` left in this machine's cache
 
 Nothing that begins meanwhile comes to harm. Run records are read again right before the removal;
 each key is removed under its own lease, so that whoever wants to run that stage waits; and an
@@ -34,6 +33,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from flows.cli.unsent import discard_unsent, unsent
 from flows.promotion.champion import protected
 from flows.promotion.nights import DECISION, Decision
 from flows.runs.record import record_name, run_status
@@ -114,7 +114,7 @@ def collect_garbage(
     _check_drop(store, drop)
     needed = _needed(store, drop)
     sweep = _Sweep(store, needed)
-    found = [*_runs(store, drop), *sweep.garbage()]
+    found = [*_runs(store, drop), *sweep.garbage(), *_exports(store)]
     keys = {item.key for item in found if item.key}
     leased = {key: sweep.leases[key] for key in keys & sweep.leases.keys()}
     patience = {"seconds": settings.lease_seconds, "poll_seconds": settings.poll_seconds}
@@ -126,7 +126,7 @@ def collect_garbage(
     found = [item for item in found if item.key not in used]
     if delete:
         _check_drop(store, drop)  # leases were watched meanwhile
-        _delete_records_and_temporaries(store, found)
+        _delete_without_keys(store, found)
         begun = _needed(store, drop) - needed
         doomed = [item for item in found if item.key and item.key not in begun]
         _delete_keys(store, doomed, free, settings.lease_seconds)
@@ -191,6 +191,14 @@ def _runs(store: Store, drop: Collection[str]) -> Iterator[Garbage]:
         item = Garbage("run", f"runs/{run}", "it is to be dropped")
         for found in store.objects(item.name):
             item.add(found, item.name)
+        yield item
+
+
+def _exports(store: Store) -> Iterator[Garbage]:
+    for place, files in unsent(store).items():
+        item = Garbage("export", place, "a push was interrupted; the next makes it again")
+        for found in files:
+            item.add(found, place)
         yield item
 
 
@@ -329,7 +337,7 @@ def _here(store: Store) -> Store:
     return context().store(store.path("work").parent, write=False)
 
 
-def _delete_records_and_temporaries(store: Store, found: Iterable[Garbage]) -> None:
+def _delete_without_keys(store: Store, found: Iterable[Garbage]) -> None:
     for item in found:
         if item.kind == "run":
             _remove(store, item.name)
@@ -337,6 +345,8 @@ def _delete_records_and_temporaries(store: Store, found: Iterable[Garbage]) -> N
         elif item.kind == "temporary":
             (store.path("work").parent / item.name).unlink(missing_ok=True)
             item.deleted = True
+        elif item.kind == "export":
+            item.deleted = discard_unsent(store, item.name)
 
 
 def _delete_keys(

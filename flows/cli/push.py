@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows.cli.export import export, export_adapters
+from flows.cli.unsent import alone, unsent_directory
 from flows.recipe.trained import finished_stage, trained_stage
-from infra.context import context
 from infra.store.store import Store
 from schemas.artifact import Manifest
-from schemas.base import InputError, digest
+from schemas.base import InputError
 from schemas.reports import RunRecord, StageRecord
 from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing
@@ -44,9 +44,30 @@ def push(
         say: told what is being done.
 
     Raises:
-        InputError: the run has no such thing, or the hub refuses it; the message says why.
+        InputError: the run has no such thing, or the hub refuses it, the message says why; or
+            another push is at work.
         StageFailed: an artifact is gone or damaged, or an export is not the model.
     """
+    with alone(store) as idle:
+        if not idle:
+            raise InputError(
+                "another `lyceum push` from this store is at work on this machine; wait for its end"
+                " and run the same command again."
+            )
+        return _push(store, record, to, what, stage, public=public, dtype=dtype, say=say)
+
+
+def _push(
+    store: Store,
+    record: RunRecord,
+    to: str,
+    what: What,
+    stage: str | None,
+    *,
+    public: bool,
+    dtype: Literal["float32", "bfloat16"],
+    say: Say,
+) -> dict[str, Any]:
     stage_of = _data_set if what == "dataset" else trained_stage
     made, manifest = stage_of(store, record, stage)
     chosen = made.name
@@ -98,8 +119,7 @@ def _exported(
 
     proof = None if absent() else dtype
     told = record.model_dump(mode="json", exclude={"report", "updated", "status"})
-    cache = Path(context().settings.cache).expanduser()
-    place = cache / "push" / digest([told, stage, what, proof])
+    place = unsent_directory(store, [told, stage, what, proof])
     if place.is_dir():
         say(f"going on with the files of an earlier push, {place}")
     elif what == "adapters":

@@ -16,7 +16,7 @@ from flows.report import blocks as ui
 from flows.report.blocks import Block, Table
 from flows.runs.next_commands import next_commands
 from flows.runs.record import left
-from flows.runs.wording import duration, headline, size
+from flows.runs.wording import duration, headline, listed, size
 from infra.visible import plain
 from schemas.reports import RunRecord
 
@@ -107,6 +107,12 @@ def run(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) -> Iterato
             f"The deadline came; left: {', '.join(left(record))}. The same command with this store,"
             f" {record.store}, goes on, here or elsewhere."
         )
+    if record.status == "cancelled":
+        stopped = [one.name for one in record.stages if one.outcome == "stopped"]
+        ran = f"while {listed(stopped)} ran" if stopped else "between two stages"
+        never = [name for name in left(record) if name not in stopped]
+        rest = f" Not begun: {', '.join(never)}." if never else ""
+        yield f"Stopped {ran}.{rest} The same command goes on from there."
     if record.report:
         yield f"Report: {record.report}"
     if record.status in ("succeeded", "failed"):

@@ -27,7 +27,7 @@ from schemas.reports import RunRecord, StageRecord
 LINE_SECONDS = 10.0
 """Without a terminal, a running stage prints at most one line in this time."""
 
-_MARK = {"cached": "=", "ran": "+", "failed": "!", "skipped": "-"}
+_MARK = {"cached": "=", "ran": "+", "failed": "!", "skipped": "-", "stopped": "-"}
 
 
 class Terminal:
@@ -159,6 +159,6 @@ class Terminal:
     def _ended(self, stage: StageRecord) -> None:
         if stage.name in self._bar_ids:
             self._bars.remove_task(self._bar_ids.pop(stage.name))
-        name = f"{self._label}{stage.name}"
-        line = f"{_MARK[stage.status]} {name:<14} {stage.status:<7} {stage.seconds:7.1f} s"
+        status, name = stage.outcome, f"{self._label}{stage.name}"
+        line = f"{_MARK[status]} {name:<14} {status:<7} {stage.seconds:7.1f} s"
         self.say(f"{line}  {stage.error}" if stage.error else line)

@@ -128,7 +128,8 @@ def _troubles(run: RunResults) -> Iterator[Block]:
     """What failed, what is missing, and what was repaired."""
     for stage in run.stages.values():
         if stage.record and stage.record.error:
-            failed = Heading(Span(f"Stage {stage.name} failed", "span", "bad"), 3)
+            said = "failed" if stage.status == "failed" else f"was {stage.status}"
+            failed = Heading(Span(f"Stage {stage.name} {said}", "span", "bad"), 3)
             yield Box([failed, Code(clip(stage.record.error, 4000))], "card failure")
     ended = {
         "cancelled": "The run was stopped before it ended. The same command continues it; what is"

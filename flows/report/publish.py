@@ -88,7 +88,7 @@ def stage_rows(record: RunRecord) -> list[dict[str, Any]]:
         {
             "stage": stage.name,
             "kind": stage.kind,
-            "status": stage.status,
+            "status": stage.outcome,
             "seconds": round(stage.seconds, 1),
             "metrics": headline(stage.metrics),
             "error": visible(stage.error or ""),

@@ -20,7 +20,13 @@ MOST_DIFFERENCES = 4
 def stages_done(record: RunRecord, title: str = "") -> ui.Table:
     """A row for each stage of a run."""
     rows = [
-        (stage.name, stage.kind, stage.status, f"{stage.seconds:.1f}", headline(stage.metrics))
+        (
+            stage.name,
+            stage.kind,
+            stage.outcome,
+            f"{stage.seconds:.1f}",
+            headline(stage.metrics),
+        )
         for stage in record.stages
     ]
     return ui.Table(("stage", "kind", "status", "seconds", "metrics"), rows, title)
@@ -39,7 +45,7 @@ def run_page(run: RunResults) -> Iterator[ui.Block]:
     yield ui.Paragraph(("Store: ", ui.code(record.store)))
     for stage in record.stages:
         if stage.error:
-            yield ui.Paragraph((ui.strong(stage.name), f" ({stage.status}):"))
+            yield ui.Paragraph((ui.strong(stage.name), f" ({stage.outcome}):"))
             yield ui.Code(stage.error)
     if whole := verdict(run):
         yield ui.Paragraph(whole.spoken)

@@ -76,6 +76,7 @@ class RunLog:
         self._store = store
         self._watch = watch
         self._order = {stage.name: place for place, stage in enumerate(resolved.stages)}
+        self._began: dict[str, float] = {}
         recipe = resolved.recipe
         name = recipe.name if group is None else f"{recipe.name}-seed{recipe.seed}"
         self.record = RunRecord(
@@ -93,6 +94,8 @@ class RunLog:
 
     def stage(self, *changed: StageRecord) -> None:
         """Stages began or ended; what was recorded of them before is replaced."""
+        now = time.monotonic()
+        self._began |= {one.name: now for one in changed if one.status == "running"}
         known = {one.name: one for one in (*self.record.stages, *changed)}
         stages = sorted(known.values(), key=lambda one: self._order[one.name])
         self._update(SAVE_SECONDS, stages=tuple(stages))
@@ -100,7 +103,7 @@ class RunLog:
     def finish(self, status: Literal["succeeded", "failed", "cancelled", "paused"]) -> None:
         """The run ended. Stages without a record were never begun."""
         stages = tuple(
-            stage if stage.status != "running" else _interrupted(stage)
+            stage if stage.status != "running" else self._interrupted(stage)
             for stage in self.record.stages
         )
         self._update(None, status=status, finished=time.time(), stages=stages)
@@ -121,6 +124,11 @@ class RunLog:
             self._store.write_json(record_name(self.record.run_id), self.record, seconds)
         self._watch(self.record)
 
+    def _interrupted(self, stage: StageRecord) -> StageRecord:
+        seconds = time.monotonic() - self._began[stage.name]
+        why = "the run ended before it did"
+        return stage.model_copy(update={"status": "skipped", "seconds": seconds, "error": why})
+
     @contextmanager
     def _going_on(self, what: str) -> Iterator[None]:
         """A store that does not take it does not end the run."""
@@ -129,10 +137,6 @@ class RunLog:
         except (OSError, InputError) as error:
             said = "the %s of run %s could not be written; the run goes on: %s"
             log.warning(said, what, self.record.run_id, error)
-
-
-def _interrupted(stage: StageRecord) -> StageRecord:
-    return stage.model_copy(update={"status": "skipped", "error": "the run ended before it did"})
 
 
 def run_status(record: RunRecord) -> str:

@@ -71,9 +71,9 @@ class StageOutput:
 
     @property
     def status(self) -> str:
-        """cached, ran, failed, skipped, running when the run has not ended, or `not run` when it
-        ended before the stage."""
-        return self.record.status if self.record else "not run"
+        """cached, ran, failed, skipped, stopped, running when the run has not ended, or `not run`
+        when it ended before the stage."""
+        return self.record.outcome if self.record else "not run"
 
     @property
     def metrics(self) -> dict[str, Any]:

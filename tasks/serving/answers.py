@@ -51,11 +51,12 @@ class _Choice:
 class Answer:
     """The answers to one request. Its rows are in the engine's queue as soon as it is made."""
 
-    def __init__(self, engine: Engine, request: Request, name: str) -> None:
-        """Raises Refused, Busy or Closed."""
+    def __init__(
+        self, engine: Engine, request: Request, prompts: Sequence[Sequence[int]], name: str
+    ) -> None:
+        """Args: prompts: the request's, in tokens. Raises Refused, Busy or Closed."""
         self._request, self._name, self._engine = request, name, engine
         self._tokenizer: Tokenizer = engine.loaded.tokenizer
-        prompts = request.prompts(self._tokenizer)
         most = self._most(prompts)
         self._prompt_tokens = sum(map(len, prompts))
         stops, told = request.stops, request.told

@@ -45,12 +45,18 @@ def application(engine: Engine, name: str, key: str | None, hosts: list[str]) ->
         _check_name(request.path_params["model"], name)
         return JSONResponse(model)
 
+    def read(kind: type[Request], body: bytes) -> tuple[Request, list[list[int]]]:
+        """What is asked, and the tokens of its prompts: of a long text seconds of work, in which
+        others are answered."""
+        asked = kind.read(body)
+        _check_name(asked.model, name)
+        return asked, asked.prompts(engine.loaded.tokenizer)
+
     def answering(kind: type[Request]) -> Handler:
         async def answer(request: HttpRequest) -> Response:
-            asked = kind.read(await _body(request))
-            _check_name(asked.model, name)
+            asked, prompts = await asyncio.to_thread(read, kind, await _body(request))
             try:
-                answer = Answer(engine, asked, name)
+                answer = Answer(engine, asked, prompts, name)
             except Busy as error:
                 message = f"{engine.places} answers wait already; ask again"
                 raise Refused(429, message, code="rate_limit_exceeded") from error

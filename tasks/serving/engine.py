@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from tasks.models.loading import LoadedModel
 from tasks.sampling.slot_programs import Device
-from tasks.serving.programs import ServedPrograms
+from tasks.serving.programs import EVERY, ServedPrograms
 
 
 class Busy(Exception):
@@ -126,6 +126,15 @@ class Engine:
         with self._changed:
             self._closed = True
             self._changed.notify()
+
+    def warm_up(self) -> None:
+        """Compile what short answers take, which else the first client waits for; for who is about
+        to `run`. What longer texts take is compiled when one comes."""
+        told: list[Drawn] = []
+        how = Sampling(temperature=0.0, top_p=EVERY, seed=0, row=0, told=False)
+        self.ask([Row([self.loaded.tokenizer.bos_id], 2, how, told.append)])
+        while not (told and told[-1].finish) and self._admit():
+            self._advance()
 
     def run(self) -> None:
         """Answer until `close`. Whatever ends it, every row that was taken is told of its end."""

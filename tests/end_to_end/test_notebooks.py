@@ -35,7 +35,8 @@ def session(path: Path, directory: Path) -> dict[str, str]:
     """Run all cells in a directory; what each code cell printed, by the cell's id."""
     notebook: Any = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(directory)}}
-    NotebookClient(notebook, timeout=1800, kernel_name="python3", resources=resources).execute()
+    waits = {"timeout": 7200, "startup_timeout": 7200}  # a busy machine takes its time for a kernel
+    NotebookClient(notebook, **waits, kernel_name="python3", resources=resources).execute()
     return {
         cell["id"]: "".join(
             output["text"]

@@ -17,7 +17,7 @@ def blocks(run: RunResults) -> list[Block]:
     columns = ("stage", Column("status", "text"), "this run", "made in", "peak memory")
     table = card(Table(columns, [_row(stage) for stage in run.stages.values()]))
     ended = [
-        (stage.record.name, stage.record.seconds, stage.record.status)
+        (stage.name, stage.record.seconds, stage.status)
         for stage in run.stages.values()
         if stage.record and stage.record.status != "running"
     ]

@@ -11,6 +11,7 @@ import pytest
 from huggingface_hub import ModelCard, constants, snapshot_download
 
 from flows.cli.main import main
+from flows.cli.unsent import alone
 from infra.store.store import Store
 from tasks.devices.hosts import make_mesh
 from tasks.models.gemma import SIZES
@@ -96,7 +97,7 @@ def test_a_model_is_there_with_its_card_and_only_once(
     assert exact.metric_value == pytest.approx(100 * synthetic_run.SKILL["grpo"], abs=0.5)
     assert "95% interval [" in str(exact.metric_name)
     assert "was not compared" in (there / "README.md").read_text()
-    assert not any((tmp_path / "cache" / "push").iterdir())
+    assert not any((tmp_path / "cache" / "push").glob("*/*"))
 
     sent, requests = hub.received, len(hub.requests)
     second = push()
@@ -115,7 +116,7 @@ def test_an_upload_that_was_interrupted_goes_on(
     assert "503" in said
     assert "not sent twice" in said
     assert not hub.commits
-    (kept,) = (tmp_path / "cache" / "push").iterdir()
+    (kept,) = (tmp_path / "cache" / "push").glob("*/*")
     hub.refusals.clear()
     sent = hub.received
     assert sent > (kept / WEIGHTS).stat().st_size
@@ -123,6 +124,31 @@ def test_an_upload_that_was_interrupted_goes_on(
     assert push()["changed"]
     assert hub.received == sent
     assert not kept.exists()
+
+
+def test_gc_finds_what_was_interrupted_and_takes_nothing_from_a_push_at_work(
+    hub: FakeHub, push: Any, store: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def gc(*options: str) -> list[dict[str, Any]]:
+        assert main(["gc", "--store", store.uri, "--json", *options]) == 0
+        items: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["items"]
+        return [one for one in items if one["kind"] == "export"]
+
+    hub.refusals["/commit/"] = (503, "the hub is being mended")
+    push(code=2)
+    (kept,) = (tmp_path / "cache" / "push").glob("*/*")
+    [found] = gc()
+    files = [path for path in kept.rglob("*") if path.is_file()]
+    assert (found["name"], found["objects"]) == (str(kept), len(files))
+    assert found["bytes"] == sum(path.stat().st_size for path in files)
+    with alone(store) as first:
+        assert first
+        assert gc("--delete") == []
+        assert "another `lyceum push`" in push(code=2)
+    assert kept.exists()
+    assert [one["deleted"] for one in gc("--delete")] == [True]
+    assert not kept.exists()
+    assert gc() == []
 
 
 def test_another_stage_replaces_the_weights_and_takes_away_what_would_be_loaded_with_them(

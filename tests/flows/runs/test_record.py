@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from flows.cli import show
 from flows.recipe.resolve import resolve
+from flows.report.page import report_of
 from flows.runs.record import RunLog, read_run, record_name, run_status
+from flows.runs.results import read_results
 from infra.process_identity import this_process
 from infra.store.store import Store, open_store
 from schemas.reports import RunRecord, StageRecord
@@ -46,6 +49,26 @@ def test_no_stage_of_a_run_that_has_ended_is_running(run: RunLog) -> None:
     run.finish("failed")
     [stage] = run.record.stages
     assert (stage.status, stage.key, stage.error) == ("skipped", "k", "the run ended before it did")
+    assert stage.seconds > 0
+
+
+def test_a_run_says_what_it_was_stopped_in(
+    store: Store, run: RunLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At its end and on its page: not that the stage was skipped, and not that it failed."""
+    run.stage(begun("distill"))
+    run.finish("cancelled")
+    show.show(show.run(run.record, "tiny.toml", {}))
+    said = capsys.readouterr().out
+    [row] = [line for line in said.splitlines() if line.startswith("│ distill")]
+    assert "stopped" in row
+    assert "Stopped while distill ran. Not begun: rebalance." in said
+    assert "skipped" not in said
+    page = report_of(read_results(store, run.record)).html()
+    assert "Stage distill was stopped" in page
+    assert "failed</" not in page
+    assert [one.outcome for one in run.record.stages] == ["stopped"]
+    assert StageRecord(name="sft", kind="sft", status="skipped").outcome == "skipped"
 
 
 def test_a_store_that_takes_no_record_does_not_end_the_run(

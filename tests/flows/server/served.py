@@ -22,7 +22,7 @@ from schemas.reports import RunRecord
 from tests.fakes import process
 from tests.fakes.process import ROOT
 
-PATIENCE = 300.0
+PATIENCE = 900.0
 """Seconds to wait for what takes seconds on two idle cores: the servers of other tests may be
 starting."""
 
@@ -136,7 +136,7 @@ class Served:
         request = urllib.request.Request(f"{self.api}{path}", data, headers, method=method)
         while True:
             try:
-                with urllib.request.urlopen(request, timeout=60) as response:
+                with urllib.request.urlopen(request, timeout=PATIENCE) as response:
                     return json.loads(response.read() or "null")
             except urllib.error.HTTPError as error:
                 if error.code != 503:

@@ -2,6 +2,7 @@
 as at once."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -48,6 +49,23 @@ def test_greedy_answers_are_those_of_ask_and_of_evaluations(
     streamer = Streamer(loaded, response_length=SHAPE["response_length"])
     told = loaded.tokenizer.decode(list(streamer.tokens(ASKED[0])))
     assert choices[0]["message"]["content"] == told
+
+
+def test_no_answer_is_another_one_in_a_crowd(endpoint: Place, greedy: list[Any]) -> None:
+    """Sixteen clients at a time, streamed and not: also answers of the terminator alone, which are
+    empty, and none but those."""
+
+    def said(number: int) -> str:
+        prompt, options = ASKED[number % len(ASKED)], {"temperature": 0}
+        if number % 2:
+            return str(endpoint.chat(prompt, **options)["choices"][0]["message"]["content"])
+        messages = [{"role": "user", "content": prompt}]
+        events = endpoint.stream("chat/completions", messages=messages, **options)
+        return "".join(event["choices"][0]["delta"].get("content", "") for event in events)
+
+    with ThreadPoolExecutor(16) as clients:
+        found = list(clients.map(said, range(4 * len(ASKED))))
+    assert found == [greedy[number % len(ASKED)].text for number in range(len(found))]
 
 
 def test_a_seed_draws_what_evaluations_draw_and_choices_are_rows(

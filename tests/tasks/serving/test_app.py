@@ -10,12 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
+from tasks.data.tokens import Tokenizer
 from tasks.models.loading import LoadedModel
-from tasks.serving.engine import Engine
+from tasks.planning.programs import compilations
+from tasks.serving.engine import Drawn, Engine, Row, Sampling
 from tests.fakes.chat_fixtures import engine as chat_engine
 from tests.fakes.chat_fixtures import question
 from tests.tasks.sampling import test_slots
-from tests.tasks.serving.place import KEY, Place, place
+from tests.tasks.serving.place import KEY, SHAPE, Place, place
 
 loaded = test_slots.loaded
 USER = [{"role": "user", "content": "seven"}]
@@ -78,10 +80,57 @@ def test_bodies_that_are_none_and_ways_that_there_are_not(endpoint: Place) -> No
     assert endpoint.client.get("/v1/completions").status_code == 405
 
 
+def test_others_are_answered_while_a_long_text_is_read(
+    endpoint: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body that takes long to tokenize holds up its own answer and nothing else."""
+    encode, begun, go_on = Tokenizer.encode, threading.Event(), threading.Event()
+
+    def slow(self: Tokenizer, text: str) -> list[int]:
+        if "long" in text:
+            begun.set()
+            assert go_on.wait(300)
+        return encode(self, text)
+
+    monkeypatch.setattr(Tokenizer, "encode", slow)
+    found: list[httpx.Response] = []
+    asking = threading.Thread(
+        target=lambda: found.append(endpoint.post("completions", prompt="long " * 99))
+    )
+    asking.start()
+    assert begun.wait(300)
+    assert endpoint.client.get("/v1/models").status_code == 200
+    assert endpoint.chat("seven", max_tokens=2)["choices"]
+    assert not found
+    go_on.set()
+    asking.join()
+    assert [one.status_code for one in found] == [400]
+    assert "the prompt has" in found[0].json()["error"]["message"]
+
+
 def test_null_and_what_changes_nothing_are_as_if_left_out(endpoint: Place) -> None:
     neutral = {"temperature": None, "presence_penalty": 0, "logit_bias": {}, "tools": []}
     more = {"response_format": {"type": "text"}, "seed": 1, "max_completion_tokens": 4}
     assert endpoint.ask("chat/completions", messages=USER, **neutral, **more)["choices"]
+
+
+def test_an_engine_that_is_warm_compiles_nothing_for_a_short_answer(loaded: LoadedModel) -> None:
+    engine = Engine(loaded, slots=8, places=8, **SHAPE)
+    engine.warm_up()
+    programs = engine._programs
+    each = (programs.prefill, programs.admit, programs.decode, programs.resize)
+    compiled = [compilations(program) for program in each]
+    assert all(compiled)
+    assert engine.load() == (0, 0)
+    told: list[Drawn] = []
+    how = Sampling(temperature=0.5, top_p=0.9, seed=1, row=0, told=True)
+    engine.ask([Row([loaded.tokenizer.bos_id, 7], 4, how, told.append)])
+    running = threading.Thread(target=engine.run)
+    running.start()
+    _wait(lambda: told and told[-1].finish)
+    engine.close()
+    running.join()
+    assert [compilations(program) for program in each] == compiled
 
 
 def test_sixty_four_clients_are_all_answered(endpoint: Place, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ Both are programs of their own, 750 MB together, whose packages are not ours:
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -56,13 +57,19 @@ def endpoint(loaded: LoadedModel) -> Iterator[Place]:
 
 @pytest.fixture
 def rows(endpoint: Place, tmp_path: Path) -> Path:
-    """Prompts with the greedy answers, of which some are put down wrong."""
+    """Prompts with the greedy answers, of which some are put down wrong.
+
+    Only answers with a word of four letters: inspect_ai's `exact` lets no target match of which
+    nothing is left without punctuation and articles, so that it finds an answer `a`, or none, wrong
+    that is right.
+    """
     found: list[dict[str, str]] = []
     for prompt in test_slots.PROMPTS:
         said = endpoint.chat(prompt, temperature=0)["choices"][0]["message"]["content"]
-        if any(character.isalpha() for character in said) and len(found) < ROWS:
+        if re.search(r"[a-zA-Z]{4}", said) and len(found) < ROWS:
             answer = "nothing of it" if len(found) < WRONG else said
             found.append({"question": prompt, "answer": answer})
+    assert len(found) == ROWS
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in found), encoding="utf-8")
     return path

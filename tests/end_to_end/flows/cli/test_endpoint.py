@@ -34,6 +34,7 @@ def test_openais_client_is_answered_until_ctrl_c(run: tuple[Store, RunRecord, An
         env={**os.environ, "JAX_PLATFORMS": "cpu", "LYCEUM_ENDPOINT_KEY": KEY},
     )
     assert process.stderr is not None
+    assert process.stderr.readline() == "demo-1-second is loaded; compiling what answers take\n"
     line = process.stderr.readline()
     found = re.match(r"(\S+) answers at (http://127\.0\.0\.1:\d+/v1) with its key", line)
     assert found, line + process.stderr.read()

@@ -2,6 +2,7 @@
 they cannot be registered."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from prefect.client.schemas.actions import (
 )
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.variables import Variable
 
 from flows.cli.main import main
 from flows.server.deploy import deploy
 from flows.server.exposure import choices
 from flows.server.prefect_api import free_port
 from flows.server.serve import template
+from infra.process import ROOT
 from schemas.base import InputError
 
 NIGHTLY, POST_TRAIN = "nightly/nightly", "post-train/post-train"
@@ -64,6 +67,27 @@ def test_the_form_describes_every_parameter_and_offers_choices(
         assert own["enum"] == [str(tmp_path / "mine.toml")]
         assert path == {"type": "string", "title": "Path of a TOML file"}
         assert {"local", "v5e-8"} <= set(fields["target"]["enum"])
+
+
+def test_store_and_target_may_come_from_prefects_variables(
+    client: SyncPrefectClient, tmp_path: Path
+) -> None:
+    """As docs/prefect.md has it: a run gets what the variable holds when it is created; what the
+    form would refuse is refused."""
+    deploy("processes")
+    page = (ROOT / "docs" / "prefect.md").read_text(encoding="utf-8")
+    [text] = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    parameters = json.loads(text)
+    deployment = client.read_deployment_by_name(POST_TRAIN).id
+    for target in ("v5e-8", "local"):
+        for name, value in (("lyceum_store", "gs://team/lyceum"), ("lyceum_target", target)):
+            Variable.set(name, value, overwrite=True)
+        run = client.create_flow_run_from_deployment(deployment, parameters=parameters)
+        assert run.parameters == {"store": "gs://team/lyceum", "target": target}
+    Variable.set("lyceum_target", "mars", overwrite=True)
+    with pytest.raises(httpx.HTTPStatusError) as refused:
+        client.create_flow_run_from_deployment(deployment, parameters=parameters)
+    assert "'mars' is not one of" in refused.value.response.text
 
 
 @pytest.mark.parametrize(
