@@ -79,8 +79,8 @@ def run_all(
     Raises:
         DoesNotFit, InputError, StageFailed, Stopped: what concerns all of them; nothing was begun.
     """
-    for start in starts:
-        _ = start.prepared.plan  # before Prefect is imported; raises what does not fit
+    for start in starts:  # before anything is said, and Prefect imported
+        _ = start.prepared.plan, start.store  # raise what does not fit, or cannot be written
     stop, pause = threading.Event(), threading.Event()
     with (
         interruptible(stop),

@@ -191,11 +191,18 @@ def test_a_wrong_recipe(
     ("number", "expected"),
     [(errno.ENOSPC, "no space is left"), (errno.EROFS, "Read-only file system")],
 )
+@pytest.mark.parametrize("api", [None, "http://127.0.0.1:1/api"])
 def test_a_store_that_is_full_or_read_only(
-    fails: Fails, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: str
+    fails: Fails,
+    tiny_recipe: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    expected: str,
+    api: str | None,
 ) -> None:
     """The disk's answer is simulated where the store writes its probe: a real full disk needs a
-    mount, which needs root."""
+    mount, which needs root. It is the first thing said, whether a Prefect API runs or not."""
+    monkeypatch.setattr("flows.cli.lanes.running_api", lambda: api)
 
     def refuse(descriptor: int) -> None:
         raise OSError(number, os.strerror(number))

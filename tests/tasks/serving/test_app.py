@@ -157,7 +157,8 @@ def test_who_goes_away_leaves_a_free_slot(
     with place(loaded) as found:
         path = "/v1/chat/completions"
         with found.client.stream("POST", path, json={**body, "stream": True}) as response:
-            next(response.iter_lines())
+            lines = response.iter_lines()  # who drops them has left
+            next(lines)
             _wait(lambda: found.engine.load() == (1, 0))
         _wait(lambda: found.engine.load() == (0, 0))
         with pytest.raises(httpx.ReadTimeout):
