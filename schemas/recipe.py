@@ -26,12 +26,13 @@ batch_size = 256
 ```
 
 `--tiny` runs it on a laptop in minutes: `gemma3-tiny`, and each stage as its kind runs small. What
-such a run cannot reach, teachers, judges and files, the recipe replaces, as `--set` would.
+such a run cannot reach the recipe replaces: data by the procedural teacher's, the rest as `--set`
+would.
 
 ```toml
 [tiny]
-"stages.distill.config.teachers" = [{ name = "procedural" }]
-"defaults.reasoning_eval.suites" = []
+data = "procedural"
+"stages.grpo.config.rewards.2.calibration" = false
 ```
 
 `lyceum rehearse` runs it on a laptop as it is, only smaller. What that finds and is meant to be so,
@@ -178,7 +179,7 @@ class Recipe(StrictModel):
 
     Attributes:
         gate: what the last trained model has to prove before it replaces the champion.
-        tiny: path -> value, what `--tiny` sets beside the sizes.
+        tiny: path -> value, what `--tiny` sets beside the sizes; `data` is no path.
     """
 
     name: Annotated[str, _path_segment("recipe")]

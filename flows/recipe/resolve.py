@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from flows.recipe.code import with_code
 from flows.recipe.overrides import TINY, apply_override, order, set_value
+from flows.recipe.tiny_data import KEY, replace_data
 from schemas.artifact import stage_key
 from schemas.base import InputError, StrictModel, explain_validation, nearest
 from schemas.evaluation import HELDOUT
@@ -178,9 +179,12 @@ def load_recipe_table(
     table.pop("tiny", None)
     for override in sorted(overrides, key=order):
         if override == TINY:
+            if KEY in loaded.tiny:
+                replace_data(table, loaded.tiny[KEY])
             make_small(table, where, file.get("defaults", {}), TINY_MODEL, LAPTOP, folders)
             for path, value in loaded.tiny.items():
-                set_value(table, path, value, f"{path} (of [tiny])", written)
+                if path != KEY:
+                    set_value(table, path, value, f"{path} (of [tiny])", written)
         else:
             apply_override(table, override, written)
     where = f"{where} (with --set {' '.join(overrides)})" if overrides else where

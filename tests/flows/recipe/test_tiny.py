@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.recipe.resolve import resolve, shipped_recipes
+from flows.recipe.resolve import resolve, shipped_recipes, shipped_text
 from flows.report.recipe_toml import recipe_toml
 from schemas.base import InputError
 from schemas.recipe import parse_recipe
@@ -50,6 +50,10 @@ STAGES = [
     pytest.param(stage.kind, stage.config, id=f"{name}.{stage.name}")
     for name in shipped_recipes()
     for stage in resolve(name, need_data=False).stages
+]
+
+PROCEDURAL = [
+    name for name in shipped_recipes() if "data" in parse_recipe(shipped_text(name), name).tiny
 ]
 
 
@@ -116,3 +120,21 @@ def test_what_is_wrong_is_said_at_its_place(tiny_recipe: Path) -> None:
             str(error.value).partition("stages.rebalance.config: unknown key 'near_duplicate'")[2]
         )
     assert said[0] == said[1] != ""
+
+
+@pytest.mark.parametrize("name", PROCEDURAL)
+def test_where_data_is_procedural_nothing_is_read(name: str) -> None:
+    """No hub, bucket or file: by the teachers and suites of every stage."""
+    for stage in resolve(name, ["tiny"]).stages:
+        teachers = stage.config_json.get("teachers", [{"name": "procedural"}])
+        assert [teacher["name"] for teacher in teachers] == ["procedural"]
+        assert not stage.config_json.get("near_duplicates")
+        suites = {suite["name"] for suite in stage.config_json.get("suites", ())}
+        assert suites <= {"injection", "procedural"}
+
+
+def test_other_data_than_procedural_is_no_word_of_tiny(tiny_recipe: Path) -> None:
+    text = tiny_recipe.read_text(encoding="utf-8")
+    tiny_recipe.write_text(f'{text}\n[tiny]\ndata = "gsm8k"\n', encoding="utf-8")
+    with pytest.raises(InputError, match="data = 'gsm8k': the valid value is 'procedural'"):
+        resolve(str(tiny_recipe), ["tiny"])
