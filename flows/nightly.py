@@ -35,6 +35,7 @@ from flows.report.blocks import Block, Heading, Paragraph, Span, code
 from flows.report.gate import gate_table
 from flows.report.publish import publish_page
 from flows.runs.record import record_name
+from flows.server.prefect_view import unless_busy
 from flows.trackers import followed
 from infra.context import context
 from infra.store.store import Store
@@ -76,8 +77,10 @@ def nightly(
         return bad_input(error)
     with _watched() as (watch, seen), interruptible(watch.stop):
         try:
-            with handed(prepared):
-                state = post_train(recipe=recipe, target=target, **given, return_state=True)
+            with handed(prepared):  # the run of a flow in a flow is made by a client of Prefect's
+                state = unless_busy(
+                    lambda: post_train(recipe=recipe, target=target, **given, return_state=True)
+                )
         except httpx.TransportError as error:
             return Failed(message=f"{error}, so the run could not begin; {_stays(champion)}")
         if state.is_cancelled():

@@ -113,16 +113,14 @@ def finished(
 
 @pytest.fixture(scope="module")
 def one_layer() -> Iterator[None]:
-    """`gemma3-tiny` with one layer, which compiles quickly; its stages are those of
-    bench.py."""
+    """`gemma3-tiny` with one layer, which compiles quickly, whose heads share keys, as in published
+    Gemmas; its stages are those of bench.py."""
     from tasks.models import gemma
 
+    small = {"num_layers": 1, "num_kv_heads": 1, "hidden_dim": 128}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(
-            gemma.SIZES,
-            "gemma3-tiny",
-            replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128),
-        )
+        tiny = gemma.SIZES["gemma3-tiny"]
+        patch.setitem(gemma.SIZES, "gemma3-tiny", replace(tiny, **small))
         yield
 
 

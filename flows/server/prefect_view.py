@@ -78,21 +78,18 @@ class ViewClient(SyncPrefectClient):
 
     def request(self, *arguments: Any, **named: Any) -> httpx.Response:
         """Ask the API. Raises httpx.TransportError, at once while the API is known to be away."""
-        busy_until, repeated = time.monotonic() + BUSY_SECONDS, False
+        repeated = False
         while True:
             if not self._link.up:
                 raise _away(self._link)
             try:
-                return super().request(*arguments, **named)
+                send = super().request
+                return unless_busy(lambda: send(*arguments, **named))
             except httpx.TransportError as error:
                 if repeated or not answers(self._link.url):
                     self._link.lost()
                     raise _away(self._link) from error
                 repeated = True
-            except httpx.HTTPStatusError as error:
-                if not _is_passing(error.response) or time.monotonic() > busy_until:
-                    raise
-                time.sleep(1)
 
     def api_healthcheck(self) -> Exception | None:
         """Wait a moment for an API that is away; returns an error when it stays away."""
@@ -169,6 +166,19 @@ class ViewClient(SyncPrefectClient):
 
 def _away(link: ApiLink) -> httpx.ConnectError:
     return httpx.ConnectError(f"the Prefect API at {link.url} does not answer")
+
+
+def unless_busy(ask: Callable[[], T]) -> T:
+    """What `ask` returns; asked again for a while where the server is busy. Raises what it raises
+    then."""
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return ask()
+        except httpx.HTTPStatusError as error:
+            if not _is_passing(error.response) or time.monotonic() > until:
+                raise
+            time.sleep(1)
 
 
 def _is_passing(response: httpx.Response) -> bool:

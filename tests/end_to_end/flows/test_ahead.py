@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from flows.ahead import run_cached
-from flows.cli import launch
+from flows.cli import lanes
 from flows.preamble import Prepared, prepare
 from flows.runs.record import read_run
 from flows.server.key import Api
@@ -40,7 +40,7 @@ def again(lab: Lab, finished: tuple[Path, dict[str, Any]]) -> Lab:
 
 @pytest.fixture
 def no_api(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "running_api", lambda: None)
+    monkeypatch.setattr(lanes, "running_api", lambda: None)
 
 
 Server = Callable[[threading.Event], Api]
@@ -55,7 +55,7 @@ def server(no_api: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[Server], 
         def prefect_api(stop: threading.Event, say: object) -> Iterator[Api]:
             yield start(stop)
 
-        monkeypatch.setattr(launch, "prefect_api", prefect_api)
+        monkeypatch.setattr(lanes, "prefect_api", prefect_api)
 
     return is_started_by
 

@@ -178,3 +178,17 @@ def prefect_settings(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(prefect_view, "ANSWER_SECONDS", 3.0)
     return temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: 3.0})
+
+
+def test_what_a_busy_server_refuses_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by clients of Prefect's own, which make the run of a flow in a flow."""
+    monkeypatch.setattr(prefect_view.time, "sleep", lambda seconds: None)
+    codes = iter([503, 429, 200, 500])
+
+    def ask() -> int:
+        response = httpx.Response(next(codes), request=httpx.Request("POST", "http://h/api"))
+        return response.raise_for_status().status_code
+
+    assert prefect_view.unless_busy(ask) == 200
+    with pytest.raises(httpx.HTTPStatusError):
+        prefect_view.unless_busy(ask)
