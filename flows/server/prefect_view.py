@@ -78,12 +78,11 @@ class ViewClient(SyncPrefectClient):
 
     def request(self, *arguments: Any, **named: Any) -> httpx.Response:
         """Ask the API. Raises httpx.TransportError, at once while the API is known to be away."""
-        repeated = False
+        repeated, send = False, super().request
         while True:
             if not self._link.up:
                 raise _away(self._link)
             try:
-                send = super().request
                 return unless_busy(lambda: send(*arguments, **named))
             except httpx.TransportError as error:
                 if repeated or not answers(self._link.url):
