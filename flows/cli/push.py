@@ -6,7 +6,8 @@ it: a push that was interrupted goes on with the same files.
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,61 +49,54 @@ def push(
             another push is at work.
         StageFailed: an artifact is gone or damaged, or an export is not the model.
     """
+    with _alone(store):
+        stage_of = _data_set if what == "dataset" else trained_stage
+        made, manifest = stage_of(store, record, stage)
+        chosen = made.name
+        kind: Kind = "dataset" if what == "dataset" else "model"
+        repository = Repository(to, kind, public=public)
+        if what == "dataset":
+            place, temporary = store.local_dir(manifest), False
+            files = {one.path: place / one.path for one in manifest.files}
+        else:
+            from tasks.exporting.model_card import hub_name
+
+            if base := hub_name(record.recipe.model):
+                repository.require_licence(base)
+            place, temporary = _exported(store, record, chosen, what, dtype, say), True
+            files = {
+                path.relative_to(place).as_posix(): path
+                for path in sorted(place.rglob("*"))
+                if path.is_file()
+            }
+        sizes = {name: path.stat().st_size for name, path in files.items()}
+        say(f"{len(files)} files, {sum(sizes.values()) / 1e9:.2f} GB, to {repository.url}")
+        pushed = repository.push(files, f"{record.run_id}: {what} of stage {chosen}")
+        if temporary:
+            shutil.rmtree(place)
+        return {
+            "run_id": record.run_id,
+            "stage": chosen,
+            "what": what,
+            "repository": to,
+            "url": pushed.url,
+            "private": not public,
+            "commit": pushed.commit,
+            "changed": pushed.changed,
+            "files": sizes,
+        }
+
+
+@contextmanager
+def _alone(store: Store) -> Iterator[None]:
+    """Raises InputError: another push from this store is at work."""
     with alone(store) as idle:
         if not idle:
             raise InputError(
                 "another `lyceum push` from this store is at work on this machine; wait for its end"
                 " and run the same command again."
             )
-        return _push(store, record, to, what, stage, public=public, dtype=dtype, say=say)
-
-
-def _push(
-    store: Store,
-    record: RunRecord,
-    to: str,
-    what: What,
-    stage: str | None,
-    *,
-    public: bool,
-    dtype: Literal["float32", "bfloat16"],
-    say: Say,
-) -> dict[str, Any]:
-    stage_of = _data_set if what == "dataset" else trained_stage
-    made, manifest = stage_of(store, record, stage)
-    chosen = made.name
-    kind: Kind = "dataset" if what == "dataset" else "model"
-    repository = Repository(to, kind, public=public)
-    if what == "dataset":
-        place, temporary = store.local_dir(manifest), False
-        files = {one.path: place / one.path for one in manifest.files}
-    else:
-        from tasks.exporting.model_card import hub_name
-
-        if base := hub_name(record.recipe.model):
-            repository.require_licence(base)
-        place, temporary = _exported(store, record, chosen, what, dtype, say), True
-        files = {
-            path.relative_to(place).as_posix(): path
-            for path in sorted(place.rglob("*"))
-            if path.is_file()
-        }
-    sizes = {name: path.stat().st_size for name, path in files.items()}
-    say(f"{len(files)} files, {sum(sizes.values()) / 1e9:.2f} GB, to {repository.url}")
-    pushed = repository.push(files, f"{record.run_id}: {what} of stage {chosen}")
-    if temporary:
-        shutil.rmtree(place)
-    return {
-        "run_id": record.run_id,
-        "stage": chosen,
-        "what": what,
-        "repository": to,
-        "url": pushed.url,
-        "private": not public,
-        "commit": pushed.commit,
-        "changed": pushed.changed,
-        "files": sizes,
-    }
+        yield
 
 
 def _exported(

@@ -140,8 +140,7 @@ def test_gemma2_comes_back_in_several_files_and_in_bfloat16_too(
     assert "Gemma Terms of Use" in (tmp_path / "out" / "NOTICE").read_text(encoding="utf-8")
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     described = yaml.safe_load(card.split("---")[1])
-    assert described["license"] == "gemma"
-    assert described["base_model"] == "google/gemma-2-2b-it"
+    assert (described["license"], described["base_model"]) == ("gemma", "google/gemma-2-2b-it")
     assert proof.max_logit_difference < (1e-5 if dtype == "float32" else 0.1)
 
 
