@@ -8,8 +8,7 @@ reads two more contexts first. Both sides get the same texts and give text, stop
 turn or after 60 tokens, and compute in float32. `transformers` gets batches of prompts of like
 length, padded on the left, with a KV cache, and the batch size and number of threads with which it
 is fastest, found on a quarter of the prompts. Ours runs on one JAX device, as a stage does by
-default; on one per core; and as it was before: one shape for all prompts, until the slowest row of
-a batch has ended (`tasks.sampling.sampler`).
+default, and on one per core.
 
 "compiling" is the first call; "compiled" is the first call of a process that finds the programs in
 JAX's cache on disk, as every stage after the first finds them; each with the times of
@@ -36,7 +35,6 @@ from benchmarks.paired import heading, machine, parser, ratios, row, spread, tak
 from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import make_mesh
 from tasks.models.loading import LoadedModel, load_model
-from tasks.sampling.sampler import Sampler
 from tasks.sampling.slots import Request, SlotSampler
 from tasks.teachers import procedural
 
@@ -71,7 +69,6 @@ def compare(directory: Path, asked: Sequence[str], rounds: int) -> None:
     makers: dict[str, Callable[[], Answer]] = {
         "slots": partial(slots, one, lengths[-1]),
         f"slots, {devices} devices": partial(slots, per_core, lengths[-1]),
-        "one shape": partial(one_shape, one, lengths[-1]),
     }
     first: dict[str, list[float]] = {name: [] for name in makers}
     for _ in range(2):
@@ -131,12 +128,6 @@ def slots(model: LoadedModel, longest: int) -> Answer:
         return [one.tokens for one in sampler.generate(requests)]
 
     return answer
-
-
-def one_shape(model: LoadedModel, longest: int) -> Answer:
-    sizes = {"batch_size": BATCH, "prompt_length": longest, "response_length": RESPONSE}
-    sampler = Sampler(model, **sizes)
-    return lambda asked: [one.tokens for one in sampler.generate(asked)]
 
 
 class Theirs:
