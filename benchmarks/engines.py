@@ -9,8 +9,8 @@ judge    rollouts of 512 responses, one question each. Lyceum: the reward `rubri
          them, which includes its rules, making the question, and reading the ruling; the others are
          given the questions and only ask.
 
-Others: the asynchronous `openai` client with a semaphore of 64; 64 threads, and one (serial, of
-fewer questions), with the blocking client; curator and distilabel, in environments below SCRATCH
+Others: the asynchronous `openai` client with a semaphore of 64; 64 threads with the blocking
+client; curator and distilabel, in environments below SCRATCH
 that the first call makes. The endpoint is `tests.fakes.chat_server` as a process of its own; client
 and endpoint share this machine's cores. Each side is a new process in every round.
 
@@ -65,18 +65,15 @@ INSTALLS = {
 }
 OURS = "Lyceum"
 PROMPTS, REWARDS, ROLLOUTS = 1600, 512, 3
-SERIAL = 20
-"""Questions that the client without concurrency is given."""
 KILLED = 1200
 OUTAGE = 8.0
 PATIENCE, AFTER_KILL = 240.0, 60.0
 """Seconds after which a client that has not ended is reported; alone, and begun after a kill."""
-NOT_EQUAL = f"""
+NOT_EQUAL = """
 Not equal: Lyceum and curator keep every answer, distilabel a batch of 64 when its step is done with
 it, the clients nothing. Lyceum also keeps a budget and halves its slots when the endpoint says "too
 much". In the judge's part Lyceum makes its questions and reads the rulings, the others have both
-for nothing. Serial was given {SERIAL} questions; its wall is of those, and its processor time is
-mostly its start. distilabel works in batches of 64, of which each waits for its last answer, and is
+for nothing. distilabel works in batches of 64, of which each waits for its last answer, and is
 given a name for each set of questions, or its cache would answer with another set's; curator and
 distilabel are called anew for each rollout, the others keep their connections. Lyceum waits for an
 endpoint that is down, the clients have their own two retries, curator and distilabel theirs."""
@@ -160,7 +157,7 @@ class Table:
             right += sum(map(self.right, self.files, one.answers))
         thousands = [count / 1000 for count in given]
         return [
-            spread(rates, ",.0f" if min(rates) > 20 else ".1f"),
+            spread(rates, ",.0f"),
             spread([rate / (SLOTS / LATENCY) for rate in rates], ".1%"),
             spread(paired.ratios((one.rate for one in ours), rates), ".2f"),
             spread([one.process.wall for one in ran], ".1f"),
@@ -172,7 +169,7 @@ class Table:
 
     def right(self, file: Path, found: Sequence[Any]) -> int:
         """How many answers, or rewards, are as they have to be."""
-        lines = file.read_text(encoding="utf-8").splitlines()[: len(found)]
+        lines = file.read_text(encoding="utf-8").splitlines()
         asked = [json.loads(line)["messages"][-1]["content"] for line in lines]
         return sum(map(self._is_right, asked, found))
 
@@ -204,14 +201,12 @@ class Table:
         client = [str(ROOT / "benchmarks/engine_peers/clients.py"), side]
         if side == OURS:
             client = ["-m", "benchmarks.engine_peers.lyceum_side", self.kind]
-        few = SERIAL if side == "serial" else 0
-        asked = map(str, files[:1] if few else files)
-        return [python, *client, url, str(directory), str(few), *asked]
+        return [python, *client, url, str(directory), *map(str, files)]
 
     def kill(self, side: str, honours: str = "") -> str:
         """What a SIGKILL costs. The clients that keep nothing differ in nothing but their speed, so
         one of them is killed."""
-        if side in ("64 threads", "serial"):
+        if side == "64 threads":
             return "keeps nothing"
         with self.work() as directory, endpoint(self.kind, 0, honours) as (url, _):
             log = directory / "log"
@@ -243,8 +238,6 @@ class Table:
 
     def outage(self, side: str) -> str:
         """What 503 for a while does to one rollout."""
-        if side == "serial":
-            return "as threads"
         found = self.run(side, self.files[:1], after=REWARDS // 2).answers[0]
         lost = sum(one is None for one in found)
         return f"{lost}, {len(found) - lost - self.right(self.files[0], found)}"

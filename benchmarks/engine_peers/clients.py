@@ -1,12 +1,11 @@
 """One client for `benchmarks.engines`, in a process of its own, with the Python of its own
 environment:
 
-    python clients.py NAME URL DIRECTORY LIMIT FILE...
+    python clients.py NAME URL DIRECTORY FILE...
 
 Each FILE holds questions, a JSON body per line, and is put to the endpoint after the one before it;
-of each the first LIMIT (0: all). `DIRECTORY/found.json` gets the seconds of each file and its
-answers, null for those that were lost. What a client keeps for a later call it keeps below
-DIRECTORY.
+`DIRECTORY/found.json` gets the seconds of each file and its answers, null for those that were lost.
+What a client keeps for a later call it keeps below DIRECTORY.
 """
 
 import asyncio
@@ -60,8 +59,8 @@ def openai_semaphore(url: str, directory: Path) -> Iterator[Ask]:
 
 
 @contextmanager
-def blocking(url: str, directory: Path, threads: int) -> Iterator[Ask]:
-    """The blocking client in so many threads."""
+def blocking(url: str, directory: Path) -> Iterator[Ask]:
+    """The blocking client in 64 threads."""
     import openai
 
     client = openai.OpenAI(base_url=url, api_key="none")
@@ -72,7 +71,7 @@ def blocking(url: str, directory: Path, threads: int) -> Iterator[Ask]:
         except openai.APIError:
             return None
 
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(SLOTS) as pool:
         yield lambda bodies: list(pool.map(ask, bodies))
 
 
@@ -150,20 +149,19 @@ def distilabel(url: str, directory: Path) -> Iterator[Ask]:
 
 CLIENTS: dict[str, Any] = {
     "openai + semaphore": openai_semaphore,
-    "64 threads": lambda url, directory: blocking(url, directory, SLOTS),
-    "serial": lambda url, directory: blocking(url, directory, 1),
+    "64 threads": blocking,
     "curator": curator,
     "distilabel": distilabel,
 }
 
 
 def main() -> None:
-    name, url, directory, limit = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
+    name, url, directory = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     seconds, answers = [], []
     with CLIENTS[name](url, directory) as ask:
-        for file in map(Path, sys.argv[5:]):
+        for file in map(Path, sys.argv[4:]):
             lines = file.read_text(encoding="utf-8").splitlines()
-            bodies = [json.loads(line) for line in lines[: limit or None]]
+            bodies = [json.loads(line) for line in lines]
             began = time.perf_counter()
             answers.append(ask(bodies))
             seconds.append(time.perf_counter() - began)

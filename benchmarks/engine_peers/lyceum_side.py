@@ -19,7 +19,7 @@ def main() -> None:
     kind, url, directory = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     os.environ[f"{PROVIDER.upper()}_BASE_URL"] = url
     side = teacher if kind == "teacher" else judge
-    found = side(directory, [Path(file) for file in sys.argv[5:]])
+    found = side(directory, [Path(file) for file in sys.argv[4:]])
     (directory / "found.json").write_text(json.dumps(found), encoding="utf-8")
 
 
