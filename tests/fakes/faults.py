@@ -26,9 +26,6 @@ class Faults:
         """How often a fault struck so far."""
         return self._control("fired", fault=fault)
 
-    def remove(self, fault: int) -> None:
-        self._control("remove_fault", fault=fault)
-
     def clear(self) -> None:
         self._control("clear_faults")
 
@@ -100,10 +97,6 @@ class FaultList(Generic[FaultT]):
             self._added.append(fault)
             self._faults[len(self._added)] = fault
             return len(self._added)
-
-    def remove(self, number: int) -> None:
-        with self.lock:
-            self._faults.pop(number, None)
 
     def clear(self) -> None:
         with self.lock:

@@ -85,9 +85,6 @@ class Control(grpc.GenericRpcHandler):
     def do_fired(self, fault: int) -> int:
         return self._cloud.faults.fired(fault)
 
-    def do_remove_fault(self, fault: int) -> None:
-        self._cloud.faults.remove(fault)
-
     def do_clear_faults(self) -> None:
         self._cloud.faults.clear()
 

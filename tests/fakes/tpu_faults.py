@@ -19,20 +19,16 @@ CALLS: dict[str, dict[str, Any]] = {
 
 COURSE: dict[str, dict[str, Any]] = {
     "stuck": {},  # stays in `state` as long as the fault is there
-    "no_boot": {"hang": False},  # the startup script is not run; or something that never ends is
 }
 """Faults that strike the course of a resource."""
 
 EVENTS: dict[str, dict[str, Any]] = {
     # The VM is killed, the node PREEMPTED, the request SUSPENDING, then SUSPENDED. With `notice`
     # the metadata server says so so many seconds before, and processes get SIGTERM.
-    "preempt": {"notice": 0.0, "sigterm": True},
-    "die": {"host": None},  # the processes of a host, or of all; the API says nothing of it
-    # The metadata server announces it; after `notice` the VM is killed and the node in the state
-    # `then`: REPAIRING becomes READY again and boots, "" is a false alarm.
-    "maintenance": {"notice": 0.0, "then": "TERMINATED"},
-    "reboot": {"host": None},  # killed, and the script is run again on the same disk
-    "node": {"state": "STOPPED", "why": ""},  # the VM is killed, the request still ACTIVE
+    "preempt": {"notice": 0.0},
+    "die": {},  # the processes of all hosts; the API says nothing of it
+    "reboot": {},  # killed, and the script is run again on the same disk
+    "node": {"state": "STOPPED"},  # the VM is killed, the request still ACTIVE
     "vanish": {"what": "both"},  # `node` with its VM, `request`, or both
     "fail": {"code": "RESOURCE_EXHAUSTED", "message": None},  # the request is FAILED: a stockout
 }
@@ -132,12 +128,6 @@ class TpuFaults(FaultList[TpuFault]):
         """Whether a resource stays in its state for now."""
         with self.lock:
             return any(fault.holds(resource, name, state) for fault in self._of(("stuck",)))
-
-    def of_boot(self, name: str) -> dict[str, Any] | None:
-        """What becomes of a boot: the parameters of `no_boot`, None for nothing unusual."""
-        with self.lock:
-            struck = (one.parameters for one in self._of(("no_boot",)) if one.strikes(name, None))
-            return next(struck, None)
 
     def _of(self, actions: Iterable[str]) -> list[TpuFault]:
         return [fault for fault in self if fault.action in actions]

@@ -191,7 +191,7 @@ class Cloud:
         if there and now - node.since >= self.seconds.get(node.state.name, 1e9):
             if node.state == NodeState.REPAIRING:
                 self._set_node(request, NodeState.READY)
-                self._boot(request, None)
+                self._boot(request)
             elif node.state == NodeState.DELETING and not (
                 request.exists and request.state == State.DELETING
             ):
@@ -224,7 +224,7 @@ class Cloud:
             case State.PROVISIONING:
                 self._set_node(request, NodeState.READY)
                 self._enter(request, State.ACTIVE)
-                self._boot(request, None)
+                self._boot(request)
             case State.SUSPENDING:
                 self._remove_node(request, "suspended")
                 self._enter(request, State.SUSPENDED, initiator=request.initiator)
@@ -273,7 +273,7 @@ class Cloud:
         if node is None or not node.exists:
             return
         node.billed, node.ready_at, node.exists = node.billed_seconds(), None, False
-        self._kill(node, None)
+        self._kill(node)
         for host in node.hosts:
             host.metadata.stop()
         node.hosts.clear()
@@ -289,29 +289,21 @@ class Cloud:
         self._note(request, "event", action, told)
         match action:
             case "preempt" if parameters["notice"] and node is not None:
-                self._announce(node, "preempted", "TRUE", parameters["sigterm"])
+                for host in node.hosts:
+                    host.metadata["instance/preempted"] = "TRUE"
+                    host.shut_down()
                 later = time.monotonic() + parameters["notice"]
-                request.events.append((later, "preempt", {"notice": 0.0, "sigterm": False}))
+                request.events.append((later, "preempt", {"notice": 0.0}))
             case "preempt":
                 self._preempt(request)
-            case "maintenance":
-                if node is not None:
-                    node.health = tpu.Node.Health.UNHEALTHY_MAINTENANCE
-                    node.health_description = "The TPU had a maintenance event"
-                    what = "TERMINATE_ON_HOST_MAINTENANCE"
-                    self._announce(node, "maintenance-event", what, False)
-                if parameters["then"]:
-                    state = {"state": parameters["then"], "why": "maintenance"}
-                    request.events.append((time.monotonic() + parameters["notice"], "node", state))
             case "node" if node is not None and request.state != State.DELETING:
-                if parameters["state"] != "READY":
-                    self._kill(node, None)
-                self._set_node(request, NodeState[parameters["state"]], parameters["why"])
+                self._kill(node)
+                self._set_node(request, NodeState[parameters["state"]])
             case "die" if node is not None:
-                self._kill(node, parameters["host"])
+                self._kill(node)
             case "reboot" if node is not None:
-                self._kill(node, parameters["host"])
-                self._boot(request, parameters["host"])
+                self._kill(node)
+                self._boot(request)
             case "vanish":
                 if parameters["what"] in ("node", "both"):
                     self._remove_node(request, "vanished")
@@ -330,24 +322,17 @@ class Cloud:
         if not request.exists or request.state in gone:
             return
         if request.node is not None and request.node.exists:
-            self._kill(request.node, None)
+            self._kill(request.node)
             self._set_node(request, NodeState.PREEMPTED)
         self._enter(request, State.SUSPENDING, "preempted")
 
-    def _announce(self, node: Node, what: str, value: str, sigterm: bool) -> None:
-        for host in node.hosts:
-            host.metadata[f"instance/{what}"] = value
-            if sigterm:
-                host.shut_down()
-
-    def _kill(self, node: Node, host: int | None) -> None:
-        """Nothing runs any more on one host, or on all."""
+    def _kill(self, node: Node) -> None:
+        """Nothing runs any more on any host."""
         if node.hosts:
-            marker = node.hosts[host or 0].marker
-            kill(marker.rpartition("/")[0] if host is None else marker)
+            kill(node.hosts[0].marker.rpartition("/")[0])
 
-    def _boot(self, request: Request, host: int | None) -> None:
-        """Run the startup script on one host, or on all; the VMs are made when there are none."""
+    def _boot(self, request: Request) -> None:
+        """Run the startup script on all hosts; the VMs are made when there are none."""
         node = request.the_node
         if not node.hosts:
             self._slices += 1
@@ -355,11 +340,9 @@ class Cloud:
             node.hosts = [
                 self._host(request, node, index) for index in range(request.accelerator.hosts)
             ]
-        unusual = self.faults.of_boot(request.name)
-        for index, one in enumerate(node.hosts):
-            if host in (None, index) and (unusual is None or unusual["hang"]):
-                one.boot(hang=unusual is not None)
-                request.starts += 1
+        for one in node.hosts:
+            one.boot()
+            request.starts += 1
 
     def _host(self, request: Request, node: Node, index: int) -> Host:
         spec = node.spec

@@ -137,11 +137,11 @@ class Host:
         }
         (directory / "tmp").mkdir()
 
-    def boot(self, hang: bool = False) -> None:
-        """Run the startup script; with `hang` something that never ends in its place."""
+    def boot(self) -> None:
+        """Run the startup script."""
         with self._serial.open("ab") as out:
             subprocess.Popen(
-                ["/bin/bash", "-c", "sleep infinity"] if hang else ["/bin/bash", str(self._script)],
+                ["/bin/bash", str(self._script)],
                 cwd=self._environment["HOME"],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
