@@ -93,6 +93,10 @@ class JobBackend(Protocol):
         Returns when that is under way for certain: a subprocess is gone; of a machine in the cloud
         the deletion is accepted, and `close` waits for its end. May be called again."""
 
+    def leave(self, handle: JobHandle) -> None:
+        """Follow the job no more: another run has taken it over. One that no other process can
+        follow is cancelled."""
+
     def pause(self, handle: JobHandle) -> None:
         """Ask a running job to save a checkpoint at the next place where it can, and to end there
         as `paused`. Returns at once; a job that has no such place goes on."""

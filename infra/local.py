@@ -105,6 +105,10 @@ class LocalBackend(JobBackend):
             job.worker.stop(self._settings.stop_seconds)
             self._keep_log(handle, job)
 
+    def leave(self, handle: JobHandle) -> None:
+        """See JobBackend: it is cancelled."""
+        self.cancel(handle)
+
     def pause(self, handle: JobHandle) -> None:
         """See JobBackend. A job that another process submitted is left alone."""
         job = self._jobs.get(handle)

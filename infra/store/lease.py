@@ -163,6 +163,23 @@ def unheld(
     return free | {key: generation for key, (generation, _) in silent.items()}
 
 
+def taken_over(store: Store, lease: Lease, seconds: float) -> bool:
+    """Whether somebody else who lives holds the lease's key now, by what the store says within so
+    many seconds; False when it does not answer."""
+    found = threading.Event()
+
+    def look() -> None:
+        with suppress(OSError, InputError):
+            _, record = _newest(store, lease.key)
+            if record is not None and record.nonce != lease.record.nonce and not is_gone(record):
+                found.set()
+
+    looking = threading.Thread(target=look, name=f"look-{lease.key[:8]}", daemon=True)
+    looking.start()
+    looking.join(seconds)
+    return found.is_set()
+
+
 @contextmanager
 def seize(
     store: Store, key: str, generation: int, owner: str, *, seconds: float

@@ -148,6 +148,9 @@ class CloudTpuBackend(JobBackend):
     def cancel(self, handle: JobHandle) -> None:
         self._job(handle).cancel()
 
+    def leave(self, handle: JobHandle) -> None:
+        self._job(handle).leave()
+
     def pause(self, handle: JobHandle) -> None:
         """See JobBackend. The agent of each host looks for what is written here. A bucket that is
         away now takes from the job what it did since its last checkpoint, and no more."""

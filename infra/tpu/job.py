@@ -93,6 +93,7 @@ class TpuJob:
         self._leaving: set[str] = set()
         self._following = float("inf")
         self._cancelled, self._accepted = threading.Event(), threading.Event()
+        self._left = threading.Event()
         self._wake = threading.Event()
         self._thread = threading.Thread(
             target=self._work, name=f"tpu-{handle.key[:8]}-{handle.attempt}", daemon=True
@@ -143,6 +144,11 @@ class TpuJob:
                 ACCEPT_SECONDS,
             )
 
+    def leave(self) -> None:
+        """See JobBackend.leave: its machine stays, for whoever has taken the job over."""
+        self._left.set()
+        self._wake.set()
+
     def close(self) -> str | None:
         """Wait until nothing is left of a job that was cancelled or has ended, `delete_seconds`
         from then on. Returns what is, for people."""
@@ -167,11 +173,14 @@ class TpuJob:
             why = f"the TPU is given up because of an error in Lyceum: {error!r}"
             self._end("failed", failure(why))
         self._listener.stop()
-        self._delete()
+        if self._final is None:
+            self._accepted.set()
+        else:
+            self._delete()
 
     def _live(self) -> None:
-        """Until the job has ended."""
-        while self._final is None:
+        """Until the job has ended, or is left to another run."""
+        while self._final is None and not self._left.is_set():
             if self._cancelled.is_set():
                 self._end("done", JobStatus(state="cancelled", heartbeat=time.time()))
                 return

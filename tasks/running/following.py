@@ -1,6 +1,8 @@
 """Following the jobs of one stage to their ends: what they say is passed on, none outlives whoever
 follows it, and one that was lost is submitted again."""
 
+from collections.abc import Callable
+
 from infra.backend import FINAL, JobHandle
 from infra.settings import Settings
 from infra.store.store import Store
@@ -13,12 +15,22 @@ from tasks.running.watch import Listener, Watch
 
 class Follower:
     """Follows jobs of one stage to their ends: forwards what they say, and sees to it that none
-    outlives this process."""
+    outlives this process, except one that another run follows.
+
+    Args:
+        taken_over: whether another run works on the stage now, and so follows its job.
+    """
 
     def __init__(
-        self, job: JobRequest, watch: Watch, listener: Listener, settings: Settings
+        self,
+        job: JobRequest,
+        watch: Watch,
+        listener: Listener,
+        settings: Settings,
+        taken_over: Callable[[], bool],
     ) -> None:
         self.job = job
+        self._taken_over = taken_over
         self.machines = backend(job.target)
         self._watch, self._listener, self._settings = watch, listener, settings
         self._spent = 0.0
@@ -62,7 +74,10 @@ class Follower:
                 if self._watch.stop.wait(self._settings.poll_seconds):
                     raise Stopped(f"stage {self.job.stage} was stopped")
         finally:
-            self.machines.cancel(handle)
+            if status.state not in FINAL and self._taken_over():
+                self.machines.leave(handle)
+            else:
+                self.machines.cancel(handle)
             self._spent += status.cost_usd or 0.0
 
     def _tell(self, status: JobStatus) -> None:

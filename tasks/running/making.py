@@ -12,6 +12,7 @@
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from infra.context import context
 from infra.store import lease
@@ -29,6 +30,10 @@ from tasks.running.watch import Listener, Watch
 _FAILURES: dict[int | None, type[Exception]] = {2: InputError, 3: AuditFailed}
 
 Say = Callable[[str], None]
+
+LOOK_SECONDS = 10.0
+"""How long the store is asked whether another run has taken a stage over, before its job is
+cancelled."""
 
 
 def adopt(job: JobRequest, store: Store, watch: Watch, say: Say) -> Manifest | None:
@@ -70,7 +75,8 @@ def make(job: JobRequest, watch: Watch, listener: Listener) -> bool:
                 job = job.model_copy(update={"environment": travelling(job.config)})
             for model in shipped_models(job):
                 ship_model(store, model, job.dependencies, settings, say)
-            follower = Follower(job, watch, listener, settings)
+            another = partial(lease.taken_over, store, claim, LOOK_SECONDS)
+            follower = Follower(job, watch, listener, settings, another)
             status = run_to_the_end(follower, store, claim.attempt, settings.restarts)
     if status is None:
         _release(job, store, say)

@@ -29,7 +29,6 @@ LATE_SECONDS = 8.0
 """So much of a machine's time its flow may not know of: it looks every few seconds."""
 _NEXT = {"CREATING": State.ACCEPTED, "ACCEPTED": State.WAITING_FOR_RESOURCES}
 _HOPEFUL = (State.CREATING, State.ACCEPTED, State.WAITING_FOR_RESOURCES, State.PROVISIONING)
-_FULL = "There is no more capacity in the zone"
 
 
 @dataclass(eq=False)
@@ -163,8 +162,9 @@ class Cloud:
             found = self._request(request["name"])
             if found.state == State.DELETING:
                 raise exceptions.FailedPrecondition("the resource is being deleted")
-            process = self._world.check().process
-            self._laws.deleted(process, found.labels["lyceum-key"], f"machine {found.number}")
+            working = bool(found.processes) and found.working()
+            process, key = self._world.check().process, found.labels["lyceum-key"]
+            self._laws.deleted(process, key, found.number, working)
             found.left_in = found.state
             self._enter(found, State.DELETING)
             self._end_vm(found, "is shut down with its machine")
@@ -316,7 +316,7 @@ class Cloud:
         if before.name in _NEXT:
             self._enter(one, _NEXT[before.name])
         elif before == State.WAITING_FOR_RESOURCES and self._world.now < self.full:
-            one.error = _FULL
+            one.error = "There is no more capacity in the zone"
             self._enter(one, State.FAILED)
         elif before == State.WAITING_FOR_RESOURCES:
             one.node = NodeState.CREATING

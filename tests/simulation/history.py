@@ -292,7 +292,8 @@ class History:
             self.laws.sound(record)
             self._last_keys = {(stage.key or "")[:24] for stage in record.stages}
         for one in self._machines() if not self.laws.lenient else ():
-            if one.asked_by is process and one.followed:
+            others = self.laws.runs_of(one.labels["lyceum-key"], process, self.world.now)
+            if one.asked_by is process and one.followed and not others:
                 how = f"machine {one.number} outlives {process.name}"
                 self.laws.break_("nothing is paid for after the end", how)
         self.world.say(f"{process.name} ends: {how}")

@@ -296,29 +296,34 @@ class Laws:
             how = f"{process.name} paid for {seconds:.0f} s of {self.budget:.0f} and asks for more"
             self.break_("a budget is kept", how)
 
-    def deleted(self, process: Process, key: str, what: str) -> None:
+    def deleted(self, process: Process, key: str, number: int, working: bool) -> None:
         """The cloud has accepted the deletion of a machine. Whose run began after the last look at
         the lease is unlucky: the cloud knows no leases, so between look and deletion nobody can
         come."""
         looked = self._asked.get(process, self.world.now)
-        holders = [
-            one
-            for (of, _), one in self._holders.items()
-            if of.startswith(key) and one.since < looked
-        ]
-        live = [
+        live = self.runs_of(key, process, looked)
+        if live and (process.role == "operator" or (process.role == "flow" and working)):
+            self.break_(
+                "what a run follows stays", f"{process.name} deletes machine {number} of {live[0]}"
+            )
+
+    def runs_of(self, key: str, process: Process, before: float) -> list[str]:
+        """Flows except this process that are alive and well and hold the lease of a key since
+        before that moment."""
+        return [
             one.process.name
-            for one in holders
-            if one.process.alive
-            and not one.released
+            for (of, _), one in self._holders.items()
+            if of.startswith(key)
+            and one.since < before
+            and one.process is not process
+            and one.process.alive
+            and not (one.released or (one.passed and process.role == "flow"))
             and one.process.role == "flow"
             and (
                 self.world.now - one.beat < 0.55 * self.seconds
                 or (one.process.disturbed < one.beat and not self.lenient)
             )
         ]
-        if process.role == "operator" and live:
-            self.break_("what a run follows stays", f"{process.name} deletes {what} of {live[0]}")
 
     def step(self, key: str, attempt: str, step: int) -> None:
         """A worker begins a step."""

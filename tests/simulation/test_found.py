@@ -88,3 +88,11 @@ def test_a_zone_has_its_time_from_the_first_request_on() -> None:
     stood_still = (Fault("pause", "flow", "ask delete", 1, "after", 200.0),)
     stuck = (Event("stuck", 0.0, "machine 1"),)
     holds("bucket", "v5e-8", seed=500076, faults=stood_still, events=stuck)
+
+
+def test_a_run_that_lost_its_lease_and_is_stopped_leaves_the_machine_to_the_other() -> None:
+    """A laptop's lid is shut for 15 s, another run takes the job over meanwhile, and Ctrl-C is
+    pressed: the machine was deleted, and the other run began again from the last checkpoint."""
+    slept = (Fault("pause", "flow 1", "ask get", 4, "after", 15.0),)
+    pressed = (Event("cancel", 18.0, "flow 1"),)
+    holds("bucket", "v5e-8", seed=3, flows=(0.0, 6.1), faults=slept, events=pressed)

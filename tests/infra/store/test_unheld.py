@@ -1,12 +1,13 @@
-"""Leases that nobody alive holds, as garbage collection finds them."""
+"""Whether somebody alive holds a lease, as garbage collection and a flow that stops find it."""
 
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from infra.process_identity import this_process
-from infra.store.lease import LeaseRecord, hold, unheld
+from infra.store.lease import LeaseRecord, hold, taken_over, unheld
 from infra.store.store import Store, attempt_file, open_store
 
 KEY = "ab" * 32
@@ -63,3 +64,27 @@ def test_a_holder_that_the_store_did_not_answer_either_is_not_unheld(
     monkeypatch.setattr(time, "sleep", passes)
     monkeypatch.setattr(store, "read_bytes", read)
     assert unheld(store, {KEY: 1}, seconds=30.0, poll_seconds=0.5) == {}
+
+
+def test_a_lease_is_taken_over_by_whoever_lives_and_by_nobody_when_the_store_is_silent(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other(generation: int, **more: object) -> None:
+        found = LeaseRecord(**this_process().model_dump(), owner="b", nonce="0", renewed=0.0)
+        name = attempt_file(KEY, str(generation), "lease.json")
+        store.write_json(name, found.model_copy(update=more))
+
+    with hold(store, KEY, "slow", seconds=30, poll_seconds=0.02) as lease:
+        assert not taken_over(store, lease, 60)
+        other(2, host="elsewhere")
+        assert taken_over(store, lease, 60)
+        other(2, released=True)
+        assert not taken_over(store, lease, 60), "it has ended"
+        other(3, pid=2**22 + 1)
+        assert not taken_over(store, lease, 60), "its process is gone"
+        other(4)
+        answers = threading.Event()
+        with monkeypatch.context() as silent:
+            silent.setattr(store, "read_bytes", lambda name: answers.wait(60) and None)
+            assert not taken_over(store, lease, 0.05)
+            answers.set()

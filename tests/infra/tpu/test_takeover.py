@@ -18,3 +18,19 @@ def test_a_job_of_a_killed_process_is_taken_over(shop: Workshop) -> None:
     assert backend.close() == []
     assert shop.tpu.requests()["CreateQueuedResource"] == 1
     assert backend.attach(shop.store, KEY) is None
+
+
+def test_a_job_that_is_left_to_another_run_keeps_its_machine(shop: Workshop) -> None:
+    handle, backend = shop.orphan(), shop.backend()
+    shop.says("running")
+    until(lambda: backend.poll(handle).state == "running")
+    backend.leave(handle)
+    assert backend.close() == []
+    backend.cancel(handle)
+    assert shop.tpu.resource(KEY[:24]).state == "ACTIVE"
+    assert shop.record(handle).state != "deleted"
+    other = shop.backend()
+    assert other.attach(shop.store, KEY) == handle
+    other.cancel(handle)
+    assert other.close() == []
+    assert shop.tpu.leaked() == []

@@ -47,6 +47,7 @@ class Scripted:
     running: JobHandle | None = None
     submitted: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
+    followed_elsewhere: list[str] = field(default_factory=list)
     paused: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
@@ -70,6 +71,9 @@ class Scripted:
     def cancel(self, handle: JobHandle) -> None:
         self.cancelled.append(handle.attempt)
 
+    def leave(self, handle: JobHandle) -> None:
+        self.followed_elsewhere.append(handle.attempt)
+
     def pause(self, handle: JobHandle) -> None:
         self.paused.append(handle.attempt)
 
@@ -88,11 +92,13 @@ class Bench:
     store: Store
     watch: Watch
     said: list[str]
+    taken_over: bool = False
 
     def run(self, backend: Scripted, restarts: int = 3) -> JobStatus:
         context().backends["scripted"] = backend
         listener = Listener(logging.getLogger("test").info, lambda status: None)
-        follower = Follower(JOB, self.watch, listener, Settings(poll_seconds=0.001))
+        settings = Settings(poll_seconds=0.001)
+        follower = Follower(JOB, self.watch, listener, settings, lambda: self.taken_over)
         return run_to_the_end(follower, self.store, "4", restarts)
 
 
@@ -145,6 +151,19 @@ def test_a_stopped_stage_cancels_its_job(bench: Bench) -> None:
     with pytest.raises(Stopped):
         bench.run(backend)
     assert backend.cancelled == ["4"]
+
+
+def test_a_stopped_stage_leaves_its_job_to_the_run_that_has_taken_it_over(bench: Bench) -> None:
+    """It stood still for longer than its lease lives. Anybody clears a job that has ended."""
+    bench.taken_over = True
+    ended = Scripted([[DONE]])
+    bench.run(ended)
+    backend = Scripted([[status("running")] * 2])
+    bench.watch.stop.set()
+    with pytest.raises(Stopped):
+        bench.run(backend)
+    assert (backend.cancelled, backend.followed_elsewhere) == ([], ["4"])
+    assert (ended.cancelled, ended.followed_elsewhere) == (["4"], [])
 
 
 PAUSED = status("paused", error="paused at its checkpoint after step 3 of 8")
