@@ -8,6 +8,7 @@ those is pickle: whoever can write where results lie could run code here.
 """
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 from uuid import UUID
@@ -29,6 +30,9 @@ from schemas.job import JobRequest, JobStatus
 from tasks.running.beginning import take
 from tasks.running.making import make
 from tasks.running.watch import WATCH, Listener
+
+LINK_TRIES = 3
+"""So often a link is sent to an API that is slow; one that is away is not asked again."""
 
 PROGRESS_SECONDS = 3.0
 """A Prefect progress artifact is updated at most this often."""
@@ -82,20 +86,27 @@ def run_stage(spec: dict[str, Any]) -> State[Any]:
         return Failed(message=str(error))
     artifact = f"artifact {job.kind}/{job.key}"
     if ran:
-        _link(job)
+        _link(job, listener.log)
         return Completed(message=f"{artifact} was made")
     return Completed(name=CACHED, message=f"{artifact} exists")
 
 
-def _link(job: JobRequest) -> None:
+def _link(job: JobRequest, say: Callable[[str], None]) -> None:
     """Show in Prefect where what a stage made lies; of a bucket, its page in Google's console. A
-    view, too."""
+    view, too: where the API takes none, `say` tells the log what is missing."""
     place = f"{job.store}/artifacts/{job.kind}/{job.key}"
     if place.startswith("gs://"):
         place = f"https://console.cloud.google.com/storage/browser/{place.removeprefix('gs://')}"
-    with suppress(httpx.HTTPError):
-        key, text = f"{job.stage.replace('_', '-')}-made", f"{job.kind}/{job.key[:12]}"
-        create_link_artifact(place, text, key=key, description=f"What stage {job.stage} made")
+    key, text = f"{job.stage.replace('_', '-')}-made", f"{job.kind}/{job.key[:12]}"
+    for tries in range(1, LINK_TRIES + 1):
+        try:
+            create_link_artifact(place, text, key=key, description=f"What stage {job.stage} made")
+            return
+        except httpx.HTTPError as error:
+            if tries == LINK_TRIES or not isinstance(error, httpx.TimeoutException):
+                why = f"{type(error).__name__} after {tries} of {LINK_TRIES} tries"
+                say(f"Prefect has no link to what stage {job.stage} made, {place}: {why}")
+                return
 
 
 class _ProgressArtifact:

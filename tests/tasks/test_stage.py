@@ -1,0 +1,48 @@
+"""The Prefect task of a stage: what it shows in Prefect, and what it says where it cannot."""
+
+import logging
+from typing import Any
+
+import httpx
+import pytest
+
+from tasks import stage
+from tasks.running.watch import WATCH, Watch
+
+JOB = {"stage": "sft", "kind": "sft", "key": "a" * 64, "target": "local", "config": {}}
+JOB["store"] = "gs://bucket/prefix"
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked", "missing"),
+    [
+        ([httpx.ReadTimeout("slow"), httpx.PoolTimeout("slow"), None], 3, ""),
+        ([httpx.ReadTimeout("slow")] * 3, 3, "ReadTimeout after 3 of 3 tries"),
+        ([httpx.ConnectError("away")], 1, "ConnectError after 1 of 3 tries"),
+    ],
+)
+def test_the_link_to_what_a_stage_made_is_sent_again_to_a_slow_api_and_missed_aloud(
+    answers: list[Exception | None],
+    asked: int,
+    missing: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sent: list[str] = []
+
+    def create(link: str, *_: Any, **__: Any) -> None:
+        sent.append(link)
+        if (error := answers.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(stage, "make", lambda *_: True)
+    monkeypatch.setattr(stage, "create_link_artifact", create)
+    monkeypatch.setattr(stage, "get_run_logger", lambda: logging.getLogger("test"))
+    WATCH.set(Watch())
+    with caplog.at_level(logging.INFO, logger="test"):
+        ended = stage.run_stage.fn(JOB)
+    assert (ended.name, len(sent), len(set(sent))) == ("Completed", asked, 1)
+    assert sent[0].startswith("https://console.cloud.google.com/storage/browser/bucket/prefix/")
+    said = [line for line in caplog.messages if "has no link" in line]
+    assert len(said) == bool(missing)
+    assert all(line.endswith(missing) and sent[0] in line for line in said)
