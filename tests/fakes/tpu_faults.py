@@ -28,7 +28,6 @@ EVENTS: dict[str, dict[str, Any]] = {
     "preempt": {"notice": 0.0},
     "die": {},  # the processes of all hosts; the API says nothing of it
     "reboot": {},  # killed, and the script is run again on the same disk
-    "node": {"state": "STOPPED"},  # the VM is killed, the request still ACTIVE
     "vanish": {"what": "both"},  # `node` with its VM, `request`, or both
     "fail": {"code": "RESOURCE_EXHAUSTED", "message": None},  # the request is FAILED: a stockout
 }

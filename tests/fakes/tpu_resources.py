@@ -26,7 +26,6 @@ SECONDS = {
     "PROVISIONING": 0.05,
     "SUSPENDING": 0.05,
     "DELETING": 0.05,
-    "REPAIRING": 0.05,
 }
 """State -> how long it takes. What is not here lasts."""
 
@@ -186,16 +185,10 @@ class Cloud:
         for event in [event for event in request.events if event[0] <= now]:
             request.events.remove(event)
             self._befall(request, event[1], event[2])
-        node = request.node
-        there = node is not None and node.exists
-        if there and now - node.since >= self.seconds.get(node.state.name, 1e9):
-            if node.state == NodeState.REPAIRING:
-                self._set_node(request, NodeState.READY)
-                self._boot(request)
-            elif node.state == NodeState.DELETING and not (
-                request.exists and request.state == State.DELETING
-            ):
-                self._remove_node(request, "deleted")
+        node, asked = request.node, request.exists and request.state == State.DELETING
+        deleting = node is not None and node.exists and node.state == NodeState.DELETING
+        if deleting and not asked and now - node.since >= self.seconds["DELETING"]:
+            self._remove_node(request, "deleted")
         if not request.exists:
             return
         until = request.valid_until() if request.state in _QUEUED else None
@@ -296,9 +289,6 @@ class Cloud:
                 request.events.append((later, "preempt", {"notice": 0.0}))
             case "preempt":
                 self._preempt(request)
-            case "node" if node is not None and request.state != State.DELETING:
-                self._kill(node)
-                self._set_node(request, NodeState[parameters["state"]])
             case "die" if node is not None:
                 self._kill(node)
             case "reboot" if node is not None:

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from flows.cli.main import main
+from infra.context import context
 from infra.store.lease import hold
 from infra.store.store import attempt_file
 from schemas.artifact import Manifest
+from tasks.running.backends import close_backends
+from tasks.running.making import adopt
+from tasks.running.watch import Watch
 from tests.infra.tpu.workshop import KEY, Workshop, until
 
 
@@ -89,16 +93,33 @@ def test_a_deletion_that_hangs_is_not_waited_for(
     assert shop.record(handle).state == "deleted"
 
 
+def committed(shop: Workshop, tmp_path: Path) -> None:
+    """The artifact of the orphan's stage is there."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "model.json").write_text("{}", encoding="utf-8")
+    fields = {"kind": "sft", "key": KEY, "version": 1, "config": {}, "inputs": {}, "files": ()}
+    shop.store.commit(Manifest(attempt="1", **fields), tmp_path / "out")
+
+
+def test_a_stage_that_is_taken_from_the_cache_deletes_it(
+    shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.orphan()
+    committed(shop, tmp_path)
+    monkeypatch.setattr(context(), "backends", {"v5e-8": shop.backend(lease_seconds=0.6)})
+    said: list[str] = []
+    assert adopt(shop.spec(), shop.store, Watch(), said.append) is not None
+    assert close_backends() == []
+    assert ["its deletion is asked for" in line for line in said] == [True]
+    assert shop.tpu.leaked() == []
+
+
 def test_gc_says_that_the_stage_is_done(
     shop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop.orphan()
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "model.json").write_text("{}", encoding="utf-8")
-    job = attempt_file(KEY, "1", "job.json")
-    shop.store.create_json(job, shop.spec())
-    fields = {"kind": "sft", "key": KEY, "version": 1, "config": {}, "inputs": {}, "files": ()}
-    shop.store.commit(Manifest(attempt="1", **fields), tmp_path / "out")
+    shop.store.create_json(attempt_file(KEY, "1", "job.json"), shop.spec())
+    committed(shop, tmp_path)
     assert main(["gc", "--target", "v5e-8", "--store", shop.store.uri]) == 0
     assert "its stage is done, and no run follows it" in " ".join(capsys.readouterr().out.split())
     assert main(["gc", "--target", "v5e-8", "--delete", "--store", shop.store.uri]) == 0

@@ -6,6 +6,7 @@ import time
 import pytest
 
 import infra.tpu.api
+import infra.tpu.job
 from infra.backend import FINAL
 from tests.infra.tpu.workshop import KEY, REF, Workshop, booted, final, running, until
 
@@ -59,8 +60,9 @@ def test_after_its_end_nobody_waits_for_the_deletion_but_close(shop: Workshop) -
 
 
 def test_what_cannot_be_deleted_is_reported_with_the_command_that_deletes_it(
-    shop: Workshop,
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(infra.tpu.job, "ACCEPT_SECONDS", 1.0)
     backend = shop.backend(tpu_delete_seconds=1.0)
     handle = backend.submit(shop.spec())
     resource = running(shop, backend, handle)
@@ -82,6 +84,7 @@ def test_a_deletion_that_is_refused_for_long_goes_on_as_long_as_the_flow_does(
 ) -> None:
     """For longer than anybody waits for it: the flow has its next stages to run, and the machine is
     paid for until somebody asks again."""
+    monkeypatch.setattr(infra.tpu.job, "ACCEPT_SECONDS", 1.0)
     monkeypatch.setattr(infra.tpu.api, "CALL_SECONDS", 0.1)
     backend = shop.backend(tpu_delete_seconds=0.5)
     handle = backend.submit(shop.spec())
