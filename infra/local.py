@@ -13,6 +13,7 @@ from infra.context import context
 from infra.process import WORKER, Worker, failed, read_lines, worker_environment
 from infra.secrets import mask
 from infra.settings import Settings
+from infra.store.lease import Silence
 from infra.store.store import Store, attempt_file
 from schemas.base import InputError
 from schemas.job import JobSpec, JobStatus
@@ -57,7 +58,7 @@ class LocalBackend(JobBackend):
         self._settings = settings
         self._command, self._look = tuple(command), look
         self._jobs: dict[JobHandle, _Job] = {}
-        self._heard: dict[JobHandle, tuple[float | None, float]] = {}
+        self._silences: dict[JobHandle, Silence] = {}
         self._lock = threading.Lock()
 
     def submit(self, spec: JobSpec) -> JobHandle:
@@ -201,11 +202,7 @@ class LocalBackend(JobBackend):
             or store.read_json(name, JobStatus)
             or JobStatus(state="queued", heartbeat=0.0)
         )
-        beat, since = self._heard.get(handle, (None, 0.0))
-        if beat != status.heartbeat:
-            since = time.monotonic()
-            self._heard[handle] = (status.heartbeat, since)
-        silent = time.monotonic() - since
+        silent = self._silences.setdefault(handle, Silence(float("inf"))).of(status.heartbeat)
         if status.state in FINAL or silent < self._settings.lease_seconds:
             return status
         return failed(status, f"the worker has not been heard of for {silent:.0f} s", lost=True)
