@@ -20,6 +20,7 @@ of files; memory does not grow with the rows but by the arrays of `tasks.data.cl
 """
 
 import importlib.metadata
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,7 +35,7 @@ from tasks.contract.job import Job, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import Sizes
 from tasks.data import card
-from tasks.data.cleaning import Cleaned, clean
+from tasks.data.cleaning import clean
 from tasks.data.cleaning_rules import Contamination, Evaluation, NearDuplicates, Split
 from tasks.data.evaluation_sets import EvaluationSet
 from tasks.data.filters import Filter, Languages, Length, Pii, PiiKind, languages
@@ -306,19 +307,23 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 def _clean(job: Job[Config], files: Files, evaluations: Sequence[Evaluation]) -> Pools:
     config = job.config
-    cleaned: Cleaned = clean(
-        files.rows,
-        evaluations,
-        near_duplicates=config.near_duplicates or None,
-        contamination=config.contamination or None,
-        validation_fraction=config.validation_fraction,
-        heldout_fraction=config.heldout_fraction,
-        seed=config.seed,
-        filters=filters(config),
-        scratch=job.work.scratch("cleaning") / "state",
-        workers=None if sum(path.stat().st_size for path in files.rows) > _SMALL else 1,
-        progress=job.progress,
-    )
+    rules: dict[str, Any] = {
+        "near_duplicates": config.near_duplicates or None,
+        "contamination": config.contamination or None,
+        "validation_fraction": config.validation_fraction,
+        "heldout_fraction": config.heldout_fraction,
+        "seed": config.seed,
+        "filters": filters(config),
+        "scratch": job.work.scratch("cleaning") / "state",
+    }
+    if os.environ.get("RAY_ADDRESS"):
+        from tasks.data.cluster import clean_on_cluster
+
+        cleaned = clean_on_cluster(files.rows, evaluations, **rules)
+    else:
+        size = sum(path.stat().st_size for path in files.rows)
+        workers = None if size > _SMALL else 1
+        cleaned = clean(files.rows, evaluations, **rules, workers=workers, progress=job.progress)
     return Pools(cleaned, files.solved, config.seed)
 
 
