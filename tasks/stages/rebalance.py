@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+import orjson
 from pydantic import Field, WrapValidator, model_validator
 
 from schemas.base import InputError, StrictModel, nearest
@@ -321,8 +322,7 @@ def _clean(job: Job[Config], files: Files, evaluations: Sequence[Evaluation]) ->
 
         cleaned = clean_on_cluster(files.rows, evaluations, **rules)
     else:
-        size = sum(path.stat().st_size for path in files.rows)
-        workers = None if size > _SMALL else 1
+        workers = None if sum(path.stat().st_size for path in files.rows) > _SMALL else 1
         cleaned = clean(files.rows, evaluations, **rules, workers=workers, progress=job.progress)
     return Pools(cleaned, files.solved, config.seed)
 
@@ -357,6 +357,7 @@ def _write(job: Job[Config], files: Files, pools: Pools) -> dict[str, Any]:
     asked = [group for _, group, quota in config.group_quotas if quota.total("train")]
     prompts = pools.in_order([rows["train"], pools.unsolved(asked, "train")])
     _write_lines(job.out / "prompts.jsonl", _prompts(cleaned.lines(prompts)))
+    left = len(cleaned.remaining) - len(rows["validation"]) - len(rows["heldout"])
     dropped = {cause: count for cause, count in cleaned.counts().items() if cause != "kept"}
     write_jsonl(job.out / "dropped.jsonl", cleaned.dropped())
     return {
@@ -368,18 +369,13 @@ def _write(job: Job[Config], files: Files, pools: Pools) -> dict[str, Any]:
         **mix,
         "read": len(cleaned.id),
         "dropped": dropped,
-        "unused": len(cleaned.remaining)
-        - len(prompts)
-        - len(rows["validation"])
-        - len(rows["heldout"]),
+        "unused": left - len(prompts),
         "contaminated_by": pools.contaminated_by(),
     }
 
 
 def _prompts(lines: Iterator[bytes]) -> Iterator[bytes]:
     """Example and Prompt rows as Prompt rows."""
-    import orjson
-
     for line in lines:
         row = orjson.loads(line)
         row.pop("reasoning", None)
