@@ -27,7 +27,7 @@ abstract, nor are they of other contexts' questions."""
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -64,7 +64,7 @@ _LINES = 4096
 @dataclass(frozen=True)
 class Cleaned:
     """All N rows of the input files, in the order of the files, and what was decided about each.
-    Arrays of shape (N,), mapped from disk.
+    Arrays of shape (N,), mapped from disk or, of a cluster's decisions, in memory.
 
     Attributes:
         files: the input files.
@@ -78,7 +78,7 @@ class Cleaned:
             contaminates it; -1 for none.
         score: estimated Jaccard similarity of near duplicates, coverage of contaminated rows, 1 of
             the same words; else 0.
-        scratch: where the arrays are; `remove()` deletes it.
+        scratch: where the arrays and what filters said are; `remove()` deletes it.
     """
 
     files: tuple[Path, ...]
@@ -151,13 +151,18 @@ class Cleaned:
                 yield Dropped(**place, cause=cause, detail=detail, id=f"{self.id[index]:016x}")
 
     def digest(self) -> str:
-        """sha256 of what was decided about which content: the same for the same rows in other
-        files, another order, by another engine."""
+        """sha256 of what was decided about which content (`DECIDED`, a match by its prompt id): the
+        same for the same rows in other files, another order, by another engine."""
         taken = {name: np.asarray(getattr(self, name)) for name in DECIDED}
         inside = (self.match >= 0) & ~((self.hit > 0) & (self.hit < HITS.index("heldout_exact")))
         taken["match"] = self.match.astype(np.uint64)
         taken["match"][inside] = self.id[self.match[inside]]
-        return decision_digest(taken)
+        order = np.lexsort((taken["cause"], taken["content"], taken["id"]))
+        found = hashlib.sha256()
+        for name in DECIDED:
+            kind = COLUMNS[name].replace("<i8", "<u8")
+            found.update(taken[name][order].astype(kind).tobytes())
+        return found.hexdigest()
 
     def remove(self) -> None:
         """Delete the scratch directory. The arrays must not be used any more."""
@@ -170,15 +175,11 @@ def counted(codes: NDArray[np.uint8], names: Sequence[str]) -> dict[str, int]:
     return {name: count for name, count in zip(names, found, strict=True) if count}
 
 
-def decision_digest(decided: Mapping[str, NDArray[Any]]) -> str:
-    """sha256 of the columns DECIDED in the order of (id, content, cause); `match` holds the prompt
-    id of the row that is matched."""
-    order = np.lexsort((decided["cause"], decided["content"], decided["id"]))
-    found = hashlib.sha256()
-    for name in DECIDED:
-        kind = COLUMNS[name].replace("<i8", "<u8")
-        found.update(decided[name][order].astype(kind).tobytes())
-    return found.hexdigest()
+def empty_scratch(scratch: Path) -> None:
+    """Make the directory; what it holds, e.g. of an attempt that was killed, is deleted."""
+    if scratch.exists():
+        shutil.rmtree(scratch)
+    scratch.mkdir(parents=True)
 
 
 def clean(
@@ -204,8 +205,7 @@ def clean(
         validation_fraction, heldout_fraction: of the splits, see `tasks.data.cleaning_rules`.
         seed: of the order in which near duplicates lead.
         filters: judge batches of parsed rows, in processes of their own: they must pickle.
-        scratch: a directory for the state; what it holds, e.g. of an attempt that was killed, is
-            deleted first.
+        scratch: a directory for the state, which is emptied first.
         workers: processes; None for as many as there are cores.
 
     Raises:
@@ -216,9 +216,7 @@ def clean(
     from tasks.data.state import surveyed
     from tasks.data.survey import Plan, blocks, evaluation_index
 
-    if scratch.exists():
-        shutil.rmtree(scratch)
-    scratch.mkdir(parents=True)
+    empty_scratch(scratch)
     workers = workers or len(os.sched_getaffinity(0))
     near = sketch(near_duplicates) if near_duplicates else None
     items, index = evaluation_index(evaluations, contamination)

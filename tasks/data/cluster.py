@@ -1,15 +1,10 @@
 """Cleaning of corpora beyond one machine: the functions of `tasks.data.cleaning` on Ray Data, with
-the same decisions.
-
-    ray.init("auto", runtime_env={"working_dir": "."})      # or nothing: then this machine
-    decisions = clean_on_cluster(
-        files, evaluations, near_duplicates=NearDuplicates(), contamination=Contamination(), ...
-    )
-    kept_lines(decisions, files).write_json("gs://bucket/cleaned")
+the same decisions. A rebalance stage cleans so where `RAY_ADDRESS` names a cluster (`local`: Ray on
+this machine), whose machines have this code and the stage's files under the same paths.
 
 Ray, because its functions are Python as they are here, compiled code included; it runs on one
-machine without any service, where the tests compare its digest with `clean`'s; and `ray[data]` 2.60
-installs beside what is pinned here (extra `cluster`), which Beam 2.77 does not. Spark
+machine without any service, where the tests compare its decisions with `clean`'s; and `ray[data]`
+2.60 installs beside what is pinned here (extra `cluster`), which Beam 2.77 does not. Spark
 needs a JVM on every machine.
 
 A small corpus is not faster here: the five shuffles take a minute on two cores whatever their size,
@@ -22,10 +17,11 @@ in which one machine cleans a million rows (`benchmarks/rebalance_scale.py`).
    row and band, those rows: who falls.
 4. The held-out rows that are left go to the driver, which indexes them (20 bytes for each n-gram of
    theirs) and sends the index to all.
+5. The decisions, `STATE_BYTES` a row, go to the driver.
 
-Groups are hash partitions, not single keys: a call sees some ten thousand rows as arrays. All files
-must be readable on every machine."""
+Groups are hash partitions, not single keys: a call sees some ten thousand rows as arrays."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +29,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.data.cleaning_rules import COLUMNS, Contamination, Evaluation, NearDuplicates
+from infra.process import ROOT
+from schemas.base import InputError
+from tasks.data.cleaning import Cleaned, empty_scratch
+from tasks.data.cleaning_rules import COLUMNS, DETAILS, Contamination, Evaluation, NearDuplicates
 from tasks.data.contamination import index
 from tasks.data.filters import Filter
 from tasks.data.near_duplicates import Sketch, buckets, decide, ranks, sketch
@@ -46,7 +45,7 @@ from tasks.data.state import (
     duplicates,
     reorder,
 )
-from tasks.data.survey import Block, Plan, blocks, evaluation_index, lines_of, survey
+from tasks.data.survey import Block, Plan, blocks, evaluation_index, survey
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -65,23 +64,37 @@ def clean_on_cluster(
     heldout_fraction: float,
     seed: int,
     filters: Sequence[Filter],
+    scratch: Path,
     partitions: int = 64,
-) -> "Dataset":
+) -> Cleaned:
     """Decide about every row of the files, as `tasks.data.cleaning.clean` does.
 
     Args:
         partitions: how many parts the rows are divided in by id and by bucket; one must fit the
             memory of a machine.
 
-    Returns:
-        A row for each line: the columns `tasks.data.cleaning_rules.COLUMNS`, but `match` is the
-        prompt id of the row that it matches (or the number of the evaluation item); `block`, the
-        block it is in; `detail`, why a filter dropped it.
+    Raises:
+        InputError: Ray is not installed, or does not answer.
     """
-    import ray
-
+    try:
+        import ray
+    except ImportError as error:
+        raise InputError(
+            "RAY_ADDRESS is set and Ray is not installed: `uv sync --extra cluster`, or unset it to"
+            " clean on this machine."
+        ) from error
+    if not ray.is_initialized():
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            ray.init(log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}})
+        except ConnectionError as error:
+            raise InputError(
+                f"no Ray answers at RAY_ADDRESS = {os.environ.get('RAY_ADDRESS')!r}: {error}. Start"
+                " it, or unset RAY_ADDRESS to clean on this machine."
+            ) from error
+    empty_scratch(scratch)
     near = sketch(near_duplicates) if near_duplicates else None
-    _, evaluated = evaluation_index(evaluations, contamination)
+    items, evaluated = evaluation_index(evaluations, contamination)
     plan = ray.put(Plan(near, evaluated, tuple(filters), validation_fraction, heldout_fraction))
     found = blocks(files)
     numbers = ray.data.range(len(found), override_num_blocks=max(1, len(found)))
@@ -93,18 +106,32 @@ def clean_on_cluster(
         rows = _drop_near_duplicates(rows, near, seed, partitions)
     if contamination is not None and contamination.heldout:
         rows = _drop_heldout(rows, contamination)
-    return rows.drop_columns(["hashes", "keys"])
+    return _collected(rows.select_columns([*COLUMNS, "detail"]), tuple(files), items, scratch)
 
 
-def kept_lines(decisions: "Dataset", files: Sequence[Path]) -> "Dataset":
-    """The rows that are kept, as a column `line` of JSON text, read again from the files."""
-    rows = decisions.map_batches(
-        lambda batch: _taken(batch, batch["cause"] == 0), batch_format="numpy"
-    ).select_columns(["block", "offset"])
-    found = blocks(files)
-    return rows.groupby("block", num_partitions=max(1, len(found))).map_groups(
-        _read, fn_kwargs={"found": found}, batch_format="numpy"
-    )
+def _collected(
+    rows: "Dataset", files: tuple[Path, ...], items: tuple[tuple[str, str], ...], scratch: Path
+) -> Cleaned:
+    """The decisions in the order of the files, each match a row in place of a prompt id."""
+    batches = list(rows.iter_batches(batch_format="numpy", batch_size=None))
+    place = [np.concatenate([one[name] for one in batches]) for name in ("offset", "file")]
+    batch = {
+        name: np.concatenate([one[name] for one in batches])[np.lexsort(place)]
+        for name in batches[0]
+    }
+    columns = {name: batch[name].astype(kind) for name, kind in COLUMNS.items()}
+    ids, cause, match = (columns[name] for name in ("id", "cause", "match"))
+    of_heldout = columns["hit"] > FIRST_HELDOUT_HIT
+    # Of the rows with one prompt id, the one that its duplicates and all others were compared with.
+    first = np.flatnonzero((cause == 0) | (cause == NEAR_DUPLICATE) | of_heldout)
+    first = first[np.argsort(ids[first])]
+    inside = (cause == DUPLICATE) | (cause == NEAR_DUPLICATE) | of_heldout
+    match[inside] = first[np.searchsorted(ids[first], match[inside].astype(np.uint64))]
+    details = batch["detail"][cause > CONTAMINATED]
+    text = "".join(" ".join(detail.split()) + "\n" for detail in details)
+    (scratch / DETAILS).write_text(text, encoding="utf-8", newline="\n")
+    del columns["words"]
+    return Cleaned(files=files, items=items, scratch=scratch, **columns)
 
 
 def _survey(batch: Batch, found: Sequence[Block], plan: Any) -> Batch:
@@ -279,14 +306,3 @@ def _scan_heldout(batch: Batch, found: Any) -> Batch:
     _decide(batch, rows, CONTAMINATED, ids[items[hit]], scores[hit])
     batch["hit"][rows] = hits[hit] + FIRST_HELDOUT_HIT
     return batch
-
-
-def _read(batch: Batch, found: Sequence[Block]) -> dict[str, list[str]]:
-    """The lines of one block that are kept."""
-    at, lines = lines_of(found[batch["block"][0]])
-    wanted, texts = set(batch["offset"].tolist()), []
-    for line in lines:
-        if at in wanted:
-            texts.append(line.decode())
-        at += len(line) + 1
-    return {"line": texts}

@@ -42,9 +42,7 @@ def published(name: str, path: str) -> type[FileSuite]:
     return create_model("Config", __base__=FileSuite, name=named, path=(DataPath, path))
 
 
-def parse_suites(
-    tables: Sequence[dict[str, Any]], kind: str | None, where: str = "suites"
-) -> list[SuiteConfig]:
+def parse_suites(tables: Sequence[dict[str, Any]], kind: str | None) -> list[SuiteConfig]:
     """Validate the suite tables of a stage of a kind; None: those of any kind.
 
     Raises:
@@ -52,20 +50,20 @@ def parse_suites(
             its Config refuses.
     """
     configs: list[SuiteConfig] = [
-        SUITES.parse(table, f"{where}.{index}") for index, table in enumerate(tables)
+        SUITES.parse(table, f"suites.{index}") for index, table in enumerate(tables)
     ]
     for index, config in enumerate(configs):
         asked_by = SUITES[config.name].asked_by
         if kind not in (asked_by, None):
             valid = ", ".join(name for name in SUITES.names() if kind == SUITES[name].asked_by)
             raise InputError(
-                f"{where}.{index}: suite {config.name!r} is asked by a stage of kind {asked_by}."
+                f"suites.{index}: suite {config.name!r} is asked by a stage of kind {asked_by}."
                 f" Those of {kind}: {valid}."
             )
     labels = [HELDOUT, *(config.suite for config in configs)]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
         raise InputError(
-            f"{where}: two suites are called {twice[0]!r}; give each a label of its own."
+            f"suites: two suites are called {twice[0]!r}; give each a label of its own."
         )
     return configs
 

@@ -275,7 +275,7 @@ def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 def _verification(proof: Proof | None) -> str:
     if proof is None:
         return "## Verification\n\nNone was made: this was not compared in `transformers`."
-    tied = (
+    ties = (
         f"; {proof.greedy_ties} of the answers part where two tokens are tied within the tolerance"
         if proof.greedy_ties
         else ""
@@ -287,7 +287,7 @@ def _verification(proof: Proof | None) -> str:
         f" and their answers to the very tokens of training;\n- logits at {proof.positions}"
         f" positions differ by at most {proof.max_logit_difference:.1e} of the largest (tolerance"
         f" {proof.tolerance:g});\n- greedy answers of up to {NEW_TOKENS} tokens,"
-        f" {proof.greedy_tokens} in all, are the same{tied};\n- `generate()` stops at"
+        f" {proof.greedy_tokens} in all, are the same{ties};\n- `generate()` stops at"
         " `<end_of_turn>` and at `<eos>`.\n\nOne thing is read otherwise: of a prompt that spells"
         " a control token, such as `<end_of_turn>`, Lyceum makes plain text, and `transformers`"
         " the token (unless it is told `split_special_tokens=True`)."

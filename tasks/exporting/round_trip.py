@@ -314,8 +314,8 @@ def _answer(model: Any, prompt: str, context: list[int]) -> _Said:
     out = model.generate(
         tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=NEW_TOKENS, do_sample=False
     )
-    kept = min(COMPARED, out.shape[1])
-    logits = model(out, logits_to_keep=kept).logits[0, : kept - 1]
+    count = min(COMPARED, out.shape[1])
+    logits = model(out, logits_to_keep=count).logits[0, : count - 1]
     return _Said(prompt, context, out[0, len(context) :].tolist(), logits.float().numpy())
 
 

@@ -145,8 +145,8 @@ class AskGemma(Judge):
         if new:
             found = zip(new, self.rater.rate(*zip(*new.values(), strict=True)), strict=True)
             values = {key: tuple(row[: len(new[key][1])].tolist()) for key, row in found}
-            kept_as = (json.dumps(row).encode() for row in values.values())
-            list(self._store.map(self._answers.put, values, kept_as))
+            bodies = (json.dumps(row).encode() for row in values.values())
+            list(self._store.map(self._answers.put, values, bodies))
             rulings |= {key: Ruling(probabilities=row, digest=key) for key, row in values.items()}
         pairs = zip(keys, questions, strict=True)
         return [_with_text(rulings[key], question) for key, question in pairs]

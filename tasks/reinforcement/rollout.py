@@ -267,8 +267,8 @@ def rewards_of(rows: Rows) -> Rewards:
     names = list(rows[0]["rewards"])
     components = {name: _values([row["rewards"][name] for row in rows]) for name in names}
     details = {name: [row["details"].get(name, {}) for row in rows] for name in names}
-    kept = {name: of_each for name, of_each in details.items() if any(of_each)}
-    return Rewards(components, _values([row["reward"] for row in rows]), kept)
+    given = {name: of_each for name, of_each in details.items() if any(of_each)}
+    return Rewards(components, _values([row["reward"] for row in rows]), given)
 
 
 def write_ledger(path: Path, rollouts: Iterable[Rows]) -> None:

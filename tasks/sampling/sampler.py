@@ -59,10 +59,9 @@ def completion(
     ends = np.flatnonzero(np.isin(sampled, tokenizer.stop_ids))
     terminated = len(ends) > 0
     length = int(ends[0]) + 1 if terminated else len(sampled)
-    kept = sampled[:length].tolist()
-    return Completion(
-        kept, tokenizer.decode(kept[:-1] if terminated else kept), terminated, logps[:length]
-    )
+    said = sampled[:length].tolist()
+    text = tokenizer.decode(said[:-1] if terminated else said)
+    return Completion(said, text, terminated, logps[:length])
 
 
 class Sampler:
@@ -147,8 +146,8 @@ class Sampler:
         out: list[Completion] = []
         for start in range(0, len(rows), self.batch_size):
             entry = f"{start:08d}"
-            kept = journal.get(entry) if journal else None
-            if kept is None:
+            stored = journal.get(entry) if journal else None
+            if stored is None:
                 indices = np.minimum(np.arange(start, start + self.batch_size), len(rows) - 1)
                 with jax.set_mesh(mesh):
                     drawn = self._program(
@@ -175,10 +174,10 @@ class Sampler:
             else:
                 batch = [
                     self._completion(np.array(row["tokens"]), np.array(row["logps"], np.float32))
-                    for row in kept
+                    for row in stored
                 ]
                 self._compiled_before = max(
-                    self._compiled_before, *(row["compiles"] for row in kept)
+                    self._compiled_before, *(row["compiles"] for row in stored)
                 )
             out.extend(batch)
             if progress:

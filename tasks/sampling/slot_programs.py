@@ -172,7 +172,7 @@ class SlotPrograms:
         width = min(end, block["segments"].shape[1])  # the rest is padding
         columns = slice(end - width, end)
         empty = jnp.zeros((where.shape[0], slots["segments"].shape[1]), jnp.int32)
-        fresh = empty.at[:, columns].set(block["segments"][:, -width:])
+        segments = empty.at[:, columns].set(block["segments"][:, -width:])
         admitted = {
             name: slots[name].at[where].set(block[name], mode="drop") for name in self._by_row
         }
@@ -182,7 +182,9 @@ class SlotPrograms:
             )
             for name in ("k", "v")
         }
-        return admitted | caches | {"segments": slots["segments"].at[where].set(fresh, mode="drop")}
+        return (
+            admitted | caches | {"segments": slots["segments"].at[where].set(segments, mode="drop")}
+        )
 
     def _decode(self, weights: nnx.State, slots: Slots) -> tuple[Slots, Slots]:
         """A chunk of C tokens for every slot -> the slots, and what was drawn (B, 1 + C, ...): last

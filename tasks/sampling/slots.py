@@ -128,8 +128,8 @@ class SlotSampler:
         prompts = [prompt_tokens(tokenizer, one.prompt, one.turns) for one in requests]
         pad_left(prompts, self.prompt_length, tokenizer.pad_id)
         entries = [f"{entry:06d}" for entry in range(-(-len(requests) // self.batch_size))]
-        kept = [journal.get(entry) if journal else None for entry in entries]
-        known = {row["index"]: row["tokens"] for rows in kept if rows for row in rows}
+        stored = [journal.get(entry) if journal else None for entry in entries]
+        known = {row["index"]: row["tokens"] for rows in stored if rows for row in rows}
 
         waiting = deque(sorted(range(len(requests)), key=lambda index: -len(prompts[index])))
         slots: list[_Row | None] = [None] * self.batch_size
@@ -159,7 +159,7 @@ class SlotSampler:
                     slots[slot] = None
             while len(pending) >= self.batch_size or (pending and len(done) == len(requests)):
                 batch, pending = pending[: self.batch_size], pending[self.batch_size :]
-                if journal and kept[written] is None:
+                if journal and stored[written] is None:
                     answers = [{"index": index, "tokens": done[index]} for index in batch]
                     journal.put(entries[written], answers)
                 written += 1

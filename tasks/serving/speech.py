@@ -42,12 +42,12 @@ class Speech:
             text, self.stopped = text[: min(found)], True
         elif not last:
             text = text.rstrip(_INCOMPLETE)
-            text = text[: len(text) - self._held(text)]
+            text = text[: len(text) - self._unsure(text)]
         new = text[len(self.text) :]
         self.text += new
         return new
 
-    def _held(self, text: str) -> int:
+    def _unsure(self, text: str) -> int:
         """How many characters at the end a stop sequence may begin with."""
         beginnings = [one[:length] for one in self._stop for length in range(1, len(one))]
         return max((len(one) for one in beginnings if text.endswith(one)), default=0)

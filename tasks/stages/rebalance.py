@@ -20,12 +20,14 @@ of files; memory does not grow with the rows but by the arrays of `tasks.data.cl
 """
 
 import importlib.metadata
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+import orjson
 from pydantic import Field, WrapValidator, model_validator
 
 from schemas.base import InputError, StrictModel, nearest
@@ -34,7 +36,7 @@ from tasks.contract.job import Job, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import Sizes
 from tasks.data import card
-from tasks.data.cleaning import Cleaned, clean
+from tasks.data.cleaning import clean
 from tasks.data.cleaning_rules import Contamination, Evaluation, NearDuplicates, Split
 from tasks.data.evaluation_sets import EvaluationSet
 from tasks.data.filters import Filter, Languages, Length, Pii, PiiKind, languages
@@ -306,19 +308,22 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 def _clean(job: Job[Config], files: Files, evaluations: Sequence[Evaluation]) -> Pools:
     config = job.config
-    cleaned: Cleaned = clean(
-        files.rows,
-        evaluations,
-        near_duplicates=config.near_duplicates or None,
-        contamination=config.contamination or None,
-        validation_fraction=config.validation_fraction,
-        heldout_fraction=config.heldout_fraction,
-        seed=config.seed,
-        filters=filters(config),
-        scratch=job.work.scratch("cleaning") / "state",
-        workers=None if sum(path.stat().st_size for path in files.rows) > _SMALL else 1,
-        progress=job.progress,
-    )
+    rules: dict[str, Any] = {
+        "near_duplicates": config.near_duplicates or None,
+        "contamination": config.contamination or None,
+        "validation_fraction": config.validation_fraction,
+        "heldout_fraction": config.heldout_fraction,
+        "seed": config.seed,
+        "filters": filters(config),
+        "scratch": job.work.scratch("cleaning") / "state",
+    }
+    if os.environ.get("RAY_ADDRESS"):
+        from tasks.data.cluster import clean_on_cluster
+
+        cleaned = clean_on_cluster(files.rows, evaluations, **rules)
+    else:
+        workers = None if sum(path.stat().st_size for path in files.rows) > _SMALL else 1
+        cleaned = clean(files.rows, evaluations, **rules, workers=workers, progress=job.progress)
     return Pools(cleaned, files.solved, config.seed)
 
 
@@ -352,6 +357,7 @@ def _write(job: Job[Config], files: Files, pools: Pools) -> dict[str, Any]:
     asked = [group for _, group, quota in config.group_quotas if quota.total("train")]
     prompts = pools.in_order([rows["train"], pools.unsolved(asked, "train")])
     _write_lines(job.out / "prompts.jsonl", _prompts(cleaned.lines(prompts)))
+    left = len(cleaned.remaining) - len(rows["validation"]) - len(rows["heldout"])
     dropped = {cause: count for cause, count in cleaned.counts().items() if cause != "kept"}
     write_jsonl(job.out / "dropped.jsonl", cleaned.dropped())
     return {
@@ -363,18 +369,13 @@ def _write(job: Job[Config], files: Files, pools: Pools) -> dict[str, Any]:
         **mix,
         "read": len(cleaned.id),
         "dropped": dropped,
-        "unused": len(cleaned.remaining)
-        - len(prompts)
-        - len(rows["validation"])
-        - len(rows["heldout"]),
+        "unused": left - len(prompts),
         "contaminated_by": pools.contaminated_by(),
     }
 
 
 def _prompts(lines: Iterator[bytes]) -> Iterator[bytes]:
     """Example and Prompt rows as Prompt rows."""
-    import orjson
-
     for line in lines:
         row = orjson.loads(line)
         row.pop("reasoning", None)

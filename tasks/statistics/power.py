@@ -25,34 +25,35 @@ from tasks.statistics.intervals import ALPHA, Z
 
 Counts = np.ndarray
 """Shape (m,): numbers of prompts."""
+_POWER = 0.8
 _STEPS = 2001
 """Sums over more numbers of changes than this are taken in steps, of a hundredth of a standard
 deviation at most."""
 
 
-def detectable_effect(n: int, discordant: float, *, power: float = 0.8) -> float:
+def detectable_effect(n: int, discordant: float) -> float:
     """The smallest |difference| of two rates, a fraction, that a paired comparison of n prompts
-    finds with this probability.
+    finds with a probability of 80 %.
 
     To find is to reject by McNemar's exact test at 5 %, two-sided, on the right side. Fewer than
     six prompts find no effect: infinity.
 
     Raises:
-        ValueError: n is not positive, or a probability is not one.
+        ValueError: n is not positive, or `discordant` is no fraction.
     """
     _require(n >= 1, f"n = {n} is no number of prompts")
-    _require_probabilities(discordant, power)
-    if mcnemar_power(n, 1.0, 1.0) < power:
+    _require_probabilities(discordant, _POWER)
+    if mcnemar_power(n, 1.0, 1.0) < _POWER:
         return math.inf
     low, high = 0.0, 1.0
     while high - low > 1e-5:
         middle = (low + high) / 2
-        found = mcnemar_power(n, middle, discordant) >= power
+        found = mcnemar_power(n, middle, discordant) >= _POWER
         low, high = (low, middle) if found else (middle, high)
     return high
 
 
-def needed_n(effect: float, discordant: float, *, power: float = 0.8) -> int:
+def needed_n(effect: float, discordant: float, *, power: float = _POWER) -> int:
     """The prompts that a paired comparison needs to find a difference of |effect| with this
     probability; see `detectable_effect`.
 
@@ -70,7 +71,7 @@ def needed_n(effect: float, discordant: float, *, power: float = 0.8) -> int:
 
 
 def needed_n_noninferiority(
-    margin: float, discordant: float, difference: float = 0.0, *, power: float = 0.8
+    margin: float, discordant: float, difference: float = 0.0, *, power: float = _POWER
 ) -> int:
     """The prompts that are needed to show, with this probability, that a model which differs from
     another one by `difference` has not lost as much as `margin`, a fraction above 0.

@@ -51,7 +51,7 @@ _COMPARED = 2000
 """Rows of each source whose domain is known that the router is tried on, where other sources rely
 on it."""
 
-_HELD = 10_000
+_IN_MEMORY = 10_000
 """Rows of a file that others are paired with which are kept in memory; a larger file is read again
 from its start when it ends."""
 
@@ -323,12 +323,12 @@ def _round(path: str, name: str, data: Path | None) -> Iterator[Mapping[str, Any
             for record in read_records(other, file):
                 if isinstance(record, Record):
                     total += 1
-                    if total <= _HELD:
+                    if total <= _IN_MEMORY:
                         buffer.append(record.row)
                     yield record.row
         if not total:
             raise InputError(f"data file {path} holds no rows to pair those of {name} with.")
-        if total <= _HELD:
+        if total <= _IN_MEMORY:
             yield from cycle(buffer)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from schemas.examples import Domain, Example, Prompt, prompt_id
 from tasks.data.cleaning import Cleaned, clean
 from tasks.data.cleaning_rules import Contamination, Evaluation, NearDuplicates
+from tasks.data.cluster import clean_on_cluster
 
 WORDS = [
     f"{start}{middle}{end}"
@@ -80,10 +81,17 @@ def write(rows: Sequence[Prompt], directory: Path, shards: int) -> list[Path]:
 
 
 def cleaned(
-    files: Sequence[Path], scratch: Path, items: Sequence[tuple[str, str]] = (), **changes: object
+    files: Sequence[Path],
+    scratch: Path,
+    items: Sequence[tuple[str, str]] = (),
+    *,
+    on_cluster: bool = False,
+    **changes: object,
 ) -> Cleaned:
-    """`clean` with defaults for what a test does not care about."""
+    """`clean`, or what a cluster does, with defaults for what a test does not care about."""
     settings: dict = {"near_duplicates": NearDuplicates(), "contamination": Contamination()}
     settings |= {"validation_fraction": 0.1, "heldout_fraction": 0.2, "seed": 0, "filters": ()}
     evaluations = [Evaluation("items", items)] if items else []
+    if on_cluster:
+        return clean_on_cluster(files, evaluations, scratch=scratch, **{**settings, **changes})
     return clean(files, evaluations, scratch=scratch, **{**settings, "workers": 1, **changes})

@@ -69,10 +69,6 @@ def test_a_baseline_without_the_metric_gives_no_difference() -> None:
     ("source", "message"),
     [
         ("def brevity(**_): return [1.0]", "returned 1 values for 2 completions"),
-        ("def brevity(**_): return [1.0, 'x']", "value 1 .* is 'x'; give a finite number"),
-        ("def brevity(**_): return [1.0, float('inf')]", "value 1 .* is inf"),
-        ("def brevity(**_): return 3.0", "returned 3.0 instead of a list"),
-        ("def brevity(**_): 1 / 0", "calling it raised ZeroDivisionError, line 1"),
         ("import nowhere\ndef brevity(**_): ...", "loading it raised ModuleNotFoundError"),
     ],
 )

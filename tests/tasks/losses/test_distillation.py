@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from tasks.distillation.gkd_batches import DistillBatch, attach_teacher
 from tasks.losses.distillation import generalized_jsd, gkd_loss_fn, token_divergences
@@ -158,13 +159,12 @@ def test_the_loss_of_a_batch_is_the_mean_over_its_tokens_whatever_the_micro_batc
     tokens = jnp.asarray(np.concatenate([prompts, responses], axis=1))
     real = tokens != 0
     places = jnp.maximum(jnp.cumsum(real, axis=-1) - 1, 0)
-    (ours, _), (theirs, _) = (
-        model(tokens, places, real.astype(jnp.int32)) for model in (student, teacher)
-    )
+    forward = nnx.jit(lambda model: model(tokens, places, real.astype(jnp.int32))[0])
+    ours, theirs = forward(student), forward(teacher)
     mask, counted = responses != 0, np.array([True, True, False])
     weights = row_weights(mask, counted, "token", 3)
     batch = DistillBatch(prompts, responses, mask & counted[:, None], theirs[:, 3:6], weights)
-    loss_fn = gkd_loss_fn(pad_id=0, beta=0.5, temperature=1.0, teacher=config)
+    loss_fn = nnx.jit(gkd_loss_fn(pad_id=0, beta=0.5, temperature=1.0, teacher=config))
     loss, metrics = loss_fn(student, batch)
 
     logps = [

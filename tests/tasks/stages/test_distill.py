@@ -76,16 +76,6 @@ def test_bad_rows_are_recorded_and_duplicates_left_to_rebalance(tmp_path, data):
     assert metrics["dropped"] == {"empty_answer": 1}
 
 
-def test_a_top_up_finds_the_teachers_and_what_they_spent(tmp_path):
-    _, out = run(tmp_path, PROCEDURAL, seed=3)
-    about = json.loads((out / "teachers.json").read_text())
-    assert (about["seed"], about["spent"]) == (3, [{"usd": 0, "tokens": 0}])
-    assert (
-        distill.Config.parse({"teachers": about["teachers"]}).teachers[0]["rows"]
-        == PROCEDURAL["rows"]
-    )
-
-
 def test_metrics_count_domains_groundings_families_and_difficulties(tmp_path):
     metrics, _ = run(tmp_path, PROCEDURAL)
     assert metrics["domains"] == {"creative": 20, "summarization": 40}

@@ -73,7 +73,7 @@ def test_a_truncated_response_is_trained_on_without_a_terminator_it_never_had():
     )
 
 
-@pytest.mark.parametrize("kind", [simpo, dpo, orpo])
+@pytest.mark.parametrize("kind", [simpo, orpo])
 def test_a_stage_mines_pairs_trains_on_them_and_the_margin_grows(
     kind: ModuleType, job, tmp_path: Path
 ):
@@ -85,7 +85,7 @@ def test_a_stage_mines_pairs_trains_on_them_and_the_margin_grows(
     assert {"loss", "rewards/margin", "log_probs/chosen", "grad_norm"} <= set(curve[0])
     assert ("log_odds_ratio" in curve[0]) == (kind is orpo)
     assert curve[-1]["loss"] < 0.7 * curve[0]["loss"]
-    assert metrics["margin_last"] > metrics["margin_first"] + {simpo: 1, dpo: 1, orpo: 0.1}[kind]
+    assert metrics["margin_last"] > metrics["margin_first"] + {simpo: 1, orpo: 0.1}[kind]
     assert metrics["accuracy_last"] == 1.0
 
 
@@ -98,7 +98,8 @@ def test_dpo_begins_at_its_reference(job, tmp_path: Path):
     assert curve[0]["loss"] == pytest.approx(np.log(2), abs=1e-3)
     assert curve[0]["rewards/margin"] == pytest.approx(0, abs=1e-3)
     assert curve[0]["log_probs/chosen"] < -10  # of whole responses
-    assert curve[1]["rewards/margin"] != curve[0]["rewards/margin"]
+    assert curve[-1]["rewards/margin"] > curve[0]["rewards/margin"] + 1
+    assert curve[-1]["loss"] < 0.7 * curve[0]["loss"]
 
 
 def test_the_reference_is_each_responses_log_probability_and_computed_once(

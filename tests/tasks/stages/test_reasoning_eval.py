@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from schemas.base import InputError
 from schemas.evaluation import EvalItem, Opinion
@@ -189,13 +188,6 @@ def test_too_few_held_out_prompts_are_refused_with_their_number(tmp_path: Path) 
         ),
     ):
         reasoning_eval.KIND.run(job(tmp_path, rows, min_items=2))
-
-
-def test_a_minimum_of_no_items_is_not_valid() -> None:
-    with pytest.raises(ValidationError):
-        Config.parse(
-            {"model": "gemma3-tiny", "prompt_length": 8, "response_length": 8, "min_items": 0}
-        )
 
 
 def test_a_baseline_over_other_prompts_is_refused(tmp_path: Path) -> None:

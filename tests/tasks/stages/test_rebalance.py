@@ -1,7 +1,6 @@
 """Rebalance: exact stratified quotas after all cleaning, splits that never move a prompt, and
 errors that say what is missing."""
 
-import hashlib
 import json
 import random
 from collections import Counter
@@ -16,9 +15,7 @@ from schemas.examples import Domain, Example, PreferencePair, Prompt, prompt_id
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.data.cleaning_rules import SPLITS, split_of
 from tasks.data.filters import Length
-from tasks.data.quotas import allocate
 from tasks.stages import rebalance
-from tasks.teachers import procedural
 from tests.tasks.jobs import job_at
 from tests.tasks.models.small_model import write_small_model
 
@@ -163,67 +160,6 @@ def test_another_seed_takes_other_rows_but_moves_none_between_splits(tmp_path, r
     assert ids[0]["train"] != ids[1]["train"]
     assert not ids[0]["train"] & ids[1]["heldout"]
     assert not ids[0]["heldout"] & ids[1]["train"]
-
-
-def former_rebalance(examples: list[Example], config: rebalance.Config) -> dict[str, list[str]]:
-    """The algorithm of rebalance VERSION 1, as it was: rows in memory, taken by the hexadecimal
-    hash of seed and id."""
-
-    def rank(identity: str) -> str:
-        return hashlib.sha256(f"{config.seed}/{identity}".encode()).hexdigest()
-
-    chosen: dict[str, list[str]] = {}
-    ranked = sorted(examples, key=lambda row: rank(row.id))
-    for split in SPLITS:
-        of_split = [
-            row
-            for row in ranked
-            if split_of(row.id, config.validation_fraction, config.heldout_fraction) == split
-        ]
-        taken: list[Example] = []
-        for _, group, quota in config.group_quotas:
-            strata: dict[int, list[Example]] = {}
-            for row in of_split:
-                if (row.grounding or row.domain) == group:
-                    strata.setdefault(row.difficulty, []).append(row)
-            parts = allocate(
-                quota.total(split), {level: len(rows) for level, rows in strata.items()}
-            )
-            for level, rows in strata.items():
-                taken += rows[: parts[level]]
-        taken.sort(key=lambda row: rank(row.id))
-        chosen[split] = [row.model_dump_json() for row in taken]
-    return chosen
-
-
-def test_procedural_rows_without_cleaning_are_split_as_they_always_were(tmp_path):
-    """The quickstart's meaning: the same rows in the same order as before there was any
-    cleaning."""
-    drawn = {"rows": {"math": 300, "coding": 200}, "grounded": {"unanswerable": 150}}
-    teacher = procedural.Config.parse({"name": "procedural", **drawn})
-    rows = list(procedural.rows(teacher, 7))
-    config = {
-        "quotas": {
-            "math": {"train": 200, "validation": 4, "heldout": 15},
-            "coding": {"train": 120, "heldout": 9},
-        },
-        "grounding_quotas": {"unanswerable": {"train": 80, "heldout": 8}},
-        "validation_fraction": 0.03,
-        "heldout_fraction": 0.1,
-        "seed": 7,
-        **AS_IT_IS,
-    }
-    made = job(tmp_path, distilled(tmp_path / "in", rows), **config)
-    rebalance.run(made)
-    expected = former_rebalance(rows, made.config)
-    assert {
-        split: (made.out / f"{split}.jsonl").read_text().splitlines() for split in SPLITS
-    } == expected
-    prompts = read_jsonl(made.out / "prompts.jsonl", Prompt)
-    assert [row.model_dump(mode="json") for row in prompts] == [
-        {key: value for key, value in json.loads(line).items() if key != "reasoning"}
-        for line in expected["train"]
-    ]
 
 
 def test_a_quota_that_cannot_be_filled_names_cell_what_there_is_and_what_is_missing(tmp_path):

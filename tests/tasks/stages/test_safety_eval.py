@@ -324,12 +324,6 @@ def test_the_noise_is_that_of_rates_over_the_same_prompts() -> None:
     assert "abstention_precision" not in noise
 
 
-def test_metrics_survive_the_way_through_a_file(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "items.jsonl", MIXED)
-    again = safety_metrics(read_jsonl(tmp_path / "items.jsonl", EvalItem))
-    assert json.loads(json.dumps(safety_metrics(MIXED), allow_nan=False)) == again
-
-
 def job(tmp_path: Path, examples: list[Example], min_items: int) -> Job[Config]:
     (tmp_path / "prompts").mkdir()
     write_jsonl(tmp_path / "prompts" / "heldout.jsonl", examples)

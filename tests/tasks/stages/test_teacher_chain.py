@@ -136,18 +136,6 @@ def test_pairs_and_prompts_belong_to_the_training_split_and_say_where_they_come_
         assert pair.rejected_sample is not None
 
 
-def test_what_the_teacher_cannot_give_fails_with_the_table_of_what_is_missing(run: Any) -> None:
-    with pytest.raises(InputError) as error:
-        run(
-            {"coding": {"train": 20}},
-            first={"coding": 10},
-            prompts=[{**LENDER, "rows": {"coding": 10}}],
-        )
-    message = str(error.value)
-    for word in ("coding", "20", "missing", "unsolved"):
-        assert word in message, message
-
-
 def test_a_spent_budget_ends_the_stage_with_what_it_paid_for(run: Any, tmp_path: Path) -> None:
     """Not all of 320 responses fit into 8,000 tokens; the rest is counted, and the quotas say that
     rows are missing."""

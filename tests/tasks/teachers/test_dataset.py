@@ -73,7 +73,7 @@ def test_pairing_counts_round_whatever_the_offset(tmp_path, count, offset):
 
 @pytest.mark.parametrize("most", [2, 10_000])
 def test_pairing_with_another_file_begins_anew_at_its_end(tmp_path, monkeypatch, most):
-    monkeypatch.setattr(dataset, "_HELD", most)
+    monkeypatch.setattr(dataset, "_IN_MEMORY", most)
     write(tmp_path / "b.jsonl", [{"t": f"t{n}"} for n in range(3)])
     rows = [{"q": f"q{n}", "a": "x"} for n in range(8)]
     mapping = {"reasoning": {"template": "read"}, "answer": "a"}

@@ -195,38 +195,26 @@ def test_prompts_without_pairs_are_counted_with_their_reason():
     assert reason_without_pairs(WRONG, RIGHT, fits=lambda pair: False) == "too_long"
 
 
-def test_a_policy_that_is_always_right_fails_the_stage_with_what_to_change():
-    pairs, outcomes = mine(RIGHT)
-    with pytest.raises(
-        StageFailed,
-        match=(
-            r"1 prompts gave 0 preference pairs, fewer than min_pairs = 2 .*every sample was right:"
-            r" .*harder"
+@pytest.mark.parametrize(
+    ("samples", "teacher", "least", "message"),
+    [
+        ([RIGHT], True, 2, "gave 0 .*fewer than min_pairs = 2 .*every sample was right: .*harder"),
+        (
+            [WRONG],
+            False,
+            1,
+            "none_verified: 1.*no sample was right: train longer .*teacher_when_none_verified",
         ),
-    ):
-        require_pairs(pairs, outcomes, min_pairs=2)
-
-
-def test_a_policy_that_is_never_right_fails_the_stage_with_what_to_change():
-    pairs, outcomes = mine(WRONG, teacher=False)
-    with pytest.raises(
-        StageFailed,
-        match=r"none_verified: 1.*no sample was right: train longer .*teacher_when_none_verified",
-    ):
-        require_pairs(pairs, outcomes, min_pairs=1)
-
-
-def test_too_few_prompts_fail_the_stage_with_what_to_change():
-    pairs, outcomes = mine(WRONG, RIGHT)
-    require_pairs(pairs, outcomes, min_pairs=1)
-    with pytest.raises(
-        StageFailed,
-        match=(
-            r"gave 1 preference pairs, fewer than min_pairs = 16 .*raise prompts or"
-            r" pairs_per_prompt"
-        ),
-    ):
-        require_pairs(pairs, outcomes, min_pairs=16)
+        ([WRONG, RIGHT], True, 16, "gave 1 .*min_pairs = 16 .*raise prompts or pairs_per_prompt"),
+    ],
+)
+def test_too_few_pairs_fail_the_stage_with_what_to_change(
+    samples: list[SimpleNamespace], teacher: bool, least: int, message: str
+):
+    pairs, outcomes = mine(*samples, teacher=teacher)
+    require_pairs(pairs, outcomes, min_pairs=len(pairs))
+    with pytest.raises(StageFailed, match=message):
+        require_pairs(pairs, outcomes, min_pairs=least)
 
 
 SHORT, MIDDLE, LONG, LONGER = (

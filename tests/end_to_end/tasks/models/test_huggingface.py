@@ -14,6 +14,7 @@ from tasks.models.hf_config import config_from_json, config_to_json, read_config
 from tasks.models.huggingface import expected_tensors
 from tasks.models.loading import load_model, save_model
 from tasks.models.tiny import tiny_tokenizer
+from tests.end_to_end.tasks.models.test_parity import our_weights
 from tests.tasks.devices.fake_devices import printed
 from tests.tasks.models.test_huggingface import PUBLISHED, weights_of
 
@@ -76,52 +77,13 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def expected_weights(state: dict[str, Any], config: GemmaConfig) -> dict[str, np.ndarray]:
-    """Our weights of a state dict of torch, spelled out head by head and layer by layer."""
+    """Our weights of a state dict of torch, whatever class of `transformers` has it."""
     text = {
-        name.split("language_model.")[-1].removeprefix("model."): value.numpy()
+        f"model.{name.split('language_model.')[-1].removeprefix('model.')}": value
         for name, value in state.items()
         if "vision" not in name
     }
-    heads = {
-        "q_proj": config.num_heads,
-        "k_proj": config.num_kv_heads,
-        "v_proj": config.num_kv_heads,
-    }
-    found: dict[str, np.ndarray] = {
-        "embedding": text["embed_tokens.weight"],
-        "final_norm": text["norm.weight"],
-    }
-    for name in weight_shapes(config):
-        if not name.startswith("layers."):
-            continue
-        leaf = name.removeprefix("layers.")
-        module = {"q": "self_attn.", "k": "self_attn.", "v": "self_attn.", "o": "self_attn."}.get(
-            leaf.split("_")[0], ""
-        )
-        module = "mlp." if leaf in ("gate_proj", "up_proj", "down_proj") else module
-        layers = []
-        for layer in range(config.num_layers):
-            matrix = text[f"layers.{layer}.{module}{leaf}.weight"]
-            if leaf in heads:
-                matrix = np.stack(
-                    [
-                        matrix[n * config.head_dim : (n + 1) * config.head_dim].T
-                        for n in range(heads[leaf])
-                    ],
-                    axis=1,
-                )
-            elif leaf == "o_proj":
-                matrix = np.stack(
-                    [
-                        matrix[:, n * config.head_dim : (n + 1) * config.head_dim].T
-                        for n in range(config.num_heads)
-                    ]
-                )
-            elif leaf.endswith("_proj"):
-                matrix = matrix.T
-            layers.append(matrix)
-        found[name] = np.stack(layers)
-    return found
+    return {name: np.asarray(value) for name, value in our_weights(config, text).items()}
 
 
 @pytest.mark.parametrize("kind", KINDS)
