@@ -239,7 +239,7 @@ def test_effects_are_corrected_for_the_number_of_those_that_changed_anything() -
     assert won.p == 2 / 2**6
     p = corrected({"one": won, "other": won, "nil": nothing})
     assert p == {"one": 2 * won.p, "other": 2 * won.p, "nil": 1.0}
-    assert [direction_of(won, won.p), direction_of(won, p["one"])] == ["gain", "unclear"]
+    assert [direction_of(won.interval, p) for p in (won.p, p["one"])] == ["gain", "unclear"]
 
 
 def test_numbers_are_written_one_way() -> None:
