@@ -17,7 +17,7 @@ import pytest
 
 from flows.ahead import run_cached
 from flows.cli import lanes
-from flows.preamble import Prepared, prepare
+from flows.preamble import Parameters, Prepared, prepare
 from flows.runs.record import read_run
 from flows.server.key import Api
 from infra.store import lease
@@ -133,14 +133,7 @@ def remove(lab: Lab) -> None:
 
 
 def prepared(lab: Lab, *overrides: str) -> Prepared:
-    return prepare(
-        str(lab.recipe),
-        store=str(lab.store_path),
-        target="local",
-        overrides=overrides,
-        data="",
-        force=(),
-    )
+    return prepare(Parameters(str(lab.recipe), "local", str(lab.store_path), overrides))
 
 
 @pytest.mark.parametrize("change", [damage, remove])

@@ -118,10 +118,10 @@ def test_ask_needs_a_stage_that_left_a_model(
     write_run(tmp_path, tiny_recipe, "tiny-b", started=2.0, stages=(trained,))
     for arguments, expected in [
         (["tiny-a", "Why?"], "run 'tiny-a' has no trained model"),
-        (["tiny-b", "Why?", "--stage", "rebalance"], "Stages with a model: tune."),
+        (["tiny-b", "Why?", "--stage", "rebalance"], "Stages with one: tune."),
         (
             ["tiny-b", "Why?"],
-            "the model of stage 'tune' is no longer in the store; `lyceum run` makes it again",
+            "the trained model of stage 'tune' is no longer in the store; `lyceum run`",
         ),
         (["tiny-b", " "], "the question is empty"),
     ]:
