@@ -1,7 +1,7 @@
 """The report over seeds: one page for the runs of `lyceum run --seeds`, beside that of each run."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import asdict
 
 from flows.report import blocks as ui
 from flows.report import plots
@@ -182,7 +182,9 @@ def _forests(found: Mapping[Metric, Sequence[Over]]) -> list[ui.Figure]:
     for metric, stages in found.items():
         if stages and not metric.quantity:
             bars = [
-                plots.Bar(one.stage, one.spread.mean, *astuple(one.interval), one.direction)
+                plots.Bar(
+                    one.stage, one.spread.mean, **asdict(one.interval), direction=one.direction
+                )
                 for one in stages
             ]
             title = f"{metric.label.capitalize()}: mean over seeds, percentage points"

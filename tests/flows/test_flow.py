@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from flows.runs.record import read_run
-from tests.flows.lab import SLOW, Lab, start, wait_until
+from tests.fakes.process import until
+from tests.flows.lab import SLOW, Lab, start
 
 FAILING = """
 [stages.too_much]
@@ -83,7 +84,7 @@ def test_prefect_shows_what_was_cached(again: Lab) -> None:
     again.run()
     named = TaskRunFilter.model_validate({"state": {"name": {"any_": ["Cached"]}}})
     with get_client(sync_client=True) as client:
-        wait_until(
+        until(
             lambda: (
                 {run.name for run in client.read_task_runs(task_run_filter=named)}
                 >= {"distill", "rebalance"}
@@ -138,7 +139,7 @@ def test_a_run_that_was_killed_still_says_what_it_worked_on(lab: Lab) -> None:
     """SIGKILL of the flow, in the middle of a stage: its key is on record, the run counts as
     interrupted, and nothing of it is garbage."""
     process = start(lab.command("--set", SLOW))
-    wait_until(lambda: any(lab.store_path.glob("work/*/1/lease.json")))
+    until(lambda: any(lab.store_path.glob("work/*/1/lease.json")))
     [lease] = lab.store_path.glob("work/*/1/lease.json")
     process.kill()
     process.communicate(timeout=120)
