@@ -10,7 +10,7 @@ promoted twice. Whatever goes wrong, the champion stays.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import httpx
@@ -19,7 +19,7 @@ from prefect.states import Cancelled, Completed, Failed, State
 
 from flows.cli.interrupt import interruptible
 from flows.post_train import bad_input, post_train
-from flows.preamble import Prepared, handed, prepare
+from flows.preamble import Parameters, Prepared, handed, prepare
 from flows.promotion.champion import Champion, current, history, model_of, promote, withdrawn
 from flows.promotion.gate import gate, rematches
 from flows.promotion.nights import (
@@ -61,10 +61,10 @@ def nightly(
 ) -> State[Any]:
     """Train a recipe again with the rows that are new; promote the model if it gained for certain
     and lost nothing; say why or why not."""
-    given: dict[str, Any] = {"overrides": overrides, "data": data, "force": force}
     try:
-        given |= {"store": store or context().settings.store}
-        prepared = prepare(recipe, target=target, **given)
+        place = store or context().settings.store
+        given = Parameters(recipe, target, place, overrides, data, force)
+        prepared = prepare(given)
         opened, resolved = prepared.store, prepared.resolved
         champion = current(opened, resolved.recipe.name)
         last = last_nightly(opened, resolved.recipe.name)
@@ -78,9 +78,7 @@ def nightly(
     with _watched() as (watch, seen), interruptible(watch.stop):
         try:
             with handed(prepared):  # the run of a flow in a flow is made by a client of Prefect's
-                state = unless_busy(
-                    lambda: post_train(recipe=recipe, target=target, **given, return_state=True)
-                )
+                state = unless_busy(lambda: post_train(**asdict(given), return_state=True))
         except httpx.TransportError as error:
             return Failed(message=f"{error}, so the run could not begin; {_stays(champion)}")
         if state.is_cancelled():

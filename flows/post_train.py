@@ -15,7 +15,7 @@ from prefect.states import Cancelled, Completed, Failed, State
 from flows.chain import Chain
 from flows.cli.interrupt import interruptible
 from flows.ending import report_run
-from flows.preamble import Handed, prepare, taken
+from flows.preamble import Handed, Parameters, prepare, taken
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
 from flows.report.publish import announce, publish
 from flows.runs.record import RunLog, left
@@ -58,12 +58,9 @@ def post_train(
     try:
         prepared, begun = taken() or Handed(
             prepare(
-                recipe,
-                store=store or context().settings.store,
-                target=target,
-                overrides=overrides,
-                data=data,
-                force=force,
+                Parameters(
+                    recipe, target, store or context().settings.store, overrides, data, force
+                )
             )
         )
         if target != "local":

@@ -101,16 +101,19 @@ class Prepared:
         )
 
 
-def prepare(
-    recipe: str,
-    *,
-    store: str,
-    target: str,
-    overrides: Collection[str],
-    data: str,
-    force: Collection[str],
-    code: Collection[Path] | None = None,
-) -> Prepared:
+@dataclass(frozen=True)
+class Parameters:
+    """What a run is started with: the parameters of its flow (`flows.recipe.parameters`)."""
+
+    recipe: str
+    target: str
+    store: str
+    overrides: tuple[str, ...] = ()
+    data: str = ""
+    force: tuple[str, ...] = ()
+
+
+def prepare(given: Parameters, code: Collection[Path] | None = None) -> Prepared:
     """Resolve and check. `code`: the files that the recipe may run, as the person says who starts
     it; None where nobody is there to say so.
 
@@ -118,18 +121,18 @@ def prepare(
         InputError: bad input; nothing was made.
         StageFailed: the store does not answer.
     """
-    directory = Path(data) if data else None
-    resolved = resolve(recipe, tuple(overrides), directory)
+    directory, target, force = Path(given.data) if given.data else None, given.target, given.force
+    resolved = resolve(given.recipe, given.overrides, directory)
     configs = {stage.name: stage.config_json for stage in resolved.stages}
     require_consent(configs, resolved.folders, code)
     check_target(target)
     for name in force:
         resolved.stage(name)
-    check_reach(target, store)
-    opened = context().store(store, write=False)  # nothing is made before all is well
+    check_reach(target, given.store)
+    opened = context().store(given.store, write=False)  # nothing is made before all is well
     opened.require_near(context().settings)
     check_endpoints(resolved, opened, target, force)
-    return Prepared(resolved, opened, target, directory and directory.absolute(), tuple(force))
+    return Prepared(resolved, opened, target, directory and directory.absolute(), force)
 
 
 def check_endpoints(

@@ -28,23 +28,18 @@ def run(options: argparse.Namespace) -> Answer:
     from flows.cli import show
     from flows.cli.launch import exit_code, launch, run_json
     from flows.planning.stage_plans import check_budget
+    from flows.preamble import Parameters
 
     check_budget(options.hours, None)
-    given = {
-        "store": options.store,
-        "target": options.target,
-        "overrides": options.overrides,
-        "data": options.data,
-        "force": options.force,
-        "code": options.code,
-        "hours": options.hours,
-    }
+    overrides, force = tuple(options.overrides), tuple(options.force)
+    where = options.recipe, options.target, options.store
+    given = Parameters(*where, overrides, str(options.data or ""), force)
     if options.seeds is not None:
         from flows.cli.launch_seeds import launch_seeds
 
-        ended = launch_seeds(options.recipe, options.seeds, **given)
+        ended = launch_seeds(given, options.seeds, options.code, options.hours)
         return Answer(ended.json(), show.seeds(ended.runs, ended.absent, ended.report), ended.code)
-    record = launch(options.recipe, **given)
+    record = launch(given, options.code, options.hours)
     elsewhere = {} if options.store == context().settings.store else {"--store": options.store}
     elsewhere |= {"--data": str(options.data)} if options.data else {}
     shown = show.run(record, options.recipe, elsewhere)

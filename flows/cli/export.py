@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flows.cli.new_directory import new_directory, require_new
+from flows.recipe.recipe_toml import recipe_toml
 from flows.recipe.trained import trained_stage
-from flows.report.recipe_toml import recipe_toml
 from flows.runs.results import BASE, Model, RunResults, left_out_text, read_results
 from infra.store.store import Store
 from schemas.artifact import Manifest

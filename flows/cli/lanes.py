@@ -5,18 +5,17 @@ Where no API runs, none is started for a run of which every stage is cached.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import copy_context
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from flows.ahead import begun, run_cached
 from flows.cli.deadline import Deadline, observed
 from flows.cli.interrupt import interruptible
 from flows.cli.terminal import Terminal
-from flows.preamble import Prepared, handed
+from flows.preamble import Parameters, Prepared, handed
 from flows.recipe.explain import Outlook
 from flows.runs.forecast import Forecast
 from flows.runs.record import RunLog
@@ -43,12 +42,12 @@ class Start:
     """A run that may begin.
 
     Attributes:
-        given: what its flow is called with beside the target, for Prefect to show.
+        given: what its flow is called with, for Prefect to show.
         label: what it is called on the terminal, beside others.
     """
 
     prepared: Prepared
-    given: Mapping[str, Any]
+    given: Parameters
     label: str = ""
 
     @property
@@ -163,12 +162,11 @@ class _Lane:
 
         from flows.post_train import post_train
 
-        prepared = self.start.prepared
         WATCH.set(self._watch)
         # the record says it, and more
-        with suppress(CancelledRun, FailedRun), handed(prepared, self._begun):
+        with suppress(CancelledRun, FailedRun), handed(self.start.prepared, self._begun):
             try:
-                post_train(target=prepared.target, **self.start.given)
+                post_train(**asdict(self.start.given))
             # before the flow began; after that nobody asks for an answer
             except httpx.TransportError as error:
                 why = StageFailed(f"{error}, so the run could not begin")

@@ -2,30 +2,20 @@
 meanwhile (`flows.cli.lanes`)."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from flows.cli.deadline import Deadline
 from flows.cli.lanes import Start, run_all
-from flows.preamble import Prepared, prepare
+from flows.preamble import Parameters, prepare
 from flows.runs.record import left
 from schemas.base import InputError, Stopped
 from schemas.reports import RunRecord
 
 
-def launch(
-    recipe: str,
-    *,
-    store: str,
-    target: str,
-    overrides: Sequence[str],
-    data: Path | None,
-    force: Sequence[str],
-    code: Sequence[Path],
-    hours: float | None = None,
-) -> RunRecord:
+def launch(given: Parameters, code: Sequence[Path], hours: float | None = None) -> RunRecord:
     """Run a recipe to its end, or until its deadline.
 
     All input is checked before Prefect is even imported. `code`: the files that the recipe may run.
@@ -43,11 +33,9 @@ def launch(
         Stopped: Ctrl-C before the flow began.
     """
     deadline = None if hours is None else Deadline.after(hours)
-    given: dict[str, Any] = {"store": store, "overrides": tuple(overrides), "force": tuple(force)}
-    given["data"] = str(data or "")
-    prepared = prepare(recipe, target=target, code=code, **given)
+    prepared = prepare(given, code)
     with in_time(deadline, hours):
-        return run_prepared(prepared, recipe, given, deadline)
+        return run_prepared(Start(prepared, given), deadline)
 
 
 @contextmanager
@@ -63,12 +51,9 @@ def in_time(deadline: Deadline | None, hours: float | None) -> Iterator[None]:
         raise InputError(f"--hours {hours:g}: {too_soon}.") from None
 
 
-def run_prepared(
-    prepared: Prepared, recipe: str, given: Mapping[str, Any], deadline: Deadline | None = None
-) -> RunRecord:
-    """Run what `prepare` gave to its end; the flow is called with `recipe` and `given`, for Prefect
-    to show. Raises as `launch`."""
-    [ended] = run_all([Start(prepared, {"recipe": recipe, **given})], deadline)
+def run_prepared(start: Start, deadline: Deadline | None = None) -> RunRecord:
+    """Run what `prepare` gave to its end. Raises as `launch`."""
+    [ended] = run_all([start], deadline)
     assert isinstance(ended, RunRecord), "whatever ends a run that is alone is raised"
     return ended
 

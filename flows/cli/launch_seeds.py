@@ -14,7 +14,7 @@ from typing import Any
 from flows.cli.deadline import Deadline
 from flows.cli.lanes import Ended, Start, run_all
 from flows.cli.launch import exit_code, in_time, run_json
-from flows.preamble import prepare
+from flows.preamble import Parameters, prepare
 from flows.recipe.resolve import ResolvedRecipe, resolve
 from flows.recipe.seeds import check_seeds, overrides_by_seed, shared_stages
 from flows.report.seeds_page import seeds_blocks, write_seeds
@@ -103,34 +103,24 @@ class Grouped:
 
 
 def launch_seeds(
-    recipe: str,
-    count: int,
-    *,
-    store: str,
-    target: str,
-    overrides: Sequence[str],
-    data: Path | None,
-    force: Sequence[str],
-    code: Sequence[Path],
-    hours: float | None = None,
+    given: Parameters, count: int, code: Sequence[Path], hours: float | None = None
 ) -> Grouped:
     """Run a recipe under `count` seeds. Arguments and exceptions as of `flows.cli.launch.launch`,
     of what concerns all seeds; what ends one is in its outcome."""
     deadline = None if hours is None else Deadline.after(hours)
     check_seeds(count)
-    resolved = resolve(recipe, tuple(overrides), data)
+    data = Path(given.data) if given.data else None
+    resolved = resolve(given.recipe, given.overrides, data)
     by_seed = overrides_by_seed(resolved, count)
     shared, group = shared_stages(resolved), new_run_id(f"{resolved.recipe.name}-seeds")
     over = _Over()
     starts: list[Start] = []
     for seed, own in by_seed.items():
         # what is shared is made again once
-        again = tuple(force) if not starts else tuple(one for one in force if one not in shared)
-        given: dict[str, Any] = {"store": store, "overrides": (*overrides, *own), "force": again}
-        given["data"] = str(data or "")
-        prepared = prepare(recipe, target=target, code=code, **given)
-        prepared = replace(prepared, group=group, ended=over.ended)
-        starts.append(Start(prepared, {"recipe": recipe, **given}, f"seed {seed}"))
+        again = tuple(one for one in given.force if not starts or one not in shared)
+        mine = replace(given, overrides=(*given.overrides, *own), force=again)
+        prepared = replace(prepare(mine, code), group=group, ended=over.ended)
+        starts.append(Start(prepared, mine, f"seed {seed}"))
     lanes = min(count, context().settings.parallel_jobs)
 
     def foretell(forecasts: Sequence[Forecast]) -> list[str]:
@@ -140,7 +130,7 @@ def launch_seeds(
     with in_time(deadline, hours):
         ended = dict(zip(by_seed, run_all(starts, deadline, lanes, foretell), strict=True))
     opened = starts[0].store
-    grouped = Grouped(resolved.recipe.name, target, opened.uri, group, ended, None, None)
+    grouped = Grouped(resolved.recipe.name, given.target, opened.uri, group, ended, None, None)
     if not grouped.records:
         return grouped
     runs = read_replicates(opened, grouped.records.values())

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flows.cli.lanes import Start
 from flows.cli.launch import run_prepared
-from flows.preamble import Prepared
+from flows.preamble import Parameters, Prepared
 from flows.rehearsal.cut import Rehearsed, check_rows, rehearsed
 from flows.rehearsal.findings import findings_of
-from flows.rehearsal.page import page_blocks, write_page
+from flows.rehearsal.page import page_blocks, write_rehearsal
 from flows.runs.record import record_name
 from flows.runs.results import read_results
 from infra.context import context
@@ -55,7 +56,7 @@ def rehearse_recipe(
     check_model(model)
     opened = context().store(store, write=False)
     ready = rehearsed(recipe, overrides, data, code, rows, model, opened)
-    given = {"store": store, "overrides": overrides, "data": str(data or ""), "force": ()}
+    given = Parameters(recipe, "local", store, overrides, str(data or ""))
     told: dict[str, Any] = {}
     with StandIn(Script(ready.rows)) as stand_in:
 
@@ -66,7 +67,7 @@ def rehearse_recipe(
         where = data and data.absolute()
         prepared = Prepared(ready.resolved, opened, "local", where, (), ended)
         with jobs_environment(stand_in.url, tiny=model == TINY):
-            record = run_prepared(prepared, recipe, given)
+            record = run_prepared(Start(prepared, given))
         return told or _tell(record, ready, stand_in.tallies)
 
 
@@ -120,7 +121,7 @@ def _tell(record: RunRecord, ready: Rehearsed, tallies: Mapping[str, Tally]) -> 
         **found,
         "report": record.report,
     }
-    told["page"] = write_page(store, told)
+    told["page"] = write_rehearsal(store, told)
     name = record_name(record.run_id).rpartition("/")[0]
     store.write_bytes(f"{name}/{NAME}", json.dumps(told, indent=1).encode() + b"\n")
     return told

@@ -16,15 +16,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from flows.recipe.trained import sound_artifact
+from flows.recipe.trained import finished_stage, sound_artifact
 from flows.report import blocks as ui
+from flows.report.html import page, write_page
 from infra.store.answers import Answers
 from infra.store.store import Store
-from schemas.artifact import Manifest
-from schemas.base import InputError, StrictModel, digest, explain_validation, nearest
+from schemas.base import InputError, StrictModel, digest, explain_validation
 from schemas.examples import Prompt
 from schemas.ledger import LedgerRow
-from schemas.reports import RunRecord, StageRecord
+from schemas.reports import RunRecord
 from schemas.rubrics import Rubric
 from schemas.toml import NotToml, refuse_what_cannot_be_kept, toml_table, toml_text
 from tasks.contract.job import read_jsonl, write_jsonl
@@ -76,7 +76,7 @@ def rejudge_run(
 
     wanted, text = _read(file)
     parse_rewards(wanted.rewards, f"{file}: rewards")  # before anything is fetched
-    chosen, manifest = _grpo_stage(store, record, stage)
+    chosen, manifest = finished_stage(store, record, stage, ("grpo",), "ledger")
     inputs = {
         name: store.local_dir(
             sound_artifact(store, ref.kind, ref.key, f"input {name!r} of stage {chosen.name!r}")
@@ -111,10 +111,9 @@ def rejudge_run(
     ledger = (row.model_dump(mode="json") for row in value.pop("ledger"))
     body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ledger)
     store.write_bytes(f"{name}.ledger.jsonl.gz", gzip.compress(body.encode(), mtime=0))
-    store.write_bytes(f"{name}.html", _page(value))
     return {
         **value,
-        "page": store.location(f"{name}.html"),
+        "page": write_page(store, f"{name}.html", _page(value)),
         "ledger": store.location(f"{name}.ledger.jsonl.gz"),
     }
 
@@ -181,26 +180,6 @@ def _read(file: Path) -> tuple[Wanted, str]:
         raise InputError(explain_validation(error, Wanted, str(file))) from error
 
 
-def _grpo_stage(store: Store, record: RunRecord, stage: str | None) -> tuple[StageRecord, Manifest]:
-    stages = {
-        one.name: one for one in record.stages if one.kind == "grpo" and one.artifact is not None
-    }
-    if not stages:
-        raise InputError(
-            f"run {record.run_id!r} has no finished stage of kind grpo, so no ledger of judged"
-            " responses."
-        )
-    if stage is not None and stage not in stages:
-        raise InputError(
-            f"stage {stage!r} of run {record.run_id!r} is no finished stage of kind"
-            f" grpo.{nearest(stage, stages)}"
-        )
-    chosen = stages[stage] if stage else list(stages.values())[-1]
-    return chosen, sound_artifact(
-        store, chosen.kind, chosen.key, f"the artifact of stage {chosen.name!r}"
-    )
-
-
 def _criteria(rubrics: Sequence[Rubric]) -> dict[str, Any]:
     return {one.id: one.criteria for one in rubrics}
 
@@ -225,9 +204,8 @@ def _devices(wanted: Wanted) -> Any:
     return halves()[1]
 
 
-def _page(value: Mapping[str, Any]) -> bytes:
+def _page(value: Mapping[str, Any]) -> str:
     from flows.report import plots
-    from flows.report.html import page
 
     updates = value["updates"]
 
@@ -248,8 +226,7 @@ def _page(value: Mapping[str, Any]) -> bytes:
         ui.Paragraph(_ALONE, "note"),
         ui.Details("All updates", [_updates(updates)], open=True),
     ]
-    found = page(f"{value['run_id']} judged again", [head, verdict(value["summary"])], main)
-    return found.encode()
+    return page(f"{value['run_id']} judged again", [head, verdict(value["summary"])], main)
 
 
 _ALONE = (

@@ -6,14 +6,13 @@ the model as it is, SFT, and the same evaluation again. Rows without reasoning a
 model itself, and what verifies is its lesson (STaR, 2203.14465).
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from schemas.base import InputError
+from flows.recipe.recipe_toml import toml_value
 
 _NAMES = {
     "prompt": ("question", "prompt", "problem", "instruction", "query", "input", "task"),
@@ -114,8 +113,8 @@ def text(draft: Draft) -> str:
     comments = [about, "", *(f"  {command}" for command in draft.commands)]
     lines = [
         *(f"# {_UNSEEN.sub('?', comment)}".rstrip() for comment in comments),
-        f"name = {_toml(draft.name)}",
-        f"model = {_toml(draft.model)}",
+        f"name = {toml_value(draft.name)}",
+        f"model = {toml_value(draft.model)}",
         "",
         "[defaults.reasoning_eval]",
         f"prompt_length = {prompt}{' ' * 34}# tokens; longer prompts are left out and counted",
@@ -126,7 +125,7 @@ def text(draft: Draft) -> str:
         'kind = "distill"',
         "[[stages.distill.config.teachers]]",
         *_teacher(draft, sizes),
-        *(f"{key} = {_toml(value)}" for key, value in draft.source().items()),
+        *(f"{key} = {toml_value(value)}" for key, value in draft.source().items()),
         "",
         "[stages.rebalance]",
         'kind = "rebalance"',
@@ -165,7 +164,7 @@ def _teacher(draft: Draft, sizes: Mapping[str, Any]) -> list[str]:
         return ['name = "dataset"', f"[[{table}.sources]]"]
     return [
         'name = "gemma"                                         # the model itself; what verifies',
-        f"model = {_toml(sizes['model'])}",
+        f"model = {toml_value(sizes['model'])}",
         "samples = 4",
         f"prompt_length = {sizes['prompt']}",
         f"max_response_tokens = {sizes['response']}",
@@ -178,11 +177,3 @@ def _teacher(draft: Draft, sizes: Mapping[str, Any]) -> list[str]:
 def _length(characters: int) -> int:
     """The next power of two that holds so many characters, in tokens."""
     return max(256, 1 << (characters // _CHARACTERS + _EXTRA - 1).bit_length())
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{key} = {_toml(one)}' for key, one in value.items())} }}"
-    if "\x7f" in str(value):
-        raise InputError(f"{value!r} cannot be written into a recipe; rename it.")
-    return json.dumps(value, ensure_ascii=False)

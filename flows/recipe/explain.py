@@ -95,7 +95,7 @@ def nearest_artifact(
     here, compared = _identity(one.stage, outlooks), []
     for manifest, identity in made.of_kind(one.stage.kind):
         inputs = _inputs({name: ref.digest for name, ref in manifest.inputs.items()}, one.stage)
-        compared.append((manifest, list(_differences(here, identity | inputs))))
+        compared.append((manifest, list(differences_between(here, identity | inputs))))
     return min(compared, key=lambda pair: len(pair[1]), default=None)
 
 
@@ -190,8 +190,9 @@ def flat(path: str, value: Any) -> dict[str, Any]:
     return dict(chain.from_iterable(inside))
 
 
-def _differences(here: dict[str, Any], there: dict[str, Any]) -> Iterator[Difference]:
+def differences_between(here: dict[str, Any], there: dict[str, Any]) -> Iterator[Difference]:
+    """The fields of two identities that differ; one that is new and null does, too."""
     for field in [*here, *(field for field in there if field not in here)]:
         ours, theirs = here.get(field, ABSENT), there.get(field, ABSENT)
-        if ours != theirs:  # a new field that is null is a difference too
+        if ours != theirs:
             yield Difference(field, ours, theirs)

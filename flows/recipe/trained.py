@@ -18,9 +18,7 @@ def trained_stage(
         InputError: the run has no such model, or its artifact is gone.
         StageFailed: its artifact is damaged.
     """
-    return finished_stage(
-        store, record, stage, training_kinds(), "model", any_of_them="trained model", one="a model"
-    )
+    return finished_stage(store, record, stage, training_kinds(), "trained model")
 
 
 def finished_stage(
@@ -29,16 +27,9 @@ def finished_stage(
     stage: str | None,
     kinds: Sequence[str],
     what: str,
-    *,
-    any_of_them: str = "",
-    one: str = "one",
 ) -> tuple[StageRecord, Manifest]:
-    """The record and the artifact of `stage`, or of the last stage of these kinds.
-
-    Args:
-        what: people's word for what such a stage makes.
-        any_of_them, one: the same, where the run has none at all, and where stages that have it are
-            listed.
+    """The record and the artifact of `stage`, or of the last stage of these kinds. `what`: people's
+    word for what such a stage makes.
 
     Raises:
         InputError: the run has no such stage, or its artifact is gone.
@@ -51,12 +42,12 @@ def finished_stage(
     }
     if not found:
         raise InputError(
-            f"run {record.run_id!r} has no {any_of_them or what}: none of its stages of kind"
+            f"run {record.run_id!r} has no {what}: none of its stages of kind"
             f" {', '.join(kinds)} was finished."
         )
     if stage is not None and stage not in found:
         raise InputError(
-            f"stage {stage!r} of run {record.run_id!r} has no {what}. Stages with {one}:"
+            f"stage {stage!r} of run {record.run_id!r} has no {what}. Stages with one:"
             f" {', '.join(found)}."
         )
     chosen = found[stage] if stage else list(found.values())[-1]

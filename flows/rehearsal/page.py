@@ -18,7 +18,7 @@ from flows.report.blocks import (
     code,
     strong,
 )
-from flows.report.html import page
+from flows.report.html import page, write_page
 from flows.report.sections.rewards import audit_blocks
 from flows.runs.wording import Tone, clip
 from infra.store.store import Store
@@ -30,18 +30,12 @@ _NOTE = (
 _WIDE = Column("", "wrap")
 
 
-def write_page(store: Store, told: Mapping[str, Any]) -> str:
+def write_rehearsal(store: Store, told: Mapping[str, Any]) -> str:
     """Write `runs/<run_id>/rehearsal.html` and return where it lies."""
-    name = f"runs/{told['run_id']}/rehearsal.html"
-    title = f"Rehearsal of {told['recipe']}"
-    footer: list[Block] = [
-        Paragraph(("The run's own report: ", code(str(told["report"] or "none"))), "note")
-    ]
-    store.write_bytes(
-        name, page(f"{title} ({told['run_id']})", [Heading(title, 1)], [*page_blocks(told)], footer)
-        .encode()
-    )  # fmt: skip
-    return store.location(name)
+    title, run_id = f"Rehearsal of {told['recipe']}", told["run_id"]
+    footer = Paragraph(("The run's own report: ", code(str(told["report"] or "none"))), "note")
+    text = page(f"{title} ({run_id})", [Heading(title, 1)], [*page_blocks(told)], [footer])
+    return write_page(store, f"runs/{run_id}/rehearsal.html", text)
 
 
 def page_blocks(told: Mapping[str, Any]) -> Iterator[Block]:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+from flows.report.sections.data import causes_of
 from flows.runs.results import RunResults, StageOutput
-from flows.runs.wording import clip, headline
-from tasks.contract.job import read_rows
+from flows.runs.wording import headline
 from tasks.contract.kind import Product
 from tasks.contract.kinds import stage_kind
 from tasks.data.cleaning_rules import SPLITS
@@ -27,7 +27,10 @@ def stage_json(run: RunResults, stage: StageOutput) -> dict[str, Any]:
         "given": "; ".join(_given(run, stage)),
         "left": _left(stage),
         "domains": _domains(stage),
-        "dropped": list(_dropped(stage)),
+        "dropped": [
+            {"cause": cause, "rows": rows, "examples": examples}
+            for cause, rows, examples in causes_of(stage, _EXAMPLES)
+        ],
     }
 
 
@@ -90,16 +93,3 @@ def _domains(stage: StageOutput) -> dict[str, dict[str, int]]:
             elif "train" in cell:
                 found[group] = {split: cell[split]["achieved"] for split in SPLITS}
     return found
-
-
-def _dropped(stage: StageOutput) -> Iterator[dict[str, Any]]:
-    """Why rows fell out, most first, with the first rows of each cause."""
-    path = stage.path("dropped.jsonl")
-    causes: dict[str, dict[str, Any]] = {}
-    for row in read_rows(path) if path else ():
-        one = causes.setdefault(row["cause"], {"cause": row["cause"], "rows": 0, "examples": []})
-        one["rows"] += 1
-        if len(one["examples"]) < _EXAMPLES:
-            place = f"{row['file'] or row['source']}:{row['line']}"
-            one["examples"].append(clip(f"{place}: {row['detail']}", 200))
-    yield from sorted(causes.values(), key=lambda one: -one["rows"])

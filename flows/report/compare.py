@@ -6,12 +6,13 @@ from typing import Any
 
 from flows.report import blocks as ui
 from flows.report import plots
-from flows.report.html import page
+from flows.report.html import page, write_page
 from flows.report.page import missing
+from flows.report.rates import change_cell, level_text
 from flows.runs.compare import ABSENT_STAGE
 from flows.runs.effects import ALL, Part
 from flows.runs.pairing import pairing_text
-from flows.runs.wording import TONES, bounds, duration, gap, level
+from flows.runs.wording import bounds, duration, gap
 from infra.store.store import Store
 from schemas.base import digest
 from tasks.statistics.intervals import Interval
@@ -33,8 +34,7 @@ def render_comparison(store: Store, comparisons: Sequence[dict[str, Any]]) -> st
     words = {2: "Two", 3: "Three", 4: "Four"}.get(len(runs), str(len(runs)))
     head = [ui.Heading(f"{words} runs compared", 1)]
     written = page(", ".join(runs), head, list(comparison_blocks(comparisons)))
-    store.write_bytes(name, written.encode())
-    return store.location(name)
+    return write_page(store, name, written)
 
 
 def comparison_blocks(comparisons: Sequence[dict[str, Any]]) -> Iterator[ui.Block]:
@@ -95,11 +95,8 @@ def seeds_table(found: Row) -> ui.Table:
     title = f"Over seeds, paired: {seeds}" if seeds else "Over seeds, which differ: unpaired"
     rows: list[Sequence[ui.Text | ui.Cell]] = []
     for row in found["metrics"]:
-        quantity, tone = row["quantity"], TONES[row["direction"]]
-        said = bounds(Interval(row["low"], row["high"]), True, quantity)
-        value = ui.Cell(
-            (gap(row["value"], quantity), ui.small(said)), "plain" if tone == "flat" else tone
-        )
+        quantity, interval = row["quantity"], Interval(row["low"], row["high"])
+        value = change_cell(row["value"], interval, row["direction"], quantity)
         floor = ABSENT if row["sd"] is None else gap(row["sd"], quantity).removeprefix("+")
         unpaired = bounds(Interval(**row["unpaired"]), True, quantity)
         rows.append((row["label"], row["model"], str(row["n"]), value, floor, unpaired))
@@ -139,17 +136,15 @@ def _sides(rows: Sequence[Row | None]) -> Iterator[ui.Text | ui.Cell]:
         if row["same_answers"]:
             yield ui.small("the same answers")
             continue
-        change, tone = row["difference"], TONES[row["direction"]]
-        said = bounds(Interval(change["low"], change["high"]), True, row["quantity"])
+        change = row["difference"]
+        interval = Interval(change["low"], change["high"])
         unpaired = f"{row['a']['n']} and {row['b']['n']}, unpaired"
         asked = f"{row['b']['n']} prompts" if row["paired"] else unpaired
-        text = ui.strong(gap(change["value"], row["quantity"])), ui.small(said), ui.small(asked)
-        yield ui.Cell(text, "plain" if tone == "flat" else tone)
+        yield change_cell(change["value"], interval, row["direction"], row["quantity"], asked)
 
 
 def _rate_text(rate: Mapping[str, float], quantity: bool) -> ui.Text:
-    said = bounds(Interval(rate["low"], rate["high"]), quantity=quantity)
-    return level(rate["value"], quantity), ui.small(said)
+    return level_text(rate["value"], Interval(rate["low"], rate["high"]), quantity)
 
 
 def recipe_table(comparisons: Sequence[Row]) -> ui.Table:

@@ -9,6 +9,7 @@ from markupsafe import Markup, escape
 
 from flows.report import blocks as ui
 from flows.report.blocks import Block, Span, Text, formed, spans
+from infra.store.store import Store
 from infra.visible import visible
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -37,6 +38,13 @@ def page(
     ]
     whole = tag("html", tag("head", *head), tag("body", *body), lang="en")
     return visible(f"<!doctype html>\n{whole}\n")
+
+
+def write_page(store: Store, name: str, text: str) -> str:
+    """Write a page and return where it lies: a path, or a `gs://` URI. Raises InputError: the store
+    is full or cannot be written."""
+    store.write_bytes(name, text.encode())
+    return store.location(name)
 
 
 @cache

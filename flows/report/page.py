@@ -25,7 +25,7 @@ from flows.report.blocks import (
     strong,
 )
 from flows.report.gate import gate_blocks
-from flows.report.html import page, tag
+from flows.report.html import page, tag, write_page
 from flows.report.section import SECTIONS
 from flows.report.verdict import stage_verdicts, verdict
 from flows.runs.effects import (
@@ -74,7 +74,6 @@ class Report:
     def html(self) -> str:
         """The page. Equal results give equal text."""
         record = self.run.record
-        written = "Written by ", code(f"lyceum report {record.run_id}"), " from the artifacts in "
         return page(
             f"{record.recipe.name}: {record.status} ({record.run_id})",
             [
@@ -82,9 +81,15 @@ class Report:
                 Raw(tag("nav", *(tag("a", text, href=f"#{name}") for name, text in self.links))),
             ],
             self.main,
-            [Paragraph((*written, code(record.store), "."), "note")],
+            [written_by(record)],
             self.style,
         )
+
+
+def written_by(record: RunRecord) -> Paragraph:
+    """The footer: what writes the page again."""
+    again = "Written by ", code(f"lyceum report {record.run_id}"), " from the artifacts in "
+    return Paragraph((*again, code(record.store), "."), "note")
 
 
 def report_name(run_id: str) -> str:
@@ -98,9 +103,7 @@ def write_report(store: Store, report: Report) -> str:
     Raises:
         InputError: the store is full or cannot be written.
     """
-    name = report_name(report.run.record.run_id)
-    store.write_bytes(name, report.html().encode())
-    return store.location(name)
+    return write_page(store, report_name(report.run.record.run_id), report.html())
 
 
 def report_of(run: RunResults) -> Report:
@@ -129,8 +132,7 @@ def _troubles(run: RunResults) -> Iterator[Block]:
     for stage in run.stages.values():
         if stage.record and stage.record.error:
             said = "failed" if stage.status == "failed" else f"was {stage.status}"
-            failed = Heading(Span(f"Stage {stage.name} {said}", "span", "bad"), 3)
-            yield Box([failed, Code(clip(stage.record.error, 4000))], "card failure")
+            yield trouble(f"Stage {stage.name} {said}", stage.record.error)
     ended = {
         "cancelled": "The run was stopped before it ended. The same command continues it; what is"
         " finished is reused.",
@@ -145,6 +147,12 @@ def _troubles(run: RunResults) -> Iterator[Block]:
     for stage in run.stages.values():
         if stage.record and stage.record.repaired:
             yield Box([Paragraph(("Stage ", strong(stage.name), f": {stage.record.repaired}."))])
+
+
+def trouble(title: str, why: str) -> Box:
+    """What went wrong, and the text that says why."""
+    heading = Heading(Span(title, "span", "bad"), 3)
+    return Box([heading, Code(clip(why, 4000))], "card failure")
 
 
 def missing(stage: str, problem: str, where: str) -> Box:

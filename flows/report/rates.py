@@ -8,16 +8,16 @@ here without a line of code.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flows.report.blocks import Column, Table, Text, small
-from flows.runs.effects import SAFE, parts
-from flows.runs.wording import bounds, label, level
+from flows.report.blocks import Cell, Column, Table, Text, small, strong
+from flows.runs.effects import SAFE, Direction, parts
+from flows.runs.wording import TONES, bounds, gap, label, level
 from schemas.evaluation import EvalItem, EvalPrompt
 from tasks.contract.kind import Outcome
 from tasks.contract.kinds import evaluation_of
 from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.metric_functions import Measured, measured_in
 from tasks.evaluation.safety_verdicts import judge
-from tasks.statistics.intervals import Rate
+from tasks.statistics.intervals import Interval, Rate
 from tasks.statistics.means import Mean
 
 
@@ -127,5 +127,18 @@ def cell(rate: Rate | Mean | None) -> Text:
     """A rate, or a mean, with its interval below it."""
     if rate is None:
         return "–"
-    quantity = isinstance(rate, Mean)
-    return level(rate.value, quantity), small(bounds(rate.interval, quantity=quantity))
+    return level_text(rate.value, rate.interval, isinstance(rate, Mean))
+
+
+def level_text(value: float, interval: Interval, quantity: bool = False) -> Text:
+    """A rate, or the mean of a quantity, with its interval below it."""
+    return level(value, quantity), small(bounds(interval, quantity=quantity))
+
+
+def change_cell(
+    value: float, interval: Interval, direction: Direction, quantity: bool, *below: str
+) -> Cell:
+    """A difference with its interval, and more, below it; coloured where it is a gain or a loss."""
+    lines = (bounds(interval, True, quantity), *below)
+    tone = "plain" if direction == "unclear" else TONES[direction]
+    return Cell((strong(gap(value, quantity)), *map(small, lines)), tone)

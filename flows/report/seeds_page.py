@@ -1,10 +1,13 @@
 """The report over seeds: one page for the runs of `lyceum run --seeds`, beside that of each run."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 
 from flows.report import blocks as ui
 from flows.report import plots
-from flows.report.html import page
+from flows.report.html import page, write_page
+from flows.report.page import trouble, written_by
+from flows.report.rates import change_cell, level_text
 from flows.runs.effects import METRICS, Metric, Part
 from flows.runs.record import left
 from flows.runs.replicates import Level, Over, Replicates
@@ -13,10 +16,8 @@ from flows.runs.wording import (
     Tone,
     bounds,
     change_text,
-    clip,
     duration,
     gap,
-    level,
     listed,
     rate_text,
     short_model,
@@ -39,15 +40,9 @@ _FLOOR = (
 )
 
 
-def page_name(runs: Replicates) -> str:
-    """The page in the store, beside the first run's report."""
-    first = next(iter(runs.runs.values()))
-    return f"runs/{first.record.run_id}/seeds.html"
-
-
 def write_seeds(store: Store, runs: Replicates, absent: Mapping[int, str]) -> str:
-    """Write the page and return where it lies: a path, or a `gs://` URI. `absent`: see
-    `seeds_blocks`.
+    """Write the page beside the first run's report and return where it lies: a path, or a `gs://`
+    URI. `absent`: see `seeds_blocks`.
 
     Raises:
         InputError: the store is full or cannot be written.
@@ -55,10 +50,8 @@ def write_seeds(store: Store, runs: Replicates, absent: Mapping[int, str]) -> st
     head, *rest = seeds_blocks(runs, absent)
     record = next(iter(runs.runs.values())).record
     title = f"{record.recipe.name} under {len(runs.runs) + len(absent)} seeds"
-    again = "Written by ", ui.code(f"lyceum report {record.run_id}"), " from the artifacts in "
-    footer = [ui.Paragraph((*again, ui.code(record.store), "."), "note")]
-    store.write_bytes(page_name(runs), page(title, [head], rest, footer).encode())
-    return store.location(page_name(runs))
+    text = page(title, [head], rest, [written_by(record)])
+    return write_page(store, f"runs/{record.run_id}/seeds.html", text)
 
 
 def seeds_blocks(runs: Replicates, absent: Mapping[int, str]) -> Iterator[ui.Block]:
@@ -96,19 +89,14 @@ _NOTHING = (
 def _troubles(records: Mapping[int, RunRecord], absent: Mapping[int, str]) -> Iterator[ui.Block]:
     """Seeds that are not in all of the numbers, and why."""
     for seed, why in absent.items():
-        yield _trouble(f"Seed {seed} has no run", why)
+        yield trouble(f"Seed {seed} has no run", why)
     for seed, record in records.items():
         failed = [f"{one.name}: {one.error}" for one in record.stages if one.status == "failed"]
         if failed:
-            yield _trouble(f"Seed {seed} failed", "\n".join(failed))
+            yield trouble(f"Seed {seed} failed", "\n".join(failed))
         elif record.status != "succeeded":
             rest = f"left: {listed(left(record))}; the same command goes on"
-            yield _trouble(f"Seed {seed}: {record.status}", rest)
-
-
-def _trouble(title: str, why: str) -> ui.Box:
-    heading = ui.Heading(ui.Span(title, "span", "bad"), 3)
-    return ui.Box([heading, ui.Code(clip(why, 4000))], "card failure")
+            yield trouble(f"Seed {seed}: {record.status}", rest)
 
 
 def verdicts(runs: Replicates) -> Iterator[tuple[Tone, ui.Text]]:
@@ -163,10 +151,8 @@ def effects_table(metric: Metric, found: Sequence[Over], seeds: Sequence[int]) -
 
 def mean_cell(one: Over) -> ui.Cell:
     """The mean with its interval below it; fewer seeds than others have are said."""
-    tone = TONES[one.direction]
-    said = bounds(one.interval, True, one.metric.quantity)
-    text = ui.strong(gap(one.spread.mean, one.metric.quantity)), ui.small(said)
-    return ui.Cell((*text, ui.small(f"{one.spread.n} seeds")), "plain" if tone == "flat" else tone)
+    mean, seeds = one.spread.mean, f"{one.spread.n} seeds"
+    return change_cell(mean, one.interval, one.direction, one.metric.quantity, seeds)
 
 
 def _small_interval(text: str) -> ui.Text:
@@ -197,11 +183,7 @@ def _forests(found: Mapping[Metric, Sequence[Over]]) -> list[ui.Figure]:
         if stages and not metric.quantity:
             bars = [
                 plots.Bar(
-                    one.stage,
-                    one.spread.mean,
-                    one.interval.low,
-                    one.interval.high,
-                    one.direction,
+                    one.stage, one.spread.mean, **asdict(one.interval), direction=one.direction
                 )
                 for one in stages
             ]
@@ -227,12 +209,11 @@ def _levels(runs: Replicates) -> Iterator[ui.Block]:
 
 
 def _level_row(one: Level, seeds: Sequence[int]) -> list[ui.Text | ui.Cell]:
-    quantity, spread = one.metric.quantity, one.spread
-    said = bounds(one.interval, quantity=quantity)
+    spread = one.spread
     own = (one.rates.get(seed) for seed in seeds)
     return [
         one.model,
-        (ui.strong(level(spread.mean, quantity)), ui.small(said)),
+        level_text(spread.mean, one.interval, one.metric.quantity),
         _size(spread.sd, one.metric),
         _size(spread.bound, one.metric),
         *("–" if rate is None else _small_interval(rate_text(rate)) for rate in own),

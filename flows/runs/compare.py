@@ -8,6 +8,7 @@ correction over all rows of its metric: those over all prompts, and apart from t
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from flows.recipe.explain import flat
@@ -126,7 +127,7 @@ def _sentences(first: RunResults, second: RunResults) -> Iterator[dict[str, str]
         elif _artifacts(before, metric) == _artifacts(after, metric):
             said = "the same answers, one artifact serves both runs."
         else:
-            change, direction = changes[metric], direction_of(changes[metric], p[metric])
+            change, direction = changes[metric], direction_of(changes[metric].interval, p[metric])
             said = f"{change_text(change)}, {words[direction]} ({sample_text(change)})."
             tone = TONES[direction]
         yield {"text": f"{metric.label} ({names}): {said}", "tone": tone}
@@ -174,27 +175,19 @@ def _matched_models(
 
 def _metric_row(metric: Metric, model: str, part: Part, change: Change, p: float) -> dict[str, Any]:
     return {
-        "metric": metric.name,
-        "label": metric.label,
-        "quantity": metric.quantity,
+        **metric.row(part),
         "model": model,
-        "suite": part.suite,
-        "domain": part.domain.value if part.domain else None,
         "a": _rate(change.before),
         "b": _rate(change.after),
-        "difference": {
-            "value": change.delta,
-            "low": change.interval.low,
-            "high": change.interval.high,
-        },
+        "difference": {"value": change.delta, **asdict(change.interval)},
         "p": p,
         "paired": change.paired,
-        "direction": direction_of(change, p),
+        "direction": direction_of(change.interval, p),
     }
 
 
 def _rate(rate: Rate | Mean) -> dict[str, float]:
-    return {"value": rate.value, "low": rate.interval.low, "high": rate.interval.high, "n": rate.n}
+    return {"value": rate.value, **asdict(rate.interval), "n": rate.n}
 
 
 def _recipe_differences(first: RunResults, second: RunResults) -> Iterator[dict[str, Any]]:

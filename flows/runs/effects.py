@@ -56,6 +56,16 @@ class Metric:
         """Whether its values are numbers in a unit of their own, and not true or false."""
         return isinstance(self.outcome, Measured)
 
+    def row(self, part: "Part") -> dict[str, Any]:
+        """How a row of JSON begins that is about the metric in some of its prompts."""
+        return {
+            "metric": self.name,
+            "label": self.label,
+            "quantity": self.quantity,
+            "suite": part.suite,
+            "domain": part.domain.value if part.domain else None,
+        }
+
 
 METRICS = tuple(
     Metric(kind, name, label, evaluation_of(kind).outcomes[name])
@@ -121,12 +131,6 @@ class Change:
         """Whether it is of means, in a unit of their own."""
         return isinstance(self.after, Mean)
 
-    @property
-    def direction(self) -> Direction:
-        """Whether the interval is above zero, below it, or holds it; not corrected for other
-        looks."""
-        return "gain" if self.interval.low > 0 else "loss" if self.interval.high < 0 else "unclear"
-
 
 @dataclass(frozen=True)
 class Effect:
@@ -141,12 +145,15 @@ class Effect:
 
     @property
     def direction(self) -> Direction:
-        return direction_of(self.change, self.p)
+        return direction_of(self.change.interval, self.p)
 
 
-def direction_of(change: Change, p: float) -> Direction:
-    """Whether a change is a gain, a loss or neither, given its p-value after correction."""
-    return change.direction if p <= ALPHA else "unclear"
+def direction_of(interval: Interval, p: float) -> Direction:
+    """Whether a difference is a gain, a loss or neither, given its interval and its p-value after
+    correction."""
+    if p > ALPHA:
+        return "unclear"
+    return "gain" if interval.low > 0 else "loss" if interval.high < 0 else "unclear"
 
 
 def outcomes(items: Sequence[EvalItem], metric: Metric, part: Part = ALL) -> dict[str, Any]:
@@ -224,9 +231,13 @@ def _score_test(before: Rate, after: Rate) -> float:
 def corrected(changes: Mapping[Key, Change]) -> dict[Key, float]:
     """The p-values of one family after Holm's correction over those of its comparisons in which
     something changed."""
-    live = [key for key, change in changes.items() if change.changed != 0]
-    adjusted = dict(zip(live, holm([changes[key].p for key in live]), strict=True))
+    adjusted = holm_by_key({key: one.p for key, one in changes.items() if one.changed != 0})
     return {key: adjusted.get(key, 1.0) for key in changes}
+
+
+def holm_by_key(p: Mapping[Key, float]) -> dict[Key, float]:
+    """The p-values of one family after Holm's correction."""
+    return dict(zip(p, holm(list(p.values())), strict=True))
 
 
 def stage_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:

@@ -9,10 +9,11 @@ differences have a mean with Student's interval over seeds, and beside it stands
 same runs would have given unpaired.
 """
 
+from dataclasses import asdict
 from typing import Any
 
-from flows.runs.effects import Metric, metrics_of
-from flows.runs.replicates import Replicates, corrected_over, direction_over, spread_of
+from flows.runs.effects import ALL, Metric, direction_of, holm_by_key, metrics_of
+from flows.runs.replicates import Replicates, spread_of
 from flows.runs.results import RunResults
 from flows.runs.wording import listed
 from tasks.statistics.means import welch
@@ -64,10 +65,10 @@ def over_seeds(first: Replicates, second: Replicates) -> dict[str, Any]:
     rows = []
     for metric in metrics_of(*first.runs.values(), *second.runs.values()):
         found = {row["model"]: row for row in _rows(first, second, metric, seeds)}
-        p = corrected_over({model: row["p"] for model, row in found.items()})
+        p = holm_by_key({model: row["p"] for model, row in found.items()})
         for model, row in found.items():
             row["p"] = p[model]
-            row["direction"] = direction_over(row.pop("interval"), p[model])
+            row["direction"] = direction_of(row.pop("interval"), p[model])
             rows.append(row)
     return {"seeds": seeds if len(seeds) > 1 else [], "metrics": rows}
 
@@ -92,18 +93,15 @@ def _rows(
         interval = spread.interval if spread else unpaired
         rows.append(
             {
-                "metric": metric.name,
-                "label": metric.label,
-                "quantity": metric.quantity,
+                **metric.row(ALL),
                 "model": model,
                 "n": spread.n if spread else min(map(len, sides)),
                 "paired": spread is not None,
                 "value": spread.mean if spread else (unpaired.low + unpaired.high) / 2,
-                "low": interval.low,
-                "high": interval.high,
+                **asdict(interval),
                 "sd": spread.sd if spread else None,
                 "p": spread.p if spread else p,
-                "unpaired": {"low": unpaired.low, "high": unpaired.high},
+                "unpaired": asdict(unpaired),
                 "interval": interval,
             }
         )

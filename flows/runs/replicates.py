@@ -8,9 +8,9 @@ out zero and its p-value is at most ALPHA after Holm's correction, over the same
 within a run: all stages over all prompts, and all stages in all parts.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from flows.runs.effects import (
     ALL,
@@ -18,6 +18,8 @@ from flows.runs.effects import (
     Effect,
     Metric,
     Part,
+    direction_of,
+    holm_by_key,
     metrics_of,
     outcomes,
     overall_effect,
@@ -28,11 +30,9 @@ from flows.runs.record import read_runs
 from flows.runs.results import RunResults, read_results
 from infra.store.store import Store
 from schemas.reports import RunRecord
-from tasks.statistics.intervals import ALPHA, Interval, Rate, holm
+from tasks.statistics.intervals import Interval, Rate
 from tasks.statistics.means import Mean
 from tasks.statistics.spread import Spread
-
-Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Over:
 
     @property
     def direction(self) -> Direction:
-        return direction_over(self.spread.interval, self.p)
+        return direction_of(self.spread.interval, self.p)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Replicates:
             for place, effects in found.items()
             if (spread := _spread_of_effects(effects.values()))
         }
-        p = corrected_over({place: spread.p for place, spread in spreads.items()})
+        p = holm_by_key({place: spread.p for place, spread in spreads.items()})
         return [
             Over(stage, since, metric, part, found[part, stage, since], spread, p[place])
             for place, spread in spreads.items()
@@ -166,18 +166,6 @@ def spread_of(rates: Iterable[Rate | Mean], values: list[float]) -> Spread | Non
     """The spread of values that come of these: a rate over n prompts is known to 1 / n."""
     fewest = min((one.n for one in rates if isinstance(one, Rate)), default=0)
     return Spread.of(values, 1 / fewest if fewest else 0.0)
-
-
-def corrected_over(p: Mapping[Key, float]) -> dict[Key, float]:
-    """The p-values of one family after Holm's correction."""
-    return dict(zip(p, holm(list(p.values())), strict=True))
-
-
-def direction_over(interval: Interval, p: float) -> Direction:
-    """Whether an interval over seeds is above zero or below it, given its corrected p-value."""
-    if p > ALPHA:
-        return "unclear"
-    return "gain" if interval.low > 0 else "loss" if interval.high < 0 else "unclear"
 
 
 def read_replicates(store: Store, records: Iterable[RunRecord]) -> Replicates:
@@ -212,51 +200,25 @@ def told(runs: Replicates) -> dict[str, Any]:
 
 
 def _effect_row(one: Over) -> dict[str, Any]:
-    seeds = {
-        str(seed): {
-            "value": effect.change.delta,
-            "low": effect.change.interval.low,
-            "high": effect.change.interval.high,
-        }
-        for seed, effect in one.effects.items()
-    }
+    changes = {str(seed): effect.change for seed, effect in one.effects.items()}
     return {
-        **_named(one.metric, one.part),
+        **_row(one),
         "stage": one.stage,
         "since": one.since,
-        **_numbers(one.spread, one.interval),
         "p": one.p,
         "direction": one.direction,
-        "seeds": seeds,
+        "seeds": {
+            seed: {"value": change.delta, **asdict(change.interval)}
+            for seed, change in changes.items()
+        },
     }
 
 
 def _level_row(one: Level) -> dict[str, Any]:
     seeds = {str(seed): rate.value for seed, rate in one.rates.items()}
-    return {
-        **_named(one.metric, one.part),
-        "model": one.model,
-        **_numbers(one.spread, one.interval),
-        "bound": one.spread.bound,
-        "seeds": seeds,
-    }
+    return {**_row(one), "model": one.model, "bound": one.spread.bound, "seeds": seeds}
 
 
-def _named(metric: Metric, part: Part) -> dict[str, Any]:
-    return {
-        "metric": metric.name,
-        "label": metric.label,
-        "quantity": metric.quantity,
-        "suite": part.suite,
-        "domain": part.domain.value if part.domain else None,
-    }
-
-
-def _numbers(spread: Spread, interval: Interval) -> dict[str, Any]:
-    return {
-        "n": spread.n,
-        "mean": spread.mean,
-        "low": interval.low,
-        "high": interval.high,
-        "sd": spread.sd,
-    }
+def _row(one: Over | Level) -> dict[str, Any]:
+    numbers = {"n": one.spread.n, "mean": one.spread.mean, "sd": one.spread.sd}
+    return {**one.metric.row(one.part), **numbers, **asdict(one.interval)}

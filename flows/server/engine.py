@@ -6,9 +6,9 @@ Prefect's worker puts it there.
 """
 
 import runpy
-import sys
 import threading
 
+from flows.cli.answers import say
 from flows.server.prefect_api import bypass_proxy
 
 PATIENCE_SECONDS = 120.0
@@ -27,14 +27,8 @@ def main() -> None:
     url, stop = get_current_settings().api.url, threading.Event()
     assert url is not None, "a worker gives each run PREFECT_API_URL"
     WATCH.set(Watch(stop))  # a run that is stopped does not wait for the server either
-    with prefect_view(
-        url, _say, stop, start_seconds=PATIENCE_SECONDS, end_seconds=PATIENCE_SECONDS
-    ):
+    with prefect_view(url, say, stop, start_seconds=PATIENCE_SECONDS, end_seconds=PATIENCE_SECONDS):
         runpy.run_module("prefect.engine", run_name="__main__", alter_sys=True)
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
 
 
 if __name__ == "__main__":

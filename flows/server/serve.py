@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from flows.cli.answers import say
 from flows.cli.interrupt import interruptible
 from flows.server import key, process_tree
 from flows.server.key import Api
@@ -167,10 +168,6 @@ def _alone() -> Iterator[Path]:
         yield home
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-
-
 @contextmanager
 def _server(
     port: int, stop: threading.Event, gave_up: Callable[[str], None], host: str, front: str | None
@@ -188,7 +185,7 @@ def _server(
     chosen = get_current_settings().server.api.auth_string
     options = {SERVER_KEY: chosen.get_secret_value()} if chosen else {}
     sys.stderr.write("Starting the Prefect server ...\n")
-    with prefect_server(port, options, stop, _say, gave_up, host=host, front=front) as started:
+    with prefect_server(port, options, stop, say, gave_up, host=host, front=front) as started:
         yield started
 
 

@@ -4,21 +4,19 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.cli.main import main
+from infra.process import ROOT
 from infra.store.store import Store, open_store
 from schemas.artifact import Manifest
 
-ROOT = Path(__file__).resolve().parents[2]
 TEACHER = "{ name = 'procedural', rows = { summarization = 100000 }, grounded = {} }"
-SLOW = f"stages.distill.config.teachers=[{', '.join(10 * [TEACHER])}]"
-"""An override by which the first stage takes a minute."""
+SLOW = f"stages.distill.config.teachers=[{', '.join(20 * [TEACHER])}]"
+"""An override by which the first stage of the tiny recipe takes minutes."""
 
 
 class Lab:
@@ -77,13 +75,6 @@ def start(arguments: list[str]) -> "subprocess.Popen[str]":
         text=True,
         start_new_session=True,
     )
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
 
 
 def alive(pid: int) -> bool:

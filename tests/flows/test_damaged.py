@@ -100,13 +100,17 @@ def test_the_gate_does_not_judge_by_what_is_left(
 @pytest.mark.parametrize(
     ("stage", "arguments", "expected"),
     [
-        ("grpo", ["ask", "demo-1", "Why?"], "the model of stage 'grpo' is damaged"),
-        ("grpo", ["export", "demo-1", "--to", "out"], "the model of stage 'grpo' is damaged"),
+        ("grpo", ["ask", "demo-1", "Why?"], "model of stage 'grpo' is damaged"),
+        (
+            "grpo",
+            ["export", "demo-1", "--to", "out"],
+            "model of stage 'grpo' is damaged",
+        ),
         ("sft_eval", ["export", "demo-1", "--to", "out"], WHY),
         (
             "grpo",
             ["rejudge", "demo-1", "--rubric", "rubric.toml"],
-            "the artifact of stage 'grpo' is damaged",
+            "the ledger of stage 'grpo' is damaged",
         ),
         ("sft_eval", ["promote", "demo-1"], WHY),
     ],

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from flows.runs.record import read_run
-from tests.flows.lab import SLOW, Lab, start, wait_until
+from tests.fakes.process import until
+from tests.flows.lab import SLOW, Lab, start
 
 FAILING = """
 [stages.too_much]
@@ -57,37 +58,28 @@ def test_a_second_run_reuses_everything_and_says_where_its_report_is(
     assert lab.store.list_runs() == sorted([first["run_id"], second["run_id"]])
 
 
-def test_deleting_all_of_prefect_s_records_reruns_nothing(again: Lab) -> None:
+def test_deleting_all_of_prefect_s_records_reruns_nothing_and_it_shows_what_was_cached(
+    again: Lab,
+) -> None:
     """They are a view; what is cached is what the manifests say."""
-    lab = again
-    attempts = [
-        manifest.attempt for kind in ("distill", "rebalance") for manifest in lab.artifacts(kind)
-    ]
     from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import TaskRunFilter
     from prefect.settings import get_current_settings
 
+    def attempts() -> list[str]:
+        return [one.attempt for kind in ("distill", "rebalance") for one in again.artifacts(kind)]
+
+    before = attempts()
     shutil.rmtree(get_current_settings().results.local_storage_path, ignore_errors=True)
+    named = TaskRunFilter.model_validate({"state": {"name": {"any_": ["Cached"]}}})
     with get_client(sync_client=True) as client:
         for run in client.read_flow_runs():
             client.delete_flow_run(run.id)
-    assert lab.statuses() == {"distill": "cached", "rebalance": "cached"}
-    assert [
-        manifest.attempt for kind in ("distill", "rebalance") for manifest in lab.artifacts(kind)
-    ] == attempts
-
-
-def test_prefect_shows_what_was_cached(again: Lab) -> None:
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import TaskRunFilter
-
-    again.run()
-    named = TaskRunFilter.model_validate({"state": {"name": {"any_": ["Cached"]}}})
-    with get_client(sync_client=True) as client:
-        wait_until(
-            lambda: (
-                {run.name for run in client.read_task_runs(task_run_filter=named)}
-                >= {"distill", "rebalance"}
-            )
+        assert again.statuses() == {"distill": "cached", "rebalance": "cached"}
+        assert attempts() == before
+        until(
+            lambda: {run.name for run in client.read_task_runs(task_run_filter=named)},
+            lambda names: names >= {"distill", "rebalance"},
         )
 
 
@@ -138,7 +130,7 @@ def test_a_run_that_was_killed_still_says_what_it_worked_on(lab: Lab) -> None:
     """SIGKILL of the flow, in the middle of a stage: its key is on record, the run counts as
     interrupted, and nothing of it is garbage."""
     process = start(lab.command("--set", SLOW))
-    wait_until(lambda: any(lab.store_path.glob("work/*/1/lease.json")))
+    until(lambda: any(lab.store_path.glob("work/*/1/lease.json")))
     [lease] = lab.store_path.glob("work/*/1/lease.json")
     process.kill()
     process.communicate(timeout=120)

@@ -2,6 +2,7 @@
 where a run executes is."""
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ RECIPE = "quickstart"
 OTHERS = ("g_rar", "gemma2_deep", "on_policy_distillation")
 
 
+@cache
 def stages() -> dict[str, ResolvedStage]:
     """One stage of each kind: of the shipped recipes, and of the kinds that no recipe has, one with
     SimPO's config as far as it goes."""

@@ -4,12 +4,10 @@ on the terminal that shows it.
 What text can do in a report is in test_report.py, which names a store takes in test_store.py.
 """
 
-import http.server
 import io
 import json
 import subprocess
 import sys
-import threading
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from flows.cli import show
 from flows.cli.main import main
 from flows.cli.terminal import Terminal
 from flows.report.blocks import Table
+from infra.process import ROOT
 from infra.store.store import open_store
 from infra.visible import plain
 from schemas.base import InputError
@@ -34,10 +33,10 @@ from tasks.contract.reward import REWARDS
 from tasks.contract.teacher import TEACHERS
 from tasks.data.data_files import check_data_path, data_files
 from tasks.data.readers import Record, read_records
+from tests.fakes.http import Handler, HttpServer
 from tests.fakes.recipe import TINY
 from tests.flows.runs.synthetic_run import write_run
 
-ROOT = Path(__file__).resolve().parents[2]
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\rover [red]:boom:[/x] \\[red]"
 ODD = ["..", ".", "", "../../etc", "/etc/passwd", "a/../../b", "~", "a\n", "con\0", "-x", "*"]
 NAMES = st.one_of(st.sampled_from([*ODD, "\\..\\x", "\udcff", "é"]), st.text(max_size=12))
@@ -233,23 +232,15 @@ def test_a_parquet_file_opens_no_other_file_and_no_url(tmp_path: Path) -> None:
     columns like any other."""
     asked: list[str] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Noting(Handler):
         def do_GET(self) -> None:
             asked.append(self.path)
-            self.send_error(404)
+            self.answer(404, "")
 
         do_HEAD = do_GET
 
-        def log_message(self, *arguments: object) -> None:
-            """Nothing."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        places = [
-            f"http://127.0.0.1:{server.server_port}/image.png",
-            str(ROOT / "docs" / "report.png"),
-        ]
+    with HttpServer(Noting) as server:
+        places = [f"{server.url}/image.png", str(ROOT / "docs" / "report.png")]
         column = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
         images = pyarrow.array([{"bytes": None, "path": place} for place in places], type=column)
         features = {"q": {"dtype": "string", "_type": "Value"}, "image": {"_type": "Image"}}
@@ -263,9 +254,6 @@ def test_a_parquet_file_opens_no_other_file_and_no_url(tmp_path: Path) -> None:
             for record in read_records("images.parquet", tmp_path / "images.parquet")
             if isinstance(record, Record)
         ]
-    finally:
-        server.shutdown()
-        server.server_close()
     assert [row["image"] for row in rows] == [{"bytes": None, "path": place} for place in places]
     assert asked == []
 

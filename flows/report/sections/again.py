@@ -5,9 +5,9 @@ import itertools
 import shlex
 from pathlib import PurePath
 
+from flows.recipe.recipe_toml import recipe_toml
 from flows.report.blocks import Block, Code, Details, Paragraph, Raw, card, code
 from flows.report.html import tag
-from flows.report.recipe_toml import recipe_toml
 from flows.report.section import Section
 from flows.runs.results import RunResults
 

@@ -56,10 +56,10 @@ def _mix(stage: StageOutput) -> list[ui.Block]:
     became: list[ui.Block] = [
         ui.facts(list(_facts(metrics)), f"{stage.name}: what became of the rows")
     ]
-    causes = _causes(stage)
+    causes = causes_of(stage)
     if causes:
         words = ui.Column("the first one", "wrap")
-        shares = [(cause, str(n), percent(n / metrics["read"]), one) for cause, n, one in causes]
+        shares = [(cause, str(n), percent(n / metrics["read"]), one) for cause, n, [one] in causes]
         became.append(ui.Table(("dropped because", "rows", "of all read", words), shares))
     if data_card := _card(stage):
         became.append(ui.Details(_CARD, [data_card], classes=""))
@@ -156,32 +156,30 @@ def _image(stage: StageOutput, source: str, label: str) -> Markup:
     return tag("img", alt=f"{stage.name}: {label}", src=address)
 
 
-def _causes(stage: StageOutput) -> list[tuple[str, int, str]]:
-    """Why rows were dropped: (cause, rows, the first one), most first."""
-    first: dict[str, dict[str, Any]] = {}
-    causes: Counter[str] = Counter()
-    path = stage.path("dropped.jsonl")
+def causes_of(stage: StageOutput, most: int = 1) -> list[tuple[str, int, list[str]]]:
+    """Why rows were dropped: (cause, rows, the first ones), most first."""
+    path, causes, first = stage.path("dropped.jsonl"), Counter[str](), dict[str, list[str]]()
     for row in read_rows(path) if path else ():
         causes[row["cause"]] += 1
-        first.setdefault(row["cause"], row)
-    examples = {
-        cause: clip(f"{row['file'] or row['source']}:{row['line']}: {row['detail']}", 200)
-        for cause, row in first.items()
-    }
-    return [(cause, count, examples[cause]) for cause, count in causes.most_common()]
+        if causes[row["cause"]] <= most:
+            place = f"{row['file'] or row['source']}:{row['line']}"
+            first.setdefault(row["cause"], []).append(clip(f"{place}: {row['detail']}", 200))
+    return [(cause, count, first[cause]) for cause, count in causes.most_common()]
 
 
 def _source(stage: StageOutput) -> list[ui.Block]:
     """What a distill stage kept and dropped, counted from its files, whom it asked, and its
     router."""
-    path, causes, metrics = stage.path("examples.jsonl"), _causes(stage), stage.metrics
+    path, causes, metrics = stage.path("examples.jsonl"), causes_of(stage), stage.metrics
     assert path is not None, "asked for before"
     families = Counter((row["domain"], row["family"] or row["source"]) for row in read_rows(path))
     dropped = sum(count for _, count, _ in causes)
     shown: list[ui.Block] = []
     if causes:
         columns = ("dropped because", "rows", ui.Column("the first one", "wrap"))
-        shown.append(ui.Table(columns, [(cause, str(count), one) for cause, count, one in causes]))
+        shown.append(
+            ui.Table(columns, [(cause, str(count), one) for cause, count, [one] in causes])
+        )
     if teachers := list(_teachers(metrics)):
         shown.append(ui.facts(teachers))
     if "router" in metrics:

@@ -11,6 +11,7 @@ from flows.report.rates import (
     Side,
     by_suite,
     control_items,
+    level_text,
     outcomes_of,
     rate_rows,
     rates_table,
@@ -19,7 +20,7 @@ from flows.report.rates import (
 from flows.report.section import Section
 from flows.runs.effects import EXACT, SAFE
 from flows.runs.results import RunResults
-from flows.runs.wording import bounds, figure, label, percent
+from flows.runs.wording import figure, label, percent
 from schemas.examples import Grounding
 from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.dipg_protocol.metrics import protocol_metrics
@@ -129,8 +130,7 @@ def _rate(metrics: Mapping[str, Any], name: str) -> Text:
     """A rate among an evaluation's metrics, with its interval; a dash where it is over nothing."""
     if metrics[name] is None:
         return "–"
-    interval = Interval(metrics[f"{name}_low"], metrics[f"{name}_high"])
-    return percent(metrics[name]), small(bounds(interval))
+    return level_text(metrics[name], Interval(metrics[f"{name}_low"], metrics[f"{name}_high"]))
 
 
 def opinions(run: RunResults) -> list[tuple[str, Table]]:

@@ -6,7 +6,8 @@ import signal
 import time
 
 from flows.recipe.resolve import resolve
-from tests.flows.lab import Lab, alive, children, start, wait_until
+from tests.fakes.process import until
+from tests.flows.lab import Lab, alive, children, start
 from tests.flows.test_flow import lab  # noqa: F401
 
 SMALL = [
@@ -50,7 +51,7 @@ def test_ctrl_c_in_the_middle_of_any_stage_of_the_quickstart(lab: Lab) -> None:
         stage.name for stage in resolve("quickstart").stages if stage.name != "rebalance"
     ]:
         process = start(command)
-        wait_until(
+        until(
             lambda stage=stage, process=process: (
                 running_stage(lab) == stage or process.poll() is not None
             ),

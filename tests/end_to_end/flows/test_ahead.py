@@ -17,13 +17,14 @@ import pytest
 
 from flows.ahead import run_cached
 from flows.cli import lanes
-from flows.preamble import Prepared, prepare
+from flows.preamble import Parameters, Prepared, prepare
 from flows.runs.record import read_run
 from flows.server.key import Api
 from infra.store import lease
 from schemas.base import StageFailed, Stopped
 from tasks.running.watch import Watch
-from tests.flows.lab import ROOT, SLOW, Lab, flip_a_byte, wait_until
+from tests.fakes.process import until
+from tests.flows.lab import ROOT, SLOW, Lab, flip_a_byte
 
 
 @pytest.fixture
@@ -133,14 +134,7 @@ def remove(lab: Lab) -> None:
 
 
 def prepared(lab: Lab, *overrides: str) -> Prepared:
-    return prepare(
-        str(lab.recipe),
-        store=str(lab.store_path),
-        target="local",
-        overrides=overrides,
-        data="",
-        force=(),
-    )
+    return prepare(Parameters(str(lab.recipe), "local", str(lab.store_path), overrides))
 
 
 @pytest.mark.parametrize("change", [damage, remove])
@@ -196,7 +190,7 @@ def test_the_first_stage_is_under_way_while_the_server_starts_and_the_flow_takes
     """The stage is on record before it begins, and it is made once."""
 
     def slowly(stop: threading.Event) -> Api:
-        wait_until(lambda: len(lab.artifacts("distill")) == 1)
+        until(lambda: len(lab.artifacts("distill")) == 1)
         [run] = lab.store.list_runs()
         [stage] = read_run(lab.store, run).stages
         assert (stage.name, stage.status) == ("distill", "running")
@@ -215,7 +209,7 @@ def test_a_server_that_does_not_start_takes_the_stage_with_it(
     """Nothing runs on, the record says how it ended, and the same command goes on."""
 
     def fails(stop: threading.Event) -> Api:
-        wait_until(lambda: bool(leases(lab)))
+        until(lambda: bool(leases(lab)))
         raise StageFailed("the Prefect server did not start")
 
     server(fails)
@@ -232,7 +226,7 @@ def test_ctrl_c_while_the_server_starts_ends_both(
     lab: Lab, server: Callable[[Server], None]
 ) -> None:
     def interrupted(stop: threading.Event) -> Api:
-        wait_until(lambda: bool(leases(lab)))
+        until(lambda: bool(leases(lab)))
         stop.set()
         raise Stopped
 

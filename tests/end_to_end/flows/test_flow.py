@@ -15,7 +15,8 @@ from flows.cli.main import main
 from flows.cli.terminal import Terminal
 from infra.store.store import open_store
 from schemas.reports import RunRecord
-from tests.flows.lab import SLOW, Lab, alive, children, flip_a_byte, start, wait_until
+from tests.fakes.process import until
+from tests.flows.lab import SLOW, Lab, alive, children, flip_a_byte, start
 from tests.flows.test_flow import again, lab  # noqa: F401
 
 
@@ -140,7 +141,7 @@ def test_a_stopped_run_leaves_no_process(lab: Lab, number: signal.Signals) -> No
     """Ctrl-C reaches the whole process group, as from a terminal; SIGTERM one process. Exit 130
     within seconds, record `cancelled`."""
     process = start(lab.command("--set", SLOW))
-    wait_until(lambda: any(lab.store_path.glob("work/*/1/status.json")))
+    until(lambda: any(lab.store_path.glob("work/*/1/status.json")))
     [lease] = lab.store_path.glob("work/*/1/lease.json")
     workers = children(process.pid)
     assert workers

@@ -63,6 +63,7 @@ run tiny.toml --force distil | has no stage 'distil'. Did you mean 'distill'?
 why tiny.toml distil | has no stage 'distil'. Did you mean 'distill'?
 run tiny.toml --fast | --fast
 walk | invalid choice: 'walk'
+walk | See `lyceum --help`.
 run | RECIPE
 run quickstart --set stages.grpo.config.rewards=[{name='anser'}] | unknown reward 'anser'
 run tiny.toml --set stages.rebalance.config.sead=1 | unknown key 'sead'. Did you mean 'seed'?

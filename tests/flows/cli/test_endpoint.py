@@ -27,7 +27,7 @@ def nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--host", "0.0.0.0"], "short", "a key has at least 8 characters"),
         ([], "with blanks in it", "without blanks"),
         (["--port", "70000"], None, "--port 70000 is not a TCP port"),
-        (["--stage", "distill"], None, "has no model. Stages with a model"),
+        (["--stage", "distill"], None, "has no trained model. Stages with one"),
         (["--host", "192.0.2.1"], "a-key-of-the-test", "cannot be used"),
     ],
 )

@@ -175,5 +175,5 @@ def test_a_run_without_such_a_stage_is_told_so(tmp_path: Path, capsys):
     (tmp_path / "wanted.toml").write_text("[[rewards]]\nname = 'format'\n", encoding="utf-8")
     arguments = ("demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri)
     unknown = command(capsys, *arguments, "--stage", "rel")[2]
-    assert "no finished stage of kind grpo. Did you mean 'rl'?" in unknown
+    assert "stage 'rel' of run 'demo-1' has no ledger. Stages with one: rl." in unknown
     assert "above 0" in command(capsys, *arguments, "--usd", "0")[2]

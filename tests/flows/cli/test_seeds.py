@@ -3,7 +3,7 @@ Real stages: tests/end_to_end/flows/cli/test_seeds.py."""
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -79,8 +79,8 @@ def test_a_seed_that_cannot_go_on_ends_no_other(
 
     monkeypatch.setattr(_Lane, "_call", call)
     stop, pause = threading.Event(), threading.Event()
-    prepared: Any = None
-    made = [_Lane(Start(prepared, {}, f"seed {n}"), Terminal(), stop, pause) for n in (7, 8, 9)]
+    prepared, given = cast(Any, (None, None))
+    made = [_Lane(Start(prepared, given, f"seed {n}"), Terminal(), stop, pause) for n in (7, 8, 9)]
     _run_each(made, lanes, print, alone=False)
     assert sorted(called) == ["seed 7", "seed 8", "seed 9"]
     assert [str(one.ended) for one in made] == ["the store is full", "None", "None"]
@@ -97,8 +97,8 @@ def test_after_a_stop_no_other_begins(monkeypatch: pytest.MonkeyPatch) -> None:
         stop.set()
 
     monkeypatch.setattr(_Lane, "_call", call)
-    prepared: Any = None
-    made = [_Lane(Start(prepared, {}, f"seed {n}"), Terminal(), stop, pause) for n in (7, 8)]
+    prepared, given = cast(Any, (None, None))
+    made = [_Lane(Start(prepared, given, f"seed {n}"), Terminal(), stop, pause) for n in (7, 8)]
     _run_each(made, 1, print, alone=False)
     assert called == ["seed 7"]
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flows.cli.show import plan as shown
-from flows.planning.sessions import MOST_LISTED, sessions, working_seconds
+from flows.planning.sessions import MOST_LISTED, sessions
 from flows.report.blocks import plain
 
 HOUR = 3600.0
@@ -14,11 +14,6 @@ HOUR = 3600.0
 def stages(**hours: float | None) -> list[dict[str, Any]]:
     found = hours.items()
     return [{"name": name, "seconds": None if h is None else h * HOUR} for name, h in found]
-
-
-def test_a_session_is_worked_in_until_five_minutes_before_its_end_or_nine_tenths() -> None:
-    assert working_seconds(9) == 9 * HOUR - 300
-    assert working_seconds(0.1) == pytest.approx(324)
 
 
 def test_each_session_ends_where_its_time_is_up() -> None:

@@ -19,17 +19,16 @@ from flows.promotion.champion import (
     line,
     promote,
     promote_by_hand,
-    protected,
     rollback,
     withdrawn,
 )
+from infra.process import ROOT
 from infra.store.store import Store, open_store
 from schemas.base import InputError
 from schemas.reports import RunRecord
 from tests.flows.runs.synthetic_run import damage as damage_file
 from tests.flows.runs.synthetic_run import write_run
 
-ROOT = Path(__file__).resolve().parents[3]
 RACER = """
 import sys
 from flows.promotion.champion import current, promote
@@ -316,15 +315,6 @@ def test_a_recipe_without_a_champion_is_named_with_those_that_have_one(store: St
         rollback(store, "dmo", "")
     with pytest.raises(InputError, match=r"recipe .* has no champion"):
         rollback(store, "../runs", "")
-
-
-def test_runs_that_a_champion_or_a_rollback_needs_are_known_with_what_to_do(store: Store) -> None:
-    crown(store, "a", "b", "c")
-    rollback(store, "demo", "c lost")
-    needed = protected(store)
-    assert needed.keys() == {"a", "b"}
-    assert "remove champions/demo/000001.json first" in needed["a"]
-    assert "it is the champion of recipe demo" in needed["b"]
 
 
 def test_the_history_is_shown_with_what_a_rollback_would_do(

@@ -14,7 +14,6 @@ from flows.promotion.gate import Gate, gate, gate_run, rematches
 from flows.promotion.gate_rules import Finding
 from flows.runs.record import read_run
 from infra.store.store import Store, open_store
-from schemas.base import InputError
 from schemas.examples import Domain
 from schemas.recipe import GateRule, MustNotLose
 from schemas.reports import RunRecord
@@ -220,23 +219,6 @@ def test_a_run_that_was_not_evaluated_is_not_promoted(
     verdict = gate(store, new.model_copy(update={"stages": stages}), old)
     assert not verdict.promote
     assert 'add a stage of kind reasoning_eval with inputs.policy = "grpo"' in verdict.why
-
-
-def test_what_was_measured_of_the_champion_has_to_be_measured_again(
-    store: Store, old: RunRecord, new: RunRecord
-) -> None:
-    """Else a recipe without a safety evaluation would pass."""
-    verdict = gate(store, unsafe(new), old)
-    assert not verdict.promote
-    assert verdict.why.startswith(
-        "not compared: safe rate: the candidate was asked no such prompt; "
-    )
-
-
-@pytest.mark.parametrize("status", ["failed", "cancelled"])
-def test_a_run_that_did_not_succeed_is_refused(store: Store, old: RunRecord, status: str) -> None:
-    with pytest.raises(InputError, match=f"its status is {status}"):
-        gate(store, old.model_copy(update={"status": status}), old)
 
 
 def test_a_champion_that_was_asked_other_prompts_is_evaluated_on_the_candidate_s(

@@ -1,13 +1,14 @@
 """Code that a recipe names: found beside it or in the data directory, part of the stage key, and
 run for nobody who did not name it, too."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flows.cli.main import main
 from flows.post_train import post_train
-from flows.preamble import prepare
+from flows.preamble import Parameters, prepare
 from flows.recipe.resolve import resolve
 from schemas.base import InputError
 
@@ -177,11 +178,12 @@ def test_a_run_begins_only_when_its_file_is_named(
 
 def test_what_nobody_watches_runs_no_code(recipe: Path, tmp_path: Path) -> None:
     """A flow of a deployment, whatever its form says."""
-    asked = {"store": str(tmp_path / "store"), "target": "local", "data": "", "force": ()}
+    asked = Parameters(str(recipe), "local", str(tmp_path / "store"))
     with pytest.raises(InputError, match="no deployment, no schedule"):
-        prepare(str(recipe), overrides=(), **asked)
+        prepare(asked)
     shipped = PATH % "mine.py:reward_fn"
+    data = str(recipe.parent)
     with pytest.raises(InputError, match="no deployment, no schedule"):
-        prepare("quickstart", overrides=(shipped,), **asked | {"data": str(recipe.parent)})
+        prepare(replace(asked, recipe="quickstart", overrides=(shipped,), data=data))
     assert "code" not in post_train.parameters.properties
-    prepare(str(recipe), overrides=(), **asked, code=[recipe.parent / "mine.py"])
+    prepare(asked, [recipe.parent / "mine.py"])

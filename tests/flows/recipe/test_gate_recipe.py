@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.recipe.recipe_toml import recipe_toml
 from flows.recipe.resolve import resolve
-from flows.report.recipe_toml import recipe_toml
 from schemas.base import InputError
 from schemas.examples import Domain
 from schemas.recipe import GateRule, GateSpec, MustNotLose, parse_recipe

@@ -25,21 +25,23 @@ optimizer = { learning_rate = 5e-6 }
 [stages.grpo]"""
 
 
-@pytest.mark.parametrize(
-    ("sound", "planted", "name"),
-    [
-        (
-            "weight = 0.3",
-            "weight = { start = 0.3, end = 0.1, from_step = 300, to_step = 400 }",
-            "schedule:grpo.format.weight",
-        ),
-        ("rollout_lag = 1\n", "", "waits:grpo"),
-        ("gemini-9", "gemini-2.0-flash", "shut_down:gemini:gemini-2.0-flash"),
-    ],
-)
-def test_a_planted_setting_is_named(tmp_path: Path, sound: str, planted: str, name: str) -> None:
-    assert sound in RECIPE
-    assert names(told(tmp_path, SOUND, recipe=RECIPE.replace(sound, planted))) == [name]
+PLANTED = {
+    "schedule:grpo.format.weight": (
+        "weight = 0.3",
+        "weight = { start = 0.3, end = 0.1, from_step = 300, to_step = 400 }",
+    ),
+    "waits:grpo": ("rollout_lag = 1\n", ""),
+    "shut_down:gemini:gemini-2.0-flash": ("gemini-9", "gemini-2.0-flash"),
+}
+
+
+def test_planted_settings_are_named(tmp_path: Path) -> None:
+    """All at once; each is named, and nothing else is."""
+    recipe = RECIPE
+    for sound, planted in PLANTED.values():
+        assert sound in recipe
+        recipe = recipe.replace(sound, planted)
+    assert names(told(tmp_path, SOUND, recipe=recipe)) == [*PLANTED]
 
 
 def test_a_router_that_never_asks_is_refused(tmp_path: Path) -> None:

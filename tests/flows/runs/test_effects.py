@@ -73,20 +73,19 @@ def test_a_difference_over_shared_prompts_is_paired() -> None:
     assert change.interval.low <= 0.5 <= change.interval.high
 
 
-def test_only_shared_prompts_count_in_a_paired_difference() -> None:
-    before = {"a": False, "b": False, "x": True}
-    after = {"a": True, "b": False, "y": True}
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ({"a": False, "b": False, "x": True}, {"a": True, "b": False, "y": True}, (True, 2, 0.5)),
+        ({"a": True, "b": False}, {"c": True, "d": True}, (False, 2, 0.5)),
+        ({}, {"a": True}, None),
+    ],
+)
+def test_only_shared_prompts_count_where_half_are_shared(
+    before: dict[str, bool], after: dict[str, bool], found: tuple[bool, int, float] | None
+) -> None:
     change = change_between(before, after, seed=0)
-    assert (change.paired, change.before.n, change.delta) == (True, 2, 0.5)
-
-
-def test_different_prompts_are_compared_unpaired() -> None:
-    change = change_between({"a": True, "b": False}, {"c": True, "d": True}, seed=0)
-    assert (change.paired, change.delta) == (False, 0.5)
-
-
-def test_nothing_is_compared_with_nothing() -> None:
-    assert change_between({}, {"a": True}, seed=0) is None
+    assert (change and (change.paired, change.before.n, change.delta)) == found
 
 
 def test_items_that_cannot_be_verified_do_not_count() -> None:
@@ -239,7 +238,7 @@ def test_effects_are_corrected_for_the_number_of_those_that_changed_anything() -
     assert won.p == 2 / 2**6
     p = corrected({"one": won, "other": won, "nil": nothing})
     assert p == {"one": 2 * won.p, "other": 2 * won.p, "nil": 1.0}
-    assert [direction_of(won, won.p), direction_of(won, p["one"])] == ["gain", "unclear"]
+    assert [direction_of(won.interval, p) for p in (won.p, p["one"])] == ["gain", "unclear"]
 
 
 def test_numbers_are_written_one_way() -> None:

@@ -27,9 +27,6 @@ PATIENCE = 900.0
 starting."""
 
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-TEACHER = "{ name = 'procedural', rows = { summarization = 100000 }, grounded = {} }"
-SLOW = f"stages.distill.config.teachers=[{', '.join(20 * [TEACHER])}]"
-"""An override with which the distill stage of the tiny recipe takes minutes."""
 
 
 class Served:

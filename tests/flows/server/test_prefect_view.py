@@ -4,7 +4,6 @@ sends when it is back."""
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +18,6 @@ from tests.fakes.gate import Gate
 from tests.fakes.http import Handler, HttpServer
 from tests.fakes.process import until
 
-ROOT = Path(__file__).resolve().parents[3]
 LOST, BACK = "does not answer", "answers again"
 
 

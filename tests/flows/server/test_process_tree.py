@@ -5,11 +5,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 from flows.server import process_tree
+from infra.process import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 STARTER = """
 import os, sys, tempfile, time
 from flows.server import process_tree

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from flows.runs.record import read_run
-from tests.flows.lab import SLOW, Lab, start, wait_until
+from tests.fakes.process import until
+from tests.flows.lab import SLOW, Lab, start
 
 RECIPE = Path(__file__).with_name("seeds.toml")
 
@@ -57,7 +58,7 @@ def test_ctrl_c_stops_all_seeds_and_the_answer_says_so(
     monkeypatch.setenv("LYCEUM_PARALLEL_JOBS", jobs)
     lab = Lab(tmp_path, RECIPE, capsys)
     process = start(lab.command("--seeds", "2", "--set", SLOW))
-    wait_until(lambda: any(lab.store_path.glob("work/*/1/status.json")))
+    until(lambda: any(lab.store_path.glob("work/*/1/status.json")))
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err

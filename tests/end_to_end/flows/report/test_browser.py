@@ -6,39 +6,29 @@ Pictures are kept where LYCEUM_TEST_PICTURES says, for people to look at.
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("playwright", reason="it comes with `uv sync --group ci`")
-from playwright.sync_api import Browser, Error, Locator, Page, sync_playwright
+from playwright.sync_api import Locator
 
 from flows.report.compare import render_comparison
 from flows.runs.compare import compare_runs
 from schemas.evaluation import HELDOUT
+from tests.fakes.chromium import Browser, Page, chromium
 from tests.flows.report.reading import report_file
 from tests.flows.runs.synthetic_run import SKILL, write_run
 
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 MOST_BYTES = 5_000_000
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        try:
-            launched = playwright.chromium.launch(executable_path=CHROMIUM)
-        except Error as error:
-            pytest.skip(
-                f"no Chromium: install the package `chromium` ({error.message.splitlines()[0]})"
-            )
+    with chromium() as launched:
         yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")

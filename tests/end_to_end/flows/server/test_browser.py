@@ -21,7 +21,8 @@ from playwright.sync_api import (
 )
 
 from tests.fakes.chromium import chromium, picture
-from tests.flows.server.served import PATIENCE, SLOW, Served, until
+from tests.flows.lab import SLOW
+from tests.flows.server.served import PATIENCE, Served, until
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from flows.runs.record import read_runs
 from flows.server import process_tree
 from flows.server.prefect_api import answers
 from infra.store.store import open_store
-from tests.flows.server.served import PATIENCE, SLOW, Run, Served, until
+from tests.flows.lab import SLOW
+from tests.flows.server.served import PATIENCE, Run, Served, until
 
 SERVER, WORKER = (
     re.compile(r"prefect server |prefect\.server|flows\.server\.app"),

@@ -1,7 +1,6 @@
 """`lyceum serve` on a real PostgreSQL, as a team has it: two flows side by side on it, and the
 automation of docs/prefect.md tells of a night that failed."""
 
-import json
 import os
 import re
 import shutil
@@ -10,15 +9,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from flows.server.prefect_api import free_port
 from infra.process import ROOT
+from tests.fakes.http import Handler, HttpServer
 from tests.flows.server.served import Served, until
 
 URL = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
@@ -81,23 +79,18 @@ def test_two_flows_run_side_by_side(served: Served, tiny_recipe: Path, tmp_path:
         assert set(served.stages(run).values()) == {"Completed"}
 
 
-class Hook(HTTPServer):
+class Hook(HttpServer):
     """What an automation calls."""
 
     def __init__(self) -> None:
-        self.told: list[dict[str, Any]] = []
-        told = self.told
+        told = self.told = list[dict[str, Any]]()
 
-        class Handler(BaseHTTPRequestHandler):
+        class Noting(Handler):
             def do_POST(self) -> None:
-                told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(204)
-                self.end_headers()
+                told.append(self.body())
+                self.answer(204, "")
 
-            def log_message(self, *_: object) -> None: ...
-
-        super().__init__(("127.0.0.1", 0), Handler)
-        Thread(target=self.serve_forever, daemon=True).start()
+        super().__init__(Noting)
 
 
 def test_the_automation_of_the_page_tells_of_a_night_that_failed(
@@ -108,7 +101,7 @@ def test_the_automation_of_the_page_tells_of_a_night_that_failed(
     (automation,) = re.findall(r"^```yaml\n(.*?)^```", section, re.M | re.S)
     (hook_script,) = re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
     hook = Hook()
-    url = f"http://127.0.0.1:{hook.server_port}/"
+    url = f"{hook.url}/"
     environment = {**os.environ, **served.reach.environment, "PREFECT_HOME": str(tmp_path)}
 
     def ours(*command: str) -> str:
@@ -132,4 +125,4 @@ def test_the_automation_of_the_page_tells_of_a_night_that_failed(
     [told] = hook.told
     assert failed in told["text"], "of the night alone, and not of the other run"
     assert "unknown recipe 'quickstat'" in told["text"]
-    hook.shutdown()
+    hook.stop()

@@ -17,7 +17,9 @@ from flows.server import process_tree
 from flows.server.key import as_header
 from flows.server.prefect_api import answers
 from flows.server.serve import POOL, template
-from tests.flows.server.served import ROOT, SLOW, Served, until
+from tests.flows.lab import SLOW
+from tests.flows.server.served import ROOT, Served, until
+from tests.flows.server.test_serve import CHOSEN
 
 
 @pytest.fixture(scope="module")
@@ -124,14 +126,6 @@ def test_there_is_one_serve_per_prefect_home(served: Served) -> None:
     assert second.returncode == 2
     assert "another `lyceum serve` works with" in second.stderr
     assert f"A new link into it: {served.ui}/lyceum/enter#" in second.stderr
-
-
-CHOSEN = {
-    "command": "/bin/sh -c 'touch /tmp/chosen'",
-    "env": {"PYTHONPATH": "/tmp"},
-    "working_dir": "/tmp",
-    "env.LD_PRELOAD": "/tmp/x.so",
-}
 
 
 @pytest.mark.parametrize("name", list(CHOSEN))

@@ -351,7 +351,7 @@ def test_bad_command_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["demo-1", "--to", str(tmp_path / "file")], "is a file; give the name of a new directory"),
         (
             ["demo-1", "--to", str(tmp_path / "out"), "--stage", "distill"],
-            "Stages with a model: sft, simpo, grpo.",
+            "Stages with one: sft, simpo, grpo.",
         ),
         (["demo-1", "--to", str(tmp_path / "out"), "--dtype", "int8"], "invalid choice: 'int8'"),
         (["demo-1", "--to", str(tmp_path / "file" / "out")], "cannot be written"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.report.recipe_toml import recipe_toml
+from flows.recipe.recipe_toml import recipe_toml
 from schemas.recipe import Recipe, StageSpec, parse_recipe
 from tests.flows.runs.synthetic_run import STAGES
 
