@@ -39,15 +39,16 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
-    """Lead the links of a Markdown file to the pages of what they name."""
+    """Lead the links of a Markdown file, or of a notebook, to the pages of what they name."""
     uri = page.file.src_uri
     path = ROOT / uri.removeprefix("source/") if uri.startswith("source/") else ROOT / "docs" / uri
-    if not path.is_file() or path.suffix != ".md":
+    path = path if path.is_file() else path.with_suffix(".ipynb")
+    if not path.is_file() or path.suffix not in (".md", ".ipynb"):
         return markdown
 
     def led(link: re.Match[str]) -> str:
         target = _target(path, link[1])
-        if not target.exists():
+        if not target.exists() or target == path:  # a notebook's own file is there to download
             return link[0]
         return f"]({posixpath.relpath(page_uri(target), posixpath.dirname(uri))}{link[2]})"
 

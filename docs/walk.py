@@ -28,8 +28,9 @@ STEPS = {
     " the rest runs.",
     "artifact-stages": "**What came of it**, among the run's artifacts.",
     "cancelled": "**Cancel** stops the job, and deletes machines in the cloud.",
-    "deployments": "**Every night** at 02:00, once the schedule of `nightly` is switched on, on its"
-    " page.",
+    "deployments": "**Every night**: `nightly` has a schedule, at 02:00 UTC, which is paused.",
+    "schedule": "**Switch it on** with one click, on the page of `nightly`; the same click pauses"
+    " it again.",
 }
 """What is shown, in order, with its words."""
 PAGE = ROOT / "docs" / "walk.md"

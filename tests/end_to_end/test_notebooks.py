@@ -2,12 +2,14 @@
 
 That of Kaggle clones and installs Lyceum, plans, runs until its session ends, and finishes in the
 next one. Only its parameters differ, by the variables that it documents; what time it is, the test
-says. The tutorial runs as it stands, in this environment.
+says. The tutorials run as they stand, in this environment.
 """
 
 import json
 import os
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,15 +80,20 @@ def test_a_session_ends_in_time_and_the_next_one_finishes(
     assert Path(report).read_text(encoding="utf-8").lower().startswith("<!doctype html>")
 
 
-def test_the_tutorial_leads_from_a_table_to_a_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [path] = [one for one in NOTEBOOKS if one.stem == "own_data"]
+@pytest.fixture
+def tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, str]]:
+    """Execute a tutorial, by its name, in the directory of this test."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for name in ("LYCEUM_STORE", "PREFECT_API_URL"):
         monkeypatch.delenv(name, raising=False)
-    said = session(path, tmp_path)
+    return lambda name: session(ROOT / "docs" / "notebooks" / f"{name}.ipynb", tmp_path)
+
+
+def test_a_tutorial_leads_from_a_table_to_a_report(
+    tutorial: Callable[[str], dict[str, str]],
+) -> None:
+    said = tutorial("own_data")
     first, formatted, _, report = said["read"].splitlines()
     before, after = map(float, first.removeprefix("loss: ").split(" -> "))
     assert after < before / 2
@@ -94,3 +101,53 @@ def test_the_tutorial_leads_from_a_table_to_a_report(
     assert Path(report.removeprefix("report: ")).exists()
     assert said["answers"].count("A bag holds") == 3
     assert "optimizer.learning_rate" in said["again"]
+
+
+def earned(said: list[str]) -> dict[str, float]:
+    """Response -> what the audit's table, whose last line are the findings, says that it earns."""
+    return {name: float(mean) for name, mean, *_ in map(str.split, said[:-1])}
+
+
+def test_tutorials_lead_from_a_broken_reward_to_a_champion(
+    tutorial: Callable[[str], dict[str, str]], tmp_path: Path
+) -> None:
+    """Three in one directory, as a reader would: what the first has trained, the others reuse."""
+    said = tutorial("reward")
+    *audited, reward, first, second = said["trained"].splitlines()
+    broken, mended = earned(said["findings"].splitlines()), earned(audited)
+    assert broken["empty"] == max(broken.values()) > broken["reference"]
+    assert "grpo/control:empty: empty earns" in said["rehearse"]
+    assert "control:empty" in said["findings"].splitlines()[-1]
+    assert mended["reference"] == 1 > max(mended[name] for name in mended if name != "reference")
+    assert audited[-1] == "findings: none"
+    assert re.fullmatch(r"reward: \d\.\d+ -> \d\.\d+", reward)
+
+    read = tutorial("report")
+    assert read["runs"].count("brief") >= 2, "a rehearsal and a run"
+    assert [line.split()[0] for line in read["record"].splitlines()[1:]] == [
+        *("distill", "rebalance", "sft", "sft_eval", "grpo", "grpo_eval")
+    ]
+    shown = [float(rate.split()[2]) for rate in (first, second)]
+    counted = [re.search(r"(\d+) of (\d+) right", one) for one in read["rates"].splitlines()]
+    assert [round(int(one[1]) / int(one[2]), 3) for one in counted if one] == shown
+    assert "grpo since sft: exact answer " in read["effects"]
+    assert "grpo since sft: exact answer" in read["effects"].splitlines()[-1]
+    assert read["page"].strip().endswith("report.html")
+    assert re.findall("= ([a-z_]+) +cached", read["second"])[-1] == "sft_eval"
+    assert "grpo.config.optimizer.learning_rate" in read["compare"]
+
+    watched = tutorial("prefect")
+    names = [line.partition(":")[0] for line in watched["deployments"].splitlines()]
+    assert sorted(names) == ["nightly", "post-train"]
+    assert "0 2 * * *, active: False" in watched["deployments"]
+    assert "rebalance  Bad input" in watched["trigger"]
+    assert "the quotas ask for more rows than distill produced" in watched["trigger"]
+    states = dict(line.split() for line in watched["retry"].splitlines()[:-1])
+    assert set(states.values()) == {"Cached"}, "the first tutorial has made them all"
+    assert watched["retry"].splitlines()[-1].startswith("Completed: run sums-")
+    assert "Promoted: run sums-" in watched["night"]
+    assert watched["gate"].startswith("champion 1: sums-")
+    assert "Not passed: nothing new" in watched["gate"]
+    assert "Unchanged: nothing is new" in watched["unchanged"]
+    assert watched["stop"] == "ended with exit code 0\n"
+    assert not (tmp_path / "prefect" / "lyceum-serve.env").exists()

@@ -68,6 +68,9 @@ def test_a_file_outside_docs_has_a_page_and_links_back(site: Path) -> None:
     assert "From an empty Google Cloud project" in project
     kinds = (site / "source" / "tasks" / "stages" / "index.html").read_text(encoding="utf-8")
     assert "<code>grpo.py</code>" in kinds
+    tutorial = (site / "notebooks" / "reward" / "index.html").read_text(encoding="utf-8")
+    assert 'href="../report/"' in tutorial
+    assert 'href="../reward.ipynb">Download' in tutorial
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,8 @@ from tests.fakes.chromium import chromium, picture
 from tests.flows.lab import SLOW
 from tests.flows.server.served import PATIENCE, Served, until
 
+NIGHTLY = "/deployments/name/nightly/nightly"
+
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
@@ -206,6 +208,23 @@ def test_the_nightly_schedule_is_there_and_switched_off(served: Served, page: Pa
     expect(page.get_by_text(re.compile("At 02:00 AM")).first).to_be_visible()
     expect(page.get_by_text("Paused").first).to_be_visible()
     picture(page, "deployments")
+
+
+def test_one_click_switches_the_nightly_schedule_on_and_off(served: Served, page: Page) -> None:
+    page.goto(f"{served.ui}/v2/deployments")
+    page.locator("a[href*='/deployments/deployment/']", has_text="nightly").click()
+    schedule = page.locator("main").get_by_role("switch").last
+    expect(schedule).not_to_be_checked()
+    for active in (True, False):
+        schedule.click()
+        expect(schedule).to_be_checked(checked=active)
+        until(
+            lambda wanted=active: (
+                [one["active"] for one in served.ask(NIGHTLY)["schedules"]] == [wanted]
+            )
+        )
+        if active:
+            picture(page, "schedule")
 
 
 def test_a_link_that_was_used_lets_nobody_in(served: Served, page: Page) -> None:
