@@ -1,7 +1,9 @@
 """README.md and the pages: what they link to exists, the commands they show are commands, and the
 recipe and the reward that README has a reader write are a recipe and a reward."""
 
+import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -100,14 +102,15 @@ def test_readme_is_read_in_ten_minutes() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 160
 
 
-def test_the_recipe_of_readme_is_one(tmp_path: Path) -> None:
+def test_the_recipe_of_readme_is_the_one_that_a_tutorial_runs(tmp_path: Path) -> None:
+    """`tests/end_to_end/test_notebooks.py` executes that; its recipe has a metric more."""
+    notebook = json.loads((ROOT / "docs" / "notebooks" / "own_data.ipynb").read_bytes())
+    [cell] = ["".join(one["source"]) for one in notebook["cells"] if one["id"] == "recipe"]
+    told = tomllib.loads(re.findall(r'"""(.*?)"""', cell, re.S)[-1])
+    assert told["stages"]["sft_eval"]["config"].pop("metrics")
+    assert tomllib.loads(block("toml")) == told
+
     (tmp_path / "mine.toml").write_text(block("toml"), encoding="utf-8")
     (tmp_path / "mine.csv").write_text("question,why,answer\n1+1?,one and one,2\n")
     for overrides in ([], [TINY]):
-        recipe = resolve(str(tmp_path / "mine.toml"), overrides, data=tmp_path)
-        assert [one.kind for one in recipe.stages] == [
-            "distill",
-            "rebalance",
-            "sft",
-            "reasoning_eval",
-        ]
+        assert resolve(str(tmp_path / "mine.toml"), overrides, data=tmp_path).stages

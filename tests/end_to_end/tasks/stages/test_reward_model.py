@@ -26,7 +26,7 @@ def test_it_learns_which_trace_is_right_and_which_step_is_wrong(
     the same answer: no length, no format and no answer tells which is which."""
     monkeypatch.setitem(SIZES, "gemma3-tiny", replace(FULL, num_layers=2))
     dice, examples = random.Random(0), dict[str, Example]()
-    while len(examples) < 3600:
+    while len(examples) < 2400:
         problem = running_total(dice, dice.choice((1, 2, 3)))
         name = prompt_id(problem.prompt)
         fields = {
@@ -39,9 +39,9 @@ def test_it_learns_which_trace_is_right_and_which_step_is_wrong(
     write_jsonl(tmp_path / "pairs.jsonl", [])
     table = {
         "model": "gemma3-tiny",
-        "steps": 500,
+        "steps": 300,
         "batch_size": 32,
-        "damaged": 3600,
+        "damaged": 2400,
         "prompt_length": 20,
         "response_length": 54,  # traces have 26 tokens at most, attacked ones 52
         "validation_fraction": 0.1,
