@@ -57,11 +57,10 @@ SEND_SECONDS = 1.0
 MOST_KEPT = 20_000
 """Records that the outbox keeps while the API is away; what comes after them is lost."""
 
-RECENT_SECONDS = 10.0
-"""What was sent so shortly before a loss is sent again: a server keeps events in memory for a
-moment."""
-
 BATCH = 200
+"""Records a request at most. So many events are sent again after a loss: a server keeps them in
+memory before it stores them, for long where the machine is busy, and knows each by its id."""
+
 T = TypeVar("T")
 Record = tuple[Literal["/logs/", "/events"], Any]
 """Where something is recorded, and what."""
@@ -200,8 +199,8 @@ class Outbox:
         self.dropped = 0
         self._link = link
         self._queue: deque[Record] = deque()
-        self._sent: deque[tuple[float, Record]] = deque(maxlen=BATCH)
-        self._unsure: list[Any] = []  # events that were sent shortly before a loss
+        self._sent: deque[Any] = deque(maxlen=BATCH)  # the newest events, the oldest first
+        self._unsure: list[Any] = []  # events that were sent before a loss
         self._lock, self._closing = threading.Lock(), threading.Event()
         context = contextvars.copy_context()  # Prefect's settings are in it
         self._thread = threading.Thread(
@@ -244,24 +243,24 @@ class Outbox:
         with self._lock:
             path = self._queue[0][0]
             batch = list(takewhile(lambda one: one[0] == path, islice(self._queue, BATCH)))
+        records = [record for _, record in batch]
         try:
             if self._unsure:
                 client.request("POST", "/events", json=self._unsure)
+                self._sent.extend(self._unsure)  # another loss may follow
                 self._unsure = []
-            client.request("POST", path, json=[record for _, record in batch])
+            client.request("POST", path, json=records)
         except httpx.TransportError:
-            after = time.monotonic() - RECENT_SECONDS
-            self._unsure += [
-                record for at, (path, record) in self._sent if path == "/events" and at > after
-            ]
+            self._unsure += self._sent
             self._sent.clear()
             return
         except httpx.HTTPStatusError:
             self.dropped += len(batch)
         with self._lock:
-            for one in batch:
-                self._sent.append((time.monotonic(), one))
+            for _ in batch:
                 self._queue.popleft()
+        if path == "/events":
+            self._sent.extend(records)
 
 
 @contextmanager

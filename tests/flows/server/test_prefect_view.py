@@ -141,29 +141,31 @@ def test_the_outbox_says_how_much_is_lost(api: Api, monkeypatch: pytest.MonkeyPa
         assert outbox.close() == 16
 
 
-def test_events_that_the_server_may_not_have_stored_are_sent_again(
+def test_events_that_the_server_may_not_have_stored_are_sent_again_after_each_loss(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server keeps events in memory for a moment; it knows those that come twice by their id."""
+    """A server keeps events in memory for a while; it knows those that come twice by their id."""
     from prefect.events import Event
 
     monkeypatch.setattr(prefect_view, "SEND_SECONDS", 0.05)
-    monkeypatch.setattr(prefect_view, "RECENT_SECONDS", 300.0)  # however busy this machine is
-    events = [
-        Event(event=name, resource={"prefect.resource.id": "a.b"}) for name in ("first", "second")
-    ]
+    names = ("first", "second", "third")
+    events = [Event(event=name, resource={"prefect.resource.id": "a.b"}) for name in names]
     with Gate(api.url) as gate, prefect_settings(monkeypatch):
         said: list[str] = []
         outbox = Outbox(link(gate.url, said))
         outbox.put(("event", events[0]))
         until(lambda: len(api.got) == 1)
-        gate.turn("refuse")
-        outbox.put(("event", events[1]))
-        until(lambda: said)
-        gate.turn("forward")
-        until(lambda: len(api.got) == 3)
+        for losses in (1, 2):
+            gate.turn("refuse")
+            outbox.put(("event", events[losses]))
+            until(lambda: [LOST in line for line in said].count(True) == losses)  # noqa: B023
+            gate.turn("forward")
+            until(lambda: api.got[-1][1]["event"] == names[losses])  # noqa: B023
         assert outbox.close() == 0
-    assert [record["event"] for _, record in api.got] == ["first", "first", "second"]
+    first, second, third = names
+    assert [record["event"] for _, record in api.got] == [
+        *(first, first, second, first, second, third)
+    ]
 
 
 def prefect_settings(monkeypatch: pytest.MonkeyPatch) -> Any:
