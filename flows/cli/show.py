@@ -24,6 +24,9 @@ if TYPE_CHECKING:  # with NumPy, which most commands do not need
     from flows.runs.replicates import Replicates
 
 _KEY = re.compile(r"[0-9a-f]{64}")
+LONGEST_NAME = 48
+"""Names of at most so many characters in a table's first column stay whole, to be copied."""
+
 PLAIN_WIDTH = 160
 """Columns of a table when standard output is no terminal; rich would assume 80 and cut."""
 PARAGRAPH_WIDTH = 79
@@ -66,11 +69,15 @@ def _table(table: Table) -> None:
     if table.title:
         line(table.title)
     drawn = rich_table.Table()
-    for column in table.heads:
-        drawn.add_column(ui.plain(column.title), overflow="fold")
-    for row in table.lines:
-        texts = [row] if isinstance(row, str) else [ui.plain(cell.text) for cell in row]
-        drawn.add_row(*(Shown(plain(text)) for text in texts))
+    rows = [
+        [row] if isinstance(row, str) else [ui.plain(cell.text) for cell in row]
+        for row in table.lines
+    ]
+    names = all(len(row[0]) <= LONGEST_NAME and " " not in row[0] for row in rows)
+    for index, column in enumerate(table.heads):
+        drawn.add_column(ui.plain(column.title), overflow="fold", no_wrap=names and index == 0)
+    for row in rows:
+        drawn.add_row(*(Shown(plain(text)) for text in row))
     _console().print(drawn)
 
 
@@ -213,14 +220,14 @@ def why(why: dict[str, Any]) -> Iterator[Block]:
 
 def runs(runs: dict[str, Any]) -> Iterator[Block]:
     """All runs of a store, the newest last."""
-    columns = ("run", "recipe", "target", "status", "stages", "started", "last written")
+    columns = ("run", "target", "status", "stages", "started", "last written")
     yield Table(columns, [_run(one) for one in runs["runs"]], "runs")
 
 
 def _run(one: Mapping[str, Any]) -> tuple[str, ...]:
     stages = f"{one['stages_done']}/{one['stages']}"
     times = (_clock(one[field]) for field in ("started", "updated"))
-    return one["run_id"], one["recipe"], one["target"], one["status"], stages, *times
+    return one["run_id"], one["target"], one["status"], stages, *times
 
 
 def garbage(garbage: dict[str, Any]) -> Iterator[Block]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.cli import show
 from flows.cli.main import COMMANDS, GROUPS, main
 from flows.cli.terminal import Terminal
 from flows.recipe.resolve import resolve, shipped_recipes
@@ -98,8 +99,12 @@ def write_run(
 
 
 def test_runs_lists_records_oldest_first(
-    tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_recipe: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """On a narrow terminal, too, a name stays whole, to be copied."""
     write_run(tmp_path, tiny_recipe, "tiny-a", started=20.0)
     write_run(tmp_path, tiny_recipe, "tiny-b", started=10.0)
     listed = printed_json(capsys, "runs", "--store", str(tmp_path / "store"))["runs"]
@@ -107,6 +112,14 @@ def test_runs_lists_records_oldest_first(
     assert [one["run_id"] for one in listed] == ["tiny-b", "tiny-a"]
     assert main(["report", "tiny-c", "--store", str(tmp_path / "store")]) == 2
     assert "Valid: tiny-a, tiny-b." in capsys.readouterr().err
+
+    long = "tiny-20261123-212111-b7af"
+    write_run(tmp_path, tiny_recipe, long, started=30.0)
+    monkeypatch.setattr(show, "PLAIN_WIDTH", 80)
+    assert main(["runs", "--store", str(tmp_path / "store")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(long in line for line in lines)
 
 
 def test_ask_needs_a_stage_that_left_a_model(

@@ -11,14 +11,9 @@ from pathlib import Path
 
 import pytest
 
-# isort: skip  after chromium.py, which skips this file where it is missing
-from playwright.sync_api import (
-    Page,
-    expect,
-)
-from playwright.sync_api import (
-    TimeoutError as PlaywrightTimeoutError,
-)
+pytest.importorskip("playwright", reason="it comes with `uv sync --group ci`")
+from playwright.sync_api import Page, expect
+from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 from tests.fakes.chromium import chromium, picture
 from tests.flows.lab import SLOW
