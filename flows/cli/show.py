@@ -220,14 +220,12 @@ def why(why: dict[str, Any]) -> Iterator[Block]:
 
 def runs(runs: dict[str, Any]) -> Iterator[Block]:
     """All runs of a store, the newest last."""
-    columns = ("run", "target", "status", "stages", "started", "last written")
-    yield Table(columns, [_run(one) for one in runs["runs"]], "runs")
-
-
-def _run(one: Mapping[str, Any]) -> tuple[str, ...]:
-    stages = f"{one['stages_done']}/{one['stages']}"
-    times = (_clock(one[field]) for field in ("started", "updated"))
-    return one["run_id"], one["target"], one["status"], stages, *times
+    rows = []
+    for one in runs["runs"]:
+        stages = f"{one['stages_done']}/{one['stages']}"
+        times = (_clock(one[field]) for field in ("started", "updated"))
+        rows.append((one["run_id"], one["target"], one["status"], stages, *times))
+    yield Table(("run", "target", "status", "stages", "started", "last written"), rows, "runs")
 
 
 def garbage(garbage: dict[str, Any]) -> Iterator[Block]:
