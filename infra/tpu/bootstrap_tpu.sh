@@ -235,9 +235,9 @@ run_agent() {
     "$python" -m infra.tpu.host &
     agent=$!
     while kill -0 "$agent" 2>/dev/null; do # a signal that is passed on to the agent interrupts the waiting for it
-        result=0
-        wait "$agent" || result=$?
+        wait "$agent" || true
     done
+    wait "$agent" || result=$? # bash remembers it, also if the agent was gone before anybody waited for it
     return "$result"
 }
 

@@ -340,8 +340,10 @@ def test_an_agent_that_dies_is_spoken_for(
 def test_a_machine_whose_deletion_is_refused_for_long_asks_until_it_is_accepted(
     machine: Machine, tools: Callable[..., str], tmp_path: Path
 ) -> None:
-    """Its agent was killed, and nobody else is left to ask."""
+    """Its agent was killed before the script waited for it, and nobody else is left to ask."""
     asked: list[str] = []
+    slow = tmp_path / "slow.sh"
+    slow.write_text("set -T; trap '[[ $BASH_COMMAND != kill* ]] || /bin/sleep 1' DEBUG\n")
 
     class Refusing(Handler):
         def do_DELETE(self) -> None:
@@ -352,8 +354,13 @@ def test_a_machine_whose_deletion_is_refused_for_long_asks_until_it_is_accepted(
     python.write_text("#!/bin/bash\nkill -KILL $$\n")
     python.chmod(0o755)
     with HttpServer(Refusing) as api:
-        vm = machine(LYCEUM_VM_PYTHON=str(python), LYCEUM_VM_TPU_API=api.url, PATH=tools()).boot()
-        assert vm.wait() == 137
+        vm = machine(
+            LYCEUM_VM_PYTHON=str(python),
+            LYCEUM_VM_TPU_API=api.url,
+            PATH=tools(),
+            BASH_ENV=str(slow),
+        )
+        assert vm.boot().wait() == 137
     assert len(asked) == 12
 
 
