@@ -56,8 +56,8 @@ def test_greedy_answers_are_those_of_ask_and_of_evaluations(
 
 
 def test_no_answer_is_another_one_in_a_crowd(endpoint: Place, greedy: list[Any]) -> None:
-    """Sixteen clients at a time, streamed and not: also answers of the terminator alone, which are
-    empty, and none but those."""
+    """64 clients at a time, streamed and not: also answers of the terminator alone, which are empty,
+    and none but those."""
 
     def said(number: int) -> str:
         prompt, options = ASKED[number % len(ASKED)], {"temperature": 0}
@@ -67,8 +67,8 @@ def test_no_answer_is_another_one_in_a_crowd(endpoint: Place, greedy: list[Any])
         events = endpoint.stream("chat/completions", messages=messages, **options)
         return "".join(event["choices"][0]["delta"].get("content", "") for event in events)
 
-    with ThreadPoolExecutor(16) as clients:
-        found = list(clients.map(said, range(4 * len(ASKED))))
+    with ThreadPoolExecutor(64) as clients:
+        found = list(clients.map(said, range(128)))
     assert found == [greedy[number % len(ASKED)].text for number in range(len(found))]
 
 
