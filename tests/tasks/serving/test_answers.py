@@ -56,8 +56,8 @@ def test_greedy_answers_are_those_of_ask_and_of_evaluations(
 
 
 def test_no_answer_is_another_one_in_a_crowd(endpoint: Place, greedy: list[Any]) -> None:
-    """64 clients at a time, streamed and not: also answers of the terminator alone, which are empty,
-    and none but those."""
+    """64 clients at a time, streamed and not: also answers of the terminator alone, which are
+    empty, and none but those."""
 
     def said(number: int) -> str:
         prompt, options = ASKED[number % len(ASKED)], {"temperature": 0}
