@@ -8,8 +8,11 @@ says. The tutorials run as they stand, in this environment.
 import json
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ nbformat = pytest.importorskip("nbformat", reason="needs the group ci: uv sync -
 from nbclient import NotebookClient  # noqa: E402
 
 from infra.process import ROOT  # noqa: E402
+from tests.flows.server.served import marked  # noqa: E402
 
 HERE = Path(__file__).parent
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
@@ -81,13 +85,22 @@ def test_a_session_ends_in_time_and_the_next_one_finishes(
 
 
 @pytest.fixture
-def tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, str]]:
-    """Execute a tutorial, by its name, in the directory of this test."""
+def tutorial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], dict[str, str]]]:
+    """Execute a tutorial, by its name, in the directory of this test. A server that it started ends
+    with the test, also where a cell failed before the one that stops it."""
+    monkeypatch.setenv("TUTORIAL_TEST", str(tmp_path))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for name in ("LYCEUM_STORE", "PREFECT_API_URL"):
         monkeypatch.delenv(name, raising=False)
-    return lambda name: session(ROOT / "docs" / "notebooks" / f"{name}.ipynb", tmp_path)
+    yield lambda name: session(ROOT / "docs" / "notebooks" / f"{name}.ipynb", tmp_path)
+    while left := marked(f"TUTORIAL_TEST={tmp_path}"):
+        for process in left:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 def test_a_tutorial_leads_from_a_table_to_a_report(
