@@ -57,8 +57,8 @@ class Progress(StrictModel):
 
 
 class Usage(StrictModel):
-    """What a job took, as its own worker measured it: of a job that was started again, the last
-    attempt.
+    """What one attempt of a job took, as its own worker measured it. An artifact's `seconds` are
+    those of all attempts that it took.
 
     Attributes:
         seconds: wall time from the start of the worker, the fetching of inputs included.
@@ -80,7 +80,7 @@ class Usage(StrictModel):
 
 class JobStatus(StrictModel):
     """`work/<key>/<attempt>/status.json`, replaced atomically by the worker; `heartbeat` is seconds
-    since the epoch.
+    since the epoch, and so is `began`, when the worker did.
 
     `error` is one message for people; `exit_code` follows the command line: 1 failed, 2 bad input;
     `usage` is in the worker's last status, whatever became of the job. The backend, not the worker,
@@ -91,6 +91,7 @@ class JobStatus(StrictModel):
 
     state: JobState
     heartbeat: float
+    began: float = 0.0
     progress: Progress = Progress()
     error: str | None = None
     exit_code: int | None = None

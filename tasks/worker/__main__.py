@@ -232,7 +232,7 @@ def run_job(
         attempt=spec.attempt,
         files=(),
         metrics=metrics,
-        execution={**_execution(spec, meter.usage()), **hosts.topology(on_devices)},
+        execution={**_execution(spec, store, meter.usage()), **hosts.topology(on_devices)},
     )
     return _of_first(lambda: store.commit(draft, out))
 
@@ -299,9 +299,10 @@ def _require_finite(metrics: Any, stage: str, path: str = "metrics") -> None:
             ) from error
 
 
-def _execution(spec: JobSpec, usage: Usage) -> dict[str, Any]:
+def _execution(spec: JobSpec, store: Store, usage: Usage) -> dict[str, Any]:
     """What is recorded and never hashed: where, when (seconds since the epoch), with what, and how
-    much memory and time it took."""
+    much memory and time it took. `seconds` are those of all attempts: what the ones before left,
+    this one went on with."""
     return {
         "target": spec.target,
         "host": socket.gethostname(),
@@ -310,7 +311,19 @@ def _execution(spec: JobSpec, usage: Usage) -> dict[str, Any]:
         "git": _git_commit(),
         "started": time.time() - usage.seconds,
         **usage.model_dump(exclude_none=True),
+        "seconds": usage.seconds + _seconds_before(spec, store),
     }
+
+
+def _seconds_before(spec: JobSpec, store: Store) -> float:
+    """What attempts took that made nothing, since the last one that made an artifact."""
+    known = []
+    for attempt in set(store.children(f"work/{spec.key}")) - {KEPT, spec.attempt}:
+        with suppress(InputError):  # damaged; it is not worth the work that was done
+            known.append(store.read_json(host_status(spec.key, attempt, 0), JobStatus))
+    statuses = [status for status in known if status is not None]
+    made = max((one.heartbeat for one in statuses if one.state == "succeeded"), default=0.0)
+    return sum(one.heartbeat - one.began for one in statuses if one.began > made)
 
 
 def _version(package: str) -> str | None:

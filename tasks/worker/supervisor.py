@@ -72,6 +72,7 @@ class Supervisor:
         # Replaced as a whole by the stage and read by our thread: there is no lock that an
         # interrupt could leave held.
         self._progress = Progress()
+        self._began = time.time()
         self._interrupted = False
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
 
@@ -97,7 +98,7 @@ class Supervisor:
         """Write the final status; nothing is written, and nothing is interrupted, after it."""
         self._interrupted = True
         self._end_thread()
-        self._store(final.model_copy(update={"progress": self._progress}))
+        self._store(final)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if not self._interrupted:
@@ -128,7 +129,7 @@ class Supervisor:
                 self._give_up()
             progress = self._progress
             if progress is not written or time.monotonic() - beat > self._heartbeat_seconds:
-                self._store(JobStatus(state="running", heartbeat=time.time(), progress=progress))
+                self._store(JobStatus(state="running", heartbeat=time.time()))
                 written, beat = progress, time.monotonic()
 
     def _give_up(self) -> None:
@@ -136,13 +137,13 @@ class Supervisor:
         only when its manifest does."""
         try:
             log.warning("cancelled; the stage did not stop within %g s", GRACE_SECONDS)
-            final = ended("cancelled", "cancelled", CANCELLED)
-            self._store(final.model_copy(update={"progress": self._progress}))
+            self._store(ended("cancelled", "cancelled", CANCELLED))
         finally:
             os._exit(CANCELLED)
 
     def _store(self, status: JobStatus) -> None:
+        told = {"progress": self._progress, "began": self._began}
         try:
-            self._write(status)
+            self._write(status.model_copy(update=told))
         except (OSError, InputError) as error:
             log.warning("the status could not be written: %s", error)

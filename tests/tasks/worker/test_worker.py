@@ -293,10 +293,17 @@ def test_a_cancelled_job_can_be_run_again(bench: Bench) -> None:
     bench.backend.cancel(handle)
     assert bench.backend.poll(handle).state == "cancelled"
     assert not bench.out(spec).exists()
+    first = bench.status(spec)
     again = spec.model_copy(update={"attempt": "2"})
     handle = bench.backend.submit(again)
     ended = until(lambda: bench.backend.poll(handle), lambda status: status.state in FINAL)
     assert ended.state == "succeeded"
+    manifest = bench.store.valid("toy", spec.key)
+    assert manifest is not None
+    assert ended.usage is not None
+    took = first.heartbeat - first.began
+    assert took > 0
+    assert took < manifest.execution["seconds"] <= took + ended.usage.seconds, "both attempts"
 
 
 def test_a_killed_worker_is_reported_and_can_be_run_again(bench: Bench) -> None:
