@@ -94,14 +94,18 @@ class TaskFuture(PrefectFuture[Any]):
             self._told.append(fn)
 
 
-def follow(history: "History", forced: bool, day: int) -> int:
+def follow(history: "History", resolved: ResolvedRecipe, forced: bool, day: int) -> int:
     """One run of the recipe, as `flows.post_train` frames it, and with a day as `flows.nightly`
     does. Returns the exit code."""
     process = history.world.check().process
-    watch = Watch(say=lambda stage, text: history.world.say(f"{process.name}: {stage}: {text}"))
+
+    def say(stage: str, text: str) -> None:
+        history.world.say(history.rootless(f"{process.name}: {stage}: {text}"))
+
+    watch = Watch(say=say)
     WATCH.set(watch)
     threading.Thread(target=_stop_when_asked, args=(history, watch)).start()
-    store, resolved = context().store(), resolved_recipe(history.plan.stages, day)
+    store = context().store()
     force = (resolved.stages[0].name,) if forced else ()
     if forced:
         history.laws.forced.add(resolved.stages[0].key({}))

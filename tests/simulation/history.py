@@ -26,7 +26,7 @@ from schemas.base import InputError
 from schemas.job import JobSpec
 from schemas.reports import RunRecord
 from tasks import stage
-from tests.simulation.actors import follow, operate
+from tests.simulation.actors import follow, operate, resolved_recipe
 from tests.simulation.contexts import SETTINGS, TPU, SimulatedContext
 from tests.simulation.disk import Disk, SimulatedFiles
 from tests.simulation.faults import Faults
@@ -128,10 +128,11 @@ class History:
         """A run; of the nightly flow, with the data of a `day`."""
         budget = None if number == "last" else self.plan.budget
         settings = SETTINGS.model_copy(update={"max_usd": budget})
+        recipe = resolved_recipe(self.plan.stages, day)  # out here: kept for all histories
 
         def main() -> int:
             with using(self.context(machine, settings)):
-                return follow(self, forced, day)
+                return follow(self, recipe, forced, day)
 
         process = self.world.process(f"flow {number}", machine, main, context=copy_context())
         self.flows.append(process)
@@ -286,7 +287,7 @@ class History:
 
     def ended(self, process: Process, record: RunRecord, how: str) -> None:
         """A flow has come to an end of its own, with this record."""
-        self._ends[process] = how = short(how.replace(str(self.root), ""))
+        self._ends[process] = how = short(self.rootless(how))
         self.laws.record(process, record)
         if process.name == "flow last" and record.status == "succeeded":
             self.laws.sound(record)
@@ -297,6 +298,10 @@ class History:
                 how = f"machine {one.number} outlives {process.name}"
                 self.laws.break_("nothing is paid for after the end", how)
         self.world.say(f"{process.name} ends: {how}")
+
+    def rootless(self, text: str) -> str:
+        """The text without the directory of this history, of which another's may be equal."""
+        return text.replace(str(self.root), "")
 
     def ends(self, process: Process) -> str:
         return self._ends.get(process, f"exit code {process.code}")

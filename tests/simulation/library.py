@@ -15,6 +15,7 @@ import secrets
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 import urllib.request
@@ -114,7 +115,8 @@ class Opener:
 def simulated_library(machines: Machines) -> Iterator[None]:
     """While inside, the names of the standard library mean the world's to its threads."""
     world = machines.world
-    platform.platform()  # which starts a process, and remembers what it said
+    platform.platform()  # starts a process, and remembers what it said
+    tempfile.gettempdir()  # writes a file and unlinks it, and remembers where
 
     def to_threads(simulated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
         def choose(*arguments: Any, **options: Any) -> Any:
