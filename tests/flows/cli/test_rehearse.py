@@ -2,6 +2,7 @@
 tests/end_to_end/flows/test_rehearse.py."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,9 @@ VARIABLE = "LYCEUM_PARALLEL_JOBS"
     ("own", "tiny", "jobs"), [(None, True, 4), ("1", True, 1), (None, False, 2)]
 )
 def test_as_many_jobs_of_the_tiny_model_as_cores_run_side_by_side_unless_the_user_says(
-    own: str | None, tiny: bool, jobs: int, monkeypatch: pytest.MonkeyPatch
+    own: str | None, tiny: bool, jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("LYCEUM_STORE", str(tmp_path))  # settings of this test alone, read now
     monkeypatch.delenv(VARIABLE, raising=False)
     if own is not None:
         monkeypatch.setenv(VARIABLE, own)
