@@ -6,6 +6,7 @@ positions restart at each segment, and the loss mask travels with the tokens. Be
 """
 
 import bisect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -150,20 +151,78 @@ def lengths_for(needed: int, longest: int) -> list[int]:
     return sorted(eighth for eighth in eighths if eighth >= needed)
 
 
-def tightest(
-    batches: Sequence[Sequence[int]], longest: int, multiple: int, work: float = 0.0
-) -> Shape:
-    """The shape in which each of these batches fits and which costs least to compute.
+def fit(lengths: Sequence[int], shape: Shape) -> bool:
+    """Whether texts of these lengths, none longer than a row, fit rows of this shape."""
+    return len(lengths) <= shape.rows or (
+        sum(lengths) <= shape.rows * shape.length
+        and len(best_fit(lengths, shape.length)) <= shape.rows
+    )
+
+
+def first_fit(groups: Sequence[Sequence[int]], shape: Shape) -> list[list[int]]:
+    """Indices of the groups of texts that share each block of this shape. Groups go, longest first,
+    into the first block that has room for all their texts; each must fit one of its own.
 
     Args:
-        batches: the lengths of the texts of each.
+        groups: the lengths of the texts of each.
+    """
+    if fit([length for group in groups for length in group], shape):
+        return [list(range(len(groups)))]
+    blocks: list[list[int]] = []
+    for index in sorted(range(len(groups)), key=lambda i: (-sum(groups[i]), i)):
+        for block in blocks:
+            if fit([length for member in [*block, index] for length in groups[member]], shape):
+                block.append(index)
+                break
+        else:
+            blocks.append([index])
+    return blocks
+
+
+def tightest(
+    batches: Sequence[Sequence[Sequence[int]]],
+    longest: int,
+    multiple: int,
+    work: float,
+    *,
+    blocks: int = 1,
+    rows: int,
+) -> Shape:
+    """The shape of a block for which all batches, cut into blocks by `first_fit`, cost least to
+    compute.
+
+    Args:
+        batches: of each its groups, of each group the lengths of its texts.
         longest: tokens that a row has at most; see `lengths_for`.
         multiple: what divides the number of rows.
         work: of a token, without attention, in what attention to one token costs: a row costs its
             length times (work + length).
+        blocks: of a batch at most.
+        rows: of a block at most; so many do for any batch.
     """
-    shapes = []
-    for length in lengths_for(max(map(max, batches)), longest):
-        rows = max(len(best_fit(batch, length)) for batch in batches)
-        shapes.append(Shape(-(-rows // multiple) * multiple, length))
-    return min(shapes, key=lambda shape: shape.rows * shape.length * (work + shape.length))
+    heaviest = sorted(batches, key=lambda groups: -sum(map(sum, groups)))
+    each = {tuple(group) for groups in batches for group in groups}
+
+    def needed(shape: Shape) -> float:
+        """Blocks of all batches; infinity where a batch has too many."""
+        if not all(fit(group, shape) for group in each):
+            return math.inf
+        total = 0
+        for groups in heaviest:
+            count = len(first_fit(groups, shape))
+            if count > blocks:
+                return math.inf
+            total += count
+        return total
+
+    most = -(-rows // multiple) * multiple
+    found = []
+    for length in lengths_for(max(map(max, each)), longest):
+        fewest = -(-sum(map(sum, heaviest[0])) // (blocks * length * multiple)) * multiple
+        shapes = [Shape(count, length) for count in range(fewest, most + 1, multiple)]
+        # few rows leave little empty, many are shared best
+        first = next((shape for shape in shapes if needed(shape) < math.inf), shapes[-1])
+        found += [first, shapes[-1]]
+    return min(
+        found, key=lambda shape: needed(shape) * shape.rows * shape.length * (work + shape.length)
+    )

@@ -9,12 +9,11 @@ the preference is held to be the wrong way round with probability e (conservativ
 2023): (1 - e) L + e L', where L' has the responses exchanged.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from tasks.training.pair_batches import PairBatch, pair_metrics, response_logps
+from tasks.training.pair_batches import PairBatch, PairLoss, pair_metrics, response_logps
 
 
 def dpo_loss(
@@ -28,25 +27,22 @@ def dpo_loss(
     ) - label_smoothing * jax.nn.log_sigmoid(-margin)
 
 
-def dpo_loss_fn(
-    *, beta: float, label_smoothing: float
-) -> Callable[[Any, PairBatch], tuple[jax.Array, dict[str, jax.Array]]]:
-    """The loss for Tunix's DPOTrainer: `with_loss_fn(dpo_loss_fn(...), has_aux=True)`; it takes
-    (model, train_example: PairBatch).
+def dpo_loss_fn(*, beta: float, label_smoothing: float) -> PairLoss:
+    """The loss of a model on pairs.
 
     Args:
         beta: how dear it is to leave the reference; scale of the implicit reward.
         label_smoothing: see above.
 
     Returns:
-        a function of a model and pairs with `ref_logps`, giving the mean loss over the pairs and
+        a function of a model and pairs with `ref_logps`, giving each pair's loss and
         `pair_metrics`: rewards are beta x log-ratio, log_probs are of whole responses.
     """
 
-    def loss_fn(model: Any, train_example: PairBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        logps, _ = response_logps(model, train_example)
-        chosen, rejected = logps - train_example.ref_logps.T
+    def loss(model: Any, pairs: PairBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        logps, _ = response_logps(model, pairs)
+        chosen, rejected = logps - pairs.ref_logps.T
         losses = dpo_loss(chosen, rejected, beta, label_smoothing)
-        return losses.mean(), pair_metrics((beta * chosen, beta * rejected), (logps[0], logps[1]))
+        return losses, pair_metrics((beta * chosen, beta * rejected), (logps[0], logps[1]))
 
-    return loss_fn
+    return loss

@@ -10,13 +10,12 @@ itself for any response of more than a few tokens. The supervised term is the re
 Tunix; TRL's includes the prompt's tokens.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from tasks.training.pair_batches import PairBatch, pair_metrics, response_logps
+from tasks.training.pair_batches import PairBatch, PairLoss, pair_metrics, response_logps
 
 CERTAIN = -1e-7
 """The largest mean log-probability that odds are taken of: those of a certain response are
@@ -35,26 +34,23 @@ def orpo_loss(chosen: jax.Array, rejected: jax.Array, lambda_orpo: float) -> jax
     return -chosen - lambda_orpo * jax.nn.log_sigmoid(log_odds(chosen) - log_odds(rejected))
 
 
-def orpo_loss_fn(
-    *, lambda_orpo: float
-) -> Callable[[Any, PairBatch], tuple[jax.Array, dict[str, jax.Array]]]:
-    """The loss for Tunix's DPOTrainer: `with_loss_fn(orpo_loss_fn(...), has_aux=True)`; it takes
-    (model, train_example: PairBatch).
+def orpo_loss_fn(*, lambda_orpo: float) -> PairLoss:
+    """The loss of a model on pairs.
 
     Args:
         lambda_orpo: weight of the preference beside the supervised term.
 
     Returns:
-        a function giving the mean loss over the pairs and `pair_metrics`: rewards are lambda x mean
+        a function giving each pair's loss and `pair_metrics`: rewards are lambda x mean
         log-probability, log_probs are means per token; and `log_odds_ratio`, the mean of what the
         sigmoid is taken of.
     """
 
-    def loss_fn(model: Any, train_example: PairBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        logps, lengths = response_logps(model, train_example)
+    def loss(model: Any, pairs: PairBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        logps, lengths = response_logps(model, pairs)
         chosen, rejected = logps / lengths
         metrics = pair_metrics((lambda_orpo * chosen, lambda_orpo * rejected), (chosen, rejected))
-        metrics["log_odds_ratio"] = (log_odds(chosen) - log_odds(rejected)).mean()
-        return orpo_loss(chosen, rejected, lambda_orpo).mean(), metrics
+        metrics["log_odds_ratio"] = log_odds(chosen) - log_odds(rejected)
+        return orpo_loss(chosen, rejected, lambda_orpo), metrics
 
-    return loss_fn
+    return loss

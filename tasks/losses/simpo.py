@@ -12,12 +12,11 @@ term, - sft_weight x mean log pi(y_w|x), keeps the chosen responses likely (as i
 and in the SimPO authors' CPO-SimPO).
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from tasks.training.pair_batches import PairBatch, pair_metrics, response_logps
+from tasks.training.pair_batches import PairBatch, PairLoss, pair_metrics, response_logps
 
 
 def simpo_loss(
@@ -28,11 +27,8 @@ def simpo_loss(
     return -jax.nn.log_sigmoid(beta * (chosen - rejected - gamma_beta_ratio))
 
 
-def simpo_loss_fn(
-    *, beta: float, gamma_beta_ratio: float, sft_weight: float
-) -> Callable[[Any, PairBatch], tuple[jax.Array, dict[str, jax.Array]]]:
-    """The loss for Tunix's DPOTrainer: `with_loss_fn(simpo_loss_fn(...), has_aux=True)`; it takes
-    (model, train_example: PairBatch).
+def simpo_loss_fn(*, beta: float, gamma_beta_ratio: float, sft_weight: float) -> PairLoss:
+    """The loss of a model on pairs.
 
     Args:
         beta, gamma_beta_ratio: of `simpo_loss`.
@@ -40,14 +36,14 @@ def simpo_loss_fn(
             paper's loss.
 
     Returns:
-        a function giving the mean loss over the pairs and `pair_metrics`: rewards are beta x mean
+        a function giving each pair's loss and `pair_metrics`: rewards are beta x mean
         log-probability, log_probs are means per token.
     """
 
-    def loss_fn(model: Any, train_example: PairBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        logps, lengths = response_logps(model, train_example)
+    def loss(model: Any, pairs: PairBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        logps, lengths = response_logps(model, pairs)
         chosen, rejected = logps / lengths
         losses = simpo_loss(chosen, rejected, beta, gamma_beta_ratio) - sft_weight * chosen
-        return losses.mean(), pair_metrics((beta * chosen, beta * rejected), (chosen, rejected))
+        return losses, pair_metrics((beta * chosen, beta * rejected), (chosen, rejected))
 
-    return loss_fn
+    return loss

@@ -25,4 +25,4 @@ def loss_of(config: Config) -> Any:
     return orpo_loss_fn(lambda_orpo=config.lambda_orpo)
 
 
-KIND = preferences.preference_kind(version=3, config=Config, loss_of=loss_of)
+KIND = preferences.preference_kind(version=4, config=Config, loss_of=loss_of)

@@ -2,17 +2,19 @@
 
 A loss is a function of the log-probabilities of the chosen and of the rejected response. The
 terminator counts as a token of its response. Responses, each behind its prompt, lie side by side in
-packed rows: what is computed has little padding, however much their lengths differ.
+packed rows: what is computed has little padding, however much their lengths differ. The pairs of a
+step fill as few of its micro-batches as they can; the others are not computed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.struct
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from tasks.data.packing import Shape, Text, pack_responses, tightest
+from tasks.data.packing import Shape, Text, first_fit, pack_responses, tightest
 from tasks.devices.hosts import BATCH
 from tasks.models.loading import LoadedModel
 from tasks.training.loop import rows_of_step
@@ -24,14 +26,16 @@ Pair = tuple[Text, Text]
 
 @flax.struct.dataclass(frozen=True)
 class PairBatch:
-    """B pairs in N rows of L tokens. Of several micro-batches each has its part of the pairs, and
-    these lie in its part of the rows.
+    """Up to B pairs in N rows of L tokens. Of several micro-batches each has its part of the pairs,
+    and these lie in its part of the rows.
 
     Attributes:
         tokens, positions, segments: (N, L) int32, what the model takes.
         predicts: (N, L) bool: the next token is one of a response.
         places: (B, 2, R) int32: `tasks.data.packing.PackedResponses.places` of the chosen and the
-            rejected response, in the rows of their micro-batch.
+            rejected response, in the rows of their micro-batch; N x L where there is no pair.
+        weights: (B,) float32, of each pair in its micro-batch's loss: the mean over micro-batches
+            is that over pairs. 0 where there is no pair.
         ref_logps: (B, 2) float32, of the whole responses by the reference; None for a loss without
             one.
     """
@@ -41,7 +45,12 @@ class PairBatch:
     segments: Any
     predicts: Any
     places: Any
+    weights: Any
     ref_logps: Any = None
+
+
+PairLoss = Callable[[Any, PairBatch], tuple[jax.Array, dict[str, jax.Array]]]
+"""(model, pairs) -> the (B,) losses of the pairs and (B,) metrics by name."""
 
 
 def pair_batch(
@@ -49,32 +58,53 @@ def pair_batch(
     shape: Shape,
     response_length: int,
     pad_id: int,
-    ref_logps: np.ndarray | None = None,
+    ref_logps: Sequence[np.ndarray] | None = None,
+    most: int = 0,
 ) -> PairBatch:
-    """Pack the pairs of each micro-batch into rows of this shape.
+    """Pack the pairs of each micro-batch, which may have none, into rows of this shape.
 
     Args:
         response_length: R, tokens that a response has at most.
-        ref_logps: see `PairBatch`.
+        ref_logps: (pairs, 2) of each micro-batch; see `PairBatch`.
+        most: pairs that a micro-batch has at most; 0: as many as the largest of these.
     """
+    most = most or max(map(len, micro_batches))
     parts = [
         pack_responses([text for pair in micro for text in pair], shape, response_length, pad_id)
         for micro in micro_batches
     ]
-    tokens, positions, segments, predicts, places = (
-        np.concatenate(arrays) for arrays in zip(*parts, strict=True)
+    tokens, positions, segments, predicts = (
+        np.concatenate(arrays) for arrays in list(zip(*parts, strict=True))[:4]
     )
-    each = places.reshape(-1, 2, response_length)
-    return PairBatch(tokens, positions, segments, predicts, each, ref_logps)
+
+    def padded(arrays: Sequence[np.ndarray], fill: float) -> np.ndarray:
+        blocks = [np.full((most, *array.shape[1:]), fill, array.dtype) for array in arrays]
+        for block, array in zip(blocks, arrays, strict=True):
+            block[: len(array)] = array
+        return np.concatenate(blocks)
+
+    places = [part.places.reshape(-1, 2, response_length) for part in parts]
+    share = len(micro_batches) / sum(map(len, micro_batches))
+    weights = [np.full(len(micro), share, np.float32) for micro in micro_batches]
+    return PairBatch(
+        tokens,
+        positions,
+        segments,
+        predicts,
+        padded(places, shape.rows * shape.length),
+        padded(weights, 0),
+        None if ref_logps is None else padded(ref_logps, 0),
+    )
 
 
 class PairBatches:
-    """The batches of a stage, all of one shape, the tightest in which each fits, and every pair:
+    """The batches of a stage, all of one shape, the cheapest in which each fits, and every pair:
     which ones a step takes is known before the first.
 
     Attributes:
         shape: of the rows of a micro-batch.
-        padding: the fraction of the tokens of all steps that is padding.
+        micro_batches: how many are computed in all steps.
+        padding: the fraction of their tokens that is padding.
         ref_logps: (pairs, 2) of the reference, once they are known; None for a loss without one.
     """
 
@@ -84,34 +114,43 @@ class PairBatches:
         """Args: pairs: all of them; config: a `tasks.training.preferences.PreferenceConfig`;
         loaded: the model that will be trained, on its mesh."""
         self._pairs, self._config, self._pad_id = pairs, config, loaded.tokenizer.pad_id
-        lengths = np.array([[len(text[0]) + len(text[1]) for text in pair] for pair in pairs])
-        taken = [
-            lengths[rows].ravel().tolist()
-            for step in range(config.steps)
-            for rows in self._rows(step)
-        ]
-        longest = config.prompt_length + config.response_length
-        every = [int(lengths.max())]
-        work = work_of_token(loaded.config)
-        self.shape = tightest([*taken, every], longest, loaded.mesh.shape[BATCH], work)
-        self.padding = 1 - sum(map(sum, taken)) / (len(taken) * self.shape.rows * self.shape.length)
+        self._lengths = [[len(prompt) + len(answer) for prompt, answer in pair] for pair in pairs]
+        multiple = loaded.mesh.shape[BATCH]
+        taken = [[self._lengths[row] for row in self._rows(step)] for step in range(config.steps)]
+        self.shape = tightest(
+            [*taken, [[max(map(max, self._lengths))]]],
+            config.prompt_length + config.response_length,
+            multiple,
+            work_of_token(loaded.config),
+            blocks=config.accumulation,
+            rows=2 * config.batch_size // config.accumulation,
+        )
+        filled = [first_fit(lengths, self.shape) for lengths in taken]
+        most = max(len(micro) for micros in filled for micro in micros)
+        self._most = -(-most // multiple) * multiple
+        self.micro_batches = sum(map(len, filled))
+        real = sum(sum(map(sum, lengths)) for lengths in taken)
+        self.padding = 1 - real / (self.micro_batches * self.shape.rows * self.shape.length)
 
     def at(self, step: int) -> PairBatch:
         """The training input of a step (from 0)."""
-        rows = self._rows(step)
+        rows, empty = self._rows(step), np.array([], int)
+        filled = first_fit([self._lengths[row] for row in rows], self.shape)
+        micros = [rows[micro] for micro in filled]
+        micros += [empty] * (self._config.accumulation - len(micros))
         return pair_batch(
-            [[self._pairs[row] for row in micro] for micro in rows],
+            [[self._pairs[row] for row in micro] for micro in micros],
             self.shape,
             self._config.response_length,
             self._pad_id,
-            None if self.ref_logps is None else self.ref_logps[rows.ravel()],
+            None if self.ref_logps is None else [self.ref_logps[micro] for micro in micros],
+            self._most,
         )
 
     def _rows(self, step: int) -> np.ndarray:
-        """(micro-batches, size) indices of pairs."""
+        """(batch size,) indices of pairs."""
         config = self._config
-        rows = rows_of_step(config.seed, step, config.batch_size, len(self._pairs))
-        return rows.reshape(config.accumulation, -1)
+        return rows_of_step(config.seed, step, config.batch_size, len(self._pairs))
 
 
 def widest(config: Any, pairs: int, *, reference: bool) -> PairBatch:
@@ -119,33 +158,44 @@ def widest(config: Any, pairs: int, *, reference: bool) -> PairBatch:
     tokens = np.zeros((2 * pairs, config.prompt_length + config.response_length), np.int32)
     places = np.zeros((pairs, 2, config.response_length), np.int32)
     known = np.zeros((pairs, 2), np.float32) if reference else None
-    return PairBatch(tokens, tokens, tokens, tokens > 0, places, known)
+    weights = np.zeros(pairs, np.float32)
+    return PairBatch(tokens, tokens, tokens, tokens > 0, places, weights, known)
+
+
+def mean_over_pairs(loss: PairLoss) -> Callable[..., tuple[jax.Array, dict[str, jax.Array]]]:
+    """What a trainer takes, (model, train_example: PairBatch) -> (loss, metrics): means."""
+
+    def loss_fn(model: Any, train_example: PairBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        losses, metrics = loss(model, train_example)
+        return jax.tree.map(lambda each: (train_example.weights * each).sum(), (losses, metrics))
+
+    return loss_fn
 
 
 def response_logps(model: Any, pairs: PairBatch) -> tuple[jax.Array, jax.Array]:
     """(2, B) log-probabilities of the whole chosen and rejected responses, and (2, B) their lengths
-    in tokens."""
+    in tokens; where there is no pair, 0 of 1 token."""
     rows = (pairs.tokens, pairs.positions, pairs.segments, pairs.predicts)
     logps = row_logps(model, *rows).reshape(-1)
     of_tokens = logps.at[pairs.places].get(mode="fill", fill_value=0)
     lengths = (pairs.places < logps.size).sum(axis=-1)
-    return of_tokens.sum(axis=-1).T, lengths.T
+    return of_tokens.sum(axis=-1).T, jnp.maximum(lengths, 1).T
 
 
 def pair_metrics(
     rewards: tuple[jax.Array, jax.Array], logps: tuple[jax.Array, jax.Array]
 ) -> dict[str, jax.Array]:
-    """What Tunix's DPOTrainer logs, of (B,) implicit rewards and log-probabilities of chosen and
-    rejected responses.
+    """What Tunix's DPOTrainer logs, of each pair, of (B,) implicit rewards and log-probabilities of
+    chosen and rejected responses.
 
-    `rewards/accuracy` is the fraction of pairs whose chosen response has the higher reward.
+    `rewards/accuracy` is 1 where the chosen response has the higher reward.
     """
     chosen, rejected = rewards
     return {
-        "rewards/chosen": chosen.mean(),
-        "rewards/rejected": rejected.mean(),
-        "rewards/margin": (chosen - rejected).mean(),
-        "rewards/accuracy": (chosen > rejected).mean(),
-        "log_probs/chosen": logps[0].mean(),
-        "log_probs/rejected": logps[1].mean(),
+        "rewards/chosen": chosen,
+        "rewards/rejected": rejected,
+        "rewards/margin": chosen - rejected,
+        "rewards/accuracy": (chosen > rejected).astype(chosen.dtype),
+        "log_probs/chosen": logps[0],
+        "log_probs/rejected": logps[1],
     }

@@ -7,7 +7,8 @@ training prompts and mines the pairs, takes pairs of the data (`pairs.jsonl` of 
 teacher's samples), writes all to `pairs.jsonl` and trains on exactly those in Tunix's preference
 trainer. Responses, each behind its prompt, share packed rows; the rows of all batches have one
 shape, which is chosen of the pairs before anything that trains is compiled
-(`tasks.training.pair_batches`). What is planned is the widest: a row of full length for each.
+(`tasks.training.pair_batches`), and the micro-batches of a step that they leave empty are not
+computed. What is planned is the widest: all of them, a row of full length for each response.
 
 A loss with a reference gets its log-probabilities of all responses from one pass over the pairs
 before training, when the model still is the reference: there is no second model, and with LoRA none
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
     from tasks.sampling.sampler import Sampler
+    from tasks.training.pair_batches import PairLoss
     from tasks.training.trainer import Trainer
 
 
@@ -143,12 +145,14 @@ def batch_sizes(config: PreferenceConfig) -> dict[str, int]:
     return {"sampling_batch_size": config.sampling_batch_size, **rows_at_once(config)}
 
 
-def trainer_of(config: PreferenceConfig, loaded: "LoadedModel", loss: Any) -> "Trainer":
-    """The trainer of a loss that takes (model, train_example: PairBatch)."""
+def trainer_of(config: PreferenceConfig, loaded: "LoadedModel", loss: "PairLoss") -> "Trainer":
+    """The trainer of a loss; micro-batches without a pair are left out."""
+    from tasks.training.pair_batches import mean_over_pairs
     from tasks.training.trainer import make_trainer
 
     trainer = make_trainer(loaded, config, config.seed)
-    trainer.with_loss_fn(loss, has_aux=True)
+    trainer.is_wanted = lambda batch: batch.weights.any()
+    trainer.with_loss_fn(mean_over_pairs(loss), has_aux=True)
     return trainer.with_gen_model_input_fn(lambda batch: {"train_example": batch})
 
 
@@ -156,7 +160,7 @@ def programs(
     config: PreferenceConfig,
     model: "LoadedModel",
     upstream: Mapping[str, Any],
-    loss: Any,
+    loss: "PairLoss",
     *,
     reference: bool = False,
 ) -> "list[Program]":
@@ -208,11 +212,10 @@ def small(config: PreferenceConfigT, sizes: Sizes) -> PreferenceConfigT:
     )
 
 
-def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
+def run(job: Job[Any], loss: "PairLoss", *, reference: bool = False) -> dict[str, Any]:
     """Sample, mine, train and write the model.
 
     Args:
-        loss: (model, train_example: PairBatch) -> (loss, metrics).
         reference: the loss needs the initial policy's log-probabilities.
 
     Raises:
@@ -246,9 +249,8 @@ def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
     write_jsonl(job.out / "pairs.jsonl", pairs)
     texts = pair_texts(loaded.tokenizer, pairs, config)
     batches = PairBatches(texts, config, loaded)
-    told = "%d rows of %d tokens for %d pairs, %.0f %% of them padding"
-    size = config.batch_size // config.accumulation
-    job.log.info(told, *batches.shape, size, 100 * batches.padding)
+    told = "%d micro-batches of %d rows of %d tokens for %d steps, %.0f %% of them padding"
+    job.log.info(told, batches.micro_batches, *batches.shape, config.steps, 100 * batches.padding)
     compiles = {"sampler": sampler.compiles} if config.prompts else {}
     if reference:
         found = reference_logps(job, loaded, texts, batches.shape)
@@ -264,6 +266,7 @@ def run(job: Job[Any], loss: Any, *, reference: bool = False) -> dict[str, Any]:
         "rejected_because": dict(Counter(pair.rejected_because for pair in pairs)),
         "chosen_from": dict(Counter(pair.chosen_from for pair in pairs)),
         "epochs": config.steps * config.batch_size / len(pairs),
+        "micro_batches": batches.micro_batches,
         "micro_batch_rows": batches.shape.rows,
         "row_length": batches.shape.length,
         "padding": batches.padding,
@@ -363,13 +366,13 @@ def preference_kind(
     *,
     version: int,
     config: type[PreferenceConfigT],
-    loss_of: Callable[[PreferenceConfigT], Any],
+    loss_of: "Callable[[PreferenceConfigT], PairLoss]",
     reference: bool = False,
 ) -> Kind[PreferenceConfigT]:
     """The stage kind of a preference loss.
 
     Args:
-        loss_of: the loss of a config: a function of (model, train_example: PairBatch).
+        loss_of: the loss of a config.
         reference: whether the loss compares with the initial policy.
     """
     return Kind(

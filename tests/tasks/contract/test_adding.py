@@ -75,12 +75,12 @@ def loss_of(config):
     import jax.numpy as jnp
     from tasks.training.pair_batches import response_logps
 
-    def loss_fn(model, train_example):
-        logps, _ = response_logps(model, train_example)
-        chosen, rejected = logps - train_example.ref_logps.T
-        return jnp.square(chosen - rejected - 1 / (2 * config.tau)).mean(), {}
+    def loss(model, pairs):
+        logps, _ = response_logps(model, pairs)
+        chosen, rejected = logps - pairs.ref_logps.T
+        return jnp.square(chosen - rejected - 1 / (2 * config.tau)), {}
 
-    return loss_fn
+    return loss
 
 KIND = preferences.preference_kind(version=1, config=Config, loss_of=loss_of, reference=True)
 '''
@@ -245,7 +245,7 @@ def test_a_loss_is_a_stage_kind_that_trains_with_it(add: Add) -> None:
         }
     )
     batch = pairs([[4, EOS]], [[5, EOS]], ref_logps=np.array([[-3.0, -2.0]], np.float32))
-    loss, _ = importlib.import_module("tasks.stages.ipo").loss_of(config)(Bigram(), batch)
+    (loss,), _ = importlib.import_module("tasks.stages.ipo").loss_of(config)(Bigram(), batch)
     of_model = sum(
         sign * (logp(Bigram(), 3, token) + logp(Bigram(), token, EOS))
         for sign, token in ((1, 4), (-1, 5))

@@ -9,7 +9,7 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.data.packing import Shape, best_fit, pack, pack_responses, tightest
+from tasks.data.packing import Shape, best_fit, first_fit, pack, pack_responses, tightest
 from tasks.losses.cross_entropy import cross_entropy
 from tasks.models.loading import base_model
 from tasks.stages import sft
@@ -71,21 +71,33 @@ def test_a_response_is_found_where_its_tokens_are_predicted():
 
 
 @given(
-    st.lists(st.lists(st.integers(2, 40), min_size=1, max_size=12), min_size=1, max_size=5),
+    st.lists(
+        st.lists(st.tuples(*[st.integers(2, 40)] * 2), min_size=1, max_size=8),
+        min_size=1,
+        max_size=5,
+    ),
     st.sampled_from([1, 2, 4]),
     st.integers(40, 70),
+    st.integers(1, 4),
 )
-def test_the_tightest_shape_holds_every_batch_and_costs_no_more_than_a_row_each(
-    batches, multiple, longest
+def test_the_tightest_shape_holds_every_batch_in_its_blocks_and_costs_no_more_than_a_row_each(
+    batches, multiple, longest, blocks
 ):
-    shape = tightest(batches, longest, multiple, work=100)
-    texts = [[([1], [2] * (length - 1)) for length in batch] for batch in batches]
-    for batch in texts:
-        assert pack_responses(batch, shape, 39, 0).predicts.sum() == sum(
-            len(response) for _, response in batch
-        )
-    widest = -(-max(map(len, batches)) // multiple) * multiple
-    assert shape.rows * shape.length <= widest * longest
+    rows = 2 * -(-max(map(len, batches)) // blocks)
+    shape = tightest(batches, longest, multiple, work=100, blocks=blocks, rows=rows)
+    computed = 0
+    for groups in batches:
+        filled = first_fit(groups, shape)
+        assert sorted(index for block in filled for index in block) == list(range(len(groups)))
+        assert len(filled) <= blocks
+        computed += len(filled)
+        for members in filled:
+            lengths = [length for member in members for length in groups[member]]
+            texts = [([1], [2] * (length - 1)) for length in lengths]
+            assert pack_responses(texts, shape, 39, 0).predicts.sum() == sum(lengths) - len(texts)
+    widest = -(-rows // multiple) * multiple
+    assert shape.rows <= widest
+    assert computed * shape.rows * shape.length <= len(batches) * blocks * widest * longest
     assert (shape.rows % multiple, shape.length <= longest) == (0, True)
 
 
@@ -104,4 +116,15 @@ def test_rows_are_an_eighth_of_the_longest_or_some(batches, longest, work, expec
     """Of 120 tokens: 16, 32, 48, 64, 80, 96, 112, 120; of 1,024 multiples of 128, as kernels want
     them. Where attention is little of the work fewer tokens are better, else shorter rows: 120
     (1,000 + 120) < 2 x 64 (1,000 + 64), but 120 (100 + 120) > 2 x 64 (100 + 64)."""
-    assert tightest(batches, longest, 1, work) == expected
+    groups = [[[length] for length in batch] for batch in batches]
+    assert tightest(groups, longest, 1, work, rows=max(map(len, batches))) == expected
+
+
+def test_few_blocks_with_many_pairs_or_some_of_few_rows_whichever_is_less():
+    """Two steps of four pairs in up to two blocks of eight rows: a block of three rows of 8 holds
+    both pairs of 2 x 8 + 2 x 4 tokens; the second step's four of 2 x 2 tokens need one."""
+    batches = [[[8, 4], [8, 4], [8, 4], [8, 4]], [[2, 2]] * 4]
+    shape = tightest(batches, 8, 1, 100, blocks=2, rows=4)
+    assert shape == Shape(3, 8)
+    assert first_fit(batches[0], shape) == [[0, 1], [2, 3]]
+    assert first_fit(batches[1], shape) == [[0, 1, 2, 3]]

@@ -58,4 +58,6 @@ def pairs(
     """Pairs of responses to the prompt 2 3, in rows of this shape; without it in a row of 7 tokens
     each."""
     both = [(([2, 3], one), ([2, 3], other)) for one, other in zip(chosen, rejected, strict=True)]
-    return pair_batch([both], shape or Shape(2 * len(both), 7), 5, PAD, ref_logps)
+    return pair_batch(
+        [both], shape or Shape(2 * len(both), 7), 5, PAD, None if ref_logps is None else [ref_logps]
+    )

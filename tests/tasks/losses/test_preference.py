@@ -15,7 +15,7 @@ from tasks.data.packing import Shape
 from tasks.losses.dpo import dpo_loss_fn
 from tasks.losses.orpo import log_odds, orpo_loss, orpo_loss_fn
 from tasks.losses.simpo import simpo_loss, simpo_loss_fn
-from tasks.training.pair_batches import PairBatch
+from tasks.training.pair_batches import PairBatch, mean_over_pairs
 from tests.tasks.losses.bigram import EOS, Bigram, logp, pairs
 
 CHOSEN, REJECTED = [[4, EOS], [2, 5, EOS]], [[5, 5, 5, EOS], [3, EOS]]
@@ -25,9 +25,11 @@ REFERENCE = np.array([[-3.1, -6.4], [-2.2, -4.0]], np.float32)
 @cache
 def compiled(loss_fn: Callable[..., Any]) -> Any:
     """(model, pairs, knobs) -> ((loss, metrics), gradients)."""
-    return nnx.jit(
-        nnx.value_and_grad(lambda model, batch, knobs: loss_fn(**knobs)(model, batch), has_aux=True)
-    )
+
+    def mean(model: Any, batch: PairBatch, knobs: Any) -> Any:
+        return mean_over_pairs(loss_fn(**knobs))(model, batch)
+
+    return nnx.jit(nnx.value_and_grad(mean, has_aux=True))
 
 
 def stepped(loss_fn: Callable[..., Any], batch: PairBatch, **knobs: float) -> Any:

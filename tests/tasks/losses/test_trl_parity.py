@@ -20,7 +20,7 @@ from tasks.losses.orpo import orpo_loss_fn
 from tasks.losses.simpo import simpo_loss_fn
 from tasks.reinforcement.policy_rows import policy_batch
 from tasks.reinforcement.rollout import group_advantages, row_weights
-from tasks.training.pair_batches import pair_batch
+from tasks.training.pair_batches import mean_over_pairs, pair_batch
 from tests.tasks.losses.bigram import PAD, Bigram
 
 THEIRS = json.loads(Path(__file__).with_name("trl_losses.json").read_text(encoding="utf-8"))
@@ -107,7 +107,7 @@ def test_preference_losses_are_trls(name: str):
     reference = [tokens["ref_chosen_logps"], tokens["ref_rejected_logps"]]
     lengths = [len(prompt) + len(response) for pair in pairs for prompt, response in pair]
     shape = Shape(len(lengths), 2 * max(lengths))
-    batch = pair_batch([pairs], shape, max(lengths), PAD, np.array(reference, np.float32).T)
-    metrics = stepped(LOSSES[name], batch, theirs)
+    batch = pair_batch([pairs], shape, max(lengths), PAD, [np.array(reference, np.float32).T])
+    metrics = stepped(mean_over_pairs(LOSSES[name]), batch, theirs)
     for metric, value in theirs["metrics"].items():
         assert_equal(metrics[metric], value)

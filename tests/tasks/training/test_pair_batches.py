@@ -14,7 +14,7 @@ from tasks.data.packing import Shape
 from tasks.devices.hosts import BATCH
 from tasks.models.gemma import SIZES, Gemma
 from tasks.models.loading import base_model
-from tasks.stages import simpo
+from tasks.stages import dpo, simpo
 from tasks.training.loop import rows_of_step
 from tasks.training.pair_batches import (
     PairBatch,
@@ -22,6 +22,7 @@ from tasks.training.pair_batches import (
     pair_batch,
     response_logps,
 )
+from tasks.training.preferences import trainer_of
 from tests.tasks.stages.bench import PREFERENCES
 
 RESPONSE = 16
@@ -73,21 +74,51 @@ def logps_alone(model: Gemma, tokens: jax.Array) -> jax.Array:
     return jax.nn.log_softmax(model.unembed(hidden)[0])
 
 
-@pytest.mark.parametrize("micro", [None, 2])
+@pytest.mark.parametrize("micro", [None, 2, 1])
 def test_every_step_has_one_shape_and_the_pairs_that_are_its_turn(micro: int | None):
     pairs, chosen = some_pairs(10), config(micro_batch_size=micro)
     batches = PairBatches(pairs, chosen, loaded_on(1))
-    parts = chosen.accumulation
-    assert batches.shape.rows * batches.shape.length < 0.6 * 48 * 2 * chosen.batch_size // parts
-    real = 0
+    parts, shape = chosen.accumulation, batches.shape
+    real = computed = 0
     for step in range(chosen.steps):
         batch = batches.at(step)
-        assert batch.tokens.shape == (parts * batches.shape.rows, batches.shape.length)
+        assert batch.tokens.shape == (parts * shape.rows, shape.length)
         turn = rows_of_step(chosen.seed, step, chosen.batch_size, len(pairs))
-        assert texts_of(batch, parts) == [responses(pairs[row]) for row in turn]
-        real += (batch.segments > 0).sum()
-    total = chosen.steps * parts * batches.shape.rows * batches.shape.length
-    assert batches.padding == pytest.approx(1 - real / total)
+        there = batch.weights > 0
+        taken = [texts for texts, pair in zip(texts_of(batch, parts), there, strict=True) if pair]
+        assert sorted(taken) == sorted(responses(pairs[row]) for row in turn)
+        assert batch.weights[there].tolist() == [parts / chosen.batch_size] * chosen.batch_size
+        wanted = batch.weights.reshape(parts, -1).any(axis=1)
+        written = (batch.segments > 0).reshape(parts, -1)
+        assert (written.any(axis=1) == wanted).all()
+        real += written.sum()
+        computed += wanted.sum()
+    assert batches.micro_batches == computed <= chosen.steps * parts
+    tokens = computed * shape.rows * shape.length
+    assert tokens < 0.6 * 48 * 2 * chosen.batch_size * chosen.steps, "of a row for each response"
+    assert batches.padding == pytest.approx(1 - real / tokens)
+
+
+@pytest.mark.usefixtures("one_layer")
+def test_pairs_that_fill_some_micro_batches_train_as_in_all_of_them():
+    """Loss, metrics and gradient norm, with a reference; 6 pairs two a micro-batch, and 5 and 1 of
+    which the third is empty."""
+    pairs, reference = some_pairs(6), np.linspace(-90, -20, 12, dtype=np.float32).reshape(6, 2)
+    chosen = dpo.Config.parse({**PREFERENCES, "batch_size": 6, "micro_batch_size": 2})
+    found = []
+    for turns in ([[0, 1], [2, 3], [4, 5]], [[5, 1, 3, 2, 0], [4], []]):
+        trainer = trainer_of(chosen, base_model("gemma3-tiny", 0), dpo.loss_of(chosen))
+        batch = pair_batch(
+            [[pairs[turn] for turn in turns_of] for turns_of in turns],
+            Shape(10, 24),
+            RESPONSE,
+            0,
+            [reference[np.array(turns_of, int)] for turns_of in turns],
+        )
+        found.append(trainer.step(batch))
+    assert found[0][1].keys() == found[1][1].keys()
+    for one, other in zip(*map(jax.tree.leaves, found), strict=True):
+        assert float(other) == pytest.approx(float(one), rel=1e-5)
 
 
 def test_rows_are_spread_over_all_devices():

@@ -19,7 +19,7 @@ from tasks.models.loading import base_model
 from tasks.reinforcement.policy_rows import policy_batch
 from tasks.sampling.sampler import Sampler
 from tasks.stages import sft
-from tasks.training.pair_batches import pair_batch
+from tasks.training.pair_batches import mean_over_pairs, pair_batch
 from tasks.training.trainer import make_trainer
 
 sizes = {"num_layers": 1, "hidden_dim": 96, "embed_dim": 64}
@@ -35,7 +35,7 @@ def tokens(low, high):
 
 prompts = [tokens(4, 9) for _ in range(8)]
 pairs = [tuple((prompt, tokens(2, 12)) for _ in range(2)) for prompt in prompts]
-batches = {"simpo": pair_batch([pairs[:4], pairs[4:]], Shape(6, 24), 12, 0)}
+batches = {"simpo": pair_batch([pairs[:6], pairs[6:]], Shape(8, 24), 12, 0)}
 ones = np.ones(8, np.float32)
 old = np.full((8, 12), -7.3, np.float32)  # about what random weights say of every token
 numbers = (random.normal(size=8).astype(np.float32), ones, ones, None, old)
@@ -43,7 +43,7 @@ texts = [pair[0] for pair in pairs]
 batches["grpo"] = policy_batch(texts, numbers, length=48, pad_id=0, micro_batches=2)
 assert not batches["grpo"].predicts[4:].any()  # of the second micro-batch
 losses = {
-    "simpo": simpo_loss_fn(beta=2.0, gamma_beta_ratio=0.5, sft_weight=0.0),
+    "simpo": mean_over_pairs(simpo_loss_fn(beta=2.0, gamma_beta_ratio=0.5, sft_weight=0.0)),
     "grpo": grpo_loss_fn(beta=0.0, epsilon=0.2),
 }
 found = []
