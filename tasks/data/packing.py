@@ -6,6 +6,7 @@ positions restart at each segment, and the loss mask travels with the tokens. Be
 """
 
 import bisect
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -203,6 +204,7 @@ def tightest(
     heaviest = sorted(batches, key=lambda groups: -sum(map(sum, groups)))
     each = {tuple(group) for groups in batches for group in groups}
 
+    @functools.cache
     def needed(shape: Shape) -> float:
         """Blocks of all batches; infinity where a batch has too many."""
         if not all(fit(group, shape) for group in each):

@@ -125,7 +125,7 @@ class PairBatches:
             blocks=config.accumulation,
             rows=2 * config.batch_size // config.accumulation,
         )
-        filled = [first_fit(lengths, self.shape) for lengths in taken]
+        filled = [self._micro_batches(step) for step in range(config.steps)]
         most = max(len(micro) for micros in filled for micro in micros)
         self._most = -(-most // multiple) * multiple
         self.micro_batches = sum(map(len, filled))
@@ -134,10 +134,8 @@ class PairBatches:
 
     def at(self, step: int) -> PairBatch:
         """The training input of a step (from 0)."""
-        rows, empty = self._rows(step), np.array([], int)
-        filled = first_fit([self._lengths[row] for row in rows], self.shape)
-        micros = [rows[micro] for micro in filled]
-        micros += [empty] * (self._config.accumulation - len(micros))
+        micros = self._micro_batches(step)
+        micros += [np.array([], int)] * (self._config.accumulation - len(micros))
         return pair_batch(
             [[self._pairs[row] for row in micro] for micro in micros],
             self.shape,
@@ -146,6 +144,11 @@ class PairBatches:
             None if self.ref_logps is None else [self.ref_logps[micro] for micro in micros],
             self._most,
         )
+
+    def _micro_batches(self, step: int) -> list[np.ndarray]:
+        """Indices of the pairs of each micro-batch that has any."""
+        rows = self._rows(step)
+        return [rows[one] for one in first_fit([self._lengths[row] for row in rows], self.shape)]
 
     def _rows(self, step: int) -> np.ndarray:
         """(batch size,) indices of pairs."""
