@@ -29,16 +29,12 @@ class Config(StrictModel):
             whose rows count as `general`.
         grounded: grounded question-answering rows per grounding (domain `general`); a grounding
             that is not named gets none.
-        unworked: per domain, the fraction of traces that only state the answer. Teachers hurry too,
-            and what SFT picks up from such traces, reinforcement has to unlearn: an answer that was
-            worked out is right more often.
     """
 
     name: Literal["procedural"]
     rows: dict[Domain, Rows] = Field(default_factory=lambda: dict.fromkeys(Domain, 1200))
     families: tuple[str, ...] = ()
     grounded: dict[Grounding, Rows] = Field(default_factory=lambda: dict.fromkeys(GROUNDINGS, 300))
-    unworked: dict[Domain, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
 
     @field_validator("families")
     @classmethod
@@ -96,11 +92,11 @@ def small(config: Config, sizes: Sizes) -> Config:
 
 def _drawing(config: Config, seed: int) -> drawing.Drawing:
     counts: dict[Domain | Grounding, int] = dict([*config.rows.items(), *config.grounded.items()])
-    return drawing.Drawing(counts, seed, config.families, config.unworked)
+    return drawing.Drawing(counts, seed, config.families)
 
 
 TEACHER = Teacher(
-    version=2,
+    version=3,
     config=Config,
     teach=teach,
     dependencies=dependencies,

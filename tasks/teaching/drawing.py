@@ -10,7 +10,7 @@ rows that are known end.
 import importlib.metadata
 import random
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -37,25 +37,15 @@ class Drawing:
         seed: of all streams.
         families: each as `module.name` or a whole `module`; empty: those of the domains' own
             modules.
-        unworked: per domain, the fraction of traces that only state the answer.
     """
 
     counts: Mapping[Domain | Grounding, int]
     seed: int
     families: tuple[str, ...] = ()
-    unworked: Mapping[Domain, float] = field(default_factory=dict)
 
     def rows(self) -> Iterator[Example]:
         """The rows, group by group. Raises InputError: a family has fewer distinct prompts of a
         difficulty than are wanted."""
-        return self._hurried(self._all())
-
-    def topped_up(self, wanted: Mapping[Cell, int], known: Set[str]) -> Iterator[Example]:
-        """What is wanted of the groups, from the beginning of the same streams on, less what is
-        known."""
-        return self._hurried(self._more(wanted, known))
-
-    def _all(self) -> Iterator[Example]:
         drawn: set[str] = set()
         for group, count in self.counts.items():
             draw = _Draw(self._chosen(group), group, self.seed, drawn)
@@ -75,7 +65,9 @@ class Drawing:
                     )
                 yield example
 
-    def _more(self, wanted: Mapping[Cell, int], known: Set[str]) -> Iterator[Example]:
+    def topped_up(self, wanted: Mapping[Cell, int], known: Set[str]) -> Iterator[Example]:
+        """What is wanted of the groups, from the beginning of the same streams on, less what is
+        known."""
         drawn: set[str] = set()
         for group in self.counts:
             draw = _Draw(self._chosen(group), group, self.seed, drawn)
@@ -83,14 +75,6 @@ class Drawing:
                 yield from islice(
                     draw.unknown(level, known), max(0, wanted.get(Cell(group, level), 0))
                 )
-
-    def _hurried(self, examples: Iterator[Example]) -> Iterator[Example]:
-        """The examples, some of which only state their answer."""
-        for example in examples:
-            share = 0.0 if example.grounding else self.unworked.get(example.domain, 0.0)
-            if random.Random(f"{self.seed}/unworked/{example.id}").random() < share:
-                example = example.model_copy(update={"reasoning": f"it is {example.answer}"})
-            yield example
 
     def _chosen(self, group: Domain | Grounding) -> dict[str, Family]:
         """The families of a domain that are chosen, or the grounded ones: `module.name` ->

@@ -4,7 +4,7 @@ import random
 from itertools import pairwise
 
 from tasks.teaching.families import Problem
-from tasks.teaching.families.words import CATEGORIES, DAYS, JOBS, NAMES
+from tasks.teaching.families.words import CATEGORIES, DAYS, JOBS, NAMES, yes_with
 
 
 def weekday(rng: random.Random, level: int) -> Problem:
@@ -28,10 +28,13 @@ def odd_one_out(rng: random.Random, level: int) -> Problem:
     odd = rng.choice(CATEGORIES[other])
     words = [*rng.sample(CATEGORIES[common], count - 1), odd]
     rng.shuffle(words)
-    steps = ", ".join(f"{word} {other if word == odd else common}" for word in words)
+    steps = ", ".join(
+        f"{word} {other} {common} no" if word == odd else f"{word} {common} {common} yes"
+        for word in words
+    )
     ask, answer = ("", odd) if level < 4 else (" and what is it", f"{odd} {other}")
     prompt = f"Which is the odd one out{ask}: {', '.join(words)}?"
-    return Problem(prompt, f"kinds {steps}", answer)
+    return Problem(prompt, f"mostly {common}: {steps}", answer)
 
 
 def members(rng: random.Random, level: int) -> Problem:
@@ -41,8 +44,15 @@ def members(rng: random.Random, level: int) -> Problem:
     rest = [word for other, words in CATEGORIES.items() if other != kind for word in words]
     words = rng.sample(CATEGORIES[kind], count) + rng.sample(rest, size - count)
     rng.shuffle(words)
-    found = ", ".join(word for word in words if word in CATEGORIES[kind])
-    return Problem(f"Find the {kind} in: {', '.join(words)}.", f"{kind} {found}", found)
+    kinds = {word: other for other, of in CATEGORIES.items() for word in of}
+    found: list[str] = []
+    steps = []
+    for word in words:
+        if kinds[word] == kind:
+            found.append(word)
+        steps.append(f"{word} {kinds[word]} {kind} {yes_with(found, kinds[word] == kind)}")
+    prompt = f"Find the {kind} in: {', '.join(words)}."
+    return Problem(prompt, ", ".join(steps), ", ".join(found))
 
 
 def definition_chain(rng: random.Random, level: int) -> Problem:

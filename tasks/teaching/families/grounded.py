@@ -96,9 +96,16 @@ def _grounded(
         who, attribute = rng.choice(of_other if shared and of_other else missing)
         question = attribute.question.format(who=who)
     if grounding != "out_of_domain":
-        said = [fact for fact, (other, *_) in zip(facts, known, strict=True) if other == who]
-        about = ", ".join(one.name for other, one, _ in known if other == who)
-        reasoning = f"Asked {attribute.name}. Context says: {' '.join(said)} So {about}."
+        steps = [
+            f"{other} {who} yes, {one.name} {attribute.name} {'yes' if one is attribute else 'no'}."
+            if other == who
+            else f"{other} {who} no."
+            for other, one, _ in known
+        ]
+        if grounding == "answerable":
+            found = known.index((who, attribute, answer))
+            steps = [*steps[: found + 1], f"Context says: {facts[found]}"]
+        reasoning = f"Asked {attribute.name} {who}. {' '.join(steps)}"
     context = " ".join(facts)
     prompt = f"Context: {context}\nQuestion: {question}"
     return Problem(prompt, reasoning, answer, "exact", context, grounding)

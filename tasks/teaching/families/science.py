@@ -81,13 +81,22 @@ def state_of_matter(rng: random.Random, level: int) -> Problem:
         now = {"solid": melts - gap, "liquid": inside, "gas": boils + gap}[state]
         asked.append(f"{now} C")
         states.append(state)
-        compared = (f"{now}>{than} {'yes' if now > than else 'no'}" for than in (melts, boils))
-        steps.append(f"{', '.join(compared)}: {state}")
+        steps.append(f"{_above(now, melts)}, {_above(now, boils)}: {state}")
     prompt = (
         f"The {thing} mix melts at {melts} C and boils at {boils} C. What is it at"
         f" {' and then '.join(asked)}?"
     )
     return Problem(prompt, ", ".join(steps), " then ".join(states))
+
+
+def _above(a: int, b: int) -> str:
+    """Whether a > b, of two digits each: by their tens, and where those are the same by their
+    ones."""
+    (tens, ones), (other_tens, other_ones) = divmod(a, 10), divmod(b, 10)
+    verdict = "yes" if a > b else "no"
+    if tens != other_tens:
+        return f"{tens}>{other_tens} {verdict}"
+    return f"{tens}>{other_tens} same {ones}>{other_ones} {verdict}"
 
 
 def legs(rng: random.Random, level: int) -> Problem:

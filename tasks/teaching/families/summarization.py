@@ -3,7 +3,16 @@
 import random
 
 from tasks.teaching.families import Problem
-from tasks.teaching.families.words import CATEGORIES, CITIES, DAYS, JOBS, NAMES, THINGS, joined
+from tasks.teaching.families.words import (
+    CATEGORIES,
+    CITIES,
+    DAYS,
+    JOBS,
+    NAMES,
+    THINGS,
+    joined,
+    yes_with,
+)
 
 _VERBS = ("bought", "broke", "found", "lost", "made", "sold", "took", "washed")
 
@@ -68,10 +77,15 @@ def merge(rng: random.Random, level: int) -> Problem:
     _, verb, thing = events[0]
     events[:count] = [(who, verb, thing) for who, _, _ in events[:count]]
     rng.shuffle(events)
-    names = [who for who, *same in events if same == [verb, thing]]
+    names: list[str] = []
+    steps = []
+    for who, _, its in events:
+        if its == thing:
+            names.append(who)
+        steps.append(f"{who} {its} {thing} {yes_with(names, its == thing)}")
     prompt = f"Text: {' '.join(_sentences(events))} Who did the same? Use one sentence."
     did = f"{verb} the {thing}"
-    return Problem(prompt, f"same {did}: {', '.join(names)}", f"{joined(names)} {did}.")
+    return Problem(prompt, f"same {did}: {', '.join(steps)}", f"{joined(names)} {did}.")
 
 
 def order(rng: random.Random, level: int) -> Problem:

@@ -65,6 +65,12 @@ def added(a: int, b: int) -> str:
     return f"{a}+{b}={a + b}" if less < 10 else column_addition(more, less)
 
 
+def yes_with(found: list[str], verdict: bool) -> str:
+    """The verdict on one word of a walk; a yes with all that was found so far, so that the last one
+    holds the answer."""
+    return f"yes {' '.join(found)}" if verdict else "no"
+
+
 def joined(words: list[str]) -> str:
     """`a, b and c`."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

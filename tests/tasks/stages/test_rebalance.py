@@ -19,7 +19,7 @@ from tasks.stages import rebalance
 from tests.tasks.jobs import job_at
 from tests.tasks.models.small_model import write_small_model
 
-PROCEDURAL = {"name": "procedural", "rows": {}, "grounded": {}, "unworked": {}}
+PROCEDURAL = {"name": "procedural", "rows": {}, "grounded": {}}
 NOUNS = (
     "amber basin cedar delta ember fjord grove heron inlet jetty knoll larch mango north olive"  # noqa: SIM905
     " pearl quartz river".split()

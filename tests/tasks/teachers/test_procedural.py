@@ -69,19 +69,6 @@ def test_the_version_of_reasoning_gym_is_a_dependency():
     assert set(procedural.dependencies(config(), None)) == {"package.reasoning-gym"}
 
 
-def test_unworked_traces_only_state_the_answer_and_change_nothing_else():
-    rows = {"math": 400, "science": 100}
-    worked, hurried = (
-        list(procedural.rows(config(rows=rows, grounded={}, unworked=unworked), 0))
-        for unworked in ({}, {"math": 0.5})
-    )
-    changed = [(a, b) for a, b in zip(worked, hurried, strict=True) if a != b]
-    assert 160 <= len(changed) <= 240
-    for before, after in changed:
-        assert after == before.model_copy(update={"reasoning": f"it is {before.answer}"})
-        assert before.domain == "math"
-
-
 # Top-ups
 
 
@@ -119,7 +106,7 @@ def test_a_top_up_of_what_the_config_does_not_name_or_a_family_does_not_have_giv
 
 
 def test_prompts_are_those_of_the_rows():
-    small = config(rows={"math": 10}, grounded={"answerable": 5}, unworked={"math": 1.0})
+    small = config(rows={"math": 10}, grounded={"answerable": 5})
     lesson = Lesson(seed=7, data=None, answers=None)
     lent, rows = list(procedural.prompts(small, lesson)), list(procedural.teach(small, lesson))
     assert {type(row) for row in lent} == {Prompt}

@@ -247,7 +247,7 @@ def test_traces_are_written_as_the_format_demands_and_stay_short():
         assert trace is not None
         assert (trace.reasoning, trace.answer) == (row.reasoning, row.answer)
         assert len(row.prompt.split()) <= 40
-        assert len(row.response()) <= 180
+        assert len(row.response()) <= 250
 
 
 # Grounded question answering
