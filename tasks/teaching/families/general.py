@@ -4,7 +4,7 @@ import random
 from itertools import pairwise
 
 from tasks.teaching.families import Problem
-from tasks.teaching.families.words import CATEGORIES, DAYS, JOBS, NAMES, yes_with
+from tasks.teaching.families.words import CATEGORIES, DAYS, JOBS, KINDS, NAMES, walk
 
 
 def weekday(rng: random.Random, level: int) -> Problem:
@@ -29,8 +29,7 @@ def odd_one_out(rng: random.Random, level: int) -> Problem:
     words = [*rng.sample(CATEGORIES[common], count - 1), odd]
     rng.shuffle(words)
     steps = ", ".join(
-        f"{word} {other} {common} no" if word == odd else f"{word} {common} {common} yes"
-        for word in words
+        f"{word} {KINDS[word]} {common} {'no' if word == odd else 'yes'}" for word in words
     )
     ask, answer = ("", odd) if level < 4 else (" and what is it", f"{odd} {other}")
     prompt = f"Which is the odd one out{ask}: {', '.join(words)}?"
@@ -44,15 +43,8 @@ def members(rng: random.Random, level: int) -> Problem:
     rest = [word for other, words in CATEGORIES.items() if other != kind for word in words]
     words = rng.sample(CATEGORIES[kind], count) + rng.sample(rest, size - count)
     rng.shuffle(words)
-    kinds = {word: other for other, of in CATEGORIES.items() for word in of}
-    found: list[str] = []
-    steps = []
-    for word in words:
-        if kinds[word] == kind:
-            found.append(word)
-        steps.append(f"{word} {kinds[word]} {kind} {yes_with(found, kinds[word] == kind)}")
-    prompt = f"Find the {kind} in: {', '.join(words)}."
-    return Problem(prompt, ", ".join(steps), ", ".join(found))
+    steps, found = walk(((word, KINDS[word]) for word in words), kind)
+    return Problem(f"Find the {kind} in: {', '.join(words)}.", steps, ", ".join(found))
 
 
 def definition_chain(rng: random.Random, level: int) -> Problem:

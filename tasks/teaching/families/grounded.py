@@ -5,6 +5,11 @@ Unanswerable questions are of a kind that the context could have answered: they 
 place or box of the context, but for a fact that is missing, or that is told of the other one only
 (levels 4, 5). Out-of-domain questions are general knowledge; a model that knows the answer must
 still refuse. The one right answer to both is `GROUNDED_REFUSAL`.
+
+A trace asks of each fact whether it is about the one asked, and of those that are whether they tell
+what is asked, and quotes the one that does. The two words of each comparison stand side by side:
+whether neighbours are the same is learned in hundreds of steps, of words that stand apart it is not
+in thousands (docs/measurements.md, 2026-11-24).
 """
 
 import random

@@ -11,7 +11,7 @@ from tasks.teaching.families.words import (
     NAMES,
     THINGS,
     joined,
-    yes_with,
+    walk,
 )
 
 _VERBS = ("bought", "broke", "found", "lost", "made", "sold", "took", "washed")
@@ -77,15 +77,10 @@ def merge(rng: random.Random, level: int) -> Problem:
     _, verb, thing = events[0]
     events[:count] = [(who, verb, thing) for who, _, _ in events[:count]]
     rng.shuffle(events)
-    names: list[str] = []
-    steps = []
-    for who, _, its in events:
-        if its == thing:
-            names.append(who)
-        steps.append(f"{who} {its} {thing} {yes_with(names, its == thing)}")
+    steps, names = walk(((who, its) for who, _, its in events), thing)
     prompt = f"Text: {' '.join(_sentences(events))} Who did the same? Use one sentence."
     did = f"{verb} the {thing}"
-    return Problem(prompt, f"same {did}: {', '.join(steps)}", f"{joined(names)} {did}.")
+    return Problem(prompt, f"same {did}: {steps}", f"{joined(names)} {did}.")
 
 
 def order(rng: random.Random, level: int) -> Problem:

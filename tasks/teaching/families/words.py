@@ -1,6 +1,8 @@
 """The words that the families share: few, short and common, so that a small vocabulary holds most
 of them as one token."""
 
+from collections.abc import Iterable
+
 NAMES = (
     "Ana", "Ben", "Cara", "Dan", "Eva", "Finn", "Gina", "Hugo", "Iris", "Jack", "Leo", "Mia",
     "Noah", "Olga", "Sam", "Zoe",
@@ -14,6 +16,8 @@ CATEGORIES = {
     "place": ("bank", "castle", "farm", "forest", "garden", "museum", "park", "tower"),
     "vehicle": ("boat", "bus", "car", "jet", "ship", "train", "truck", "van"),
 }
+
+KINDS = {word: kind for kind, words in CATEGORIES.items() for word in words}
 
 THINGS = (
     "bag", "ball", "book", "box", "clock", "coat", "cup", "flag", "hat", "key", "kite", "lamp",
@@ -65,10 +69,22 @@ def added(a: int, b: int) -> str:
     return f"{a}+{b}={a + b}" if less < 10 else column_addition(more, less)
 
 
-def yes_with(found: list[str], verdict: bool) -> str:
-    """The verdict on one word of a walk; a yes with all that was found so far, so that the last one
-    holds the answer."""
-    return f"yes {' '.join(found)}" if verdict else "no"
+def walk(pairs: Iterable[tuple[str, str]], wanted: str) -> tuple[str, list[str]]:
+    """Words, each with what it is, compared with what is wanted.
+
+    What is compared stands side by side, and a yes comes with all that were found so far, so that
+    the last one holds the answer.
+
+    Returns:
+        the steps, and the words that are what is wanted.
+    """
+    steps, found = [], list[str]()
+    for word, its in pairs:
+        if its == wanted:
+            found.append(word)
+        verdict = f"yes {' '.join(found)}" if its == wanted else "no"
+        steps.append(f"{word} {its} {wanted} {verdict}")
+    return ", ".join(steps), found
 
 
 def joined(words: list[str]) -> str:

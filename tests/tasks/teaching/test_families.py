@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from schemas.examples import GROUNDED_REFUSAL, Domain, Example, parse_trace
+from tasks.data.tokens import response_tokens
+from tasks.models.tiny import tiny_tokenizer
 from tasks.teachers import procedural
 from tasks.teaching.families import families
 from tasks.teaching.families.trivia import TRIVIA
@@ -242,12 +244,14 @@ def test_a_trace_holds_every_word_of_its_answer():
 
 
 def test_traces_are_written_as_the_format_demands_and_stay_short():
+    tokenizer = tiny_tokenizer()
     for row in taught():
         trace = parse_trace(row.response())
         assert trace is not None
         assert (trace.reasoning, trace.answer) == (row.reasoning, row.answer)
         assert len(row.prompt.split()) <= 40
         assert len(row.response()) <= 250
+        assert len(response_tokens(tokenizer, row.response())) <= 60  # the quickstart's length
 
 
 # Grounded question answering
