@@ -35,9 +35,7 @@ def test_answers_come_in_order_and_are_kept_one_by_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "when", ["while it is worked on", "before its id was kept", "while answers were kept"]
 )
-def test_a_killed_run_finds_its_batch_again(
-    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_finds_its_batch_again(when, tmp_path, monkeypatch):
     class Killed(BaseException):
         pass
 
@@ -92,9 +90,7 @@ def test_what_expires_or_fails_on_their_side_goes_into_the_next_batch_and_what_i
         assert [batch["request_counts"]["total"] for batch in server.batches.created] == [4, 2]
 
 
-def test_a_batch_that_the_provider_refuses_stops_the_stage_and_can_be_tried_again(
-    tmp_path: Path,
-) -> None:
+def test_a_batch_that_the_provider_refuses_stops_the_stage_and_can_be_tried_again(tmp_path):
     with ChatServer() as server:
         server.batches.ending = "failed"
         with pytest.raises(StageFailed, match="the model has no batches"):

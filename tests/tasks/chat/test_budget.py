@@ -14,9 +14,7 @@ from tests.fakes.chat_server import ChatServer, Fault
 pytestmark = pytest.mark.usefixtures("no_long_waits")
 
 
-def test_a_dollar_budget_stops_cleanly_at_the_same_request_whatever_the_concurrency(
-    tmp_path: Path,
-) -> None:
+def test_a_dollar_budget_stops_cleanly_at_the_same_request_whatever_the_concurrency(tmp_path):
     """Answers cost about a quarter of their worst case, so many more are asked than fit at their
     worst."""
     worst = Budget().worst(question(0), PRICES).usd
@@ -79,9 +77,7 @@ def test_without_usage_a_byte_counts_as_a_token(kind: str, tmp_path: Path) -> No
     assert reply.usd == PRICES.usd(reply.input_tokens, 64)
 
 
-def test_answers_that_may_have_been_billed_count_at_their_worst_and_errors_not_at_all(
-    tmp_path: Path,
-) -> None:
+def test_answers_that_may_have_been_billed_count_at_their_worst_and_errors_not_at_all(tmp_path):
     worst = Budget().worst(question(0), PRICES)
     paid = [Fault("hang", seconds=5), Fault("cut"), Fault("reset"), Fault("body", text="<html>")]
     for fault, doubtful in [*((fault, 1) for fault in paid), (Fault("status", 503), 0)]:

@@ -156,9 +156,7 @@ def test_reasoning_that_comes_apart_is_read(tmp_path: Path) -> None:
     assert [reply.reasoning for reply in replies] == ["because"] * 2
 
 
-def test_a_truncated_answer_is_asked_for_once_more_with_twice_the_room_if_that_is_allowed(
-    tmp_path: Path,
-) -> None:
+def test_a_truncated_answer_is_asked_for_once_more_with_twice_the_room_if_that_is_allowed(tmp_path):
     cut = choice(finish_reason="length")
     with ChatServer(lambda request: cut if request.body["max_tokens"] < 128 else None) as server:
         (short,) = ask(server.url, tmp_path)
@@ -294,9 +292,7 @@ def test_one_request_that_hangs_does_not_stop_the_others(tmp_path: Path) -> None
         assert server.count == 300
 
 
-def test_a_damaged_answer_is_asked_for_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_answer_is_asked_for_again(tmp_path, caplog):
     with ChatServer() as server:
         ask(server.url, tmp_path, 3)
         path = stored(tmp_path, 1)
@@ -320,9 +316,7 @@ def test_the_store_never_holds_up_the_loop(tmp_path: Path, monkeypatch: pytest.M
         assert server.most > 16, "at a time"
 
 
-def test_a_store_that_is_full_stops_the_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_is_full_stops_the_stage(tmp_path, monkeypatch):
     def full(digest: str, body: bytes) -> None:
         raise InputError("no space is left on the disk")
 
@@ -333,9 +327,7 @@ def test_a_store_that_is_full_stops_the_stage(
         assert server.count < 60
 
 
-def test_progress_tells_rates_money_and_failures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_tells_rates_money_and_failures(tmp_path, monkeypatch):
     monkeypatch.setattr(engine_module, "_PROGRESS_SECONDS", 0.1)
     told: list[tuple[int, dict[str, float]]] = []
     thread: set[str] = set()
@@ -382,9 +374,7 @@ def test_answers_lie_in_a_bucket_too(gcs_bucket: str) -> None:
         assert all(reply.cached and reply.usd == 0 for reply in again)
 
 
-def test_a_proxy_of_the_environment_is_used_but_for_hosts_that_need_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_of_the_environment_is_used_but_for_hosts_that_need_none(tmp_path, monkeypatch):
     """The server stands for the proxy: it is asked for whole URLs of a host that does not exist."""
     with ChatServer() as server:
         server.paths = ("http://model.invalid/v1/chat/completions",)

@@ -83,9 +83,7 @@ def test_who_stops_waiting_takes_no_slot() -> None:
 UNAVAILABLE = Failure("server_error", "503")
 
 
-def test_a_breaker_opens_after_its_time_and_only_for_several_requests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_breaker_opens_after_its_time_and_only_for_several_requests(monkeypatch):
     now = 0.0
     monkeypatch.setattr(breaker_module.time, "monotonic", lambda: now)
     breaker = Breaker(Endpoint("vllm", "http://x/v1"), 300)
@@ -109,9 +107,7 @@ def test_a_breaker_opens_after_its_time_and_only_for_several_requests(
         breaker.failed("y", now, Failure("server_error", "boom"))
 
 
-def test_a_patient_breaker_says_that_it_waits_and_then_that_it_need_not(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_patient_breaker_says_that_it_waits_and_then_that_it_need_not(monkeypatch, caplog):
     """Failures 4 s apart: told at 12, 20 and 40 s (the first that are 10, 20 and 40 s after the
     outage began)."""
     now = 0.0
@@ -146,9 +142,7 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
         ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
     ],
 )
-def test_retry_after_is_read_as_seconds_and_as_a_date(
-    headers: dict[str, str], seconds: float | None
-) -> None:
+def test_retry_after_is_read_as_seconds_and_as_a_date(headers, seconds):
     assert retry_after_seconds(headers, NOW) == seconds
 
 
@@ -191,9 +185,7 @@ def test_an_endpoint_is_read_from_the_environment() -> None:
         ("openai", {"OPENAI_API_KEY": "two words"}, "OPENAI_API_KEY holds white space"),
     ],
 )
-def test_an_endpoint_that_is_not_set_says_what_to_set(
-    provider: str, environment: dict[str, str], words: str
-) -> None:
+def test_an_endpoint_that_is_not_set_says_what_to_set(provider, environment, words):
     with pytest.raises(InputError, match=words) as error:
         endpoint_of(provider, environment)
     assert "secret-in-it" not in str(error.value)

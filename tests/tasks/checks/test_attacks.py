@@ -317,9 +317,7 @@ UNITS = st.sampled_from(("", " km", " m"))
 
 @settings(max_examples=200)
 @given(NUMBERS, NUMBERS, JOINTS, UNITS, st.sampled_from(("numeric", "quantity")))
-def test_two_numbers_never_agree(
-    first: int, second: int, joint: str, unit: str, check: Check
-) -> None:
+def test_two_numbers_never_agree(first, second, joint, unit, check):
     """Whichever of the two is right."""
     if abs(first - second) <= 0.02 * max(abs(first), abs(second)):
         return

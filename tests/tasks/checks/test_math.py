@@ -32,9 +32,7 @@ OTHER = r"""
 
 
 @pytest.mark.parametrize(("table", "same"), [(SAME, True), (OTHER, False)])
-def test_what_means_the_same_agrees_and_what_means_something_else_does_not(
-    table: str, same: bool
-) -> None:
+def test_what_means_the_same_agrees_and_what_means_something_else_does_not(table, same):
     for answer, reference in pairs(table, " == "):
         outcome = agrees(asked(reference), answer)
         assert outcome.ok is same, (answer, reference, outcome.detail)

@@ -340,10 +340,7 @@ def test_a_report_section_stands_in_its_place(add: Add, tmp_path: Path) -> None:
     [
         ("VERSION = 1", r"it ends with REWARD = Reward\(\.\.\.\), and nothing is called so"),
         ("REWARD = 1", "and a int is called so"),
-        (
-            REWARD.replace('"brief"', '"nice"'),
-            r'the name of its config is not Literal\["{name}"\]',
-        ),
+        (REWARD.replace('"brief"', '"nice"'), r'the name of its config is not Literal\["{name}"\]'),
         (REWARD.replace("version=1", "version='1'"), "version is a whole number, not '1'"),
         (REWARD.replace(", score=score", ""), "missing 1 required keyword-only argument: 'score'"),
         (
@@ -358,9 +355,7 @@ def test_a_report_section_stands_in_its_place(add: Add, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_file_that_ends_with_something_else_is_named(
-    add: Add, text: str, problem: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_file_that_ends_with_something_else_is_named(add, text, problem, request):
     name = f"wrong{request.node.callspec.indices['text']}"
     add("tasks.rewards", name, text)
     with pytest.raises(

@@ -48,9 +48,7 @@ def test_entries_are_apart_and_a_later_put_replaces(journal: Journal):
 
 
 @pytest.mark.parametrize("position", [0, 63, 64, 65, -1])
-def test_a_damaged_entry_is_none(
-    journal: Journal, tmp_path: Path, position: int, caplog: pytest.LogCaptureFixture
-):
+def test_a_damaged_entry_is_none(journal, tmp_path, position, caplog):
     journal.put("a", [{"n": 1}])
     content = bytearray(the_file(tmp_path, "a").read_bytes())
     content[position] ^= 1
@@ -86,9 +84,7 @@ def make_sampler(monkeypatch: pytest.MonkeyPatch):
     )
 
 
-def test_batches_in_the_journal_are_not_sampled_again(
-    make_sampler, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_batches_in_the_journal_are_not_sampled_again(make_sampler, journal, tmp_path, monkeypatch):
     """Seven prompts in batches of 3, 3 and 1. All are in the journal, then one is damaged."""
     first = make_sampler()
     sampled = first.generate(PROMPTS, temperature=1.0, seed=5, journal=journal)

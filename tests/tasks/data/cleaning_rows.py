@@ -23,15 +23,7 @@ def text(rng: random.Random, words: int = 40) -> str:
     return " ".join(rng.choice(WORDS) for _ in range(words))
 
 
-def row(
-    prompt: str,
-    *,
-    solved: bool = True,
-    difficulty: int = 1,
-    source: str = "a.jsonl",
-    line: int = 1,
-    reasoning: str = "so",
-) -> Prompt:
+def row(prompt, *, solved=True, difficulty=1, source="a.jsonl", line=1, reasoning="so") -> Prompt:
     fields = {"id": prompt_id(prompt), "prompt": prompt, "domain": Domain.MATH, "family": "f"}
     fields |= {"difficulty": difficulty, "source": source, "line": line}
     return Example(**fields, answer="1", reasoning=reasoning) if solved else Prompt(**fields)
@@ -80,14 +72,7 @@ def write(rows: Sequence[Prompt], directory: Path, shards: int) -> list[Path]:
     return files
 
 
-def cleaned(
-    files: Sequence[Path],
-    scratch: Path,
-    items: Sequence[tuple[str, str]] = (),
-    *,
-    on_cluster: bool = False,
-    **changes: object,
-) -> Cleaned:
+def cleaned(files, scratch, items=(), *, on_cluster=False, **changes) -> Cleaned:
     """`clean`, or what a cluster does, with defaults for what a test does not care about."""
     settings: dict = {"near_duplicates": NearDuplicates(), "contamination": Contamination()}
     settings |= {"validation_fraction": 0.1, "heldout_fraction": 0.2, "seed": 0, "filters": ()}

@@ -119,9 +119,7 @@ def test_the_front_matter_is_what_the_hub_reads(text: str) -> None:
     assert prompts == {"config_name": "prompts", "data_files": "prompts.jsonl"}
 
 
-def test_licences_and_counts_are_those_of_the_files(
-    made: tuple[Path, dict[str, Any]], text: str
-) -> None:
+def test_licences_and_counts_are_those_of_the_files(made, text):
     out, metrics = made
     kept = [one for split in SPLITS for one in read_jsonl(out / f"{split}.jsonl", Example)]
     families = Counter(one.family for one in kept)
@@ -136,9 +134,7 @@ def test_licences_and_counts_are_those_of_the_files(
     assert re.search(r"\| response, tokens \| 170 \|", text)
 
 
-def test_what_was_dropped_stands_beside_what_it_matches(
-    made: tuple[Path, dict[str, Any]], text: str
-) -> None:
+def test_what_was_dropped_stands_beside_what_it_matches(made, text):
     assert made[1]["dropped"]["near_duplicate"] >= 15
     of_exam = {"exam|": 10}
     assert made[1]["contaminated_by"] == of_exam, "its prompts, and those that begin with one"

@@ -8,16 +8,7 @@ import pytest
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain
 from tasks.data.dropped import Dropped
-from tests.tasks.teachers.dataset_rows import (
-    MATH,
-    ROWS,
-    causes,
-    config,
-    lend,
-    taught,
-    teach,
-    write,
-)
+from tests.tasks.teachers.dataset_rows import MATH, ROWS, causes, config, lend, taught, teach, write
 
 
 def test_markers_split_a_column_and_a_row_without_the_marker_is_dropped(tmp_path):
@@ -173,9 +164,7 @@ def test_a_quantity_keeps_its_tolerance_and_a_reference_without_a_number_is_bad(
 GROUNDED = {"domain": "science", "context": "context", "reasoning": {"template": "read"}}
 
 
-def test_pairing_makes_unanswerable_questions_of_the_next_row_and_others_of_another_file(
-    tmp_path,
-):
+def test_pairing_makes_unanswerable_questions_of_the_next_row_and_others_of_another_file(tmp_path):
     rows = [{"context": f"Fact {n}.", "q": f"What of {n}?", "a": f"{n}"} for n in range(3)]
     write(tmp_path / "a.jsonl", rows)
     write(tmp_path / "b.jsonl", [{"turns": ["Capital of France?"]}])

@@ -61,11 +61,7 @@ def test_a_response_is_found_where_its_tokens_are_predicted():
     assert packed.positions.tolist() == [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 1], [0] * 6]
     assert packed.segments.tolist() == [[1] * 6, [1, 1, 1, 1, 2, 2], [0] * 6]
     assert packed.predicts.astype(int).tolist() == [[1] * 5 + [0], [0, 1, 1, 0, 1, 0], [0] * 6]
-    assert packed.places.tolist() == [
-        [7, 8, 18, 18, 18],
-        [0, 1, 2, 3, 4],
-        [10, 18, 18, 18, 18],
-    ]
+    assert packed.places.tolist() == [[7, 8, 18, 18, 18], [0, 1, 2, 3, 4], [10, 18, 18, 18, 18]]
     with pytest.raises(ValueError, match="3 texts fill 2 rows"):
         pack_responses(texts, Shape(1, 6), 5, 0)
 

@@ -132,9 +132,7 @@ def test_an_image_column_is_never_opened_whatever_its_rows_name(put: Any, tmp_pa
     assert opened == []
 
 
-def test_digests_come_from_the_listing_and_change_with_the_content_alone(
-    put: Any, gcs: Any
-) -> None:
+def test_digests_come_from_the_listing_and_change_with_the_content_alone(put, gcs):
     source = {"path": put("a.jsonl", jsonl(rows(2))), **MAPPING}
     gcs.forget_requests()
     before = dataset.dependencies(config(source), None)
@@ -167,9 +165,7 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(put: Any) -> None:
         ("s3://bucket/a.jsonl", "reading s3://bucket/a.jsonl needs the package s3fs: uv pip inst"),
     ],
 )
-def test_a_missing_file_bucket_or_package_is_found_before_a_job_starts(
-    gcs_bucket: str, path: str, message: str
-) -> None:
+def test_a_missing_file_bucket_or_package_is_found_before_a_job_starts(gcs_bucket, path, message):
     with pytest.raises(InputError, match=message):
         dataset.dependencies(config({"path": path.format(bucket=gcs_bucket), **MAPPING}), None)
 
@@ -220,9 +216,7 @@ def test_what_a_file_systems_own_library_raises_is_explained_and_a_mistake_of_ou
         ("gs://*/a.jsonl", "names its bucket"),
     ],
 )
-def test_a_url_that_means_more_than_a_file_is_refused_before_anything_is_read(
-    path: str, message: str
-) -> None:
+def test_a_url_that_means_more_than_a_file_is_refused_before_anything_is_read(path, message):
     with pytest.raises(InputError, match=message):
         config({"path": path, **MAPPING})
 

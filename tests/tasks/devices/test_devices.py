@@ -11,9 +11,7 @@ from schemas.base import StageFailed
 from tasks.devices.hosts import halves, make_mesh
 
 
-def test_as_many_devices_are_used_as_divide_all_batches(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_as_many_devices_are_used_as_divide_all_batches(monkeypatch, caplog):
     device = jax.devices()[0]
     monkeypatch.setattr(jax, "devices", lambda: [device] * 8)
     with caplog.at_level(logging.INFO, logger="lyceum"):

@@ -45,9 +45,7 @@ def ids() -> Ids:
 
 
 @pytest.fixture
-def serve(
-    teacher: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., ScoringServer]]:
+def serve(teacher, monkeypatch) -> Iterator[Callable[..., ScoringServer]]:
     """A function that starts a server which goes wrong as it is told, and lets the provider `test`
     be there."""
     running: list[ScoringServer] = []
@@ -98,9 +96,7 @@ def test_an_endpoint_says_what_the_same_teacher_says_in_process_and_is_asked_onc
     assert not any("top_logprobs" in text for text in kept)
 
 
-def test_what_is_refused_or_about_other_tokens_is_left_out(
-    serve: Callable[..., ScoringServer], ids: Ids, tmp_path: Path
-) -> None:
+def test_what_is_refused_or_about_other_tokens_is_left_out(serve, ids, tmp_path):
     """One request is bad, one answer is about other tokens, one of one token less, one lacks a
     number: two responses are left."""
 
@@ -156,9 +152,7 @@ def test_a_teacher_with_another_tokenizer_or_a_server_that_does_not_say_is_an_er
         asked(tmp_path / "words", ids)
 
 
-def test_an_outage_changes_nothing(
-    serve: Callable[..., ScoringServer], ids: Ids, tmp_path: Path
-) -> None:
+def test_an_outage_changes_nothing(serve, ids, tmp_path):
     serve()
     expected, _ = asked(tmp_path / "well", ids)
     server = serve(lambda number, answer: 503 if number < 8 else None)
@@ -168,9 +162,7 @@ def test_an_outage_changes_nothing(
     assert costs["teacher_unanswered"] == 0
 
 
-def test_a_spent_budget_ends_the_stage(
-    serve: Callable[..., ScoringServer], ids: Ids, tmp_path: Path
-) -> None:
+def test_a_spent_budget_ends_the_stage(serve, ids, tmp_path):
     serve()
     with pytest.raises(StageFailed, match=r"used up max_usd = 5e-05\. Raise teacher.max_usd"):
         asked(tmp_path, ids, input_usd_per_million=1.0, max_usd=5e-5)

@@ -80,9 +80,7 @@ VECTORS = [
 
 
 @pytest.mark.parametrize(("response", "expected", "points"), VECTORS)
-def test_every_version_gives_the_points_of_the_gyms_own_code(
-    response: str, expected: str, points: str
-):
+def test_every_version_gives_the_points_of_the_gyms_own_code(response, expected, points):
     """Of v3_strict, v3 and v4."""
     found = [short(score(version, response, CONTEXT, expected)) for version in VERSIONS]
     assert " ".join(found) == points

@@ -6,20 +6,14 @@ from itertools import combinations
 import pytest
 
 from schemas.evaluation import EvalItem, EvalPrompt
-from schemas.examples import Check, Domain, Trace
+from schemas.examples import Domain, Trace
 from tasks.evaluation.reasoning_verdicts import judge
 from tasks.evaluation.sampled import ballot, majority_at_k, noise_floors, pass_at_k, sampled_metrics
 from tasks.stages.reasoning_eval import OUTCOMES, reasoning_metrics
 from tasks.verification.choices import as_constraint
 
 
-def drawn(
-    name: str,
-    *answers: str | None,
-    right: str = "4",
-    check: Check = "numeric",
-    domain: Domain = Domain.MATH,
-) -> list[EvalItem]:
+def drawn(name, *answers, right="4", check="numeric", domain=Domain.MATH) -> list[EvalItem]:
     """A prompt's samples with these answers; None: a completion that is no trace."""
     choices = as_constraint(("x", "y", "z")) if check == "choice" else ()
     prompt = EvalPrompt(

@@ -1,7 +1,5 @@
 """Worked examples before a prompt: which rows they are, what they may take, and what is refused."""
 
-from pathlib import Path
-
 import pytest
 
 from schemas.base import InputError
@@ -125,9 +123,7 @@ def config(**changes: object) -> Config:
     )
 
 
-def test_they_come_of_the_training_split_and_instructions_stand_before_the_first(
-    tmp_path: Path,
-) -> None:
+def test_they_come_of_the_training_split_and_instructions_stand_before_the_first(tmp_path):
     write_jsonl(tmp_path / "train.jsonl", MATHS)
     write_jsonl(tmp_path / "heldout.jsonl", [row(99)])
     (turns,) = turns_before(

@@ -62,9 +62,7 @@ def test_what_tunix_does_not_load_is_refused(tmp_path: Path) -> None:
         export_orbax(tmp_path / "stage", tmp_path / "out", print)
 
 
-def test_what_is_not_what_was_written_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_what_was_written_is_an_error(tmp_path, monkeypatch):
     saved(tmp_path / "stage", CONFIG)
     (tmp_path / "out").mkdir()
     real = orbax.Arrays.read

@@ -103,9 +103,7 @@ def test_a_question_that_does_not_fit_abstains_and_too_many_end_the_stage(tmp_pa
         (tuple(map(chr, range(97, 97 + MOST_CHOICES + 1))), "1 to 16"),
     ],
 )
-def test_choices_that_are_not_single_tokens_are_refused(
-    choices: tuple[str, ...], words: str, tmp_path: Path
-) -> None:
+def test_choices_that_are_not_single_tokens_are_refused(choices, words, tmp_path):
     with pytest.raises(InputError, match=words):
         judge(tmp_path).ask([question("x", choices)])
 

@@ -61,9 +61,7 @@ def job(
 
 
 @pytest.fixture
-def asked_by(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., tuple[list[EvalItem], FakeJudge]]:
+def asked_by(monkeypatch, tmp_path) -> Callable[..., tuple[list[EvalItem], FakeJudge]]:
     """Items with the opinions of a judge that replies in this way, and the judge."""
 
     def ask(

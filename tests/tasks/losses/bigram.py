@@ -49,12 +49,7 @@ def completion_logps(
     return out
 
 
-def pairs(
-    chosen: list[list[int]],
-    rejected: list[list[int]],
-    shape: Shape | None = None,
-    ref_logps: np.ndarray | None = None,
-) -> PairBatch:
+def pairs(chosen, rejected, shape=None, ref_logps=None) -> PairBatch:
     """Pairs of responses to the prompt 2 3, in rows of this shape; without it in a row of 7 tokens
     each."""
     both = [(([2, 3], one), ([2, 3], other)) for one, other in zip(chosen, rejected, strict=True)]

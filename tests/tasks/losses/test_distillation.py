@@ -111,9 +111,7 @@ def drawn() -> list[jax.Array]:
 
 
 @pytest.mark.parametrize("beta", [0, 0.3, 1])
-def test_in_chunks_they_are_those_of_all_logits(
-    beta: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_chunks_they_are_those_of_all_logits(beta, monkeypatch):
     """Values, gradients of hidden states and embedding, and entropies; over the words that both
     vocabularies have."""
     monkeypatch.setattr(vocabulary, "CHUNK", CHUNK)

@@ -119,14 +119,7 @@ def compiled(**structure: Any) -> Any:
     return nnx.jit(nnx.value_and_grad(loss, has_aux=True))
 
 
-def stepped(
-    model: Bigram,
-    batch: PolicyBatch,
-    *,
-    epsilon_high: float = 0.2,
-    temperature: float = 1.0,
-    **structure: Any,
-) -> Any:
+def stepped(model, batch, *, epsilon_high=0.2, temperature=1.0, **structure) -> Any:
     """((loss, metrics), gradient of the table's transpose)."""
     numbers = {"epsilon_high": np.float32(epsilon_high), "temperature": np.float32(temperature)}
     found, gradient = compiled(**structure)(model, batch, numbers)

@@ -59,9 +59,7 @@ def simpo(
         (orpo_loss_fn, {"lambda_orpo": 0.25}),
     ],
 )
-def test_neither_padding_nor_company_in_a_row_changes_a_loss(
-    loss_fn: Callable[..., Any], knobs: dict[str, float]
-):
+def test_neither_padding_nor_company_in_a_row_changes_a_loss(loss_fn, knobs):
     """Four texts of 4 to 6 tokens: each in a row of its own, two in one of five rows, two in
     each of two."""
     shapes = (Shape(4, 6), Shape(5, 9), Shape(2, 10))
@@ -87,9 +85,7 @@ def test_neither_padding_nor_company_in_a_row_changes_a_loss(
         (-0.8, -1.6, 2.0, 0.25, 0.287335),
     ],
 )
-def test_simpo_equals_the_formula(
-    chosen: float, rejected: float, beta: float, ratio: float, expected: float
-):
+def test_simpo_equals_the_formula(chosen, rejected, beta, ratio, expected):
     """(-.5, -1; beta 2, gamma/beta .5): 2 x .5 - 1 = 0, and -log sigma(0) = log 2."""
     assert simpo_loss(jnp.float32(chosen), jnp.float32(rejected), beta, ratio) == pytest.approx(
         expected, rel=1e-5

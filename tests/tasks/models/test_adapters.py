@@ -75,9 +75,7 @@ def test_what_peft_writes_is_taken(tmp_path: Path) -> None:
         ({"r": None}, r"is no config of LoRA adapters"),
     ],
 )
-def test_what_is_not_trained_here_is_refused_with_the_fix(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_what_is_not_trained_here_is_refused_with_the_fix(tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         check_adapters(lora(adapters(tmp_path, **changes)), "gemma3-1b-it")
 
@@ -103,9 +101,7 @@ def test_a_model_is_no_adapters(tmp_path: Path) -> None:
     assert needed(names) == ["adapter_config.json", "adapter_model.safetensors"]
 
 
-def test_a_machine_in_the_cloud_is_sent_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_in_the_cloud_is_sent_them(tmp_path, monkeypatch):
     place, store = adapters(tmp_path), open_store(tmp_path / "store")
     (place / "optimizer.pt").write_bytes(b"not read")
     monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
@@ -127,9 +123,7 @@ def test_a_machine_in_the_cloud_is_sent_them(
     ]
 
 
-def test_a_recipe_begins_with_them_and_its_key_has_their_bytes(
-    tiny_recipe: Path, tmp_path: Path
-) -> None:
+def test_a_recipe_begins_with_them_and_its_key_has_their_bytes(tiny_recipe, tmp_path):
     place = adapters(tmp_path, base_model_name_or_path=None)
     table = f'{{ rank = 4, alpha = 8.0, targets = ["q_proj", "v_proj"], adapters = "{place}" }}'
     sft = """

@@ -46,9 +46,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def interpret(setattr: Callable[[Any, str, Any], None]) -> None:
     setattr(
-        splash.splash,
-        "make_splash_mha",
-        partial(splash.splash.make_splash_mha, interpret=True),
+        splash.splash, "make_splash_mha", partial(splash.splash.make_splash_mha, interpret=True)
     )
     setattr(splash, "BLOCK", 128)
     setattr(attention, "has_kernel", lambda q: True)
@@ -97,9 +95,7 @@ def outputs_and_gradients(case: Case, window: int, *arrays: jax.Array) -> list[n
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_kernel_and_its_gradients_equal_plain_attention(
-    name: str, request: pytest.FixtureRequest
-) -> None:
+def test_the_kernel_and_its_gradients_equal_plain_attention(name, request):
     case, arrays = CASES[name], drawn(CASES[name])
     window = 1000 if "narrower" in name else WINDOW
     with jax.set_mesh(make_mesh()):

@@ -2,7 +2,6 @@
 code 2, no traceback."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,9 +98,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("damaged", BAD, ids=lambda damaged: damaged.__name__)
-def test_it_is_refused_in_one_line_before_anything_runs(
-    damaged: Callable[[Path], Path], model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_refused_in_one_line_before_anything_runs(damaged, model, capsys):
     check_model(str(model))
     name = str(damaged(model))
     store = model.parent / "store"
@@ -133,9 +130,7 @@ def test_a_base_model_needs_no_chat_template_and_may_have_gemmas(model: Path) ->
         ("float32", -np.inf, "layers.up_proj"),
     ],
 )
-def test_weights_that_are_no_numbers_are_refused(
-    tmp_path: Path, dtype: str, value: float, name: str
-) -> None:
+def test_weights_that_are_no_numbers_are_refused(tmp_path, dtype, value, name):
     """One value of a weight; the largest number of float32 is one."""
     config, tokenizer = replace(SMALL_MODEL, dtype=dtype), tiny_tokenizer()
     tokenizer.save(tmp_path / TOKENIZER)

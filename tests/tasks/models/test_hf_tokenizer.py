@@ -69,9 +69,7 @@ def with_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Any]
 
 
 @given(st.lists(st.sampled_from([*RUNS, " ", "  ", "\n", "\t", "a", "b", "<", "<mask>", "return"])))
-def test_runs_of_blanks_are_the_pieces_that_they_are_to_us(
-    with_runs: tuple[Tokenizer, Any], parts: list[str]
-) -> None:
+def test_runs_of_blanks_are_the_pieces_that_they_are_to_us(with_runs, parts):
     ours, theirs = with_runs
     text = "".join(parts)
     assert theirs.encode(text, add_special_tokens=False) == ours.encode(text)

@@ -94,9 +94,7 @@ def weights_of(loaded: LoadedModel) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("prefix", ["model.language_model.", ""])
-def test_other_prefixes_and_tied_copies_are_known(
-    directories: dict[str, Path], copy: Path, prefix: str
-) -> None:
+def test_other_prefixes_and_tied_copies_are_known(directories, copy, prefix):
     """Of the multimodal class in `transformers` since 4.52, which writes the tied unembedding, too;
     and of the class without a head."""
     before = weights_of(load_model(copy))
@@ -113,9 +111,7 @@ def test_other_prefixes_and_tied_copies_are_known(
     assert all(np.array_equal(found[name], value) for name, value in before.items())
 
 
-def test_many_files_hold_what_one_does(
-    directories: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_files_hold_what_one_does(directories, tmp_path, monkeypatch):
     loaded = load_model(directories["gemma2"])
     one, many = tmp_path / "one", tmp_path / "many"
     for directory in (one, many):
@@ -162,9 +158,7 @@ def test_the_same_weights_make_the_same_bytes_through_a_chain_of_models(tmp_path
         ("bfloat16", "float32", "float32"),
     ],
 )
-def test_weights_are_held_in_the_configs_dtype(
-    copy: Path, stored: str, said: str, held: str
-) -> None:
+def test_weights_are_held_in_the_configs_dtype(copy, stored, said, held):
     before = {name: value.astype(stored) for name, value in load_file(copy / WEIGHTS).items()}
     save_file(before, copy / WEIGHTS)
     _change_config(copy, dtype=said)
@@ -177,9 +171,7 @@ def test_weights_are_held_in_the_configs_dtype(
     )
 
 
-def test_any_part_of_a_weight_can_be_read(
-    directories: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_part_of_a_weight_can_be_read(directories, monkeypatch):
     """As a mesh of any shape asks for them: every axis cut, also heads within a head, and the
     embedding in pieces."""
     config, _ = read_config(directories["gemma3"])

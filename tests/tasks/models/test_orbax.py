@@ -94,9 +94,7 @@ def known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, GemmaCon
 @pytest.mark.parametrize(
     ("family", "ocdbt"), [("gemma3", True), ("gemma2", True), ("gemma3", False)]
 )
-def test_projections_compute_what_the_librarys_einsums_do(
-    known: dict[str, GemmaConfig], tmp_path: Path, family: str, ocdbt: bool
-) -> None:
+def test_projections_compute_what_the_librarys_einsums_do(known, tmp_path, family, ocdbt):
     params = library_params(known[family])
     save(tmp_path / "model", params, ocdbt=ocdbt)
     loaded = base_model(str(tmp_path / "model"), 0)
@@ -152,9 +150,7 @@ def test_projections_compute_what_the_librarys_einsums_do(
     np.testing.assert_array_equal(norm, params["transformer/final_norm"]["scale"])
 
 
-def test_it_is_converted_once_in_files_of_bounded_size(
-    known: dict[str, GemmaConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_converted_once_in_files_of_bounded_size(known, tmp_path, monkeypatch):
     monkeypatch.setattr(orbax, "SHARD_BYTES", 200_000)
     save(tmp_path / "model", library_params(known["gemma3"]))
     first = base_model(str(tmp_path / "model"), 0)
@@ -179,9 +175,7 @@ def test_both_orders_of_the_gate_are_known(known: dict[str, GemmaConfig], tmp_pa
     np.testing.assert_array_equal(gate, params["transformer/layer_1/mlp/gating_einsum"]["w"][0])
 
 
-def test_vision_towers_and_a_name_for_the_whole_are_passed_over(
-    known: dict[str, GemmaConfig], tmp_path: Path
-) -> None:
+def test_vision_towers_and_a_name_for_the_whole_are_passed_over(known, tmp_path):
     params = library_params(known["gemma3"])
     vision = {
         "SigLiPFromPatches_0/siglip_encoder/embedding": {"kernel": np.zeros((2, 2), np.float32)}

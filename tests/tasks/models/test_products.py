@@ -39,9 +39,7 @@ def arrays(*shapes: tuple[int, ...], dtype: str) -> list[jax.Array]:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize(("left", "right"), SHAPES)
 @pytest.mark.parametrize("by_rows", [False, True])
-def test_products_and_their_gradients_are_those_of_float64(
-    dtype: str, left: tuple[int, ...], right: tuple[int, ...], by_rows: bool
-) -> None:
+def test_products_and_their_gradients_are_those_of_float64(dtype, left, right, by_rows):
     a, b, slope = arrays(left, right, (*left[:-1], right[-1]), dtype=dtype)
     given = jnp.swapaxes(b, -1, -2) if by_rows else b
     function: Callable[..., jax.Array] = product_of_rows if by_rows else product

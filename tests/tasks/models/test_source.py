@@ -147,9 +147,7 @@ print(json.dumps([*known, sorted(heavy & set(sys.modules))]))
     assert printed(code, str(published), LYCEUM_CACHE=str(tmp_path)) == [{}, 64, []]
 
 
-def test_a_directory_is_identified_by_what_is_read_of_it(
-    published: Path, tmp_path: Path, cache: Path
-) -> None:
+def test_a_directory_is_identified_by_what_is_read_of_it(published, tmp_path, cache):
     copy = tmp_path / "copy"
     shutil.copytree(published, copy)
     before = model_dependencies(str(published))
@@ -167,9 +165,7 @@ def test_a_directory_is_identified_by_what_is_read_of_it(
     assert model_dependencies(str(copy)) != before
 
 
-def test_weights_are_not_hashed_again(
-    published: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_are_not_hashed_again(published, cache, monkeypatch):
     before = model_dependencies(str(published))
     monkeypatch.setattr("hashlib.file_digest", None)
     assert model_dependencies(str(published)) == before
@@ -208,9 +204,7 @@ def test_a_repository_is_read_once_and_only_what_is_needed(hub: FakeHub, publish
     assert base_model(f"hf://google/small@{hub.commit('google/small')}", seed=0).config == CONFIG
 
 
-def test_a_repository_that_was_read_needs_no_network(
-    hub: FakeHub, published: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repository_that_was_read_needs_no_network(hub, published, monkeypatch):
     pinned = f"hf://google/small@{hub.commit('google/small')}"
     model_config(pinned)
     with monkeypatch.context() as offline:
@@ -225,9 +219,7 @@ def test_a_repository_that_was_read_needs_no_network(
         base_model("hf://google/other", seed=0)
 
 
-def test_a_gated_model_says_what_to_do(
-    hub: FakeHub, published: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gated_model_says_what_to_do(hub, published, monkeypatch):
     hub.gated.add("google/small")
     with pytest.raises(InputError, match=rf"{hub.url}/google/small, then set HF_TOKEN"):
         base_model("hf://google/small", seed=0)
@@ -245,9 +237,7 @@ def test_unknown_repositories_and_revisions(hub: FakeHub) -> None:
         base_model("hf://google/small@v9", seed=0)
 
 
-def test_a_shipped_name_must_be_what_it_says(
-    hub: FakeHub, published: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shipped_name_must_be_what_it_says(hub, published, monkeypatch):
     hub.repositories["google/gemma-3-1b-it"] = published
     differ = "num_layers is 2 instead of 26, vocab_size is 1536 instead of 262144"
     with pytest.raises(InputError, match=f"is no gemma3-1b-it: {differ}"):
@@ -263,9 +253,7 @@ Usage = namedtuple("Usage", "total used free")
 
 
 @pytest.mark.parametrize("place", ["hf", "gs", "kaggle"])
-def test_a_full_disk_is_told_before_the_download(
-    hub: FakeHub, published: Path, gcs: Emulator, gcs_client: Any, place: str
-) -> None:
+def test_a_full_disk_is_told_before_the_download(hub, published, gcs, gcs_client, place):
     upload(gcs_client, published)
     hub.repositories["google/small/flax/x"] = published
     model = {
@@ -318,9 +306,7 @@ def test_a_bucket_is_read_once_verified_and_again_when_it_changed(
     assert (changed.companions / "model.safetensors").read_bytes() == bytes(weights)
 
 
-def test_no_object_is_written_outside_the_cache(
-    gcs: Emulator, gcs_client: Any, tmp_path: Path, cache: Path
-) -> None:
+def test_no_object_is_written_outside_the_cache(gcs, gcs_client, tmp_path, cache):
     for name in ("../evil", "a/../../evil", f"{tmp_path}/evil", "_METADATA"):
         gcs_client.blob(f"models/odd/{name}").upload_from_string(b"x")
     assert len(gcs.objects(gcs_client.name)) == 4
@@ -337,9 +323,7 @@ def test_an_empty_place_in_a_bucket(gcs_bucket: str, cache: Path) -> None:
         model_dependencies("gs://no-such-bucket-here/x")
 
 
-def test_bytes_that_are_never_right_are_not_used(
-    gcs: Emulator, gcs_client: Any, published: Path, cache: Path
-) -> None:
+def test_bytes_that_are_never_right_are_not_used(gcs, gcs_client, published, cache):
     upload(gcs_client, published)
     gcs.corrupt(gcs_client.name, "models/small/model.safetensors")
     with pytest.raises(ConnectionError, match=r"model.safetensors: .* the service's checksum"):
@@ -387,9 +371,7 @@ def test_what_needs_no_sending_is_not_sent(tmp_path: Path) -> None:
     assert not (tmp_path / "models").exists()
 
 
-def test_a_model_of_a_chain_keeps_its_name_and_the_tokenizers_files(
-    hub: FakeHub, tmp_path: Path
-) -> None:
+def test_a_model_of_a_chain_keeps_its_name_and_the_tokenizers_files(hub, tmp_path):
     save_model(base_model("hf://google/small", seed=0), tmp_path)
     assert (tmp_path / "tokenizer.json").read_text() == "{}"
     written = json.loads((tmp_path / "config.json").read_text())

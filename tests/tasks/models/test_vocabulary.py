@@ -57,26 +57,14 @@ def stand_in(config: GemmaConfig, embedding: jax.Array) -> Any:
     return SimpleNamespace(config=config, embedding=SimpleNamespace(get_value=lambda: embedding))
 
 
-def ours(
-    config: GemmaConfig,
-    temperature: float,
-    embedding: jax.Array,
-    hidden: jax.Array,
-    *rest: jax.Array,
-) -> jax.Array:
+def ours(config, temperature, embedding, hidden, *rest) -> jax.Array:
     """A loss that is not linear in the log-probabilities."""
     targets, mask, weights = rest
     logps = token_logps(stand_in(config, embedding), hidden, targets, mask, temperature=temperature)
     return jnp.sum(weights * jnp.exp(logps / 4))
 
 
-def dense(
-    config: GemmaConfig,
-    temperature: float,
-    embedding: jax.Array,
-    hidden: jax.Array,
-    *rest: jax.Array,
-) -> jax.Array:
+def dense(config, temperature, embedding, hidden, *rest) -> jax.Array:
     """The same from all logits."""
     targets, mask, weights = rest
     logps = jax.nn.log_softmax(unembed(config, embedding, hidden) / temperature)
@@ -154,9 +142,7 @@ def test_tokens_that_are_masked_out_may_hold_anything() -> None:
     )
 
 
-def test_as_many_chunks_are_computed_as_there_are_targets_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_as_many_chunks_are_computed_as_there_are_targets_for(monkeypatch):
     """And logits once for each, though their gradient is wanted; twice where the embedding is
     trained; without a gradient, no more."""
     counted: list[tuple[int, ...]] = []

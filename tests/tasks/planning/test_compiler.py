@@ -33,9 +33,7 @@ from tasks.planning.compiler import bytes_per_device, needed_bytes
         ("Ran out of memory, and nobody says how much", 0),
     ],
 )
-def test_the_size_of_a_refused_program_is_read_from_what_the_compiler_says(
-    message: str, size: float
-) -> None:
+def test_the_size_of_a_refused_program_is_read_from_what_the_compiler_says(message, size):
     assert needed_bytes(message) == int(size)
 
 

@@ -45,15 +45,7 @@ def test_what_lies_in_vmem_does_not_move_and_the_copy_that_brings_it_does() -> N
     assert cost_of(module(PRODUCT, entry)).bytes == 2 * (128 * 256 + 256 * 512)
 
 
-def loop(
-    name: str,
-    body: str,
-    limit: int,
-    start: int = 0,
-    step: int = 1,
-    direction: str = "LT",
-    scope: str = "jit(f)",
-) -> tuple[str, str]:
+def loop(name, body, limit, start=0, step=1, direction="LT", scope="jit(f)") -> tuple[str, str]:
     """The computations of a loop over (counter, bf16[128,256], bf16[256,512]) and the instructions
     that run it."""
     state = "(s32[]{:T(128)}, bf16[128,256]{1,0:T(8,128)(2,1)}, bf16[256,512]{1,0:T(8,128)(2,1)})"
@@ -107,9 +99,7 @@ def entry(run: str) -> str:
         (3, 0, 1, "NE", 3),
     ],
 )
-def test_a_loop_that_counts_counts_as_often_as_it_runs(
-    limit: int, start: int, step: int, direction: str, trips: int
-) -> None:
+def test_a_loop_that_counts_counts_as_often_as_it_runs(limit, start, step, direction, trips):
     functions, run = loop("scan", MULTIPLY, limit, start, step, direction)
     cost = cost_of(module(PRODUCT, functions, entry(run)))
     assert (cost.flops, cost.bytes) == (trips * FLOPS, trips * BYTES)
@@ -162,9 +152,7 @@ def test_a_loop_that_depends_on_data_runs_as_often_as_its_scope_says() -> None:
          (2 + 3 * 3) * 3 * 5),
     ],
 )  # fmt: skip
-def test_products_in_disguise_count_what_they_multiply(
-    left: str, right: str, out: str, attributes: str, products: int
-) -> None:
+def test_products_in_disguise_count_what_they_multiply(left, right, out, attributes, products):
     entry = f"""ENTRY %main (x: bf16[{left}], w: bf16[{right}]) -> bf16[{out}] {{
   %x = bf16[{left}]{{1,0}} parameter(0)
   %w = bf16[{right}]{{1,0}} parameter(1)

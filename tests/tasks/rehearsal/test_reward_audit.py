@@ -60,13 +60,7 @@ def grounded(count: int = 12, *, quoted: bool) -> list[Example]:
     return found
 
 
-def findings(
-    examples: Sequence[Example],
-    *rewards: dict[str, Any],
-    updates: int = 1,
-    response_length: int = 64,
-    **config: Any,
-) -> dict[str, str]:
+def findings(examples, *rewards, updates=1, response_length=64, **config) -> dict[str, str]:
     scorer = Scorer(parse_rewards(rewards, "rewards"), Resources({}, answers=None))
     try:
         found = audit(

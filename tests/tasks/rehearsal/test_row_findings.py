@@ -7,13 +7,7 @@ import pytest
 
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Constraint, Domain, Example
-from tasks.rehearsal.row_findings import (
-    of_families,
-    of_formats,
-    of_leaks,
-    of_quotas,
-    of_references,
-)
+from tasks.rehearsal.row_findings import of_families, of_formats, of_leaks, of_quotas, of_references
 
 
 def rows(count: int = 12, **changes: Any) -> list[Example]:

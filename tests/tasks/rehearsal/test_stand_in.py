@@ -3,7 +3,6 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -42,9 +41,7 @@ def ask(server: StandIn, model: str, content: str) -> str:
     return str(said["choices"][0]["message"]["content"])
 
 
-def test_without_a_key_nobody_else_is_asked(
-    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_key_nobody_else_is_asked(stand_in, monkeypatch):
     monkeypatch.delenv("GEMINI_API_KEY", raising=False)
     assert "<answer>42</answer>" in ask(stand_in, "gemini:g", f"{TAGS}\n\n{ADD.prompt}")
     tally = stand_in.tallies["gemini:g"]
@@ -52,9 +49,7 @@ def test_without_a_key_nobody_else_is_asked(
     assert "GEMINI_API_KEY" in tally.why_not
 
 
-def test_a_real_endpoint_is_asked_as_often_as_the_cap_allows(
-    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_real_endpoint_is_asked_as_often_as_the_cap_allows(stand_in, monkeypatch):
     with ChatServer(reply=lambda body: f"from {body['model']}") as real:
         monkeypatch.setenv("VLLM_BASE_URL", real.url)
         monkeypatch.setenv("VLLM_API_KEY", "sk-a-key-of-a-test")
@@ -67,9 +62,7 @@ def test_a_real_endpoint_is_asked_as_often_as_the_cap_allows(
     assert (tally.asked.total(), tally.stood_in.total()) == (3, 2)
 
 
-def test_what_a_real_endpoint_refuses_comes_back_as_it_is(
-    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_real_endpoint_refuses_comes_back_as_it_is(stand_in, monkeypatch):
     gone = Fault("status", code=404, text='{"error": {"message": "no such model"}}')
     with ChatServer(faults=lambda request: gone) as real:
         monkeypatch.setenv("VLLM_BASE_URL", real.url)
@@ -98,9 +91,7 @@ def test_nobody_who_does_not_know_its_path_is_answered(stand_in: StandIn) -> Non
     assert error.value.code == 404
 
 
-def test_the_router_is_asked_through_it(
-    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_router_is_asked_through_it(stand_in, monkeypatch, tmp_path):
     monkeypatch.setenv(URL_VARIABLE, stand_in.url)
     lesson = Lesson(0, None, Answers(open_store(tmp_path)), tally=defaultdict(float))
     config = RoutingTeacher.parse({"provider": "rehearsal", "model": "gemini:g"})
@@ -109,9 +100,7 @@ def test_the_router_is_asked_through_it(
     assert stand_in.tallies["gemini:g"].stood_in == {"router": 1}
 
 
-def test_a_teacher_that_answers_through_batch_files_gets_them(
-    stand_in: StandIn, tmp_path: Path
-) -> None:
+def test_a_teacher_that_answers_through_batch_files_gets_them(stand_in, tmp_path):
     """The rows' own answers, as to single requests; none is sent singly."""
     message = {"role": "user", "content": f"{TAGS} – très bien\n\n{ADD.prompt}"}
     asked = [(seed, ChatRequest("gemini:g", (message,), {"seed": seed})) for seed in (1, 2)]

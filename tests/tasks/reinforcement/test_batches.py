@@ -172,12 +172,9 @@ def alternate(place: int, prompt: Prompt, response: Response) -> float:
 
 
 @pytest.mark.parametrize(
-    ("lag", "expected"),
-    [(0, [0, 1, 2, 3, 4, 5]), (1, [0, 0, 1, 2, 3, 4]), (2, [0, 0, 0, 1, 2, 3])],
+    ("lag", "expected"), [(0, [0, 1, 2, 3, 4, 5]), (1, [0, 0, 1, 2, 3, 4]), (2, [0, 0, 0, 1, 2, 3])]
 )
-def test_a_rollout_is_sampled_from_the_weights_of_so_many_updates_before(
-    tmp_path: Path, lag: int, expected: list[int]
-):
+def test_a_rollout_is_sampled_from_the_weights_of_so_many_updates_before(tmp_path, lag, expected):
     batches = batches_of(tmp_path, config(rollout_lag=lag), FakeScorer(alternate))
     found = []
     for step in range(6):

@@ -196,9 +196,7 @@ def test_whoever_submits_goes_on_meanwhile(monkeypatch: pytest.MonkeyPatch):
         scorer.close()
 
 
-def test_an_exception_in_one_reward_reaches_whoever_asked_and_the_scorer_lives_on(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_an_exception_in_one_reward_reaches_whoever_asked_and_the_scorer_lives_on(monkeypatch):
     def fails(_config: object, _prompts: object, responses: Sequence[Response]) -> list[float]:
         if responses[0].text == "bad":
             raise RuntimeError("the judge is on fire")
@@ -252,9 +250,7 @@ def test_a_reward_that_cannot_be_prepared_closes_those_before_it(monkeypatch: py
     assert closed == ["first"]
 
 
-def test_a_reward_that_changes_with_the_updates_is_asked_for_the_one_at_hand(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_reward_that_changes_with_the_updates_is_asked_for_the_one_at_hand(monkeypatch):
     growing = made(
         at=lambda _config, update: update,
         score=lambda update, _prompts, responses: [float(update)] * len(responses),

@@ -19,13 +19,7 @@ from tasks.reward_models.reliability import (
 from tests.tasks.reward_models.step_traces import EXAMPLES
 
 
-def scored(
-    margin: float,
-    chosen: str = "a is a",
-    rejected: str = "a is b",
-    step: int | None = None,
-    steps: tuple[float, ...] = (),
-) -> ScoredPair:
+def scored(margin, chosen="a is a", rejected="a is b", step=None, steps=()) -> ScoredPair:
     texts = (Trace(reasoning=text, answer="1").render() for text in (chosen, rejected))
     origin = "data" if step is None else "damaged"
     pair = TracePair(

@@ -102,9 +102,7 @@ def test_every_reward_is_attacked():
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_good_response_earns_more_than_any_worthless_one(
-    worth: Callable[[str, str], float | None], name: str
-):
+def test_a_good_response_earns_more_than_any_worthless_one(worth, name):
     good = worth(name, GOOD)
     assert good is not None
     for what, text in WORTHLESS.items():
@@ -123,9 +121,7 @@ def test_a_good_response_earns_more_than_any_worthless_one(
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_values_depend_on_nothing_but_the_text(
-    worth: Callable[[str, str], float | None], name: str
-):
+def test_values_depend_on_nothing_but_the_text(worth, name):
     texts = [GOOD, *WORTHLESS.values()]
     assert [worth(name, text) for text in texts] == [worth(name, text) for text in texts]
 
@@ -139,9 +135,7 @@ ENDLESS = (
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if name not in ("length", "overlong")])
-def test_endless_texts_take_no_time_to_speak_of(
-    worth: Callable[[str, str], float | None], name: str
-):
+def test_endless_texts_take_no_time_to_speak_of(worth, name):
     """20 kB, bare, and as reasoning and answer of a trace, in at most 0.3 s of processor time: what
     is linear takes 0.02 s, what is quadratic seconds."""
     worth(name, GOOD)

@@ -85,9 +85,7 @@ def test_arrays_and_truth_values_are_numbers(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_fails_the_stage_in_one_line(
-    tmp_path: Path, source: str, message: str
-) -> None:
+def test_what_is_wrong_fails_the_stage_in_one_line(tmp_path, source, message):
     with pytest.raises(
         StageFailed, match=f"reward function mine.py:reward_fn: .*{message}"
     ) as told:

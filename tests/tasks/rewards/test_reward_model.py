@@ -71,9 +71,7 @@ def test_the_reward_of_a_trace_is_the_calibrated_score_and_the_ledger_has_its_st
     assert ((values > 0) & (values < 1)).all()
 
 
-def test_what_is_no_trace_is_worth_nothing_and_is_never_shown_to_the_model(
-    artifact: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_is_no_trace_is_worth_nothing_and_is_never_shown_to_the_model(artifact, monkeypatch):
     shown, score = [], TraceScorer.score
     seen = lambda self, rows: shown.extend(rows) or score(self, rows)  # noqa: E731
     monkeypatch.setattr(TraceScorer, "score", seen)

@@ -139,9 +139,7 @@ def test_a_prompt_without_a_verifiable_answer_is_scored_by_what_remains():
         (["1", 1.0], "returned '1' for response 0"),
     ],
 )
-def test_a_reward_that_breaks_its_contract_is_named(
-    monkeypatch: pytest.MonkeyPatch, values: object, message: str
-):
+def test_a_reward_that_breaks_its_contract_is_named(monkeypatch, values, message):
     broken = Reward(version=1, config=RewardConfig, score=lambda *_: values)
     monkeypatch.setattr(rewarding, "REWARDS", {"broken": broken})
     with pytest.raises(ValueError, match=message):

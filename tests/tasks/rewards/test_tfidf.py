@@ -50,12 +50,7 @@ def written(reasoning: str, answer: str = "Because of physics.") -> str:
     return Trace(reasoning=reasoning, answer=answer).render()
 
 
-def relevance(
-    inputs: dict[str, Path],
-    *texts: str,
-    prompts: Prompt | list[Prompt] | None = None,
-    **config: Any,
-) -> list[float | None]:
+def relevance(inputs, *texts, prompts=None, **config) -> list[float | None]:
     prepared = tfidf.prepare(tfidf.Config(**config), Resources(inputs, answers=None))
     if not isinstance(prompts, list):
         prompts = [prompts or asked()] * len(texts)

@@ -56,9 +56,7 @@ def test_training_prompts_are_many_of_every_domain_and_the_same_in_another_proce
         ("", None),
     ],
 )
-def test_rules_are_few_and_hold_for_what_they_are_meant_for(
-    prompt: str, domain: Domain | None
-) -> None:
+def test_rules_are_few_and_hold_for_what_they_are_meant_for(prompt, domain):
     assert rule(prompt) == domain
 
 
@@ -119,9 +117,7 @@ def lesson(tmp_path: Path) -> Lesson:
     return Lesson(seed=0, data=tmp_path, answers=Answers(open_store(tmp_path / "store")))
 
 
-def test_a_teacher_is_asked_about_unsure_prompts_only_and_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_teacher_is_asked_about_unsure_prompts_only_and_once(tmp_path, monkeypatch):
     monkeypatch.setattr(routing, "UNSURE", 0.9)
     prompts = [UNSURE_PROMPT, "```\nx = 1\n```", UNSURE_PROMPT + " and more"]
     given = lesson(tmp_path)
@@ -159,9 +155,7 @@ def test_an_answer_outside_the_schema_leaves_the_classifiers_and_is_counted(
     assert given.tally["routed.teacher_failed"] == 1
 
 
-def test_a_spent_budget_leaves_the_rest_to_the_classifier(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spent_budget_leaves_the_rest_to_the_classifier(tmp_path, monkeypatch):
     monkeypatch.setattr(routing, "UNSURE", 0.9)
     with ChatServer(reply=lambda body: '{"domain": "creative"}') as server:
         poor = teacher(monkeypatch, server, max_usd=1e-6, input_usd_per_million=1.0)

@@ -21,12 +21,7 @@ from tasks.running.following import Follower, run_to_the_end
 from tasks.running.watch import Listener, Watch
 
 JOB = JobRequest(
-    stage="sft",
-    kind="sft",
-    key="0" * 64,
-    store="file:///nowhere",
-    target="scripted",
-    config={},
+    stage="sft", kind="sft", key="0" * 64, store="file:///nowhere", target="scripted", config={}
 )
 
 
@@ -218,9 +213,7 @@ def test_what_is_left_over_is_said(bench: Bench) -> None:
     assert close_backends() == ["queued resource x could not be deleted"]
 
 
-def test_phases_are_logged_once_and_their_duration_is_not_news(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_phases_are_logged_once_and_their_duration_is_not_news(bench, caplog):
     waiting = [
         status("queued", phase=f"waiting for v5e-8 in us-central1-a, {minutes} min")
         for minutes in range(3)

@@ -130,9 +130,7 @@ def test_sampling_follows_the_distribution(sampler):
         (1.0, None, 1e-9, [0]),
     ],
 )
-def test_truncated_distributions_are_the_worked_ones(
-    temperature: float, top_k: int | None, top_p: float | None, kept: list[int]
-) -> None:
+def test_truncated_distributions_are_the_worked_ones(temperature, top_k, top_p, kept):
     """Probabilities .5 .25 .125 .125, in another order in the second row."""
     logits = np.log(np.array([[0.5, 0.25, 0.125, 0.125], [0.125, 0.5, 0.125, 0.25]]))
     found = np.asarray(truncated(jnp.asarray(logits), jnp.float32(temperature), top_k, top_p))

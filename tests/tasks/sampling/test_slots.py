@@ -66,9 +66,7 @@ def one_by_one(loaded: LoadedModel) -> Sampler:
     return Sampler(loaded, batch_size=29, **SHAPE)
 
 
-def test_answers_are_those_of_the_plain_sampler_in_any_company(
-    slots: SlotSampler, one_by_one: Sampler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_are_those_of_the_plain_sampler_in_any_company(slots, one_by_one, monkeypatch):
     """29 prompts of 11 to 60 tokens in 8 slots; their answers end after 1 to 24 tokens."""
     short = [
         request
@@ -105,9 +103,7 @@ def test_programs_that_are_compiled_twice_for_a_shape_are_noticed(loaded: Loaded
     assert slots.excess == 4
 
 
-def test_a_sampled_answer_is_a_function_of_seed_and_row(
-    slots: SlotSampler, one_by_one: Sampler
-) -> None:
+def test_a_sampled_answer_is_a_function_of_seed_and_row(slots, one_by_one):
     theirs = {
         seed: [one.tokens for one in one_by_one.generate(PROMPTS, temperature=0.9, seed=seed)]
         for seed in (3, 4)
@@ -143,9 +139,7 @@ def files(store: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_killed_call_goes_on_and_ends_with_the_same_bytes(
-    slots: SlotSampler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_call_goes_on_and_ends_with_the_same_bytes(slots, tmp_path, monkeypatch):
     """Killed in the second chunk, the last, and some between: what the journal has is not computed
     again, and every entry has the bytes it would have."""
 
@@ -224,9 +218,7 @@ def test_the_plan_counts_full_lengths() -> None:
         (1024, [32, 64, 128, 256, 512, 1024], [256, 512, 768, 1024]),
     ],
 )
-def test_there_are_few_widths_and_the_last_one_is_the_longest(
-    longest: int, prompts: list[int], caches: list[int]
-) -> None:
+def test_there_are_few_widths_and_the_last_one_is_the_longest(longest, prompts, caches):
     assert (halves(longest), quarters(longest)) == (prompts, caches)
 
 

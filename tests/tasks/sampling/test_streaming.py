@@ -50,9 +50,7 @@ def test_the_stream_is_the_samplers_greedy_answer(loaded: LoadedModel, streamer:
         assert "".join(pieces(loaded.tokenizer, tokens)) == completion.text
 
 
-def test_an_answer_ends_with_its_terminator(
-    loaded: LoadedModel, streamer: Streamer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_ends_with_its_terminator(loaded, streamer, monkeypatch):
     tokens = list(streamer.tokens(PROMPTS[0]))
     assert len(tokens) == LENGTH  # a model that was not trained goes on
     context = prompt_tokens(loaded.tokenizer, PROMPTS[0])
@@ -72,9 +70,7 @@ def test_questions_share_programs(streamer: Streamer) -> None:
     assert streamer.compiles == before + 1  # another prefill, the same slot
 
 
-def test_what_was_decoded_is_told_at_once(
-    streamer: Streamer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_decoded_is_told_at_once(streamer, monkeypatch):
     """A chunk is computed when its first token is asked for: whoever stops listening stops the
     work. The first token comes of the prompt."""
     decode, chunks = Device.decode, list[int]()

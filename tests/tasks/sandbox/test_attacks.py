@@ -165,9 +165,7 @@ REFUSES = (
 
 
 @pytest.mark.parametrize(("expression", "imports"), REFUSES)
-def test_there_are_no_other_processes_no_root_and_no_other_limits(
-    expression: str, imports: str
-) -> None:
+def test_there_are_no_other_processes_no_root_and_no_other_limits(expression, imports):
     assert gives(expression, shutil.which("su"), imports) == "refused"
 
 

@@ -106,9 +106,7 @@ def test_no_honest_answer_fails() -> None:
         ("count(self, x): return 1", "f().count(2) == 1", ".count"),
     ],
 )
-def test_what_cannot_be_examined_is_not_verifiable_and_has_not_passed(
-    method: str, test: str, why: str
-) -> None:
+def test_what_cannot_be_examined_is_not_verifiable_and_has_not_passed(method, test, why):
     examined = examine(f"class V:\n    def {method}\ndef f(): return V()", f"assert {test}")
     assert not examined.ok
     assert not examined.verifiable
@@ -267,9 +265,7 @@ def test_the_fuzzers_harness_can_see_a_pass(verdict_of: Examiner) -> None:
     assert verdict_of("assert f(2) == 5", said)["ok"] is False
 
 
-def test_nothing_that_a_candidate_says_is_a_pass_or_an_error_of_the_examiner(
-    verdict_of: Examiner,
-) -> None:
+def test_nothing_that_a_candidate_says_is_a_pass_or_an_error_of_the_examiner(verdict_of):
     """Random and mutated frames, wrong numbers, wrong types at every place, truncated and garbled
     streams, and the end of the pipe."""
     reached = set()

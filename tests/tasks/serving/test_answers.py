@@ -36,11 +36,7 @@ def greedy(loaded: LoadedModel) -> list[Any]:
     return Sampler(loaded, batch_size=len(ASKED), **SHAPE).generate(ASKED)
 
 
-def test_greedy_answers_are_those_of_ask_and_of_evaluations(
-    endpoint: Place,
-    loaded: LoadedModel,
-    greedy: list[Any],
-) -> None:
+def test_greedy_answers_are_those_of_ask_and_of_evaluations(endpoint, loaded, greedy):
     greedy = greedy[:FEW]
     answers = [endpoint.chat(prompt, temperature=0) for prompt in ASKED[:FEW]]
     choices = [one["choices"][0] for one in answers]
@@ -72,10 +68,7 @@ def test_no_answer_is_another_one_in_a_crowd(endpoint: Place, greedy: list[Any])
     assert found == [greedy[number % len(ASKED)].text for number in range(len(found))]
 
 
-def test_a_seed_draws_what_evaluations_draw_and_choices_are_rows(
-    endpoint: Place,
-    loaded: LoadedModel,
-) -> None:
+def test_a_seed_draws_what_evaluations_draw_and_choices_are_rows(endpoint, loaded):
     slots = SlotSampler(loaded, batch_size=8, **SHAPE, sampled=True)
     rows = [Request(ASKED[1], row, 7) for row in range(3)]
     theirs = [one.text for one in slots.generate(rows, temperature=0.9)]
@@ -86,20 +79,14 @@ def test_a_seed_draws_what_evaluations_draw_and_choices_are_rows(
     assert again["choices"][0]["message"]["content"] != theirs[0]
 
 
-def test_a_small_nucleus_is_greedy_beside_rows_that_are_not(
-    endpoint: Place, greedy: list[Any]
-) -> None:
+def test_a_small_nucleus_is_greedy_beside_rows_that_are_not(endpoint, greedy):
     narrow = endpoint.chat(ASKED[2], temperature=1.5, top_p=1e-6, seed=1)
     assert narrow["choices"][0]["message"]["content"] == greedy[2].text
     wide = endpoint.chat(ASKED[2], temperature=1.5, seed=1)
     assert wide["choices"][0]["message"]["content"] != greedy[2].text
 
 
-def test_log_probabilities_are_the_models(
-    endpoint: Place,
-    loaded: LoadedModel,
-    greedy: list[Any],
-) -> None:
+def test_log_probabilities_are_the_models(endpoint, loaded, greedy):
     """Against one forward pass over prompt and answer, at temperature 1 whatever was asked for."""
     answer = endpoint.chat(ASKED[3], temperature=0, logprobs=True, top_logprobs=3)["choices"][0]
     told = answer["logprobs"]["content"]
@@ -151,10 +138,7 @@ def test_pieces_joined_are_the_whole(endpoint: Place, kind: str) -> None:
     assert len(events) > 4
 
 
-def test_text_is_continued_in_no_template_and_token_ids_are_taken_as_they_are(
-    endpoint: Place,
-    loaded: LoadedModel,
-) -> None:
+def test_text_is_continued_in_no_template_and_token_ids_are_taken_as_they_are(endpoint, loaded):
     """The ids of a chat's prompt give the chat's answer; several prompts give several choices."""
     ids = prompt_tokens(loaded.tokenizer, ASKED[5])
     options = {"temperature": 0, "max_tokens": 12}
@@ -166,10 +150,7 @@ def test_text_is_continued_in_no_template_and_token_ids_are_taken_as_they_are(
     assert plain == endpoint.ask("completions", prompt=own, **options)["choices"][0]["text"]
 
 
-def test_what_was_said_before_and_by_the_system_is_in_the_prompt(
-    endpoint: Place,
-    loaded: LoadedModel,
-) -> None:
+def test_what_was_said_before_and_by_the_system_is_in_the_prompt(endpoint, loaded):
     messages = [
         {"role": "system", "content": "sort"},
         {"role": "user", "content": [{"type": "text", "text": "red"}]},

@@ -55,9 +55,7 @@ def test_the_model_is_listed(endpoint: Place) -> None:
         ({"temprature": 1}, 400, "temprature"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_in_openais_words(
-    endpoint: Place, body: dict[str, Any], status: int, param: str
-) -> None:
+def test_what_cannot_be_answered_is_refused_in_openais_words(endpoint, body, status, param):
     response = endpoint.post("chat/completions", **({"messages": USER} | body))
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (status, param)
@@ -80,9 +78,7 @@ def test_bodies_that_are_none_and_ways_that_there_are_not(endpoint: Place) -> No
     assert endpoint.client.get("/v1/completions").status_code == 405
 
 
-def test_others_are_answered_while_a_long_text_is_read(
-    endpoint: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_are_answered_while_a_long_text_is_read(endpoint, monkeypatch):
     """A body that takes long to tokenize holds up its own answer and nothing else."""
     encode, begun, go_on = Tokenizer.encode, threading.Event(), threading.Event()
 
@@ -148,9 +144,7 @@ def test_sixty_four_clients_are_all_answered(endpoint: Place, tmp_path: Path) ->
         assert replies[number].text == alone["choices"][0]["message"]["content"]
 
 
-def test_who_goes_away_leaves_a_free_slot(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_goes_away_leaves_a_free_slot(loaded, monkeypatch):
     """A client that leaves before its answer is there, streamed or not, does not keep a slot."""
     monkeypatch.setattr(Engine, "_advance", lambda self: time.sleep(0.02))
     body = {"model": "m", "messages": USER}
@@ -166,9 +160,7 @@ def test_who_goes_away_leaves_a_free_slot(
         _wait(lambda: found.engine.load() == (0, 0))
 
 
-def test_a_full_queue_says_when_to_come_again_and_an_end_is_told_to_who_waits(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_queue_says_when_to_come_again_and_an_end_is_told_to_who_waits(loaded, monkeypatch):
     """An engine that begins nothing, and one place: 429 to the second, 503 to the first when it
     ends, both with Retry-After; the connection is refused after."""
     monkeypatch.setattr(Engine, "_admit", lambda self: not self._closed and not time.sleep(0.02))
@@ -203,10 +195,7 @@ def test_where_a_key_is_wanted_nobody_else_is_answered(loaded: LoadedModel) -> N
         assert right.status_code == 200
 
 
-def test_an_engine_that_breaks_ends_the_server_and_says_why(
-    loaded: LoadedModel,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_engine_that_breaks_ends_the_server_and_says_why(loaded, monkeypatch):
     def broken(self: Engine) -> None:
         raise MemoryError("no memory left on the device")
 

@@ -274,15 +274,7 @@ class Bench:
 
         return call
 
-    def attempt(
-        self,
-        kind: ModuleType,
-        config: dict[str, Any],
-        key: str,
-        point: Point | None = None,
-        every: int = 2,
-        inputs: Mapping[str, str] | None = None,
-    ) -> Path:
+    def attempt(self, kind, config, key, point=None, every=2, inputs=None) -> Path:
         """Run one attempt; returns its output directory, which also has the metrics as
         `metrics.json` if it was not killed. `inputs`: other directories of `self.inputs`, or "" for
         none."""

@@ -170,10 +170,7 @@ def test_groups_that_teach_nothing_are_told_apart():
         [(EXAMPLES[0], wrong, 0.0), (EXAMPLES[0], "~", 0.0)],  # all wrong
         [(EXAMPLES[0], right, 1.0), (EXAMPLES[0], wrong, 0.0)],  # teaches: std of (1, 0) is .7071
         # equal rewards, neither right nor wrong
-        [
-            (free_text, right, 0.5),
-            (free_text, wrong, 0.5),
-        ],
+        [(free_text, right, 0.5), (free_text, wrong, 0.5)],
         [(free_text, "~", None), (free_text, "~", 1.0)],  # one reward: nothing to compare with
     ).metrics()
     assert metrics["zero_variance"] == 4 / 5
@@ -244,9 +241,7 @@ def batches_of(
     )
 
 
-def test_a_rollout_is_reused_and_the_sampler_says_what_the_trainer_says(
-    tmp_path: Path, loaded: LoadedModel
-):
+def test_a_rollout_is_reused_and_the_sampler_says_what_the_trainer_says(tmp_path, loaded):
     """Two updates per rollout: 0 and 1 train on one rollout, 2 on the next."""
     changes = {
         "num_iterations": 2,

@@ -62,9 +62,7 @@ def test_validation_and_checkpoints_take_turns(bench: Bench, monkeypatch: pytest
     assert [name for name in bench.trace if name != "seal"] == order
 
 
-def test_a_checkpoint_is_saved_only_when_the_steps_it_follows_are_finished(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_checkpoint_is_saved_only_when_the_steps_it_follows_are_finished(bench, monkeypatch):
     """The loss of the newest step is read, and refused if it is not finite, before a checkpoint can
     hold what came of it."""
     batch, nan = sft.batch, float("nan")

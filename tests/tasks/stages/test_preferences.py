@@ -74,9 +74,7 @@ def test_a_truncated_response_is_trained_on_without_a_terminator_it_never_had():
 
 
 @pytest.mark.parametrize("kind", [simpo, orpo])
-def test_a_stage_mines_pairs_trains_on_them_and_the_margin_grows(
-    kind: ModuleType, job, tmp_path: Path
-):
+def test_a_stage_mines_pairs_trains_on_them_and_the_margin_grows(kind, job, tmp_path):
     metrics = kind.KIND.run(job(kind))
     pairs = read_jsonl(tmp_path / "out" / "pairs.jsonl", PreferencePair)
     assert len(pairs) == metrics["pairs"] == metrics["prompts_by_outcome"]["paired"] == 6
@@ -102,9 +100,7 @@ def test_dpo_begins_at_its_reference(job, tmp_path: Path):
     assert curve[-1]["loss"] < 0.7 * curve[0]["loss"]
 
 
-def test_the_reference_is_each_responses_log_probability_and_computed_once(
-    job, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_reference_is_each_responses_log_probability_and_computed_once(job, monkeypatch):
     """Against one row at a time. Ten responses fill more than three rows, which are computed at a
     time; a later attempt takes them from the journal."""
     rows = [data_pair(number) for number in range(5)]
@@ -219,9 +215,7 @@ def test_no_source_of_pairs_is_refused():
         config(prompts=0)
 
 
-def test_too_few_pairs_fail_the_stage_before_it_trains(
-    job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_too_few_pairs_fail_the_stage_before_it_trains(job, tmp_path, monkeypatch):
     never_right = SimpleNamespace(
         generate=lambda prompts, **_: [SimpleNamespace(text="no", terminated=True)] * len(prompts)
     )

@@ -10,7 +10,7 @@ import pytest
 
 from schemas.base import InputError
 from schemas.evaluation import EvalItem, Opinion
-from schemas.examples import Check, Domain, Example, Grounding, Trace, prompt_id
+from schemas.examples import Check, Domain, Example, Trace, prompt_id
 from schemas.job import Progress
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.evaluation.reasoning_verdicts import count_markers, judge
@@ -26,12 +26,7 @@ WRONG = Trace(reasoning="Five.", answer="5").render()
 MALFORMED = "4"
 
 
-def example(
-    number: int,
-    domain: Domain = Domain.MATH,
-    check: Check = "exact",
-    grounding: Grounding | None = None,
-) -> Example:
+def example(number, domain=Domain.MATH, check="exact", grounding=None) -> Example:
     prompt = f"Question {number}: 2 + 2?"
     about = {"grounding": grounding, "context": "Mia has 4 pens." if grounding else None}
     made = {"answer": "4", "reasoning": "2 + 2 = 4", "check": check, "source": "test"}
@@ -243,9 +238,7 @@ def test_a_run_answers_every_ungrounded_held_out_prompt_in_order(tmp_path: Path)
     assert (compared["delta_exact_answer"], compared["delta_exact_answer_p"]) == (0, 1)
 
 
-def test_worked_examples_stand_before_each_prompt_and_are_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worked_examples_stand_before_each_prompt_and_are_told_of(tmp_path, monkeypatch):
     """Two training rows before each of three prompts; every answer is right."""
     asked: list[Request] = []
 

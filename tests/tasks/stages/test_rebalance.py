@@ -11,7 +11,7 @@ import pytest
 from sentencepiece import sentencepiece_model_pb2
 
 from schemas.base import InputError
-from schemas.examples import Domain, Example, PreferencePair, Prompt, prompt_id
+from schemas.examples import Domain, Example, prompt_id
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.data.cleaning_rules import SPLITS, split_of
 from tasks.data.filters import Length
@@ -48,15 +48,7 @@ AS_IT_IS = {"near_duplicates": False, "contamination": False, "top_up": 0}
 """For prompts that differ by a number only."""
 
 
-def distilled(
-    directory: Path,
-    examples: list[Example],
-    *,
-    unsolved: list[Prompt] | None = None,
-    pairs: list[PreferencePair] | None = None,
-    teachers: list[dict[str, Any]] | None = None,
-    spent: list[dict[str, float]] | None = None,
-) -> Path:
+def distilled(directory, examples, *, unsolved=None, pairs=None, teachers=None, spent=None) -> Path:
     """A distill artifact."""
     directory.mkdir(parents=True)
     files = {"examples": examples, "unsolved": unsolved, "pairs": pairs, "dropped": None}
@@ -96,9 +88,7 @@ QUOTAS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def result(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[dict[str, Any], dict[str, list[Example]]]:
+def result(tmp_path_factory) -> tuple[dict[str, Any], dict[str, list[Example]]]:
     return run(tmp_path_factory.mktemp("result"), POOL, **QUOTAS)
 
 

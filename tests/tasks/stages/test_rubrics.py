@@ -168,9 +168,7 @@ def test_a_reply_that_is_no_rubric_is_refused(text, why):
         rubrics.read_rubric(CONFIG, prompt(0), text)
 
 
-def test_a_reply_that_cannot_be_used_is_asked_for_once_more_and_then_dropped(
-    tmp_path: Path, monkeypatch
-):
+def test_a_reply_that_cannot_be_used_is_asked_for_once_more_and_then_dropped(tmp_path, monkeypatch):
     def answer(body: dict) -> str:
         again = (
             "could not be used (it had 3 criteria instead of 7 to 20)"

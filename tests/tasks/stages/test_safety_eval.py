@@ -139,9 +139,7 @@ def test_the_always_answering_control_is_safe_on_answerable_prompts_only() -> No
         ("What does Mia do?", "Mia"),
     ],
 )
-def test_the_always_answering_control_says_yes_where_that_is_an_answer(
-    question: str, answer: str
-) -> None:
+def test_the_always_answering_control_says_yes_where_that_is_an_answer(question, answer):
     prompt = EvalPrompt.of(example(0, "answerable"))
     prompt = prompt.model_copy(
         update={"prompt": f"Context: {prompt.context}\nQuestion: {question}"}

@@ -46,9 +46,7 @@ def test_long_rows_are_trained_on_a_few_at_a_time(tokens: int, rows: int) -> Non
 @pytest.mark.parametrize(
     ("group", "fraction", "batch"), [(1, 1.0, 32), (3, 0.75, 32), (5, 0.5, 30), (40, 1.0, 40)]
 )
-def test_on_policy_distillation_samples_whole_groups(
-    group: int, fraction: float, batch: int
-) -> None:
+def test_on_policy_distillation_samples_whole_groups(group, fraction, batch):
     """Of 32 responses 0.75 are 24, eight groups of 3; of 30, half are three groups of 5; a group of
     40 fills a batch alone."""
     kind = stage_kind("on_policy_distill")
@@ -86,9 +84,7 @@ def test_a_rehearsal_updates_on_two_rows() -> None:
 @pytest.mark.parametrize(
     ("rows", "own", "used"), [(None, None, 0.04), (24, None, None), (24, 0.1, 0.04)]
 )
-def test_a_rehearsal_uses_muon_where_the_recipe_does(
-    rows: int | None, own: float | None, used: float | None
-) -> None:
+def test_a_rehearsal_uses_muon_where_the_recipe_does(rows, own, used):
     kind = stage_kind("sft")
     trainer = {name: value for name, value in TRAINER.items() if not name.endswith("_length")}
     optimizer = TRAINER["optimizer"] | ({"muon_learning_rate": own} if own else {})
@@ -130,9 +126,7 @@ def test_rows_that_a_small_rebalance_takes_fit_every_small_stage() -> None:
 @pytest.mark.parametrize(
     ("prompt", "answer", "batch"), [(60, 60, 128), (512, 512, 32), (1536, 768, 16), (100_000, 8, 1)]
 )
-def test_an_evaluation_keeps_its_prompts_whole_in_smaller_batches(
-    prompt: int, answer: int, batch: int
-) -> None:
+def test_an_evaluation_keeps_its_prompts_whole_in_smaller_batches(prompt, answer, batch):
     """32,768 / (512 + 128) = 51.2, and the power of two below is 32."""
     kind = stage_kind("reasoning_eval")
     config = {

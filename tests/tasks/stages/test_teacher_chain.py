@@ -111,9 +111,7 @@ def test_a_shortfall_is_asked_of_the_teacher_and_no_prompt_twice(run: Any) -> No
     assert len(server.seen) == sum(request.again == 0 for request in server.seen) * 4
 
 
-def test_pairs_and_prompts_belong_to_the_training_split_and_say_where_they_come_from(
-    run: Any,
-) -> None:
+def test_pairs_and_prompts_belong_to_the_training_split_and_say_where_they_come_from(run):
     _, out, _, _ = run()
     train = {row.id: row for row in read_jsonl(out / "train.jsonl", Example)}
     prompts = {row.id: row for row in read_jsonl(out / "prompts.jsonl", Prompt)}

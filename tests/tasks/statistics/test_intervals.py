@@ -77,9 +77,7 @@ def test_what_is_no_proportion_is_refused(successes: int, n: int) -> None:
         ((0, 20), (10, 10), 0.6791, 1.0),
     ],
 )
-def test_newcombe_agrees_with_its_paper(
-    before: tuple[int, int], after: tuple[int, int], low: float, high: float
-) -> None:
+def test_newcombe_agrees_with_its_paper(before, after, low, high):
     """Newcombe 1998, "Interval estimation for the difference between independent proportions",
     table II, method 10."""
     interval = newcombe(*before, *after)
@@ -95,9 +93,7 @@ def test_newcombe_agrees_with_its_paper(
         (26, 4, 48, 0.2548, 0.6252),
     ],
 )
-def test_paired_bootstrap_agrees_with_worked_intervals(
-    wins: int, losses: int, n: int, low: float, high: float
-) -> None:
+def test_paired_bootstrap_agrees_with_worked_intervals(wins, losses, n, low, high):
     before, after = outcomes(n, wins, losses)
     interval = paired_bootstrap(before, after, seed=0)
     assert (interval.low, interval.high) == pytest.approx((low, high), abs=1.2 / (n + 2))
@@ -117,9 +113,7 @@ def test_paired_bootstrap_of_no_change_has_a_width(n: int) -> None:
     ("wins", "losses", "n"),
     [(0, 0, 1), (1, 0, 1), (50, 0, 50), (0, 7, 200), (300, 1, 301), (90, 60, 150)],
 )
-def test_paired_bootstrap_holds_the_difference_that_was_seen(
-    wins: int, losses: int, n: int
-) -> None:
+def test_paired_bootstrap_holds_the_difference_that_was_seen(wins, losses, n):
     interval = paired_bootstrap(*outcomes(n, wins, losses), seed=1)
     assert interval.low <= (wins - losses) / n <= interval.high
 
@@ -132,9 +126,7 @@ def test_paired_bootstrap_holds_the_difference_that_was_seen(
         ([1, 0], [1], "needs the same items"),
     ],
 )
-def test_paired_bootstrap_refuses_quantities_and_unpaired_items(
-    before: list[float], after: list[float], problem: str
-) -> None:
+def test_paired_bootstrap_refuses_quantities_and_unpaired_items(before, after, problem):
     with pytest.raises(ValueError, match=problem):
         paired_bootstrap(before, after, seed=0)  # type: ignore[arg-type]
 

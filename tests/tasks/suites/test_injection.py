@@ -45,9 +45,7 @@ def check(prompts: list[EvalPrompt]) -> None:
     assert min(counts.values()) > len(prompts) / 10
 
 
-def test_every_prompt_has_one_instruction_inside_the_bounds_of_its_context(
-    attacked: list[EvalPrompt],
-):
+def test_every_prompt_has_one_instruction_inside_the_bounds_of_its_context(attacked):
     check(attacked)
     (config,) = parse_suites([{"name": "injection"}], "safety_eval")
     assert suite_size(config) == len(attacked)

@@ -153,9 +153,7 @@ def test_any_file_is_a_suite_by_a_mapping(tmp_path: Path) -> None:
         ({"expected": 0}, "expected"),
     ],
 )
-def test_a_mapping_that_a_suite_cannot_have_is_refused(
-    change: dict[str, Any], message: str
-) -> None:
+def test_a_mapping_that_a_suite_cannot_have_is_refused(change, message):
     with pytest.raises(InputError, match=message):
         parse_suites([MINE | {"check": "exact"} | change], "reasoning_eval")
 
@@ -197,9 +195,7 @@ BAD_ROWS = [
 
 
 @pytest.mark.parametrize(("name", "content", "message"), BAD_ROWS)
-def test_a_row_that_cannot_be_read_is_refused_with_its_line(
-    tmp_path: Path, name: str, content: str, message: str
-) -> None:
+def test_a_row_that_cannot_be_read_is_refused_with_its_line(tmp_path, name, content, message):
     (tmp_path / "rows.jsonl").write_text(content, encoding="utf-8")
     with pytest.raises(InputError, match=message):
         ask(tmp_path, kind=SUITES[name].asked_by, name=name, path="rows.jsonl")

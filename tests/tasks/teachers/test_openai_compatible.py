@@ -121,9 +121,7 @@ BAD: dict[str, Fault] = {
 }
 
 
-def test_every_bad_response_is_classified_and_paired_with_a_good_one(
-    tmp_path: Path, teach: Teach
-) -> None:
+def test_every_bad_response_is_classified_and_paired_with_a_good_one(tmp_path, teach):
     """Prompt n: its first sample is bad in the n-th way, its second one is good."""
     prompts = list(solutions(len(BAD)))
     first = [openai_compatible.request_of(config(), one, 0, 0) for one in lent(len(BAD))]
@@ -170,9 +168,7 @@ def test_a_response_in_the_wrong_form_or_language_is_asked_for_again_with_anothe
     assert counted == [8, 4, 0]
 
 
-def test_prompts_that_nobody_solves_and_rows_that_are_none_are_told(
-    tmp_path: Path, teach: Teach
-) -> None:
+def test_prompts_that_nobody_solves_and_rows_that_are_none_are_told(tmp_path, teach):
     """A file with a broken line between its prompts: what was dropped stays in its place, however
     far ahead the engine reads."""
     data = tmp_path / "data"
@@ -279,9 +275,7 @@ def test_reasoning_that_comes_apart_becomes_the_trace(tmp_path: Path, teach: Tea
     assert [row.reasoning for row in examples(rows)] == ["thought it through"] * 12
 
 
-def test_a_missing_endpoint_is_told_before_anything_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_endpoint_is_told_before_anything_is_read(tmp_path, monkeypatch):
     monkeypatch.delenv("TEST_BASE_URL", raising=False)
     with pytest.raises(InputError, match="set TEST_BASE_URL"):
         list(openai_compatible.teach(config(), lesson(tmp_path)))

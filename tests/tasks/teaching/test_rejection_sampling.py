@@ -53,9 +53,7 @@ def of_kind(found: Sequence[Any], kind: type) -> list[Any]:
     return [row for row in found if type(row) is kind]
 
 
-def test_the_first_verified_sample_is_the_example_and_the_pass_rate_is_its_difficulty(
-    lesson: Lesson,
-) -> None:
+def test_the_first_verified_sample_is_the_example_and_the_pass_rate_is_its_difficulty(lesson):
     """2 of 4 verify: pass rate 0.5, difficulty 1 + 2 * 5 // 4 = 3. The reference stays the answer,
     however the sample wrote it."""
     texts = (trace("6"), trace("$5", "so five"), trace("5", "also"), "five")
@@ -67,9 +65,7 @@ def test_the_first_verified_sample_is_the_example_and_the_pass_rate_is_its_diffi
     assert dict(lesson.tally) == outcomes
 
 
-def test_the_letter_stays_the_answer_of_multiple_choice_however_a_sample_wrote_it(
-    lesson: Lesson,
-) -> None:
+def test_the_letter_stays_the_answer_of_multiple_choice_however_a_sample_wrote_it(lesson):
     asked = prompt(answer="B", check="choice", constraints=as_constraint(("four", "five")))
     found = list(rows(config(), [(asked, [Sample(trace("(b) five"))] * 4)], lesson))
     (example,) = of_kind(found, Example)
@@ -104,9 +100,7 @@ def test_a_prompt_that_no_sample_solved_stays_a_prompt_and_is_traceable(lesson: 
     ("problems", "cause"),
     [(["unasked"] * 4, "unasked"), (["unasked", "failed", "failed", "failed"], "failed")],
 )
-def test_a_prompt_that_was_never_answered_is_no_unsolved_prompt(
-    lesson: Lesson, problems: Any, cause: str
-) -> None:
+def test_a_prompt_that_was_never_answered_is_no_unsolved_prompt(lesson, problems, cause):
     samples = [Sample("", problem=problem) for problem in problems]
     (dropped,) = rows(config(), [(prompt(), samples)], lesson)
     assert (type(dropped), dropped.cause) == (Dropped, cause)

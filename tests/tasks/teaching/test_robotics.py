@@ -266,9 +266,7 @@ def test_one_hand_holds_one_thing() -> None:
         ({**GRID, "blocked": ("wall",)}, "'blocked'"),
     ],
 )
-def test_a_world_that_cannot_be_read_is_an_error_that_names_the_prompt(
-    told: dict, message: str
-) -> None:
+def test_a_world_that_cannot_be_read_is_an_error_that_names_the_prompt(told, message):
     with pytest.raises(InputError, match=r"prompt p1 .*check is 'plan' but its") as raised:
         judged(asked(**told), "go 2")
     assert message in str(raised.value)

@@ -117,9 +117,7 @@ def test_a_checkpoint_is_due_by_the_clock_and_after_every_so_many_steps(bench: B
     assert not by_clock.due(2)
 
 
-def test_saving_takes_no_more_than_a_twentieth_of_the_time(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-):
+def test_saving_takes_no_more_than_a_twentieth_of_the_time(bench, monkeypatch):
     """A save of 10 s, due every 60 s: the next one is due 190 s after it ended, so that saving
     takes 10 of 200 s."""
     save_tree = Workspace.save_tree
@@ -152,9 +150,7 @@ def test_the_newest_two_are_kept_and_older_ones_go_only_after_the_new_one_is_com
 
 @pytest.mark.parametrize("file", ["arrays.safetensors", "values.json", "seal.json"])
 @pytest.mark.parametrize("how", ["flip", "truncate", "remove"])
-def test_a_damaged_checkpoint_is_passed_over(
-    bench: Bench, file: str, how: str, caplog: pytest.LogCaptureFixture
-):
+def test_a_damaged_checkpoint_is_passed_over(bench, file, how, caplog):
     save(bench.checkpoints(), 10, 20)
     (path,) = [path for path in bench.files("00000020-1") if path.name == file]
     content = bytearray(path.read_bytes())

@@ -16,12 +16,7 @@ from tasks.models.gemma import SIZES, Gemma
 from tasks.models.loading import base_model
 from tasks.stages import dpo, simpo
 from tasks.training.loop import rows_of_step
-from tasks.training.pair_batches import (
-    PairBatch,
-    PairBatches,
-    pair_batch,
-    response_logps,
-)
+from tasks.training.pair_batches import PairBatch, PairBatches, pair_batch, response_logps
 from tasks.training.preferences import trainer_of
 from tests.tasks.stages.bench import PREFERENCES
 

@@ -36,14 +36,7 @@ RIGHT, WRONG, MALFORMED = sample(trace(4)), sample(trace(5)), sample("<reasoning
 TRUNCATED = sample("<reasoning>2 + 2 + 2 + 2", terminated=False)
 
 
-def mine(
-    *samples: SimpleNamespace,
-    example: Example = EXAMPLE,
-    most: int = 1,
-    because: tuple[str, ...] | None = None,
-    teacher: bool = True,
-    fits=lambda pair: True,
-):
+def mine(*samples, example=EXAMPLE, most=1, because=None, teacher=True, fits=lambda pair: True):
     return mine_pairs(
         [example],
         [samples],
@@ -105,9 +98,7 @@ def test_a_grounded_prompt_without_an_answer_rejects_what_is_given():
         (TRUNCATED, "truncated", None, "no terminator"),
     ],
 )
-def test_a_verified_sample_is_paired_with_a_rejected_one(
-    bad: SimpleNamespace, because: str, failed_check: str | None, detail: str
-):
+def test_a_verified_sample_is_paired_with_a_rejected_one(bad, because, failed_check, detail):
     pairs, outcomes = mine(bad, RIGHT)
     assert pairs == [
         PreferencePair(
@@ -139,10 +130,7 @@ def test_distinct_samples_are_paired_in_the_order_they_were_sampled():
         (trace(4, "b"), trace(6)),
     ]
     # sampled: 5 a a 5 6 7 b
-    assert [(pair.chosen_sample, pair.rejected_sample) for pair in pairs] == [
-        (1, 0),
-        (6, 4),
-    ]
+    assert [(pair.chosen_sample, pair.rejected_sample) for pair in pairs] == [(1, 0), (6, 4)]
     assert len(mine(*wrong, *right, most=1)[0]) == 1
 
 
@@ -208,9 +196,7 @@ def test_prompts_without_pairs_are_counted_with_their_reason():
         ([WRONG, RIGHT], True, 16, "gave 1 .*min_pairs = 16 .*raise prompts or pairs_per_prompt"),
     ],
 )
-def test_too_few_pairs_fail_the_stage_with_what_to_change(
-    samples: list[SimpleNamespace], teacher: bool, least: int, message: str
-):
+def test_too_few_pairs_fail_the_stage_with_what_to_change(samples, teacher, least, message):
     pairs, outcomes = mine(*samples, teacher=teacher)
     require_pairs(pairs, outcomes, min_pairs=len(pairs))
     with pytest.raises(StageFailed, match=message):

@@ -67,9 +67,7 @@ def test_the_prompt_lists_the_choices_with_their_letters() -> None:
         (question(""), "'' is none of the letters A to D"),
     ],
 )
-def test_a_prompt_without_choices_or_with_another_answer_is_refused(
-    prompt: Prompt, message: str
-) -> None:
+def test_a_prompt_without_choices_or_with_another_answer_is_refused(prompt, message):
     with pytest.raises(InputError, match=message):
         agrees(prompt, "B")
 
@@ -99,9 +97,7 @@ def test_a_source_with_choices_teaches_the_letter() -> None:
         ({"options": ["Paris", "Berlin"], "a": -1}, "no place from 0 to 1"),
     ],
 )
-def test_a_row_whose_choices_or_answer_cannot_be_read_makes_no_example(
-    row: dict[str, object], detail: str
-) -> None:
+def test_a_row_whose_choices_or_answer_cannot_be_read_makes_no_example(row, detail):
     with pytest.raises(NotAnExample, match=detail) as error:
         prompt_of(PromptMapping.parse(MAPPING), {"q": "The wall?", **row}, "a.jsonl", 1, "a")
     assert error.value.cause == "bad_choices"

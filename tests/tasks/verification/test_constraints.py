@@ -90,9 +90,7 @@ def test_every_constraint_must_hold_and_all_broken_ones_are_named() -> None:
         ("json", "yes", "takes true"),
     ],
 )
-def test_an_unknown_name_or_a_wrong_value_is_an_error_with_what_is_valid(
-    name: str, value: object, message: str
-) -> None:
+def test_an_unknown_name_or_a_wrong_value_is_an_error_with_what_is_valid(name, value, message):
     with pytest.raises(InputError, match=message):
         validate([Constraint(name=name, value=value)], "p")
 

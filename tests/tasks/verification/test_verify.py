@@ -112,9 +112,7 @@ def test_what_is_not_one_number_is_none() -> None:
 
 
 @pytest.mark.parametrize(("table", "agreed"), [(EQUAL, True), (UNEQUAL, False)])
-def test_numbers_agree_when_they_are_equal_to_the_digits_of_the_reference(
-    table: str, agreed: bool
-) -> None:
+def test_numbers_agree_when_they_are_equal_to_the_digits_of_the_reference(table, agreed):
     for answer, reference in pairs(table):
         assert agrees(answer, reference, "numeric") is agreed, (answer, reference)
 

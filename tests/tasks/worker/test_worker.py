@@ -22,7 +22,7 @@ from infra.local import LocalBackend
 from infra.process import ROOT
 from infra.settings import Settings
 from infra.store.store import open_store
-from schemas.artifact import ArtifactRef, Manifest, stage_key
+from schemas.artifact import Manifest, stage_key
 from schemas.job import JobSpec, JobStatus
 from tests.fakes.vm import STAGE
 
@@ -65,13 +65,7 @@ class Bench:
             command=[sys.executable, str(self.script)],
         )
 
-    def spec(
-        self,
-        code: str,
-        attempt: str = "1",
-        inputs: dict[str, ArtifactRef] | None = None,
-        **changes: Any,
-    ) -> JobSpec:
+    def spec(self, code, attempt="1", inputs=None, **changes) -> JobSpec:
         config, inputs = {"code": code}, inputs or {}
         key = stage_key("toy", 1, {}, config, {name: ref.digest for name, ref in inputs.items()})
         where: dict[str, Any] = {"store": self.store.uri, "target": "local"}
@@ -238,17 +232,13 @@ def test_a_failure_is_one_message_and_only_a_bug_a_traceback_and_nothing_is_left
         ({"key": "ab" * 32}, 1, "which is not the key of kind 'toy' version 1"),
     ],
 )
-def test_a_spec_that_does_not_fit_this_code_is_refused(
-    bench: Bench, changes: dict[str, Any], exit_code: int, error: str
-) -> None:
+def test_a_spec_that_does_not_fit_this_code_is_refused(bench, changes, exit_code, error):
     _, status = bench.run("pass", **changes)
     assert status.exit_code == exit_code
     assert error in (status.error or "")
 
 
-def test_progress_of_a_busy_stage_is_written_a_few_times_a_second_and_ends_with_the_last(
-    bench: Bench,
-) -> None:
+def test_progress_of_a_busy_stage_is_written_a_few_times_a_second_and_ends_with_the_last(bench):
     code = (
         "for i in range(20000):\n    job.progress(i + 1, 20000)\n    if i % 100 == 0:"
         " time.sleep(0.01)"
@@ -273,9 +263,7 @@ def test_progress_of_a_busy_stage_is_written_a_few_times_a_second_and_ends_with_
     ],
     ids=["sleep", "sleep, Ctrl-C", "native call", "swallows interrupts"],
 )
-def test_a_signal_ends_the_job_at_once_wherever_it_is(
-    bench: Bench, code: str, number: signal.Signals
-) -> None:
+def test_a_signal_ends_the_job_at_once_wherever_it_is(bench, code, number):
     spec, pid = bench.start(WRITE + code)
     os.kill(pid, number)
     # Within 3 s on a quiet machine; the stage itself takes a minute.

@@ -28,9 +28,7 @@ def test_memory_is_bounded_however_many_requests(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bucket", [False, True])
-def test_killed_at_random_and_resumed_where_keys_are_honoured(
-    bucket: bool, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_killed_at_random_and_resumed_where_keys_are_honoured(bucket, tmp_path, request):
     asks_for_nothing_again(
         f"gs://{request.getfixturevalue('gcs_bucket')}/store" if bucket else str(tmp_path),
         idempotent=True,

@@ -104,9 +104,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return printed(PROGRAM, str(tmp_path_factory.mktemp("stores")), devices=4, **fixed)
 
 
-def test_each_model_has_its_half_and_says_what_it_says_on_one_device(
-    found: list[dict[str, Any]],
-) -> None:
+def test_each_model_has_its_half_and_says_what_it_says_on_one_device(found):
     one, split = found
     assert (one["policy"], one["judge"]) == ([0], [0])
     assert (split["policy"], split["judge"]) == ([0, 1], [2, 3])

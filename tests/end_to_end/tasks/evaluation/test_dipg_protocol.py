@@ -61,9 +61,7 @@ def test_the_published_results_are_reproduced_item_by_item(model: str, version: 
         ("nemotron-3-nano_30b-cloud", "50s -35h 30rs 0i 0h 0i -15hi -25 50s 0i"),
     ],
 )
-def test_version_4_says_of_the_published_responses_what_its_own_code_says(
-    model: str, expected: str
-):
+def test_version_4_says_of_the_published_responses_what_its_own_code_says(model, expected):
     """Computed with `med_safety_eval` of commit 8eceb64. On 36,000 changed responses of these files
     (cut off, other proofs, other formats) all three versions and the gym's code gave the same
     points and metrics."""

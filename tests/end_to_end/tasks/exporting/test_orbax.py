@@ -5,7 +5,6 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from flows.cli.main import main
 from tasks.exporting.orbax import CHECKPOINT, export_orbax
@@ -55,9 +54,7 @@ def test_tunix_loads_the_same_model(tmp_path: Path) -> None:
     assert spoken.EncodeAsIds("a b") == ours.tokenizer.encode("a b")
 
 
-def test_a_run_is_exported_by_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_exported_by_the_command(tmp_path, monkeypatch, capsys):
     saved(tmp_path / "model", CONFIG)
     store, _ = synthetic_run.write_run(tmp_path / "store")
     monkeypatch.setattr(type(store), "local_dir", lambda *_: tmp_path / "model")

@@ -98,9 +98,7 @@ def test_every_tensor_arrives(directories: dict[str, Path], kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_transformers_reads_what_we_write(
-    directories: dict[str, Path], tmp_path: Path, kind: str
-) -> None:
+def test_transformers_reads_what_we_write(directories, tmp_path, kind):
     save_model(load_model(directories[kind]), tmp_path)
     back, report = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path, output_loading_info=True
@@ -122,10 +120,7 @@ def test_transformers_reads_what_we_write(
     )
     assert {key: said[key] for key in computes} == {key: meant[key] for key in computes}
     # <eos> and <end_of_turn> of the tiny tokenizer
-    assert back.generation_config.eos_token_id == [
-        1,
-        5,
-    ]
+    assert back.generation_config.eos_token_id == [1, 5]
     assert tiny_tokenizer().end_of_turn_id == 5
 
 
@@ -162,9 +157,7 @@ print([largest, reads, weight(whole.model, "embedding").nbytes])
 """
 
 
-def test_parts_lie_where_the_mesh_says_and_each_is_read_once(
-    directories: dict[str, Path], tmp_path: Path
-) -> None:
+def test_parts_lie_where_the_mesh_says_and_each_is_read_once(directories, tmp_path):
     save_model(load_model(directories["gemma3"]), tmp_path)
     whole = (tmp_path / WEIGHTS).read_bytes()
     (tmp_path / WEIGHTS).unlink()

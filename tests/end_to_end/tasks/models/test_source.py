@@ -17,9 +17,7 @@ from tests.tasks.models.test_orbax import library_params
 from tests.tasks.models.test_source import assert_same, cache, hub, published  # noqa: F401
 
 
-def test_kaggle_in_both_formats(
-    hub: FakeHub, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kaggle_in_both_formats(hub, published, tmp_path, monkeypatch):
     hub.repositories["google/gemma-3/transformers/small"] = published
     assert_same(base_model("kaggle://google/gemma-3/transformers/small/3", seed=0), published)
     hub.requests.clear()

@@ -112,9 +112,7 @@ def test_loops_count_as_often_as_they_run(compiled: dict[str, Any]) -> None:
 
 
 @needs_compiler
-def test_memory_is_what_the_compiler_says_donated_buffers_counted_once(
-    compiled: dict[str, Any],
-) -> None:
+def test_memory_is_what_the_compiler_says_donated_buffers_counted_once(compiled):
     report = compiled["donated"]
     assert report["argument_bytes"] == report["alias_bytes"] == 4 * 2048 * 2048
     most = (

@@ -31,9 +31,7 @@ def apart(read: Callable[[str], Read], response: str) -> Channels | None:
         ("nemotron-3-nano_30b-cloud", read_v3, None),
     ],
 )
-def test_the_points_of_v3_reproduce_the_published_results(
-    model: str, read: Callable[[str], Read], mistaken: int | None
-):
+def test_the_points_of_v3_reproduce_the_published_results(model, read, mistaken):
     """29 of the 30 rewards, and which responses hallucinate and which are safe. What the notes
     beside the files call "soft -5/-10" are sums of v3's numbers: -5 is +10 -15. No answer is right,
     for the gym compared it with the teacher's whole response, reasoning included.

@@ -49,9 +49,7 @@ def test_a_set_of_one_domain_is_recognised(name: str) -> None:
 
 
 @needs_records
-def test_the_training_prompts_share_no_eight_words_and_no_whole_prompt_with_what_is_measured() -> (
-    None
-):
+def test_the_training_prompts_share_no_eight_words_and_no_whole_prompt_with_what_is_measured():
     def grams(prompt: str) -> set[tuple[str, ...]]:
         words = normalise_prompt(prompt).split()
         return {tuple(words[start : start + 8]) for start in range(len(words) - 7)}

@@ -129,9 +129,7 @@ def test_transformers_warns_of_nothing_when_it_loads_an_export(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_gemma2_comes_back_in_several_files_and_in_bfloat16_too(
-    tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gemma2_comes_back_in_several_files_and_in_bfloat16_too(tmp_path, dtype, monkeypatch):
     monkeypatch.setattr("tasks.models.huggingface.SHARD_BYTES", 100_000)
     source = artifact(tmp_path / "artifact", replace(GEMMA2, dtype="bfloat16"), "gemma2-2b-it")
     proof = export(source, tmp_path / "out", dtype, "gemma2-2b-it")
@@ -216,9 +214,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_what_is_not_the_trained_model_is_no_export(
-    gemma3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
+def test_what_is_not_the_trained_model_is_no_export(gemma3, tmp_path, monkeypatch, damage) -> None:
     """Each is a way in which exports go wrong elsewhere; the damage is done after the files were
     written, before the proof."""
     spoil, expected = DAMAGE[damage]
@@ -249,9 +245,7 @@ def test_a_model_that_stops_nowhere_else_but_at_its_stop_tokens(
         export(gemma3, tmp_path / "out")
 
 
-def test_without_torch_the_message_says_what_to_install(
-    gemma3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_torch_the_message_says_what_to_install(gemma3, tmp_path, monkeypatch):
     real = round_trip.importlib.util.find_spec
     monkeypatch.setattr(
         round_trip.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
@@ -299,9 +293,7 @@ def commit_bytes(
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_command_exports_a_stage_with_its_lineage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_exports_a_stage_with_its_lineage(tmp_path, monkeypatch, capsys) -> None:
     store = synthetic_run(tmp_path, monkeypatch)
     out = tmp_path / "exports" / "model"
     assert (
@@ -331,9 +323,7 @@ def test_the_command_exports_a_stage_with_its_lineage(
     assert set(value["files"]) == {path.name for path in out.iterdir()}
 
 
-def test_an_export_that_fails_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_export_that_fails_leaves_nothing(tmp_path, monkeypatch, capsys):
     store = synthetic_run(tmp_path, monkeypatch)
     monkeypatch.setattr("tasks.models.hf_tokenizer.CHAT_TEMPLATE", "{{ bos_token }}")
     assert main(["export", "demo-1", "--to", str(tmp_path / "out"), "--store", store]) == 1

@@ -31,9 +31,7 @@ def test_the_other_kinds_keep_the_laws(name: str, bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 2])
-def test_grpo_goes_on_in_the_middle_of_a_rollout_and_samples_nothing_twice(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, lag: int
-):
+def test_grpo_goes_on_in_the_middle_of_a_rollout_and_samples_nothing_twice(bench, monkeypatch, lag):
     """Two updates per rollout and a checkpoint every 3: the attempts go on in the middle of a
     rollout, with others sampled ahead."""
     sampled: list[int] = []
@@ -67,9 +65,7 @@ def test_epochs_are_the_steps_that_they_come_to(bench: Bench) -> None:
     assert content(bench.attempt(sft, passes, "epochs", inputs=BASE)) == content(steps)
 
 
-def test_damaged_and_deleted_checkpoints_cost_time_and_nothing_else(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-):
+def test_damaged_and_deleted_checkpoints_cost_time_and_nothing_else(bench, caplog):
     """Checkpoints at 2 and 4: go on from 2 where 4 is damaged, from the start where 2 is gone as
     well."""
     undisturbed = bench.attempt(sft, SFT, "undisturbed", inputs=BASE)

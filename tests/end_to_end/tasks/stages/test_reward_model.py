@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_layer")
 FULL = SIZES["gemma3-tiny"]
 
 
-def test_it_learns_which_trace_is_right_and_which_step_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_it_learns_which_trace_is_right_and_which_step_is_wrong(tmp_path, monkeypatch):
     """Running totals of one-digit numbers, verified, beside themselves with one wrong number and
     the same answer: no length, no format and no answer tells which is which."""
     monkeypatch.setitem(SIZES, "gemma3-tiny", replace(FULL, num_layers=2))

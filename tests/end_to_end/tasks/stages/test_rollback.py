@@ -96,9 +96,7 @@ def formats(out: Path) -> list[float]:
     return [row["reward/format"] for row in read_rows(out / "curves.jsonl")]
 
 
-def test_a_doubled_penalty_that_destroys_the_policy_is_taken_back(
-    tmp_path: Path, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_doubled_penalty_that_destroys_the_policy_is_taken_back(tmp_path, inputs, monkeypatch):
     _, dead = run(tmp_path / "dead", grpo, {**GRPO, "collapse": {"enabled": False}}, inputs)
     before, after = formats(dead)[CHANGE - 5 : CHANGE - 1], formats(dead)[-4:]
     assert np.mean(before) > 0.9
@@ -134,9 +132,7 @@ def test_a_doubled_penalty_that_destroys_the_policy_is_taken_back(
         assert (resumed / path.name).read_bytes() == path.read_bytes(), path.name
 
 
-def test_a_dying_run_ends_with_its_best_checkpoint(
-    tmp_path: Path, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dying_run_ends_with_its_best_checkpoint(tmp_path, inputs, monkeypatch):
     """An accident after 20 updates, with no change of weights to blame: the stage ends, with a
     policy from before."""
     steps: list[int] = []

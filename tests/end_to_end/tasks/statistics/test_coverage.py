@@ -36,9 +36,7 @@ def test_paired_bootstrap_covers(n: int, discordant: float, difference: float) -
     ("n", "discordant", "difference"),
     [(50, 0.02, 0.02), (100, 0.02, 0.02), (100, 0.05, -0.03), (300, 0.02, 0.02)],
 )
-def test_paired_bootstrap_of_few_changes_does_not_fall_short(
-    n: int, discordant: float, difference: float
-) -> None:
+def test_paired_bootstrap_of_few_changes_does_not_fall_short(n, discordant, difference):
     """A bootstrap of what was seen alone holds the truth in 63, 86, 95 and 93 of 100."""
     cell = paired_cell(n, discordant, difference, trials=400)
     assert cell.coverage >= 0.93

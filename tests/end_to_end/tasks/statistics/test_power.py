@@ -24,9 +24,7 @@ def test_power_agrees_with_g_power(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("n", "effect", "discordant"), [(8, 0.5, 0.9), (20, 0.3, 0.5), (20, 0.3, 0.3), (30, 0.05, 0.1)]
 )
-def test_power_is_the_probability_of_the_outcomes_that_the_test_rejects(
-    n: int, effect: float, discordant: float
-) -> None:
+def test_power_is_the_probability_of_the_outcomes_that_the_test_rejects(n, effect, discordant):
     win, loss, found = (discordant + effect) / 2, (discordant - effect) / 2, 0.0
     for wins in range(n + 1):
         for losses in range(min(wins, n - wins + 1)):
@@ -38,9 +36,7 @@ def test_power_is_the_probability_of_the_outcomes_that_the_test_rejects(
 @pytest.mark.parametrize(
     ("effect", "discordant", "expected"), [(0.05, 0.1, 312), (0.1, 0.3, 233), (0.02, 0.2, 3922)]
 )
-def test_needed_n_is_a_little_more_than_the_normal_approximation(
-    effect: float, discordant: float, expected: int
-) -> None:
+def test_needed_n_is_a_little_more_than_the_normal_approximation(effect, discordant, expected):
     """Connett, Smith and McHugh 1987: (z sqrt(D) + z_power sqrt(D - d^2))^2 / d^2. An exact test
     needs more, by less than 2/d."""
     assert expected < needed_n(effect, discordant) < expected + 2 / effect
@@ -97,9 +93,7 @@ def test_promised_power_is_reached(effect: float, discordant: float) -> None:
 @pytest.mark.parametrize(
     ("margin", "discordant", "difference"), [(0.05, 0.1, 0.0), (0.05, 0.05, -0.02), (0.1, 0.3, 0.1)]
 )
-def test_promised_power_of_noninferiority_is_reached(
-    margin: float, discordant: float, difference: float
-) -> None:
+def test_promised_power_of_noninferiority_is_reached(margin, discordant, difference):
     n = needed_n_noninferiority(margin, discordant, difference)
     shown = shown_not_inferior(n, margin, discordant, difference, trials=250)
     assert shown == pytest.approx(0.82, abs=0.04)

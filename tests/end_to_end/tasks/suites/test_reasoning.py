@@ -41,9 +41,7 @@ def test_a_suite_is_read_from_a_bucket_by_its_url(gcs_client: Any, tmp_path: Pat
         ("chemiq", 400, 816, {"numeric", "exact"}, "O=Nc1ccc(Br)cc1"),
     ],
 )
-def test_a_real_file_gives_a_prompt_for_every_row(
-    name: str, held: int, published: int, checks: set[str], first_answer: str
-) -> None:
+def test_a_real_file_gives_a_prompt_for_every_row(name, held, published, checks, first_answer):
     prompts = ask(SHARED, name=name)
     assert len(prompts) == held
     assert size(name=name) == published
