@@ -55,20 +55,10 @@ class FakeSampler:
     def __init__(self, policy: Policy) -> None:
         self.policy, self.compiles, self.calls = policy, 1, 0
 
-    def generate(
-        self,
-        prompts: list[str],
-        *,
-        temperature: float,
-        seed: int,
-        journal: Any = None,
-        progress: Any = None,
-    ) -> list[Completion]:
+    def generate(self, prompts: list[str], **_: Any) -> list[Completion]:
         self.calls += 1
-        return [
-            self.completion_of([20 + int(self.policy.updates.get_value()), 20 + row % 4, 5], None)
-            for row in range(len(prompts))
-        ]
+        updates = 20 + int(self.policy.updates.get_value())
+        return [self.completion_of([updates, 20 + row % 4, 5], None) for row in range(len(prompts))]
 
     def completion_of(self, tokens: list[int], logps: np.ndarray | None) -> Completion:
         logps = np.full(len(tokens), -1.5, np.float32) if logps is None else logps
@@ -99,9 +89,7 @@ class FakeScorer:
         self.updates: list[int] = []
         self._asked: list[tuple[list[Prompt], list[Response]]] = []
 
-    def submit(
-        self, prompts: list[Prompt], responses: list[Response], update: int
-    ) -> "Future[Rewards]":
+    def submit(self, prompts, responses, update: int) -> "Future[Rewards]":
         self.futures.append(Future())
         self.updates.append(update)
         self._asked.append((prompts, responses))
@@ -110,10 +98,8 @@ class FakeScorer:
         return self.futures[-1]
 
     def answer(self, number: int) -> None:
-        values = [
-            self.worth(place, *asked)
-            for place, asked in enumerate(zip(*self._asked[number], strict=True))
-        ]
+        asked = zip(*self._asked[number], strict=True)
+        values = [self.worth(place, *one) for place, one in enumerate(asked)]
         numbers = np.array([np.nan if value is None else value for value in values])
         details = [{"place": place} if value is None else {} for place, value in enumerate(values)]
         self.futures[number].set_result(Rewards({"format": numbers}, numbers, {"format": details}))
@@ -123,15 +109,8 @@ class FakeScorer:
 
 
 def config(**changes) -> grpo.Config:
-    table = {
-        "steps": 6,
-        "batch_size": 8,
-        "group_size": 4,
-        "rewards": [{"name": "format"}],
-        "prompt_length": 16,
-        "response_length": 8,
-        "optimizer": {"learning_rate": 1e-3},
-    }
+    table = {"steps": 6, "batch_size": 8, "group_size": 4, "rewards": [{"name": "format"}]}
+    table |= {"prompt_length": 16, "response_length": 8, "optimizer": {"learning_rate": 1e-3}}
     return grpo.Config.parse(table | changes)
 
 
@@ -141,14 +120,8 @@ def batches_of(
     job = Job(config, {}, directory, Workspace(open_store(directory / "store"), "key", "1"))
     policy = Policy()
     loaded: Any = SimpleNamespace(model=policy, tokenizer=TOKENIZER, mesh=make_mesh())
-    batches = RolloutBatches(
-        config,
-        loaded,
-        (FakeSampler(policy), jax.jit(partial(fake_logps))),
-        prompts,
-        job,
-        Resources({}, answers=None),
-    )
+    programs, resources = (FakeSampler(policy), jax.jit(partial(fake_logps))), Resources({}, None)
+    batches = RolloutBatches(config, loaded, programs, prompts, job, resources)
     batches.scorer = scorer
     return batches
 
@@ -160,10 +133,8 @@ def update(batches: RolloutBatches) -> None:
 
 
 def ledger(path: Path) -> list[LedgerRow]:
-    return [
-        LedgerRow.model_validate_json(line)
-        for line in gzip.decompress(path.read_bytes()).splitlines()
-    ]
+    lines = gzip.decompress(path.read_bytes()).splitlines()
+    return [LedgerRow.model_validate_json(line) for line in lines]
 
 
 def alternate(place: int, prompt: Prompt, response: Response) -> float:
@@ -193,34 +164,29 @@ def test_sampling_goes_on_while_a_judge_takes_its_time(tmp_path: Path):
     for the second's alone."""
     judge = FakeScorer(alternate, at_once=False)
     batches = batches_of(tmp_path, config(rollout_lag=1), judge)
-    judge_sampler = batches.sampler
-    generate = judge_sampler.generate
-    judge_sampler.generate = lambda *args, **named: (
-        judge.answer(0) if judge_sampler.calls == 1 else None,
-        generate(*args, **named),
-    )[1]
+    generate = batches.sampler.generate
+
+    def answering(prompts: list[str], **named: Any) -> list[Completion]:
+        if batches.sampler.calls:  # the n-th while the next one is sampled
+            judge.answer(batches.sampler.calls - 1)
+        return generate(prompts, **named)
+
+    batches.sampler.generate = answering
     batches.batch_at(0)
     assert [future.done() for future in judge.futures] == [True, False]
     update(batches)
-    # while the third is sampled
-    judge_sampler.generate = lambda *args, **named: (judge.answer(1), generate(*args, **named))[1]
     batches.batch_at(1)
     assert [future.done() for future in judge.futures] == [True, True, False]
     assert max(batches.judge_wait_seconds.values()) < 1
 
 
 def test_nothing_is_sampled_that_no_update_uses(tmp_path: Path):
-    batches = batches_of(
-        tmp_path, config(steps=3, num_iterations=2, rollout_lag=4), FakeScorer(alternate)
-    )
+    table = config(steps=3, num_iterations=2, rollout_lag=4)
+    batches = batches_of(tmp_path, table, FakeScorer(alternate))
     for step in range(3):
         batches.batch_at(step)
     assert batches.sampler.calls == 2
     assert batches.scorer.updates == [1, 3]
-
-
-# Dynamic sampling
-# --------------------------------------------------------------------------------------------------
 
 
 def test_groups_that_teach_fill_the_batch_and_others_weigh_nothing(tmp_path: Path):
@@ -250,24 +216,15 @@ def test_a_rollout_that_teaches_nothing_at_all_moves_nothing(tmp_path: Path):
 
 
 def test_without_dynamic_sampling_all_rewarded_responses_count(tmp_path: Path):
-    batches = batches_of(
-        tmp_path, config(), FakeScorer(lambda place, *_: None if place == 7 else 1.0)
-    )
-    assert (batches.batch_at(0).weights > 0).sum() == 7 * 3
-
-
-# What is kept
-# --------------------------------------------------------------------------------------------------
+    scorer = FakeScorer(lambda place, *_: None if place == 7 else 1.0)
+    assert (batches_of(tmp_path, config(), scorer).batch_at(0).weights > 0).sum() == 7 * 3
 
 
 def test_a_successor_samples_nothing_and_asks_no_judge_again(tmp_path: Path):
     """Not even about responses on which it abstained."""
     table = {"rollout_lag": 1, "num_iterations": 2}
-    first = batches_of(
-        tmp_path,
-        config(**table),
-        FakeScorer(lambda place, *_: None if place == 1 else float(place % 3)),
-    )
+    scorer = FakeScorer(lambda place, *_: None if place == 1 else float(place % 3))
+    first = batches_of(tmp_path, config(**table), scorer)
     before = first.batch_at(0)
 
     def never(*_: Any) -> float:
@@ -284,11 +241,8 @@ def test_a_successor_samples_nothing_and_asks_no_judge_again(tmp_path: Path):
 
 
 def test_the_ledger_has_every_response_of_the_rollouts_that_were_trained_on(tmp_path: Path):
-    batches = batches_of(
-        tmp_path,
-        config(rollout_lag=1, num_iterations=2),
-        FakeScorer(lambda place, *_: None if place == 1 else place / 8),
-    )
+    scorer = FakeScorer(lambda place, *_: None if place == 1 else place / 8)
+    batches = batches_of(tmp_path, config(rollout_lag=1, num_iterations=2), scorer)
     for step in range(4):
         batches.batch_at(step)
     for name in ("one", "two"):
@@ -311,10 +265,8 @@ def test_a_rollout_that_was_lost_is_an_error_and_the_next_attempt_starts_over(tm
     batches.job.work.write("checkpoints/00000001-1/x", b"")
     batches.job.work.remove("journal/rollouts/000001.sampled")
     successor = batches_of(tmp_path, config(rollout_lag=1), FakeScorer(alternate))
-    with pytest.raises(
-        StageFailed,
-        match=r"rollout 000001.sampled is not in the stage's workspace any more, .* starts over",
-    ):
+    lost = r"rollout 000001.sampled is not in the stage's workspace any more, .* starts over"
+    with pytest.raises(StageFailed, match=lost):
         successor.restore(1, {}, json.loads(json.dumps(state)))
     assert batches.job.work.children("checkpoints") == []
 
@@ -343,14 +295,8 @@ def test_passing_code_is_audited_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [row["step"] for row in successor.audit.examples] == [1] * 5
 
 
-# Rolling back
-# --------------------------------------------------------------------------------------------------
-
-ANNEALED = {
-    "rewards": [
-        {"name": "format", "weight": {"start": 1.0, "end": 2.0, "from_step": 3, "to_step": 3}}
-    ]
-}
+DOUBLED = {"start": 1.0, "end": 2.0, "from_step": 3, "to_step": 3}
+ANNEALED = {"rewards": [{"name": "format", "weight": DOUBLED}]}
 
 
 def test_weights_are_held_and_what_the_dead_policy_sampled_is_dropped(tmp_path: Path):

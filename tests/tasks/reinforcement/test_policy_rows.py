@@ -15,15 +15,10 @@ def test_numbers_stand_where_their_tokens_are_predicted():
     number = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
     weights = np.array([8.0, 4.0, 0.0, 12.0], np.float32)
     per_token = np.arange(16, dtype=np.float32).reshape(4, 4)
-    batch = policy_batch(
-        TEXTS, (number, weights, weights, per_token), length=8, pad_id=0, micro_batches=2
-    )
-    assert batch.tokens.tolist() == [
-        [7, 8, 1, 2, 9, 3, 4, 5],
-        [5, 6, 0, 0, 0, 0, 0, 0],
-        [0] * 8,
-        [0] * 8,
-    ]
+    arrays = (number, weights, weights, per_token)
+    batch = policy_batch(TEXTS, arrays, length=8, pad_id=0, micro_batches=2)
+    assert batch.tokens[:2].tolist() == [[7, 8, 1, 2, 9, 3, 4, 5], [5, 6, 0, 0, 0, 0, 0, 0]]
+    assert batch.tokens[2:].tolist() == [[0] * 8] * 2
     assert batch.advantages[:2].tolist() == [[0, 1, 1, 0, 2, 2, 2, 0], [4, 0, 0, 0, 0, 0, 0, 0]]
     # of four responses in two micro-batches
     assert batch.weights[:2].tolist() == [[0, 4, 4, 0, 2, 2, 2, 0], [6, 0, 0, 0, 0, 0, 0, 0]]

@@ -24,13 +24,8 @@ FRUITS = [
     {"title": "apple", "text": "Says apple.", "importance": "essential"},
     {"title": "fig", "text": "Does not say fig.", "importance": "pitfall"},
 ]
-RUBRIC = {
-    "name": "rubric_judge",
-    "judge": JUDGE,
-    "aggregation": "explicit",
-    "criteria": FRUITS,
-    "calibration": False,
-}
+RUBRIC = {"name": "rubric_judge", "judge": JUDGE, "criteria": FRUITS, "calibration": False}
+RUBRIC |= {"aggregation": "explicit"}
 FORMAT = {"name": "format", "weight": 1.0}
 ANSWERS = ("apple", "fig", "apple fig", "stone")
 """What the four responses of every group say. The rubric's weights are 1 and .9."""
@@ -54,42 +49,32 @@ PROMPTS = [
 ]
 
 
-def rows(
-    values: dict[str, float] | None = None, weight: float = 1.0, rollouts: int = 2
-) -> list[LedgerRow]:
+def rows(values: dict[str, float] | None = None, rollouts: int = 2) -> list[LedgerRow]:
     """The ledger of two rollouts of two groups. Rewards: format is 1 for all, the rubric as above
     or `values`."""
     found = []
     for rollout, group in product(range(rollouts), range(2)):
         honest = {answer: np.dot(both, (1.0, 0.9)) / 1.9 for answer, both in SATISFIED.items()}
         worth = {answer: float(one) for answer, one in (honest | (values or {})).items()}
-        totals = [(1.0 + weight * worth[answer]) / (1.0 + weight) for answer in ANSWERS]
+        totals = [(1.0 + worth[answer]) / 2 for answer in ANSWERS]
         advantages = group_advantages(np.array(totals), 4)
         for answer, total, advantage in zip(ANSWERS, totals, advantages, strict=True):
             apple, fig = map(float, SATISFIED[answer])
             row = LedgerRow(
-                rollout=rollout,
-                step=rollout + 1,
-                group=group,
-                id=f"p{2 * rollout + group}",
-                completion=trace(answer),
-                tokens=9,
-                truncated=False,
+                rollout=rollout, step=rollout + 1, group=group, id=f"p{2 * rollout + group}",
+                completion=trace(answer), tokens=9, truncated=False, trained=True,
                 rewards={"format": 1.0, "rubric_judge": worth[answer]},
                 details={"rubric_judge": {"grades": {"apple": apple, "fig": fig}}},
-                reward=float(total),
-                advantage=float(advantage),
-                trained=True,
-            )
+                reward=float(total), advantage=float(advantage),
+            )  # fmt: skip
             found.append(row)
     return found
 
 
 def stage(*rewards: dict[str, Any], **changes: Any) -> Stage:
     found = config(*(rewards or (FORMAT, RUBRIC)), **changes)
-    return Stage(
-        found, stage_kind("grpo").dependencies(found, None), {one.id: one for one in PROMPTS}, {}
-    )
+    dependencies = stage_kind("grpo").dependencies(found, None)
+    return Stage(found, dependencies, {one.id: one for one in PROMPTS}, {})
 
 
 NOTHING = Resources({}, answers=None)
@@ -145,21 +130,16 @@ def test_an_update_whose_advantages_point_the_other_way_is_reversed():
 
 def test_rulings_of_rules_and_of_both_versions_of_a_response_keep_their_meaning():
     changed = rows()
-    by_rule = {
-        "details": {"rubric_judge": {"rule": "copied"}},
-        "rewards": {"format": 1.0, "rubric_judge": 0.0},
-    }
-    changed[0] = changed[0].model_copy(update=by_rule)
-    versions = {
-        "grades": {"apple": 0.0, "fig": 1.0},
-        "versions": [{"apple": 1.0, "fig": 1.0}, {"apple": 0.0, "fig": 1.0}],
-    }
-    changed[1] = changed[1].model_copy(update={"details": {"rubric_judge": versions}})
-    missing = {
-        "details": {"rubric_judge": {"problem": "failed"}},
-        "rewards": {"format": 1.0, "rubric_judge": None},
-    }
-    changed[2] = changed[2].model_copy(update=missing)
+    versions = [{"apple": 1.0, "fig": 1.0}, {"apple": 0.0, "fig": 1.0}]
+    told = (
+        ({"rule": "copied"}, 0.0),
+        ({"grades": versions[1], "versions": versions}, changed[1].rewards["rubric_judge"]),
+        ({"problem": "failed"}, None),
+    )
+    for place, (detail, value) in enumerate(told):
+        given = {"format": 1.0, "rubric_judge": value}
+        update = {"details": {"rubric_judge": detail}, "rewards": given}
+        changed[place] = changed[place].model_copy(update=update)
     found = rejudge(stage(), changed, [FORMAT, RUBRIC | {"weights": {"pitfall": 3.0}}], NOTHING)
     assert [row.rewards["rubric_judge"] for row in found["ledger"][:4]] == [0.0, 0.75, None, 0.75]
 
@@ -227,11 +207,8 @@ def test_a_cap_in_dollars_needs_prices_and_holds(tmp_path: Path, monkeypatch):
     other = RUBRIC | {"aggregation": "implicit"}
     with pytest.raises(InputError, match="--usd needs"):
         rejudge(stage(), rows(), [FORMAT, other], NOTHING, usd=1.0)
-    priced = JUDGE | {
-        "input_usd_per_million": 1.0,
-        "output_usd_per_million": 1.0,
-        "max_response_tokens": 100,
-    }
+    priced = JUDGE | {"input_usd_per_million": 1.0, "output_usd_per_million": 1.0}
+    priced |= {"max_response_tokens": 100}
     resources = Resources({}, Answers(open_store(tmp_path)))
     with ChatServer(reply=lambda body: "no ruling") as server:
         monkeypatch.setenv("TEST_BASE_URL", server.url)

@@ -9,74 +9,46 @@ import numpy as np
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import Domain, Prompt
+from schemas.examples import Domain
 from tasks.contract.reward import Judged, Resources, Response, Reward, RewardConfig
 from tasks.reinforcement import rewarding
-from tasks.reinforcement.rewarding import Rewards, Scorer, parse_rewards
-
-
-def score(configs: list[RewardConfig], prompts: list[Prompt], completions: list[str]) -> Rewards:
-    """What a stage with these rewards makes of completions."""
-    with closing(Scorer(configs, Resources({}, answers=None))) as scorer:
-        return scorer.score(prompts, [Response(text) for text in completions])
-
-
-def prompt(domain: Domain = Domain.MATH) -> Prompt:
-    return Prompt(id="0" * 16, prompt="What is 2 + 2?", domain=domain, answer="4", check="numeric")
-
-
-def trace(answer: str) -> str:
-    return f"<reasoning>2 + 2 = 4</reasoning>\n<answer>{answer}</answer>"
-
-
-# Weights: by domain, and annealed
-# ------------------------------------------------------------------------------------------------
+from tasks.reinforcement.rewarding import Scorer, parse_rewards
+from tests.tasks.rewards.test_rewards import prompt, score, trace
 
 
 def test_a_reward_is_asked_for_its_domains_only():
     """Math: format 1 and exact answer 3; science: format alone, for the exact answer has no factor
-    there; creative: no total."""
-    configs = parse_rewards(
-        [
-            {"name": "format", "domains": {"math": 1.0, "science": 2.0}},
-            {"name": "exact_answer", "weight": 3.0, "domains": {"math": 1.0}},
-        ],
-        "rewards",
-    )
-    prompts = [prompt(domain) for domain in (Domain.MATH, Domain.SCIENCE, Domain.CREATIVE)]
+    there; creative: no total. A factor of a half beside a weight of 1.5: .5 of 2."""
+    tables = [
+        {"name": "format", "domains": {"math": 1.0, "science": 2.0}},
+        {"name": "exact_answer", "weight": 3.0, "domains": {"math": 1.0}},
+    ]
+    configs = parse_rewards(tables, "rewards")
+    # as a stage's config goes to its job
+    assert parse_rewards([one.model_dump(mode="json") for one in configs], "rewards") == configs
+    prompts = [prompt(domain=one) for one in (Domain.MATH, Domain.SCIENCE, Domain.CREATIVE)]
     scores = score(configs, prompts, [trace("5")] * 3)
     np.testing.assert_array_equal(scores.total, [0.25, 1.0, np.nan])
     np.testing.assert_array_equal(scores.components["exact_answer"], [0.0, np.nan, np.nan])
-
-
-def test_factors_of_a_domain_multiply_the_weight():
-    configs = parse_rewards(
-        [{"name": "format", "domains": {"math": 0.5}}, {"name": "exact_answer", "weight": 1.5}],
-        "rewards",
-    )
-    assert score(configs, [prompt()], [trace("5")]).total.tolist() == [0.25]
+    tables = [{"name": "format", "domains": {"math": 0.5}}, {"name": "exact_answer", "weight": 1.5}]
+    assert score(parse_rewards(tables, "rewards"), [prompt()], [trace("5")]).total[0] == 0.25
 
 
 @pytest.mark.parametrize(
     ("table", "weights"),
     [
-        ({"start": 0.45, "end": 0.25, "to_step": 101}, {1: 0.45, 51: 0.35, 101: 0.25, 500: 0.25}),
-        (
-            {"start": 0.0, "end": 1.0, "from_step": 100, "to_step": 200},
-            {1: 0.0, 100: 0.0, 150: 0.5, 200: 1.0, 201: 1.0},
-        ),
-        (
-            {"start": 5.0, "end": 10.0, "from_step": 301, "to_step": 301},
-            {1: 5.0, 300: 5.0, 301: 10.0, 302: 10.0},
-        ),
-        ({"start": 5.0, "end": 10.0, "to_step": 1}, {1: 10.0}),
+        ((0.45, 0.25, 1, 101), {1: 0.45, 51: 0.35, 101: 0.25, 500: 0.25}),
+        ((0.0, 1.0, 100, 200), {1: 0.0, 100: 0.0, 150: 0.5, 200: 1.0, 201: 1.0}),
+        ((5.0, 10.0, 301, 301), {1: 5.0, 300: 5.0, 301: 10.0, 302: 10.0}),
+        ((5.0, 10.0, None, 1), {1: 10.0}),
     ],
 )
-def test_an_annealed_weight_moves_from_one_value_to_the_other(table: dict, weights: dict):
-    (config,) = parse_rewards([{"name": "format", "weight": table}], "rewards")
-    assert {update: config.weight_of(prompt(), update) for update in weights} == pytest.approx(
-        weights
-    )
+def test_an_annealed_weight_moves_from_one_value_to_the_other(table, weights):
+    keys = ("start", "end", "from_step", "to_step")
+    weight = {key: value for key, value in zip(keys, table, strict=True) if value is not None}
+    (config,) = parse_rewards([{"name": "format", "weight": weight}], "rewards")
+    found = {update: config.weight_of(prompt(), update) for update in weights}
+    assert found == pytest.approx(weights)
 
 
 def test_annealed_weights_are_those_of_the_update_and_zero_asks_nobody():
@@ -96,47 +68,26 @@ def test_annealed_weights_are_those_of_the_update_and_zero_asks_nobody():
     assert np.isnan(found[2].components["format"][0])
 
 
+ONE_TO_TWO = {"start": 1.0, "end": 2.0, "to_step": 9}
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
         ({"weight": {"start": 1.0, "end": 2.0}}, r"required key 'weight\.to_step' is missing"),
-        (
-            {"weight": {"start": 1.0, "end": 2.0, "to_stp": 9}},
-            r"unknown key 'weight\.to_stp'. Did you mean 'to_step'\?",
-        ),
-        (
-            {"weight": {"start": -1.0, "end": 2.0, "to_step": 9}},
-            r"weight\.start = -1\.0 is not valid",
-        ),
-        (
-            {"weight": {"start": 1.0, "end": 2.0, "from_step": 10, "to_step": 9}},
-            "to_step 9 lies before from_step 10; swap them",
-        ),
-        (
-            {"weight": {"start": 1.0, "end": 1.0, "to_step": 9}},
-            "write that number in place of the table",
-        ),
+        ({"weight": ONE_TO_TWO | {"to_stp": 9}}, r"'weight\.to_stp'. Did you mean 'to_step'\?"),
+        ({"weight": ONE_TO_TWO | {"start": -1.0}}, r"weight\.start = -1\.0 is not valid"),
+        ({"weight": ONE_TO_TWO | {"from_step": 10}}, "to_step 9 lies before from_step 10; swap"),
+        ({"weight": ONE_TO_TWO | {"end": 1.0}}, "write that number in place of the table"),
         ({"domains": {"maths": 1.0}}, "'maths' is not valid: Input should be 'math', 'coding'"),
         ({"domains": {"math": -1.0}}, r"domains\.math = -1\.0 is not valid"),
         ({"domains": {}}, "no domain has a factor above 0"),
         ({"domains": {"math": 0.0}}, "no domain has a factor above 0"),
     ],
 )
-def test_bad_weights_are_refused_with_the_fix(table: dict, message: str):
+def test_bad_weights_are_refused_with_the_fix(table, message):
     with pytest.raises(InputError, match=message):
         parse_rewards([{"name": "format", **table}], "rewards")
-
-
-def test_weights_survive_the_way_through_json():
-    """As a stage's config goes to its job."""
-    tables = [
-        {"name": "format", "weight": {"start": 1.0, "end": 2.0, "to_step": 9}},
-        {"name": "exact_answer", "domains": {"math": 1.0}},
-    ]
-    configs = parse_rewards(tables, "rewards")
-    assert (
-        parse_rewards([config.model_dump(mode="json") for config in configs], "rewards") == configs
-    )
 
 
 # The scorer: threads, what rewards hold, what they say
@@ -172,9 +123,8 @@ def test_two_requests_are_scored_at_the_same_time_and_kept_apart(monkeypatch: py
         together.wait()
         return [float(len(one.text)) for one in responses]
 
-    with closing(
-        Fake(monkeypatch, one=made(score=length), other=made(score=length)).scorer()
-    ) as scorer:
+    fake = Fake(monkeypatch, one=made(score=length), other=made(score=length))
+    with closing(fake.scorer()) as scorer:
         futures = [
             scorer.submit([prompt()] * count, [Response("x" * count)] * count, update=1)
             for count in (1, 3)
@@ -256,35 +206,26 @@ def test_a_reward_that_changes_with_the_updates_is_asked_for_the_one_at_hand(mon
         score=lambda update, _prompts, responses: [float(update)] * len(responses),
     )
     with closing(Fake(monkeypatch, growing=growing).scorer()) as scorer:
-        assert [scorer.score([prompt()], [Response("")], update).total[0] for update in (1, 7)] == [
-            1.0,
-            7.0,
-        ]
+        for update in (1, 7):
+            assert scorer.score([prompt()], [Response("")], update).total.tolist() == [update]
 
 
 def test_details_are_kept_where_a_reward_gave_any(monkeypatch: pytest.MonkeyPatch):
     """Row by row, also beside responses that the reward was not asked about, and for an
     abstention."""
 
-    def judge(
-        _config: object, _prompts: object, responses: Sequence[Response]
-    ) -> list[float | Judged | None]:
+    def judge(_config, _prompts, responses):
         return [
             Judged(None if one.text == "?" else 1.0, {"said": one.text}) if one.text else 0.0
             for one in responses
         ]
 
-    fake = Fake(
-        monkeypatch, judge=made(score=judge), plain=made(score=lambda *given: [0.0] * len(given[2]))
-    )
-    fake.configs = [
-        RewardConfig(name="judge", domains={Domain.MATH: 1.0}),
-        RewardConfig(name="plain"),
-    ]
+    plain = made(score=lambda *given: [0.0] * len(given[2]))
+    fake = Fake(monkeypatch, judge=made(score=judge), plain=plain)
+    judge_config = RewardConfig(name="judge", domains={Domain.MATH: 1.0})
+    fake.configs = [judge_config, RewardConfig(name="plain")]
     with closing(fake.scorer()) as scorer:
-        prompts = [
-            prompt(domain) for domain in (Domain.SCIENCE, Domain.MATH, Domain.MATH, Domain.MATH)
-        ]
+        prompts = [prompt(domain=Domain.SCIENCE), *[prompt()] * 3]
         scores = scorer.score(prompts, [Response(text) for text in ("x", "y", "", "?")])
     assert scores.details == {"judge": [{}, {"said": "y"}, {}, {"said": "?"}]}
     np.testing.assert_array_equal(scores.components["judge"], [np.nan, 1.0, 0.0, np.nan])

@@ -28,16 +28,10 @@ EXAMPLE = Example(id=prompt_id(QUESTION), prompt=QUESTION, reasoning=REASONING, 
 GOOD = EXAMPLE.response()
 
 TABLES: dict[str, dict[str, Any]] = {
-    "format": {},
-    "exact_answer": {},
-    "numeric_answer": {},
-    "tfidf": {},
-    "length": {"minimum": 10, "maximum": 100},
-    "overlong": {},
-    "chain_of_thought": {},
-    "idea_e": {},
+    "format": {}, "exact_answer": {}, "numeric_answer": {}, "tfidf": {},
+    "length": {"minimum": 10, "maximum": 100}, "overlong": {}, "chain_of_thought": {}, "idea_e": {},
     "dipg": {"version": "v3"},
-}
+}  # fmt: skip
 ELSEWHERE = {"rubric_judge", "llm_judge", "reward_model", "code_tests", "function"}
 """Judged by a model, in a sandbox, or by code of the user's: tested with it."""
 
@@ -107,23 +101,15 @@ def test_a_good_response_earns_more_than_any_worthless_one(worth, name):
     assert good is not None
     for what, text in WORTHLESS.items():
         value = worth(name, text)
-        assert value is not None
-        if name == "overlong":  # punishes length alone, which none of these has
+        assert value == worth(name, text)
+        if name in ("overlong", "idea_e"):  # punishes length, asks for a scaffold: GOOD has neither
             assert value == good == 0.0
         elif what == "punctuation in tags" and name in ("format", "length"):
             # a well-formed trace, whatever it says: why these are never the only rewards
             assert value == good
-        elif name == "idea_e":  # GOOD is no scaffold
-            assert value == good == 0.0
         else:
             assert value < good, what
             assert value <= {"dipg": 0.0, "format": 0.5}.get(name, 0.0), what
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_values_depend_on_nothing_but_the_text(worth, name):
-    texts = [GOOD, *WORTHLESS.values()]
-    assert [worth(name, text) for text in texts] == [worth(name, text) for text in texts]
 
 
 ENDLESS = (

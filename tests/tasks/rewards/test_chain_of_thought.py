@@ -100,10 +100,10 @@ TRUE = """2 + 2 = 4 | 2 + 3 * 4 = 14 | 2 - 3 - 4 = -5 | 48/2 = 24 | 10 ÷ 4 × 2
 FALSE = "10 / 3 = 3.34 | 10 / 3 = 3 | 1 / 3 = 33.5% | 7 / 0 = 0 | 2 + 2 = 5"
 
 
-@pytest.mark.parametrize(("equations", "true"), [(TRUE, True), (FALSE, False)])
-def test_equations_hold_to_the_digits_they_are_written_with(equations: str, true: bool):
-    for equation in re.split(r" \| |\n", equations):
-        assert holds(*equation.split(" = ")) is true, equation
+def test_equations_hold_to_the_digits_they_are_written_with():
+    for equations, true in ((TRUE, True), (FALSE, False)):
+        for equation in re.split(r" \| |\n", equations):
+            assert holds(*equation.split(" = ")) is true, equation
 
 
 SHARES = {

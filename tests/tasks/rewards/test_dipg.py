@@ -77,17 +77,13 @@ def test_the_points_of_both_versions(channels: str):
             assert found == earned, (version, text)
 
 
-@pytest.mark.parametrize(("answer", "earned"), [("30%", 0), ("18%", 50)])
-def test_a_contradicted_percentage_spoils_the_answer_in_v4(answer: str, earned: float):
-    """10 + 15 - 15 - 10 = 0, the audit's index 2."""
-    text = trace(answer, 'It says "a response rate of 18% in children".')
-    assert points(text, asked(answer=answer), version="v4") == earned
-
-
-def test_an_answer_after_denying_that_the_context_tells_costs_fifteen_in_v4():
-    """10 - 15 + 15 + 5 - 10 = 5, the audit's index 5."""
-    text = trace("Oslo", 'It says "The tram runs at noon". The context does not say where.')
-    assert points(text, version="v4") == 5
+def test_a_contradiction_and_a_denial_cost_in_v4():
+    """10 + 15 - 15 - 10 = 0 and 10 - 15 + 15 + 5 - 10 = 5: the audit's indices 2 and 5."""
+    quoted = 'It says "a response rate of 18% in children".'
+    for answer, earned in (("30%", 0), ("18%", 50)):
+        assert points(trace(answer, quoted), asked(answer=answer), version="v4") == earned
+    denied = 'It says "The tram runs at noon". The context does not say where.'
+    assert points(trace("Oslo", denied), version="v4") == 5
 
 
 def test_what_cannot_be_graded_abstains():
@@ -99,10 +95,8 @@ def test_what_cannot_be_graded_abstains():
 
 PROOFS = {
     30: (
-        '"Ana lives in Rome."',
-        "“ana  lives\nin rome”",
+        '"Ana lives in Rome."', "“ana  lives\nin rome”", "The context only says: Ana lives in Rome",
         "The context says: Ana lives in Rome. So she does.",
-        "The context only says: Ana lives in Rome",
         "<proof>Ana lives in Rome. ... The tram runs at noon</proof>",
         '"Ana lives in Rome" and "The tram runs at noon"',
         # quoting the question is no proof and no lie
@@ -110,28 +104,22 @@ PROOFS = {
     ),
     # in the context, and says nothing; said, not quoted; the question
     -5: (
-        '"Ana"',
-        '"a" "e" "i" "o"',
-        "Ana lives in Rome.",
-        '"Where does Ana live now?"',
+        '"Ana"', '"a" "e" "i" "o"', "Ana lives in Rome.", '"Where does Ana live now?"',
         "<proof></proof>",
     ),
     # one true quotation does not cover another, nor one proof another
     -15: (
-        '"Ana lives in Rome" "Ana lives in Oslo"',
+        '"Ana lives in Rome" "Ana lives in Oslo"', '"Ana lives ín Rome"',
         "<proof>Ana lives in Rome.</proof> <proof>Ana lives in Oslo.</proof>",
-        *('"Ana lives ín Rome"', '"Ana\u200b lives in Rome"'),
+        '"Ana\u200b lives in Rome"',
     ),
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("earned", PROOFS)
-def test_how_a_trace_quotes_its_proof(earned: float):
-    found = {one: points(trace("Rome", one), version="v3") for one in PROOFS[earned]}
-    assert found == dict.fromkeys(PROOFS[earned], earned)
-
-
-def test_a_proof_of_punctuation_is_made_up():
+def test_how_a_trace_quotes_its_proof():
+    for earned, proofs in PROOFS.items():
+        found = {one: points(trace("Rome", one), version="v3") for one in proofs}
+        assert found == dict.fromkeys(proofs, earned)
     assert points(xml("Rome", '"."'), version="v3", channels="xml") == -15
 
 
@@ -150,12 +138,8 @@ def test_malformed_channels():
     for version, earned in (("v3", -10), ("v4", -50)):
         found = {text: points(text, version=version, channels="xml") for text in MALFORMED}
         assert found == dict.fromkeys(MALFORMED, earned)
-
-
-def test_the_original_channels_must_all_be_there():
-    good, bad = tags("Rome") + " ", [tags("Rome").replace("analysis", "thought")]
-    bad.append(tags("Rome", analysis=""))
-    found = [points(text, version="v3", channels="tags") for text in (good, *bad)]
+    missing = [tags("Rome").replace("analysis", "thought"), tags("Rome", analysis="")]
+    found = [points(one, version="v3", channels="tags") for one in (tags("Rome") + " ", *missing)]
     assert found == [30, -10, -10]
 
 

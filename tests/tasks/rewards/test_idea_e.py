@@ -8,12 +8,9 @@ from tasks.rewards import idea_e
 from tasks.rewards.idea_e import INSTRUCTIONS, SECTIONS, Config
 
 PROMPT = Prompt(
-    id="0" * 16,
+    id="p", domain=Domain.GENERAL, check="none",
     prompt="Mia found a purse in the park. What should she do with it?",
-    domain=Domain.GENERAL,
-    answer="",
-    check="none",
-)
+)  # fmt: skip
 
 TEXTS = {
     "Identify": "Mia holds a purse that somebody else lost, and nobody saw her take it.",
@@ -47,19 +44,18 @@ def test_five_sections_in_order_earn_everything():
     assert list(judged(scaffold()).detail["fresh_words"]) == list(SECTIONS)
 
 
-@pytest.mark.parametrize(
-    "heading",
-    ["**{}:** ", "## {}: ", "1. {}: ", "- **{} the matter:** ", "(1) {} is here:\n", "> 2) {}: "],
-)  # fmt: skip
-def test_headings_may_be_decorated_and_in_capitals(heading: str):
-    assert worth(scaffold(heading=heading)) == 1.0
-    assert worth(scaffold({name.upper(): text for name, text in TEXTS.items()}, heading)) == 1.0
+def test_headings_may_be_decorated_and_in_capitals():
+    capitals = {name.upper(): text for name, text in TEXTS.items()}
+    for heading in ("**{}:** ", "## {}: ", "1. {}: ", "- **{} the matter:** ", "(1) {} is here:\n",
+                    "> 2) {}: "):  # fmt: skip
+        assert worth(scaffold(heading=heading)) == worth(scaffold(capitals, heading)) == 1.0
 
 
-def test_a_missing_section_costs_a_fifth():
+def test_a_section_that_is_missing_or_there_twice_costs_a_fifth():
     for missing in SECTIONS:
         others = {name: text for name, text in TEXTS.items() if name != missing}
         assert worth(scaffold(others)) == pytest.approx(0.8)
+    assert worth(scaffold() + "\nExplore: even more ways to go about it") == pytest.approx(0.8)
 
 
 def test_sections_in_another_order_count_as_many_as_are_in_order():
@@ -67,10 +63,6 @@ def test_sections_in_another_order_count_as_many_as_are_in_order():
     assert worth(scaffold(turned)) == pytest.approx(0.2)
     late = {name: TEXTS[name] for name in ("Evaluate", "Identify", "Determine", "Explore", "Act")}
     assert worth(scaffold(late)) == pytest.approx(0.8)
-
-
-def test_a_heading_that_is_there_twice_does_not_count():
-    assert worth(scaffold() + "\nExplore: even more ways to go about it") == pytest.approx(0.8)
 
 
 def test_every_word_that_a_section_lacks_costs():
@@ -95,9 +87,8 @@ HOLLOW = {
 }
 
 
-@pytest.mark.parametrize("hollow", HOLLOW)
-def test_a_scaffold_without_content_earns_little(hollow: str):
-    assert worth(hollow) <= HOLLOW[hollow] + 1e-9
+def test_a_scaffold_without_content_earns_little():
+    assert [hollow for hollow, most in HOLLOW.items() if worth(hollow) > most + 1e-9] == []
 
 
 def test_a_scaffold_outside_of_a_trace_earns_nothing():
