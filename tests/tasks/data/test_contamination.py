@@ -35,13 +35,10 @@ def test_texts_without_words_are_nobodys():
 
 def test_half_of_the_eight_grams_are_enough_and_less_are_not():
     """An item of 15 words has 8 8-grams. A row with its first 11 words has 4 of them, with its
-    first 10 words 3; the rest is another's."""
+    first 10 words 3; the rest is another's. A piece of a long item is a leak, too."""
     item = words(0, 15)
     assert judge([item], f"{words(0, 11)} {words(500, 40)}") == (COVERAGE, 0, 0.5)
     assert judge([item], f"{words(0, 10)} {words(500, 40)}") == (0, -1, 0.0)
-
-
-def test_a_piece_of_a_long_item_is_a_leak():
     assert judge([words(0, 200)], words(60, 9)) == (COVERAGE, 0, 1.0)
 
 

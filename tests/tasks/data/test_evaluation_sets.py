@@ -65,9 +65,9 @@ def test_a_missing_set_is_found_before_anything_runs(tmp_path):
         EXAM.dependencies(None)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"name": ""}, {"path": "../exam.jsonl"}, {"prompt": []}, {"answer": "a"}]
-)
-def test_a_wrong_table_is_refused(wrong):
-    with pytest.raises(ValidationError):
-        EvaluationSet.parse({"name": "exam", "path": "exam.jsonl", "prompt": "question", **wrong})
+def test_a_wrong_table_is_refused():
+    for wrong in ({"name": ""}, {"path": "../exam.jsonl"}, {"prompt": []}):
+        with pytest.raises(ValidationError):
+            EvaluationSet.parse(
+                {"name": "exam", "path": "exam.jsonl", "prompt": "question", **wrong}
+            )

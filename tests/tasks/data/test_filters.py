@@ -2,6 +2,7 @@
 records that are fine: nothing."""
 
 import pickle
+import re
 from typing import Any, get_args
 
 import pytest
@@ -18,14 +19,13 @@ def row(prompt: str, reasoning: str = "one and one", answer: str = "2") -> dict[
     return {"prompt": prompt, "reasoning": reasoning, "answer": answer, "domain": "math"}
 
 
-@pytest.mark.parametrize(
-    "text", ["What is 12 + 30?", "x" * 50, "  naïve ☃ <bos> <end_of_turn> \n\n", "", "a b  c   d"]
-)
-def test_length_is_that_of_the_tokens_that_a_trainer_sees(text):
-    tokens = len(prompt_tokens(tiny_tokenizer(), text))
-    assert Length(TINY, prompt=tokens)([row(text)]) == [None]
-    (found,) = Length(TINY, prompt=tokens - 1)([row(text)])
-    assert found == ("too_long", f"the prompt has {tokens} tokens, more than {tokens - 1}")
+def test_length_is_that_of_the_tokens_that_a_trainer_sees():
+    texts = ("What is 12 + 30?", "x" * 50, "  naïve ☃ <bos> <end_of_turn> \n\n", "", "a b  c   d")
+    for text in texts:
+        tokens = len(prompt_tokens(tiny_tokenizer(), text))
+        assert Length(TINY, prompt=tokens)([row(text)]) == [None]
+        (found,) = Length(TINY, prompt=tokens - 1)([row(text)])
+        assert found == ("too_long", f"the prompt has {tokens} tokens, more than {tokens - 1}")
 
 
 def test_the_length_of_a_response_is_that_of_the_whole_trace_with_its_terminator():
@@ -48,84 +48,63 @@ def test_filters_survive_pickling_for_they_run_in_other_processes():
         assert copy(rows) == filter_(rows) != [None, None]
 
 
-@pytest.mark.parametrize(
-    ("text", "language"),
-    [
-        ("Was ist die Hauptstadt von Frankreich? Bitte antworte in einem Satz.", "de"),
-        ("Quelle est la capitale de l'Allemagne ? Répondez en une phrase.", "fr"),
-        ("Ада имеет двенадцать монет и тратит пять. Сколько осталось?", "ru"),
-        ("小明有十二枚硬币，花了五枚，还剩多少？", "zh"),
-        ("Natalia sold clips to 48 of her friends in April. How many clips did she sell?", "en"),
-        ("x = 3", None),
-        ("1 + 2 = 3", None),
-        ("", None),
-        ("def f(x): return x", None),
-    ],
-)
-def test_the_language_of_a_text_is_told_or_left_open(text, language):
-    assert language_of(text) == language
-    assert language is None or language in languages()
+LANGUAGES = {
+    "Was ist die Hauptstadt von Frankreich? Bitte antworte in einem Satz.": "de",
+    "Quelle est la capitale de l'Allemagne ? Répondez en une phrase.": "fr",
+    "Ада имеет двенадцать монет и тратит пять. Сколько осталось?": "ru",
+    "小明有十二枚硬币，花了五枚，还剩多少？": "zh",
+    "Natalia sold clips to 48 of her friends in April. How many clips did she sell?": "en",
+    **dict.fromkeys(("x = 3", "1 + 2 = 3", "", "def f(x): return x"), None),
+}
+
+
+def test_the_language_of_a_text_is_told_or_left_open():
+    assert {text: language_of(text) for text in LANGUAGES} == LANGUAGES
+    assert set(LANGUAGES.values()) - {None} <= set(languages())
 
 
 def test_rows_in_another_language_are_named_with_their_part_and_language():
     german = "Die Summe von zwölf und fünf ist siebzehn, also bleiben sieben Münzen übrig."
-    assert Languages(("en",))(
-        [row("How many coins are left?", german), row("How many coins are left?")]
-    ) == [("language", "the response is in language 'de', not in en"), None]
-    assert Languages(("en", "de"))([row("How many coins are left?", german)]) == [None]
+    rows = [row("How many coins are left?", german), row("How many coins are left?")]
+    said = ("language", "the response is in language 'de', not in en")
+    assert Languages(("en",))(rows) == [said, None]
+    assert Languages(("en", "de"))(rows) == [None, None]
     code = row("Add the coins.", "We add them.", german) | {"domain": "coding"}
     assert Languages(("en",))([code]) == [None], "what stands for code"
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "found"),
-    [
-        (
-            "Write to ada.lovelace+x@analytical-engine.co.uk.",
-            "email",
-            "ada.lovelace+x@analytical-engine.co.uk",
-        ),
-        ("Call (650) 636-4884 today", "phone", "(650) 636-4884"),
-        ("Call 650-636-4884.", "phone", "650-636-4884"),
-        ("Ruf +49 30 1234567 an", "phone", "+49 30 1234567"),
-        ("from 8.8.8.8 on", "ip", "8.8.8.8"),
-        ("at 2001:4860:4860:0:0:0:0:8888", "ip", "2001:4860:4860:0:0:0:0:8888"),
-        ("Visa 4111 1111 1111 1111 please", "card", "4111 1111 1111 1111"),
-        ("card 378282246310005", "card", "378282246310005"),
-        (
-            "IBAN GB82 WEST 1234 5698 7654 32 AND MORE",
-            "iban",
-            "GB82 WEST 1234 5698 7654 32 AND MORE",
-        ),
-        ("to DE89370400440532013000 now", "iban", "DE89370400440532013000"),
-        ("SSN 219-09-9998.", "ssn", "219-09-9998"),
-    ],
-)
-def test_personal_data_is_found(text, kind, found):
-    assert pii_of(text, PII) == (kind, found)
-    assert pii_of(text, [other for other in PII if other != kind]) is None
+FOUND = {
+    "email": ["Write to <ada.lovelace+x@analytical-engine.co.uk>."],
+    "phone": ["Call <(650) 636-4884> today", "Call <650-636-4884>.", "Ruf <+49 30 1234567> an"],
+    "ip": ["from <8.8.8.8> on", "at <2001:4860:4860:0:0:0:0:8888>"],
+    "card": ["Visa <4111 1111 1111 1111> please", "card <378282246310005>"],
+    "iban": ["IBAN <GB82 WEST 1234 5698 7654 32 AND MORE>", "to <DE89370400440532013000> now"],
+    "ssn": ["SSN <219-09-9998>."],
+}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "4111 1111 1111 1112",  # Luhn
-        "GB82 WEST 1234 5698 7654 33",  # mod 97
-        "0000 0000 0000 0000",
-        "ada@example.com and ada@engine.test",  # RFC 2606
-        "192.168.0.1, 10.1.2.3, 127.0.0.1, 300.1.2.3",
-        "EC 3.1.1.11 is pectinesterase; version 1.22.3.4",
-        "000-12-3456, 666-12-3456, 912-34-5678, 123-00-4567",
-        "2^10 = 1024, 3.14159265358979, 1,234,567,890",
-        "The ratio is 12-345-6789 : 1234567890123456789012",
-        "650-636 = 14 and 555-0199",
-        "a[1:2:3:4] = 12:30:45:00",
-        "self@ property @staticmethod x@y",
-        "5555555555",
-    ],
-)
-def test_what_only_looks_like_personal_data_is_left_alone(text):
-    assert pii_of(text, PII) is None
+@pytest.mark.parametrize("kind", FOUND)
+def test_personal_data_is_found(kind):
+    for text in FOUND[kind]:
+        before, found, after = re.split("[<>]", text)
+        assert pii_of(before + found + after, PII) == (kind, found)
+        assert pii_of(before + found + after, [one for one in PII if one != kind]) is None
+
+
+HARMLESS = (
+    "4111 1111 1111 1112",  # Luhn
+    "GB82 WEST 1234 5698 7654 33",  # mod 97
+    "0000 0000 0000 0000", "ada@example.com and ada@engine.test",  # RFC 2606
+    "192.168.0.1, 10.1.2.3, 127.0.0.1, 300.1.2.3", "5555555555",
+    "EC 3.1.1.11 is pectinesterase; version 1.22.3.4", "650-636 = 14 and 555-0199",
+    "000-12-3456, 666-12-3456, 912-34-5678, 123-00-4567", "a[1:2:3:4] = 12:30:45:00",
+    "2^10 = 1024, 3.14159265358979, 1,234,567,890", "self@ property @staticmethod x@y",
+    "The ratio is 12-345-6789 : 1234567890123456789012",
+)  # fmt: skip
+
+
+def test_what_only_looks_like_personal_data_is_left_alone():
+    assert {text: pii_of(text, PII) for text in HARMLESS} == dict.fromkeys(HARMLESS)
 
 
 def test_a_dropped_row_does_not_repeat_what_was_found():

@@ -29,18 +29,13 @@ def test_the_sentence_that_shares_most_words_with_the_answer_is_quoted_as_it_sta
 def test_where_no_sentence_shares_two_words_there_is_no_text() -> None:
     row = {"CONTEXTS": CONTEXTS, "LONG_ANSWER": "Nothing of the kind, say others."}
     assert Pick.parse(QUOTED).text(row) == ""
-
-
-@pytest.mark.parametrize(
-    "bad", [{**QUOTED, "template": "{LONG_ANSWER}"}, {"template": QUOTED["template"]}]
-)
-def test_a_quotation_and_its_place_go_together(bad: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match="go together"):
-        Pick.parse(bad)
-
-
-def test_the_columns_of_a_quotation_are_read() -> None:
     assert set(Pick.parse(QUOTED).columns()) == {"CONTEXTS", "LONG_ANSWER"}
+
+
+def test_a_quotation_and_its_place_go_together() -> None:
+    for bad in ({**QUOTED, "template": "{LONG_ANSWER}"}, {"template": QUOTED["template"]}):
+        with pytest.raises(ValidationError, match="go together"):
+            Pick.parse(bad)
 
 
 PARTS: dict[str, Any] = {

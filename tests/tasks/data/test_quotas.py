@@ -71,15 +71,9 @@ def test_a_quota_is_written_as_numbers_or_as_tables_and_survives_json():
     quota = Quota.parse({"train": {"1": 100, "3": 400}, "heldout": 50})
     assert (quota.total("train"), quota.total("validation"), quota.total("heldout")) == (500, 0, 50)
     assert Quota.parse(quota.model_dump(mode="json")) == quota
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"train": -1}, {"train": {"6": 1}}, {"train": {"0": 1}}, {"train": {"1": -1}}, {"test": 1}],
-)
-def test_a_wrong_quota_is_refused(wrong):
-    with pytest.raises(ValidationError):
-        Quota.parse(wrong)
+    for wrong in (-1, {"6": 1}, {"0": 1}, {"1": -1}):
+        with pytest.raises(ValidationError):
+            Quota.parse({"train": wrong})
 
 
 @given(st.lists(st.text(max_size=10), max_size=20), st.integers(0, 5))

@@ -15,7 +15,7 @@ import pytest
 from schemas.base import InputError
 from schemas.examples import Example
 from tasks.data.readers import read_remote
-from tasks.data.remote_files import RemoteFile, explained, remote_files
+from tasks.data.remote_files import explained, remote_files
 from tasks.teachers import dataset
 from tests.tasks.teachers import dataset_rows
 from tests.tasks.teachers.dataset_rows import MATH as MAPPING
@@ -93,7 +93,7 @@ def test_bad_lines_are_counted_with_their_line_and_the_rest_is_read(put: Any) ->
 def test_text_beyond_ascii_and_exotic_line_ends_within_a_string_survive(put: Any) -> None:
     record = {
         "question": "Wie groß ist π? 🙂",
-        "steps": "line\u2028separator\x85",
+        "steps": "a\u2028line\x85",
         "answer": "größer als 3",
     }
     line = json.dumps(record, ensure_ascii=False).encode() + b"\r\n"
@@ -177,18 +177,12 @@ def test_no_permission_says_how_to_log_in(put: Any, gcs: Any) -> None:
         dataset.dependencies(config({"path": url, **MAPPING}), None)
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.parquet", b"PAR1 junk"),
-        ("a.jsonl.gz", b"no gzip"),
-        ("b.jsonl.gz", gzip.compress(b"{}\n" * 9999)[:-9]),
-    ],
-    ids=["parquet", "no gzip", "cut gzip"],
-)
-def test_a_damaged_file_is_one_clear_message(put: Any, name: str, content: bytes) -> None:
-    with pytest.raises(InputError, match=f"data file gs://.*/{name} is damaged"):
-        teach({"path": put(name, content), **MAPPING, "max_bad_fraction": 0.99})
+def test_a_damaged_file_is_one_clear_message(put: Any) -> None:
+    cut = gzip.compress(b"{}\n" * 9999)[:-9]
+    damaged = {"a.parquet": b"PAR1 junk", "a.jsonl.gz": b"no gzip", "b.jsonl.gz": cut}
+    for name, content in damaged.items():
+        with pytest.raises(InputError, match=f"data file gs://.*/{name} is damaged"):
+            teach({"path": put(name, content), **MAPPING, "max_bad_fraction": 0.99})
 
 
 def test_what_a_file_systems_own_library_raises_is_explained_and_a_mistake_of_ours_is_not() -> None:
@@ -233,7 +227,3 @@ def test_memory_does_not_grow_with_the_file(put: Any, tmp_path: Path) -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 30e6, f"{url}: {peak / 1e6:.0f} MB"
-
-
-def test_a_remote_file_is_named_by_its_last_part() -> None:
-    assert RemoteFile("hf://datasets/org/name/data/train.jsonl.gz", "x").name == "train.jsonl.gz"
