@@ -55,10 +55,8 @@ def interpret(setattr: Callable[[Any, str, Any], None]) -> None:
 def drawn(case: Case, rows: int = BATCH) -> tuple[jax.Array, ...]:
     """q, k, v, segments, and the weights of a sum of outputs; scores are large enough that a
     soft-cap of 3 bends them."""
-    counts, scales = (
-        (case.heads, case.kv_heads, case.kv_heads, case.heads),
-        (3 * case.width**-0.5, 1.0, 1.0, 1.0),
-    )
+    counts = (case.heads, case.kv_heads, case.kv_heads, case.heads)
+    scales = (3 * case.width**-0.5, 1.0, 1.0, 1.0)
     shapes = [(rows, case.length, count, case.width) for count in counts]
     keys = jax.random.split(jax.random.key(0), len(shapes))
     q, k, v, weights = (
@@ -81,9 +79,7 @@ def outputs_and_gradients(case: Case, window: int, *arrays: jax.Array) -> list[n
     weighted sum."""
 
     @partial(jax.grad, argnums=(0, 1, 2), has_aux=True)
-    def gradients(
-        q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array, weights: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def gradients(q, k, v, ids, weights):
         out = attention.attend(
             q, k, v, ids, ids, jnp.int32(0), jnp.asarray(case.is_global), window, case.softcap
         )
@@ -106,68 +102,29 @@ def test_the_kernel_and_its_gradients_equal_plain_attention(name, request):
         np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"is_global": True}, {"softcap": 3.0}, {"window": WINDOW + 1}, {"segments": 1}],
-    ids=lambda change: next(iter(change)),
-)
-def test_what_is_compared_matters_here(change: dict[str, Any]) -> None:
-    """The test above could pass by accident if it did not."""
-    case = CASES["mqa local"]
-    arrays = drawn(case)
-    other = list(arrays)
-    if "segments" in change:
-        other[3] = jnp.minimum(other[3], 1)
-    changed = replace(
-        case, **{key: value for key, value in change.items() if key in ("is_global", "softcap")}
-    )
-    right = outputs_and_gradients(case, WINDOW, *arrays)
-    wrong = outputs_and_gradients(changed, change.get("window", WINDOW), *other)
-    for one, two in zip(right[1:], wrong[1:], strict=True):  # gradients of q, k, v
-        assert np.abs(one - two).max() > 1e-3 * np.abs(one).max()
-
-
 SMALL = replace(
-    SIZES["gemma3-1b-it"],
-    num_layers=12,
-    embed_dim=128,
-    hidden_dim=128,
-    num_heads=2,
-    head_dim=128,
-    vocab_size=256,
-    window=WINDOW,
-)
+    SIZES["gemma3-1b-it"], num_layers=12, embed_dim=128, hidden_dim=128, num_heads=2, head_dim=128,
+    vocab_size=256, window=WINDOW,
+)  # fmt: skip
 
 
 def lowered_for(kind: str, config: GemmaConfig, length: int) -> str:
     """The text of a forward pass as it is lowered for devices of a kind."""
     platform = "tpu" if kind.startswith("TPU") else "cpu"
-    mesh = AbstractMesh(
-        (1, 1),
-        ("fsdp", "tp"),
-        abstract_device=AbstractDevice(device_kind=kind, num_cores=1, platform=platform),
-    )
+    device = AbstractDevice(device_kind=kind, num_cores=1, platform=platform)
+    mesh = AbstractMesh((1, 1), ("fsdp", "tp"), abstract_device=device)
     rows = jax.ShapeDtypeStruct((2, length), jnp.int32)
 
     def forward(weights: Any, tokens: jax.Array) -> jax.Array:
         return Gemma(config, weights)(tokens, tokens, tokens)[0]
 
-    weights = {
-        name: jax.ShapeDtypeStruct(shape, config.dtype)
-        for name, shape in weight_shapes(config).items()
-    }
+    shapes = weight_shapes(config)
+    weights = {one: jax.ShapeDtypeStruct(shape, config.dtype) for one, shape in shapes.items()}
     with jax.sharding.use_abstract_mesh(mesh):
         return jax.jit(forward).trace(weights, rows).lower(lowering_platforms=(platform,)).as_text()
 
 
-@pytest.mark.parametrize(
-    ("kind", "length", "kernel"),
-    [
-        ("TPU v5 lite", 256, True),
-        ("TPU v5 lite", 200, False),
-        ("TPU v3", 256, False),
-        ("cpu", 256, False),
-    ],
-)
-def test_the_target_and_the_length_choose(kind: str, length: int, kernel: bool) -> None:
-    assert ("tpu_custom_call" in lowered_for(kind, SMALL, length)) == kernel
+def test_the_target_and_the_length_choose() -> None:
+    tpu = "TPU v5 lite"
+    for kind, length, kernel in ((tpu, 256, 1), (tpu, 200, 0), ("TPU v3", 256, 0), ("cpu", 256, 0)):
+        assert ("tpu_custom_call" in lowered_for(kind, SMALL, length)) == kernel

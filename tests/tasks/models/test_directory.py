@@ -37,18 +37,15 @@ def gguf(model: Path) -> Path:
     return path
 
 
-def gguf_inside(model: Path) -> Path:
-    for path in model.glob("model*"):
+def gguf_inside(model: Path, pattern: str = "model*") -> Path:
+    for path in model.glob(pattern):
         path.unlink()
     (model / "gemma-3-270m.Q4_K_M.gguf").write_bytes(b"GGUF\x03\0\0\0")
     return model
 
 
 def gguf_alone(model: Path) -> Path:
-    for path in model.iterdir():
-        path.unlink()
-    (model / "gemma-3-270m.Q4_K_M.gguf").write_bytes(b"GGUF\x03\0\0\0")
-    return model
+    return gguf_inside(model, "*")
 
 
 def without_a_shard(model: Path) -> Path:
@@ -85,7 +82,14 @@ def with_turns_of_another_family(model: Path) -> Path:
     return model
 
 
+def emptied(model: Path) -> Path:
+    for path in model.iterdir():
+        path.unlink()
+    return model
+
+
 BAD = {
+    emptied: r"has no config.json and no Orbax checkpoint",
     gguf: r"Q4_K_M.gguf' is a GGUF file, .* no directory. Name a directory .* hf://google/gemma",
     gguf_inside: r"neither model.safetensors .* but gemma-3-270m.Q4_K_M.gguf, a GGUF file.* Name a",
     gguf_alone: r"no config.json .* but gemma-3-270m.Q4_K_M.gguf, a GGUF file.* Name a directory",

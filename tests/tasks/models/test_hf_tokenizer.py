@@ -17,14 +17,10 @@ from tasks.models.hf_tokenizer import write_tokenizer
 from tasks.models.tiny import tiny_tokenizer
 
 TEXTS = [
-    "What is 17 + 25?",
-    "0123456789 3.14159",
-    "naïve café 数学 😀\u200d🔬 \u0000 \ufeff",
-    "two  spaces,\ttabs\nand\n\nlines",
-    "<reasoning>a</reasoning>\n<answer>b</answer>",
-    "=" * 29 + " " * 13 + "a" * 17,
-    "▁ the piece of a space",
-]
+    "What is 17 + 25?", "0123456789 3.14159", "naïve café 数学 😀\u200d🔬 \u0000 \ufeff",
+    "two  spaces,\ttabs\nand\n\nlines", "<reasoning>a</reasoning>\n<answer>b</answer>",
+    "=" * 29 + " " * 13 + "a" * 17, "▁ the piece of a space",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +75,10 @@ def test_runs_of_blanks_are_the_pieces_that_they_are_to_us(with_runs, parts):
 def test_the_exported_tokenizer_has_our_ids_and_no_more(exported_tokenizer: Any) -> None:
     tokenizer = tiny_tokenizer()
     assert len(exported_tokenizer) == len(tokenizer)
-    assert exported_tokenizer.convert_tokens_to_ids(list(CONTROL_TOKENS)) == list(
-        map(exported_tokenizer.vocab.get, CONTROL_TOKENS)
-    )
-    ids = (
-        exported_tokenizer.bos_token_id,
-        exported_tokenizer.eos_token_id,
-        exported_tokenizer.pad_token_id,
-    )
-    assert ids == (tokenizer.bos_id, 1, tokenizer.pad_id)
+    named = exported_tokenizer.convert_tokens_to_ids(list(CONTROL_TOKENS))
+    assert named == list(map(exported_tokenizer.vocab.get, CONTROL_TOKENS))
+    ids = [getattr(exported_tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")]
+    assert ids == [tokenizer.bos_id, 1, tokenizer.pad_id]
 
 
 def test_turns_must_alternate(exported_tokenizer: Any) -> None:

@@ -23,32 +23,16 @@ from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise
 
 SMALL = GemmaConfig(
-    family="gemma3",
-    num_layers=7,
+    family="gemma3", num_layers=7, embed_dim=24, hidden_dim=40, num_heads=4, num_kv_heads=2,
     vocab_size=1600,  # more than the tokenizer has
-    embed_dim=24,
-    hidden_dim=40,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    window=16,
-    global_every=6,
-    local_rope=10_000.0,
-    global_rope=1_000_000.0,
-    global_rope_scale=1.0,
-    query_scale=12**-0.5,
-    attention_softcap=None,
-    final_softcap=None,
+    head_dim=8, window=16, global_every=6, local_rope=10_000.0, global_rope=1_000_000.0,
+    global_rope_scale=1.0, query_scale=12**-0.5, attention_softcap=None, final_softcap=None,
     dtype="float32",
-)
+)  # fmt: skip
 SMALL2 = replace(
-    SMALL,
-    family="gemma2",
-    global_every=2,
-    global_rope=10_000.0,
-    attention_softcap=50.0,
+    SMALL, family="gemma2", global_every=2, global_rope=10_000.0, attention_softcap=50.0,
     final_softcap=30.0,
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +44,9 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         patch.setattr(huggingface, "SHARD_BYTES", 60_000)
         for config in (SMALL, SMALL2):
             (root / config.family).mkdir()
-            save_model(
-                LoadedModel(
-                    config.family, config, initialise(config, 1), tiny_tokenizer(), make_mesh()
-                ),
-                root / config.family,
-            )
+            model = initialise(config, 1)
+            loaded = LoadedModel(config.family, config, model, tiny_tokenizer(), make_mesh())
+            save_model(loaded, root / config.family)
     return {name: root / name for name in ("gemma2", "gemma3")}
 
 
@@ -239,13 +220,9 @@ G2_2B = G2_9B | {
     "num_hidden_layers": 26, "num_key_value_heads": 4, "torch_dtype": "bfloat16",
 }  # fmt: skip
 PUBLISHED = {
-    "gemma3-270m": G3_270M,
-    "gemma3-1b": G3_1B,
-    "gemma3-4b": G3_4B,
-    "gemma3-12b": G3_12B,
-    "gemma2-2b": G2_2B,
-    "gemma2-9b": G2_9B,
-}
+    "gemma3-270m": G3_270M, "gemma3-1b": G3_1B, "gemma3-4b": G3_4B, "gemma3-12b": G3_12B,
+    "gemma2-2b": G2_2B, "gemma2-9b": G2_9B,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -262,24 +239,14 @@ def test_the_published_configs_are_our_sizes_and_survive_being_written(name: str
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
-            "describes LlamaForCausalLM. Valid architectures: Gemma2ForCausalLM",
-        ),
-        ({"architectures": ["Gemma3TextModel"]}, "describes Gemma3TextModel"),
+        ({"architectures": ["LlamaModel"]}, "describes LlamaModel. Valid architectures: Gemma2For"),
         ({"architectures": [], "model_type": "gemma"}, "describes gemma. Valid"),
         ({"hidden_activation": "silu"}, "hidden_activation = 'silu' is not supported"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings = False"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
-        (
-            {"rope_parameters": None, "rope_scaling": {"rope_type": "yarn"}},
-            "type yarn and default are not supported. Valid: default, linear",
-        ),
-        (
-            {"layer_types": ["full_attention", "full_attention"] + ["sliding_attention"] * 5},
-            "layer_types is irregular",
-        ),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "yarn and default are not supported. Valid: def"),
+        ({"layer_types": ["full_attention"] * 2 + ["sliding_attention"] * 5}, "irregular"),
     ],
 )
 def test_another_architecture_is_refused(copy: Path, change: dict[str, Any], words: str) -> None:

@@ -14,17 +14,13 @@ from schemas.base import InputError
 from tasks.models import gemma, orbax
 from tasks.models.directory import INDEX
 from tasks.models.gemma import GemmaConfig
-from tasks.models.loading import base_model, model_config
+from tasks.models.loading import LoadedModel, base_model, model_config
 from tasks.models.tiny import tiny_tokenizer
 
 SMALL: dict[str, Any] = {
-    "num_layers": 3,
-    "vocab_size": 1600,
-    "embed_dim": 24,
-    "hidden_dim": 40,
-    "num_heads": 4,
+    "num_layers": 3, "vocab_size": 1600, "embed_dim": 24, "hidden_dim": 40, "num_heads": 4,
     "head_dim": 8,
-}
+}  # fmt: skip
 CONFIGS = {
     "gemma3": replace(gemma.SIZES["gemma3-tiny"], **SMALL, num_kv_heads=1),
     "gemma2": replace(gemma.SIZES["gemma2-2b-it"], **SMALL, num_kv_heads=2, dtype="float32"),
@@ -33,46 +29,32 @@ ROWS = 1700
 """The library pads vocabularies to other lengths than Hugging Face does."""
 
 
-def library_params(
-    config: GemmaConfig, *, transposed_gate: bool = False
-) -> dict[str, dict[str, np.ndarray]]:
+def library_params(config: GemmaConfig, *, transposed_gate: bool = False) -> dict[str, Any]:
     """What `gemma.gm.ckpts` of the library saves for such a model."""
-    generator = np.random.default_rng(0)
-    embed, hidden, heads, kv_heads, head = (
-        config.embed_dim,
-        config.hidden_dim,
-        config.num_heads,
-        config.num_kv_heads,
-        config.head_dim,
-    )
+    embed, hidden, head = config.embed_dim, config.hidden_dim, config.head_dim
+    heads, kv_heads = config.num_heads, config.num_kv_heads
     shapes: dict[str, tuple[int, ...]] = {
-        "embedder:input_embedding": (ROWS, embed),
-        "final_norm:scale": (embed,),
+        "attn/q_einsum:w": (heads, embed, head),
+        "attn/kv_einsum:w": (2, kv_heads, embed, head),
+        "attn/attn_vec_einsum:w": (heads, head, embed),
+        "mlp/gating_einsum:w": (2, embed, hidden) if transposed_gate else (2, hidden, embed),
+        "mlp/linear:w": (hidden, embed),
     }
-    for layer in range(config.num_layers):
-        shapes |= {
-            f"layer_{layer}/attn/q_einsum:w": (heads, embed, head),
-            f"layer_{layer}/attn/kv_einsum:w": (2, kv_heads, embed, head),
-            f"layer_{layer}/attn/attn_vec_einsum:w": (heads, head, embed),
-            f"layer_{layer}/mlp/gating_einsum:w": (
-                (2, embed, hidden) if transposed_gate else (2, hidden, embed)
-            ),
-            f"layer_{layer}/mlp/linear:w": (hidden, embed),
-            **{
-                f"layer_{layer}/{place}_norm:scale": (embed,)
-                for place in ("pre_attention", "post_attention", "pre_ffw", "post_ffw")
-            },
-        }
-        if config.qk_norm:
-            shapes |= {
-                f"layer_{layer}/attn/_{side}_norm:scale": (head,) for side in ("query", "key")
-            }
-    params: dict[str, dict[str, np.ndarray]] = {}
+    for place in ("pre_attention", "post_attention", "pre_ffw", "post_ffw"):
+        shapes[f"{place}_norm:scale"] = (embed,)
+    if config.qk_norm:
+        shapes |= {f"attn/_{side}_norm:scale": (head,) for side in ("query", "key")}
+    shapes = {
+        f"layer_{layer}/{name}": shape
+        for layer in range(config.num_layers)
+        for name, shape in shapes.items()
+    }
+    shapes |= {"embedder:input_embedding": (ROWS, embed), "final_norm:scale": (embed,)}
+    generator, params = np.random.default_rng(0), {}
     for name, shape in shapes.items():
         module, _, leaf = name.partition(":")
-        params.setdefault(f"transformer/{module}", {})[leaf] = generator.standard_normal(
-            shape
-        ).astype(np.float32)
+        weight = generator.standard_normal(shape).astype(np.float32)
+        params.setdefault(f"transformer/{module}", {})[leaf] = weight
     return params
 
 
@@ -98,11 +80,8 @@ def test_projections_compute_what_the_librarys_einsums_do(known, tmp_path, famil
     params = library_params(known[family])
     save(tmp_path / "model", params, ocdbt=ocdbt)
     loaded = base_model(str(tmp_path / "model"), 0)
-    assert (
-        loaded.config
-        == replace(known[family], vocab_size=ROWS)
-        == model_config(str(tmp_path / "model"))
-    )
+    assert loaded.config == replace(known[family], vocab_size=ROWS)
+    assert loaded.config == model_config(str(tmp_path / "model"))
     layers = {
         name: np.asarray(node.get_value())
         for name, node in vars(loaded.model.layers).items()
@@ -112,13 +91,11 @@ def test_projections_compute_what_the_librarys_einsums_do(known, tmp_path, famil
     h = np.random.default_rng(2).standard_normal((2, 4, 8)).astype(np.float32)
     f = np.random.default_rng(3).standard_normal((2, 40)).astype(np.float32)
     norms = {
-        "input_layernorm": "pre_attention_norm",
-        "post_attention_layernorm": "post_attention_norm",
-        "pre_feedforward_layernorm": "pre_ffw_norm",
-        "post_feedforward_layernorm": "post_ffw_norm",
-    }
+        "input_layernorm": "pre_attention", "post_attention_layernorm": "post_attention",
+        "pre_feedforward_layernorm": "pre_ffw", "post_feedforward_layernorm": "post_ffw",
+    }  # fmt: skip
     if family == "gemma3":
-        norms |= {"q_norm": "attn/_query_norm", "k_norm": "attn/_key_norm"}
+        norms |= {"q_norm": "attn/_query", "k_norm": "attn/_key"}
     for layer in range(3):
         theirs = {
             name.partition(f"layer_{layer}/")[2]: next(iter(leaf.values()))
@@ -142,12 +119,14 @@ def test_projections_compute_what_the_librarys_einsums_do(known, tmp_path, famil
             found = np.einsum(axes, given, ours[name])
             np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5, err_msg=name)
         for name, their_name in norms.items():
-            np.testing.assert_array_equal(ours[name], theirs[their_name])
-    embedding, norm = (
-        np.asarray(node.get_value()) for node in (loaded.model.embedding, loaded.model.final_norm)
-    )
+            np.testing.assert_array_equal(ours[name], theirs[f"{their_name}_norm"])
+    embedding = loaded.model.embedding.get_value()
     np.testing.assert_array_equal(embedding, params["transformer/embedder"]["input_embedding"])
-    np.testing.assert_array_equal(norm, params["transformer/final_norm"]["scale"])
+    assert_norm_is(loaded, params["transformer/final_norm"]["scale"])
+
+
+def assert_norm_is(loaded: LoadedModel, scale: np.ndarray) -> None:
+    np.testing.assert_array_equal(loaded.model.final_norm.get_value(), scale)
 
 
 def test_it_is_converted_once_in_files_of_bounded_size(known, tmp_path, monkeypatch):
@@ -158,13 +137,9 @@ def test_it_is_converted_once_in_files_of_bounded_size(known, tmp_path, monkeypa
     assert (first.companions / INDEX).exists()
     monkeypatch.setattr(orbax.Arrays, "read", None)  # it would fail
     again = base_model(str(tmp_path / "model"), 0)
-    np.testing.assert_array_equal(
-        np.asarray(again.model.final_norm.get_value()),
-        np.asarray(first.model.final_norm.get_value()),
-    )
-    assert [path.name for path in (tmp_path / "cache" / "models").iterdir()] == [
-        first.companions.name
-    ]
+    assert_norm_is(again, first.model.final_norm.get_value())
+    converted = [path.name for path in (tmp_path / "cache" / "models").iterdir()]
+    assert converted == [first.companions.name]
 
 
 def test_both_orders_of_the_gate_are_known(known: dict[str, GemmaConfig], tmp_path: Path) -> None:
@@ -177,51 +152,32 @@ def test_both_orders_of_the_gate_are_known(known: dict[str, GemmaConfig], tmp_pa
 
 def test_vision_towers_and_a_name_for_the_whole_are_passed_over(known, tmp_path):
     params = library_params(known["gemma3"])
-    vision = {
-        "SigLiPFromPatches_0/siglip_encoder/embedding": {"kernel": np.zeros((2, 2), np.float32)}
-    }
+    vision = {"SigLiPFromPatches_0/siglip_encoder/embedding": {"kernel": np.zeros((2, 2), "f4")}}
     save(tmp_path / "model", {"params": params | vision})
     loaded = base_model(str(tmp_path / "model"), 0)
-    np.testing.assert_array_equal(
-        np.asarray(loaded.model.final_norm.get_value()), params["transformer/final_norm"]["scale"]
-    )
+    assert_norm_is(loaded, params["transformer/final_norm"]["scale"])
 
 
 def test_other_checkpoints_are_refused(known: dict[str, GemmaConfig], tmp_path: Path) -> None:
-    save(tmp_path / "other", {"decoder": {"kernel": np.zeros(3, np.float32)}})
-    with pytest.raises(InputError, match=r"no checkpoint of a Gemma 2 or 3. It has decoder/kernel"):
-        base_model(str(tmp_path / "other"), 0)
-    save(tmp_path / "odd", library_params(replace(known["gemma3"], num_layers=2)))
-    with pytest.raises(
-        InputError,
-        match=(
-            r"no published Gemma: gemma3, 2 layers, width 24.*Valid: the sizes of gemma3-tiny,"
-            r" gemma3-270m-it"
-        ),
+    part, shape = library_params(known["gemma3"]), library_params(known["gemma3"])
+    del part["transformer/layer_1/mlp/linear"]
+    shape["transformer/layer_2/attn/_key_norm"]["scale"] = np.zeros(5, np.float32)
+    odd = library_params(replace(known["gemma3"], num_layers=2))
+    valid = "Valid: the sizes of gemma3-tiny, gemma3-270m-it"
+    other = {"decoder": {"kernel": np.zeros(3, np.float32)}}
+    for name, params, said in (
+        ("other", other, "no checkpoint of a Gemma 2 or 3. It has decoder/kernel"),
+        ("odd", odd, f"no published Gemma: gemma3, 2 layers, width 24.*{valid}"),
+        ("part", part, "has no layer_1/mlp/linear/w; download it again"),
+        ("shape", shape, r"layers.2.self_attn.k_norm.weight the shape \(5,\) instead of \(8,\)"),
+        ("mute", library_params(known["gemma3"]), "no tokenizer.model. Copy that of the same fam"),
     ):
-        base_model(str(tmp_path / "odd"), 0)
-    params = library_params(known["gemma3"])
-    del params["transformer/layer_1/mlp/linear"]
-    save(tmp_path / "part", params)
-    with pytest.raises(InputError, match=r"has no layer_1/mlp/linear/w; download it again"):
-        base_model(str(tmp_path / "part"), 0)
-    params = library_params(known["gemma3"])
-    params["transformer/layer_2/attn/_key_norm"]["scale"] = np.zeros(5, np.float32)
-    save(tmp_path / "shape", params)
-    with pytest.raises(
-        InputError,
-        match=r"gives model.layers.2.self_attn.k_norm.weight the shape \(5,\) instead of \(8,\)",
-    ):
-        base_model(str(tmp_path / "shape"), 0)
-    save(tmp_path / "mute", library_params(known["gemma3"]))
-    (tmp_path / "mute" / "tokenizer.model").unlink()
-    with pytest.raises(InputError, match=r"has no tokenizer.model. Copy that of the same family"):
-        base_model(str(tmp_path / "mute"), 0)
-    assert not [
-        path
-        for path in (tmp_path / "cache").rglob("*")
-        if path.is_file() and path.suffix == ".safetensors"
-    ]
+        save(tmp_path / name, params)
+        if name == "mute":
+            (tmp_path / "mute" / "tokenizer.model").unlink()
+        with pytest.raises(InputError, match=said):
+            base_model(str(tmp_path / name), 0)
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 
 # of a thread of the library that was told too late

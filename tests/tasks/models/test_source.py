@@ -31,7 +31,6 @@ from tasks.models.source import (
     source_of,
 )
 from tests.fakes.fake_hub import FakeHub
-from tests.fakes.gcs_emulator import Emulator
 from tests.tasks.devices.fake_devices import printed
 
 CONFIG = replace(
@@ -103,19 +102,13 @@ def test_forms_of_a_model() -> None:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (
-            "gemma3-1b",
-            r"unknown model 'gemma3-1b'. Did you mean 'gemma3-1b-.t'\? Valid: gemma2-2b-it,.*hf://",
-        ),
+        ("gemma3-1b", r"model 'gemma3-1b'. Did you mean 'gemma3-1b-.t'\? Valid: gemma2-2.*hf://"),
         ("hf://gemma-3-1b-it", "not of the form hf://ORGANISATION/NAME"),
         ("hf://a/b/c", "not of the form"),
         ("kaggle://google/gemma-3", "not of the form kaggle://OWNER/MODEL/FRAMEWORK/VARIATION"),
         ("gs://bucket", "not of the form gs://BUCKET/DIRECTORY"),
         ("s3://bucket/x", "the scheme 's3' is not supported. Valid: hf://, kaggle://, gs://"),
-        (
-            "google/gemma-3-1b-it",
-            'must be absolute.*google/gemma-3-1b-it" or "hf://google/gemma-3-1b-it"',
-        ),
+        ("google/gemma-3-1b-it", 'absolute.*google/gemma-3-1b-it" or "hf://google/gemma-3-1b-it"'),
         ("./here", "a path must be absolute"),
         ("/nowhere/at/all", "there is no such directory"),
         ("", "unknown model ''"),
@@ -124,12 +117,6 @@ def test_forms_of_a_model() -> None:
 def test_what_cannot_be_a_model_is_refused(model: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         check_model(model)
-
-
-def test_a_directory_is_refused_without_a_model(tmp_path: Path, published: Path) -> None:
-    with pytest.raises(InputError, match=r"has no config.json and no Orbax checkpoint"):
-        check_model(str(tmp_path))
-    check_model(str(published))
 
 
 def test_checks_need_no_jax_and_no_network(published: Path, tmp_path: Path) -> None:
@@ -147,10 +134,13 @@ print(json.dumps([*known, sorted(heavy & set(sys.modules))]))
     assert printed(code, str(published), LYCEUM_CACHE=str(tmp_path)) == [{}, 64, []]
 
 
-def test_a_directory_is_identified_by_what_is_read_of_it(published, tmp_path, cache):
+def test_a_directory_is_identified_by_what_is_read_of_it(published, tmp_path, cache, monkeypatch):
     copy = tmp_path / "copy"
     shutil.copytree(published, copy)
     before = model_dependencies(str(published))
+    with monkeypatch.context() as again:
+        again.setattr("hashlib.file_digest", None)  # weights are not hashed again
+        assert model_dependencies(str(published)) == before
     assert model_dependencies(str(copy)) == before
     (copy / "README.md").write_text("another card")
     (copy / "original" / "model.safetensors").unlink()
@@ -165,15 +155,8 @@ def test_a_directory_is_identified_by_what_is_read_of_it(published, tmp_path, ca
     assert model_dependencies(str(copy)) != before
 
 
-def test_weights_are_not_hashed_again(published, cache, monkeypatch):
-    before = model_dependencies(str(published))
-    monkeypatch.setattr("hashlib.file_digest", None)
-    assert model_dependencies(str(published)) == before
-
-
 def test_hubs_are_identified_by_their_names_and_the_tiny_model_by_its_version() -> None:
-    kaggle = "kaggle://google/gemma-3/flax/gemma3-1b-it/1"
-    for model in ("gemma3-1b-it", "hf://org/name@abc", kaggle):
+    for model in ("gemma3-1b-it", "hf://org/name@abc", "kaggle://google/gemma-3/flax/x/1"):
         assert model_dependencies(model) == {}
     assert model_dependencies(TINY) == {"model": TINY_VERSION}
 
@@ -191,13 +174,8 @@ def test_a_repository_is_read_once_and_only_what_is_needed(hub: FakeHub, publish
     loaded = base_model("hf://google/small", seed=0)
     assert_same(loaded, published)
     assert loaded.name == "hf://google/small"
-    assert sorted(hub.downloads()) == [
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer.model",
-    ]
+    wanted = "config.json generation_config.json model.safetensors tokenizer.json tokenizer.model"
+    assert sorted(hub.downloads()) == wanted.split()
     hub.requests.clear()
     base_model("hf://google/small", seed=0)
     assert hub.downloads() == []
@@ -272,14 +250,14 @@ def test_a_full_disk_is_told_before_the_download(hub, published, gcs, gcs_client
 def upload(bucket: Any, directory: Path, prefix: str = "models/small") -> None:
     for path in directory.rglob("*"):
         if path.is_file():
-            bucket.blob(f"{prefix}/{path.relative_to(directory).as_posix()}").upload_from_filename(
-                str(path)
-            )
+            blob = bucket.blob(f"{prefix}/{path.relative_to(directory).as_posix()}")
+            blob.upload_from_filename(str(path))
 
 
+@pytest.mark.usefixtures("cache")
 def test_a_bucket_is_read_once_verified_and_again_when_it_changed(
-    gcs: Emulator, gcs_client: Any, published: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    gcs, gcs_client, published, monkeypatch
+):
     monkeypatch.setattr("infra.gcs.download.SLICE", 10_000)  # the weights come in many slices
     upload(gcs_client, published)
     model = f"gs://{gcs_client.name}/models/small"
@@ -332,13 +310,8 @@ def test_bytes_that_are_never_right_are_not_used(gcs, gcs_client, published, cac
 
 @pytest.mark.parametrize("kind", ["hub", "directory"])
 def test_a_model_reaches_a_machine_without_tokens_through_the_store(
-    hub: FakeHub,
-    published: Path,
-    gcs_bucket: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-) -> None:
+    hub, published, gcs_bucket, tmp_path, monkeypatch, kind
+):
     hub.gated.add("google/small")
     model = "hf://google/small" if kind == "hub" else str(published)
     dependencies, here = model_dependencies(model), Settings.from_environment()

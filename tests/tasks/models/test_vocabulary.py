@@ -57,16 +57,14 @@ def stand_in(config: GemmaConfig, embedding: jax.Array) -> Any:
     return SimpleNamespace(config=config, embedding=SimpleNamespace(get_value=lambda: embedding))
 
 
-def ours(config, temperature, embedding, hidden, *rest) -> jax.Array:
+def ours(config, temperature, embedding, hidden, targets, mask, weights) -> jax.Array:
     """A loss that is not linear in the log-probabilities."""
-    targets, mask, weights = rest
     logps = token_logps(stand_in(config, embedding), hidden, targets, mask, temperature=temperature)
     return jnp.sum(weights * jnp.exp(logps / 4))
 
 
-def dense(config, temperature, embedding, hidden, *rest) -> jax.Array:
+def dense(config, temperature, embedding, hidden, targets, mask, weights) -> jax.Array:
     """The same from all logits."""
-    targets, mask, weights = rest
     logps = jax.nn.log_softmax(unembed(config, embedding, hidden) / temperature)
     logps = jnp.where(mask, jnp.take_along_axis(logps, targets[..., None], axis=-1)[..., 0], 0)
     return jnp.sum(weights * jnp.exp(logps / 4))
@@ -97,15 +95,13 @@ def test_in_bfloat16_they_are_those_of_float32_to_its_precision() -> None:
     arrays = drawn(0.6, "bfloat16")
     wide = [array.astype(jnp.float32) for array in arrays[:2]]
     loss, gradients = jax.jit(jax.value_and_grad(partial(ours, low, 0.7), (0, 1)))(*arrays)
-    expected, wanted = jax.jit(jax.value_and_grad(partial(dense, CAPPED, 0.7), (0, 1)))(
-        *wide, *arrays[2:]
-    )
+    theirs = jax.jit(jax.value_and_grad(partial(dense, CAPPED, 0.7), (0, 1)))
+    expected, wanted = theirs(*wide, *arrays[2:])
     np.testing.assert_allclose(loss, expected, rtol=1e-4)
     for gradient, exact in zip(gradients, wanted, strict=True):
         assert gradient.dtype == jnp.bfloat16
-        np.testing.assert_allclose(
-            gradient.astype(jnp.float32), exact, atol=0.02 * float(jnp.abs(exact).max())
-        )
+        most = 0.02 * float(jnp.abs(exact).max())
+        np.testing.assert_allclose(gradient.astype(jnp.float32), exact, atol=most)
 
 
 def test_entropies_are_those_of_the_next_token_and_carry_no_gradient() -> None:
@@ -120,14 +116,10 @@ def test_entropies_are_those_of_the_next_token_and_carry_no_gradient() -> None:
 
     (_, (logps, entropies)), gradient = jax.jit(found)(hidden)
     whole = jax.nn.log_softmax(unembed(CAPPED, embedding, hidden) / 0.7)
-    np.testing.assert_allclose(
-        entropies, jnp.where(mask, -jnp.sum(jnp.exp(whole) * whole, -1), 0), rtol=1e-4, atol=1e-6
-    )
-    np.testing.assert_allclose(
-        logps,
-        jnp.where(mask, jnp.take_along_axis(whole, targets[..., None], -1)[..., 0], 0),
-        rtol=1e-4,
-    )
+    expected = jnp.where(mask, -jnp.sum(jnp.exp(whole) * whole, -1), 0)
+    np.testing.assert_allclose(entropies, expected, rtol=1e-4, atol=1e-6)
+    expected = jnp.where(mask, jnp.take_along_axis(whole, targets[..., None], -1)[..., 0], 0)
+    np.testing.assert_allclose(logps, expected, rtol=1e-4)
     assert not gradient.any()
 
 
@@ -152,13 +144,8 @@ def test_as_many_chunks_are_computed_as_there_are_targets_for(monkeypatch):
         return unembed(config, embedding, hidden)
 
     monkeypatch.setattr(vocabulary, "unembed", counting)
-    programs = [
-        jax.jit(f)
-        for f in (
-            partial(ours, PLAIN, 1.0),
-            *(jax.grad(partial(ours, PLAIN, 1.0), of) for of in (1, (0, 1))),
-        )
-    ]
+    loss = partial(ours, PLAIN, 1.0)
+    programs = [jax.jit(one) for one in (loss, jax.grad(loss, 1), jax.grad(loss, (0, 1)))]
     for targets, chunks in ((0, 0), (1, 1), (CHUNK, 1), (CHUNK + 1, 2), (B * T, 5)):
         embedding, hidden, ids, _, weights = drawn(1)
         mask = (np.arange(B * T)[::-1] < targets).reshape(B, T)
@@ -205,14 +192,12 @@ def test_no_array_holds_more_than_one_chunk_of_logits(differentiated: Any) -> No
 def test_a_models_gradients_are_those_of_its_dense_logits() -> None:
     """Of adapters, for which the logits are made once, and of all weights, the embedding in both
     its places."""
-    model = initialise(
-        replace(SIZES["gemma3-tiny"], num_layers=1, vocab_size=V, final_softcap=30.0), 0
-    )
+    few = {"num_layers": 1, "vocab_size": V, "final_softcap": 30.0}
+    model = initialise(replace(SIZES["gemma3-tiny"], **few), 0)
     add_lora(model, LoraConfig(rank=2, alpha=4.0, targets=("q_proj",)), 0)
     up = model.layers.q_proj_lora_b  # 0 at first, and with it the gradient of the other factor
-    up.set_value(
-        jnp.asarray(np.random.default_rng(0).standard_normal(up.get_value().shape, np.float32))
-    )
+    random = np.random.default_rng(0)
+    up.set_value(jnp.asarray(random.standard_normal(up.get_value().shape, np.float32)))
     model.remat = "layer"
     _, _, tokens, mask, weights = drawn(0.6)
     places = jnp.broadcast_to(jnp.arange(T), (B, T))
@@ -224,14 +209,12 @@ def test_a_models_gradients_are_those_of_its_dense_logits() -> None:
         def of(variables: nnx.State) -> jax.Array:
             model = nnx.merge(graph, variables, rest)
             hidden, _ = model(tokens, places, jnp.ones_like(tokens))
-            return loss(
-                model.config, 1.0, model.embedding.get_value(), hidden, tokens, mask, weights
-            )
+            embedding = model.embedding.get_value()
+            return loss(model.config, 1.0, embedding, hidden, tokens, mask, weights)
 
         step = jax.jit(jax.grad(of)).lower(variables).compile()
-        loops = sum(
-            " while(" in line and vocabulary.LOOP in line for line in step.as_text().splitlines()
-        )
+        lines = [line for line in step.as_text().splitlines() if " while(" in line]
+        loops = sum(vocabulary.LOOP in line for line in lines)
         return dict(nnx.to_flat_state(step(variables))), loops
 
     expected, _ = gradients(dense, nnx.Param)
@@ -241,6 +224,5 @@ def test_a_models_gradients_are_those_of_its_dense_logits() -> None:
         assert len(found) == {nnx.LoRAParam: 2, nnx.Param: len(expected)}[trained]
         for path, gradient in found.items():
             wanted = expected[path].get_value()
-            np.testing.assert_allclose(
-                gradient.get_value(), wanted, rtol=1e-3, atol=1e-4 * float(jnp.abs(wanted).max())
-            )
+            most = 1e-4 * float(jnp.abs(wanted).max())
+            np.testing.assert_allclose(gradient.get_value(), wanted, rtol=1e-3, atol=most)
