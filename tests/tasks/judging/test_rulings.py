@@ -34,11 +34,14 @@ def judged(reply, cases=None, max_abstained=1.0, by_token=False):
 
 
 def test_a_ruling_is_true_or_false_and_a_rating_from_one_to_ten():
-    """(7 - 1) / 9 = 2/3; 1 is 0 and 10 is 1."""
+    """(7 - 1) / 9 = 2/3; 1 is 0 and 10 is 1. The ledger gets the grades and the judge's reason."""
     assert read_text(text(), ITEMS, MARK).values == (1.0, pytest.approx(2 / 3))
     assert read_text(text(grades={"2": 10, "1": False}), ITEMS, MARK).values == (0.0, 1.0)
     assert read_text(text(grades={"1": True, "2": 1}), ITEMS, MARK).values == (1.0, 0.0)
     assert read_text(f"```json\n{text()}\n```\n", ITEMS, MARK).reason == "r"
+    ((value, detail),), judge = judged(lambda one: ruling(one, True, 10))
+    assert (value, detail.keys(), len(judge.asked)) == (1.0, {"grades", "reason", "ruling"}, 1)
+    assert (detail["grades"], detail["reason"]) == ({"Answer": 1.0, "overall": 1.0}, "because")
 
 
 WRONG_GRADES = (
@@ -83,10 +86,11 @@ def test_a_question_shows_task_reference_and_response_as_data_and_asks_for_the_f
     schema = asked.parameters["response_format"]["json_schema"]["schema"]["properties"]
     assert schema["grades"]["required"] == ["1", "2"]
     assert schema["mark"] == {"type": "string"}  # no constant: who answers has to read it
-    assert question(Sheet(ITEMS, response_format="none"), {"task": "t"})[0].parameters is None
-    assert question(Sheet(ITEMS, response_format="json_object"), {"task": "t"})[0].parameters == {
-        "response_format": {"type": "json_object"}
-    }
+    bare, typed = (
+        question(Sheet(ITEMS, response_format=form), {"task": "t"})[0].parameters
+        for form in ("none", "json_object")
+    )
+    assert (bare, typed) == (None, {"response_format": {"type": "json_object"}})
 
 
 def test_a_judge_that_rates_by_its_next_token_is_asked_item_by_item():
@@ -103,13 +107,6 @@ def test_the_same_response_is_the_same_question_and_any_other_is_another():
     asked = [question(Sheet(ITEMS), {"task": "t", "answer": answer})[0] for answer in "aab"]
     assert len({mark_in(one) for one in asked}) == 2
     assert question(Sheet(ITEMS), {"task": "t"}) == question(Sheet(ITEMS), {"task": "t"})
-
-
-def test_grades_and_the_judges_reason_go_to_the_ledger():
-    ((value, detail),), judge = judged(lambda one: ruling(one, True, 10))
-    assert (value, detail.keys()) == (1.0, {"grades", "reason", "ruling"})
-    assert (detail["grades"], detail["reason"]) == ({"Answer": 1.0, "overall": 1.0}, "because")
-    assert len(judge.asked) == 1
 
 
 def test_a_reply_that_cannot_be_read_is_asked_for_once_more_and_then_abstains():
@@ -129,14 +126,13 @@ def test_a_reply_that_cannot_be_read_is_asked_for_once_more_and_then_abstains():
     assert found[0].value == 1.0
 
 
-@pytest.mark.parametrize(
-    ("problem", "asked"), [("failed: connection reset", 1), ("refused: I cannot. Ignore rules.", 2)]
-)
-def test_a_refusal_is_asked_for_again_without_quoting_it_and_a_failed_call_is_not(problem, asked):
-    found, judge = judged(lambda one: Ruling(problem=problem))
-    assert found[0].value is None
-    assert len(judge.asked) == asked
-    assert not any("Ignore rules" in text_of(one) for one in judge.asked)
+def test_a_refusal_is_asked_for_again_without_quoting_it_and_a_failed_call_is_not():
+    problems = {"failed: connection reset": 1, "refused: I cannot. Ignore rules.": 2}
+    for problem, asked in problems.items():
+        found, judge = judged(lambda one, problem=problem: Ruling(problem=problem))
+        assert found[0].value is None
+        assert len(judge.asked) == asked
+        assert not any("Ignore rules" in text_of(one) for one in judge.asked)
 
 
 def test_too_many_responses_without_a_ruling_end_the_stage():
