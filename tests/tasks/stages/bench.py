@@ -62,18 +62,10 @@ SFT: dict[str, Any] = {
 }
 SFT_LORA = {**SFT, "micro_batch_size": None, "lora": LORA, "optimizer": ADAMW}
 PREFERENCES: dict[str, Any] = {
-    "steps": 6,
-    "batch_size": 4,
-    "prompts": 6,
-    "samples_per_prompt": 2,
-    "min_pairs": 4,
-    "prompt_length": 19,
-    "response_length": 18,
-    "sampling_batch_size": 8,
-    "log_every": 4,
-    "micro_batch_size": 2,
-    "optimizer": {"learning_rate": 3e-3},
-}
+    "steps": 6, "batch_size": 4, "prompts": 6, "samples_per_prompt": 2, "min_pairs": 4,
+    "prompt_length": 19, "response_length": 18, "sampling_batch_size": 8, "log_every": 4,
+    "micro_batch_size": 2, "optimizer": {"learning_rate": 3e-3},
+}  # fmt: skip
 """What is planned is a full row for each response, and prompts and responses fill theirs."""
 DPO: dict[str, Any] = {**PREFERENCES, "lora": LORA, "optimizer": {"learning_rate": 3e-2}}
 GRPO: dict[str, Any] = {
@@ -94,39 +86,20 @@ GRPO: dict[str, Any] = {
 PASSES = {"steps": 0, "epochs": 0.3, "num_iterations": 2, "top_k": 50, "top_p": 0.95}
 """6 of the 20 prompts, 2 in a rollout that is used twice: 6 updates."""
 DISTILL: dict[str, Any] = {
-    "model": "gemma3-tiny",
-    "steps": 6,
-    "batch_size": 16,
-    "micro_batch_size": 8,
-    "num_iterations": 2,
-    "prompt_length": 24,
-    "response_length": 40,
+    "model": "gemma3-tiny", "steps": 6, "batch_size": 16, "micro_batch_size": 8,
+    "num_iterations": 2, "prompt_length": 24, "response_length": 40,
     "optimizer": {"learning_rate": 1e-2},
-}
+}  # fmt: skip
 GKD = {"name": "gkd", "beta": 0.5, "on_policy_fraction": 0.5}
 REWARD_MODEL: dict[str, Any] = {
-    "model": "gemma3-tiny",
-    "steps": 6,
-    "batch_size": 8,
-    "micro_batch_size": 4,
-    "lora": LORA,
-    "damaged": 60,
-    "prompts": 4,
-    "samples_per_prompt": 2,
-    "sampling_batch_size": 8,
-    "min_pairs": 8,
-    "min_accuracy": 0.0,
-    "optimizer": ADAMW,
-    "log_every": 1,
-    **step_traces.LENGTHS,
-}
+    "model": "gemma3-tiny", "steps": 6, "batch_size": 8, "micro_batch_size": 4, "lora": LORA,
+    "damaged": 60, "prompts": 4, "samples_per_prompt": 2, "sampling_batch_size": 8, "min_pairs": 8,
+    "min_accuracy": 0.0, "optimizer": ADAMW, "log_every": 1, **step_traces.LENGTHS,
+}  # fmt: skip
 EVAL = {
-    "model": "gemma3-tiny",
-    "batch_size": 4,
-    "prompt_length": 20,
-    "response_length": 8,
+    "model": "gemma3-tiny", "batch_size": 4, "prompt_length": 20, "response_length": 8,
     "min_items": 1,
-}
+}  # fmt: skip
 """What is planned is the widest shape that an evaluation can need, and so long are the prompts."""
 
 
@@ -218,12 +191,9 @@ def write_inputs(root: Path) -> dict[str, Path]:
     grounded = [example(30 + number, "answerable") for number in range(9)]
     for name, train in (("rows", examples), ("traces", step_traces.EXAMPLES)):
         written = {
-            "train": train,
-            "prompts": [row.as_prompt() for row in train],
-            "pairs": [],
-            "validation": examples[:7],
-            "heldout": [*examples[:11], *grounded],
-        }
+            "train": train, "prompts": [row.as_prompt() for row in train], "pairs": [],
+            "validation": examples[:7], "heldout": [*examples[:11], *grounded],
+        }  # fmt: skip
         for file, rows in written.items():
             write_jsonl(found[name] / f"{file}.jsonl", rows)
         (found[name] / "config.json").write_text(json.dumps(UPSTREAM.model_dump(mode="json")))
@@ -237,12 +207,9 @@ class Killed(BaseException):
 
 
 WATCHED: dict[str, tuple[Any, str]] = {
-    "step": (Trainer, "step"),
-    "save": (Checkpoints, "save"),
-    "seal": (Workspace, "save_tree"),
-    "put": (Journal, "put"),
-    "model": (training, "save_model"),
-}
+    "step": (Trainer, "step"), "save": (Checkpoints, "save"), "seal": (Workspace, "save_tree"),
+    "put": (Journal, "put"), "model": (training, "save_model"),
+}  # fmt: skip
 
 
 class Bench:

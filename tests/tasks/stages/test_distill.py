@@ -1,6 +1,7 @@
 """Distill: rows from one or several teachers, everything counted, the stage key's dependencies."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,30 +14,14 @@ from tasks.data.dropped import Dropped
 from tasks.stages import distill, rebalance
 from tests.tasks.jobs import job_at
 
-PROCEDURAL = {
-    "name": "procedural",
-    "rows": {"summarization": 40, "creative": 20},
-    "grounded": {"answerable": 10},
-}
-DATASET = {
-    "name": "dataset",
-    "sources": [
-        {
-            "path": "a.jsonl",
-            "family": "ours",
-            "domain": "math",
-            "prompt": "q",
-            "reasoning": "r",
-            "answer": "a",
-            "max_bad_fraction": 0.5,
-        }
-    ],
-}
+PROCEDURAL = {"name": "procedural", "rows": {"summarization": 40, "creative": 20}}
+PROCEDURAL |= {"grounded": {"answerable": 10}}
+COLUMNS = {"prompt": "q", "reasoning": "r", "answer": "a"}
+SOURCE = {"path": "a.jsonl", "family": "ours", "domain": "math", **COLUMNS}
+DATASET = {"name": "dataset", "sources": [{**SOURCE, "max_bad_fraction": 0.5}]}
 
 
-def run(
-    tmp_path: Path, *teachers: dict, data: Path | None = None, seed: int = 0, **job
-) -> tuple[dict, Path]:
+def run(tmp_path, *teachers, data: Path | None = None, seed=0, **job) -> tuple[dict, Path]:
     config = distill.Config.parse({"teachers": list(teachers), "seed": seed})
     made = job_at(tmp_path, config, {}, data=data, **job)
     return distill.run(made), made.out
@@ -87,135 +72,79 @@ def test_metrics_count_domains_groundings_families_and_difficulties(tmp_path):
 
 def test_where_the_router_is_relied_on_it_is_tried_on_rows_of_a_known_domain(tmp_path):
     sums = [f"What is {number} + {number + 1}?" for number in range(20)]
-    stories = [
-        f"Write a short poem about {thing}." for thing in ("rain", "a lamp", "my cat", "the sea")
-    ]
-    (tmp_path / "data").mkdir()
+    things = ("rain", "a lamp", "my cat", "the sea")
+    stories = [f"Write a short poem about {thing}." for thing in things]
     for name, prompts in (("known", sums), ("routed", stories)):
-        text = "".join(
-            json.dumps({"q": prompt, "r": "so", "a": "yes"}) + "\n" for prompt in prompts
-        )
-        (tmp_path / "data" / f"{name}.jsonl").write_text(text)
-    known = {
-        "path": "known.jsonl",
-        "domain": "math",
-        "prompt": "q",
-        "reasoning": "r",
-        "answer": "a",
-    }
-    both = {
-        "name": "dataset",
-        "sources": [known, {**known, "path": "routed.jsonl", "domain": "router"}],
-    }
-    metrics, _ = run(tmp_path, both, data=tmp_path / "data")
-    assert (
-        metrics["router"]["n"],
-        metrics["router"]["matrix"]["math"]["math"],
-        metrics["router"]["accuracy"],
-    ) == (20, 20, 1.0)
+        rows = [json.dumps({"q": prompt, "r": "so", "a": "yes"}) for prompt in prompts]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+    known = {"path": "known.jsonl", "domain": "math", **COLUMNS}
+    routed = {**known, "path": "routed.jsonl", "domain": "router"}
+    metrics, _ = run(tmp_path, {"name": "dataset", "sources": [known, routed]}, data=tmp_path)
+    router = metrics["router"]
+    assert (router["n"], router["matrix"]["math"]["math"], router["accuracy"]) == (20, 20, 1.0)
     assert metrics["domains"] == {"creative": 4, "math": 20}
     assert not any(name.startswith("confusion") for name in metrics["teachers"][0])
-    alone, _ = run(tmp_path, {"name": "dataset", "sources": [known]}, data=tmp_path / "data")
+    alone, _ = run(tmp_path, {"name": "dataset", "sources": [known]}, data=tmp_path)
     assert "router" not in alone
 
 
 GEMMA = {"name": "gemma", "model": "gemma3-tiny", "prompt_length": 64}
-ROUTED = {
-    "name": "dataset",
-    "sources": [{"path": "a.jsonl", "domain": "router", "prompt": "question"}],
-    "routing": {"provider": "openai", "model": "m"},
-}
+ROUTED = {"name": "dataset", "routing": {"provider": "openai", "model": "m"}}
+ROUTED |= {"sources": [{"path": "a.jsonl", "domain": "router", "prompt": "question"}]}
+API = {"name": "openai_compatible", "provider": "openai", "model": "m", "prompts": [PROCEDURAL]}
 
 
-@pytest.mark.parametrize(
-    ("teacher", "at_home"),
-    [
-        (PROCEDURAL, False),
-        (
-            {
-                "name": "openai_compatible",
-                "provider": "openai",
-                "model": "m",
-                "prompts": [PROCEDURAL],
-            },
-            True,
-        ),
-        (ROUTED, True),
-        ({**GEMMA, "prompts": [ROUTED]}, True),
-        ({**GEMMA, "prompts": [PROCEDURAL]}, False),
-    ],
-)
-def test_stages_that_ask_an_api_stay_where_its_key_is(teacher, at_home):
-    config = {"teachers": [teacher]}
-    assert distill.at_home(config, {}) == at_home
-    assert rebalance.at_home({"top_up": 3}, {"examples": config}) == at_home
-    assert not rebalance.at_home({"top_up": 0}, {"examples": config})
+def test_stages_that_ask_an_api_stay_where_its_key_is():
+    asking, others = (API, ROUTED, {**GEMMA, "prompts": [ROUTED]}), (
+        PROCEDURAL, {**GEMMA, "prompts": [PROCEDURAL]},
+    )  # fmt: skip
+    for teacher in (*asking, *others):
+        config = {"teachers": [teacher]}
+        assert distill.at_home(config, {}) == (teacher in asking)
+        assert rebalance.at_home({"top_up": 3}, {"examples": config}) == (teacher in asking)
+        assert not rebalance.at_home({"top_up": 0}, {"examples": config})
 
 
 def test_progress_reaches_the_expected_number_of_rows(tmp_path):
     seen: list[Progress] = []
-    run(
-        tmp_path,
-        {"name": "procedural", "rows": {"summarization": 1200}, "grounded": {}},
-        report=seen.append,
-    )
-    assert [(progress.done, progress.total) for progress in seen] == [
-        (500, 1200),
-        (1000, 1200),
-        (1200, 1200),
-    ]
+    table = {"name": "procedural", "rows": {"summarization": 1200}, "grounded": {}}
+    run(tmp_path, table, report=seen.append)
+    assert [(one.done, one.total) for one in seen] == [(n, 1200) for n in (500, 1000, 1200)]
     assert {progress.unit for progress in seen} == {"examples"}
 
 
 def test_a_teacher_table_is_completed_with_its_defaults_so_that_they_are_part_of_the_key():
     config = distill.Config.parse({"teachers": [{"name": "procedural", "rows": {"math": 5}}]})
-    assert config.teachers[0]["grounded"] == {
-        "answerable": 300,
-        "unanswerable": 300,
-        "out_of_domain": 300,
-    }
+    defaults = dict.fromkeys(("answerable", "unanswerable", "out_of_domain"), 300)
+    assert config.teachers[0]["grounded"] == defaults
     assert distill.Config.parse(config.model_dump(mode="json")) == config
 
 
 def test_dependencies_name_each_teachers_version_and_what_it_reads(data):
     config = distill.Config.parse({"teachers": [PROCEDURAL, DATASET]})
     found = distill.dependencies(config, data)
-    assert set(found) == {
-        "teachers.procedural",
-        "teachers.dataset",
-        "package.reasoning-gym",
-        "data/a.jsonl",
-    }
+    names = "teachers.procedural teachers.dataset package.reasoning-gym data/a.jsonl"
+    assert set(found) == set(names.split())
     (data / "a.jsonl").write_text("{}\n")
     assert distill.dependencies(config, data)["data/a.jsonl"] != found["data/a.jsonl"]
+
+
+VALID = "dataset, gemma, openai_compatible, procedural"
 
 
 @pytest.mark.parametrize(
     ("teacher", "message"),
     [
-        (
-            {"name": "proceduarl"},
-            (
-                "unknown teacher 'proceduarl'. Did you mean 'procedural'? Valid: dataset, gemma,"
-                " openai_compatible, procedural"
-            ),
-        ),
+        ({"name": "proceduarl"}, f"'proceduarl'. Did you mean 'procedural'? Valid: {VALID}"),
         (
             {"rows": {"math": 5}},
-            (
-                "teachers.0: {'rows': {'math': 5}} needs a name, one of: dataset, gemma,"
-                " openai_compatible, procedural"
-            ),
+            f"teachers.0: {{'rows': {{'math': 5}}}} needs a name, one of: {VALID}",
         ),
         ({"name": "procedural", "row": {}}, "teachers.0: unknown key 'row'. Did you mean 'rows'?"),
-        (
-            {"name": "procedural", "rows": {"maths": 5}},
-            "'maths' is not valid: Input should be 'math'",
-        ),
+        ({"name": "procedural", "rows": {"maths": 5}}, "'maths' is not valid: Input should be 'm"),
         ({"name": "dataset", "sources": []}, "sources"),
     ],
 )
 def test_a_wrong_teacher_is_refused_when_the_recipe_is_read(teacher, message):
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=re.escape(message)):
         distill.Config.parse({"teachers": [teacher]})
-    assert message in str(error.value)

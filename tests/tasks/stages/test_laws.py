@@ -45,20 +45,9 @@ def test_validation_and_checkpoints_take_turns(bench: Bench, monkeypatch: pytest
     monkeypatch.setattr(training, "validate", bench.watched("validate", training.validate))
     bench.attempt(sft, SFT, "key", inputs={"policy": ""})
     order = [
-        "validate",
-        "step",
-        "step",
-        "save",
-        "step",
-        "validate",
-        "step",
-        "save",
-        "step",
-        "step",
-        "validate",
-        "save",
-        "model",
-    ]
+        "validate", "step", "step", "save", "step", "validate", "step", "save", "step", "step",
+        "validate", "save", "model",
+    ]  # fmt: skip
     assert [name for name in bench.trace if name != "seal"] == order
 
 

@@ -30,19 +30,17 @@ pytestmark = pytest.mark.usefixtures("one_layer")
 
 
 EXAMPLES = [example(number) for number in range(8)]
+ENDPOINT = {"name": "endpoint", "provider": "vllm", "model": "m"}
+PROMPTS = [row.as_prompt() for row in EXAMPLES]
 GKD = {"name": "gkd", "beta": 0.5}
 HALF = {"loss": {**GKD, "on_policy_fraction": 0.5}, "batch_size": 32, "response_length": 40}
 
 
 def config(**changes: Any) -> Config:
     table = {
-        "model": "gemma3-tiny",
-        "steps": 4,
-        "batch_size": 16,
-        "prompt_length": 24,
-        "response_length": 8,
-        "optimizer": {"learning_rate": 1e-3},
-    }
+        "model": "gemma3-tiny", "steps": 4, "batch_size": 16, "prompt_length": 24,
+        "response_length": 8, "optimizer": {"learning_rate": 1e-3},
+    }  # fmt: skip
     return Config.parse({**table, **changes})
 
 
@@ -62,30 +60,14 @@ def stage(
     return Job(config, inputs, work.scratch("out"), work)
 
 
-# Config
-# --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"group_size": 3},
-            "16 sampled responses per update .* must be a multiple of group_size = 3",
-        ),
+        ({"group_size": 3}, "16 sampled responses per update .* a multiple of group_size = 3"),
         ({"loss": {**GKD, "on_policy_fraction": 0.01}}, "0 sampled responses per update"),
-        (
-            {"teacher": {"name": "endpoint", "provider": "vllm", "model": "m"}, "loss": GKD},
-            "gkd needs a teacher's whole distributions",
-        ),
-        (
-            {"teacher": {"name": "endpoint", "provider": "vllm", "model": "m"}, "temperature": 0.7},
-            "at temperature 1 alone",
-        ),
-        (
-            {"teacher": {"name": "endpoint", "provider": "vllm", "model": "m", "max_usd": 1.0}},
-            "max_usd needs input_usd_per_million",
-        ),
+        ({"teacher": ENDPOINT, "loss": GKD}, "gkd needs a teacher's whole distributions"),
+        ({"teacher": ENDPOINT, "temperature": 0.7}, "at temperature 1 alone"),
+        ({"teacher": ENDPOINT | {"max_usd": 1.0}}, "max_usd needs input_usd_per_million"),
         ({"teacher": {"name": "gpt-oss", "model": "m"}}, "gpt-oss"),
         ({"loss": {"name": "policy_gradient", "beta": 0.5}}, "beta"),
     ],
@@ -99,23 +81,19 @@ def test_the_base_of_a_teacher_is_a_model_that_the_stage_reads() -> None:
     teacher = {"name": "gemma", "model": "gemma3-12b-it"}
     assert extra_models(config(teacher=teacher).model_dump(mode="json")) == ("gemma3-12b-it",)
     assert extra_models(config().model_dump(mode="json")) == ()
-    endpoint = {"name": "endpoint", "provider": "vllm", "model": "m"}
-    assert extra_models(config(teacher=endpoint).model_dump(mode="json")) == ()
+    assert extra_models(config(teacher=ENDPOINT).model_dump(mode="json")) == ()
 
 
 def test_a_stage_has_one_teacher(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError,
-        match="there is no teacher: connect one as the input `teacher`, or set teacher = ",
-    ):
+    none = "there is no teacher: connect one as the input `teacher`, or set teacher = "
+    with pytest.raises(InputError, match=none):
         run(stage(tmp_path, config()))
     both = config(teacher={"name": "gemma", "model": "gemma3-tiny"})
     with pytest.raises(InputError, match="there are two teachers"):
         run(stage(tmp_path, both, teacher=model(TEACHER, 1)))
+    planned = abstract_model("gemma3-tiny", STUDENT, make_mesh())
     with pytest.raises(InputError, match="there is no teacher"):
-        on_policy_distill.programs(
-            config(), abstract_model("gemma3-tiny", STUDENT, make_mesh()), {}
-        )
+        on_policy_distill.programs(config(), planned, {})
 
 
 def test_a_teacher_with_other_pieces_is_refused() -> None:
@@ -127,14 +105,9 @@ def test_a_teacher_with_other_pieces_is_refused() -> None:
     same.trainer_spec.model_prefix = "elsewhere"
     require_same_tokenizer(ours, Tokenizer(same.SerializeToString()), "m")
     other.pieces[1000].piece = "☃"
-    with pytest.raises(
-        InputError, match=r"teacher m has another tokenizer .*12B or 27B for Gemma 3 1B.*gpt-oss"
-    ):
+    other_one = r"teacher m has another tokenizer .*12B or 27B for Gemma 3 1B.*gpt-oss"
+    with pytest.raises(InputError, match=other_one):
         require_same_tokenizer(ours, Tokenizer(other.SerializeToString()), "m")
-
-
-# What is trained on
-# --------------------------------------------------------------------------------------------------
 
 
 class Silent:
@@ -160,9 +133,7 @@ def student_logps(student: LoadedModel, batch: PolicyBatch) -> np.ndarray:
 
 def test_a_token_has_the_advantage_that_the_teacher_likes_it_better() -> None:
     student = model(STUDENT, 0)
-    batches = DistillBatches(
-        config(group_size=2), student, Silent(), [row.as_prompt() for row in EXAMPLES], []
-    )
+    batches = DistillBatches(config(group_size=2), student, Silent(), PROMPTS, [])
     batch = batches.batch_at(0)
     own = student_logps(student, batch)
     scored = batches._scored
@@ -181,19 +152,14 @@ def test_a_token_has_the_advantage_that_the_teacher_likes_it_better() -> None:
     first, second = batches.samples
     assert first["rewards"]["reverse_kl"] == pytest.approx(1 + scored.student[0][real[0]].mean())
     assert first["reward"] == first["advantage"] == -first["rewards"]["reverse_kl"]
-    assert (second["reward"], second["rewards"], second["advantage"]) == (
-        None,
-        {"reverse_kl": None},
-        0.0,
-    )
+    unscored = {"reward": None, "rewards": {"reverse_kl": None}, "advantage": 0.0}
+    assert unscored.items() <= second.items()
     assert first["prompt"] == second["prompt"]
 
 
 def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused() -> None:
     student = model(STUDENT, 0)
-    batches = DistillBatches(
-        config(num_iterations=2), student, Silent(), [row.as_prompt() for row in EXAMPLES], []
-    )
+    batches = DistillBatches(config(num_iterations=2), student, Silent(), PROMPTS, [])
     first, again, second = (batches.batch_at(step) for step in range(3))
     assert again is first
     assert batches.metrics[2] == batches.metrics[1]
@@ -208,9 +174,7 @@ def test_a_share_of_gkd_is_traces_of_the_data() -> None:
     counts, the terminator too."""
     table = config(**HALF)
     teacher = gemma_teacher(table, model(TEACHER, 1))
-    batches = DistillBatches(
-        table, model(STUDENT, 0), teacher, [row.as_prompt() for row in EXAMPLES], EXAMPLES
-    )
+    batches = DistillBatches(table, model(STUDENT, 0), teacher, PROMPTS, EXAMPLES)
     batch = batches.batch_at(0)
     tokenizer = tiny_tokenizer()
     written = [tokenizer.decode(row) for row in batch.completion_ids[16:]]
@@ -218,14 +182,11 @@ def test_a_share_of_gkd_is_traces_of_the_data() -> None:
     assert (batch.completion_ids[16:] == tokenizer.end_of_turn_id).sum(axis=1).tolist() == [1] * 16
     assert batch.completion_mask.tolist() == (batch.completion_ids != 0).tolist()
     assert batch.teacher_hidden.shape == (32, 40, TEACHER.embed_dim)
-    assert (
-        batches.metrics[1]["completion_tokens"]
-        == (batch.completion_ids[:16] != 0).sum(axis=1).mean()
-    )
+    sampled = (batch.completion_ids[:16] != 0).sum(axis=1).mean()
+    assert batches.metrics[1]["completion_tokens"] == sampled
+    short = config(**{**HALF, "response_length": 8})
     with pytest.raises(InputError, match="none of 8 training examples fits"):
-        on_policy_distill.fitting_traces(
-            config(**{**HALF, "response_length": 8}), EXAMPLES, tokenizer
-        )
+        on_policy_distill.fitting_traces(short, EXAMPLES, tokenizer)
 
 
 def test_the_teacher_scores_the_tokens_as_its_logits_do() -> None:
@@ -233,27 +194,21 @@ def test_the_teacher_scores_the_tokens_as_its_logits_do() -> None:
     teacher = model(TEACHER, 1)
     random = np.random.Generator(np.random.Philox(0))
     prompts, responses = (
-        random.integers(6, 1000, (4, 24)).astype(np.int32),
-        random.integers(6, 1000, (4, 8)).astype(np.int32),
+        random.integers(6, 1000, (4, length)).astype(np.int32) for length in (24, 8)
     )
     prompts[2, :9] = 0
     responses[1, 2:] = 0
-    scorer = gemma_teacher(
-        config(batch_size=4, micro_batch_size=2, temperature=0.7, loss=GKD), teacher
-    )
+    table = config(batch_size=4, micro_batch_size=2, temperature=0.7, loss=GKD)
+    scorer = gemma_teacher(table, teacher)
     found = scorer.score(prompts, responses)
     assert scorer.compiles == 1
     tokens = np.concatenate([prompts, responses], axis=1)
     real = tokens != 0
-    hidden, _ = jax.jit(teacher.model)(
-        tokens, np.maximum(np.cumsum(real, axis=1) - 1, 0), real.astype(np.int32)
-    )
+    places = np.maximum(np.cumsum(real, axis=1) - 1, 0)
+    hidden, _ = jax.jit(teacher.model)(tokens, places, real.astype(np.int32))
     dense = jax.nn.log_softmax(teacher.model.unembed(hidden[:, 23:-1]) / 0.7)
-    wanted = np.where(
-        responses != 0, np.take_along_axis(dense, responses[..., None], axis=-1)[..., 0], 0
-    )
-    np.testing.assert_allclose(found.logps, wanted, rtol=1e-4)
-    assert found.hidden is not None
-    np.testing.assert_allclose(
-        found.hidden[responses != 0], hidden[:, 23:-1][responses != 0], rtol=1e-3, atol=1e-4
-    )
+    said = responses != 0
+    wanted = np.take_along_axis(dense, responses[..., None], axis=-1)[..., 0]
+    np.testing.assert_allclose(found.logps, np.where(said, wanted, 0), rtol=1e-4)
+    own = hidden[:, 23:-1][said]
+    np.testing.assert_allclose(found.hidden[said], own, rtol=1e-3, atol=1e-4)

@@ -33,18 +33,12 @@ def example(number, domain=Domain.MATH, check="exact", grounding=None) -> Exampl
     return Example(id=prompt_id(prompt), prompt=prompt, domain=domain, **about, **made)
 
 
-def items(
-    *completions: str, domain: Domain = Domain.MATH, check: Check = "exact"
-) -> list[EvalItem]:
-    return [
-        judge(example(number, domain, check), completion, tokens=10)
-        for number, completion in enumerate(completions)
-    ]
+def items(*completions: str, domain=Domain.MATH, check: Check = "exact") -> list[EvalItem]:
+    asked = [example(number, domain, check) for number in range(len(completions))]
+    return [judge(one, text, tokens=10) for one, text in zip(asked, completions, strict=True)]
 
 
-def job(
-    tmp_path: Path, examples: list[Example], baseline: Path | None = None, **config: Any
-) -> Job[Config]:
+def job(tmp_path: Path, examples: list[Example], baseline=None, **config: Any) -> Job[Config]:
     prompts = tmp_path / "prompts"
     prompts.mkdir(exist_ok=True)
     write_jsonl(prompts / "heldout.jsonl", examples)
@@ -56,19 +50,20 @@ def job(
 
 
 def test_rates_are_fractions_of_all_prompts_with_wilson_intervals() -> None:
-    """Of 4: 2 right, 1 wrong but well formed, 1 malformed; 2 have markers."""
+    """Of 4: 2 right, 1 wrong but well formed, 1 right without its tags; 2 have markers."""
     metrics = reasoning_metrics(items(RIGHT, WRONG, MALFORMED, RIGHT))
     assert metrics["n"] == metrics["n_verifiable"] == 4
     expected = {"exact_answer": 0.5, "format_rate": 0.75, "marker_rate": 0.5}
-    expected |= {"truncated_rate": 0, "mean_tokens": 10}
+    expected |= {"truncated_rate": 0, "mean_tokens": 10, "flexible_answer": 0.75}
     assert {name: metrics[name] for name in expected} == expected
     assert Interval(metrics["exact_answer_low"], metrics["exact_answer_high"]) == wilson(2, 4)
+    assert metrics["flexible_answer_low"] == wilson(3, 4).low
+    assert not [name for name in metrics if name.startswith("delta")], "there is no baseline"
 
 
 def test_domains_are_measured_apart_and_absent_ones_are_absent() -> None:
-    metrics = reasoning_metrics(
-        items(RIGHT, RIGHT) + items(WRONG, RIGHT, MALFORMED, domain=Domain.CODING)
-    )
+    coding = items(WRONG, RIGHT, MALFORMED, domain=Domain.CODING)
+    metrics = reasoning_metrics(items(RIGHT, RIGHT) + coding)
     assert list(metrics["domains"]) == ["math", "coding"]
     assert metrics["domains"]["math"]["exact_answer"] == 1
     assert metrics["domains"]["coding"]["exact_answer"] == pytest.approx(1 / 3)
@@ -76,23 +71,14 @@ def test_domains_are_measured_apart_and_absent_ones_are_absent() -> None:
     assert metrics["exact_answer"] == pytest.approx(3 / 5)
 
 
-def test_knowledge_is_told_from_format() -> None:
-    """Of 4: 2 right in their tags, 1 right without them, 1 wrong."""
-    metrics = reasoning_metrics(items(RIGHT, RIGHT, MALFORMED, WRONG))
-    assert (metrics["exact_answer"], metrics["flexible_answer"]) == (0.5, 0.75)
-    assert metrics["flexible_answer_low"] == wilson(3, 4).low
-
-
 def test_suites_are_measured_apart_by_the_same_names() -> None:
     ours = items(RIGHT, RIGHT, WRONG)
     theirs = [item.model_copy(update={"suite": "gsm8k"}) for item in items(WRONG, MALFORMED)]
     metrics = reasoning_metrics(ours + theirs, [*ours, *theirs])
     assert list(metrics["suites"]) == ["heldout", "gsm8k"]
-    assert metrics["suites"]["heldout"] == {
-        name: value
-        for name, value in reasoning_metrics(ours, ours).items()
-        if name not in ("domains", "suites")
-    }
+    alone = reasoning_metrics(ours, ours).items()
+    known = {name: value for name, value in alone if name not in ("domains", "suites")}
+    assert metrics["suites"]["heldout"] == known
     assert metrics["suites"]["gsm8k"]["exact_answer"] == 0
     assert metrics["suites"]["gsm8k"]["delta_exact_answer"] == 0
 
@@ -123,15 +109,16 @@ def test_ratings_of_free_text_have_a_mean_and_a_paired_difference() -> None:
 
 
 def test_free_text_counts_for_format_and_not_for_exact_answers() -> None:
-    metrics = reasoning_metrics(
-        items(RIGHT, WRONG) + items(RIGHT, MALFORMED, domain=Domain.CREATIVE, check="none")
-    )
+    free = items(RIGHT, MALFORMED, domain=Domain.CREATIVE, check="none")
+    metrics = reasoning_metrics(items(RIGHT, WRONG) + free)
     expected = {"n": 4, "n_verifiable": 2, "exact_answer": 0.5, "format_rate": 0.75}
     assert {name: metrics[name] for name in expected} == expected
     nothing = {"n_verifiable": 0, "exact_answer": None, "exact_answer_low": None}
     creative = metrics["domains"]["creative"]
     assert {name: creative[name] for name in nothing} == nothing
     assert creative["format_rate"] == 0.5
+    same = reasoning_metrics(free, free)
+    assert (same["delta_exact_answer"], same["delta_format_rate"]) == (None, 0)
 
 
 def test_differences_are_paired_with_the_baseline_prompt_by_prompt() -> None:
@@ -148,29 +135,15 @@ def test_differences_are_paired_with_the_baseline_prompt_by_prompt() -> None:
     assert metrics == reasoning_metrics(after, before, seed=3)
 
 
-def test_the_difference_in_a_domain_of_free_text_is_none() -> None:
-    written = items(RIGHT, RIGHT, check="none")
-    metrics = reasoning_metrics(written, written)
-    assert metrics["delta_exact_answer"] is None
-    assert metrics["delta_format_rate"] == 0
-
-
-def test_without_a_baseline_there_is_no_difference() -> None:
-    assert not [name for name in reasoning_metrics(items(RIGHT)) if name.startswith("delta")]
-
-
-@pytest.mark.parametrize(
-    ("completion", "markers"),
-    [
-        ("<reasoning>First add, then halve. So x = 3.</reasoning>\n<answer>3</answer>", 4),
-        ("<reasoning>Three.</reasoning>\n<answer>because so = then</answer>", 0),
-        ("STEP 1: two\nStep 2: three", 2),
-        ("sofa, thence, stepped, firsthand", 0),
-        ("", 0),
-    ],
-)
-def test_markers_are_whole_words_before_the_answer(completion: str, markers: int) -> None:
-    assert count_markers(completion) == markers
+def test_markers_are_whole_words_before_the_answer() -> None:
+    counted = {
+        "<reasoning>First add, then halve. So x = 3.</reasoning>\n<answer>3</answer>": 4,
+        "<reasoning>Three.</reasoning>\n<answer>because so = then</answer>": 0,
+        "STEP 1: two\nStep 2: three": 2,
+        "sofa, thence, stepped, firsthand": 0,
+        "": 0,
+    }
+    assert {text: count_markers(text) for text in counted} == counted
 
 
 def test_too_few_held_out_prompts_are_refused_with_their_number(tmp_path: Path) -> None:
@@ -221,10 +194,8 @@ def test_a_run_answers_every_ungrounded_held_out_prompt_in_order(tmp_path: Path)
     assert [item.id for item in written] == [row.id for row in rows]
     assert (metrics["n"], metrics["exact_answer"], metrics["format_rate"]) == (12, 0, 0)
     assert all(0 < item.tokens <= 8 and item.truncated == (item.tokens == 8) for item in written)
-    assert [(progress.done, progress.total, progress.unit) for progress in reported] == [
-        (8, 12, "prompts"),
-        (12, 12, "prompts"),
-    ]
+    told = [(progress.done, progress.total, progress.unit) for progress in reported]
+    assert told == [(8, 12, "prompts"), (12, 12, "prompts")]
     assert json.loads(json.dumps(metrics, allow_nan=False)) == reasoning_metrics(written)
 
     source = "def length(completions, id, **_): return [len(one) for one in completions]"
@@ -264,24 +235,17 @@ def test_worked_examples_stand_before_each_prompt_and_are_told_of(tmp_path, monk
 def test_a_suite_is_asked_without_a_held_out_split_and_samples_are_kept(tmp_path: Path) -> None:
     """Metrics are those that items.jsonl and samples.jsonl give again."""
     rows = [{"question": f"{number} + 1?", "answer": f"#### {number + 1}"} for number in range(6)]
-    (tmp_path / "test.jsonl").write_text(
-        "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
-    )
+    (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     suites = [{"name": "gsm8k", "path": "test.jsonl", "first": 5}]
     whole = job(tmp_path, [], suites=suites, sampling={"samples": 2}, response_length=8)
     metrics = reasoning_eval.KIND.run(Job(whole.config, {}, whole.out, whole.work, tmp_path))
-    greedy, sampled = (
-        read_jsonl(whole.out / f"{name}.jsonl", EvalItem) for name in ("items", "samples")
-    )
-    assert [item.id for item in greedy] == [f"gsm8k/{number}" for number in range(5)]
-    assert [(item.id, item.sample) for item in sampled] == [
-        (f"gsm8k/{number}", sample) for sample in range(2) for number in range(5)
-    ]
-    assert (
-        metrics["suites"]["gsm8k"]["n"],
-        metrics["pass_at_k"]["2"]["n"],
-        metrics["noise"]["exact_answer"]["seeds"],
-    ) == (5, 5, 2)
-    assert json.loads(json.dumps(metrics, allow_nan=False)) == reasoning_metrics(
-        greedy, samples=sampled
-    )
+    greedy = read_jsonl(whole.out / "items.jsonl", EvalItem)
+    sampled = read_jsonl(whole.out / "samples.jsonl", EvalItem)
+    names = [f"gsm8k/{number}" for number in range(5)]
+    assert [item.id for item in greedy] == names
+    asked = [(item.sample, item.id) for item in sampled]
+    assert asked == [(sample, name) for sample in range(2) for name in names]
+    assert metrics["suites"]["gsm8k"]["n"] == metrics["pass_at_k"]["2"]["n"] == 5
+    assert metrics["noise"]["exact_answer"]["seeds"] == 2
+    again = reasoning_metrics(greedy, samples=sampled)
+    assert json.loads(json.dumps(metrics, allow_nan=False)) == again

@@ -85,13 +85,9 @@ def test_every_drop_is_counted_by_cause_and_traced_to_its_row(cleaned):
     metrics, out = cleaned
     dropped = read_jsonl(out / "dropped.jsonl", Dropped)
     causes = {
-        "contaminated": 6,
-        "duplicate_prompt": 11,
-        "language": 5,
-        "near_duplicate": 10,
-        "pii": 5,
+        "contaminated": 6, "duplicate_prompt": 11, "language": 5, "near_duplicate": 10, "pii": 5,
         "too_long": 5,
-    }
+    }  # fmt: skip
     assert metrics["dropped"] == causes == Counter(row.cause for row in dropped)
     assert metrics["contaminated_by"] == {"exam": 6}
     by_family = {row.source: row.cause for row in dropped}

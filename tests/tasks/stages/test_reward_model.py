@@ -43,9 +43,8 @@ def job(tmp_path: Path, data: Path, **changes: Any) -> Job[reward_model.Config]:
 
 def test_the_stage_leaves_a_model_its_held_out_scores_and_a_calibration(tmp_path: Path, data: Path):
     good, bad = (Trace(reasoning="r is r.", answer=answer).render() for answer in ("1", "2"))
-    write_jsonl(
-        data / "pairs.jsonl", [preference(good, bad), preference(good, "no trace", "malformed")]
-    )
+    pairs = [preference(good, bad), preference(good, "no trace", "malformed")]
+    write_jsonl(data / "pairs.jsonl", pairs)
     work = job(tmp_path, data, data_pairs=9)
     metrics = json.loads(json.dumps(reward_model.run(work)))
     assert metrics["compiles"] == {"train_step": 1, "score_traces": 1}
@@ -55,48 +54,33 @@ def test_the_stage_leaves_a_model_its_held_out_scores_and_a_calibration(tmp_path
     rows = list(read_rows(work.out / "heldout.jsonl"))
     assert len(rows) == metrics["n"] == metrics["pairs"]["heldout"]
     assert len(read_jsonl(work.out / "trace_pairs.jsonl", TracePair)) == metrics["pairs"]["train"]
-    assert {"loss", "rewards/accuracy", "rewards/margin"} < next(
-        read_rows(work.out / "curves.jsonl")
-    ).keys()
+    first = next(read_rows(work.out / "curves.jsonl"))
+    assert {"loss", "rewards/accuracy", "rewards/margin"} < first.keys()
     assert set(metrics["attacks"]) == set(ATTACKS)
 
     # what is on disk gives the scores that were measured, and other models do not have a head
     calibration = read_calibration(work.out)
     scorer = TraceScorer(load_scoring_model(work.out, make_mesh()), batch_size=3, **LENGTHS)
-    pairs = [
-        TracePair.model_validate_json(
-            json.dumps({name: row[name] for name in TracePair.model_fields})
-        )
-        for row in rows
-    ]
+    fields = [{name: row[name] for name in TracePair.model_fields} for row in rows]
+    pairs = [TracePair.model_validate_json(json.dumps(one)) for one in fields]
     again = scorer.score([row for pair in pairs for row in pair.rows(TOKENIZER)])
-    assert np.allclose(
-        [one.trace for one in again[::2]],
-        [row["chosen_scores"]["trace"] for row in rows],
-        atol=1e-5,
-    )
+    chosen = [row["chosen_scores"]["trace"] for row in rows]
+    assert np.allclose([one.trace for one in again[::2]], chosen, atol=1e-5)
     assert np.allclose(again[1].steps, rows[0]["rejected_scores"]["steps"], atol=1e-5)
-    assert (
-        min([*again[0].steps, again[0].answer])
-        <= again[0].trace
-        <= max([*again[0].steps, again[0].answer])
-    )
+    parts = [*again[0].steps, again[0].answer]
+    assert min(parts) <= again[0].trace <= max(parts)
     assert (calibration.prompt_length, calibration.response_length) == (24, 64)
     bins = json.loads((work.out / "calibration.json").read_text())
-    assert (
-        sum(one["n"] for one in bins["bins"])
-        == sum(one["n"] for one in bins["uncalibrated_bins"])
-        == len(rows)
-    )
+    for kind in ("bins", "uncalibrated_bins"):
+        assert sum(one["n"] for one in bins[kind]) == len(rows)
     save_model(base_model("gemma3-tiny", 0), tmp_path)
     with pytest.raises(InputError, match=r"no tensor score\.weight: it is no reward model"):
         load_scoring_model(tmp_path, make_mesh())
 
 
 def test_a_model_that_learned_nothing_fails_the_stage(tmp_path: Path, data: Path):
-    with pytest.raises(
-        StageFailed, match=r"right on \d+\.\d% of \d+ held-out pairs.*min_accuracy = 99\.0%"
-    ):
+    low = r"right on \d+\.\d% of \d+ held-out pairs.*min_accuracy = 99\.0%"
+    with pytest.raises(StageFailed, match=low):
         reward_model.run(job(tmp_path, data, min_accuracy=0.99))
 
 
@@ -105,14 +89,11 @@ def test_too_few_pairs_fail_the_stage_and_say_where_they_went(tmp_path: Path, da
         reward_model.run(job(tmp_path, data, response_length=16))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_bad_configs_are_refused():
+    for changes, message in (
         ({"damaged": 0}, "give no pairs"),
         ({"heldout_fraction": 0.5, "validation_fraction": 0.5}, "leave nothing to train on"),
         ({"samples_per_prompt": 1}, "greater than or equal to 2"),
-    ],
-)
-def test_bad_configs_are_refused(changes: dict[str, Any], message: str):
-    with pytest.raises(ValueError, match=message):
-        config(**changes)
+    ):
+        with pytest.raises(ValueError, match=message):
+            config(**changes)

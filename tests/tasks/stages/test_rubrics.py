@@ -12,7 +12,7 @@ from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import Rubric
 from tasks.contract.job import read_jsonl, write_jsonl
-from tasks.contract.kinds import stage_kind, stage_kinds
+from tasks.contract.kinds import stage_kind
 from tasks.data.dropped import Dropped
 from tasks.judging.rulings import Unreadable
 from tasks.stages import rubrics
@@ -20,12 +20,9 @@ from tests.fakes.chat_server import ChatServer, Fault
 from tests.tasks.jobs import job_at
 
 TEACHER = {
-    "name": "endpoint",
-    "provider": "test",
-    "model": "teacher",
-    "max_response_tokens": 2048,
+    "name": "endpoint", "provider": "test", "model": "teacher", "max_response_tokens": 2048,
     "max_abstained": 0.5,
-}
+}  # fmt: skip
 CONFIG = rubrics.Config.parse({"teacher": TEACHER})
 
 
@@ -57,9 +54,7 @@ def reply(*criteria: dict, **more) -> str:
     return json.dumps({"criteria": list(criteria) or written()} | more)
 
 
-def run(
-    tmp_path: Path, url: str, prompts: list[Prompt], monkeypatch, key: str = "k", **config
-) -> tuple[dict, Path]:
+def run(tmp_path, url, prompts, monkeypatch, key: str = "k", **config) -> tuple[dict, Path]:
     """Metrics and output of the stage. All calls share a store."""
     monkeypatch.setenv("TEST_BASE_URL", url)
     given = tmp_path / "in"
@@ -72,26 +67,16 @@ def run(
 
 def asked_about(body: dict) -> str:
     """The task in a request."""
-    return next(
-        json.loads(line)["task"]
-        for line in body["messages"][0]["content"].splitlines()
-        if line.startswith('{"task"')
-    )
-
-
-def test_it_is_a_stage_kind_that_stays_where_the_key_is():
-    assert "rubrics" in stage_kinds()
-    assert stage_kind("rubrics").at_home(CONFIG.model_dump(mode="json"), {})
+    lines = body["messages"][0]["content"].splitlines()
+    return next(json.loads(line)["task"] for line in lines if line.startswith('{"task"'))
 
 
 def test_every_prompt_has_a_rubric_in_the_order_of_the_prompts(tmp_path: Path, monkeypatch):
     with ChatServer(reply=lambda body: reply()) as server:
         metrics, out = run(tmp_path, server.url, [prompt(n) for n in range(5)], monkeypatch)
-        assert server.count == 5
-        assert all(
-            f'"reference_answer": "fact {n}"' in one.question
-            for n, one in enumerate(sorted(server.seen, key=lambda one: one.question))
-        )
+        asked = sorted(one.question for one in server.seen)
+    assert [f'"reference_answer": "fact {n}"' in one for n, one in enumerate(asked)] == [True] * 5
+    assert stage_kind("rubrics").at_home(CONFIG.model_dump(mode="json"), {})
     made = read_jsonl(out / "rubrics.jsonl", Rubric)
     assert [one.id for one in made] == [f"p{n}" for n in range(5)]
     assert made[0].criteria[0].importance == "essential"
@@ -102,21 +87,14 @@ def test_every_prompt_has_a_rubric_in_the_order_of_the_prompts(tmp_path: Path, m
 
 def test_only_the_prompts_that_are_wanted_are_asked(tmp_path: Path, monkeypatch):
     prompts = [
-        prompt(0, Domain.MATH, answer="4", check="numeric"),
-        prompt(1, Domain.CREATIVE),
-        prompt(2, Domain.CREATIVE),
-        prompt(3, Domain.CREATIVE),
-        prompt(4),
-    ]
+        prompt(0, Domain.MATH, answer="4", check="numeric"), prompt(1, Domain.CREATIVE),
+        prompt(2, Domain.CREATIVE), prompt(3, Domain.CREATIVE), prompt(4),
+    ]  # fmt: skip
     with ChatServer(reply=lambda body: reply()) as server:
         metrics, out = run(
-            tmp_path,
-            server.url,
-            prompts,
-            monkeypatch,
-            first={"creative": 2, "math": 5},
+            tmp_path, server.url, prompts, monkeypatch, first={"creative": 2, "math": 5},
             verifiable=False,
-        )
+        )  # fmt: skip
         assert server.count == 2
         with pytest.raises(InputError, match="no prompt is to have a rubric"):
             run(tmp_path, server.url, prompts, monkeypatch, key="none", first={"science": 2})
@@ -124,26 +102,22 @@ def test_only_the_prompts_that_are_wanted_are_asked(tmp_path: Path, monkeypatch)
     assert metrics["domains"] == {"creative": 2}
 
 
-@pytest.mark.parametrize(
-    ("text", "satisfied_by", "stored"),
-    [
+def test_a_criterion_is_stored_so_that_a_good_response_satisfies_it():
+    """Either polarity of either wording; the weight is positive in all cases."""
+    for text, satisfied_by, stored in (
         ("Does not mention the dose.", "bad", "Does mention the dose."),
         ("Does not recommend aspirin.", "good", "Does not recommend aspirin."),
         ("Recommends aspirin.", "bad", "Does not do this: Recommends aspirin."),
         ("Recommends rest.", "good", "Recommends rest."),
         ("The response is not clear.", "bad", "The response is clear."),
         ("Fails to name the cause.", "bad", "Does not do this: Fails to name the cause."),
-    ],
-)
-def test_a_criterion_is_stored_so_that_a_good_response_satisfies_it(text, satisfied_by, stored):
-    """Either polarity of either wording; the weight is positive in all cases."""
-    pitfall = written(text=text, satisfied_by=satisfied_by)
-    pitfall[1] |= {"importance": "essential"}
-    pitfall[0] |= {"importance": "pitfall"}
-    rubric, changed = rubrics.read_rubric(CONFIG, prompt(0), reply(*pitfall))
-    assert rubric.criteria[0].text == stored
-    assert rubric.criteria[0].importance == "pitfall"
-    assert changed == (satisfied_by == "bad")
+    ):
+        pitfall = written(text=text, satisfied_by=satisfied_by)
+        pitfall[1] |= {"importance": "essential"}
+        pitfall[0] |= {"importance": "pitfall"}
+        rubric, changed = rubrics.read_rubric(CONFIG, prompt(0), reply(*pitfall))
+        assert (rubric.criteria[0].text, rubric.criteria[0].importance) == (stored, "pitfall")
+        assert changed == (satisfied_by == "bad")
 
 
 @pytest.mark.parametrize(
@@ -170,42 +144,29 @@ def test_a_reply_that_is_no_rubric_is_refused(text, why):
 
 def test_a_reply_that_cannot_be_used_is_asked_for_once_more_and_then_dropped(tmp_path, monkeypatch):
     def answer(body: dict) -> str:
-        again = (
-            "could not be used (it had 3 criteria instead of 7 to 20)"
-            in body["messages"][0]["content"]
-        )
-        number = asked_about(body)
-        return (
-            reply()
-            if number == "Question 0?" or (again and number == "Question 1?")
-            else reply(*written(3))
-        )
+        few = "could not be used (it had 3 criteria instead of 7 to 20)"
+        number, again = asked_about(body), few in body["messages"][0]["content"]
+        good = number == "Question 0?" or (again and number == "Question 1?")
+        return reply() if good else reply(*written(3))
 
     with ChatServer(reply=answer) as server:
         metrics, out = run(tmp_path, server.url, [prompt(n) for n in range(3)], monkeypatch)
         assert server.count == 3 + 2
     assert [one.id for one in read_jsonl(out / "rubrics.jsonl", Rubric)] == ["p0", "p1"]
     (dropped,) = read_jsonl(out / "dropped.jsonl", Dropped)
-    assert (dropped.id, dropped.cause, dropped.detail) == (
-        "p2",
-        "failed",
-        "it had 3 criteria instead of 7 to 20",
-    )
+    assert (dropped.id, dropped.cause) == ("p2", "failed")
+    assert dropped.detail == "it had 3 criteria instead of 7 to 20"
     assert metrics["dropped"] == {"failed": 1}
 
 
 def test_too_few_rubrics_fail_the_stage_and_what_was_answered_is_not_paid_again(
-    tmp_path: Path, monkeypatch
+    tmp_path, monkeypatch
 ):
-    prompts = [prompt(n) for n in range(4)]
-    broken = True
+    prompts, broken = [prompt(n) for n in range(4)], True
+    bad = Fault("status", 400, '{"error": {"message": "no"}}')
 
     def faults(request):
-        return (
-            Fault("status", 400, '{"error": {"message": "no"}}')
-            if broken and "Question 0?" not in request.question
-            else None
-        )
+        return bad if broken and "Question 0?" not in request.question else None
 
     with ChatServer(faults, reply=lambda body: reply()) as server:
         with pytest.raises((StageFailed, InputError)):
@@ -227,12 +188,9 @@ def test_the_budget_holds(tmp_path: Path, monkeypatch):
     }
     with ChatServer(reply=lambda body: reply()) as server:
         metrics, out = run(
-            tmp_path,
-            server.url,
-            [prompt(n) for n in range(40)],
-            monkeypatch,
+            tmp_path, server.url, [prompt(n) for n in range(40)], monkeypatch,
             teacher=TEACHER | prices,
-        )
+        )  # fmt: skip
     assert 0 < metrics["usd"] <= 0.012
     assert 0 < metrics["rubrics"] < 40
     assert metrics["dropped"] == {"unasked": 40 - metrics["rubrics"]}

@@ -11,15 +11,10 @@ from tasks.contract.small import LAPTOP
 from tasks.data.quotas import Quota
 
 TRAINER: dict[str, Any] = {
-    "steps": 900,
-    "batch_size": 240,
-    "micro_batch_size": 48,
-    "prompt_length": 512,
-    "response_length": 512,
-    "remat": "layer",
-    "lora": {"rank": 32, "alpha": 64.0},
+    "steps": 900, "batch_size": 240, "micro_batch_size": 48, "prompt_length": 512,
+    "response_length": 512, "remat": "layer", "lora": {"rank": 32, "alpha": 64.0},
     "optimizer": {"learning_rate": 1e-5, "max_grad_norm": 0.1},
-}
+}  # fmt: skip
 GRPO = TRAINER | {"rewards": [{"name": "format"}]}
 GKD = TRAINER | {"model": "gemma3-1b-it", "teacher": {"name": "gemma", "model": "gemma3-4b-it"}}
 
@@ -69,13 +64,11 @@ def test_both_responses_of_a_pair_count_as_rows_of_the_model() -> None:
 def test_a_rehearsal_updates_on_two_rows() -> None:
     """Two of 3,152 tokens each; four took 50 s of `dipg_safety`'s 142."""
     few = replace(LAPTOP, read=24)
+    tables = {"simpo": TRAINER | {"prompts": 4096}, "grpo": GRPO | {"group_size": 8}}
+    tables["on_policy_distill"] = GKD
     simpo, grpo, gkd = (
         stage_kind(name).small(stage_kind(name).config.parse(table), few)
-        for name, table in (
-            ("simpo", TRAINER | {"prompts": 4096}),
-            ("grpo", GRPO | {"group_size": 8}),
-            ("on_policy_distill", GKD),
-        )
+        for name, table in tables.items()
     )
     assert (simpo.samples_per_prompt, grpo.group_size) == (2, 2)
     assert (simpo.batch_size, grpo.batch_size, gkd.batch_size) == (2, 2, 2)
@@ -111,15 +104,12 @@ def test_rows_that_a_small_rebalance_takes_fit_every_small_stage() -> None:
     }
     rows = rebalance.small(rebalance.config.parse(limits), LAPTOP)
     trainer = {name: value for name, value in TRAINER.items() if not name.endswith("_length")}
-    packed = sft.small(
-        sft.config.parse(trainer | {"model": "gemma3-1b-it", "sequence_length": 1024}), LAPTOP
-    )
+    table = trainer | {"model": "gemma3-1b-it", "sequence_length": 1024}
+    packed = sft.small(sft.config.parse(table), LAPTOP)
     pairs = simpo.small(simpo.config.parse(TRAINER | {"prompts": 4096}), LAPTOP)
-    assert rows.max_prompt_tokens + rows.max_response_tokens <= packed.sequence_length
-    assert (rows.max_prompt_tokens, rows.max_response_tokens) == (
-        pairs.prompt_length,
-        pairs.response_length,
-    )
+    lengths = (rows.max_prompt_tokens, rows.max_response_tokens)
+    assert sum(lengths) <= packed.sequence_length
+    assert lengths == (pairs.prompt_length, pairs.response_length)
     assert packed.sequence_length * packed.batch_size == 2048
 
 
@@ -135,17 +125,10 @@ def test_an_evaluation_keeps_its_prompts_whole_in_smaller_batches(prompt, answer
         "response_length": answer,
         "batch_size": 256,
     }
-    small = kind.small(
-        kind.config.parse(
-            config | {"suites": [{"name": "gsm8k"}, {"name": "mt_bench", "first": 3}]}
-        ),
-        LAPTOP,
-    )
-    assert (small.prompt_length, small.response_length, small.batch_size) == (
-        prompt,
-        min(answer, 128),
-        batch,
-    )
+    config["suites"] = [{"name": "gsm8k"}, {"name": "mt_bench", "first": 3}]
+    small = kind.small(kind.config.parse(config), LAPTOP)
+    assert (small.prompt_length, small.response_length) == (prompt, min(answer, 128))
+    assert small.batch_size == batch
     assert [suite["first"] for suite in small.suites] == [50, 3]
 
 

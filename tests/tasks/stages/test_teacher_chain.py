@@ -51,19 +51,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def run(quotas: Any = QUOTAS, **teacher: Any) -> tuple[Path, Path, dict[str, Any], ChatServer]:
         table = {
-            "name": "openai_compatible",
-            "provider": "oracle",
-            "model": "m",
-            "samples": 4,
-            "retries": 0,
-            "instructions": "",
-            "first": FIRST,
-            "max_response_tokens": 64,
-            "input_usd_per_million": 1.0,
-            "output_usd_per_million": 1.0,
-            "prompts": [LENDER],
+            "name": "openai_compatible", "provider": "oracle", "model": "m", "samples": 4,
+            "retries": 0, "instructions": "", "first": FIRST, "max_response_tokens": 64,
+            "input_usd_per_million": 1.0, "output_usd_per_million": 1.0, "prompts": [LENDER],
             **teacher,
-        }
+        }  # fmt: skip
         store = open_store(tmp_path / "store")
         out = {name: tmp_path / name for name in ("distill", "rebalance")}
         for directory in out.values():
@@ -76,20 +68,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         }
         with ChatServer(reply=oracle) as server:
             monkeypatch.setenv("ORACLE_BASE_URL", server.url)
-            distill.run(
-                Job(
-                    distill.Config.parse({"teachers": [table]}),
-                    {},
-                    out["distill"],
-                    Workspace(store, "d", "1"),
-                )
-            )
-            job = Job(
-                rebalance.Config.parse(config),
-                {"examples": out["distill"]},
-                out["rebalance"],
-                Workspace(store, "r", "1"),
-            )
+            asking = distill.Config.parse({"teachers": [table]})
+            distill.run(Job(asking, {}, out["distill"], Workspace(store, "d", "1")))
+            taking, given = rebalance.Config.parse(config), {"examples": out["distill"]}
+            job = Job(taking, given, out["rebalance"], Workspace(store, "r", "1"))
             metrics = rebalance.run(job)
         return out["distill"], out["rebalance"], metrics, server
 
@@ -99,9 +81,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_shortfall_is_asked_of_the_teacher_and_no_prompt_twice(run: Any) -> None:
     """40 math prompts solve about 34 rows; 50 train and 6 held out are wanted."""
     distilled, out, metrics, server = run()
-    assert {
-        name: len(read_jsonl(out / f"{name}.jsonl", Example)) for name in ("train", "heldout")
-    } == {"train": 70, "heldout": 10}
+    counts = [len(read_jsonl(out / f"{name}.jsonl", Example)) for name in ("train", "heldout")]
+    assert counts == [70, 10]
     round_, *_ = metrics["top_ups"]
     assert round_["given"] > 0
     asked = Counter((request.question, request.body["seed"]) for request in server.seen)
@@ -124,14 +105,9 @@ def test_pairs_and_prompts_belong_to_the_training_split_and_say_where_they_come_
     assert {row.pass_rate for row in train.values()} <= {0.25, 0.5, 0.75, 1.0}
     pairs = read_jsonl(out / "pairs.jsonl", PreferencePair)
     assert {pair.id for pair in pairs} <= set(prompts)
-    assert {(pair.rejected_because, pair.failed_check) for pair in pairs} <= {
-        ("malformed", None),
-        ("wrong", "numeric"),
-        ("wrong", "exact"),
-    }
-    for pair in pairs:
-        assert pair.chosen_sample is not None
-        assert pair.rejected_sample is not None
+    why = {("malformed", None), ("wrong", "numeric"), ("wrong", "exact")}
+    assert {(pair.rejected_because, pair.failed_check) for pair in pairs} <= why
+    assert not any(None in (pair.chosen_sample, pair.rejected_sample) for pair in pairs)
 
 
 def test_a_spent_budget_ends_the_stage_with_what_it_paid_for(run: Any, tmp_path: Path) -> None:
