@@ -76,12 +76,9 @@ def _rearrange(text: str, rng: random.Random) -> str:
 
 
 LEAKS: dict[str, Disguise] = {
-    "exact": lambda text, rng: text,
-    "respelled": _respell,
-    "embedded": _embed,
-    "words or numbers": _replace,
-    "reordered or half": _rearrange,
-}
+    "exact": lambda text, rng: text, "respelled": _respell, "embedded": _embed,
+    "words or numbers": _replace, "reordered or half": _rearrange,
+}  # fmt: skip
 """Disguises of test questions."""
 
 

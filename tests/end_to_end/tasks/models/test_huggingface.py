@@ -33,13 +33,9 @@ SMALL = {
     "query_pre_attn_scalar": 12,
 }
 VISION = {
-    "hidden_size": 8,
-    "intermediate_size": 8,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "image_size": 28,
-    "patch_size": 14,
-}
+    "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "image_size": 28, "patch_size": 14,
+}  # fmt: skip
 KINDS = ("gemma2", "gemma3", "multimodal")
 
 
@@ -111,13 +107,9 @@ def test_transformers_reads_what_we_write(directories, tmp_path, kind):
     assert type(back).__name__ == ("Gemma2ForCausalLM" if kind == "gemma2" else "Gemma3ForCausalLM")
     said, meant = back.config.to_dict(), text.config.to_dict()
     computes = (
-        "layer_types",
-        "rope_parameters",
-        "sliding_window",
-        "query_pre_attn_scalar",
-        "final_logit_softcapping",
-        "tie_word_embeddings",
-    )
+        "layer_types", "rope_parameters", "sliding_window", "query_pre_attn_scalar",
+        "final_logit_softcapping", "tie_word_embeddings",
+    )  # fmt: skip
     assert {key: said[key] for key in computes} == {key: meant[key] for key in computes}
     # <eos> and <end_of_turn> of the tiny tokenizer
     assert back.generation_config.eos_token_id == [1, 5]

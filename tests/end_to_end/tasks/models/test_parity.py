@@ -121,19 +121,13 @@ def their_model(config: GemmaConfig) -> Any:
     """A random model: norm scales are no zeros, and scores are large enough that masks and
     soft-caps matter."""
     common = {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.embed_dim,
-        "intermediate_size": config.hidden_dim,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "query_pre_attn_scalar": round(config.query_scale**-2),
-        "sliding_window": config.window,
-        "attn_logit_softcapping": config.attention_softcap,
-        "final_logit_softcapping": config.final_softcap,
-        "attn_implementation": "eager",
-    }
+        "vocab_size": config.vocab_size, "hidden_size": config.embed_dim,
+        "intermediate_size": config.hidden_dim, "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads, "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim, "query_pre_attn_scalar": round(config.query_scale**-2),
+        "sliding_window": config.window, "attn_logit_softcapping": config.attention_softcap,
+        "final_logit_softcapping": config.final_softcap, "attn_implementation": "eager",
+    }  # fmt: skip
     if config.family == "gemma3":
         scaled = (
             {"rope_type": "linear", "factor": config.global_rope_scale}
@@ -165,14 +159,9 @@ def our_weights(config: GemmaConfig, state: dict[str, Any]) -> dict[str, jax.Arr
     """Their weights under our names, stacked, transposed and split into heads: written anew here,
     so that it checks the reader's too."""
     module = {
-        "q": "self_attn",
-        "k": "self_attn",
-        "v": "self_attn",
-        "o": "self_attn",
-        "gate": "mlp",
-        "up": "mlp",
-        "down": "mlp",
-    }
+        "q": "self_attn", "k": "self_attn", "v": "self_attn", "o": "self_attn", "gate": "mlp",
+        "up": "mlp", "down": "mlp",
+    }  # fmt: skip
     weights = {}
     for name, shape in weight_shapes(config).items():
         leaf = name.removeprefix("layers.")
@@ -241,13 +230,9 @@ def test_greedy_generation_beyond_the_window(pair: Pair) -> None:
     for prompt, completion in zip(PROMPTS, sampler.generate(PROMPTS), strict=True):
         tokens = torch.tensor([prompt_tokens(tokenizer, prompt)])
         generated = pair.theirs.generate(
-            tokens,
-            attention_mask=torch.ones_like(tokens),
-            max_new_tokens=2 * WINDOW,
-            do_sample=False,
-            eos_token_id=tokenizer.end_of_turn_id,
-            pad_token_id=tokenizer.pad_id,
-        )
+            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=2 * WINDOW,
+            do_sample=False, eos_token_id=tokenizer.end_of_turn_id, pad_token_id=tokenizer.pad_id,
+        )  # fmt: skip
         expected = generated[0, tokens.shape[1] :].tolist()
         assert completion.tokens == expected
         assert len(set(expected)) > WINDOW // 2

@@ -36,23 +36,13 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("torch", reason="the proof needs torch (CPU): uv sync --extra export")
 
 GEMMA3 = replace(
-    SIZES["gemma3-tiny"],
-    num_layers=2,
-    global_every=2,
-    num_kv_heads=2,
-    window=24,
-    embed_dim=64,
-    hidden_dim=64,
-    global_rope_scale=8.0,
-)
+    SIZES["gemma3-tiny"], num_layers=2, global_every=2, num_kv_heads=2, window=24, embed_dim=64,
+    hidden_dim=64, global_rope_scale=8.0,
+)  # fmt: skip
 GEMMA2 = replace(
-    GEMMA3,
-    family="gemma2",
-    global_rope=10_000.0,
-    global_rope_scale=1.0,
-    attention_softcap=5.0,
+    GEMMA3, family="gemma2", global_rope=10_000.0, global_rope_scale=1.0, attention_softcap=5.0,
     final_softcap=3.0,
-)
+)  # fmt: skip
 
 
 def artifact(directory: Path, config: GemmaConfig, name: str = "gemma3-tiny") -> Path:
