@@ -20,29 +20,17 @@ from tasks.models.weights import initialise
 from tasks.reinforcement.rollout import row_weights
 
 STUDENT = [
-    [
-        [2.265, 0.093, -3.439, 2.202, 3.633],
-        [2.531, 0.017, -4.406, 2.798, 0.366],
-        [-0.634, -2.714, 2.239, -2.014, 6.303],
-    ],
-    [
-        [-1.078, 1.351, -2.195, -4.44, -2.747],
-        [-2.987, -0.619, -2.972, -2.037, 2.515],
-        [6.104, 3.793, 4.774, -2.73, 1.983],
-    ],
-]
+    [[2.265, 0.093, -3.439, 2.202, 3.633], [2.531, 0.017, -4.406, 2.798, 0.366],
+     [-0.634, -2.714, 2.239, -2.014, 6.303]],
+    [[-1.078, 1.351, -2.195, -4.44, -2.747], [-2.987, -0.619, -2.972, -2.037, 2.515],
+     [6.104, 3.793, 4.774, -2.73, 1.983]],
+]  # fmt: skip
 TEACHER = [
-    [
-        [-1.0, -3.053, -0.439, 1.021, 1.169],
-        [1.429, -5.176, 4.912, 0.972, 2.706],
-        [0.719, 2.464, -4.013, -4.766, 3.27],
-    ],
-    [
-        [1.201, -0.279, -6.882, -2.482, 3.507],
-        [2.77, 1.633, 1.81, 1.035, 1.377],
-        [3.124, 1.904, -1.065, -1.598, -1.44],
-    ],
-]
+    [[-1.0, -3.053, -0.439, 1.021, 1.169], [1.429, -5.176, 4.912, 0.972, 2.706],
+     [0.719, 2.464, -4.013, -4.766, 3.27]],
+    [[1.201, -0.279, -6.882, -2.482, 3.507], [2.77, 1.633, 1.81, 1.035, 1.377],
+     [3.124, 1.904, -1.065, -1.598, -1.44]],
+]  # fmt: skip
 MASK = np.array([[1, 1, 0], [1, 0, 0]], bool)
 RECORDED = {
     (0, 1.0): (3.5872517, [0.0383241, 0.0041167, -0.0302762, -0.0788619, 0.0666973]),
@@ -62,33 +50,28 @@ logits: TRL 1.16.0's `GKDTrainer.generalized_jsd_loss` with torch 2.15.0."""
 
 def dense(beta: float, temperature: float, student: Any, teacher: Any) -> jax.Array:
     """The mean divergence over MASK from logits."""
-    found = generalized_jsd(
-        jax.nn.log_softmax(student / temperature),
-        jax.nn.log_softmax(jnp.asarray(teacher) / temperature),
-        beta,
+    ours, theirs = (
+        jax.nn.log_softmax(jnp.asarray(one) / temperature) for one in (student, teacher)
     )
+    found = generalized_jsd(ours, theirs, beta)
     return jnp.sum(found * MASK) / MASK.sum()
 
 
-@pytest.mark.parametrize(("beta", "temperature"), RECORDED)
-def test_divergences_and_gradients_are_those_trl_gave(beta: float, temperature: float) -> None:
-    loss, gradient = jax.value_and_grad(partial(dense, beta, temperature))(
-        jnp.asarray(STUDENT), TEACHER
-    )
-    expected, slope = RECORDED[beta, temperature]
-    assert loss == pytest.approx(expected, abs=1e-5)
-    np.testing.assert_allclose(gradient[0, 0], slope, atol=1e-6)
+def test_divergences_and_gradients_are_those_trl_gave() -> None:
+    for (beta, temperature), (expected, slope) in RECORDED.items():
+        mean = partial(dense, beta, temperature)
+        loss, gradient = jax.value_and_grad(mean)(jnp.asarray(STUDENT), TEACHER)
+        assert loss == pytest.approx(expected, abs=1e-5)
+        np.testing.assert_allclose(gradient[0, 0], slope, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("beta", "expected"),
-    [(0, 0.0920329), (1, 0.0851228), (0.1, 0.0081848), (0.5, 0.0219012), (0.9, 0.0076947)],
-)
-def test_divergences_of_three_words(beta: float, expected: float) -> None:
+def test_divergences_of_three_words() -> None:
     """S = (.7, .2, .1), T = (.5, .3, .2): the formulas of GKD (2306.13649), computed apart."""
-    student, teacher = jnp.log(jnp.asarray([0.7, 0.2, 0.1])), jnp.log(jnp.asarray([0.5, 0.3, 0.2]))
-    assert generalized_jsd(student, teacher, beta) == pytest.approx(expected, abs=1e-6)
-    assert generalized_jsd(student, student, beta) == pytest.approx(0, abs=1e-6)
+    student, teacher = (jnp.log(jnp.asarray(one)) for one in ([0.7, 0.2, 0.1], [0.5, 0.3, 0.2]))
+    known = {0: 0.0920329, 1: 0.0851228, 0.1: 0.0081848, 0.5: 0.0219012, 0.9: 0.0076947}
+    for beta, expected in known.items():
+        assert generalized_jsd(student, teacher, beta) == pytest.approx(expected, abs=1e-6)
+        assert generalized_jsd(student, student, beta) == pytest.approx(0, abs=1e-6)
 
 
 B, T, CHUNK = 3, 11, 7
@@ -116,33 +99,27 @@ def test_in_chunks_they_are_those_of_all_logits(beta, monkeypatch):
     vocabularies have."""
     monkeypatch.setattr(vocabulary, "CHUNK", CHUNK)
 
-    def ours(embedding: jax.Array, hidden: jax.Array, *rest: jax.Array) -> Any:
-        of_teacher, states, mask, weights = rest
-        model = SimpleNamespace(
-            config=SMALL, embedding=SimpleNamespace(get_value=lambda: embedding)
-        )
+    def ours(embedding, hidden, of_teacher, states, mask, weights) -> Any:
+        held = SimpleNamespace(get_value=lambda: embedding)
+        model = SimpleNamespace(config=SMALL, embedding=held)
+        theirs = (LARGE, of_teacher, states)
         found, entropies = token_divergences(
-            model, hidden, (LARGE, of_teacher, states), mask, beta=beta, temperature=0.7
+            model, hidden, theirs, mask, beta=beta, temperature=0.7
         )
         return jnp.sum(weights * found**2), entropies
 
-    def whole(embedding: jax.Array, hidden: jax.Array, *rest: jax.Array) -> Any:
-        of_teacher, states, mask, weights = rest
+    def whole(embedding, hidden, of_teacher, states, mask, weights) -> Any:
         student = jax.nn.log_softmax(unembed(SMALL, embedding, hidden) / 0.7)
         teacher = jax.nn.log_softmax(unembed(LARGE, of_teacher, states)[..., :50] / 0.7)
         entropies = -jnp.sum(jnp.exp(student) * student, axis=-1)
-        return jnp.sum(
-            weights * jnp.where(mask, generalized_jsd(student, teacher, beta), 0) ** 2
-        ), jnp.where(mask, entropies, 0)
+        apart = jnp.where(mask, generalized_jsd(student, teacher, beta), 0)
+        return jnp.sum(weights * apart**2), jnp.where(mask, entropies, 0)
 
     found, expected = (
         jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(*drawn()) for loss in (ours, whole)
     )
-    jax.tree.map(
-        lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4),
-        found,
-        expected,
-    )
+    same = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+    jax.tree.map(same, found, expected)
 
 
 def test_the_loss_of_a_batch_is_the_mean_over_its_tokens_whatever_the_micro_batches() -> None:
@@ -172,11 +149,8 @@ def test_the_loss_of_a_batch_is_the_mean_over_its_tokens_whatever_the_micro_batc
     expected = generalized_jsd(logps[0], logps[1], 0.5)[mask & counted[:, None]]
     assert expected.shape == (4,)
     assert loss == pytest.approx(float(expected.mean()), rel=1e-5)
-    assert metrics["entropy"] == pytest.approx(
-        float(-jnp.sum(jnp.exp(logps[0]) * logps[0], -1)[mask & counted[:, None]].mean()), rel=1e-5
-    )
-    rows = [
-        loss_fn(student, jax.tree.map(lambda x, row=row: x[row : row + 1], batch))[0]
-        for row in range(3)
-    ]
+    entropies = -jnp.sum(jnp.exp(logps[0]) * logps[0], -1)[mask & counted[:, None]]
+    assert metrics["entropy"] == pytest.approx(float(entropies.mean()), rel=1e-5)
+    alone = [jax.tree.map(lambda x, row=row: x[row : row + 1], batch) for row in range(3)]
+    rows = [loss_fn(student, one)[0] for one in alone]
     assert np.mean(rows) == pytest.approx(float(loss), rel=1e-5)

@@ -1,7 +1,7 @@
 """GRPO and its kin against numbers worked from their formulas; test_trl_parity.py compares them
 with another author's."""
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -20,9 +20,6 @@ from tasks.reinforcement.rollout import Aggregation, group_advantages, row_weigh
 from tasks.training.trainer import Trainer
 from tests.tasks.losses.bigram import EOS, PAD, VOCABULARY, Bigram, completion_logps
 
-# Advantages
-# --------------------------------------------------------------------------------------------------
-
 
 def test_advantages_equal_the_worked_numbers():
     """[1,0,1,0]: mean .5, std (ddof 1) sqrt(1/3) = .5773503: +-.5 / .5773513. [1,0,0,0]: mean .25,
@@ -32,53 +29,38 @@ def test_advantages_equal_the_worked_numbers():
     np.testing.assert_allclose(found, 0.8660239 * np.array([1, -1, 1, -1]), atol=1e-7)
     wide = group_advantages(even, 4, epsilon=1e-4)
     np.testing.assert_allclose(wide, 0.8658754 * np.array([1, -1, 1, -1]), atol=1e-7)
-    np.testing.assert_allclose(
-        group_advantages(odd, 4), [1.499997, -0.499999, -0.499999, -0.499999], atol=1e-6
-    )
-    np.testing.assert_allclose(
-        group_advantages(odd, 4, "none"), [0.75, -0.25, -0.25, -0.25], rtol=1e-12
-    )
+    found = group_advantages(odd, 4)
+    np.testing.assert_allclose(found, [1.499997, -0.499999, -0.499999, -0.499999], atol=1e-6)
+    found = group_advantages(odd, 4, "none")
+    np.testing.assert_allclose(found, [0.75, -0.25, -0.25, -0.25], rtol=1e-12)
 
 
 def test_advantages_scaled_by_the_batch_share_one_std():
     """Groups [0, 1] and [0, 3]: means .5 and 1.5, std of all four (mean 1, squares 1 0 1 4)
     sqrt(2). An abstention is in no std."""
     expected = np.array([-0.5, 0.5, -1.5, 1.5]) / (2**0.5 + 1e-6)
-    np.testing.assert_allclose(
-        group_advantages(np.array([0.0, 1, 0, 3]), 2, "batch"), expected, rtol=1e-12
-    )
-    with_abstention = np.array([0.0, 1, np.nan, 0, 3, np.nan])
-    np.testing.assert_allclose(
-        group_advantages(with_abstention, 3, "batch"),
-        [*expected[:2], 0, *expected[2:], 0],
-        rtol=1e-12,
-    )
+    found = group_advantages(np.array([0.0, 1, 0, 3]), 2, "batch")
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    found = group_advantages(np.array([0.0, 1, np.nan, 0, 3, np.nan]), 3, "batch")
+    np.testing.assert_allclose(found, [*expected[:2], 0, *expected[2:], 0], rtol=1e-12)
 
 
-@pytest.mark.parametrize("scale", ["group", "none", "batch"])
-def test_equal_rewards_have_no_advantage_even_when_rounding_differs(scale: str):
+def test_equal_rewards_have_no_advantage_even_when_rounding_differs():
     """.1 + .2 is not .3 in floating point; in float32 Tunix's estimator would turn such a
     difference into advantages of about .05."""
     rewards = np.array([0.3, 0.1 + 0.2, 0.3, 0.3, 1.0, 1.0, 1.0, 1.0])
-    assert group_advantages(rewards, 4, scale).tolist() == [0.0] * 8
+    for scale in ("group", "none", "batch"):
+        assert group_advantages(rewards, 4, scale).tolist() == [0.0] * 8
 
 
 def test_a_completion_without_a_reward_is_left_out_of_its_group():
     """[1, 0, nan, 0] is the group [1, 0, 0]: mean 1/3, std .5773503. A group with one reward has
     nothing to compare with."""
     advantages = group_advantages(np.array([1.0, 0, np.nan, 0, np.nan, np.nan, 1, np.nan]), 4)
-    np.testing.assert_allclose(
-        advantages, [1.154699, -0.577349, 0, -0.577349, 0, 0, 0, 0], atol=1e-6
-    )
-
-
-def test_rewards_that_fill_no_group_are_refused():
+    expected = [1.154699, -0.577349, 0, -0.577349, 0, 0, 0, 0]
+    np.testing.assert_allclose(advantages, expected, atol=1e-6)
     with pytest.raises(ValueError, match="no groups of 4"):
         group_advantages(np.ones(6), 4)
-
-
-# Batches
-# --------------------------------------------------------------------------------------------------
 
 
 LOSS: dict[str, Any] = {"beta": 0.0, "epsilon": 0.2}
@@ -87,16 +69,9 @@ COMPLETIONS = np.array([[4, EOS, PAD, PAD], [5, 5, 5, EOS]], np.int32)
 MASK = COMPLETIONS != PAD
 
 
-def example(
-    advantages: Any,
-    ref: np.ndarray | None = None,
-    old: np.ndarray | None = None,
-    sampler: np.ndarray | None = None,
-    counted: Any = (True, True),
-    aggregation: Aggregation = "sequence",
-) -> PolicyBatch:
+def example(advantages, ref=None, old=None, sampler=None, counted: Any = (True, True)):
     """Two responses, of 2 and of 4 tokens, that share a row."""
-    weights = (row_weights(MASK, np.array(counted), one, 4) for one in (aggregation, "token"))
+    weights = (row_weights(MASK, np.array(counted), one, 4) for one in ("sequence", "token"))
     numbers = (np.array(advantages, np.float32), *weights, ref, old, sampler)
     return policy_batch(texts(PROMPTS, COMPLETIONS), numbers, length=12, pad_id=PAD)
 
@@ -132,10 +107,6 @@ def grpo(model: Bigram, batch: PolicyBatch, **knobs: Any) -> tuple[jax.Array, di
 
 def hand_logps(model: Bigram, temperature: float = 1.0) -> np.ndarray:
     return completion_logps(model, PROMPTS, COMPLETIONS, temperature)
-
-
-# GRPO
-# --------------------------------------------------------------------------------------------------
 
 
 def test_on_policy_the_gradient_is_that_of_the_advantage_weighted_log_likelihood():
@@ -191,11 +162,8 @@ def test_the_bounds_of_the_clip_are_two():
     """rho 1.5 and A = 1 gain to 1.28; rho 1 / 1.5 and A = -1 gain to .8, whatever the upper bound
     is."""
     model = Bigram()
-    loss, metrics = grpo(
-        model,
-        example([1.0, -1.0], old=hand_logps(model) - np.log([[1.5], [1 / 1.5]])),
-        epsilon_high=0.28,
-    )
+    batch = example([1.0, -1.0], old=hand_logps(model) - np.log([[1.5], [1 / 1.5]]))
+    loss, metrics = grpo(model, batch, epsilon_high=0.28)
     assert loss == pytest.approx((-1.28 + 0.8) / 2, rel=1e-5)
     assert metrics["clip_high"] == pytest.approx(2 / 6)
     assert metrics["clip_low"] == pytest.approx(4 / 6)
@@ -239,20 +207,13 @@ def test_a_batch_in_which_nothing_counts_moves_nothing():
     assert all(value == 0 for value in metrics.values())
 
 
-# Aggregation
-# --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("aggregation", "expected"), [("token", 2.5), ("sequence", 3.0), ("fixed", 1.25)]
-)
-def test_weights_equal_the_worked_numbers(aggregation: Aggregation, expected: float):
+def test_weights_equal_the_worked_numbers():
     """Losses [[1,2,3,0],[4,0,0,0]], mask [[1,1,1,0],[1,0,0,0]], L = 4: 10 / 4, (2 + 4) / 2, 10 /
     8."""
     losses = np.array([[1, 2, 3, 0], [4, 0, 0, 0]])
-    mask = losses > 0
-    weights = row_weights(mask, np.array([True, True]), aggregation, 4)
-    assert np.mean(weights * (losses * mask).sum(axis=1)) == pytest.approx(expected)
+    for aggregation, expected in (("token", 2.5), ("sequence", 3.0), ("fixed", 1.25)):
+        weights = row_weights(losses > 0, np.array([True, True]), aggregation, 4)
+        assert np.mean(weights * losses.sum(axis=1)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("aggregation", ["token", "sequence", "fixed"])
@@ -270,17 +231,14 @@ def test_entropy_is_the_mean_over_tokens():
     before = np.array([3, 4, 3, 5, 5, 5])
     probabilities = np.asarray(jax.nn.softmax(model.table()))[before]
     _, metrics = grpo(model, example([1.0, 0.0]))
-    assert metrics["entropy"] == pytest.approx(
-        float(-(probabilities * np.log(probabilities)).sum(axis=1).mean()), rel=1e-5
-    )
+    expected = float(-(probabilities * np.log(probabilities)).sum(axis=1).mean())
+    assert metrics["entropy"] == pytest.approx(expected, rel=1e-5)
 
 
-def ragged(
-    seed: int, aggregation: Aggregation, micro_batches: int, length: int = 10
-) -> PolicyBatch:
+def ragged(aggregation: Aggregation, micro_batches: int, length: int) -> PolicyBatch:
     """Eight responses of 1 to 6 tokens, a third of them (the first ones among them) without
     weight."""
-    generator = np.random.Generator(np.random.Philox(seed))
+    generator = np.random.Generator(np.random.Philox(1))
     prompts = generator.integers(2, VOCABULARY, (8, 3)).astype(np.int32)
     lengths = generator.integers(1, 7, 8)
     mask = np.arange(6) < lengths[:, None]
@@ -294,12 +252,9 @@ def ragged(
     advantages = generator.normal(size=8).astype(np.float32)
     weights = (row_weights(mask, counted, one, 6) for one in (aggregation, "token"))
     return policy_batch(
-        texts(prompts, completions),
-        (advantages, *weights, ref, old, sampler),
-        length=length,
-        pad_id=PAD,
-        micro_batches=micro_batches,
-    )
+        texts(prompts, completions), (advantages, *weights, ref, old, sampler), length=length,
+        pad_id=PAD, micro_batches=micro_batches,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -317,30 +272,23 @@ def test_loss_metrics_and_gradients_are_the_same_however_responses_share_rows_an
     micro-batches, the last of which are empty: those are not computed."""
     found = []
     for micro_batches, length in ((1, 9), (4, 10), (4, 40)):
-        batch = ragged(1, aggregation, micro_batches, length)
+        batch = ragged(aggregation, micro_batches, length)
         trainer = Trainer(Bigram(), optax.sgd(1.0), make_mesh(), micro_batches)
         trainer.is_wanted = lambda micro: micro.predicts.any()
+        everywhere = NamedSharding(make_mesh(), PartitionSpec())
         for part in (trainer.model, trainer.optimizer):
-            nnx.update(
-                part, jax.device_put(nnx.state(part), NamedSharding(make_mesh(), PartitionSpec()))
-            )
-        trainer.with_loss_fn(grpo_loss_fn(**LOSS | knobs), has_aux=True).with_gen_model_input_fn(
-            lambda batch: {"train_example": batch}
-        )
+            nnx.update(part, jax.device_put(nnx.state(part), everywhere))
+        trainer.with_loss_fn(grpo_loss_fn(**LOSS | knobs), has_aux=True)
+        trainer.with_gen_model_input_fn(lambda batch: {"train_example": batch})
         before = np.array(trainer.model.embedding.get_value())
         trained, _, loss, metrics, _ = trainer.train_step(*trainer.state(), batch)
         (after,) = jax.tree.leaves(trained)
         found.append((loss, metrics, before - np.asarray(after)))
     assert batch.predicts.any(axis=1).sum() <= 2, "of eight rows"
     assert np.abs(found[0][2]).max() > 0.01
+    same = partial(np.testing.assert_allclose, rtol=0, atol=1e-6)
     for other in found[1:]:
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6), other, found[0]
-        )
-
-
-# GSPO and truncated importance sampling
-# ------------------------------------------------------------------------------------------
+        jax.tree.map(same, other, found[0])
 
 
 def test_the_ratio_of_gspo_is_the_geometric_mean_over_the_response():
@@ -348,9 +296,8 @@ def test_the_ratio_of_gspo_is_the_geometric_mean_over_the_response():
     with A = -1."""
     model = Bigram()
     old = hand_logps(model) - np.array([[0.2, 0.4, 0, 0], [-0.4, 0, 0, 0]])
-    loss, metrics = grpo(
-        model, example([1.0, -1.0], old=old), importance="sequence", epsilon_high=0.1
-    )
+    batch = example([1.0, -1.0], old=old)
+    loss, metrics = grpo(model, batch, importance="sequence", epsilon_high=0.1)
     assert loss == pytest.approx((-1.1 + np.exp(-0.1)) / 2, rel=1e-5)
     assert metrics["pg_clipfrac"] == metrics["clip_high"] == pytest.approx(2 / 6)
 
@@ -363,14 +310,12 @@ def test_tokens_that_the_sampler_found_less_likely_weigh_more_but_no_more_than_t
     logps = hand_logps(model)
     expected = -(1.0 * (1.5 + 2) / 2 - 0.5 * 0.5) / 2
     for old in (None, logps):  # without those at the time of sampling, they are today's
-        loss, metrics = grpo(
-            model, example([1.0, -0.5], old=old, sampler=logps - gap), truncation=2.0
-        )
+        batch = example([1.0, -0.5], old=old, sampler=logps - gap)
+        loss, metrics = grpo(model, batch, truncation=2.0)
         assert loss == pytest.approx(expected, rel=1e-5)
         assert metrics["is_weight"] == pytest.approx((1.5 + 2 + 4 * 0.5) / 6, rel=1e-5)
-    with_kl, _ = grpo(
-        model, example([1.0, -0.5], ref=logps + 0.3, sampler=logps - gap), truncation=2.0, beta=1.0
-    )
+    batch = example([1.0, -0.5], ref=logps + 0.3, sampler=logps - gap)
+    with_kl, _ = grpo(model, batch, truncation=2.0, beta=1.0)
     assert with_kl == pytest.approx(expected + 0.0498588, rel=1e-4)
 
 

@@ -22,14 +22,12 @@ def without_steps(table: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {name: value for name, value in table.items() if name != "steps"} | changes
 
 
-@pytest.mark.parametrize(
-    ("epochs", "rows", "steps"),
-    [(1.0, 96, 24), (2.5, 100, 63), (0.1, 30, 1), (0.001, 4, 1), (3.0, 4, 3), (0.3, 40, 3)],
-)
-def test_epochs_over_rows_are_whole_batches_of_four(epochs: float, rows: int, steps: int) -> None:
+def test_epochs_over_rows_are_whole_batches_of_four() -> None:
     """2.5 epochs over 100 rows are 250 rows, 62.5 batches. 0.3 x 40 / 4 is 3 to the last bit."""
-    config = sft.Config.parse(without_steps(SFT, epochs=epochs))
-    assert config.counted(rows).steps == steps
+    known = ((1.0, 96, 24), (2.5, 100, 63), (0.1, 30, 1), (0.001, 4, 1), (3.0, 4, 3), (0.3, 40, 3))
+    for epochs, rows, steps in known:
+        assert sft.Config.parse(without_steps(SFT, epochs=epochs)).counted(rows).steps == steps
+    assert sft.Config.parse(SFT).counted(1_000_000).steps == SFT["steps"]
 
 
 def test_where_responses_are_sampled_epochs_are_passes_over_prompts() -> None:
@@ -43,16 +41,12 @@ def test_where_responses_are_sampled_epochs_are_passes_over_prompts() -> None:
     assert DistillConfig.parse(half).counted(20).steps == 3 * 2
 
 
-def test_steps_stay_what_they_are() -> None:
-    assert sft.Config.parse(SFT).counted(1_000_000).steps == SFT["steps"]
-
-
-@pytest.mark.parametrize("changes", [{}, {"steps": 3, "epochs": 1.0}, {"steps": 0}])
-def test_one_of_both_is_set(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError) as told:
-        sft.Config.parse(without_steps(SFT, **changes))
-    said = explain_validation(told.value, sft.Config, "stages.sft.config")
-    assert "set one of steps (1 or more) and epochs" in said
+def test_one_of_both_is_set() -> None:
+    for changes in ({}, {"steps": 3, "epochs": 1.0}, {"steps": 0}):
+        with pytest.raises(ValidationError) as told:
+            sft.Config.parse(without_steps(SFT, **changes))
+        said = explain_validation(told.value, sft.Config, "stages.sft.config")
+        assert "set one of steps (1 or more) and epochs" in said
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 
 import jax
@@ -44,20 +43,14 @@ def model_input(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
     }
 
 
-def train(
-    tmp_path,
-    batch_at,
-    lora: LoraConfig | None = None,
-    pausing: Callable[[], bool] = lambda: False,
-    **config,
-) -> tuple[LoadedModel, list[dict[str, float]]]:
-    config = TrainerConfig(optimizer=OptimizerConfig(learning_rate=1e-2), lora=lora, **config)
+def train(tmp_path, batch_at, **config) -> tuple[LoadedModel, list[dict[str, float]]]:
+    config = TrainerConfig(optimizer=OptimizerConfig(learning_rate=1e-2), **config)
     loaded = base_model("gemma3-tiny", seed=0)
     trainer = make_trainer(loaded, config, seed=0)
     trainer.with_loss_fn(cross_entropy).with_gen_model_input_fn(model_input)
     tmp_path.mkdir(exist_ok=True)
     work = Workspace(open_store(tmp_path / "store"), "key", "1")
-    job = Job(config, {}, tmp_path, work, pausing=pausing, log=logging.getLogger("test"))
+    job = Job(config, {}, tmp_path, work, log=logging.getLogger("test"))
     return loaded, fit(trainer, batch_at, config, job)
 
 
@@ -72,23 +65,17 @@ def test_accumulating_micro_batches_equals_the_whole_batch(tmp_path):
     def scaled(accumulation: int):
         def batch_at(step: int) -> dict[str, np.ndarray]:
             rows = batch(step)
-            return {
-                **rows,
-                "weights": rows["weights"] * accumulation / rows["weights"][:, 1:].sum(),
-            }
+            weights = rows["weights"] * accumulation / rows["weights"][:, 1:].sum()
+            return {**rows, "weights": weights}
 
         return batch_at
 
     whole, curve = train(tmp_path / "a", scaled(1), steps=3, batch_size=BATCH)
-    parts, curve_of_parts = train(
-        tmp_path / "b", scaled(2), steps=3, batch_size=BATCH, micro_batch_size=2
-    )
-    assert [row["loss"] for row in curve] == pytest.approx(
-        [row["loss"] for row in curve_of_parts], rel=1e-5
-    )
-    assert [row["grad_norm"] for row in curve] == pytest.approx(
-        [row["grad_norm"] for row in curve_of_parts], rel=1e-4
-    )
+    sizes = {"steps": 3, "batch_size": BATCH, "micro_batch_size": 2}
+    parts, curve_of_parts = train(tmp_path / "b", scaled(2), **sizes)
+    for name, rounding in (("loss", 1e-5), ("grad_norm", 1e-4)):
+        one, other = ([row[name] for row in rows] for rows in (curve, curve_of_parts))
+        assert one == pytest.approx(other, rel=rounding)
     rows = [json.loads(line) for line in (tmp_path / "a" / "curves.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 3]
     assert weights_of(whole).keys() == weights_of(parts).keys()
@@ -110,13 +97,9 @@ def test_adapters_train_alone_and_merge_into_the_same_function(tmp_path):
 
 
 def test_a_second_shape_fails_the_stage(tmp_path):
+    longer = lambda step: batch(step, length=LENGTH + (step > 1))  # noqa: E731
     with pytest.raises(StageFailed, match="compiled 2 times"):
-        train(
-            tmp_path,
-            lambda step: batch(step, length=LENGTH + (step > 1)),
-            steps=3,
-            batch_size=BATCH,
-        )
+        train(tmp_path, longer, steps=3, batch_size=BATCH)
 
 
 def test_a_loss_that_is_not_finite_fails_the_stage(tmp_path):
@@ -137,9 +120,8 @@ def test_batches_cover_each_epoch_once_and_depend_only_on_seed_and_step():
 
 
 def test_the_learning_rate_warms_up_and_decays():
-    schedule = learning_rate_schedule(
-        OptimizerConfig(learning_rate=1.0, warmup_fraction=0.1, final_fraction=0.1), 100
-    )
+    config = OptimizerConfig(learning_rate=1.0, warmup_fraction=0.1, final_fraction=0.1)
+    schedule = learning_rate_schedule(config, 100)
     rates = [float(schedule(step)) for step in range(101)]
     assert 0 < rates[0] < 0.2
     assert max(rates) == rates[10] == 1.0
@@ -151,19 +133,15 @@ def test_muon_moves_matrices_by_orthogonal_steps_and_leaves_the_rest_to_adamw(mo
     sign of the gradient."""
     monkeypatch.setitem(SIZES, "gemma3-tiny", replace(SIZES["gemma3-tiny"], num_layers=2))
     before = weights_of(base_model("gemma3-tiny", seed=0))
-    optimizer = make_optimizer(
-        OptimizerConfig(learning_rate=1e-3, muon_learning_rate=0.02, warmup_fraction=0.0), steps=1
-    )
+    rates = {"learning_rate": 1e-3, "muon_learning_rate": 0.02, "warmup_fraction": 0.0}
+    optimizer = make_optimizer(OptimizerConfig(**rates), steps=1)
     loaded = base_model("gemma3-tiny", seed=0)
     state = nnx.Optimizer(loaded.model, optimizer, wrt=nnx.Param)
     generator = np.random.Generator(np.random.Philox(0))
     weights = nnx.state(loaded.model, nnx.Param)
-    gradients = jax.tree.map(
-        lambda x: jnp.asarray(generator.normal(size=x.shape), x.dtype), weights
-    )
-    nnx.jit(lambda model, state, gradients: state.update(model, gradients))(
-        loaded.model, state, gradients
-    )
+    drawn = lambda x: jnp.asarray(generator.normal(size=x.shape), x.dtype)  # noqa: E731
+    step = nnx.jit(lambda model, state, gradients: state.update(model, gradients))
+    step(loaded.model, state, jax.tree.map(drawn, weights))
     change = {path: value - before[path] for path, value in weights_of(loaded).items()}
     for path, step in change.items():
         magnitudes = np.abs(step)

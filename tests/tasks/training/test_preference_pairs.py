@@ -10,14 +10,9 @@ from schemas.examples import GROUNDED_REFUSAL, Domain, Example, PreferencePair
 from tasks.training.preference_pairs import judge, mine_pairs, require_pairs
 
 EXAMPLE = Example(
-    id="0" * 16,
-    prompt="What is 2 + 2?",
-    domain=Domain.MATH,
-    answer="4",
-    check="numeric",
-    reasoning="2 plus 2 makes 4",
-    difficulty=1,
-)
+    id="0" * 16, prompt="What is 2 + 2?", domain=Domain.MATH, answer="4", check="numeric",
+    reasoning="2 plus 2 makes 4", difficulty=1,
+)  # fmt: skip
 
 
 FREE = EXAMPLE.model_copy(update={"check": "none"})
@@ -38,13 +33,9 @@ TRUNCATED = sample("<reasoning>2 + 2 + 2 + 2", terminated=False)
 
 def mine(*samples, example=EXAMPLE, most=1, because=None, teacher=True, fits=lambda pair: True):
     return mine_pairs(
-        [example],
-        [samples],
-        pairs_per_prompt=most,
-        rejected_because=because,
-        teacher_when_none_verified=teacher,
-        fits=fits,
-    )
+        [example], [samples], pairs_per_prompt=most, rejected_because=because,
+        teacher_when_none_verified=teacher, fits=fits,
+    )  # fmt: skip
 
 
 def reason_without_pairs(*samples: SimpleNamespace, **options) -> str:
@@ -67,23 +58,10 @@ def test_samples_are_rejected_for_the_first_check_they_fail():
 
 
 def test_a_grounded_prompt_without_an_answer_rejects_what_is_given():
-    asked = EXAMPLE.model_copy(
-        update={
-            "grounding": "unanswerable",
-            "context": "Rain.",
-            "answer": GROUNDED_REFUSAL,
-            "check": "exact",
-        }
-    )
-    (judged,) = judge(
-        [asked],
-        [
-            [
-                sample(trace(4)),
-                sample(f"<reasoning>r</reasoning><answer>{GROUNDED_REFUSAL}.</answer>"),
-            ]
-        ],
-    )
+    about = {"grounding": "unanswerable", "context": "Rain.", "answer": GROUNDED_REFUSAL}
+    asked = EXAMPLE.model_copy(update={**about, "check": "exact"})
+    refusal = sample(f"<reasoning>r</reasoning><answer>{GROUNDED_REFUSAL}.</answer>")
+    (judged,) = judge([asked], [[sample(trace(4)), refusal]])
     assert [(response.rejected_because, response.detail) for response in judged] == [
         ("wrong", "'4' is given where the context holds no answer"),
         (None, ""),
@@ -215,14 +193,10 @@ def test_against_verbosity_the_shortest_right_response_is_chosen_and_much_longer
 
     def lengths(most: int) -> list[tuple[int, int, str]]:
         pairs, _ = mine_pairs(
-            [EXAMPLE],
-            [[LONGER, MIDDLE, SHORT, LONG]],
-            pairs_per_prompt=most,
-            rejected_because=["wrong", "long"],
-            teacher_when_none_verified=True,
-            long_factor=1.4,
+            [EXAMPLE], [[LONGER, MIDDLE, SHORT, LONG]], pairs_per_prompt=most,
+            rejected_because=["wrong", "long"], teacher_when_none_verified=True, long_factor=1.4,
             fits=lambda pair: True,
-        )
+        )  # fmt: skip
         return [(len(one.chosen), len(one.rejected), one.rejected_because) for one in pairs]
 
     assert lengths(1) == [(192, 282, "long")]
