@@ -52,60 +52,49 @@ TABLES: Mapping[str, tuple[Prompt, tuple[str, ...], tuple[str, ...]]] = {
         asked("exact", "Rome"),
         ("Rome", " rome. ", "Ｒｏｍｅ"),
         ("Rome or Paris", "Rome, Paris", "not Rome", "Rome!", "R o m e", "Rоme", "Ro\u200bme",
-        "\u202eemoR",
-         "Rome\u0301", "Rome (or Paris)",
-         "{Rome}", "Rome\nParis", "*Rome*", ".*", "", ".", "The answer is Rome", "Rom", "Romes",
-             "Rome..", "/Rome|Paris/"),
+         "\u202eemoR", "Rome\u0301", "Rome (or Paris)", "{Rome}", "Rome\nParis", "*Rome*", ".*", "",
+         ".", "The answer is Rome", "Rom", "Romes", "Rome..", "/Rome|Paris/"),
     ),
     "numeric": (
         asked("numeric", "12", "What is 144/12, or 10 + 2?"),
         ("12", "12.0", "$12", "12 apples", "x = 12", "1.2e1", "24/2", "１２", "12 more apples",
          "12 %"),
         ("144/12", "144 / 12", "10 + 2", "12 or 13", "12 or thirteen", "12 and a half", "12 to 13",
-        "12-13", "12, 13", "11 12", "12 = 13",
-         "13 = 12", "12 pi", "12π", "12 not eleven", "12 minus one", "12 squared", "12 Ⅵ", "12 五",
-         "six = 12", "NaN", "inf", "1e99999",
+         "12-13", "12, 13", "11 12", "12 = 13", "13 = 12", "12 pi", "12π", "12 not eleven",
+         "12 minus one", "12 squared", "12 Ⅵ", "12 五", "six = 12", "NaN", "inf", "1e99999",
          "9" * 300, "12\u200b", "1\u200b2", "12/0", "12!", "--12", "[1, 100]", "< 13", "±12", "x",
-             "12:13", "all of them"),
+         "12:13", "all of them"),
     ),
     "quantity": (
         asked("quantity", "5 km"),
         ("5 km", "5000 m", "5", "P = 5 km", "d = v t = 5 km", "4.99 km ≈ 5 km",
          "x = 5000 m = 5 km"),
         ("4 km = 5 km", "5 km = 4 km", "4 km ≈ 5 km", "6 = 5 km", "5 km or 6 km", "5 or 6 km",
-        "5 or six",
-         "5 km six", "5 and a half", "5 km^2",
-         "5 kg", "5 %", "5 dB", "5 fm^99 m^-98", "10**10**10 km", "5 km**9**9", "1e400 km",
-         "5 __import__('os')", "5 km; 6 km", "5 degC",
+         "5 or six", "5 km six", "5 and a half", "5 km^2", "5 kg", "5 %", "5 dB", "5 fm^99 m^-98",
+         "10**10**10 km", "5 km**9**9", "1e400 km", "5 __import__('os')", "5 km; 6 km", "5 degC",
          "nan km", "inf km", "km", "4..6 km", "5 ± 5 km", "5 апельсинов", "5 km/h", "5½ km"),
     ),
     "math": (
         asked("math", "3", "Evaluate $\\int_0^1 9x^2 dx$, or 2^2 - 1, or 9/3."),
         ("3", "$3$", "x = 3", "\\frac{6}{2}", "\\sqrt{9}", "3.0", "3 cm"),
         ("\\int_0^1 9x^2 dx", "\\int_0^3 1 dx", "2^2 - 1", "9/3", "\\sum_{i=1}^{2} i",
-        "\\lim_{x\\to 3} x",
-         "\\frac{d}{dx} 3x", "\\max(3, 2)",
+         "\\lim_{x\\to 3} x", "\\frac{d}{dx} 3x", "\\max(3, 2)",
          "\\det\\begin{pmatrix}3\\end{pmatrix}", "3 \\mod 5", "4 = 3", "3 = 4", "x = 4 = 3",
-         "3 \\approx 4",
-         "3 \\neq 4", "\\pm 3", "3 or 4",
-         "3, 4", "\\{3, 4\\}", "x = 3 or x = 4", "$3$ or $4$", "\\boxed{3} \\boxed{4}",
-         "\\boxed{4}, \\boxed{3}",
-         "x \\ge 3", "[3, 4]", "x = x",
-         "\\mathbb{R}", "3x", "3 \\pi", "3 pi", "3 i", "NaN", "0/0", "\\infty", "3 \\text{ or } 4",
-         "3" * 2500, "9^{9^{9^9}}", "(x+1)^{9999}"),
+         "3 \\approx 4", "3 \\neq 4", "\\pm 3", "3 or 4", "3, 4", "\\{3, 4\\}", "x = 3 or x = 4",
+         "$3$ or $4$", "\\boxed{3} \\boxed{4}", "\\boxed{4}, \\boxed{3}", "x \\ge 3", "[3, 4]",
+         "x = x", "\\mathbb{R}", "3x", "3 \\pi", "3 pi", "3 i", "NaN", "0/0", "\\infty",
+         "3 \\text{ or } 4", "3" * 2500, "9^{9^{9^9}}", "(x+1)^{9999}"),
     ),
     "choice": (
         asked("choice", "B", choices=GENES),
         ("B", "(b)", "B. Aa", "Aa", "**B**", "The answer is B",
          "B, because one of them is recessive", "B. The answer is B"),
         ("A, B", "A or B", "A) B) C) D)", "A. B. C.", "B) AA", "B. The answer is C", "A: B", "ABCD",
-        "all of them",
-         "aa", "AA", "aA", "any", "*",
-         "[A-D]", "A/B/C/D", "B or C", "Β", "neither", "B) C)", "B B C", "(A) (B)", "", "B) " * 50),
+         "all of them", "aa", "AA", "aA", "any", "*", "[A-D]", "A/B/C/D", "B or C", "Β", "neither",
+         "B) C)", "B B C", "(A) (B)", "", "B) " * 50),
     ),
     "choice of code": (
-        asked("choice", "A", choices=POINTERS),
-        ("A", "*p", "A. *p"),
+        asked("choice", "A", choices=POINTERS), ("A", "*p", "A. *p"),
         ("$p", "`p`", "p", "{p}", "**p", "***p", "D", "B", "* p"),
     ),
     "choice of powers": (asked("choice", "A", choices=("10²", "102")), ("A", "10²"),
@@ -121,19 +110,16 @@ TABLES: Mapping[str, tuple[Prompt, tuple[str, ...], tuple[str, ...]]] = {
         asked("constraints", json_keys=("name",)),
         ('{"name": 1}', '```json\n{"name": "x"}\n```'),
         ("NaN", '{"name": NaN}', '{"name": Infinity}', "[" * 9000, '{"name"', "name", '["name"]',
-        '"name"',
-         '{"name": 1} {"name": 2}', "{'name': 1}",
-         '{"name": 1,}', "{" * 9000, "9" * 9000, '{"Name": 1}', '{"a": {"name": 1}}'),
+         '"name"', '{"name": 1} {"name": 2}', "{'name': 1}", '{"name": 1,}', "{" * 9000, "9" * 9000,
+         '{"Name": 1}', '{"a": {"name": 1}}'),
     ),
     "faithful": (
         asked("faithful", question=SOURCE),
         ("A flood closed the Oberdorf bridge for 2 weeks until engineers repaired a pillar.",),
         (SOURCE, _SENTENCES[0], f"{_SENTENCES[1]}. {_SENTENCES[3]}",
-        f"{_SENTENCES[3]}. {_SENTENCES[2]}.",
-         "flood flood flood flood flood flood",
+         f"{_SENTENCES[3]}. {_SENTENCES[2]}.", "flood flood flood flood flood flood",
          "the river the bridge the river the bridge the river", "bridge", "The bridge.", "",
-         "Yes it does so.",
-         "This paper presents a method.",
+         "Yes it does so.", "This paper presents a method.",
          "A new approach is proposed and shown to be useful for many problems.",
          "Paris 1 Oberdorf bridge closed flood.", "7 weeks of flood in town",
          "the of and a in to by for was had"),
@@ -142,11 +128,9 @@ TABLES: Mapping[str, tuple[Prompt, tuple[str, ...], tuple[str, ...]]] = {
         asked("plan", stacks=("red blue", "green"), goal=("green on red",)),
         ("blue to table, green to red", "1. blue to table\n2. green to red"),
         ("green to red", "blue to green, green to red", "blue to table",
-        "red to table, green to red",
-         "green on red", "done", "", "blue to green",
+         "red to table, green to red", "green on red", "done", "", "blue to green",
          "blue to table, blue to green, green to red",
-         "blue to table, green to red, green to table", "goal",
-         "blue to table or green to red",
+         "blue to table, green to red, green to table", "goal", "blue to table or green to red",
          "blue to table, " * 101 + "green to red", "blue to tаble, green to red", "*"),
     ),
 }  # fmt: skip
@@ -183,14 +167,11 @@ def test_what_a_reference_is_written_like_may_be_copied() -> None:
     assert agrees(grounded.model_copy(update={"context": "It took 3/4 of it."}), "3/4").ok
 
 
-def test_an_exact_reference_that_is_missing_is_an_error_and_no_verdict() -> None:
-    with pytest.raises(InputError, match="no answer to compare with"):
-        agrees(asked("exact"), ".")
-
-
 def test_a_choice_among_equal_texts_is_any_of_them() -> None:
     assert agrees(asked("choice", "B", choices=POINTERS), "D").ok is False
     assert agrees(asked("choice", "B", choices=("4", "4", "5")), "4").ok
+    with pytest.raises(InputError, match="no answer to compare with"):
+        agrees(asked("exact"), ".")
 
 
 @pytest.mark.parametrize(
@@ -217,20 +198,13 @@ def test_an_answer_beside_a_refusal_is_no_refusal(answer: str) -> None:
     assert not abstains(answer)
 
 
-# Time
-# --------------------------------------------------------------------------------------------------
-
 PIECES = (
     "a", " ", "\n", "1234567890", "1+", "1,234,", "A) ", "A: ", "B) A) ", "(", "[[", '{"a":',
-    "\\boxed{",
-    "\\boxed{a}", "\\frac{", "$", "answer is ",
-    "answer: B ", "**", "*a", "- a\n", "\n \n", "<<a", "[x]", '"', "rain sun ", "a-a-", "a\u0301",
-    "\ud800", "½",
-    "10^", "5 km ", "= ", "m/", "per ",
-    "blue to table, ", "1. ", "context says: a", "i cannot help ", "ignore rules ", "rate this ",
-    "I g n o r e ",
-    "judge ", "===", "---", "#### ",
-    "\\hat{", "squared ", "^2 ", "1e", "⁹", "𝟘", "{'grades': ", "or ", "5 = ",
+    "\\boxed{", "\\boxed{a}", "\\frac{", "$", "answer is ", "answer: B ", "**", "*a", "- a\n",
+    "\n \n", "<<a", "[x]", '"', "rain sun ", "a-a-", "a\u0301", "\ud800", "½", "10^", "5 km ", "= ",
+    "m/", "per ", "blue to table, ", "1. ", "context says: a", "i cannot help ", "ignore rules ",
+    "rate this ", "I g n o r e ", "judge ", "===", "---", "#### ", "\\hat{", "squared ", "^2 ",
+    "1e", "⁹", "𝟘", "{'grades': ", "or ", "5 = ",
 )  # fmt: skip
 GROUNDED = asked("exact", "Oberdorf").model_copy(
     update={"context": SOURCE, "grounding": "answerable"}
@@ -287,9 +261,6 @@ def test_the_gyms_own_scorer_reads_any_text(version: Any) -> None:
         # right is 30 in v3 and 50 in v4
         assert score(version, text, SOURCE, "Oberdorf").reward <= 20
 
-
-# Any text
-# --------------------------------------------------------------------------------------------------
 
 WORDS = st.sampled_from((*PIECES, "12", "3", "or", "B", "Aa", "km", "x"))
 ANYTHING = st.one_of(st.text(max_size=200), st.lists(WORDS, max_size=12).map("".join))

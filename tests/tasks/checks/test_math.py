@@ -39,10 +39,8 @@ def test_what_means_the_same_agrees_and_what_means_something_else_does_not(table
 
 
 def test_the_detail_says_how_both_were_read() -> None:
-    assert (
-        agrees(asked("\\frac{1}{2}"), "x + 1").detail
-        == "'x + 1', read as x + 1, is not '\\\\frac{1}{2}', read as 1/2"
-    )
+    said = "'x + 1', read as x + 1, is not '\\\\frac{1}{2}', read as 1/2"
+    assert agrees(asked("\\frac{1}{2}"), "x + 1").detail == said
 
 
 @pytest.mark.parametrize(
@@ -56,7 +54,6 @@ def test_hostile_answers_are_wrong_in_bounded_time(hostile: str) -> None:
 
 
 def test_a_reference_that_is_no_mathematics_is_an_error_naming_the_prompt() -> None:
-    with pytest.raises(
-        InputError, match=r"prompt p1 .*'math' but its answer '\?' is no mathematics"
-    ):
+    none = r"prompt p1 .*'math' but its answer '\?' is no mathematics"
+    with pytest.raises(InputError, match=none):
         agrees(asked("?"), "3")

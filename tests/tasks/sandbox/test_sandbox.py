@@ -56,12 +56,10 @@ YES = "class Yes:\n" + "".join(
 YES += "    def __next__(self): raise StopIteration\n"
 QUESTIONS = [
     "f(2) == 4", "4 == f(2)", "abs(f(2) - 4) < 1e-6", "1e-6 > abs(4 - f(2))", "4 in f(2)",
-    "f(2) in (4, 5)", "f(2) >= 4",
-    "3 < f(2) <= 5", "round(f(2), 2) == 4", "math.isclose(f(2), 4)", "max(f(2), 3) == 4",
-    "f(2) is True", "isinstance(f(2), int)",
-    "type(f(2)) is int", "[f(2)] == [4]", "f(2)[0] == 4", "f(2).value == 4",
-    "sorted([f(2), 3]) == [3, 4]", "str(f(2)) == '4'",
-    "all(a == b for a, b in zip([4], [f(2)]))",
+    "f(2) in (4, 5)", "f(2) >= 4", "3 < f(2) <= 5", "round(f(2), 2) == 4", "math.isclose(f(2), 4)",
+    "max(f(2), 3) == 4", "f(2) is True", "isinstance(f(2), int)", "type(f(2)) is int",
+    "[f(2)] == [4]", "f(2)[0] == 4", "f(2).value == 4", "sorted([f(2), 3]) == [3, 4]",
+    "str(f(2)) == '4'", "all(a == b for a, b in zip([4], [f(2)]))",
 ]  # fmt: skip
 
 

@@ -44,32 +44,24 @@ def test_another_choice_two_choices_and_none_are_wrong() -> None:
 
 def test_a_letter_counts_before_a_text_that_is_a_letter() -> None:
     blood = ("A", "AB", "B", "0")
-    assert chosen("B", blood) == "B"
-    assert chosen("AB", blood) == "B"
-    assert chosen("C", blood) == "C"
-
-
-def test_choices_of_one_text_are_all_chosen_by_it_and_signs_alone_are_texts() -> None:
+    assert [chosen(one, blood) for one in ("B", "AB", "C")] == ["B", "B", "C"]
+    # choices of one text are all chosen by it, and signs alone are texts
     assert chosen("4", ("3", "4", "4")) == "BC"
-    assert chosen("[]", ("{}", "[]")) == "B"
-    assert chosen("{}", ("{}", "[]")) == "A"
+    assert [chosen(one, ("{}", "[]")) for one in ("[]", "{}")] == ["B", "A"]
 
 
 def test_the_prompt_lists_the_choices_with_their_letters() -> None:
     assert asked("Which?", ("x", "y")).startswith("Which?\n\nA. x\nB. y\n\n")
 
 
-@pytest.mark.parametrize(
-    ("prompt", "message"),
-    [
+def test_a_prompt_without_choices_or_with_another_answer_is_refused():
+    for prompt, message in (
         (question("B").model_copy(update={"constraints": ()}), "no constraint 'choices'"),
         (question("E"), "'E' is none of the letters A to D"),
         (question(""), "'' is none of the letters A to D"),
-    ],
-)
-def test_a_prompt_without_choices_or_with_another_answer_is_refused(prompt, message):
-    with pytest.raises(InputError, match=message):
-        agrees(prompt, "B")
+    ):
+        with pytest.raises(InputError, match=message):
+            agrees(prompt, "B")
 
 
 MAPPING = {"domain": "general", "prompt": "q", "choices": "options", "answer": "a"}

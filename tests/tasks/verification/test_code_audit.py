@@ -142,10 +142,6 @@ def test_what_the_prefix_defines_counts_for_nothing() -> None:
     assert audit(task, "return True").short
 
 
-# Who counts
-# --------------------------------------------------------------------------------------------------
-
-
 def rollout(*answers: tuple[Prompt, str, bool]) -> Rollout:
     texts = [Trace(reasoning="r", answer=answer).render() for _, answer, _ in answers]
     values = np.array([float(right) for _, _, right in answers])
@@ -162,10 +158,8 @@ def test_a_rollouts_passing_answers_are_counted_once_and_shown() -> None:
     first = rollout(*((tests, *one) for one in [*told, (SUSPICIOUS["gc"], False)]))
     tally, counted = Tally(), {"audit_passes": 3, "audit_short": 1, "audit_suspicious": 1}
     assert tally.add(first, 3, again=False) == counted
-    assert [(row["step"], row["problems"]) for row in tally.examples] == [
-        (3, ["imports gc"]),
-        (3, ["2 nodes, fewer than 4"]),
-    ]
+    shown = [(row["step"], row["problems"]) for row in tally.examples]
+    assert shown == [(3, ["imports gc"]), (3, ["2 nodes, fewer than 4"])]
     assert tally.add(rollout((other, "4", True), (other, "5", False)), 4, again=False) == {}
     resumed = Tally()
     resumed.restore(json.loads(json.dumps(tally.state())))
