@@ -53,8 +53,7 @@ from tasks.data.packing import Packed, pack
 from tasks.data.tokens import pad_left, pad_right, prompt_tokens, response_tokens
 from tasks.models.loading import base_model
 from tasks.models.tiny import tiny_tokenizer
-from tasks.reinforcement.policy_rows import policy_batch, tokens_there
-from tasks.reinforcement.rollout import row_weights
+from tasks.reinforcement.rollout import policy_batch, row_weights, tokens_there
 from tasks.sampling.rollouts import rollout_logps, rollout_programs
 from tasks.stages import grpo, sft, simpo
 from tasks.teachers import procedural

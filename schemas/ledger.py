@@ -6,6 +6,10 @@ run can be judged again, under other rubrics or weights, without sampling anythi
 rejudge`).
 """
 
+import gzip
+import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -41,3 +45,11 @@ class LedgerRow(StrictModel):
     reward: float | None
     advantage: float
     trained: bool
+
+
+def write_ledger(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write rows (`LedgerRow` as JSON); the same rows give the same bytes."""
+    with path.open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as out:
+        for row in rows:
+            line = json.dumps(row, ensure_ascii=False, allow_nan=False)
+            out.write(line.encode() + b"\n")

@@ -29,7 +29,7 @@ from tasks.sampling.rollouts import (
 if TYPE_CHECKING:
     from tasks.distillation.gkd_batches import DistillBatch
     from tasks.models.loading import LoadedModel
-    from tasks.reinforcement.policy_rows import PolicyBatch
+    from tasks.reinforcement.rollout import PolicyBatch
     from tasks.sampling.sampler import Completion
 
 
@@ -68,8 +68,7 @@ def make_batch(
 ) -> "PolicyBatch | DistillBatch":
     """The training input. `hidden`: (B, R, D) hidden states of the teacher, for `gkd`."""
     from tasks.distillation.gkd_batches import DistillBatch
-    from tasks.reinforcement.policy_rows import policy_batch
-    from tasks.reinforcement.rollout import row_weights
+    from tasks.reinforcement.rollout import policy_batch, row_weights
 
     prompt_ids, completion_ids, student, teacher = scored
     counted = ~np.isnan(teacher).any(axis=1)

@@ -1,4 +1,4 @@
-"""Group-relative policy optimization and its kin, one loss for all of them.
+"""Group-relative policy optimization and its variants, in one loss.
 
     rho = pi / pi_old of a token, or (importance "sequence") exp of its logarithm's mean over the
           response
@@ -6,7 +6,7 @@
           + beta (e^d - d - 1),   d = log pi_ref - log pi
     L   = sum over responses of weight x sum over tokens of l_t
 
-What the papers say, and what a stage's presets are:
+The papers, and the presets of a stage:
 
     grpo     2402.03300   A = (r - mean) / std   weight 1 / (N |o|)   eps = eps_high = .2   beta .04
     dr_grpo  2503.20783   A = r - mean           weight 1 / (N L)     eps = eps_high = .2   beta 0
@@ -14,15 +14,15 @@ What the papers say, and what a stage's presets are:
     gspo     2507.18071   A = (r - mean) / std   weight 1 / (N |o|)   3e-4, eps_high 4e-4   beta 0
 
 (Shao et al.; Liu et al.; Yu et al.; Zheng et al., with importance "sequence")
-over the N responses that count, of |o| tokens each and at most L. The weights are the host's, who
-sees the whole batch (`row_weights`): so every aggregation is exact, however the batch is cut into
-micro-batches, and what does not count (a group that teaches nothing, a response without a reward)
-is not there, its KL included.
+over the N responses that count, of |o| tokens each and at most L. The host, which sees the whole
+batch, computes the weights (`tasks.reinforcement.rollout.row_weights`). So every aggregation is
+exact however the batch is cut into micro-batches, and what does not count (a group with equal
+rewards, a response without a reward) contributes nothing, not even its KL.
 
 The KL term is GRPO's estimator (k3): Tunix calls it `low_var_kl` and defaults to k1, which as a
 loss has zero expected gradient. The first factor is truncated importance sampling (Yao et al. 2025,
-"Your efficient RL framework secretly brings you off-policy RL training"): tokens are sampled by
-another program than the one that trains, and the two disagree.
+"Your efficient RL framework secretly brings you off-policy RL training"), since the sampling and
+the training program disagree about probabilities.
 """
 
 from collections.abc import Callable
@@ -31,13 +31,13 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from tasks.reinforcement.policy_rows import PolicyBatch
+from tasks.reinforcement.rollout import PolicyBatch
 from tasks.training.packed_logps import row_logps
 
 Importance = Literal["token", "sequence"]
 
 MAX_LOG_RATIO = 20.0
-"""Logarithms of ratios are clipped here, as Tunix does, so that no ratio overflows."""
+"""Log-ratios are clipped to this, as in Tunix, so that no ratio overflows."""
 
 
 def grpo_loss_fn(

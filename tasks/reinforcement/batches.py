@@ -1,27 +1,27 @@
-"""Training inputs, update by update: rollouts are sampled, scored by judges meanwhile, and made
-into batches of one fixed shape.
+"""Training inputs, update by update: sample rollouts, score them in the background, and make
+batches of one fixed shape.
 
-Rollout n is trained on in updates n m + 1 to (n + 1) m, m = num_iterations, and is sampled before
-the first update on rollout n - rollout_lag:
+Updates n m + 1 to (n + 1) m train on rollout n, m = num_iterations. It is sampled before the first
+update on rollout n - rollout_lag:
 
     lag 0     sample 0   score 0   update 0   sample 1   score 1   update 1   ...
     lag 1     sample 0   sample 1   update 0   sample 2   update 1   sample 3   ...
 
-With a lag rollout n is scored beside what stands between its sampling and its first update. What is
-sampled, and from which weights, does not depend on how long a judge takes, and a judge that needs
-less than `rollout_lag` rollouts and updates keeps nobody waiting. With a lag, or m > 1, the loss's
-ratio is taken to the policy that sampled; its log-probabilities are computed when it samples, by
-the program that trains.
+With a lag, rollout n is scored during whatever happens between its sampling and its first update.
+What is sampled, and from which weights, never depends on how long a judge takes; a judge that is
+faster than `rollout_lag` rollouts and updates costs no waiting. With a lag, or m > 1, the loss's
+ratio is to the policy that sampled, whose log-probabilities the training program computes when it
+samples.
 
-A rollout has `oversampling` candidates for each group of a batch. With dynamic sampling a batch is
-filled with those that teach, and where there are too few, with others that weigh nothing: not in
-the loss, its denominator or the KL (DAPO, 2503.14476, samples until the batch is full; here the
-shapes, and the number of samples, are fixed). Which prompts are worth sampling at all is the
-curriculum's.
+A rollout has `oversampling` candidates for each group of a batch. With dynamic sampling, groups
+whose rewards differ fill the batch first; others fill the rest and have no weight in the loss, its
+denominator and the KL. (DAPO, 2503.14476, samples until the batch is full; here the shapes and the
+number of samples are fixed.)
 """
 
 import time
 from concurrent.futures import Future, wait
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,24 +29,25 @@ import numpy as np
 
 from schemas.base import StageFailed
 from schemas.examples import Prompt
+from schemas.ledger import write_ledger
 from tasks.contract.job import Job
 from tasks.contract.journal import Journal, Rows
 from tasks.contract.reward import Anneal, Resources, Response
 from tasks.data.packing import Text
 from tasks.data.tokens import prompt_tokens
-from tasks.devices.hosts import agree, is_committer
+from tasks.devices.hosts import is_committer
 from tasks.reinforcement.audit import Tally
-from tasks.reinforcement.config import Chooser, GrpoConfig
-from tasks.reinforcement.policy_rows import PolicyBatch, policy_batch, tokens_there
-from tasks.reinforcement.rewarding import Rewards, Scorer, parse_rewards
+from tasks.reinforcement.config import Chooser, Config
+from tasks.reinforcement.rewarding import Rewards, Scorer, agreed, parse_rewards
 from tasks.reinforcement.rollout import (
+    PolicyBatch,
     Rollout,
     Sampled,
     group_advantages,
     padded,
-    rewards_of,
+    policy_batch,
     row_weights,
-    write_ledger,
+    tokens_there,
 )
 from tasks.sampling.rollouts import (
     is_logged,
@@ -61,26 +62,27 @@ if TYPE_CHECKING:
     from tasks.sampling.sampler import Sampler
 
 _TELL_SECONDS = 5.0
-"""Rewards that are waited for longer are shown in the progress line."""
+"""The progress line shows a wait for rewards that is longer than this."""
 
 
 class RolloutBatches:
-    """The training input of each update; what the stage `Keeps` beside the trainer.
+    """Makes the training input of each update; its state is part of checkpoints
+    (`tasks.training.loop.Keeps`).
 
     Attributes:
         metrics: update (from 1) -> what its rollout measured: `Rollout.metrics`,
-            `tasks.reinforcement.audit`; `trained_groups`, those that weigh something in the
-            update; and where it was measured `sampler_gap`, the mean absolute difference between
-            the sampler's and the trainer's log-probability of a sampled token, in nats.
-        rollout: the newest one.
+            `tasks.reinforcement.audit`; `trained_groups`, those with a weight in the update; and
+            where it was measured `sampler_gap`, the mean absolute difference between the sampler's
+            and the trainer's log-probability of a sampled token, in nats.
+        rollout: the newest rollout.
         samples: the rows of `rollouts.jsonl`: all responses to one prompt of each logged rollout.
-        judge_wait_seconds: update -> how long its rewards were waited for, with nothing to do for
-            the devices. A clock's: in no artifact.
+        judge_wait_seconds: update -> seconds that the devices waited for its rewards; logged, in no
+            artifact.
     """
 
     def __init__(
         self,
-        config: GrpoConfig,
+        config: Config,
         loaded: "LoadedModel",
         programs: "tuple[Sampler, Any]",
         examples: list[Prompt],
@@ -107,8 +109,7 @@ class RolloutBatches:
         self._compiled_before = {"sampler": 0, "token_logps": 0}
 
     def batch_at(self, step: int) -> PolicyBatch:
-        """The training input of update `step` (from 0). Its rollout is the one that is due, and
-        others are sampled ahead of it."""
+        """The training input of update `step` (from 0). Samples what is due until then."""
         index, reused = divmod(step, self.config.num_iterations)
         if reused and self._batch is not None:
             self.metrics[step + 1] = self.metrics[step]
@@ -136,14 +137,14 @@ class RolloutBatches:
         return batch
 
     def close(self) -> None:
-        """End the rewards."""
+        """Close the rewards."""
         if self.scorer:
             self.scorer.close()
 
     # Sampling and scoring
 
     def _sample(self, index: int) -> Sampled:
-        """Rollout `index`: sampled with the current weights, or as it is in the journal."""
+        """Rollout `index` from the journal, or sampled with the current weights."""
         from flax import nnx
 
         config, entry = self.config, f"{self._entry(index)}.sampled"
@@ -171,7 +172,7 @@ class RolloutBatches:
         return sampled
 
     def _begin(self, index: int, sampled: Sampled) -> None:
-        """Ask the rewards, unless they are in the journal."""
+        """Start scoring, unless the journal has the rewards."""
         for name, count in sampled.compiles.items():
             self._compiled_before[name] = max(count, self._compiled_before[name])
         found: Rows | Future[Rewards] | None = self.journal.get(f"{self._entry(index)}.scored")
@@ -188,16 +189,16 @@ class RolloutBatches:
     def _scored(
         self, index: int, first: int, sampled: Sampled, found: "Rows | Future[Rewards] | None"
     ) -> Rollout:
-        """The rollout, whose rewards are waited for, and entered in the journal."""
+        """Wait for the rewards, enter them in the journal, and return the rollout."""
         config, began = self.config, time.monotonic()
         if isinstance(found, Future):
             while wait([found], _TELL_SECONDS).not_done:  # a judge's endpoint may be down
                 waited = round(time.monotonic() - began)
                 self.job.progress(first - 1, config.steps, "steps", waiting_for_rewards=waited)
         if isinstance(found, list):
-            rewards = rewards_of(found)
+            rewards = Rewards.of_ledger(found)
         else:
-            rewards = _shared(found.result() if found else None)
+            rewards = agreed(found.result() if found else None)
         self.judge_wait_seconds[first] = time.monotonic() - began
         advantages = group_advantages(rewards.total, config.group_size, config.scale_rewards)
         rollout = Rollout(
@@ -223,7 +224,7 @@ class RolloutBatches:
     # Arrays
 
     def _assemble(self, rollout: Rollout, sampled: Sampled) -> tuple[PolicyBatch, int]:
-        """The arrays of the groups that fill the batch, and how many of these weigh something."""
+        """The arrays of the groups that fill the batch, and how many of these have a weight."""
         config = self.config
         chosen = rollout.chosen(config.groups)
         rows = (chosen[:, None] * config.group_size + np.arange(config.group_size)).reshape(-1)
@@ -255,13 +256,13 @@ class RolloutBatches:
         return batch, int(weights.reshape(config.groups, -1).any(axis=1).sum())
 
     def _texts(self, prompts: list[Prompt], completions: "list[Any]") -> list[Text]:
-        """The tokens of prompts and of their responses."""
+        """The tokens of prompts, and of their responses."""
         tokenizer = self.loaded.tokenizer
         asked = (prompt_tokens(tokenizer, prompt.prompt) for prompt in prompts)
         return [(one, said.tokens) for one, said in zip(asked, completions, strict=True)]
 
     def _sampler_logps(self, completions: "list[Any]") -> np.ndarray:
-        """(N, R) float32, as the sampler said them."""
+        """(N, R) float32 log-probabilities by the sampler."""
         logps = (completion.logps for completion in completions)
         return padded(logps, len(completions), self.config.response_length)
 
@@ -269,11 +270,11 @@ class RolloutBatches:
         """(N, R) float32 log-probabilities under these weights."""
         return rollout_logps(self.token_logps, state, texts, self.config, self.loaded)
 
-    # What the guard asks
+    # For the guard (`tasks.reinforcement.collapse`)
 
-    def last_like(self, first: int, newest: int) -> int | None:
-        """Until which update after `first` the rewards' weights and the prompts asked are by plan
-        as at `first`; None: until `newest`."""
+    def last_unchanged(self, first: int, newest: int) -> int | None:
+        """The last update before the schedule of the rewards' weights or of the curriculum differs
+        from that at `first`; None if it never does until `newest`."""
 
         def plan(update: int) -> tuple[Any, ...]:
             weights = (one.weight for one in self.rewards)
@@ -283,17 +284,17 @@ class RolloutBatches:
         later = range(first + 1, newest + 1)
         return next((update - 1 for update in later if plan(update) != plan(first)), None)
 
-    def hold(self, update: int) -> None:
-        """Weights and prompts stay as they are at this update; what was sampled and not trained on
-        is dropped."""
+    def freeze(self, update: int) -> None:
+        """Freeze the schedules of weights and prompts at this update, and drop rollouts that were
+        not trained on."""
         self._frozen_at, self._batch = update, None
         self._next = min(self._waiting, default=self._next)
         self._put_back_before = self._next
         self._waiting.clear()
 
     def _planned(self, index: int) -> int:
-        """The update whose weights and prompts a rollout has: its first one, or where they are
-        held."""
+        """The update whose weights and prompts a rollout uses: its first one, or the frozen
+        one."""
         update = self._first(index)
         return update if self._frozen_at is None else min(update, self._frozen_at)
 
@@ -302,30 +303,29 @@ class RolloutBatches:
         return index * self.config.num_iterations + 1
 
     def _entry(self, index: int) -> str:
-        """What a rollout is called in the journal."""
+        """A rollout's name in the journal."""
         again = self._put_back_before is not None and index >= self._put_back_before
         return f"{index:06d}" + ("+1" if again else "")
 
-    # What is kept
+    # Checkpoints and the artifact
 
     def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """What the updates after the first `step` ones need: see `tasks.training.loop.Keeps`.
-        Rollouts are in the journal."""
+        """What `restore` needs beside the journal, which has the rollouts."""
         return {}, {
             "samples": self.samples,
             "audit": self.audit.state(),
             "compiles": self.compiles(),
             "chooser": self.chooser.state(),
             "next": self._next,
-            "held": self._frozen_at,
+            "frozen_at": self._frozen_at,
             "put_back_before": self._put_back_before,
         }
 
     def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
-        """Go on after `step` updates with the `state` of then, and the rollouts that were sampled
-        and not used up."""
+        """Go on after `step` updates with the `state` of then, and with the rollouts that later
+        updates train on."""
         self.samples, self._compiled_before = values["samples"], values["compiles"]
-        self._frozen_at, self._put_back_before = values["held"], values["put_back_before"]
+        self._frozen_at, self._put_back_before = values["frozen_at"], values["put_back_before"]
         self.chooser.restore(values["chooser"])
         self.audit.restore(values["audit"])
         self._next = values["next"]
@@ -336,33 +336,29 @@ class RolloutBatches:
     def write_ledger(self, path: Path, updates: int) -> None:
         """Write all responses of the rollouts of the first `updates` updates (`schemas.ledger`)."""
         trained = range(-(-updates // self.config.num_iterations))
-        write_ledger(path, (self._read(f"{self._entry(index)}.scored") for index in trained))
+        entries = (self._read(f"{self._entry(index)}.scored") for index in trained)
+        write_ledger(path, chain.from_iterable(entries))
 
     def _read(self, entry: str) -> Rows:
-        """An entry of the journal that must be there."""
+        """An entry that the journal must have. Raises StageFailed."""
         from tasks.training.checkpoints import Checkpoints
 
         rows = self.journal.get(entry)
         if rows is None:
             Checkpoints(self.job.work, seconds=0, log=self.job.log).forget()
             raise StageFailed(
-                f"rollout {entry} is not in the stage's workspace any more, or damaged; run again,"
-                " and the stage starts over."
+                f"rollout {entry} is missing from the stage's workspace, or damaged; run again, and"
+                " the stage starts over."
             )
         return rows
 
     def compiles(self) -> dict[str, int]:
-        """Programs compiled for sampling and for log-probabilities, in this attempt or in one that
-        it goes on from.
-
-        Raises:
-            StageFailed: a shape was not fixed.
-        """
+        """`tasks.sampling.rollouts.rollout_compiles` of this stage. Raises StageFailed."""
         return rollout_compiles(self.sampler, self.token_logps, self._compiled_before)
 
 
 def initial_policy(model: Any) -> Any:
-    """The weights as they are: copies of what is trained, and what is frozen itself, so that with
+    """The current weights: copies of those that are trained; frozen ones are shared, so that with
     LoRA the reference is no second model."""
     import jax
     import jax.numpy as jnp
@@ -371,15 +367,3 @@ def initial_policy(model: Any) -> Any:
     adapters, rest = nnx.state(model, nnx.LoRAParam, ...)
     copied, shared = (adapters, rest) if jax.tree.leaves(adapters) else (rest, adapters)
     return nnx.merge_state(jax.tree.map(jnp.copy, copied), shared)
-
-
-def _shared(rewards: Rewards | None) -> Rewards:
-    """Host 0's rewards on every host; their details stay there."""
-    told = None
-    if rewards is not None:
-        components = {name: values.tolist() for name, values in rewards.components.items()}
-        told = (components, rewards.total.tolist())
-    found = agree(told)
-    assert found is not None
-    arrays = {name: np.array(values, np.float64) for name, values in found[0].items()}
-    return rewards or Rewards(arrays, np.array(found[1], np.float64))

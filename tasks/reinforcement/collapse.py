@@ -41,14 +41,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
-from schemas.base import StageFailed
+from schemas.base import StageFailed, StrictModel
 from tasks.contract.job import Job
-from tasks.reinforcement.config import Collapse, GrpoConfig
 from tasks.reinforcement.rewarding import combine
 
 if TYPE_CHECKING:
     from tasks.reinforcement.batches import RolloutBatches
+    from tasks.reinforcement.config import Config
     from tasks.training.checkpoints import Checkpoint
     from tasks.training.trainer import Trainer
 
@@ -62,6 +63,21 @@ RECENT = 5
 always is.)"""
 
 FOLDER = "best"
+
+
+class Collapse(StrictModel):
+    """What a dying run is known by.
+
+    Attributes:
+        enabled: False: the run goes on, whatever happens to it.
+        window: rollouts that are compared, and from one candidate for the best checkpoint to the
+            next.
+        drop: of the mean reward, in standard deviations of single responses' rewards.
+    """
+
+    enabled: bool = True
+    window: int = Field(default=20, ge=3)
+    drop: float = Field(default=1.0, gt=0)
 
 
 class Sign(NamedTuple):
@@ -221,7 +237,7 @@ class Guard:
     """
 
     def __init__(
-        self, config: GrpoConfig, batches: "RolloutBatches", trainer: "Trainer", job: Job[Any]
+        self, config: "Config", batches: "RolloutBatches", trainer: "Trainer", job: Job[Any]
     ) -> None:
         self._batches, self._trainer, self._work, self._log = batches, trainer, job.work, job.log
         self._config, self._window = config, config.collapse.window * config.num_iterations
@@ -263,7 +279,7 @@ class Guard:
             before_change = None
             if self.rolled_back_at is None:
                 first = max(1, min(best, step - RECENT * self._window))
-                before_change = self._batches.last_like(first, step)
+                before_change = self._batches.last_unchanged(first, step)
             self._put_back(counters=before_change is None)
             message = "after update %d: %s. The weights are those of update %d again"
             self._log.warning(message, step, wrong, best)
@@ -272,7 +288,7 @@ class Guard:
                 return {"stopped": float(best)}
             self.rolled_back_at = step
             self._take(None)
-            self._batches.hold(before_change)
+            self._batches.freeze(before_change)
             found = {"rolled_back_to": float(best)}
         if step % self._window == 0 and step + self._window <= self._config.steps:
             self._keep_candidate(step)

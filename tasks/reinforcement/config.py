@@ -1,23 +1,22 @@
-"""What a GRPO stage can be told, and its curriculum: which prompts a rollout asks, as a function of
-the seed, the update, and what earlier rollouts found.
+"""The config of a GRPO stage, and its curriculum: which prompts a rollout asks, as a function of
+the seed, the update, and the results of earlier rollouts.
 
-Without a curriculum, rollout after rollout takes the next prompts of one permutation per epoch. A
-curriculum gives each prompt a weight w between 0 and 1, and a prompt whose turn comes is taken with
-probability w, else passed over until the next epoch; passing over costs nothing.
+Without a curriculum, each rollout takes the next prompts of one permutation per epoch. A curriculum
+gives each prompt a weight w between 0 and 1: in its turn a prompt is taken with probability w, else
+skipped until the next epoch, at no cost.
 
-    difficulty    easiest first: 1 for the easiest part of the prompts, which grows from `start` to
-                  all of them, else 0. The part is the square-root competence of Platanios et al.
-                  (1903.09848). Easy is a low `difficulty`, then a high `pass_rate`.
-    phase         what the phase that the update is in says
-    pass_rate     4 p (1 - p), p the prompt's recent rate of right answers: what is neither hopeless
-                  nor solved. A prompt whose answers cannot be verified has no rate, and weighs 1
-    informative   q, the prompt's recent rate of groups whose rewards differ. So groups that would
-                  teach nothing are mostly not sampled at all, which is where dynamic sampling gets
-                  its speed (GRESO, 2506.02177, has a similar rule)
+    difficulty    1 for the easiest prompts, else 0. The fraction that counts as easiest grows from
+                  `start` to 1 by the square-root competence of Platanios et al. (1903.09848). Easy
+                  is a low `difficulty`, then a high `pass_rate`.
+    phase         the weight that the update's phase sets
+    pass_rate     4 p (1 - p), p the prompt's recent rate of right answers, so that prompts are
+                  neither hopeless nor solved. A prompt whose answers cannot be verified weighs 1
+    informative   q, the prompt's recent rate of groups whose rewards differ: groups without a
+                  gradient are mostly not sampled, which is where dynamic sampling gets its speed
+                  (GRESO, 2506.02177, has a similar rule)
 
-The last two weigh at least `floor`, so that what was hopeless is tried again as the policy learns,
-and see what the rollouts found that were trained on before the one that is sampled, however long a
-judge took.
+The last two weigh at least `floor`, so that hopeless prompts are tried again as the policy learns.
+They see the rollouts that were trained on before the sampled one, however long a judge took.
 """
 
 from collections.abc import Sequence
@@ -30,19 +29,20 @@ from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Prompt
 from schemas.training import Nucleus, TrainerConfig
 from tasks.rehearsal.config import RewardAudit
+from tasks.reinforcement.collapse import Collapse
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.reinforcement.rollout import Aggregation, Scale
 
 Algorithm = Literal["grpo", "dr_grpo", "dapo", "gspo"]
 
 MEMORY = 0.8
-"""What an observation still counts when the next one of the same prompt comes in: the last five or
-so are the recent ones."""
+"""The weight of an observation decays by this factor with each newer one of the same prompt: about
+five count as recent."""
 
 
 class ByDifficulty(StrictModel):
-    """Easiest first. `start`: the part of the prompts that the first update may ask; `until`: after
-    which part of the updates it is all."""
+    """Easiest first. `start`: the fraction of the prompts that the first update may ask; `until`:
+    the fraction of the updates after which all may be asked."""
 
     by: Literal["difficulty"]
     start: float = Field(default=0.25, gt=0, le=1)
@@ -50,12 +50,11 @@ class ByDifficulty(StrictModel):
 
 
 class Phase(StrictModel):
-    """What is asked from update `from_step` on, until the next phase begins.
+    """Which prompts are asked from update `from_step` until the next phase begins.
 
     Attributes:
-        domains: relative weights of domains; one that is not named is not asked. Without it all
-            are.
-        difficulties: those that are asked. Without it all are.
+        domains: relative weights of domains; one that is not named is not asked. None: all are.
+        difficulties: those that are asked. None: all are.
     """
 
     from_step: int = Field(default=1, ge=1)
@@ -82,8 +81,8 @@ class ByPhase(StrictModel):
         begins = [phase.from_step for phase in self.phases]
         if begins[0] != 1 or begins != sorted(set(begins)):
             raise ValueError(
-                f"phases begin at updates {begins}; the first must have from_step = 1, and each a"
-                " later one than that before it"
+                f"phases begin at updates {begins}; the first needs from_step = 1, and each other"
+                " one a later update than the phase before it"
             )
         return self
 
@@ -93,7 +92,7 @@ class ByPhase(StrictModel):
 
 
 class Online(StrictModel):
-    """By what the policy's own recent rollouts found. `floor`: the least weight of a prompt."""
+    """By the results of the policy's own recent rollouts. `floor`: the least weight of a prompt."""
 
     by: Literal["pass_rate", "informative"]
     floor: float = Field(default=0.05, gt=0, le=1)
@@ -114,56 +113,41 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "gspo": {"importance": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4, "beta": 0.0},
 }
-"""What an algorithm's paper says (`tasks.losses.grpo`), where that is not the default below, which
-is GRPO's. How many samples fill a batch DAPO leaves open; its overlong shaping is the reward
+"""The settings of each algorithm's paper (`tasks.losses.grpo`) that differ from the defaults below,
+which are GRPO's. DAPO leaves open how many samples fill a batch; its overlong shaping is the reward
 `overlong`."""
 
 
-class Collapse(StrictModel):
-    """What a dying run is known by (`tasks.reinforcement.collapse`).
-
-    Attributes:
-        enabled: False: the run goes on, whatever happens to it.
-        window: rollouts that are compared, and from one candidate for the best checkpoint to the
-            next.
-        drop: of the mean reward, in standard deviations of single responses' rewards.
-    """
-
-    enabled: bool = True
-    window: int = Field(default=20, ge=3)
-    drop: float = Field(default=1.0, gt=0)
-
-
-class GrpoConfig(TrainerConfig, Nucleus):
+class Config(TrainerConfig, Nucleus):
     """`batch_size` counts responses: an update trains on batch_size / group_size groups.
 
     Attributes:
-        rewards: one table per reward: its name, its weight among the others, its knobs.
-        algorithm: a preset of the loss's knobs; each can be set beside it.
+        rewards: one table per reward: its name, its relative weight, its own settings.
+        algorithm: a preset of the loss's settings; each can still be set.
         group_size: G, the responses sampled for each prompt.
         num_iterations: updates on each rollout (the paper's mu).
         rollout_lag: rollout n is sampled from the weights before the first update on rollout n -
-            rollout_lag, so that rewards are made while others are sampled and trained on
+            rollout_lag, so that it is scored while others are sampled and trained on
             (`tasks.reinforcement.batches`).
-        dynamic_sampling: groups whose rewards are all equal weigh nothing, in the loss, its
-            denominator and the KL.
-        oversampling: groups sampled for each group of a batch; above 1, those that teach are
-            trained on first.
-        curriculum: which prompts are sampled; without it, one permutation of all after the other.
-        collapse: what a dying run is known by, and that it is stopped.
-        audit: how many prompts the rewards are tried on before the first update, and which
-            findings are meant (`tasks.rehearsal.reward_audit`).
+        dynamic_sampling: leave groups whose rewards are all equal out of the loss, its denominator
+            and the KL.
+        oversampling: groups sampled for each group of a batch; above 1, groups whose rewards
+            differ are trained on first.
+        curriculum: which prompts are sampled; None: one permutation of all per epoch.
+        collapse: how a collapse is detected, and whether it stops the run.
+        audit: how many prompts the rewards are audited on before the first update, and which
+            findings are allowed (`tasks.rehearsal.reward_audit`).
         beta: weight of the KL to the initial policy; 0 also skips computing it.
         epsilon, epsilon_high: the ratio is clipped to 1 - epsilon .. 1 + epsilon_high.
         aggregation, importance, scale_rewards: see `tasks.losses.grpo`.
-        truncation: the most that a token weighs for being likelier to the program that trains than
-            to the one that sampled it (truncated importance sampling); 0 corrects nothing.
+        truncation: the largest importance weight, of the training program's probability of a token
+            over the sampler's (truncated importance sampling); 0: no correction.
         temperature: of sampling, and of every log-probability in the loss.
-        top_k, top_p: of sampling alone: log-probabilities, old ones too, are the policy's over all
-            tokens, because the mass that was left out is no change of the policy.
-        prompt_length, response_length: tokens; longer prompts are left out, longer responses cut
-            off.
-        max_dropped_fraction: more prompts than this fraction left out is an error.
+        top_k, top_p: of sampling alone. All log-probabilities are the policy's over all tokens,
+            since cutting off tokens does not change the policy.
+        prompt_length, response_length: tokens; longer prompts are dropped, longer responses
+            truncated.
+        max_dropped_fraction: fail if more than this fraction of the prompts is dropped.
     """
 
     seed: int = 0
@@ -191,8 +175,8 @@ class GrpoConfig(TrainerConfig, Nucleus):
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """Validate; what the algorithm's preset says, and the defaults in the rewards' tables, come
-        back as if they had been written, so that they are part of the stage key.
+        """Validate, and write out the algorithm's preset and the defaults of the rewards' tables,
+        so that they are part of the stage key.
 
         Raises:
             pydantic.ValidationError: this Config does not validate.
@@ -216,8 +200,8 @@ class GrpoConfig(TrainerConfig, Nucleus):
             )
         if self.truncation and self.truncation < 1:
             raise ValueError(
-                f"truncation = {self.truncation} would weigh down tokens on which sampler and"
-                " trainer agree; 1 or more, or 0: none"
+                f"truncation = {self.truncation} would scale down tokens on which sampler and"
+                " trainer agree; set it to 1 or more, or to 0 for no correction"
             )
         return self
 
@@ -236,7 +220,7 @@ class GrpoConfig(TrainerConfig, Nucleus):
 
     @property
     def off_policy(self) -> bool:
-        """Whether some update trains on what other weights than its own sampled."""
+        """Whether some update trains on responses that older weights sampled."""
         return self.num_iterations > 1 or self.rollout_lag > 0
 
 
@@ -263,7 +247,7 @@ class Chooser:
                 there = sorted({(prompt.domain.value, prompt.difficulty) for prompt in prompts})
                 raise InputError(
                     f"curriculum: the phase from_step = {phase.from_step} admits none of the"
-                    f" {len(prompts)} prompts; (domain, difficulty) that there are:"
+                    f" {len(prompts)} prompts; they have these pairs of (domain, difficulty):"
                     f" {', '.join(map(str, there))}."
                 )
 
@@ -282,7 +266,7 @@ class Chooser:
         return chosen
 
     def weights(self, update: int) -> np.ndarray:
-        """(prompts,) weights at an update, of which one at least is 1 or no less than `floor`."""
+        """(prompts,) weights at an update; at least one is 1, or `floor` or more."""
         curriculum = self._curriculum
         if isinstance(curriculum, ByDifficulty):
             return (self._rank < self.phase_of(update)).astype(float)
@@ -292,7 +276,7 @@ class Chooser:
         weights = np.ones(len(self._prompts))
         if isinstance(curriculum, Online):
             informative = curriculum.by == "informative"
-            prior = 0.25 if informative else 1.0  # what "half of them" counts for, in observations
+            prior = 0.25 if informative else 1.0  # observations, half of them positive
             for index, (found, seen) in self._recent.items():
                 rate = (found + 0.5 * prior) / (seen + prior)
                 weight = rate if informative else 4 * rate * (1 - rate)
@@ -300,7 +284,7 @@ class Chooser:
         return weights
 
     def observe(self, index: int, correct: Sequence[bool | None], informative: bool) -> None:
-        """What the responses to a prompt were like: which are right (None: cannot be verified), and
+        """Record a group of responses to a prompt: which are right (None: cannot be verified), and
         whether their rewards differ."""
         if not isinstance(self._curriculum, Online):
             return
@@ -311,8 +295,8 @@ class Chooser:
             self._recent[index] = (MEMORY * found + float(sum(new)), MEMORY * seen + len(new))
 
     def phase_of(self, update: int) -> int:
-        """A number that changes when the prompts that are asked by plan do: the update at which the
-        phase began, or how many are asked."""
+        """The curriculum's scheduled state at an update, as one number: the update at which the
+        phase began, or how many of the easiest prompts may be asked."""
         curriculum = self._curriculum
         if isinstance(curriculum, ByDifficulty):
             progress = min(1.0, (update - 1) / (curriculum.until * self._steps))

@@ -37,8 +37,8 @@ from tasks.contract.kinds import stage_kind
 from tasks.contract.reward import Resources, Response, RewardConfig
 from tasks.judging.judge import EndpointJudge
 from tasks.judging.rubrics import RubricConfig, criteria_of, weighed_again
-from tasks.reinforcement.config import GrpoConfig
-from tasks.reinforcement.rewarding import Rewards, Scorer, combine, parse_rewards
+from tasks.reinforcement.config import Config
+from tasks.reinforcement.rewarding import Rewards, Scorer, combine, parse_rewards, values_of
 from tasks.reinforcement.rollout import group_advantages, number_of
 
 Source = Literal["ledger", "rulings", "scored"]
@@ -61,7 +61,7 @@ class Stage:
         rubrics: the criteria that its reward `rubric_judge` had, by prompt.
     """
 
-    config: GrpoConfig
+    config: Config
     dependencies: Mapping[str, str | int]
     prompts: Mapping[str, Prompt]
     rubrics: Rubrics
@@ -285,10 +285,10 @@ class _Rollout:
                 )
                 for prompt, row, value in zip(self.prompts, self.rows, values, strict=True)
             ]
-        return np.array([np.nan if value is None else value for value in values], np.float64)
+        return values_of(values)
 
 
-def _trained(config: GrpoConfig, advantages: np.ndarray, before: np.ndarray) -> np.ndarray:
+def _trained(config: Config, advantages: np.ndarray, before: np.ndarray) -> np.ndarray:
     """(N,) which responses would have been trained on: with dynamic sampling, the first groups that
     teach."""
     if not config.dynamic_sampling:

@@ -14,13 +14,14 @@ import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from schemas.base import InputError
 from schemas.examples import Prompt
 from tasks.contract.reward import REWARDS, Judged, Resources, Response, RewardConfig
+from tasks.devices.hosts import agree
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,15 @@ class Rewards:
     components: dict[str, np.ndarray]
     total: np.ndarray
     details: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    @classmethod
+    def of_ledger(cls, rows: Sequence[Mapping[str, Any]]) -> Self:
+        """Read them from a rollout's rows of the ledger."""
+        names = list(rows[0]["rewards"])
+        components = {name: values_of([row["rewards"][name] for row in rows]) for name in names}
+        details = {name: [row["details"].get(name, {}) for row in rows] for name in names}
+        given = {name: of_each for name, of_each in details.items() if any(of_each)}
+        return cls(components, values_of([row["reward"] for row in rows]), given)
 
 
 def parse_rewards(tables: Sequence[dict[str, Any]], where: str) -> list[RewardConfig]:
@@ -160,6 +170,23 @@ def combine(
     return np.asarray(np.ma.filled(means, np.nan))
 
 
+def values_of(numbers: Sequence[float | None]) -> np.ndarray:
+    """(N,) float64, NaN for None."""
+    return np.array([np.nan if number is None else number for number in numbers], np.float64)
+
+
+def agreed(rewards: Rewards | None) -> Rewards:
+    """Give host 0's rewards to every host; their details stay on host 0."""
+    told = None
+    if rewards is not None:
+        components = {name: values.tolist() for name, values in rewards.components.items()}
+        told = (components, rewards.total.tolist())
+    found = agree(told)
+    assert found is not None
+    arrays = {name: np.array(values, np.float64) for name, values in found[0].items()}
+    return rewards or Rewards(arrays, np.array(found[1], np.float64))
+
+
 def _checked(name: str, values: Any, count: int) -> np.ndarray:
     """(count,) float64 of what a reward returned. A list of another length, one element included,
     is an error: nothing is broadcast."""
@@ -176,4 +203,4 @@ def _checked(name: str, values: Any, count: int) -> np.ndarray:
                 f"reward {name!r} returned {value!r} for response {index}; a reward is a finite"
                 " number, or None to abstain"
             )
-    return np.array([np.nan if value is None else value for value in numbers], np.float64)
+    return values_of(numbers)

@@ -1,28 +1,30 @@
-"""A rollout: what was sampled, what it was found to be worth, and what of it is trained on.
+"""A rollout: its responses and rewards, their advantages and weights, and the batch in packed rows.
 
-In the stage's journal a rollout has two entries: `<number>.sampled` (prompts, tokens,
-log-probabilities), written before anything is made of it, and `<number>.scored` (the rows of the
-ledger), written when its rewards are there. A stage that was interrupted samples nothing and asks
-no judge again for what is in them: an abstention stays one. After the weights were put back numbers
-have the suffix `+1`. The entries go when the stage's artifact is committed.
+The stage's journal has two entries for a rollout: `<number>.sampled` (prompts, tokens,
+log-probabilities), written first, and `<number>.scored` (the rows of the ledger), written when all
+rewards are there. An interrupted stage neither samples nor asks a judge again for what they hold:
+an abstention stays one. After a rollback, numbers have the suffix `+1`. The entries are deleted
+when the stage's artifact is committed.
+
+How many rows a batch fills depends on what was sampled; its shape does not. It has a row for each
+response, the filled ones first, and a step skips micro-batches in which nothing is predicted. So
+one program costs what the actual tokens cost.
 
 `tasks.losses.grpo` has the formulas and papers of advantages and weights.
 """
 
 import base64
-import gzip
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from schemas.examples import Prompt
 from schemas.ledger import LedgerRow
 from tasks.contract.journal import Rows
+from tasks.data.packing import Shape, Text, pack_responses
 from tasks.reinforcement.rewarding import Rewards
 from tasks.verification.correct import are_correct
 
@@ -30,30 +32,30 @@ if TYPE_CHECKING:
     from tasks.sampling.sampler import Completion, Sampler
 
 Scale = Literal["group", "none", "batch"]
-"""What the rewards' distances from their group's mean are divided by: the group's std, nothing, or
-the batch's std (2508.08221)."""
+"""What divides a reward's distance from its group's mean: the group's std, nothing, or the batch's
+std (2508.08221)."""
 
 Aggregation = Literal["sequence", "token", "fixed"]
-"""What is the same for all: a response's share of the loss, a token's share, or a token's share as
-if all responses were full-length."""
+"""What has an equal share of the loss: every response, every token, or every token with all
+responses counted at full length."""
 
 SAME_REWARD = 1e-9
-"""Rewards of one group that differ by no more than this are equal: rounding must not be blown up by
-the division by a tiny std."""
+"""Rewards of one group that differ by at most this are equal, so that dividing by a tiny std does
+not amplify rounding."""
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """The N responses of a rollout, and what the policy of that time said of them.
+    """The N responses of a rollout, with log-probabilities by the policy that sampled them.
 
     Attributes:
         chosen: index of each group's prompt.
         completions: (N,), the responses to one prompt side by side.
-        old: (N, R) float32 log-probabilities by the program that trains, at the sampling
-            temperature; None where no loss needs them.
+        old: (N, R) float32 log-probabilities by the training program, at the sampling temperature;
+            None where no loss needs them.
         gap: mean absolute difference between those and the sampler's, in nats; None where it was
             not measured.
-        compiles: programs compiled until then.
+        compiles: name -> programs compiled so far.
     """
 
     chosen: list[int]
@@ -63,7 +65,7 @@ class Sampled:
     compiles: dict[str, int]
 
     def rows(self) -> Rows:
-        """For the journal: a head, and a row per response."""
+        """The journal's entry: a header, and a row per response."""
         responses = [
             {"tokens": _text(np.array(one.tokens, np.int32)), "logps": _text(one.logps)}
             for one in self.completions
@@ -74,7 +76,7 @@ class Sampled:
 
     @classmethod
     def of(cls, rows: Rows, sampler: "Sampler") -> "Sampled":
-        """From the journal."""
+        """Read a journal's entry."""
         head, *responses = rows
         completions = [
             sampler.completion_of(
@@ -109,7 +111,7 @@ class Rollout:
 
     @property
     def informative(self) -> np.ndarray:
-        """(P,) bool: the groups that have advantages."""
+        """(P,) bool: the groups whose rewards differ, and so have advantages."""
         return np.asarray(self.advantages.reshape(-1, self.group_size).any(axis=1))
 
     @cached_property
@@ -119,14 +121,14 @@ class Rollout:
         return np.array(found, object).reshape(-1, self.group_size)
 
     def metrics(self) -> dict[str, float]:
-        """What the curve shows of a rollout; a mean over nothing is left out.
+        """The curve's values; a mean over nothing is left out.
 
         reward (mean total), reward/<name> (mean of one reward), abstained/<name> (fraction of
         responses on which it abstained), reward_std (mean within-group std), zero_variance
-        (fraction of groups that teach nothing because their rewards are equal), all_right and
-        all_wrong (those of them whose responses are all correct, or all not), effective_groups
-        (count of groups with advantages), unrewarded (fraction of responses), completion_tokens
-        (mean), truncated (fraction).
+        (fraction of groups whose rewards are all equal), all_right and all_wrong (those of them
+        whose responses are all correct, or all incorrect), effective_groups (count of groups with
+        advantages), unrewarded (fraction of responses), completion_tokens (mean), truncated
+        (fraction).
         """
         totals, components = self.rewards.total, self.rewards.components
         dead = ~self.informative
@@ -149,8 +151,8 @@ class Rollout:
         return {name: float(np.nanmean(values)) for name, values in known.items()}
 
     def chosen(self, groups: int) -> np.ndarray:
-        """Which groups fill a batch of so many: those that have advantages first, in order, then
-        the first of those that have none."""
+        """Indices of the groups that fill a batch of `groups`, ascending: first those that have
+        advantages, then others, each in order."""
         return np.sort(np.argsort(~self.informative, kind="stable")[:groups])
 
     def rows(self, step: int) -> Iterator[dict[str, Any]]:
@@ -169,8 +171,8 @@ class Rollout:
             }
 
     def ledger(self, number: int, step: int, trained: Sequence[int]) -> Rows:
-        """Its rows of the ledger. It is rollout `number`, its first update is `step`, and the
-        groups `trained` were trained on."""
+        """The ledger's rows of rollout `number`, whose first update is `step`; `trained`: indices
+        of the groups that were trained on."""
         details = self.rewards.details
         return [
             LedgerRow(
@@ -190,7 +192,7 @@ class Rollout:
         ]
 
     def _scores_of(self, index: int) -> dict[str, Any]:
-        """Of one response, what each reward gave and the total; None where there is none."""
+        """Each reward and the total of one response; None where there is none."""
         rewards = {
             name: number_of(values[index]) for name, values in self.rewards.components.items()
         }
@@ -200,11 +202,10 @@ class Rollout:
 def group_advantages(
     rewards: np.ndarray, group_size: int, scale: Scale = "group", *, epsilon: float = 1e-6
 ) -> np.ndarray:
-    """Advantages within each group of completions of one prompt: r - mean, divided by what `scale`
-    says plus epsilon; std with ddof = 1.
+    """Advantages within each group: (r - mean) / (what `scale` says + epsilon); std with ddof = 1.
 
-    A completion without a reward is left out of its group's mean and of every std; with fewer than
-    two rewards a group has no advantages.
+    A completion without a reward is left out of its group's mean and of every std; a group with
+    fewer than two rewards has no advantages.
 
     Args:
         rewards: (N * group_size,) rewards, the completions of one prompt side by side; NaN where a
@@ -236,10 +237,10 @@ def group_advantages(
 def row_weights(
     mask: np.ndarray, counted: np.ndarray, aggregation: Aggregation, length: int
 ) -> np.ndarray:
-    """Of each response, the weight of one of its tokens' loss, on the host.
+    """The weight of a token's loss, for each response; computed on the host.
 
-    The loss is the mean over rows of weight x sum over tokens, so all weights have the factor B:
-    then it is the same for any number of micro-batches, over which a trainer takes the mean.
+    The loss is the mean over rows of weight x sum over tokens, so all weights have the factor B.
+    So the loss is the same for any number of micro-batches, whose mean a trainer takes.
 
     Args:
         mask: (B, R) bool: the tokens of the whole batch's responses.
@@ -262,26 +263,90 @@ def row_weights(
     return weights
 
 
-def rewards_of(rows: Rows) -> Rewards:
-    """The rewards in a rollout's rows of the ledger."""
-    names = list(rows[0]["rewards"])
-    components = {name: _values([row["rewards"][name] for row in rows]) for name in names}
-    details = {name: [row["details"].get(name, {}) for row in rows] for name in names}
-    given = {name: of_each for name, of_each in details.items() if any(of_each)}
-    return Rewards(components, _values([row["reward"] for row in rows]), given)
+class PolicyBatch(NamedTuple):
+    """Responses to train on, in N packed rows of L tokens. A value of a response's token is at the
+    token before it, which predicts it; elsewhere it is 0.
+
+    Attributes:
+        tokens, positions, segments: (N, L) int32, what the model takes; a segment is a prompt with
+            its response.
+        predicts: (N, L) bool: the next token is one of a response.
+        advantages: (N, L) float32.
+        weights: (N, L) float32 of a token's loss (`row_weights`): the loss is the mean over
+            micro-batches of the weighted sum over tokens.
+        token_weights: (N, L) float32, the same with aggregation "token"; metrics use them.
+        ref_per_token_logps: (N, L) float32 of the reference; None without a KL term.
+        old_per_token_logps: (N, L) float32 of the policy that sampled, by the training program at
+            the sampling temperature. None: the trained policy itself sampled.
+        sampler_per_token_logps: (N, L) float32 by the sampler at the sampling temperature; None: no
+            correction.
+    """
+
+    tokens: Any
+    positions: Any
+    segments: Any
+    predicts: Any
+    advantages: Any
+    weights: Any
+    token_weights: Any
+    ref_per_token_logps: Any = None
+    old_per_token_logps: Any = None
+    sampler_per_token_logps: Any = None
 
 
-def write_ledger(path: Path, rollouts: Iterable[Rows]) -> None:
-    """Write rows of the ledger; the same rows give the same bytes."""
-    with path.open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as out:
-        for rows in rollouts:
-            for row in rows:
-                line = json.dumps(row, ensure_ascii=False, allow_nan=False)
-                out.write(line.encode() + b"\n")
+def policy_batch(
+    texts: Sequence[Text],
+    numbers: Sequence[np.ndarray | None],
+    *,
+    length: int,
+    pad_id: int,
+    micro_batches: int = 1,
+) -> PolicyBatch:
+    """Pack B responses, each after its prompt; leave out those of weight 0.
+
+    Args:
+        numbers: `advantages`, `weights`, `token_weights` and optionally the log-probabilities of a
+            PolicyBatch, in this order: (B,) per response, or (B, R) per token.
+        length: tokens of a row.
+        micro_batches: how many the batch is cut into.
+    """
+    advantages, weights, token_weights, *logps = numbers
+    assert weights is not None
+    assert token_weights is not None
+    counted = np.flatnonzero(weights).tolist()
+    width = max((len(texts[row][1]) for row in counted), default=1)
+    shape = Shape(len(texts), length)
+    packed = pack_responses([texts[row] for row in counted], shape, width, pad_id)
+
+    def at_tokens(values: np.ndarray | None) -> np.ndarray | None:
+        if values is None:
+            return None
+        of_rows = values[counted] if values.ndim == 2 else values[counted, None]
+        flat = np.zeros(packed.tokens.size + 1, np.float32)  # the last takes what is past an end
+        flat[packed.places] = np.broadcast_to(of_rows[:, :width], packed.places.shape)
+        return flat[:-1].reshape(shape)
+
+    share = micro_batches / len(texts)
+    found = (advantages, weights * share, token_weights * share, *logps)
+    return PolicyBatch(*packed[:4], *map(at_tokens, found))
+
+
+def empty_batch(responses: int, length: int, *, logps: tuple[bool, bool, bool]) -> PolicyBatch:
+    """A batch of zeros. `logps`: which of its log-probabilities it has, in their order."""
+    tokens = np.zeros((responses, length), np.int32)
+    number = tokens.astype(np.float32)
+    wanted = [number if one else None for one in logps]
+    return PolicyBatch(tokens, tokens, tokens, tokens > 0, number, number, number, *wanted)
+
+
+def tokens_there(texts: Sequence[Text], response_length: int) -> np.ndarray:
+    """(B, R) bool: which tokens each response has."""
+    lengths = np.array([len(response) for _, response in texts])
+    return np.arange(response_length) < lengths[:, None]
 
 
 def padded(rows: Iterable[np.ndarray], count: int, length: int) -> np.ndarray:
-    """(count, length) float32 of rows that are no longer; 0 behind their ends."""
+    """(count, length) float32 of rows of at most `length`; 0 past their ends."""
     out = np.zeros((count, length), np.float32)
     for place, row in enumerate(rows):
         out[place, : len(row)] = row
@@ -291,10 +356,6 @@ def padded(rows: Iterable[np.ndarray], count: int, length: int) -> np.ndarray:
 def number_of(value: float) -> float | None:
     """None for NaN, as JSON has it."""
     return None if np.isnan(value) else float(value)
-
-
-def _values(numbers: Sequence[float | None]) -> np.ndarray:
-    return np.array([np.nan if number is None else number for number in numbers], np.float64)
 
 
 def _text(array: np.ndarray) -> str:

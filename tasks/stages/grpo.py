@@ -1,22 +1,26 @@
-"""GRPO and its kin: the policy samples groups of responses, rewards score them, and a clipped
-policy gradient moves it.
+"""GRPO and its variants: the policy samples groups of responses, rewards score them, and a clipped
+policy gradient updates it.
 
-The config's `algorithm` is GRPO, Dr.GRPO, DAPO or GSPO; `tasks.losses.grpo` has the formulas and
-papers. From here to the gradient are six files: this one; in `tasks.reinforcement` what it can be
-told and which prompts are asked (config), rollouts that are sampled ahead of the updates and scored
-meanwhile (batches), what a rollout is and what of it is trained on (rollout), in which rows
-(policy_rows); and the loss. Beside that way stand the rewards' weighted mean (rewarding) and what
-is done about a run that is dying (collapse). The reference is a frozen copy of the initial policy.
-A response that was cut off stays in the loss and is worth what its text earns; one on which every
-reward abstained is left out of its group and of the loss.
+The config's `algorithm` is GRPO, Dr.GRPO, DAPO or GSPO. Five files lead from here to the gradient:
 
-The loop is not Tunix's GRPOLearner on RLCluster, which repeats its shuffles after a resume
-(google/tunix issue 2288) and skips unconsumed data when num_iterations > 1 (issue 2290): there a
-batch is not a function of (seed, step).
+    tasks/stages/grpo.py            the stage
+    tasks/reinforcement/config.py   its settings; the curriculum, which chooses prompts
+    tasks/reinforcement/batches.py  sampling and scoring of rollouts, ahead of the updates
+    tasks/reinforcement/rollout.py  a rollout, its advantages and weights, the batch in packed rows
+    tasks/losses/grpo.py            the loss, with formulas and papers
 
-Beside the model the artifact has `ledger.jsonl.gz` (`schemas.ledger`: every response and what it
-was worth), `rollouts.jsonl` (a few of them, for eyes), `curves.jsonl` and, where code that passed
-its tests looks like a trick, `audit.jsonl` (`tasks.reinforcement.audit`).
+Beside them, `rewarding` averages the rewards and `collapse` stops a run that collapses. The
+reference is a frozen copy of the initial policy. A truncated response stays in the loss with the
+reward of its text; a response on which every reward abstained is left out of its group and of the
+loss.
+
+Tunix's GRPOLearner on RLCluster is not used: it repeats its shuffles after a resume (google/tunix
+issue 2288) and skips unconsumed data when num_iterations > 1 (issue 2290), so a batch there is not
+a function of (seed, step).
+
+Beside the model the artifact has `ledger.jsonl.gz` (`schemas.ledger`: every response and its
+rewards), `rollouts.jsonl` (a sample of them to read), `curves.jsonl` and, where passing code looks
+suspicious, `audit.jsonl` (`tasks.reinforcement.audit`).
 """
 
 from collections.abc import Mapping
@@ -34,7 +38,7 @@ from tasks.contract.small import FEW, Sizes, small_trainer
 from tasks.data.packing import lengths_for
 from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
-from tasks.reinforcement.config import GrpoConfig
+from tasks.reinforcement.config import Config
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.sampling.rollouts import curve_mean, fitting_prompts, rollout_programs
 from tasks.verification.verify import check_versions
@@ -47,13 +51,9 @@ if TYPE_CHECKING:
     from tasks.training.trainer import Trainer
 
 
-class Config(GrpoConfig):
-    """See `tasks.reinforcement.config`."""
-
-
 def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """The versions of the rewards that the config names, of the checks that they rest on, and what
-    else decides their values."""
+    """The versions of the config's rewards, of the checks that they use, and whatever else decides
+    their values."""
     rewards = parse_rewards(config.rewards, "rewards")
     found = {**REWARDS.versions(reward.name for reward in rewards), **check_versions()}
     for reward in rewards:
@@ -65,7 +65,7 @@ def dependencies(config: Config, data: Any) -> dict[str, str | int]:
 
 
 def extra_models(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The base models that rewards load, each once; `config` is the stage's, as JSON."""
+    """The base models that rewards load, without repetition; `config` is the stage's, as JSON."""
     rewards = parse_rewards(config["rewards"], "rewards")
     return tuple(
         dict.fromkeys(name for reward in rewards for name in REWARDS[reward.name].models(reward))
@@ -73,7 +73,7 @@ def extra_models(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def has_judge(config: Config) -> bool:
-    """Whether a reward computes on devices, so that the policy has one half of them, and it the
+    """Whether a reward computes on devices: then it has one half of them, and the policy the
     other."""
     return any(
         REWARDS[reward.name].computes(reward) for reward in parse_rewards(config.rewards, "rewards")
@@ -81,7 +81,7 @@ def has_judge(config: Config) -> bool:
 
 
 def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
-    """The trainer of this stage, on PolicyBatches."""
+    """The trainer of this stage; its batches are PolicyBatches."""
     from tasks.losses.grpo import grpo_loss_fn
     from tasks.training.trainer import make_trainer
 
@@ -101,9 +101,11 @@ def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
 
 
 def fitted(config: Config, mesh: "Mesh", longest: int) -> Config:
-    """The config with a size of micro-batches, a quarter of the batch where it says none: those
-    that the responses do not fill are left out. And with a `prompt_length` that is no longer than
-    the `longest` prompt needs, in eighths of a row (`tasks.data.packing.lengths_for`)."""
+    """The config with both sizes that depend on the machine and the data.
+
+    `micro_batch_size` defaults to a quarter of the batch, since the step skips micro-batches
+    without responses. `prompt_length` shrinks to what the `longest` prompt needs, in eighths of a
+    row (`tasks.data.packing.lengths_for`)."""
     devices, response = mesh.shape[BATCH], config.response_length
     parts = next(parts for parts in (4, 2, 1) if config.batch_size % (parts * devices) == 0)
     size = config.micro_batch_size or config.batch_size // parts
@@ -112,8 +114,8 @@ def fitted(config: Config, mesh: "Mesh", longest: int) -> Config:
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
-    """What `run` compiles, for prompts and responses of full length, none of which shares its row:
-    how long they are is not known before they are there."""
+    """What `run` compiles. Lengths are unknown before sampling, so every prompt and response is
+    counted at full length, in a row of its own."""
     import jax
     from flax import nnx
 
@@ -127,7 +129,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
         vocabulary_trips,
     )
     from tasks.rehearsal.audit_responses import RESPONSES
-    from tasks.reinforcement.policy_rows import empty_batch
+    from tasks.reinforcement.rollout import empty_batch
     from tasks.training.trainer import rows_at_once
 
     own = others = model
@@ -156,8 +158,8 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     micro = config.batch_size // config.accumulation
     trips = vocabulary_trips(micro * config.response_length, trainer.mesh)
     trained, optimizer, _ = map(shapes, trainer.state())
-    reference = trained if config.beta else None  # what is frozen is there once
-    # for the reference, and for the policy that sampled or the gap to the sampler
+    reference = trained if config.beta else None  # frozen weights are shared
+    # one for the reference, one for the sampling policy or the gap to the sampler
     passes = bool(config.beta) + (
         config.oversampling if config.off_policy else 1 / config.log_every
     )
@@ -180,9 +182,9 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 
 
 def small(config: Config, sizes: Sizes) -> Config:
-    """5 updates on 16 responses in whole groups, of a rehearsal 2 on one small group; a judge is
-    asked about each of them. A rehearsal ends with what its audits found, not at the first of
-    them."""
+    """5 updates on 16 responses in whole groups; in a rehearsal 2 on one small group, since a judge
+    may be asked about every response. A rehearsal reports all findings of its audit at the end
+    instead of failing at the first."""
     group = min(config.group_size, FEW) if sizes.few else config.group_size
     groups = 1 if sizes.few else max(1, min(config.batch_size, 16) // group)
     audited = {"ends": False, "last": config.audit.last or config.steps}
@@ -203,10 +205,10 @@ def run(job: Job[Config]) -> dict[str, Any]:
     """Train and write the model.
 
     Raises:
-        InputError: too many prompts do not fit.
-        AuditFailed: the rewards do not pay for what the references do.
-        StageFailed: a program compiled more than once, or the policy was dying and never better
-            than at the start.
+        InputError: too many prompts are longer than `prompt_length`.
+        AuditFailed: the reward audit has a finding that the config does not allow.
+        StageFailed: a program compiled more than once, or the policy collapsed without ever having
+            been better than at the start.
     """
     from tasks.models.loading import load_model
     from tasks.rehearsal.reward_audit import audit_rewards

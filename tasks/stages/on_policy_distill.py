@@ -113,7 +113,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
         shapes,
         vocabulary_trips,
     )
-    from tasks.reinforcement.policy_rows import empty_batch
+    from tasks.reinforcement.rollout import empty_batch
 
     require_one_teacher(config, upstream)
     model = on_devices(model, batch_sizes(config))

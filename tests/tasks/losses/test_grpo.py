@@ -15,8 +15,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tasks.data.packing import Text
 from tasks.devices.hosts import make_mesh
 from tasks.losses.grpo import grpo_loss_fn, k3
-from tasks.reinforcement.policy_rows import PolicyBatch, policy_batch
-from tasks.reinforcement.rollout import Aggregation, group_advantages, row_weights
+from tasks.reinforcement.rollout import (
+    Aggregation,
+    PolicyBatch,
+    group_advantages,
+    policy_batch,
+    row_weights,
+)
 from tasks.training.trainer import Trainer
 from tests.tasks.losses.bigram import EOS, PAD, VOCABULARY, Bigram, completion_logps
 

@@ -18,8 +18,7 @@ from tasks.losses.dpo import dpo_loss_fn
 from tasks.losses.grpo import grpo_loss_fn
 from tasks.losses.orpo import orpo_loss_fn
 from tasks.losses.simpo import simpo_loss_fn
-from tasks.reinforcement.policy_rows import policy_batch
-from tasks.reinforcement.rollout import group_advantages, row_weights
+from tasks.reinforcement.rollout import group_advantages, policy_batch, row_weights
 from tasks.training.pair_batches import mean_over_pairs, pair_batch
 from tests.tasks.losses.bigram import PAD, Bigram
 

@@ -27,8 +27,8 @@ from tasks.devices.hosts import make_mesh
 from tasks.models.tiny import tiny_tokenizer
 from tasks.reinforcement.batches import RolloutBatches
 from tasks.reinforcement.collapse import sign_of
-from tasks.reinforcement.policy_rows import PolicyBatch
 from tasks.reinforcement.rewarding import Rewards
+from tasks.reinforcement.rollout import PolicyBatch
 from tasks.sampling.sampler import Completion
 from tasks.stages import grpo
 
@@ -307,9 +307,9 @@ def test_weights_are_held_and_what_the_dead_policy_sampled_is_dropped(tmp_path: 
         batches.batch_at(step)
         update(batches)
     asked = [(1, 4), (2, 4), (3, 4), (1, 2)]
-    assert [batches.last_like(*one) for one in asked] == [2, 2, None, None]
+    assert [batches.last_unchanged(*one) for one in asked] == [2, 2, None, None]
     batches.loaded.model.updates.set_value(jnp.float32(2))
-    batches.hold(2)
+    batches.freeze(2)
     batch = batches.batch_at(4)
     assert sampled_at(batch) == 2
     assert batches.scorer.updates == [1, 2, 3, 4, 5, 2, 2]

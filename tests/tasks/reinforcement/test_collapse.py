@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.reinforcement.collapse import Detector, Sign, sign_of
-from tasks.reinforcement.config import Collapse
+from tasks.reinforcement.collapse import Collapse, Detector, Sign, sign_of
 from tasks.reinforcement.rewarding import Rewards
 from tests.tasks.reinforcement.test_batches import FakeScorer, alternate, batches_of, config
 

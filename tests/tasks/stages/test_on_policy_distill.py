@@ -20,7 +20,7 @@ from tasks.distillation.gemma_teacher import require_same_tokenizer
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.planning.programs import abstract_model
-from tasks.reinforcement.policy_rows import PolicyBatch
+from tasks.reinforcement.rollout import PolicyBatch
 from tasks.stages import on_policy_distill
 from tasks.stages.on_policy_distill import Config, extra_models, run
 from tasks.training.packed_logps import token_logps_fn

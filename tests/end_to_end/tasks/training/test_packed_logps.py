@@ -16,7 +16,7 @@ from tasks.losses.grpo import grpo_loss_fn
 from tasks.losses.simpo import simpo_loss_fn
 from tasks.models import gemma
 from tasks.models.loading import base_model
-from tasks.reinforcement.policy_rows import policy_batch
+from tasks.reinforcement.rollout import policy_batch
 from tasks.sampling.sampler import Sampler
 from tasks.stages import sft
 from tasks.training.pair_batches import mean_over_pairs, pair_batch

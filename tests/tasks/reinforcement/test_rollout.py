@@ -3,7 +3,7 @@ is not there."""
 
 import numpy as np
 
-from tasks.reinforcement.policy_rows import empty_batch, policy_batch, tokens_there
+from tasks.reinforcement.rollout import empty_batch, policy_batch, tokens_there
 
 TEXTS = [([7, 8], [1, 2]), ([9], [3, 4, 5]), ([6], [4, 4, 4, 4]), ([5], [6])]
 """Of 4, 4, 5 and 2 tokens."""
