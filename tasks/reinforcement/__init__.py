@@ -1,2 +1,2 @@
-"""What the GRPO stage is made of beside the loss: which prompts a rollout asks, rollouts that are
-kept, when a run is dying, its ledger."""
+"""The parts of the GRPO stage beside the loss: config and curriculum, rollouts, rewards, collapse
+detection, and judging a finished stage's ledger again."""

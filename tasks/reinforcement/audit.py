@@ -1,10 +1,10 @@
-"""Counts of the audit of passing code (`tasks.verification.code_audit`) over a GRPO stage, and a
+"""Counts of the audit of passing code (`tasks.verification.code_audit`) over a GRPO stage, with a
 few examples.
 
-A line of the curve has `audit_passes`, the responses of the rollout that pass their prompts' tests,
-`audit_short` and `audit_suspicious`, those of them that the audit flags, where some prompt of the
-rollout has tests; the stage's metrics have the same over all rollouts, each counted once.
-`audit.jsonl` in the artifact has the first examples, where there are any.
+Where some prompt of a rollout has tests, the curve's row has `audit_passes`, the responses that
+pass their prompts' tests, and `audit_short` and `audit_suspicious`, those of them that the audit
+flags. The stage's metrics have the same totals over all rollouts. `audit.jsonl` in the artifact has
+the first flagged examples, if any.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ _EXAMPLES = 5
 
 
 class Tally:
-    """What was counted so far. `examples`: the rows of `audit.jsonl`."""
+    """Running counts. `examples`: the rows of `audit.jsonl`."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -30,8 +30,8 @@ class Tally:
 
         Args:
             step: the first update that trains on it.
-            again: it was added before; a stage that goes on in the middle of a rollout asks for its
-                counts once more.
+            again: it was counted before; a stage that resumes in the middle of a rollout needs its
+                counts for the curve alone.
         """
         if all(prompt.check != "tests" for prompt in rollout.prompts):
             return {}
@@ -64,7 +64,7 @@ class Tally:
         return {name: self.counts[name] for name in COUNTED if name in self.counts}
 
     def warning(self) -> str:
-        """One line for the log where something was flagged, else nothing."""
+        """A line for the log where something was flagged, else ""."""
         if not self.examples:
             return ""
         passes, short, suspicious = (self.counts[name] for name in COUNTED)
@@ -79,5 +79,5 @@ class Tally:
         return {"counts": dict(self.counts), "examples": self.examples}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what was kept."""
+        """Go on from a checkpoint's state."""
         self.counts, self.examples = Counter(state["counts"]), state["examples"]

@@ -1,39 +1,39 @@
-"""When a run is dying, and what is done about it: it ends with its best checkpoint, or goes on from
-there without the change that killed it.
+"""Collapse detection: a collapsing run ends with its best checkpoint, or goes on from it without
+the change that caused the collapse.
 
-Rollouts are cut into intervals of `window`; the mean reward of an interval scores the weights at
+Rollouts are cut into intervals of `window`. The mean reward of an interval scores the weights at
 its beginning, and the best of those are kept. The newest `window` rollouts are compared with the
-best interval, in robust statistics; c and b are their mean rewards, S the median over
-rollouts of the standard deviation of single responses' rewards, and sigma the noise of a rollout's
-mean reward, 1.4826 / sqrt 2 times the median absolute difference from one rollout to the next,
-which no trend inflates. "Down" is b - c > 4 sigma sqrt(2 / window).
+best interval by robust statistics: c and b are their mean rewards, S the median over rollouts of
+the standard deviation of single responses' rewards, and sigma the noise of a rollout's mean reward,
+1.4826 / sqrt 2 times the median absolute difference between successive rollouts, which no trend
+inflates. "Down" is b - c > 4 sigma sqrt(2 / window).
 
     reward    down, by `drop` x S or more
     kl        down, and the KL to the initial policy above 1 nat a token and ten times what it was
-    format    responses in the format at most half of what they were, of 20% or more; and down
-              likewise
-    entropy   at most 5% of the first interval's, and less than a quarter of the groups teach
-              anything
-    dead      not one group in the last 2 x window rollouts that teaches, and there were some before
+    format    the format reward, 20% or more at best, has fallen to half or less; and is "down"
+    entropy   at most 5% of the first interval's, and fewer than a quarter of the groups have
+              differing rewards
+    dead      no group with differing rewards in the last 2 x window rollouts, though there were
+              some before
 
-The last two count only where it is not because most groups are all right, and where the run had got
-better. Rewards are compared stratum by stratum (domain and difficulty), weighted as they occur now,
-and with the weights of the first update: neither a curriculum that turns to harder prompts nor an
-annealed weight is a collapse. Strata that the best interval lacks are left out; where those are
-most, the newer interval is the best.
+The last two count only where most groups are not all right, and where the run had improved. Rewards
+are compared by stratum (domain and difficulty), weighted as the strata occur now, and with the
+reward weights of the first update, so that neither a curriculum that turns to harder prompts nor an
+annealed weight looks like a collapse. Strata that the best interval lacks are left out; where they
+are the majority, the newer interval becomes the best.
 
-When the detector fires, the weights and the optimizer of the best checkpoint are put back. If a
-reward's weight or the curriculum's phase has changed since then, or not long ago, both are held as
-they were before, and training goes on, once: the number of the update and the learning rate's
-schedule go on, too, and what was sampled from the dying policy is dropped. Otherwise the stage ends
-with the best checkpoint.
+When the detector fires, the weights and the optimizer of the best checkpoint are restored. If a
+reward's weight or the curriculum's phase has changed since then, or recently, both are frozen at
+their state before the change, and training goes on, once: the update's number and the learning
+rate's schedule continue, and responses sampled from the collapsing policy are dropped. Otherwise
+the stage ends with the best checkpoint.
 
-Every `window` rollouts the weights are a candidate, and stay in the workspace until the next
-`window` rollouts have shown what they are worth: the best candidate and the newest one exist at a
-time. The initial policy is no candidate: a stage that never got better fails.
+Every `window` rollouts the weights become a candidate, and stay in the workspace until the next
+`window` rollouts have scored them; only the best candidate and the newest one are stored. The
+initial policy is no candidate: a stage that never improved fails.
 
-False alarms: see `healthy` in tests/tasks/reinforcement/test_collapse.py. Of 500 such runs of 400
-rollouts, with 8 groups or 2, none.
+False alarms: none in 500 runs of 400 rollouts, with 8 groups or 2 (`healthy` in
+tests/tasks/reinforcement/test_collapse.py).
 """
 
 import math
@@ -41,15 +41,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from pydantic import Field
 
-from schemas.base import StageFailed, StrictModel
+from schemas.base import StageFailed
 from tasks.contract.job import Job
+from tasks.reinforcement.config import Collapse, Config
 from tasks.reinforcement.rewarding import combine
 
 if TYPE_CHECKING:
     from tasks.reinforcement.batches import RolloutBatches
-    from tasks.reinforcement.config import Config
     from tasks.training.checkpoints import Checkpoint
     from tasks.training.trainer import Trainer
 
@@ -59,36 +58,21 @@ FORMAT_SHARE, FORMAT_LEAST = 0.5, 0.2
 ENTROPY_SHARE, TEACHING_SHARE = 0.05, 0.25
 
 RECENT = 5
-"""Windows in which a change is taken to be what a run dies of. (A change since the best checkpoint
-always is.)"""
+"""A change within so many windows counts as the cause of a collapse, as does any since the best
+checkpoint."""
 
 FOLDER = "best"
 
 
-class Collapse(StrictModel):
-    """What a dying run is known by.
-
-    Attributes:
-        enabled: False: the run goes on, whatever happens to it.
-        window: rollouts that are compared, and from one candidate for the best checkpoint to the
-            next.
-        drop: of the mean reward, in standard deviations of single responses' rewards.
-    """
-
-    enabled: bool = True
-    window: int = Field(default=20, ge=3)
-    drop: float = Field(default=1.0, gt=0)
-
-
 class Sign(NamedTuple):
-    """What one rollout, and the last update on it, tell.
+    """What one rollout, and the last update on it, show.
 
     Attributes:
         rewards: stratum -> number and mean reward of its responses.
         spread: standard deviation of the responses' rewards.
         teaching, solved: fractions of the groups: whose rewards differ; that are all right.
-        format: mean of the reward `format`, None where there is no such reward.
-        entropy, kl: of the update; None where nothing was trained on, or there is no reference.
+        format: mean of the reward `format`, None without such a reward.
+        entropy, kl: of the update; None where nothing was trained on, or without a reference.
     """
 
     rewards: dict[str, tuple[int, float]]
@@ -101,11 +85,11 @@ class Sign(NamedTuple):
 
 
 class Detector:
-    """Is given sign after sign. Its state is a function of them, and of when the weights were put
-    back.
+    """Detects a collapse from a sequence of signs. Its state is a function of them, and of the
+    rollbacks.
 
     Attributes:
-        best: how many rollouts were finished at the best weights' time.
+        best: how many rollouts were finished when the best weights were current.
     """
 
     def __init__(self, config: Collapse) -> None:
@@ -115,12 +99,12 @@ class Detector:
         self.best = 0
 
     def put_back(self) -> None:
-        """The weights are the best ones again: the rollouts so far say nothing about them, but for
-        those of the best interval."""
+        """Record a rollback: the rollouts so far, except those of the best interval, say nothing
+        about the current weights."""
         self._since = len(self._signs)
 
     def add(self, sign: Sign) -> str | None:
-        """Take the next sign; returns what is wrong, in words, or None."""
+        """Take the next sign. Returns a description of the collapse, or None."""
         self._signs.append(sign)
         count, window = len(self._signs), self._window
         if count < 2 * window or count - self._since < window:
@@ -146,37 +130,37 @@ class Detector:
         before, now = _average(best, "kl"), _average(newest, "kl")
         if down and now > KL_LEAST and now > KL_FACTOR * before:
             return (
-                f"the KL to the initial policy is {now:.3g}, it was {before:.3g}, and the mean"
+                f"the KL to the initial policy rose from {before:.3g} to {now:.3g}, and the mean"
                 f" reward fell by {fall:.3g}"
             )
         before, now = _average(best, "format"), _average(newest, "format")
         lost = before >= FORMAT_LEAST and now <= FORMAT_SHARE * before
         if lost and before - now > self._noise([sign.format or 0.0 for sign in signs]):
-            return f"the format's reward is {now:.3g}, it was {before:.3g}"
+            return f"the format reward fell from {before:.3g} to {now:.3g}"
         if self.best and _average(newest, "solved") < 0.5:
             first, now = _average(signs[:window], "entropy"), _average(newest, "entropy")
             if _average(newest, "teaching") < TEACHING_SHARE and now <= ENTROPY_SHARE * first:
                 return (
-                    f"the entropy is {now:.2g} nats, it was {first:.2g}: responses to one prompt"
+                    f"the entropy fell from {first:.2g} to {now:.2g} nats: responses to one prompt"
                     " hardly differ any more"
                 )
             long, earlier = signs[-2 * window :], signs[: -2 * window]
             if not any(sign.teaching for sign in long) and any(sign.teaching for sign in earlier):
                 return (
-                    f"no group of the last {len(long)} rollouts taught anything: the rewards of"
-                    " each were equal"
+                    f"in the last {len(long)} rollouts the rewards of every group were equal, so"
+                    " nothing was learned"
                 )
         return None
 
     def _noise(self, values: Sequence[float]) -> float:
-        """What the means of two windows may differ by for no reason."""
+        """The difference of two windows' means that is within noise."""
         sigma = 1.4826 / np.sqrt(2) * np.median(np.abs(np.diff(values)))
         return float(SIGMAS * sigma * np.sqrt(2 / self._window))
 
 
 def compare(newer: Sequence[Sign], older: Sequence[Sign]) -> float | None:
-    """By how much the mean reward changed, stratum by stratum, weighted as in the newer ones; None
-    where most of those are in others."""
+    """The change of the mean reward, stratum by stratum, weighted as in `newer`; None where most of
+    those responses are in strata that `older` lacks."""
     now, before = (_strata(part) for part in (newer, older))
     common = now.keys() & before.keys()
     weight = sum(now[name][0] for name in common)
@@ -186,7 +170,7 @@ def compare(newer: Sequence[Sign], older: Sequence[Sign]) -> float | None:
 
 
 def _strata(signs: Sequence[Sign]) -> dict[str, tuple[float, float]]:
-    """Stratum -> number and mean over several signs."""
+    """Stratum -> number and mean, over several signs."""
     sums: dict[str, tuple[float, float]] = {}
     for sign in signs:
         for name, (count, mean) in sign.rewards.items():
@@ -201,13 +185,14 @@ def _mean(rewards: dict[str, tuple[int, float]]) -> float:
 
 
 def _average(signs: Sequence[Sign], name: str) -> float:
-    """The mean of what is there; NaN, of which no comparison is true, where nothing is."""
+    """The mean of the values that are not None; without any NaN, for which every comparison is
+    false."""
     given = [value for sign in signs if (value := getattr(sign, name)) is not None]
     return float(np.mean(given)) if given else math.nan
 
 
 def sign_of(batches: "RolloutBatches", row: dict[str, float]) -> Sign:
-    """What the newest rollout, and the row of the curve of the last update on it, tell."""
+    """The sign of the newest rollout, with the curve's row of the last update on it."""
     rollout = batches.rollout
     assert rollout is not None
     total = combine(batches.rewards, rollout.rewards.components, rollout.prompts, 1)
@@ -228,16 +213,17 @@ def sign_of(batches: "RolloutBatches", row: dict[str, float]) -> Sign:
 
 
 class Guard:
-    """Watches a stage, and is what it `Keeps`.
+    """Watches a stage for a collapse; its state is part of checkpoints
+    (`tasks.training.loop.Keeps`).
 
     Attributes:
-        stopped_at: the update after which it ended early, or None.
+        stopped_at: the update after which the stage ended early, or None.
         rolled_back_at: the update after which it went on from the best checkpoint, or None.
-        because: what was wrong, the last time.
+        because: the description of the last collapse.
     """
 
     def __init__(
-        self, config: "Config", batches: "RolloutBatches", trainer: "Trainer", job: Job[Any]
+        self, config: Config, batches: "RolloutBatches", trainer: "Trainer", job: Job[Any]
     ) -> None:
         self._batches, self._trainer, self._work, self._log = batches, trainer, job.work, job.log
         self._config, self._window = config, config.collapse.window * config.num_iterations
@@ -249,19 +235,19 @@ class Guard:
 
     @property
     def best_step(self) -> int:
-        """How many updates were finished when the weights were best."""
+        """How many updates the best weights had."""
         return self._detector.best * self._config.num_iterations
 
     def after(self, row: dict[str, float]) -> dict[str, float]:
-        """Look at what the update of a row of the curve did to the policy; may put the trainer
-        back. See `tasks.training.loop.fit`.
+        """Check the policy after an update, given its row of the curve; may restore the best
+        checkpoint. See `tasks.training.loop.fit`.
 
         Returns:
-            `rolled_back_to` or `stopped`, with the number of updates at the best checkpoint; mostly
+            `rolled_back_to` or `stopped`, the number of updates of the best checkpoint; usually
             nothing.
 
         Raises:
-            StageFailed: the policy is dying, and never was better than when the stage began.
+            StageFailed: the policy has collapsed and was never better than at the start.
         """
         step = int(row["step"])
         if step % self._config.num_iterations:
@@ -272,16 +258,16 @@ class Guard:
             self.because, best = wrong, self.best_step
             if not best:
                 raise StageFailed(
-                    f"the policy was dying after {step} updates, and never better than the one it"
-                    f" began with: {wrong}. Lower optimizer.learning_rate, raise beta, or look at"
-                    " the rewards; collapse = { enabled = false } lets it go on."
+                    f"the policy has collapsed after {step} updates, and was never better than it"
+                    f" was at the start: {wrong}. Lower optimizer.learning_rate, raise beta, or fix"
+                    " the rewards; collapse = { enabled = false } turns detection off."
                 )
             before_change = None
             if self.rolled_back_at is None:
                 first = max(1, min(best, step - RECENT * self._window))
                 before_change = self._batches.last_unchanged(first, step)
             self._put_back(counters=before_change is None)
-            message = "after update %d: %s. The weights are those of update %d again"
+            message = "collapse after update %d: %s. Restored the weights of update %d"
             self._log.warning(message, step, wrong, best)
             if before_change is None:
                 self.stopped_at = step
@@ -295,7 +281,7 @@ class Guard:
         return found
 
     def metrics(self) -> dict[str, Any]:
-        """What the stage says of it."""
+        """The stage's metrics of it."""
         return {
             "best_step": self.best_step,
             "stopped_at": self.stopped_at,
@@ -320,7 +306,7 @@ class Guard:
         self.rolled_back_at, self.because = own["rolled_back_at"], own["because"]
 
     def _take(self, sign: Sign | None) -> str | None:
-        """The next sign, or that the weights were put back; returns what is wrong."""
+        """Record a sign, or a rollback (None). Returns a description of the collapse, or None."""
         self._history.append(sign)
         if sign is None:
             self._detector.put_back()
@@ -352,8 +338,8 @@ class Guard:
                 return Checkpoint(name, *tree)
         Checkpoints(self._work, seconds=0, log=self._log).forget()
         raise StageFailed(
-            f"the best checkpoint, after update {self.best_step}, is not in the stage's workspace"
-            " any more; run again, and the stage starts over."
+            f"the best checkpoint, after update {self.best_step}, is missing from the stage's"
+            " workspace; run again, and the stage starts over."
         )
 
 

@@ -29,7 +29,6 @@ from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Prompt
 from schemas.training import Nucleus, TrainerConfig
 from tasks.rehearsal.config import RewardAudit
-from tasks.reinforcement.collapse import Collapse
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.reinforcement.rollout import Aggregation, Scale
 
@@ -116,6 +115,22 @@ PRESETS: dict[str, dict[str, Any]] = {
 """The settings of each algorithm's paper (`tasks.losses.grpo`) that differ from the defaults below,
 which are GRPO's. DAPO leaves open how many samples fill a batch; its overlong shaping is the reward
 `overlong`."""
+
+
+class Collapse(StrictModel):
+    """How a collapse is detected (`tasks.reinforcement.collapse`).
+
+    Attributes:
+        enabled: False: never stop the run.
+        window: rollouts in each of the two compared intervals, and between two candidates for the
+            best checkpoint.
+        drop: the fall of the mean reward that counts, in standard deviations of single responses'
+            rewards.
+    """
+
+    enabled: bool = True
+    window: int = Field(default=20, ge=3)
+    drop: float = Field(default=1.0, gt=0)
 
 
 class Config(TrainerConfig, Nucleus):

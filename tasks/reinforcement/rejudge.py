@@ -1,23 +1,22 @@
-"""A finished GRPO stage judged again, from its ledger: what other rewards, rubrics or weights would
-have made of the same responses.
+"""Judge a finished GRPO stage again, from its ledger: what other rewards, rubrics or weights would
+have given the same responses.
 
-Nothing is sampled. For each rollout there are new rewards, new advantages with the stage's own
-settings, and how they compare with those that it was trained on:
+Nothing is sampled. Each rollout gets new rewards, and new advantages by the stage's own settings,
+compared with those that it was trained on:
 
-    cosine    between the advantages of the rollout's responses before and after, where a response
-              that was not trained on has 0. The update moves the policy along sum_i A_i grad log
-              pi(o_i) (each response's share is the same in both), so below 0 the update would on
-              the whole have pushed the other way. None: one of the two teaches nothing.
+    cosine    between the advantages of the rollout's responses before and after; a response that
+              was not trained on has 0. The update moves the policy along sum_i A_i grad log
+              pi(o_i), and each response's share is the same in both, so below 0 the update would
+              have pushed the other way overall. None: all advantages of one side are 0.
 
-It is no part of the stage's way from prompts to gradients: `lyceum rejudge` asks it afterwards.
-It looks at each update by itself: with other rewards the policy, and so the responses, would soon
-have been others.
+Each update is looked at by itself: with other rewards the policy, and so its responses, would soon
+have differed. `lyceum rejudge` calls this; training does not.
 
-Code that a recipe named is not run again: what it said is in the ledger.
+Code that a recipe named is not run again: its values are in the ledger.
 
-Of each reward, what comes from where: *ledger*, where nothing but its weights has changed;
-*rulings*, where nothing but the weights of a rubric's criteria has; else it is *scored*, and
-rulings that are in the store are not asked for again.
+The values of each reward are from one of three sources: *ledger*, where only its weights have
+changed; *rulings*, where only the weights of a rubric's criteria have; otherwise they are *scored*,
+without asking again for rulings that are in the store.
 """
 
 from collections import deque
@@ -56,9 +55,10 @@ class Stage:
     """The stage that is judged again.
 
     Attributes:
-        config: its config. dependencies: of its manifest: with which versions of the rewards it was
-            run.
-        rubrics: the criteria that its reward `rubric_judge` had, by prompt.
+        config: its config.
+        dependencies: those of its manifest: with which versions of the rewards it ran.
+        prompts: by id.
+        rubrics: the criteria of its reward `rubric_judge`, by prompt.
     """
 
     config: Config
@@ -144,8 +144,8 @@ def rejudge(
 
 
 def _untried(config: RewardConfig, usd: float | None) -> RewardConfig:
-    """A reward whose judge is not tried on anchors, because nothing is trained, and may cost so
-    much at most."""
+    """The reward without its judge's calibration, since nothing is trained, and with `usd` as its
+    judge's budget."""
     changes: dict[str, Any] = (
         {"calibration": False} if "calibration" in type(config).model_fields else {}
     )
@@ -169,8 +169,8 @@ def _source(
     rubrics: Rubrics | None,
     rows: Sequence[LedgerRow],
 ) -> Source:
-    """Where a reward's values come from. What was not asked then, because its weight was 0, the
-    ledger does not know."""
+    """The source of a reward's values. The ledger lacks what the stage did not ask, because its
+    weight was 0."""
     if old is None or any(
         stage.dependencies.get(name) != value for name, value in _dependencies(stage, old).items()
     ):
@@ -211,8 +211,7 @@ def _source(
 
 
 def _same_judge(config: RewardConfig, old: RewardConfig) -> bool:
-    """Whether two judges differ by nothing but what they may cost and how many questions may stay
-    without a ruling."""
+    """Whether two judges differ at most in their budget and in the allowed share of abstentions."""
     both = [
         {**one.model_dump().get("judge", {}), "max_usd": None, "max_abstained": None}
         for one in (config, old)
@@ -221,8 +220,8 @@ def _same_judge(config: RewardConfig, old: RewardConfig) -> bool:
 
 
 def _dependencies(stage: Stage, reward: RewardConfig) -> dict[str, str | int]:
-    """What decides a reward's values today, as it is in a stage's key; but for the anchors of its
-    judge, which decide none."""
+    """What decides a reward's values today, as in a stage's key, except its judge's anchors, which
+    decide none."""
     alone = stage.config.model_copy(update={"rewards": (reward.model_dump(mode="json"),)})
     found: dict[str, str | int] = stage_kind("grpo").dependencies(alone, None)
     return {name: value for name, value in found.items() if not name.endswith("judging.anchors")}
@@ -236,7 +235,7 @@ class _Rollout:
         self.prompts = [stage.prompts[row.id] for row in rows]
 
     def begin(self, scorer: Scorer) -> "Future[Rewards]":
-        """Ask the rewards that are scored again, if there are any."""
+        """Start scoring the rewards that are scored again, if there are any."""
         if not scorer.configs:
             nothing: Future[Rewards] = Future()
             nothing.set_result(Rewards({}, np.empty(0)))
@@ -289,8 +288,8 @@ class _Rollout:
 
 
 def _trained(config: Config, advantages: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """(N,) which responses would have been trained on: with dynamic sampling, the first groups that
-    teach."""
+    """(N,) bool: which responses would have been trained on. With dynamic sampling: the first
+    groups whose rewards differ."""
     if not config.dynamic_sampling:
         return before
     teaches = np.abs(advantages).reshape(-1, config.group_size).max(axis=1) > 0
@@ -299,8 +298,8 @@ def _trained(config: Config, advantages: np.ndarray, before: np.ndarray) -> np.n
 
 
 def _compared(before: Sequence[LedgerRow], after: Sequence[LedgerRow]) -> dict[str, Any]:
-    """What changed in a rollout. A sign changes where an advantage was above 0 and is below, or the
-    other way round."""
+    """The changes in a rollout. `changed_sign` counts advantages that change between positive and
+    negative."""
     old, new = (np.array([row.advantage * row.trained for row in rows]) for rows in (before, after))
     norms = float(np.linalg.norm(old) * np.linalg.norm(new))
     return {

@@ -1,13 +1,13 @@
-"""Combining a stage's rewards: a weighted mean in which an abstention gives up its weight, response
-by response.
+"""Combining a stage's rewards: a weighted mean in which an abstention drops out, response by
+response.
 
     total_i = sum_j w_ij r_ij / sum_j w_ij      over the rewards j that did not abstain on response
                                                 i
 
 (the explicit aggregation of Rubrics as Rewards, 2507.17746). w_ij is reward j's weight at this
-update times that of the domain of prompt i; where it is 0 the reward is not asked. A response on
-which every reward abstained has no total; it takes no part in its group. NaN marks an abstention in
-the arrays here; a reward that returns NaN itself is refused.
+update times that of prompt i's domain; a reward with weight 0 is not asked. A response on which
+every reward abstained has no total and takes no part in its group. NaN marks an abstention in the
+arrays here; a reward that returns NaN itself is refused.
 """
 
 import math
@@ -65,12 +65,11 @@ def parse_rewards(tables: Sequence[dict[str, Any]], where: str) -> list[RewardCo
 
 
 class Scorer:
-    """The rewards of a stage, ready to score. Scores are made in a thread, so that whoever asks can
-    go on meanwhile."""
+    """The prepared rewards of a stage. Scoring runs in threads, beside the caller."""
 
     def __init__(self, configs: Sequence[RewardConfig], resources: Resources) -> None:
-        """Prepare all rewards. Raises what a reward's `prepare` raises (InputError); then those
-        prepared before it are closed."""
+        """Prepare all rewards. Raises what a reward's `prepare` raises (InputError), after closing
+        those that were prepared before it."""
         self.configs = list(configs)
         self._prepared: dict[str, Any] = {}
         # two requests at the same time, of which the slow rewards do not hold up the quick ones
@@ -86,11 +85,11 @@ class Scorer:
     def submit(
         self, prompts: Sequence[Prompt], responses: Sequence[Response], update: int
     ) -> "Future[Rewards]":
-        """Begin to score N responses, response i to prompt i, with the weights of `update`; all
-        rewards at the same time.
+        """Start to score N responses, response i to prompt i, with the weights of `update`; all
+        rewards run at the same time.
 
-        The future raises ValueError when a reward breaks its contract: not one value per response,
-        or one that is no finite number.
+        The future raises ValueError when a reward breaks its contract: it must return one finite
+        number, or None, per response.
         """
         if len(prompts) != len(responses):
             raise ValueError(
@@ -114,18 +113,18 @@ class Scorer:
     def score(
         self, prompts: Sequence[Prompt], responses: Sequence[Response], update: int = 1
     ) -> Rewards:
-        """`submit`, and wait."""
+        """`submit`, and wait for the result."""
         return self.submit(prompts, responses, update).result()
 
     def values(self) -> dict[str, dict[str, float]]:
-        """What rewards have counted so far, e.g. a judge its questions and its cost: name ->
+        """What rewards have counted so far, e.g. a judge's questions and their cost: name ->
         `Reward.values`, where there are any."""
         counted = {name: REWARDS[name].values(one) for name, one in self._prepared.items()}
         return {name: values for name, values in counted.items() if values}
 
     def close(self) -> None:
-        """End what the rewards hold; first, so that scores which wait for an endpoint end, too,
-        when a stage is stopped."""
+        """Close the rewards, before their threads end, so that scores that wait for an endpoint
+        end, too, when a stage is stopped."""
         for threads in (self._waiting, self._threads):
             threads.shutdown(wait=False, cancel_futures=True)
         for name, prepared in self._prepared.items():
@@ -140,7 +139,7 @@ class Scorer:
         responses: Sequence[Response],
         update: int,
     ) -> tuple[np.ndarray, list[dict[str, Any]]]:
-        """(N,) values, NaN where it abstains or is not asked, and N details."""
+        """(N,) values, NaN where the reward abstains or is not asked, and N details."""
         asked = [place for place, one in enumerate(prompts) if config.weight_of(one, update) > 0]
         values, details = np.full(len(prompts), np.nan), [dict[str, Any]() for _ in prompts]
         if asked:
@@ -188,8 +187,8 @@ def agreed(rewards: Rewards | None) -> Rewards:
 
 
 def _checked(name: str, values: Any, count: int) -> np.ndarray:
-    """(count,) float64 of what a reward returned. A list of another length, one element included,
-    is an error: nothing is broadcast."""
+    """Convert what a reward returned to (count,) float64. A list of another length, even of one
+    element, is an error: nothing is broadcast."""
     if not isinstance(values, list) or len(values) != count:
         got = f"{len(values)} values" if isinstance(values, list) else f"a {type(values).__name__}"
         raise ValueError(

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.reinforcement.collapse import Collapse, Detector, Sign, sign_of
+from tasks.reinforcement.collapse import Detector, Sign, sign_of
+from tasks.reinforcement.config import Collapse
 from tasks.reinforcement.rewarding import Rewards
 from tests.tasks.reinforcement.test_batches import FakeScorer, alternate, batches_of, config
 
@@ -72,14 +73,13 @@ def dying(generator: np.random.Generator, **dead) -> Iterator[Sign]:
     ("dead", "within", "because"),
     [
         ({"rate": 0.05}, 20, "the mean reward fell by"),
-        ({"rate": 0.5, "kl": 8.0}, 20, "the KL to the initial policy is"),
-        ({"format": 0.1}, 20, "the format's reward is"),
+        ({"rate": 0.5, "kl": 8.0}, 20, "the KL to the initial policy rose"),
+        ({"format": 0.1}, 20, "the format reward fell from"),
         (
             {"teaching": 0.05, "solved": 0.0, "entropy": 1e-3},
             20,
             "entropy is 0.001 nats, it was 1:",
         ),
-        ({"teaching": 0.0, "solved": 0.0}, 40, "no group of the last 40 rollouts taught anything"),
     ],
 )
 def test_each_way_to_die_is_seen_and_named(dead: dict, within: int, because: str):
