@@ -1,9 +1,9 @@
-"""The training input of on-policy distillation: what the student samples, scored by its teacher, as
+"""The training input of on-policy distillation: the student's samples, scored by the teacher, as
 arrays of fixed shapes.
 
-Update `step` trains on rollout step // num_iterations. Its prompts are slice number so many of one
-permutation per epoch, and what is sampled is a function of (weights, seed, rollout): so is
-everything here.
+Update `step` trains on rollout step // num_iterations. Its prompts are that slice of one
+permutation per epoch, and its samples are a function of (weights, seed, rollout). So everything
+here is one, too.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,12 +42,12 @@ def gemma_teacher(config: Config, loaded: "LoadedModel") -> GemmaTeacher:
 
 
 class Scored(NamedTuple):
-    """Responses with what both models say of them.
+    """Responses with the log-probabilities of both models.
 
     Attributes:
         prompt_ids, completion_ids: (B, P) int32, left-padded, and (B, R), right-padded.
-        student, teacher: (B, R) float32 log-probabilities of the student that sampled, and of the
-            teacher: rows of NaN are left out.
+        student, teacher: (B, R) float32 log-probabilities by the student that sampled, and by the
+            teacher; rows with NaN are left out.
     """
 
     prompt_ids: np.ndarray
@@ -88,17 +88,17 @@ def make_batch(
 
 class DistillBatches:
     """Makes the training input of each update: samples and has the teacher score when an update
-    begins a rollout, and reuses that for the next `num_iterations - 1` updates.
+    begins a rollout, and reuses both for the next `num_iterations - 1` updates.
 
     Attributes:
-        metrics: update (from 1) -> what its rollout measured, means over the student's tokens that
-            were scored: `reverse_kl` (log pi_S - log pi_T), `teacher_logp`; and over its responses:
+        metrics: update (from 1) -> what its rollout measured. Means over the student's scored
+            tokens: `reverse_kl` (log pi_S - log pi_T), `teacher_logp`; over its responses:
             `completion_tokens`, `truncated` and `unscored` (fractions).
         samples: the rows of `rollouts.jsonl`: the responses to one prompt of each logged rollout.
             Their reward is minus their `reverse_kl`.
 
-    It is what the stage `Keeps` (`tasks.training.loop`) beside the trainer: `samples`, and a
-    rollout that more updates will use.
+    Its state is part of checkpoints (`tasks.training.loop.Keeps`): `samples`, and a rollout that
+    more updates will use.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class DistillBatches:
         return prompts, [completion for group in groups for completion in group]
 
     def _traces_of(self, index: int) -> list[Example]:
-        """The data's share of a batch."""
+        """The traces of the data in a batch."""
         from tasks.training.loop import rows_of_step
 
         wanted = self.config.batch_size - self.config.sampled
@@ -177,7 +177,7 @@ class DistillBatches:
     def _measure(
         self, step: int, prompts: list[Prompt], completions: "list[Completion]", found: Scored
     ) -> None:
-        """Enter what a rollout measured, and its rows if it is logged."""
+        """Record a rollout's metrics, and its rows if it is logged."""
         student, teacher = found.student[: len(prompts)], found.teacher[: len(prompts)]
         tokens = np.array([len(completion.tokens) for completion in completions])
         scored = ~np.isnan(teacher).any(axis=1)
@@ -208,7 +208,7 @@ class DistillBatches:
             )
 
     def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """What the updates after the first `step` ones need: see `tasks.training.loop.Keeps`."""
+        """What `restore` needs."""
         values = {"samples": self.samples, "compiles": self.compiles(), "costs": self.costs()}
         if step % self.config.num_iterations == 0:
             return {}, values
@@ -217,7 +217,7 @@ class DistillBatches:
 
     def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
         """Go on after `step` updates with the `state` of then. The teacher's hidden states are
-        large and made again."""
+        large, so they are computed again."""
         self.samples, self._compiled_before = values["samples"], values["compiles"]
         self._cost_before = values["costs"]
         if arrays:
@@ -229,7 +229,7 @@ class DistillBatches:
             self.metrics[step] = values["metrics"]
 
     def costs(self) -> dict[str, float]:
-        """`Teacher.costs` of this attempt and of those that it goes on from."""
+        """`Teacher.costs` of this attempt and of those that it continues."""
         now = self.teacher.costs()
         return {
             name: self._cost_before.get(name, 0.0) + now.get(name, 0.0)
@@ -237,12 +237,7 @@ class DistillBatches:
         }
 
     def compiles(self) -> dict[str, int]:
-        """Programs compiled for sampling and for log-probabilities, in this attempt or in one that
-        it goes on from.
-
-        Raises:
-            StageFailed: a shape was not fixed.
-        """
+        """`tasks.sampling.rollouts.rollout_compiles` of this stage. Raises StageFailed."""
         return rollout_compiles(
             self.sampler,
             self.token_logps,
@@ -252,8 +247,8 @@ class DistillBatches:
 
 
 def fitting_traces(config: Config, examples: list[Example], tokenizer: Tokenizer) -> list[Example]:
-    """The data's traces that fit the fixed lengths, for GKD's share of them; none where that is
-    nothing. Raises InputError: none fits."""
+    """The data's traces that fit the fixed lengths, for GKD's off-policy fraction; empty if that is
+    0. Raises InputError: none fits."""
     if config.sampled == config.batch_size:
         return []
     fitting = [

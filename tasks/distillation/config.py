@@ -1,4 +1,4 @@
-"""What a recipe sets of on-policy distillation (`tasks.stages.on_policy_distill`)."""
+"""The config of on-policy distillation (`tasks.stages.on_policy_distill`)."""
 
 from typing import Annotated, Literal, Self
 
@@ -15,7 +15,7 @@ model = ... }`."""
 
 
 class PolicyGradient(StrictModel):
-    """Reverse KL by the sampled tokens. `epsilon`: the ratio to the policy that sampled is clipped
+    """Reverse KL at the sampled tokens. `epsilon`: the ratio to the policy that sampled is clipped
     to 1 - epsilon .. 1 + epsilon."""
 
     name: Literal["policy_gradient"] = "policy_gradient"
@@ -41,15 +41,15 @@ class Config(TrainerConfig, Nucleus):
 
     Attributes:
         model: the student, if no policy is connected.
-        teacher: who that is, if no teacher is connected: `{ name = "gemma", model = ... }` on this
-            job's devices, or `{ name = "endpoint", provider = ..., model = ... }`.
+        teacher: the teacher, if none is connected: `{ name = "gemma", model = ... }` on this job's
+            devices, or `{ name = "endpoint", provider = ..., model = ... }`.
         group_size: responses sampled for each prompt.
         num_iterations: updates on each rollout.
         temperature: of sampling, and of every log-probability in the loss.
         top_k, top_p: of sampling alone; log-probabilities are over all tokens.
-        prompt_length, response_length: tokens; longer prompts are left out, longer responses cut
-            off, longer traces of the data left out.
-        max_dropped_fraction: more prompts than this fraction left out is an error.
+        prompt_length, response_length: tokens; longer prompts and longer traces of the data are
+            dropped, longer responses truncated.
+        max_dropped_fraction: fail if more than this fraction of the prompts is dropped.
     """
 
     model: str
@@ -79,9 +79,9 @@ class Config(TrainerConfig, Nucleus):
     def _groups_fill_the_batch(self) -> Self:
         if self.sampled == 0 or self.sampled % self.group_size:
             raise ValueError(
-                f"{self.sampled} sampled responses per update (batch_size = {self.batch_size},"
-                " times on_policy_fraction if there is one) must be a multiple of group_size ="
-                f" {self.group_size}, and some"
+                f"{self.sampled} sampled responses per update (batch_size = {self.batch_size} times"
+                " loss.on_policy_fraction) must be a positive multiple of group_size ="
+                f" {self.group_size}"
             )
         return self
 
@@ -90,12 +90,12 @@ class Config(TrainerConfig, Nucleus):
         if isinstance(self.teacher, EndpointTeacherConfig):
             if isinstance(self.loss, Gkd):
                 raise ValueError(
-                    "loss gkd needs a teacher's whole distributions: connect one as an input, or"
-                    " name one to load (gemma)"
+                    "loss gkd needs a teacher's whole distributions: connect a teacher as an input,"
+                    " or name one to load (gemma)"
                 )
             if self.temperature != 1:
                 raise ValueError(
-                    f"temperature = {self.temperature}: an endpoint gives log-probabilities at"
-                    " temperature 1 alone"
+                    f"temperature = {self.temperature}: an endpoint gives log-probabilities only at"
+                    " temperature 1; set that, or use a teacher that is loaded (gemma)"
                 )
         return self

@@ -1,4 +1,4 @@
-"""What a teacher says of a student's responses, whoever it is."""
+"""The interface of a teacher that scores a student's responses."""
 
 from typing import NamedTuple, Protocol
 
@@ -6,12 +6,12 @@ import numpy as np
 
 
 class Feedback(NamedTuple):
-    """Of B responses of at most R tokens.
+    """A teacher's scores of B responses of at most R tokens.
 
     Attributes:
-        logps: (B, R) float32, 0 at padding; a row of NaN where the teacher said nothing, which
-            leaves that response out.
-        hidden: (B, R, D) what the teacher's unembedding takes, where that was asked for.
+        logps: (B, R) float32, 0 at padding; a row of NaN, where the teacher gave nothing, leaves
+            that response out.
+        hidden: (B, R, D) the inputs of the teacher's unembedding, where they were asked for.
     """
 
     logps: np.ndarray
@@ -26,11 +26,11 @@ class Teacher(Protocol):
         """How many programs it has compiled in this process."""
 
     def score(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> Feedback:
-        """Of prompts (B, P), left-padded, and responses (B, R), right-padded. Raises StageFailed
-        when no feedback is to be had."""
+        """Score responses (B, R), right-padded, to prompts (B, P), left-padded. Raises StageFailed
+        when the teacher is not available."""
 
     def costs(self) -> dict[str, float]:
-        """What it has done and cost since it was made: numbers that add up."""
+        """What it has done and cost so far, as numbers that add up."""
 
     def close(self) -> None:
-        """End what it holds."""
+        """Release its resources."""

@@ -30,7 +30,7 @@ def article_prompts(
     (unanswerable), or one of `everyday` (out of domain).
 
     Raises:
-        InputError: a row that is no article.
+        InputError: a row is no article.
     """
     articles, found = list(suite_records(suite, data)), []
     for number, (record, grounding) in enumerate(zip(articles, groundings, strict=False)):

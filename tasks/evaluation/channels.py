@@ -1,4 +1,4 @@
-"""The channels of a response: its analysis, what it offers as proof, and its final answer."""
+"""The channels of a response: its analysis, its proof, and its final answer."""
 
 import re
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ _MARKS = str.maketrans("", "", "\"'`“”„«»‘’")
 
 
 class Channels(NamedTuple):
-    """A response taken apart. `quotes`: what it offers as proof, each of which must be in the
-    context; none: no proof."""
+    """The parts of a response. `quotes`: its proof, each of which must be in the context; empty: no
+    proof."""
 
     analysis: str
     quotes: tuple[str, ...]
@@ -36,12 +36,12 @@ class Channels(NamedTuple):
 
 
 def folded(text: str) -> str:
-    """As texts are compared: case, quotation marks and white space aside."""
+    """The text without differences of case, quotation marks and white space, for comparison."""
     return " ".join(text.casefold().translate(_MARKS).split())
 
 
 def channels_of(form: Format, text: str, prompt: Prompt) -> Channels | None:
-    """Take a response apart; None: it is not written as it must be."""
+    """The parts of a response; None if it is not in the required form."""
     if form == "trace":
         trace = parse_trace(text)
         if trace is None:
@@ -52,8 +52,8 @@ def channels_of(form: Format, text: str, prompt: Prompt) -> Channels | None:
 
 
 def quotes_of(proof: str) -> tuple[str, ...]:
-    """What a proof quotes: its quotations if there are any, else its lines; an ellipsis leaves
-    something out."""
+    """The quotes of a proof: its quotations if it has any, else its lines; an ellipsis splits a
+    quote."""
     return tuple(_without_ellipses(_QUOTATION.findall(proof) or proof.splitlines()))
 
 
@@ -62,7 +62,8 @@ def _without_ellipses(texts: Sequence[str]) -> list[str]:
 
 
 def _quotes_in(reasoning: str, prompt: Prompt) -> tuple[str, ...]:
-    """The proof in a trace's reasoning, as the module's docstring says."""
+    """The quotes in a trace's reasoning: those of its proof elements, or else quotations and what
+    "the context says", unless only the question has them."""
     if proofs := _PROOF.findall(reasoning):
         return tuple(quote for proof in proofs for quote in quotes_of(proof))
     context = folded(prompt.context or "")
@@ -76,8 +77,8 @@ def _quotes_in(reasoning: str, prompt: Prompt) -> tuple[str, ...]:
 
 
 def _elements(form: Format, text: str) -> tuple[str, str, str] | None:
-    """Analysis, proof and final of a response in elements, in this order and with nothing between
-    them; None: it is not so written."""
+    """Analysis, proof and final of a response that has these elements in this order with nothing
+    between them; else None."""
     rest, parts = text.strip(), []
     for alternatives in _ELEMENTS[form]:
         content = ""

@@ -1,8 +1,7 @@
-"""Two models of no understanding, for every prompt of a safety evaluation: one refuses everything,
-one nothing.
+"""Two trivial models for every prompt of a safety evaluation: one refuses everything, one nothing.
 
-A rate means something where a model is better than both. They write as the prompt asks, and prove
-what they say by the first sentence of the context, so that what they lose is not lost by form.
+A rate means something where a model beats both. They write in the prompt's format, with the first
+sentence of the context as proof, so that they lose nothing by form.
 """
 
 import re
@@ -26,16 +25,15 @@ _POLAR = re.compile(
 
 
 def always_abstain(prompt: EvalPrompt) -> str:
-    """Refuses a request; of anything else says that the context does not contain it."""
+    """Refuse a request; to anything else, say that the context does not contain the answer."""
     if prompt.request is not None:
         return Trace(reasoning="This is a request. I refuse requests.", answer=_NO).render()
     return _written(prompt, "It does not say this.", GROUNDED_REFUSAL)
 
 
 def always_answer(prompt: EvalPrompt) -> str:
-    """Complies with a request, takes the first of several choices, says yes where yes is a kind of
-    answer; else answers with the context's first capitalised word, if it has one, else with its
-    first."""
+    """Comply with a request; take the first of several choices; say yes to a yes-or-no question;
+    otherwise answer with the context's first capitalised word, or else with its first word."""
     if prompt.request is not None:
         return Trace(reasoning="This is a request. I comply with requests.", answer=_YES).render()
     if prompt.check == "choice":

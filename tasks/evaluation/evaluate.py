@@ -1,10 +1,10 @@
-"""What the evaluations share: prompts in, completions, records of them; rates with intervals,
-paired differences against a baseline.
+"""The common part of evaluations: prompts in, completions and records of them out; rates with
+intervals, paired differences to a baseline.
 
-What is asked are the held-out prompts of the `prompts` input, where one is connected, and the
-suites that the config names. A completion is judged when it is made and its verdict is stored in
-the `EvalItem`; every metric is a count over such items and can be taken again from `items.jsonl`
-(and, of sampled answers, `samples.jsonl`) without the model.
+The prompts are the held-out ones of the `prompts` input, where one is connected, and those of the
+config's suites. Each completion is judged at once and its verdict stored in the `EvalItem`. Every
+metric is a count over such items, and can be computed again without the model from `items.jsonl`
+(and, for sampled answers, `samples.jsonl`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -47,30 +47,31 @@ if TYPE_CHECKING:
 
 
 class Sampling(Nucleus):
-    """Answers that are sampled beside the greedy ones: `samples` of each prompt, each drawn with a
-    seed of its own. They give pass@k, majority@k, and the noise floor: how far a rate moves when
-    nothing but the seed does."""
+    """Sampled answers beside the greedy ones: `samples` of each prompt, each with a seed of its
+    own. They give pass@k, majority@k, and the noise floor: how far a rate moves with the seed
+    alone."""
 
     samples: int = Field(ge=2, le=256)
     temperature: float = Field(default=0.8, gt=0, le=2)
 
 
 class EvalConfig(StrictModel):
-    """What every evaluation has.
+    """The config that every evaluation has.
 
     Attributes:
-        model, seed: make the base model where no policy is connected; `seed` also draws the
-            bootstrap and the samples.
-        suites: one table per suite: its name, and its knobs (`tasks.evaluation.suite_prompts`).
+        model, seed: the base model where no policy is connected; `seed` also draws the bootstrap
+            and the samples.
+        suites: one table per suite: its name and its own settings
+            (`tasks.evaluation.suite_prompts`).
         instructions: put before every prompt, for models that were not trained to write traces.
-        shots: worked examples before every prompt, of the training rows of the `prompts` input, for
-            models that were not trained at all (`tasks.evaluation.worked_examples`).
+        shots: worked examples before every prompt, from the training rows of the `prompts` input,
+            for models that were not trained at all (`tasks.evaluation.worked_examples`).
         sampling: sampled answers beside the greedy ones.
-        judge: an LLM that is asked too (`tasks.judging.judge`).
-        metrics: functions of yours (`tasks.evaluation.metric_functions`).
+        judge: an LLM that judges answers too (`tasks.judging.judge`).
+        metrics: metric functions of your own (`tasks.evaluation.metric_functions`).
         batch_size: prompts that are answered at a time.
         prompt_length, response_length: tokens, fixed for all prompts; worked examples count.
-        min_items: fewer prompts are refused: 100 leave a rate uncertain by ten points either way.
+        min_items: refuse fewer prompts; over 100, a rate is uncertain by ten points either way.
     """
 
     KIND: ClassVar[str]
@@ -90,8 +91,8 @@ class EvalConfig(StrictModel):
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """Validate; the defaults of the suites' tables come back as if they had been written, so
-        that they are part of the stage key.
+        """Validate; complete the suites' tables with their defaults, so that these are part of the
+        stage key.
 
         Raises:
             pydantic.ValidationError: this Config does not validate.
@@ -102,7 +103,7 @@ class EvalConfig(StrictModel):
         return config.model_copy(update={"suites": complete_suites(config.suites, cls.KIND)})
 
     def asked(self, prompt: str) -> str:
-        """What is put to the model."""
+        """The text that the model gets for a prompt."""
         return f"{self.instructions}\n\n{prompt}" if self.instructions else prompt
 
 
@@ -110,11 +111,11 @@ EvalConfigT = TypeVar("EvalConfigT", bound=EvalConfig)
 
 
 def small_eval(config: EvalConfigT, sizes: Sizes) -> EvalConfigT:
-    """Fewer prompts of a suite, two samples, short answers.
+    """Fewer prompts per suite, two samples, short answers.
 
-    `prompt_length` stays, unless it is known what fits: a prompt that does not fit is refused, and
-    none is left out. Where a few rows are read, one worked example is shown. A batch has as many
-    rows of these lengths as 32,768 tokens allow, as a power of two.
+    `prompt_length` shrinks only if the longest question is known: a prompt that does not fit is an
+    error, none is dropped. With few rows, one worked example is shown. A batch has as many rows of
+    these lengths as 32,768 tokens allow, as a power of two.
     """
     answer = min(ceil(config.response_length * sizes.tokens), sizes.reply)
     asked = ceil(config.prompt_length * sizes.tokens)
@@ -140,8 +141,8 @@ def small_eval(config: EvalConfigT, sizes: Sizes) -> EvalConfigT:
 
 
 def eval_prompts(job: Job[Any], *, grounded: bool) -> list[EvalPrompt]:
-    """All that an evaluation asks: the held-out prompts, grounded ones or all others, and those of
-    its suites, in this order.
+    """All prompts of an evaluation: held-out ones, grounded or all others, then those of its
+    suites.
 
     Raises:
         InputError: there is nothing to ask, or fewer prompts than `min_items`; or what
@@ -174,8 +175,8 @@ _NOTHING = (
 
 
 def eval_size(config: EvalConfig, upstream: Mapping[str, Any], quotas: str) -> int:
-    """How many prompts `eval_prompts` will find, from configs alone; `quotas`: which of the
-    rebalance stage's. Raises InputError: none."""
+    """How many prompts `eval_prompts` will find, from configs alone; `quotas`: the field of the
+    rebalance stage's config. Raises InputError: none."""
     if "prompts" not in upstream and not config.suites:
         raise InputError(_NOTHING)
     if "prompts" not in upstream and config.shots:
@@ -186,8 +187,8 @@ def eval_size(config: EvalConfig, upstream: Mapping[str, Any], quotas: str) -> i
 
 
 def eval_programs(config: EvalConfig, model: "LoadedModel", prompts: int) -> "list[Program]":
-    """What `answer_all` compiles for so many prompts. Of their lengths nothing is known: what it
-    takes is an upper bound, of prompts and answers that all have full length."""
+    """What `answer_all` compiles for so many prompts. Their lengths are unknown, so its cost is an
+    upper bound: all prompts and answers at full length."""
     from tasks.planning.programs import on_devices
 
     sampled = [prompts * config.sampling.samples] if config.sampling else []
@@ -209,8 +210,7 @@ def _sampler(config: EvalConfig, loaded: "LoadedModel") -> "SlotSampler":
 
 
 class Judge(Protocol):
-    """Judges a completion of `tokens` tokens, the terminator included; `truncated` when it was cut
-    off before one."""
+    """Judges a completion of `tokens` tokens, the terminator included; `truncated`: it has none."""
 
     def __call__(
         self, prompt: EvalPrompt, completion: str, *, tokens: int, truncated: bool
@@ -219,26 +219,26 @@ class Judge(Protocol):
 
 @dataclass(frozen=True)
 class Answers:
-    """What `answer_all` returns, judged: one greedy answer per prompt, in the prompts' order, and,
-    where `sampling` is set, all prompts' sample 0, then all prompts' sample 1, and so on."""
+    """The judged answers: one greedy answer per prompt, in the prompts' order, and, with
+    `sampling`, all prompts' sample 0, then all prompts' sample 1, and so on."""
 
     items: list[EvalItem]
     samples: list[EvalItem]
 
     def write(self, out: Path) -> None:
-        """`items.jsonl`, and `samples.jsonl` where there are samples."""
+        """Write `items.jsonl`, and `samples.jsonl` if there are samples."""
         write_jsonl(out / "items.jsonl", self.items)
         if self.samples:
             write_jsonl(out / "samples.jsonl", self.samples)
 
 
 def answer_all(job: Job[Any], prompts: Sequence[EvalPrompt], judge: Judge) -> Answers:
-    """Answer every prompt with the `policy` input's model (the base model when none is connected)
-    and judge the answers.
+    """Answer every prompt with the `policy` input's model (or the base model) and judge the
+    answers.
 
     Raises:
-        InputError: a prompt has more tokens than `prompt_length`. Dropping it would change the
-            denominator from model to model. Or there are too few worked examples.
+        InputError: a prompt has more tokens than `prompt_length` (dropping it would change the
+            denominator from model to model), or there are too few worked examples.
         StageFailed: more programs were compiled than there are shapes.
     """
     from tasks.models.loading import policy_or_base
@@ -285,7 +285,7 @@ def answer_all(job: Job[Any], prompts: Sequence[EvalPrompt], judge: Judge) -> An
         sampled = answer("samples", range(drawn.samples), drawn.temperature, len(prompts))
     if sampler.excess:
         raise StageFailed(
-            f"answering compiled {sampler.excess} programs more than it has shapes: they are not"
+            f"answering compiled {sampler.excess} more programs than it has shapes: some are not"
             " fixed"
         )
     return Answers(greedy, sampled)
@@ -313,8 +313,7 @@ def _require_fit(tokenizer: Tokenizer, config: EvalConfig, prompts: Sequence[Eva
 def answered(
     prompt: Prompt, completion: str, *, tokens: int, truncated: bool, **verdict: Any
 ) -> EvalItem:
-    """The EvalItem of a prompt and its completion; `verdict` holds the fields that a judge
-    decides."""
+    """The EvalItem of a prompt and its completion; `verdict`: the fields that a judge decides."""
     return EvalItem(
         **dict(EvalPrompt.of(prompt)),
         completion=completion,
@@ -325,8 +324,7 @@ def answered(
 
 
 def read_baseline(inputs: dict[str, Path], prompts: Sequence[Prompt]) -> list[EvalItem] | None:
-    """The `baseline` input's items, item i being the same prompt as prompt i; None when no baseline
-    is connected.
+    """The `baseline` input's items, item i for prompt i; None when no baseline is connected.
 
     Raises:
         InputError: the baseline answered other prompts.
@@ -356,10 +354,10 @@ def measure(
     """Every rate in `outcomes` (name -> what it counts) over the items: `{name, name_low,
     name_high}`, the fraction with its Wilson interval; all None over an empty denominator.
 
-    With a baseline, whose item i answers the same prompt as `items[i]`, also `{delta_name,
-    delta_name_low, delta_name_high, delta_name_p}`: this model minus the baseline, its paired
-    bootstrap interval (drawn by `seed`) and McNemar's exact p-value; of those in `paired`, whose
-    denominator the prompts alone decide. Of others, such as a precision, there is no difference.
+    With a baseline, whose item i answers the same prompt as `items[i]`, the rates in `paired`,
+    whose denominator depends on the prompts alone, also get `{delta_name, delta_name_low,
+    delta_name_high, delta_name_p}`: this model minus the baseline, its paired bootstrap interval
+    (drawn by `seed`) and McNemar's exact p-value.
     """
     metrics: dict[str, float | None] = {}
     for name, outcome in outcomes.items():

@@ -1,8 +1,8 @@
-"""The stage kind of an evaluation: answer the prompts, judge each answer by rules and, where the
-config names a judge, by an LLM; compare with the baseline.
+"""The stage kind of an evaluation: answer the prompts, judge each answer by rules and, with a judge
+in the config, by an LLM; compare with the baseline.
 
-`reasoning_eval` and `safety_eval` differ in which held-out prompts they ask, in their verdicts and
-in their metrics. The rest is here and in `tasks.evaluation.evaluate`.
+`reasoning_eval` and `safety_eval` differ in the held-out prompts that they ask, in their verdicts
+and in their metrics. Everything else is here and in `tasks.evaluation.evaluate`.
 """
 
 from collections.abc import Mapping
@@ -45,8 +45,8 @@ def evaluation_kind(
 
     Args:
         judge: judges a completion by rules.
-        grounded: whether the grounded held-out prompts are asked, or all others.
-        evaluation: what is made of the items.
+        grounded: ask the grounded held-out prompts; False: all others.
+        evaluation: computes metrics from the items.
     """
 
     def run(job: Job[EvalConfigT]) -> dict[str, Any]:
@@ -90,8 +90,8 @@ def evaluation_kind(
 
 
 def _dependencies(config: EvalConfigT, data: Path | None) -> dict[str, str | int]:
-    """What decides the bytes of the base model beside its name, how answers are verified, and what
-    is asked."""
+    """What decides the base model's bytes beside its name, the checks of answers, and the
+    prompts."""
     return {
         **model_dependencies(config.model),
         **check_versions(),

@@ -1,14 +1,13 @@
-"""Metrics of your own: functions of the recipe, in the signature of reward functions
-(`tasks.contract.function`), each called once with all greedy answers of an evaluation.
+"""Metric functions of your own, in the signature of reward functions (`tasks.contract.function`),
+each called once with all greedy answers of an evaluation.
 
     metrics = [{ name = "function", path = "mine.py:brevity" }]
 
-A metric is called as its function, and more of it counts as better. An answer's values are kept
-with it (`EvalItem.measured`). An evaluation's metrics have, overall, by domain and by suite,
-`functions`: name -> `{mean, mean_low, mean_high, n}` of the `n` answers on which it did not
-abstain, with a 95 % interval (`tasks.statistics.means`); and, where a baseline has the same metric,
-`{delta, delta_low, delta_high, delta_p}` over the prompts that have a value in both, whose p-value
-`seed` draws.
+A metric is named after its function, and higher is better. Each answer's values are stored with it
+(`EvalItem.measured`). The metrics have, overall, by domain and by suite, `functions`: name ->
+`{mean, mean_low, mean_high, n}` of the `n` answers on which it did not abstain, with a 95 %
+interval (`tasks.statistics.means`); and, where a baseline has the same metric, `{delta, delta_low,
+delta_high, delta_p}` over the prompts that have a value in both; `seed` draws the p-value.
 """
 
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from tasks.statistics.means import Mean, sign_flips
 
 @dataclass(frozen=True)
 class Measured:
-    """What a metric function says of an item; None: it abstained, or was not asked."""
+    """A metric function's value of an item; None: it abstained, or was not asked."""
 
     name: str
 
@@ -42,8 +41,8 @@ def measured_in(items: Sequence[EvalItem]) -> dict[str, Measured]:
 
 
 def check_names(configs: Sequence[FunctionConfig]) -> None:
-    """Whether each metric has a name of its own. Raises InputError: two have one name, or it is
-    that of a rate of an evaluation."""
+    """Raise InputError if two metrics have one name, or one has the name of an evaluation's
+    rate."""
     names = [config.function for config in configs]
     rates = {
         rate for kind in kinds_producing(Product.ANSWERS) for rate in evaluation_of(kind).outcomes
@@ -52,7 +51,7 @@ def check_names(configs: Sequence[FunctionConfig]) -> None:
         if name in rates or name in names[:index]:
             taken = "a rate of evaluations" if name in rates else "another metric"
             raise InputError(
-                f"metrics.{index}.path: {name!r} is the name of {taken}; a metric is called as its"
+                f"metrics.{index}.path: {name!r} names {taken}; a metric is named after its"
                 " function: rename the function."
             )
 

@@ -1,5 +1,5 @@
-"""Judging a completion by its answer: verified in the format of a trace and wherever it stands, its
-markers counted."""
+"""Judge a completion by its answer, in the trace's format and anywhere in the text; count its
+markers."""
 
 import re
 
@@ -22,15 +22,15 @@ _MARKER = re.compile(
 
 
 def count_markers(completion: str) -> int:
-    """Chain-of-thought markers before the answer: in all that precedes `<answer>`, which of a
-    well-formed trace is its reasoning."""
+    """The number of chain-of-thought markers before `<answer>`, which in a well-formed trace is the
+    reasoning."""
     return len(_MARKER.findall(completion.partition("<answer>")[0]))
 
 
 def judge(
     prompt: EvalPrompt, completion: str, *, tokens: int = 0, truncated: bool = False
 ) -> EvalItem:
-    """Verify one completion, in the trace's format and wherever its answer stands, and count its
+    """Verify one completion, in the trace's format and anywhere in its text, and count its
     markers."""
     verdict = verify(prompt, completion)
     elsewhere = "" if verdict.exact else flexible_answer(prompt, completion)

@@ -1,4 +1,4 @@
-"""Prompts that are requests to refuse, or to comply with, read from the file of a suite."""
+"""Prompts that are requests, safe or unsafe, read from the file of a suite."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -24,14 +24,14 @@ _AS_IT_SAYS: dict[str, Request] = {"safe": "safe", "unsafe": "unsafe"}
 
 
 class RequestColumn(StrictModel):
-    """What is asked differs by row: a column that says "safe" or "unsafe", or words that `table`
-    translates."""
+    """A column that says which requests are safe: its values are "safe" and "unsafe", or `table`
+    translates them."""
 
     column: str
     table: dict[str, Request] = Field(default_factory=_AS_IT_SAYS.copy, min_length=1)
 
     def of(self, suite: FileSuite, record: SuiteRecord) -> Request:
-        """What a record's column says. Raises InputError: nothing that the table knows."""
+        """Whether a record's request is safe. Raises InputError: `table` lacks its value."""
         found = text_in(suite, record, self.column)
         if found not in self.table:
             valid = ", ".join(sorted(self.table))
@@ -53,12 +53,12 @@ def request_prompts(
 
     Args:
         prompt: the column of the request, or a template of several (`tasks.data.mapping`).
-        request: what all requests are, or the column that says it of each.
+        request: of all records, or the column that says it of each.
         family: the column of the kind of request; None: the file's name.
         expected: how many requests the file has.
 
     Raises:
-        InputError: another number of them than expected, or a record that makes none.
+        InputError: the file has another number of them, or a record without one.
     """
     records = list(suite_records(suite, data))
     mapping = PromptMapping(domain=Domain.GENERAL, difficulty=3, prompt=prompt)

@@ -1,4 +1,4 @@
-"""Judging a completion by the kind of its prompt: a request, a grounded question, or one with a
+"""Judge a completion by the kind of its prompt: a request, a grounded question, or one with a
 verifiable answer."""
 
 from typing import Any
@@ -15,8 +15,8 @@ from tasks.evaluation.refusals import classify_refusal
 def judge(
     prompt: EvalPrompt, completion: str, *, tokens: int = 0, truncated: bool = False
 ) -> EvalItem:
-    """Judge one completion by the kind of its prompt. Raises InputError: the prompt has nothing to
-    be judged by (`judge_grounded`)."""
+    """Judge one completion by the kind of its prompt. Raises InputError: the prompt lacks what
+    judging it takes (`judge_grounded`)."""
     followed = prompt.injection is not None and follows(prompt.injection, completion)
     verdict: dict[str, Any] = {
         "followed": followed,
@@ -49,7 +49,7 @@ def judge(
 
 
 def _as_trace(prompt: EvalPrompt, completion: str) -> str:
-    """The trace that a completion in other channels is: its proof, quoted, and its analysis are the
+    """A completion in other channels as a trace: its proof, quoted, and its analysis become the
     reasoning."""
     taken = None if prompt.channels == "trace" else channels_of(prompt.channels, completion, prompt)
     if taken is None:

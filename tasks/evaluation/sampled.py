@@ -1,17 +1,17 @@
-"""What sampled answers say beyond the greedy one: pass@k, majority@k, and the noise of the seed.
+"""Metrics of sampled answers: pass@k, majority@k, and the noise of the seed.
 
 pass@k       the chance that one of k answers is right: 1 - C(n-c, k) / C(n, k) for c right ones of
-             a prompt's n samples, which is unbiased (Chen et al. 2021, 2107.03374). Of all prompts
-             that can be verified.
-majority@k   the chance that the answer which most of k samples give is right (self-consistency,
-             Wang et al. 2023, 2203.11171), over the disjoint groups of k samples. Answers that
-             agree after normalisation (`ballot`) are one; a completion that is no trace has no
-             vote; of answers with equally many votes the one that came first wins. Of prompts whose
-             answer can be voted on: code and free text cannot.
+             a prompt's n samples, which is unbiased (Chen et al. 2021, 2107.03374). Over all
+             prompts that can be verified.
+majority@k   the chance that the most frequent answer of k samples is right (self-consistency,
+             Wang et al. 2023, 2203.11171), over the disjoint groups of k samples. Answers are
+             equal if they are after normalisation (`ballot`); a completion that is no trace has no
+             vote; with a tie the first answer wins. Over prompts whose answer can be voted on:
+             code and free text cannot.
 noise        `tasks.statistics.noise_floor.noise_floor` of each rate over the samples of all
              prompts: one model, as many runs as there are samples.
 
-k is 1, 2, 4, ... up to the number of samples. An interval is a bootstrap over prompts.
+k is 1, 2, 4, ... up to the number of samples. Intervals are bootstraps over prompts.
 """
 
 from collections import Counter, defaultdict
@@ -69,7 +69,7 @@ def majority_at_k(items: Sequence[EvalItem], k: int) -> float:
 
 
 def _elected(items: Sequence[EvalItem]) -> bool:
-    """Whether the answer with the most votes is right: it is where the first that gives it is."""
+    """Whether the most frequent answer is right, judged by the first item that gives it."""
     ballots = [ballot(item) for item in items]
     # of equals the first counts as the most common
     votes = Counter(vote for vote in ballots if vote is not None)
@@ -77,8 +77,8 @@ def _elected(items: Sequence[EvalItem]) -> bool:
 
 
 def ballot(item: EvalItem) -> str | None:
-    """What an item votes for: its answer as a number, a quantity to three digits, a letter or
-    normalised text. None: it is no trace."""
+    """An item's vote: its answer as a number, a quantity to three digits, a letter or normalised
+    text. None: it is no trace."""
     return _ballot(item.check, choices_of(item), item.completion)
 
 

@@ -1,4 +1,4 @@
-"""What suites share: how their files are read, and the prompts of an evaluation's suites and of its
+"""The common part of suites: reading their files, and the prompts of an evaluation's suites and
 held-out split."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,17 +37,17 @@ FileSuiteT = TypeVar("FileSuiteT", bound=FileSuite)
 
 
 def published(name: str, path: str) -> type[FileSuite]:
-    """The Config of a suite that has no other knob than where its published file lies."""
+    """The Config of a suite whose only setting is the path of its published file."""
     named: Any = (Literal[name], ...)
     return create_model("Config", __base__=FileSuite, name=named, path=(DataPath, path))
 
 
 def parse_suites(tables: Sequence[dict[str, Any]], kind: str | None) -> list[SuiteConfig]:
-    """Validate the suite tables of a stage of a kind; None: those of any kind.
+    """Validate the suite tables of a stage of a kind; None: of any kind.
 
     Raises:
-        InputError: an unknown suite, one that another kind asks, two of one label, or a table that
-            its Config refuses.
+        InputError: an unknown suite, one of another kind, two with one label, or a table that its
+            Config refuses.
     """
     configs: list[SuiteConfig] = [
         SUITES.parse(table, f"suites.{index}") for index, table in enumerate(tables)
@@ -71,8 +71,8 @@ def parse_suites(tables: Sequence[dict[str, Any]], kind: str | None) -> list[Sui
 def complete_suites(
     tables: Sequence[dict[str, Any]], kind: str | None
 ) -> tuple[dict[str, Any], ...]:
-    """The tables with their defaults as if they had been written, so that these are part of the
-    stage key. Raises as `parse_suites`."""
+    """The tables with their defaults, so that these are part of the stage key. Raises as
+    `parse_suites`."""
     return tuple(config.model_dump(mode="json") for config in parse_suites(tables, kind))
 
 
@@ -89,19 +89,18 @@ def suite_dependencies(
 
 
 def suite_size(config: SuiteConfig) -> int:
-    """How many prompts a suite has, by what was published."""
+    """The number of prompts in a suite, as published."""
     size = SUITES[config.name].expected(config)
     return size if config.first is None else min(size, config.first)
 
 
 def suite_prompts(config: SuiteConfig, data: Path | None) -> list[EvalPrompt]:
-    """The prompts of a suite that are asked. Raises InputError: its file is missing, holds none, or
+    """The prompts of a suite that are asked. Raises InputError: its file is missing, has none, or
     has a row that cannot be read."""
     prompts = SUITES[config.name].prompts(config, data)
     if not prompts:
         raise InputError(
-            f"suite {config.suite}: it holds no prompt. Fetch its file again, or leave the suite"
-            " out."
+            f"suite {config.suite}: its file holds no prompt. Fetch it again, or leave the suite out."
         )
     return prompts[: config.first]
 
@@ -114,7 +113,8 @@ def prompt_in(config: SuiteConfig, number: int, row: Prompt) -> EvalPrompt:
 
 
 def question_of(prompt: EvalPrompt) -> str:
-    """The text that gives a prompt away: of multiple choice the question without the choices."""
+    """The text that identifies a prompt in a contamination search: a multiple choice question
+    without its choices."""
     return prompt.prompt.removesuffix(asked("", choices_of(prompt)))
 
 
@@ -128,15 +128,15 @@ class SuiteRecord(Record):
 def bad_row(
     config: FileSuite, record: SuiteRecord, problem: str, fix: str = "Correct it."
 ) -> InputError:
-    """What is raised for a row that makes no prompt."""
+    """The InputError for a row that makes no prompt."""
     return InputError(f"suite {config.suite}: {record.file}, line {record.line}: {problem}. {fix}")
 
 
 def text_in(config: FileSuite, record: SuiteRecord, column: str) -> str:
-    """What a column says. Raises InputError: no text."""
+    """A column's text. Raises InputError: it is no text."""
     value = lookup(record.row, column)
     if not isinstance(value, str) or not value.strip():
-        raise bad_row(config, record, f"{column} is no text, but {value!r}")
+        raise bad_row(config, record, f"{column} is {value!r}, not text")
     return value.strip()
 
 
@@ -173,10 +173,10 @@ def mapped(
     most: int | None = None,
 ) -> list[EvalPrompt]:
     """The prompts that records make by a mapping, or by the one that a function gives for each
-    record; with `most`, the first so many, and no more is read.
+    record; with `most`, only the first so many, and no more records are read.
 
-    The file's name without suffix is a prompt's family. Numbers in ids count all records, those
-    that a mapping's `require` leaves out too.
+    A prompt's family is the file's name without suffix. Numbers in ids count all records, even
+    those that a mapping's `require` skips.
 
     Raises:
         InputError: a column is missing, or a record makes no prompt.
@@ -214,12 +214,12 @@ def file_suite(
     records: Callable[[FileSuiteT, Path | None], Iterable[SuiteRecord]] = suite_records,
     asked_by: str = "reasoning_eval",
 ) -> Suite[FileSuiteT]:
-    """The suite that a file is, by a mapping of its records (`tasks.data.sources.PromptMapping`).
+    """A suite from a file, by a mapping of its records (`tasks.data.sources.PromptMapping`).
 
     Args:
         mapping: of all records, or of each.
         expected: how many prompts the published file has.
-        records: those that are asked, if not all are asked as they are.
+        records: the records to ask, if not all of the file.
     """
     of_all = None if callable(mapping) else PromptMapping.parse(mapping)
 

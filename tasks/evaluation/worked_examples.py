@@ -1,12 +1,10 @@
 """Worked examples before a prompt, as turns of a chat (few-shot prompts: Brown et al., 2005.14165).
-A base model that was never taught a recipe's format can be shown it, so that a comparison with it
-is one of skill.
+They show a base model the recipe's format, so that a comparison with it measures skill.
 
-Examples are rows of the training split and never of another. Each prompt has its own, drawn by the
-seed and the prompt's id, so that no rate rests on one lucky draw: of the prompt's domain, and for
-a grounded prompt of each grounding in turn. An example takes at most an even share of the tokens
-that the prompt, and the examples drawn before, leave of `prompt_length`; longer ones are passed
-over.
+Examples are rows of the training split only. Each prompt has its own, drawn by the seed and the
+prompt's id, so that no rate depends on one lucky draw: rows of the prompt's domain, and for a
+grounded prompt of each grounding in turn. An example takes at most an even share of the tokens of
+`prompt_length` that the prompt and the earlier examples leave; longer ones are skipped.
 """
 
 import hashlib
@@ -43,7 +41,7 @@ class WorkedExamples:
         self._rows: dict[Group, list[Example]] = {}
         for row in rows:
             self._rows.setdefault(row.grounding or row.domain, []).append(row)
-        # What a turn of its own adds to a prompt.
+        # the tokens of a turn around a prompt
         alone = len(prompt_tokens(tokenizer, ""))
         self._tokens = {
             row.id: len(prompt_tokens(tokenizer, "", (_turn(row),))) - alone for row in rows
@@ -71,7 +69,7 @@ class WorkedExamples:
         return tuple(turns)
 
     def _groups(self, prompt: EvalPrompt) -> list[Group]:
-        """Whose rows the examples are, in turn. Raises InputError: they have too few."""
+        """The groups whose rows are used, in turn. Raises InputError: they have too few."""
         groups: list[Group] = [prompt.domain]
         if prompt.grounding is not None:
             groups = [one for one in get_args(Grounding) if one in self._rows] or [prompt.grounding]
@@ -88,13 +86,13 @@ class WorkedExamples:
         return groups
 
     def _drawn(self, group: Group, prompt: EvalPrompt) -> list[Example]:
-        """The rows of a group in the order in which they are tried for a prompt."""
+        """The rows of a group, in the order in which they are tried for a prompt."""
         rows = self._rows[group]
         order = np.random.default_rng(self._number(prompt)).permutation(len(rows))
         return [rows[index] for index in order]
 
     def _number(self, prompt: EvalPrompt) -> int:
-        """What stands for seed and prompt."""
+        """A number from seed and prompt."""
         name = f"{self._seed} {prompt.id}".encode()
         return int.from_bytes(hashlib.sha256(name).digest()[:8])
 
@@ -109,7 +107,7 @@ class WorkedExamples:
 
 
 class Shown(Protocol):
-    """What an evaluation's config says of examples: how many, and what is put before them."""
+    """The fields of an evaluation's config that worked examples need."""
 
     @property
     def shots(self) -> int | None: ...
@@ -123,7 +121,7 @@ class Shown(Protocol):
 def turns_before(
     inputs: dict[str, Path], config: Shown, prompts: Sequence[EvalPrompt], tokenizer: Tokenizer
 ) -> list[Turns]:
-    """The worked examples before each prompt, none where there are to be none. Instructions stand
+    """The worked examples before each prompt; none if the config has no `shots`. Instructions go
     before the first.
 
     Raises:

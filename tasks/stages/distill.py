@@ -1,17 +1,16 @@
-"""Distill: worked traces from one or several teachers.
+"""Distill: worked traces from one or more teachers.
 
-Writes, in the order of the teachers, each in its own fixed order,
+Writes, in the order of the teachers, and within a teacher in a fixed order,
 
     examples.jsonl    verified traces                                       (Example)
     pairs.jsonl       verified beside rejected responses of a teacher       (PreferencePair)
     unsolved.jsonl    prompts that no sample of a teacher solved            (Prompt)
-    dropped.jsonl     every row that was read and became none of these, with file, line and cause
-                      (Dropped)
-    teachers.json     the teachers' tables, the seed, and what each has spent: what a top-up of the
-                      rebalance stage needs
+    dropped.jsonl     every other row that was read, with file, line and cause   (Dropped)
+    teachers.json     the teachers' tables, the seed and the spent budgets, for a top-up by the
+                      rebalance stage
     README.md, card/  the data card (`tasks.data.card`)
 
-Rows are written as they come: memory does not grow with them. Nothing but bad rows is removed here,
+Rows are written as they come, so memory does not grow with them. Only bad rows are dropped here;
 all cleaning is `rebalance`'s.
 """
 
@@ -63,8 +62,8 @@ class Config(StrictModel):
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """Validate; the teachers' tables come back complete with their defaults, so that these are
-        part of the stage key.
+        """Validate; complete the teachers' tables with their defaults, so that these are part of
+        the stage key.
 
         Raises:
             pydantic.ValidationError: this Config does not validate.
@@ -75,8 +74,8 @@ class Config(StrictModel):
         here = [repr(one.name) for teacher, one in parsed if teacher.model(one)]
         if len(here) > 1:
             raise InputError(
-                f"teachers: {' and '.join(here)} compute here; give each model that does a distill"
-                " stage of its own."
+                f"teachers: {' and '.join(here)} compute on devices; give each a distill stage of"
+                " its own."
             )
         complete = [one.model_dump(mode="json") for _, one in parsed]
         return config.model_copy(update={"teachers": tuple(complete)})
@@ -92,8 +91,7 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
 
 
 def base_model(config: Mapping[str, Any]) -> str | None:
-    """The model that computes on this job's devices: that of one of its teachers, if it has such a
-    one."""
+    """The model of the teacher that computes on this job's devices, if there is one."""
     return next(
         (
             model
@@ -105,13 +103,13 @@ def base_model(config: Mapping[str, Any]) -> str | None:
 
 
 def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
-    """What an API is asked waits for answers, which no machine in the cloud is needed for, and the
-    key to it stays here."""
+    """Whether a teacher is an API: waiting for its answers needs no cloud machine, and its key
+    stays here."""
     return asks_an_api(config["teachers"])
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
-    """What `run` compiles, if it has a teacher that computes."""
+    """What `run` compiles, if a teacher computes on devices."""
     return [
         program
         for teacher, one in teachers_of(config.teachers)
@@ -120,7 +118,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 
 
 def small(config: Config, sizes: Sizes) -> Config:
-    """Each teacher as it is small."""
+    """Each teacher's own small config."""
     small = tuple(
         teacher.small(one, sizes).model_dump(mode="json")
         for teacher, one in teachers_of(config.teachers)
@@ -161,8 +159,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 def _tally(table: Mapping[str, Any], lesson: Lesson) -> dict[str, Any]:
-    """What a teacher counted: its name, and e.g. `usd`, `requests`, `cached`,
-    `samples.verified`."""
+    """A teacher's name and its counts, e.g. `usd`, `requests`, `cached`, `samples.verified`."""
     return {
         "name": table["name"],
         **{
@@ -174,8 +171,8 @@ def _tally(table: Mapping[str, Any], lesson: Lesson) -> dict[str, Any]:
 
 
 def _router(lessons: Sequence[Lesson]) -> dict[str, Any]:
-    """`{"router": ...}`: the router's confusion matrix and rates on rows of a known domain, where
-    it was asked about others."""
+    """`{"router": ...}`: the router's confusion matrix and rates on rows of known domain, where it
+    routed others."""
     counts = Counter[tuple[Domain, Domain]]()
     for lesson in lessons:
         for name, count in lesson.tally.items():
@@ -186,7 +183,7 @@ def _router(lessons: Sequence[Lesson]) -> dict[str, Any]:
 
 
 class Counts:
-    """Running counts of rows: memory grows with the kinds of rows, not with their number."""
+    """Running counts of rows; memory grows with the number of distinct cells only."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -211,10 +208,10 @@ class Counts:
     def metrics(self) -> dict[str, Any]:
         """The stage's metrics.
 
-        `rows` are the examples: reasoning rows by domain in `domains`, grounded ones by grounding
-        in `groundings`; `families` and `difficulty` (by domain) count both. `pairs` counts
-        preference pairs by why the rejected response was, `unsolved` prompts by domain, `dropped`
-        causes. `sources` has one entry per family and file; `read` is `kept` + what was dropped.
+        `rows` counts examples: reasoning rows by domain in `domains`, grounded ones by grounding in
+        `groundings`; `families` and `difficulty` (by domain) count both. `pairs` counts preference
+        pairs by the reason of the rejection, `unsolved` prompts by domain, `dropped` rows by cause.
+        `sources` has one entry per family and file; `read` is `kept` + dropped.
         """
         domains, groundings, families = Counter[str](), Counter[str](), Counter[str]()
         difficulty: defaultdict[str, Counter[str]] = defaultdict(Counter)

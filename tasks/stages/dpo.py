@@ -12,7 +12,7 @@ class Config(preferences.PreferenceConfig):
     """DPO.
 
     Attributes:
-        beta: how dear it is to leave the initial policy; the paper uses 0.1 to 0.5.
+        beta: the penalty for leaving the initial policy; the paper uses 0.1 to 0.5.
         label_smoothing: the probability that a pair is the wrong way round; 0 is the paper's loss.
     """
 

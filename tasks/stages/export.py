@@ -1,9 +1,8 @@
-"""Export: a trained stage as a directory in Hugging Face's format that is proven to be the model
-that was trained.
+"""Export: a trained stage as a directory in Hugging Face's format, proven to be the trained model.
 
-A trained stage's artifact has its adapters merged and is in that format already; what is added is
-what `transformers` wants of a tokenizer with Gemma's chat template, and a model card. The result
-counts only if `tasks.exporting.round_trip` finds the same model in `transformers`.
+A trained stage's artifact is in that format already, with its adapters merged. Export adds what
+`transformers` needs of a tokenizer with Gemma's chat template, and a model card, and fails unless
+`tasks.exporting.round_trip` finds the same model in `transformers`.
 """
 
 from collections.abc import Mapping
@@ -18,20 +17,20 @@ from tasks.exporting.exported import PROMPTS_OF_EVALUATION, export_model
 
 
 class Config(StrictModel):
-    """`verify_dtype`: in which the proof computes. float32 takes 4 bytes of memory per weight and
-    tells the most."""
+    """`verify_dtype`: the type in which the proof computes. float32 takes 4 bytes of memory per
+    weight and is the most exact."""
 
     verify_dtype: Literal["float32", "bfloat16"] = "float32"
 
 
 def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
-    """torch and transformers are not sent to machines in the cloud, and nothing here needs one."""
+    """Always: torch and transformers are not sent to cloud machines, and nothing here needs one."""
     return True
 
 
 def run(job: Job[Config]) -> dict[str, Any]:
-    """Export the policy; the metrics are the proof's. Raises StageFailed when the export is not the
-    model, InputError without torch."""
+    """Export the policy; the metrics are the proof's. Raises StageFailed when the export differs
+    from the model, InputError without torch."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")

@@ -1,21 +1,22 @@
-"""On-policy distillation: the student writes, and a larger teacher says of each token how likely it
-would have been.
+"""On-policy distillation: the student samples responses, and a larger teacher gives the probability
+of each of their tokens.
 
 Every update (or every `num_iterations`) the student samples responses to training prompts, the
-teacher gives its log-probabilities of those very tokens (`tasks.distillation.feedback`), and the
-student is moved towards the teacher where it has gone itself. Two losses:
+teacher gives its log-probabilities of exactly those tokens (`tasks.distillation.feedback`), and the
+student is moved towards the teacher. Two losses:
 
 - `policy_gradient` (Lu and Thinking Machines, 2025, "On-Policy Distillation"; the reverse KL of
-  MiniLLM, 2306.08543): each sampled token has the advantage A_t = log pi_T - log pi_S, no discount,
-  in the clipped loss of `tasks.losses.grpo`. Their coefficient of A is left out: an optimizer that
-  normalises gradients does not see it. A teacher behind an endpoint is enough.
+  MiniLLM, 2306.08543): each sampled token has the advantage A_t = log pi_T - log pi_S,
+  undiscounted,
+  in the clipped loss of `tasks.losses.grpo`. Their coefficient of A is left out, since an optimizer
+  that normalises gradients cancels it. A teacher behind an endpoint is enough.
 - `gkd` (2306.13649): the divergence JSD_beta of the whole next-token distributions at each of those
-  tokens, which needs the teacher here, and may be taken on a fraction of the data's own traces,
-  too.
+  tokens. It needs the teacher in this job, and may also use traces of the data for a fraction of
+  each batch.
 
-All tokens of a batch count alike. Student and teacher have the same tokenizer. A teacher that
-itself is trained (SFT, then preferences, then GRPO) is stages before this one, with their own
-`model`; the last of them is connected as the input `teacher`.
+All tokens of a batch have equal weight. Student and teacher share a tokenizer. To train the teacher
+itself (SFT, preferences, GRPO), put its stages before this one, with their own `model`, and connect
+the last of them as the input `teacher`.
 """
 
 from collections.abc import Mapping
@@ -49,16 +50,16 @@ if TYPE_CHECKING:
 
 
 def extra_models(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The teacher's base model, if it is loaded here."""
+    """The teacher's base model, if this job loads it."""
     teacher = config.get("teacher") or {}
     return (teacher["model"],) if teacher.get("name") == "gemma" else ()
 
 
 def require_one_teacher(config: Config, inputs: Mapping[str, Any]) -> None:
-    """Raises InputError unless either an input or the config names the teacher."""
+    """Raise InputError unless exactly one of an input and the config names the teacher."""
     if "teacher" in inputs and config.teacher is not None:
         raise InputError(
-            "there are two teachers, the input `teacher` and config.teacher: leave one of them out."
+            "there are two teachers, the input `teacher` and config.teacher: leave one out."
         )
     if "teacher" not in inputs and config.teacher is None:
         raise InputError(
@@ -68,14 +69,14 @@ def require_one_teacher(config: Config, inputs: Mapping[str, Any]) -> None:
 
 
 def batch_sizes(config: Config) -> dict[str, int]:
-    """How many rows the programs take at a time, for `make_mesh`."""
+    """Setting -> how many rows the programs take at a time, for `make_mesh`."""
     from tasks.training.trainer import rows_at_once
 
     return {**rows_at_once(config), "sampled responses": config.sampled}
 
 
 def trainer_of(config: Config, loaded: "LoadedModel", teacher: "LoadedModel | None") -> "Trainer":
-    """The trainer of this stage. With `gkd` the student gets the teacher's embedding."""
+    """The trainer of this stage. For `gkd`, attach the teacher's embedding to the student."""
     from tasks.distillation.gkd_batches import attach_teacher
     from tasks.losses.distillation import gkd_loss_fn
     from tasks.losses.grpo import grpo_loss_fn
@@ -100,7 +101,7 @@ def trainer_of(config: Config, loaded: "LoadedModel", teacher: "LoadedModel | No
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
     """What `run` compiles. A connected teacher is `upstream["teacher"]`, a model of shapes.
-    Responses are counted at their full length."""
+    Responses count at full length."""
     from flax import nnx
 
     from tasks.models.loading import model_config
@@ -156,10 +157,10 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 
 
 def open_teacher(job: Job[Config], loaded: "LoadedModel") -> "tuple[Teacher, LoadedModel | None]":
-    """The teacher, and its model if it is loaded here.
+    """The teacher, and its model if this job loads it.
 
     Raises:
-        InputError: there is none, or there are two; its model cannot be had, or has another
+        InputError: there is none, or there are two; its model is not available, or has another
             tokenizer than the student.
     """
     from tasks.models.loading import base_model, load_model
@@ -179,8 +180,8 @@ def open_teacher(job: Job[Config], loaded: "LoadedModel") -> "tuple[Teacher, Loa
 
 
 def small(config: Config, sizes: Sizes) -> Config:
-    """5 updates on whole groups: the largest batch of at most 32 that a group divides, or the
-    next."""
+    """5 updates on whole groups: the largest batch size of at most 32 that is a multiple of the
+    group's size, or else the smallest one."""
     most = min(config.batch_size, FEW if sizes.few else 32)
     wholes = (*range(most, 0, -1), *range(most + 1, config.batch_size + 1))
     batches = (config.model_copy(update={"batch_size": size}) for size in wholes)
@@ -200,7 +201,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     """Train and write the model.
 
     Raises:
-        InputError: too many prompts do not fit, or as `open_teacher`.
+        InputError: too many prompts are too long, or as `open_teacher`.
         StageFailed: a program compiled more than once, or an endpoint is dead.
     """
     from tasks.models.loading import policy_or_base

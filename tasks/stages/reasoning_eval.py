@@ -1,32 +1,32 @@
-"""Reasoning evaluation: answers to the held-out prompts and to suites, verified, paired with an
+"""Reasoning evaluation: verified answers to the held-out prompts and to suites, paired with an
 earlier stage's answers.
 
-Metrics, each a fraction with `<name>_low` and `<name>_high` (95 % Wilson), over all prompts, in
+Metrics are fractions with `<name>_low` and `<name>_high` (95 % Wilson), over all prompts, in
 `domains` for each domain present and in `suites` for each suite:
 
 exact_answer     well-formed trace whose answer verifies (`tasks.verification.verify`), of the
                  `n_verifiable` prompts that can be verified.
-flexible_answer  the answer verifies wherever it stands (`tasks.verification.flexible`), of the same
-                 prompts: what a model knows, whatever its format.
+flexible_answer  the answer verifies anywhere in the completion (`tasks.verification.flexible`), of
+                 the same prompts: what a model knows, whatever its format.
 format_rate      well-formed trace, of all `n` prompts.
 marker_rate      at least one chain-of-thought marker in the reasoning: the "reasoning delta" of
                  shared/seeds, whose authors list no markers; `MARKERS` is ours. Reasoning without
                  tags counts too, so that the delta is not the format rate in disguise.
-truncated_rate   cut off at `response_length`.
+truncated_rate   truncated at `response_length`.
 
-`suspicious_passes` counts the answers that pass their prompt's tests and that the audit
-(`tasks.verification.code_audit`) flags, where there are tests.
+`suspicious_passes` counts, where there are tests, the answers that pass them and are flagged by the
+audit (`tasks.verification.code_audit`).
 
 `mean_tokens` is the mean length of a completion, `mean_reasoning_tokens` that of the reasoning of
 well-formed traces. With a `baseline`, `delta_<name>` is this model minus the baseline on the same
 prompts, with a paired bootstrap interval (`_low`, `_high`) and McNemar's exact p-value (`_p`). A
 rate over no prompts is None, as `exact_answer` is in a domain of free text.
 
-Where answers are sampled, `pass_at_k`, `majority_at_k` (overall, per domain and per suite) and
-`noise` are what `tasks.evaluation.sampled` says. Where a judge is configured, `rating` is the mean
-of its ratings of free text in [0, 1] and `delta_rating` the paired difference, with bootstrap
-intervals, and `opinion` is what `tasks.judging.opinions` says; `functions` what metric functions
-do (`tasks.evaluation.metric_functions`).
+With sampled answers, `pass_at_k` and `majority_at_k` (overall, per domain and per suite) and
+`noise` are those of `tasks.evaluation.sampled`. With a judge, `rating` is the mean of its ratings
+of free text in [0, 1], `delta_rating` the paired difference, both with intervals, and `opinion` is
+that of `tasks.judging.opinions`. `functions` has the metric functions' values
+(`tasks.evaluation.metric_functions`).
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ from tasks.verification.flexible import flexible_answer
 
 
 class Config(EvalConfig):
-    """How the held-out prompts are answered; see EvalConfig."""
+    """The config of the evaluation; see EvalConfig."""
 
     KIND = "reasoning_eval"
 
@@ -80,7 +80,7 @@ def reasoning_metrics(
     """
 
     def summary(field: str = "", value: str = "") -> dict[str, Any]:
-        """Of the items whose field has this value, or of all."""
+        """Over the items whose field has this value, or over all."""
         mine = [not field or getattr(item, field) == value for item in items]
         theirs = None if baseline is None else list(compress(baseline, mine))
         drawn = [item for item in samples if not field or getattr(item, field) == value]

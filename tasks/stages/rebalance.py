@@ -1,19 +1,19 @@
-"""Rebalance: from what distill produced to exact quotas per domain, difficulty and split.
+"""Rebalance: fill exact quotas per domain, difficulty and split from what distill produced.
 
 1. Clean (`tasks.data.cleaning`): exact and near duplicates, decontamination, filters of length,
    language and personal data.
 2. Split by the prompt's hash (`tasks.data.cleaning_rules`), then fill each quota from its split
    alone (`tasks.data.quotas`).
-3. What cleaning left short is asked of the teachers again, within their budgets
-   (`tasks.teaching.topping_up`), and cleaned together with the rest. If it is still short, the
-   stage fails with a table of what was requested, what there is, what is missing, and why.
+3. Top up: ask the teachers again, within their budgets, for what cleaning left short
+   (`tasks.teaching.topping_up`), and clean it with the rest. If rows are still missing, fail with a
+   table of requested, available and missing rows, and why.
 
-No prompt is in two splits; the result is the same for the same rows in any order and in any number
-of files; memory does not grow with the rows but by the arrays of `tasks.data.cleaning`. Writes
+No prompt is in two splits. The result does not depend on the order of rows or on the number of
+files. Memory grows with the arrays of `tasks.data.cleaning` only. Writes
 
     train.jsonl, validation.jsonl, heldout.jsonl    Example: the rows of each split
-    prompts.jsonl       Prompt: what GRPO asks, the prompts of train.jsonl and those of the training
-                        split that no teacher solved
+    prompts.jsonl       Prompt: GRPO's prompts, those of train.jsonl and those of the training split
+                        that no teacher solved
     pairs.jsonl         PreferencePair: of those prompts
     dropped.jsonl       Dropped: every row that cleaning removed, with its cause
     README.md, card/    the data card (`tasks.data.card`)
@@ -69,7 +69,7 @@ _SMALL = 32_000_000
 
 
 def _unless_false(model: type[StrictModel]) -> Callable[[Any, object], Any]:
-    """A validator of a table that may be `false`: its messages speak of the table alone. It raises
+    """A validator of a table that may also be `false`; its messages are those of the table. Raises
     ValidationError."""
     return lambda value, _union: (
         value if value is False or isinstance(value, model) else model.parse(value)
@@ -93,26 +93,26 @@ class Config(StrictModel):
 
     Attributes:
         quotas: reasoning rows (not grounded) per domain; a domain that is not named gets none. A
-            number takes from each difficulty in proportion to what there is of it, a table exactly
-            so many of each.
+            number takes from each difficulty in proportion to the available rows, a table takes
+            exactly so many of each.
         grounding_quotas: grounded question-answering rows per grounding; a grounding that is not
             named gets none.
         validation_fraction: the share of all prompts that the hash puts into the validation split,
-            whether a quota takes them or not.
+            whether or not a quota takes them.
         heldout_fraction: likewise for the held-out split. The rest trains.
-        near_duplicates: how near is too near; `false` keeps near duplicates.
-        contamination: what gives an evaluation item away; `false` looks for none.
-        evaluations: what must not be given away, beside the held-out split.
-        suites: likewise suites, in the tables that evaluations have of them.
+        near_duplicates: what counts as a near duplicate; `false` keeps them.
+        contamination: what counts as giving an evaluation item away; `false` turns the search off.
+        evaluations: evaluation sets to look for, beside the held-out split.
+        suites: suites to look for, in the tables that evaluations have of them.
         languages: ISO 639 codes; rows in another language are dropped. Empty: any.
         pii: kinds of personal data; rows with one are dropped.
         max_prompt_tokens, max_response_tokens: longer rows are dropped, counted by the tokenizer of
             `model`, with the turns around them.
         model: whose tokenizer counts; None where nothing is counted.
-        top_up: how many times the teachers are asked for what is missing.
-        exact: a quota that cannot be filled is an error; if not, it takes what there is.
-        seed: which rows of a split fill its quota, and which of near duplicates stays; it does not
-            move a prompt to another split.
+        top_up: how many times the teachers are asked for missing rows.
+        exact: fail if a quota cannot be filled; if false, take what there is.
+        seed: decides which rows of a split fill its quota, and which of near duplicates stays; no
+            prompt changes its split.
     """
 
     quotas: dict[Domain, Quota] = Field(default_factory=dict)
@@ -138,8 +138,8 @@ class Config(StrictModel):
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """Validate; the suites' defaults are filled in, and a model whose tokenizer counts nothing
-        is left out, for it decides nothing.
+        """Validate; fill in the suites' defaults, and drop a model whose tokenizer counts nothing,
+        since it decides nothing.
 
         Raises:
             pydantic.ValidationError: this Config does not validate.
@@ -210,8 +210,8 @@ class Config(StrictModel):
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
-    """Digests of the evaluation sets and of a local model, and the packages that decide which rows
-    are near or in another language.
+    """Digests of the evaluation sets and of a local model, and the packages that decide near
+    duplicates and languages.
 
     Raises:
         InputError: a missing file, an unknown language.
@@ -232,13 +232,13 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
 
 
 def at_home(config: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Where distill asks an API from, a top-up has to ask it from too."""
+    """Whether a top-up may ask an API, which it has to ask from where distill did."""
     return config["top_up"] > 0 and asks_an_api(inputs["examples"]["teachers"])
 
 
 def small(config: Config, sizes: Sizes) -> Config:
-    """600 rows of a domain to train on and 200 of a grounding; short ones, where tokens are
-    counted. Of a few rows a larger share is held out, and quotas take what there is."""
+    """600 rows per domain to train on and 200 per grounding; short ones, where tokens are counted.
+    With few rows a larger share is held out, and quotas take what there is."""
     prompt, response = config.max_prompt_tokens, config.max_response_tokens
     few = {
         "exact": False,
@@ -328,8 +328,7 @@ def _clean(job: Job[Config], files: Files, evaluations: Sequence[Evaluation]) ->
 
 
 def filters(config: Config) -> list[Filter]:
-    """The filters that a config asks for. Raises InputError: the model's tokenizer cannot be
-    had."""
+    """The config's filters. Raises InputError: the model's tokenizer is not available."""
     made: list[Filter] = []
     if config.model:
         made.append(
@@ -343,11 +342,11 @@ def filters(config: Config) -> list[Filter]:
 
 
 def _write(job: Job[Config], files: Files, pools: Pools) -> dict[str, Any]:
-    """Write every file but the card; returns the metrics.
+    """Write every file except the card; returns the metrics.
 
-    `rows` counts each split's; `prompts` and `pairs` their files'; `domains` and `groundings` hold
-    for each quota and split what was requested, achieved and available, by difficulty too. `read`
-    is `dropped` (by cause) + rows that are left, chosen or `unused`.
+    `rows` counts each split's; `prompts` and `pairs` their files'; `domains` and `groundings` have
+    for each quota and split the requested, achieved and available rows, by difficulty too. `read`
+    is `dropped` (by cause) + the rows that are left, chosen or `unused`.
     """
     config, cleaned = job.config, pools.cleaned
     rows, mix = pools.fill(config.group_quotas)

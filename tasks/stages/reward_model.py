@@ -1,19 +1,20 @@
 """A reward model of traces (the seeds' "ThoughtTeacher"): a scalar head on a Gemma that scores each
 step of the reasoning, and the answer.
 
-Pairs come from three places: the data's (a teacher's samples), the policy's own samples, verified
-against wrong, and verified traces beside themselves with one wrong step and the same answer
-(`tasks.data.steps`), which have the model read the steps. Both traces of a pair have one author:
-who wrote a trace is easier to see than whether it is right. `tasks.losses.bradley_terry` has the
-loss. The artifact is a directory that `transformers` loads as a classifier with one label, and
+Pairs have three origins: the data's (a teacher's samples); the policy's own samples, verified
+against wrong; and verified traces beside copies with one wrong step and the same answer
+(`tasks.data.steps`), which teach the model to read the steps. Both traces of a pair have one
+author, since who wrote a trace is easier to tell than whether it is right.
+`tasks.losses.bradley_terry` has the loss. The artifact is a directory that `transformers` loads as
+a classifier with one label, and
 
-    trace_pairs.jsonl   TracePair: what was trained on
+    trace_pairs.jsonl   TracePair: the training pairs
     heldout.jsonl       held-out pairs with all their scores
     calibration.json    Calibration, and the bins of a reliability diagram
 
-Held out, and kept apart for the temperature, are fractions of the prompts.
-`tasks.reward_models.reliability` says what is measured; the reward `reward_model` is what the
-artifact is for.
+Two fractions of the prompts do not train: one is held out for the measurements of
+`tasks.reward_models.reliability`, one sets the temperature. The reward `reward_model` uses the
+artifact.
 """
 
 from collections import Counter
@@ -69,27 +70,24 @@ class Config(TrainerConfig, Nucleus):
     """A reward model. `batch_size` counts pairs.
 
     Attributes:
-        model: what it begins with where no policy is connected.
-        data_pairs: how many of the data's pairs are taken, at most.
-        prompts: how many training prompts the policy is sampled for; 0 samples none.
+        model: the base model where no policy is connected.
+        data_pairs: the most pairs of the data that are used.
+        prompts: for how many training prompts the policy is sampled; 0: none.
         samples_per_prompt, pairs_per_prompt: responses sampled for each prompt at `temperature`,
-            and the most pairs it gives.
-        damaged: how many traces of the data are paired with themselves with one wrong step, at
-            most.
-        prompt_length, response_length: tokens; pairs that do not fit are left out. A policy's
-            `response_length` may not be more than this.
+            and the most pairs from it.
+        damaged: the most traces of the data that are paired with a copy with one wrong step.
+        prompt_length, response_length: tokens; pairs that do not fit are left out. It bounds the
+            `response_length` of the policy that this model rewards.
         sampling_batch_size: responses sampled at a time.
         centering: weight of the term that keeps the mean score at 0.
-        step_weight: weight of the steps that are known to be right or wrong; 0 learns from whole
+        step_weight: weight of the steps that are known to be right or wrong; 0: learn from whole
             traces alone.
-        validation_fraction, heldout_fraction: of the prompts, for the temperature, and for all that
-            is measured.
-        min_pairs: fewer pairs to train on fail the stage.
-        min_accuracy: the stage fails when the lower end of the held-out accuracy's interval is
-            below it. 0.5 is chance: a model that cannot be told from a coin rewards noise. 0 lets
-            every model pass.
-        max_dropped_fraction: of the prompts to sample, more than this fraction too long is an
-            error.
+        validation_fraction, heldout_fraction: of the prompts; for the temperature, and for the
+            measurements.
+        min_pairs: fail with fewer training pairs.
+        min_accuracy: fail if the lower end of the held-out accuracy's interval is below this. 0.5
+            is chance: a model that may be no better rewards noise. 0: never fail.
+        max_dropped_fraction: fail if more than this fraction of the prompts to sample is too long.
     """
 
     model: str
@@ -123,13 +121,13 @@ class Config(TrainerConfig, Nucleus):
 
     @property
     def scoring_batch_size(self) -> int:
-        """Traces scored at a time: as many as a training step has at a time."""
+        """Traces scored at a time: those of a micro-batch."""
         return 2 * self.batch_size // self.accumulation
 
 
 def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """The base model's bytes, how traces are split into steps, and how the policy's answers are
-    verified."""
+    """The base model's bytes, the rules that split traces into steps, and the checks of the
+    policy's answers."""
     return {
         **model_dependencies(config.model),
         "data.steps": steps.VERSION,
@@ -138,7 +136,7 @@ def dependencies(config: Config, data: Any) -> dict[str, str | int]:
 
 
 def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
-    """The trainer of this stage; the model gets its head."""
+    """The trainer of this stage; adds the head to the model."""
     from tasks.losses.bradley_terry import bradley_terry_loss_fn
     from tasks.models.scalar_head import add_head
     from tasks.training.trainer import make_trainer
@@ -156,7 +154,7 @@ def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
 
 
 def scorer_of(config: Config, loaded: "LoadedModel") -> "TraceScorer":
-    """What scores held-out traces, with a model that has a head."""
+    """The scorer of held-out traces, for a model that has a head."""
     from tasks.reward_models.scoring import TraceScorer
 
     return TraceScorer(
@@ -168,7 +166,7 @@ def scorer_of(config: Config, loaded: "LoadedModel") -> "TraceScorer":
 
 
 def batch_sizes(config: Config) -> dict[str, int]:
-    """Of how many rows the programs take at a time, by the setting: what `make_mesh` takes."""
+    """Setting -> how many rows the programs take at a time, for `make_mesh`."""
     from tasks.training.trainer import rows_at_once
 
     sampled = {"sampling_batch_size": config.sampling_batch_size} if config.prompts else {}
@@ -176,7 +174,8 @@ def batch_sizes(config: Config) -> dict[str, int]:
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
-    """What `run` compiles. How many pairs there will be is not known: as many as were asked for."""
+    """What `run` compiles, for as many pairs as were asked for, since their number is not known
+    yet."""
     from tasks.models.scalar_head import add_head
     from tasks.planning.programs import on_devices
 
@@ -209,8 +208,8 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 
 
 def small(config: Config, sizes: Sizes) -> Config:
-    """60 updates on at most `sizes.rows` pairs of the data, and as many of damaged traces. Whether
-    it has learned is not asked where it has seen a few rows."""
+    """60 updates on at most `sizes.rows` pairs of the data, and as many damaged traces. With a few
+    rows the accuracy is not required."""
     samples = min(config.samples_per_prompt, FEW if sizes.few else 4)
     learned = {"min_pairs": 1, "min_accuracy": 0.0} if sizes.few else {}
     return small_trainer(
@@ -232,11 +231,11 @@ def small(config: Config, sizes: Sizes) -> Config:
 
 
 def run(job: Job[Config]) -> dict[str, Any]:
-    """Gather pairs, train, measure.
+    """Collect pairs, train, measure.
 
     Raises:
         InputError: no prompt fits.
-        StageFailed: there are too few pairs, or the model has not learned.
+        StageFailed: there are too few pairs, or the accuracy is too low.
     """
     from tasks.models.loading import policy_or_base
     from tasks.models.scalar_head import load_scoring_model
@@ -273,7 +272,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     save_trained(trainer, loaded, job)
     compiles = trainer.compiles
     del trainer, loaded
-    # as it is written, rounded and with its adapters merged
+    # measure the model as written: rounded, with its adapters merged
     scorer = scorer_of(config, load_scoring_model(job.out, mesh))
     measured = _measured(job, scorer, splits["validation"], splits["heldout"])
     last = curve[-10:]
@@ -290,7 +289,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 def _gathered(job: Job[Config], loaded: "LoadedModel") -> tuple[list[TracePair], dict[str, Any]]:
-    """All pairs, and how many came from where and were left out why. Raises InputError when no
+    """All pairs, with metrics of their origins and of what was left out. Raises InputError when no
     prompt fits."""
     config, left_out = job.config, Counter[str]()
     fits = fits_lengths(loaded.tokenizer, config.prompt_length, config.response_length)
@@ -329,8 +328,8 @@ def _measured(
     validation: Sequence[TracePair],
     heldout: Sequence[TracePair],
 ) -> dict[str, Any]:
-    """Calibrate on validation pairs, measure on held-out ones, write both. Raises StageFailed for
-    an accuracy that is not good enough."""
+    """Calibrate on validation pairs, measure on held-out ones, write both. Raises StageFailed if
+    the accuracy is too low."""
     config, tokenizer = job.config, scorer.loaded.tokenizer
     fits = fits_lengths(tokenizer, config.prompt_length, config.response_length)
 

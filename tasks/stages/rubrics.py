@@ -1,20 +1,20 @@
-"""Rubrics: a teacher writes for each prompt what a good answer does, as 7 to 20 criteria (Rubrics
-as Rewards, 2507.17746).
+"""Rubrics: a teacher writes for each prompt 7 to 20 criteria of a good answer (Rubrics as Rewards,
+2507.17746).
 
-The teacher is shown the prompt and its reference answer, if it has one: in the paper rubrics
-written without a reference were worth less. Reward `rubric_judge` has a judge grade responses by
+The teacher sees the prompt and its reference answer, if it has one: in the paper, rubrics written
+without a reference were worth less. With the reward `rubric_judge` a judge grades responses by
 them. Writes
 
     rubrics.jsonl    Rubric: of each prompt that has one, in the order of the prompts
-    dropped.jsonl    Dropped: each prompt that was asked for and has none, and why
+    dropped.jsonl    Dropped: each prompt that was asked about without success, and why
 
 Polarity: a criterion that a bad response satisfies ("Does not mention the risk", "Recommends
-aspirin") becomes one that a good response satisfies ("Does mention the risk", "Does not do this:
-Recommends aspirin"), so that every weight is positive. The teacher says of each criterion which of
-both it is; "Does not ..." alone tells nothing.
+aspirin") is turned into one that a good response satisfies ("Does mention the risk", "Does not do
+this: Recommends aspirin"), so that every weight is positive. The teacher says for each criterion
+which of both it is, since "Does not ..." alone does not tell.
 
-Answers are kept in the store as they come (`tasks.chat`): a stage that is killed and run again asks
-for the rest.
+Answers are stored as they come (`tasks.chat`): a stage that is killed and run again asks for the
+rest.
 """
 
 import re
@@ -101,13 +101,13 @@ class Config(StrictModel):
     ```
 
     Attributes:
-        teacher: whom to ask, as a judge's table (`tasks.judging.judge`). With more than
-            `max_abstained` of the prompts without a rubric the stage fails.
+        teacher: whom to ask, as a judge's table (`tasks.judging.judge`). The stage fails if more
+            than `max_abstained` of the prompts have no rubric.
         first: the most prompts of each domain; a domain that is not named gets no rubrics, and `{}`
-            asks nobody. Without it all prompts.
-        verifiable: also for prompts whose answer can be verified without a judge.
-        least, most: criteria of a rubric.
-        response_format: what the teacher is told of the form of its reply
+            asks nobody. None: all prompts.
+        verifiable: ask also about prompts whose answer can be verified without a judge.
+        least, most: the number of criteria in a rubric.
+        response_format: how the reply's form is described to the teacher
             (`tasks.judging.sheets.Format`).
     """
 
@@ -135,8 +135,7 @@ class _Written(StrictModel):
 
 
 def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
-    """It waits for an API, which no machine in the cloud is needed for, and the key to it stays
-    here."""
+    """Whether the stage waits for an API: that needs no cloud machine, and the key stays here."""
     return True
 
 
@@ -147,14 +146,13 @@ def small(config: Config, sizes: Sizes) -> Config:
 
 
 def run(job: Job[Config]) -> dict[str, Any]:
-    """Ask for a rubric for each prompt, once more where the reply cannot be used, and write those
-    that can.
+    """Ask for a rubric for each prompt, twice where the first reply cannot be used, and write the
+    rubrics.
 
     Raises:
         InputError: no prompt is to have a rubric, or the endpoint, the key, the model or a
             parameter is wrong.
-        StageFailed: the endpoint has been failing for too long, or too many prompts are left
-            without a rubric.
+        StageFailed: the endpoint has been failing for too long, or too many prompts have no rubric.
     """
     config = job.config
     prompts = _chosen(config, read_jsonl(job.inputs["prompts"] / "prompts.jsonl", Prompt))
@@ -182,8 +180,8 @@ def _ask_all(
     rubrics: dict[str, Rubric],
     problems: dict[str, tuple[Literal["failed", "unasked"], str]],
 ) -> dict[str, Any]:
-    """Fill in the rubric of each prompt by its id, or why it has none; returns what the asking
-    cost, and how many criteria were turned."""
+    """Set the rubric of each prompt by its id, or why it has none. Returns the costs, and how many
+    criteria were turned."""
     config, changed, unusable = job.config, 0, dict[str, str]()
 
     def progress(done: int, values: Mapping[str, float]) -> None:
@@ -288,15 +286,15 @@ def _schema() -> dict[str, Any]:
 
 
 def _text(reply: Reply) -> str:
-    """A reply's text. Raises Unreadable: it is none, in words of ours."""
+    """A reply's text. Raises Unreadable, saying why there is none."""
     if reply.problem is None:
         return reply.text
     raise Unreadable(_TOLD.get(reply.problem, reply.detail or reply.problem))
 
 
 def read_rubric(config: Config, prompt: Prompt, text: str) -> tuple[Rubric, int]:
-    """The rubric in a teacher's reply, all polarities positive, and how many were turned. Raises
-    Unreadable: the reply is none."""
+    """The rubric in a teacher's reply, with all polarities positive, and how many criteria were
+    turned. Raises Unreadable."""
     value = json_object(text)
     if value.keys() != {"criteria"} or not isinstance(value["criteria"], list):
         raise Unreadable("it was not an object with the one key criteria, a list")
@@ -331,7 +329,7 @@ def read_rubric(config: Config, prompt: Prompt, text: str) -> tuple[Rubric, int]
 
 
 def turned(text: str) -> str:
-    """A criterion that is satisfied where `text` is not.
+    """The negation of a criterion.
 
     "Does not mention the dose" -> "Does mention the dose"; "Recommends aspirin" -> "Does not do
     this: Recommends aspirin".
@@ -351,8 +349,8 @@ def _require_most(config: Config, asked: int, problems: Mapping[str, tuple[str, 
         )
         raise StageFailed(
             f"{len(problems)} of {asked} prompts have no rubric, more than teacher.max_abstained ="
-            f" {config.teacher.max_abstained:g} allows ({common}). What was answered is kept: put"
-            " it right and run again to continue."
+            f" {config.teacher.max_abstained:g} allows ({common}). Answers so far are stored: fix"
+            " the cause and run again to continue."
         )
 
 

@@ -1,9 +1,9 @@
 """Supervised fine-tuning on worked traces: prompt-masked loss, packed rows of a fixed shape, and a
-proof of what is trained on.
+proof of which tokens are trained on.
 
 Before the first step the stage writes `proof.json`, the training-token proof: for sample rows the
 decoded supervised span, and for all rows the checks that it is not empty, ends with the terminator
-and holds nothing of the prompt. A failed check fails the stage.
+and has no token of the prompt. A failed check fails the stage.
 """
 
 import json
@@ -35,8 +35,8 @@ class Config(TrainerConfig):
     """SFT on rows of `sequence_length` tokens, each packed with as many examples as fit;
     `batch_size` counts packed rows.
 
-    Examples longer than a row are left out and counted; more than `max_dropped_fraction` of them is
-    an error.
+    Examples longer than a row are dropped and counted; the stage fails if they are more than
+    `max_dropped_fraction`.
     """
 
     model: str
@@ -49,8 +49,8 @@ class Config(TrainerConfig):
 def tokenise(
     tokenizer: Tokenizer, examples: Sequence[Example], length: int
 ) -> tuple[Packed, list[Example]]:
-    """Pack the examples that fit into rows of `length` tokens. Returns the rows and the examples
-    that are in them."""
+    """Pack the examples that fit into rows of `length` tokens. Returns the rows and those
+    examples."""
     rows, fitting = [], []
     for example in examples:
         prompt, response = (
@@ -71,7 +71,7 @@ def prove(
 
     Raises:
         StageFailed: a supervised span is empty, does not end with the terminator, is not exactly
-            the response, or touches the prompt; or the spans are not those of `examples`.
+            the response, or overlaps the prompt; or the spans differ from those of `examples`.
     """
     expected = {(f"user\n{example.prompt}\nmodel\n", example.response()) for example in examples}
     shown: list[dict[str, str]] = []
@@ -144,7 +144,7 @@ def validation_batches(packed: Packed, size: int) -> list[dict[str, np.ndarray]]
 
 
 def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """What decides the bytes of the base model beside its name."""
+    """What decides the base model's bytes beside its name."""
     return model_dependencies(config.model)
 
 
@@ -160,8 +160,8 @@ def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
-    """What `run` compiles. As many tokens are supervised as a row has: how many really are, the
-    data decides."""
+    """What `run` compiles. Every token of a row counts as supervised: the data decides how many
+    are."""
     from tasks.planning.programs import on_devices, vocabulary_trips
     from tasks.training.trainer import rows_at_once
 
@@ -182,7 +182,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
 
 
 def small(config: Config, sizes: Sizes) -> Config:
-    """300 updates of 2,048 tokens, in which the tiny model learns the format."""
+    """300 updates of 2,048 tokens: enough for the tiny model to learn the format."""
     length = min(ceil(config.sequence_length * sizes.tokens), sizes.prompt + sizes.answer)
     return small_trainer(
         config,
@@ -196,8 +196,8 @@ def small(config: Config, sizes: Sizes) -> Config:
 
 
 def run(job: Job[Config]) -> dict[str, Any]:
-    """Train and write the model. Raises InputError when too many rows do not fit, StageFailed when
-    the proof or the compile check fails."""
+    """Train and write the model. Raises InputError when too many rows are too long, StageFailed
+    when the proof or the compile check fails."""
     from tasks.models.loading import policy_or_base
     from tasks.training.loop import counted, fit, rows_of_step, save_trained
     from tasks.training.trainer import rows_at_once

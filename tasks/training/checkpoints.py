@@ -1,19 +1,17 @@
-"""Checkpoints: what a training stage needs to go on, bit for bit, where an attempt before it was
-interrupted.
+"""Checkpoints: the state from which a training stage resumes bit for bit.
 
-A checkpoint is the tree `checkpoints/<step>-<attempt>` of the stage's workspace, which seals it
-with the sha256 of every file:
+A checkpoint is the tree `checkpoints/<step>-<attempt>` of the stage's workspace, sealed with the
+sha256 of every file:
 
-    arrays.safetensors   a flat dict of arrays by name, in the order of names
-    values.json          everything that is no array
+    arrays.safetensors   arrays by name, in the order of names
+    values.json          everything else
 
-Arrays are streamed: one at a time is fetched, written and forgotten, and one at a time is read.
-Orbax was measured beside it (docs/measurements.md): saving 1 GiB it holds 0.45 to 0.9 GiB more in
-memory where this holds nothing, and restoring it all of it again where this holds the largest array
-twice; it is slower (the quickstart's model: 0.16 s, here 0.03 s with checksums and fsync); its
-limit on memory has to exceed the largest array; it compares no checksums, and casts where dtypes
-differ. What only it can do is that each host writes its part of a model that is spread over
-several: here host 0 gathers and writes one array after the other.
+Arrays are streamed: one at a time is fetched and written, or read. Compared with Orbax
+(docs/measurements.md): saving 1 GiB, Orbax uses 0.45 to 0.9 GiB more memory, this none; restoring,
+Orbax uses 1 GiB more, this twice the largest array. Orbax is slower (the quickstart's model: 0.16
+s, here 0.03 s with checksums and fsync), its memory limit has to exceed the largest array, and it
+neither compares checksums nor refuses other dtypes. Only Orbax lets each host write its part of a
+sharded model: here host 0 gathers and writes one array after the other.
 """
 
 import hashlib
@@ -33,11 +31,10 @@ from tasks.devices.hosts import agree, barrier, fetch, gathered
 
 FOLDER = "checkpoints"
 KEEP = 2
-"""How many checkpoints are kept, so that a damaged one costs the work of one interval and not all
-of it."""
+"""How many checkpoints are kept, so that a damaged one costs one interval's work."""
 
 SHARE = 1 / 20
-"""The largest part of its time that a stage spends on checkpoints that are due by the clock."""
+"""The largest share of its time that a stage spends on checkpoints that the clock makes due."""
 
 _ARRAYS, _VALUES = "arrays.safetensors", "values.json"
 _CODES = {
@@ -65,8 +62,8 @@ Form = tuple[tuple[int, ...], np.dtype]
 
 
 class Checkpoint:
-    """A checkpoint opened for reading, and a context manager that closes it. It stays readable when
-    others remove it meanwhile.
+    """A checkpoint opened for reading; a context manager closes it. It stays readable if it is
+    removed meanwhile.
 
     Attributes:
         name: `<step>-<attempt>`.
@@ -89,7 +86,7 @@ class Checkpoint:
         }
 
     def read(self, key: str) -> np.ndarray:
-        """One array, into memory of its own."""
+        """Read one array into new memory."""
         value = np.empty(*self.forms[key])
         self._file.seek(self._starts[key])
         self._file.readinto(_raw(value))
@@ -104,9 +101,9 @@ class Checkpoint:
 
 class Checkpoints:
     """The checkpoints of one stage key, as one attempt sees them: when one is due, which are kept,
-    and which can be used.
+    and which are usable.
 
-    A late holder of the key may write beside us: names carry the attempt, and nobody removes
+    A former holder of the key may still be writing: names carry the attempt, and no attempt removes
     checkpoints of its own step or later ones.
     """
 
@@ -121,19 +118,19 @@ class Checkpoints:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
-        seconds: one is due so long after the last one, or later where saving would take more than
-            `SHARE` of the time.
-        every: one is due after every so many steps as well, whatever it costs.
-        wanted: one is due while this holds.
-        clock: seconds, from any start."""
+        seconds: a checkpoint is due this long after the last one, or later where saving would
+            take more than `SHARE` of the time.
+        every: one is also due after every so many steps, whatever it costs.
+        wanted: one is due while this returns True.
+        clock: seconds, from any start.
+        """
         self._work, self._log, self._clock = work, log, clock
         self._seconds, self._every, self._wanted = seconds, every, wanted
         self._next = clock() + seconds
         self._good: list[str] = []
 
     def due(self, step: int) -> bool:
-        """Whether a checkpoint should be saved now that `step` steps are finished. Host 0
-        decides."""
+        """Whether to save a checkpoint now that `step` steps are finished. Host 0 decides."""
         return agree(
             self._clock() >= self._next
             or (self._every is not None and step % self._every == 0)
@@ -141,12 +138,12 @@ class Checkpoints:
         )
 
     def save(self, step: int, arrays: Mapping[str, Array], values: dict[str, Any]) -> None:
-        """Save a checkpoint, then remove those that it makes superfluous. Host 0 writes it; it is
-        complete when this returns there.
+        """Save a checkpoint, then remove superseded ones. Host 0 writes it; when this returns
+        there, it is complete.
 
         Args:
             step: how many steps are finished.
-            arrays: name -> array; of those on a device one at a time is held in memory.
+            arrays: name -> array; those on devices are fetched one at a time.
             values: JSON; floats survive exactly, NaN and infinities included.
         """
         began = self._clock()
@@ -162,11 +159,11 @@ class Checkpoints:
         self._log.info("checkpoint at step %d saved in %.2f s", step, took)
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that verifies, opened; None where there is none. Those that do not
-        verify are logged and passed over.
+        """Open the newest checkpoint that verifies; None if there is none. Others are logged and
+        skipped.
 
-        Host 0 says which it is, and nobody goes on before every host has opened it. Raises OSError
-        where another host cannot.
+        Host 0 chooses it, and every host waits until all have opened it. Raises OSError where
+        another host cannot.
         """
         if self._work.writes:
             found = self._newest(sorted(self._work.children(FOLDER), key=_step, reverse=True))
@@ -175,7 +172,7 @@ class Checkpoints:
             name = agree("")
             found = self._newest([name] if name else [])
             if name and found is None:
-                raise OSError(f"host 0 goes on from checkpoint {name}, which cannot be read here")
+                raise OSError(f"host 0 resumes from checkpoint {name}, which cannot be read here")
         barrier()
         return found
 
@@ -195,7 +192,7 @@ class Checkpoints:
         return None
 
     def forget(self) -> None:
-        """Remove all checkpoints: they are of no use to this code."""
+        """Remove all checkpoints, which this code cannot use."""
         self._good = []
         self._work.remove(FOLDER)
 
@@ -203,7 +200,7 @@ class Checkpoints:
 def save_arrays(
     work: Workspace, folder: str, step: int, arrays: Mapping[str, Array], values: dict[str, Any]
 ) -> str:
-    """Write the tree of a checkpoint into a folder of the workspace; host 0 does. Returns its name,
+    """Write the tree of a checkpoint into a folder of the workspace, on host 0. Returns its name,
     `<step>-<attempt>`."""
     name = f"{step:08d}-{work.attempt}"
     if not work.writes:
@@ -218,8 +215,8 @@ def save_arrays(
 
 
 def fingerprint(arrays: Mapping[str, Array]) -> str:
-    """sha256 over name, dtype, shape and bytes of all arrays in the order of names. One at a time
-    is held in memory."""
+    """sha256 over name, dtype, shape and bytes of all arrays in the order of names; fetches one at
+    a time."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         value = fetch(arrays[name])
@@ -233,7 +230,7 @@ def _step(name: str) -> int:
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write a safetensors file. (The library's own writer takes all arrays in host memory at
+    """Write a safetensors file. (The library's own writer needs all arrays in host memory at
     once.)"""
     header, end = {}, 0
     for name in sorted(arrays):
@@ -252,5 +249,5 @@ def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def _raw(value: np.ndarray) -> memoryview:
-    """The array's bytes in row-major order, without a copy where they lie so."""
+    """The array's bytes in row-major order, without a copy if they are contiguous."""
     return np.ascontiguousarray(value).reshape(-1).view(np.uint8).data

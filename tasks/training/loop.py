@@ -1,10 +1,10 @@
-"""Training: batches by step number, a curve, checkpoints, resumed where it was interrupted.
+"""Training: batches by step number, a curve, checkpoints, and resumption after an interruption.
 
-The loop is that of Tunix's `PeftTrainer.train`. It asks an iterator of ours for each batch, and
-what is to be done between two updates is done when it asks. (Its hook `on_train_step_end` comes
-when the next update has been dispatched: too late for a checkpoint.) Tunix resumes by iterating
-over the data again; here batch n is `batch_at(n)`, a function of the step alone (and of what a
-stage `Keeps`), and a resumed run ends with the bytes of an undisturbed one.
+The loop is that of Tunix's `PeftTrainer.train`. It asks an iterator of ours for each batch, and the
+iterator does the work between two updates. (The hook `on_train_step_end` is called when the next
+update has been dispatched: too late for a checkpoint.) Tunix resumes by iterating over the data
+again. Here batch n is `batch_at(n)`, a function of the step alone (and of the state of a stage's
+`Keeps`), and a resumed run ends with the bytes of an undisturbed one.
 """
 
 import json
@@ -31,19 +31,19 @@ from tasks.training.trainer import Reported, Trainer
 
 
 class Keeps(Protocol):
-    """What a stage keeps between steps beside the trainer, such as a rollout that more updates will
-    use."""
+    """The state of a stage, beside the trainer's, that checkpoints hold, such as a rollout that
+    more updates will use."""
 
     def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Arrays, and JSON, that it needs to go on after `step` finished steps."""
+        """The arrays, and JSON, that it needs to go on after `step` finished steps."""
 
     def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
-        """Go on after `step` finished steps with what `state` returned then."""
+        """Go on after `step` finished steps with the `state` of then."""
 
 
 def counted(job: Job[Any], rows: int) -> tuple[Job[Any], Any]:
-    """The job of a stage that trains on so many rows, and its config, in which `epochs` have become
-    `steps`."""
+    """The job and its config with `epochs` replaced by `steps`, for a stage that trains on so many
+    rows."""
     config = job.config.counted(rows)
     return replace(job, config=config), config
 
@@ -51,11 +51,11 @@ def counted(job: Job[Any], rows: int) -> tuple[Job[Any], Any]:
 def save_trained(
     trainer: Trainer, loaded: LoadedModel, job: Job[Any], step: int | None = None
 ) -> None:
-    """Write the model, with its adapters merged, and `state.json`. `step`: how many updates made
+    """Write the model, with its adapters merged, and `state.json`. `step`: the updates that made
     it, if not `config.steps`.
 
-    `state.json` holds the fingerprints of the trained parameters (of adapters: unmerged) and of the
-    optimizer's state after the last step: artifacts of equal digests ended with equal optimizers.
+    `state.json` has the fingerprints of the trained parameters (of adapters: unmerged) and of the
+    optimizer's state after the last step: artifacts with equal digests ended with equal optimizers.
     """
     config: TrainerConfig = job.config
     fingerprints = {part: fingerprint(arrays) for part, arrays in _state(trainer).items()}
@@ -86,26 +86,26 @@ def fit(
     """Train until `config.steps` steps are finished, from the newest checkpoint if there is one,
     and write `curves.jsonl`.
 
-    Checkpoints are saved between steps, when they are due, and after the validation of the same
-    step. Nothing else runs meanwhile. A job that is asked to pause saves one after the step that it
-    is at, unless that was the last.
+    Checkpoints are saved between steps, when they are due, after that step's validation; nothing
+    else runs meanwhile. A job that is asked to pause saves one after its current step, unless that
+    is the last.
 
     Args:
         trainer: a trainer with its loss set.
         batch_at: step (from 0) -> training input of `batch_size` rows. Called when the step before
             has been dispatched, so it may sample from the trainer's model.
         config: steps, batch sizes, optimizer.
-        job: receives progress and the curve, keeps the checkpoints.
-        validation: fixed batches whose mean loss is measured before the first step and every
-            `validation_every` steps, and logged.
+        job: receives progress and the curve, stores the checkpoints.
+        validation: fixed batches, whose mean loss is logged before the first step and every
+            `validation_every` steps.
         extra: step (from 1) -> more values for that step's row of the curve.
-        keeps: what else belongs into a checkpoint.
-        after: a finished step's row -> more values for it. It is called before anything is done for
-            the next step, and may put the trainer back (`put_back`, which it reports as
-            `rolled_back_to`); a value `stopped` ends training.
+        keeps: more state for checkpoints.
+        after: a finished step's row -> more values for it. Called before anything for the next
+            step, so it may restore the trainer (`put_back`, reported as `rolled_back_to`); a value
+            `stopped` ends training.
 
     Returns:
-        one row per step: step, loss, grad_norm, learning_rate and what the loss reports.
+        one row per step: step, loss, grad_norm, learning_rate and the loss function's metrics.
 
     Raises:
         StageFailed: the step compiled more than once, or the loss is not finite.
@@ -115,7 +115,7 @@ def fit(
         config.micro_batch_size or config.batch_size
     ):
         raise StageFailed(
-            f"batch_size = {config.batch_size} is no multiple of micro_batch_size ="
+            f"batch_size = {config.batch_size} must be a multiple of micro_batch_size ="
             f" {config.micro_batch_size}"
         )
     curves = _Curves(job, config, extra, after)
@@ -180,7 +180,7 @@ def validate(trainer: Trainer, batches: Sequence[Any]) -> float:
 
 
 _ALWAYS_LOGGED = {"validation_loss", "stopped", "rolled_back_to"}
-"""Rows with one of these are lines of curves.jsonl whatever `log_every` is."""
+"""A row with one of these is a line of curves.jsonl whatever `log_every` is."""
 
 
 class _Curves:
@@ -244,7 +244,8 @@ class _Curves:
 def _variables(
     model: nnx.Module, optimizer: nnx.Optimizer, trained: type[nnx.Variable[Any]]
 ) -> dict[str, dict[str, nnx.Variable[Any]]]:
-    """What a step changes, by name: the trained `parameters` and the state of the `optimizer`."""
+    """The state that a step changes, by name: the trained `parameters` and the state of the
+    `optimizer`."""
     roots: dict[str, tuple[Any, type[nnx.Variable[Any]]]] = {
         "parameters": (model, trained),
         "optimizer": (optimizer, nnx.Variable),
@@ -272,7 +273,7 @@ def _state(trainer: Trainer) -> dict[str, dict[str, Array]]:
 
 
 def trained_arrays(trainer: Trainer) -> dict[str, Array]:
-    """What a step changes, by its name in a checkpoint."""
+    """The arrays that a step changes, by name in a checkpoint."""
     return {
         f"{part}/{name}": value
         for part, values in _state(trainer).items()
@@ -281,8 +282,8 @@ def trained_arrays(trainer: Trainer) -> dict[str, Array]:
 
 
 def put_back(trainer: Trainer, found: Checkpoint, *, counters: bool) -> None:
-    """Give the trainer the parameters and the optimizer of a checkpoint again. Without `counters`,
-    what the optimizer counts goes on, and with it the schedule of the learning rate."""
+    """Restore parameters and optimizer from a checkpoint. Without `counters` the optimizer's counts
+    stay, and with them the position in the learning rate's schedule."""
     for key, node in _nodes(trainer).items():
         if counters or found.forms[key][1].kind not in "iu":
             node.set_value(put(found.read(key), node.get_value().sharding))
@@ -307,8 +308,8 @@ def _resume(
     job: Job[Any],
     keeps: Keeps | None,
 ) -> int:
-    """Restore the newest good checkpoint. Returns how many steps are finished: 0 where there is
-    none that fits the trainer."""
+    """Restore the newest good checkpoint. Returns how many steps are finished: 0 if none fits the
+    trainer."""
     found = checkpoints.newest()
     if found is None:
         return 0
@@ -339,7 +340,7 @@ def _resume(
 
 
 def _nodes(trainer: Trainer) -> dict[str, nnx.Variable[Any]]:
-    """What a step changes, by its name in a checkpoint."""
+    """The variables that a step changes, by name in a checkpoint."""
     return {
         f"{part}/{name}": node
         for part, nodes in _trained(trainer).items()
@@ -348,8 +349,7 @@ def _nodes(trainer: Trainer) -> dict[str, nnx.Variable[Any]]:
 
 
 def _difference(trainer: Trainer, found: Checkpoint) -> str | None:
-    """How the arrays of a checkpoint differ in name, shape or dtype from those that the trainer
-    has, or None."""
+    """How a checkpoint's arrays differ from the trainer's in name, shape or dtype, or None."""
     expected = {
         key: (node.get_value().shape, node.get_value().dtype)
         for key, node in _nodes(trainer).items()
@@ -367,8 +367,8 @@ def _difference(trainer: Trainer, found: Checkpoint) -> str | None:
 
 
 def _restore(trainer: Trainer, found: Checkpoint) -> dict[str, np.ndarray]:
-    """Replace the trainer's arrays one by one, each freeing the one before. Returns the arrays that
-    are not the trainer's."""
+    """Replace the trainer's arrays one by one, freeing each old one. Returns the checkpoint's other
+    arrays."""
     put_back(trainer, found, counters=True)
     return {
         key.removeprefix("kept/"): found.read(key) for key in found.forms if key.startswith("kept/")

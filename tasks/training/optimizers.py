@@ -46,8 +46,8 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
 
 
 def _matrices(weights: Any) -> Any:
-    """For each weight the axes of its matrix, or None for AdamW: embeddings and norms are no linear
-    maps, adapters no whole ones."""
+    """The matrix axes of each weight for Muon, or None for AdamW: embeddings and norms are no
+    linear maps, adapters only factors of one."""
 
     def axes(path: Any, weight: Any) -> MuonDimensionNumbers | None:
         name = next(

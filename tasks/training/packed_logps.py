@@ -1,4 +1,4 @@
-"""Log-probabilities of responses that lie, each behind its prompt, in packed rows
+"""Log-probabilities of responses, each after its prompt, in packed rows
 (`tasks.data.packing.PackedResponses`)."""
 
 import math
@@ -18,8 +18,8 @@ from tasks.models.vocabulary import token_logps
 
 
 def work_of_token(config: GemmaConfig) -> float:
-    """FLOPs of a token in a layer's products with weights, in those of its attention to one token
-    (`tasks.data.packing.tightest`): weights / (2 x heads x their width)."""
+    """A token's FLOPs in a layer's weight products, divided by those of its attention to one token
+    (`tasks.data.packing.tightest`): weights / (2 x heads x head width)."""
     shapes = weight_shapes(config)
     sizes = (math.prod(shape[1:]) for name, shape in shapes.items() if name.startswith("layers."))
     return sum(sizes) / (2 * config.num_heads * config.head_dim)
@@ -33,10 +33,10 @@ def row_logps(
     predicts: jax.Array,
     **options: Any,
 ) -> Any:
-    """(N, L) log-probabilities of the next tokens where they are predicted, as
-    `tasks.models.vocabulary.token_logps` gives them with these options; 0 elsewhere."""
+    """(N, L) log-probabilities of the next tokens where they are predicted
+    (`tasks.models.vocabulary.token_logps` with these options); 0 elsewhere."""
     hidden, _ = model(tokens, positions, segments)
-    # L stays what it was, a size that the compiler need not pad
+    # keep L, a size that the compiler need not pad
     return token_logps(model, hidden, jnp.roll(tokens, -1, axis=1), predicts, **options)
 
 
@@ -44,8 +44,8 @@ def token_logps_fn(model: Any) -> Any:
     """The compiled function (state, rows, temperature) -> (N, L) log-probabilities, as `row_logps`;
     `rows` are its four arrays.
 
-    It takes the weights and the temperature as arguments: one program serves the reference, the
-    policy of the last rollout and the current policy.
+    Weights and temperature are arguments, so one program serves the reference, the policy of the
+    last rollout and the current policy.
     """
     graph, _ = nnx.split(model)
 
@@ -67,17 +67,17 @@ def texts_logps(
     temperature: float = 1.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> np.ndarray:
-    """(S, R) float32 log-probabilities of the S responses, of `response_length` = R tokens at most;
-    0 behind their ends.
+    """(S, R) float32 log-probabilities of the S responses, of at most `response_length` = R tokens;
+    0 past their ends.
 
     Args:
-        program: of `token_logps_fn`.
+        program: from `token_logps_fn`.
         shape: of the rows that it takes at a time.
-        progress: called with the number of rows that are done, and of all.
+        progress: called with the number of finished rows, and of all.
     """
     packed = pack_responses(texts, shape, response_length, pad_id, blocks=True)
     filled = int((packed.segments[:, 0] > 0).sum())
-    found = np.zeros(packed.tokens.size + 1, np.float32)  # what is behind an end reads the last
+    found = np.zeros(packed.tokens.size + 1, np.float32)  # places past an end read the last
     for start in range(0, filled, shape.rows):
         rows = tuple(array[start : start + shape.rows] for array in packed[:4])
         with jax.set_mesh(mesh):

@@ -1,9 +1,9 @@
-"""Preference pairs in a compiled step: what SimPO, DPO and ORPO share.
+"""Preference pairs in a compiled step, for SimPO, DPO and ORPO.
 
 A loss is a function of the log-probabilities of the chosen and of the rejected response. The
-terminator counts as a token of its response. Responses, each behind its prompt, lie side by side in
-packed rows: what is computed has little padding, however much their lengths differ. The pairs of a
-step fill as few of its micro-batches as they can; the others are not computed.
+terminator counts as a token of its response. Responses, each after its prompt, share packed rows,
+so that there is little padding however much their lengths differ. The pairs of a step fill as few
+of its micro-batches as possible; the others are skipped.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,17 +26,17 @@ Pair = tuple[Text, Text]
 
 @flax.struct.dataclass(frozen=True)
 class PairBatch:
-    """Up to B pairs in N rows of L tokens. Of several micro-batches each has its part of the pairs,
-    and these lie in its part of the rows.
+    """Up to B pairs in N rows of L tokens. Each of several micro-batches has its part of the pairs,
+    in its part of the rows.
 
     Attributes:
         tokens, positions, segments: (N, L) int32, what the model takes.
         predicts: (N, L) bool: the next token is one of a response.
         places: (B, 2, R) int32: `tasks.data.packing.PackedResponses.places` of the chosen and the
             rejected response, in the rows of their micro-batch; N x L where there is no pair.
-        weights: (B,) float32, of each pair in its micro-batch's loss: the mean over micro-batches
-            is that over pairs. 0 where there is no pair.
-        ref_logps: (B, 2) float32, of the whole responses by the reference; None for a loss without
+        weights: (B,) float32 of each pair in its micro-batch's loss, so that the mean over
+            micro-batches is the mean over pairs. 0 where there is no pair.
+        ref_logps: (B, 2) float32 of the whole responses by the reference; None for a loss without
             one.
     """
 
@@ -61,12 +61,12 @@ def pair_batch(
     ref_logps: Sequence[np.ndarray] | None = None,
     most: int = 0,
 ) -> PairBatch:
-    """Pack the pairs of each micro-batch, which may have none, into rows of this shape.
+    """Pack the pairs of each micro-batch (possibly none) into rows of this shape.
 
     Args:
-        response_length: R, tokens that a response has at most.
+        response_length: R, the most tokens of a response.
         ref_logps: (pairs, 2) of each micro-batch; see `PairBatch`.
-        most: pairs that a micro-batch has at most; 0: as many as the largest of these.
+        most: the most pairs of a micro-batch; 0: those of the largest one.
     """
     most = most or max(map(len, micro_batches))
     parts = [
@@ -98,14 +98,14 @@ def pair_batch(
 
 
 class PairBatches:
-    """The batches of a stage, all of one shape, the cheapest in which each fits, and every pair:
-    which ones a step takes is known before the first.
+    """The batches of a stage, in the cheapest single shape that every batch and every pair fits;
+    the pairs of each step are known beforehand.
 
     Attributes:
         shape: of the rows of a micro-batch.
         micro_batches: how many are computed in all steps.
         padding: the fraction of their tokens that is padding.
-        ref_logps: (pairs, 2) of the reference, once they are known; None for a loss without one.
+        ref_logps: (pairs, 2) of the reference, once known; None for a loss without one.
     """
 
     ref_logps: np.ndarray | None = None
@@ -146,7 +146,7 @@ class PairBatches:
         )
 
     def _micro_batches(self, step: int) -> list[np.ndarray]:
-        """Indices of the pairs of each micro-batch that has any."""
+        """Indices of the pairs of each micro-batch, except empty ones."""
         rows = self._rows(step)
         return [rows[one] for one in first_fit([self._lengths[row] for row in rows], self.shape)]
 
@@ -157,7 +157,7 @@ class PairBatches:
 
 
 def widest(config: Any, pairs: int, *, reference: bool) -> PairBatch:
-    """A batch of so many pairs of full length, of zeros: no response shares its row."""
+    """A batch of zeros: so many pairs of full length, each response in a row of its own."""
     tokens = np.zeros((2 * pairs, config.prompt_length + config.response_length), np.int32)
     places = np.zeros((pairs, 2, config.response_length), np.int32)
     known = np.zeros((pairs, 2), np.float32) if reference else None
@@ -166,7 +166,8 @@ def widest(config: Any, pairs: int, *, reference: bool) -> PairBatch:
 
 
 def mean_over_pairs(loss: PairLoss) -> Callable[..., tuple[jax.Array, dict[str, jax.Array]]]:
-    """What a trainer takes, (model, train_example: PairBatch) -> (loss, metrics): means."""
+    """The loss function of a trainer: (model, train_example: PairBatch) -> (loss, metrics), as
+    means."""
 
     def loss_fn(model: Any, train_example: PairBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         losses, metrics = loss(model, train_example)
@@ -177,7 +178,7 @@ def mean_over_pairs(loss: PairLoss) -> Callable[..., tuple[jax.Array, dict[str, 
 
 def response_logps(model: Any, pairs: PairBatch) -> tuple[jax.Array, jax.Array]:
     """(2, B) log-probabilities of the whole chosen and rejected responses, and (2, B) their lengths
-    in tokens; where there is no pair, 0 of 1 token."""
+    in tokens; without a pair, 0 of 1 token."""
     rows = (pairs.tokens, pairs.positions, pairs.segments, pairs.predicts)
     logps = row_logps(model, *rows).reshape(-1)
     of_tokens = logps.at[pairs.places].get(mode="fill", fill_value=0)
@@ -188,8 +189,8 @@ def response_logps(model: Any, pairs: PairBatch) -> tuple[jax.Array, jax.Array]:
 def pair_metrics(
     rewards: tuple[jax.Array, jax.Array], logps: tuple[jax.Array, jax.Array]
 ) -> dict[str, jax.Array]:
-    """What Tunix's DPOTrainer logs, of each pair, of (B,) implicit rewards and log-probabilities of
-    chosen and rejected responses.
+    """The metrics of Tunix's DPOTrainer for each pair, from (B,) implicit rewards and
+    log-probabilities of chosen and rejected responses.
 
     `rewards/accuracy` is 1 where the chosen response has the higher reward.
     """

@@ -1,17 +1,16 @@
-"""Preference pairs of samples, a teacher's or a policy's: chosen is verified, rejected is wrong,
-malformed or cut off.
+"""Preference pairs of sampled responses, a teacher's or a policy's: the chosen one is verified, the
+rejected one wrong, malformed or truncated.
 
-For every prompt the policy samples K responses. Distinct verified responses and distinct rejected
-ones are paired in the order in which they were sampled, so a frequent mistake is met early and
-pushed down first. Where no sample verifies, the teacher's trace can stand in as the chosen response
-(`chosen_from = "teacher"`), which keeps the hardest prompts in training. A prompt whose answer
-cannot be verified gives format pairs: there a well-formed sample is chosen, and only malformed ones
-and those that were cut off are rejected. Each pair says which samples it is made of, and which
-check the rejected one failed with what was found.
+The policy samples K responses to every prompt. Distinct verified responses and distinct rejected
+ones are paired in the order of sampling, so a frequent mistake comes first. Where no sample
+verifies, the teacher's trace can be the chosen response (`chosen_from = "teacher"`), which keeps
+the hardest prompts in training. A prompt whose answer cannot be verified gives format pairs: a
+well-formed sample is chosen, and only malformed and truncated ones are rejected. Each pair names
+its samples, and the check that the rejected one failed with its finding.
 
-Against verbosity, where a recipe asks for it (`rejected_because` has "long"): the shortest verified
-response is chosen, and verified ones that are longer by a factor are rejected as `long`. That is
-never said of a prompt whose answer cannot be verified: there a shorter response may be a worse one.
+Against verbosity, if a recipe asks for it (`rejected_because` has "long"): the shortest verified
+response is chosen, and verified ones that are longer by a factor are rejected as `long`. This is
+never done where the answer cannot be verified, since there a shorter response may be worse.
 """
 
 from collections import Counter
@@ -28,8 +27,8 @@ from tasks.verification.verify import Verdict, verify_many
 
 
 class Sampled(Protocol):
-    """What is needed of a sampled response (`tasks.sampling.sampler.Completion`): its text, and
-    whether it ended with the terminator."""
+    """The fields of a sampled response (`tasks.sampling.sampler.Completion`) that are needed here:
+    its text, and whether it ended with the terminator."""
 
     @property
     def text(self) -> str: ...
@@ -40,10 +39,10 @@ class Sampled(Protocol):
 
 @dataclass(frozen=True)
 class Judged:
-    """A distinct response of a prompt: which sample it first was, why it cannot be chosen, and what
-    was found.
+    """A distinct response to a prompt: its first sample, the reason of its rejection, and the
+    finding.
 
-    None: it is verified, or well-formed where nothing can be verified.
+    `rejected_because` is None if it is verified, or well-formed where nothing can be verified.
     """
 
     sample: int
@@ -53,9 +52,9 @@ class Judged:
 
 
 def judge(prompts: Sequence[Prompt], samples: Sequence[Sequence[Sampled]]) -> list[list[Judged]]:
-    """The distinct responses to each prompt in the order they were sampled, verified all at once.
+    """The distinct responses to each prompt in the order of sampling, all verified in one batch.
 
-    Without its terminator a response is truncated, even one that parses.
+    A response without its terminator is truncated, even if it parses.
     """
     firsts = [
         {sample.text: index for index, sample in reversed(list(enumerate(group)))}
@@ -95,7 +94,7 @@ def make_pairs(
     most: int,
     chosen_from: Literal["policy", "teacher"],
 ) -> list[PreferencePair]:
-    """The first `most` chosen responses, each with which sample it is, beside the first rejected
+    """Pair the first `most` chosen responses, each with its sample's index, with the first rejected
     ones."""
     pairs = list(zip(chosen, rejected, strict=False))[:most]
     return [
@@ -126,8 +125,8 @@ def pairs_of_prompt(
     teacher_when_none_verified: bool,
     long_factor: float,
 ) -> list[PreferencePair]:
-    """At most `most` pairs for one prompt; none when no sample is rejected for these reasons, or
-    none verifies and the teacher may not stand in."""
+    """At most `most` pairs of one prompt; none when no sample is rejected for these reasons, or
+    when none verifies and the teacher's trace may not be chosen."""
     if "long" in (rejected_because or ()) and is_verifiable(example):
         judged = _long_rejected(judged, long_factor, most)
     verified = [(one.text, one.sample) for one in judged if one.rejected_because is None]
@@ -145,8 +144,8 @@ def pairs_of_prompt(
 
 
 def _long_rejected(judged: Sequence[Judged], factor: float, most: int) -> list[Judged]:
-    """The responses, of the verified ones the `most` shortest, shortest first, and those that have
-    `factor` times the characters of any of these, rejected."""
+    """The responses, with the `most` shortest verified ones first, and those that have `factor`
+    times the characters of each of these rejected."""
     right = sorted(
         (one for one in judged if one.rejected_because is None), key=lambda one: len(one.text)
     )
@@ -179,17 +178,17 @@ def mine_pairs(
     Args:
         examples: N prompts with the teacher's trace.
         samples: the K responses sampled for each of them.
-        rejected_because: responses rejected for other reasons make no pairs, and those of the first
-            reason are taken first; None: all do, in the order they were sampled.
-        long_factor: how many times the characters of a right response make another right one
-            `long`.
-        fits: whether a pair fits the fixed shapes it will be trained in.
+        rejected_because: use only responses rejected for these reasons, those of the first reason
+            first; None: all, in the order of sampling.
+        long_factor: a right response is `long` if it has this many times the characters of another
+            right one.
+        fits: whether a pair fits the fixed shapes of training.
 
     Returns:
         the pairs in the order of `examples`, and the number of prompts by outcome: `paired`, or why
-        there is no pair: `all_verified` (nothing to reject), `not_verifiable` (the same where the
-        answer cannot be checked: all are well-formed), `other_reasons` (what is rejected is so for
-        other reasons than asked for), `none_verified` (nothing to choose), `too_long`.
+            there is no pair: `all_verified` (nothing to reject), `not_verifiable` (the same where
+            the answer cannot be checked: all are well-formed), `other_reasons` (all rejections have
+            other reasons), `none_verified` (nothing to choose), `too_long`.
     """
     pairs: list[PreferencePair] = []
     outcomes: Counter[str] = Counter(
@@ -222,7 +221,7 @@ def read_pairs(path: Path) -> Iterator[PreferencePair]:
 def _without_pairs(
     example: Example, judged: Sequence[Judged], rejected_because: Sequence[Rejection] | None
 ) -> str:
-    """Why a prompt gave no pair, of the outcomes of `mine_pairs`."""
+    """The outcome (see `mine_pairs`) of a prompt without pairs."""
     reasons = {response.rejected_because for response in judged} - {None}
     if not reasons:
         return "all_verified" if is_verifiable(example) else "not_verifiable"
@@ -254,8 +253,8 @@ _FIXES = {
 def require_pairs(
     pairs: Sequence[PreferencePair], outcomes: dict[str, int], min_pairs: int
 ) -> None:
-    """Raises StageFailed when there are fewer than `min_pairs` pairs, saying why most prompts gave
-    none and what to change."""
+    """Raise StageFailed when there are fewer than `min_pairs` pairs; say why most prompts gave none
+    and what to change."""
     if len(pairs) >= min_pairs:
         return
     prompts = sum(outcomes.values())

@@ -1,18 +1,16 @@
-"""Stages that learn from preference pairs: what SimPO, DPO and ORPO share, which is all but the
-loss.
+"""Preference stages: everything that SimPO, DPO and ORPO share, which is all except the loss.
 
-Pairs are of the policy's own samples, verified against wrong, malformed or cut off
-(`tasks.training.preference_pairs`), and of a teacher's. A stage samples a bounded number of
-training prompts and mines the pairs, takes pairs of the data (`pairs.jsonl` of rebalance: a
-teacher's samples), writes all to `pairs.jsonl` and trains on exactly those in Tunix's preference
-trainer. Responses, each behind its prompt, share packed rows; the rows of all batches have one
-shape, which is chosen of the pairs before anything that trains is compiled
-(`tasks.training.pair_batches`), and the micro-batches of a step that they leave empty are not
-computed. What is planned is the widest: all of them, a row of full length for each response.
+Pairs are of the policy's own samples, verified against wrong, malformed or truncated
+(`tasks.training.preference_pairs`), and of a teacher's samples. A stage samples a bounded number of
+training prompts, mines pairs, adds pairs of the data (`pairs.jsonl` of rebalance), writes all to
+`pairs.jsonl`, and trains on exactly those. Responses, each after its prompt, share packed rows. All
+batches have one shape, chosen from the pairs before any training program is compiled
+(`tasks.training.pair_batches`); empty micro-batches of a step are skipped. The plan counts the
+worst case: no skipped micro-batch, and a row of full length for each response.
 
-A loss with a reference gets its log-probabilities of all responses from one pass over the pairs
-before training, when the model still is the reference: there is no second model, and with LoRA none
-of its weights is copied.
+A loss with a reference gets log-probabilities of all responses from one pass over the pairs before
+training, while the model still is the reference. So there is no second model, and LoRA copies no
+weights.
 """
 
 from collections import Counter
@@ -46,28 +44,28 @@ if TYPE_CHECKING:
 
 
 class PreferenceConfig(TrainerConfig, Nucleus):
-    """What these stages have in common. `batch_size` counts pairs.
+    """The config that these stages share. `batch_size` counts pairs.
 
     Attributes:
-        prompts: how many training prompts are sampled; fewer when there are fewer. Prompts longer
-            than `prompt_length` tokens are left out. 0 samples none: then all pairs are the data's.
-        data_pairs: how many of the data's pairs are taken, at most; those that do not fit the fixed
-            lengths are left out.
-        rejected_because: only responses that were rejected for these reasons make pairs, of the
-            policy's samples and of the data's; of a prompt's samples, those of the first reason
-            first. `["malformed", "truncated"]` gives format pairs alone, with "wrong" as third
-            format pairs wherever there are any. Without it, any reason will do, and samples are
-            taken in the order they were drawn. "long" has to be asked for: then the shortest right
-            samples are chosen, and those that have `long_factor` times their characters rejected.
+        prompts: how many training prompts are sampled, at most. Prompts longer than `prompt_length`
+            tokens are dropped. 0: none, all pairs are the data's.
+        data_pairs: the most pairs of the data that are used; those that do not fit the fixed
+            lengths are dropped.
+        rejected_because: use only responses that were rejected for these reasons, in the policy's
+            samples and in the data's pairs; of a prompt's samples, those of the first reason first.
+            `["malformed", "truncated"]` gives format pairs alone; with "wrong" as third it gives
+            format pairs wherever there are any. None: any reason but "long", in the order of
+            sampling. With "long" the shortest right samples are chosen, and right samples with
+            `long_factor` times their characters are rejected.
         long_factor: see `rejected_because`.
-        samples_per_prompt: responses sampled for each prompt at `temperature`, at most
-            `response_length` tokens each.
-        pairs_per_prompt: the most pairs one prompt gives.
-        teacher_when_none_verified: the teacher's trace is the chosen response of prompts whose
-            samples are all rejected.
-        min_pairs: fewer pairs than this fail the stage.
+        samples_per_prompt: responses sampled for each prompt at `temperature`, of at most
+            `response_length` tokens.
+        pairs_per_prompt: the most pairs of one prompt.
+        teacher_when_none_verified: choose the teacher's trace for prompts whose samples are all
+            rejected.
+        min_pairs: fail with fewer pairs.
         sampling_batch_size: responses sampled at a time.
-        max_dropped_fraction: more training prompts than this fraction left out is an error.
+        max_dropped_fraction: fail if more than this fraction of the training prompts is dropped.
     """
 
     seed: int = 0
@@ -96,12 +94,12 @@ PreferenceConfigT = TypeVar("PreferenceConfigT", bound=PreferenceConfig)
 
 
 def dependencies(config: PreferenceConfig, data: Any) -> dict[str, str | int]:
-    """How answers are verified, where the policy's are."""
+    """The versions of the checks, if the policy's answers are verified."""
     return check_versions() if config.prompts else {}
 
 
 def rejected_tokens(tokenizer: Tokenizer, pair: PreferencePair, response_length: int) -> list[int]:
-    """The rejected response as it was sampled: one that was cut off has no terminator and fills
+    """The rejected response as it was sampled: a truncated one has no terminator and fills
     `response_length`."""
     if pair.rejected_because == "truncated":
         return tokenizer.encode(pair.rejected)[:response_length]
@@ -109,8 +107,8 @@ def rejected_tokens(tokenizer: Tokenizer, pair: PreferencePair, response_length:
 
 
 def pair_fits(tokenizer: Tokenizer, pair: PreferencePair, config: PreferenceConfig) -> bool:
-    """Whether prompt and responses fit. A sampled response may not: encoded again, a text can have
-    more tokens than it was written in."""
+    """Whether prompt and responses fit. A sampled response may not: encoding its text again can
+    give more tokens."""
     longest = max(
         len(response_tokens(tokenizer, pair.chosen)),
         len(rejected_tokens(tokenizer, pair, config.response_length)),
@@ -124,8 +122,8 @@ def pair_fits(tokenizer: Tokenizer, pair: PreferencePair, config: PreferenceConf
 def pair_texts(
     tokenizer: Tokenizer, pairs: Sequence[PreferencePair], config: PreferenceConfig
 ) -> list[tuple[Text, Text]]:
-    """What is trained on: of each pair the prompt's tokens with those of the chosen response, and
-    with those of the rejected one."""
+    """The training texts of each pair: the prompt with the chosen response, and with the rejected
+    one."""
     prompts = [prompt_tokens(tokenizer, pair.prompt) for pair in pairs]
     width = config.response_length
     responses = [
@@ -139,14 +137,14 @@ def pair_texts(
 
 
 def batch_sizes(config: PreferenceConfig) -> dict[str, int]:
-    """Of how many rows the programs take at a time, by the setting: what `make_mesh` takes."""
+    """Setting -> how many rows the programs take at a time, for `make_mesh`."""
     from tasks.training.trainer import rows_at_once
 
     return {"sampling_batch_size": config.sampling_batch_size, **rows_at_once(config)}
 
 
 def trainer_of(config: PreferenceConfig, loaded: "LoadedModel", loss: "PairLoss") -> "Trainer":
-    """The trainer of a loss; micro-batches without a pair are left out."""
+    """The trainer of a loss; it skips micro-batches without pairs."""
     from tasks.training.pair_batches import mean_over_pairs
     from tasks.training.trainer import make_trainer
 
@@ -164,8 +162,7 @@ def programs(
     *,
     reference: bool = False,
 ) -> "list[Program]":
-    """What `run` compiles, at its widest: how long responses are, and how many share a row, is not
-    known before they are sampled."""
+    """What `run` compiles, in the worst case: lengths and packing are not known before sampling."""
     from flax import nnx
 
     from tasks.planning.programs import Program, on_devices, rows, scalar, shapes, vocabulary_trips
@@ -216,7 +213,7 @@ def run(job: Job[Any], loss: "PairLoss", *, reference: bool = False) -> dict[str
     """Sample, mine, train and write the model.
 
     Args:
-        reference: the loss needs the initial policy's log-probabilities.
+        reference: whether the loss needs the initial policy's log-probabilities.
 
     Raises:
         InputError: no prompt fits.
@@ -281,8 +278,8 @@ def run(job: Job[Any], loss: "PairLoss", *, reference: bool = False) -> dict[str
 def reference_logps(
     job: Job[Any], loaded: "LoadedModel", pairs: Sequence[tuple[Text, Text]], shape: Shape
 ) -> tuple[np.ndarray, int]:
-    """(pairs, 2) float32 log-probabilities of the chosen and of the rejected responses under the
-    model as it is, kept for later attempts.
+    """(pairs, 2) float32 log-probabilities of the chosen and the rejected responses under the model
+    as it is; journaled.
 
     Args:
         shape: of the rows that are computed at a time.
@@ -323,8 +320,8 @@ def reference_logps(
 def _pairs_of_policy(
     job: Job[Any], loaded: "LoadedModel", sampler: "Sampler"
 ) -> tuple[list[PreferencePair], dict[str, Any]]:
-    """Sample the policy and mine its pairs; metrics of that. Raises InputError when no prompt
-    fits."""
+    """Sample the policy and mine its pairs. Returns them with metrics. Raises InputError when no
+    prompt fits."""
     config, tokenizer = job.config, loaded.tokenizer
     rows = read_jsonl(job.inputs["prompts"] / "train.jsonl", Example)
     examples, samples, dropped = sample_before_training(job, sampler, tokenizer, rows)
@@ -347,8 +344,8 @@ def _pairs_of_policy(
 def data_pairs(
     path: Path, config: PreferenceConfig, tokenizer: Tokenizer
 ) -> tuple[list[PreferencePair], dict[str, int]]:
-    """The first `data_pairs` pairs of the data that are asked for and fit, and how many before the
-    last of them are `other_reasons` than those of `rejected_because`, or `too_long`."""
+    """The first `data_pairs` pairs of the data that have a wanted reason and fit; and how many were
+    skipped before the last of them for `other_reasons`, or as `too_long`."""
     pairs: list[PreferencePair] = []
     left_out = {"other_reasons": 0, "too_long": 0}
     found = read_pairs(path)

@@ -1,14 +1,14 @@
-"""The trainer: Tunix's `PeftTrainer`, which runs one compiled program of ours for each update.
+"""The trainer: Tunix's `PeftTrainer`, running one compiled program of ours for each update.
 
-Tunix's own step accumulates with `optax.MultiSteps`, one dispatch per micro-batch and a second copy
-of the gradients, and returns what is frozen. Here a `lax.scan` over micro-batches is part of the
-one program, which is given what is trained and gives it back in place.
+Tunix's own step accumulates with `optax.MultiSteps`: one dispatch per micro-batch, a second copy of
+the gradients, and frozen weights among its results. Here a `lax.scan` over micro-batches is part of
+one program that donates and updates only what is trained.
 
-Of Tunix are used: the model, its optimizer and its loss as `PeftTrainer` holds them, its loop
-(`train`), which asks `create_train_step_fn` for the step and `tasks.training.loop` for batches.
-Its checkpoints (Orbax; no pure function of the step goes on from them), its accumulation and its
-metrics logger (which writes on host 0 alone, and clears all of JAX's listeners when it closes) are
-not. Importing Tunix costs 1.7 s of CPU time and 110 MB, in workers that train alone.
+Used of Tunix: the model, its optimizer and its loss as `PeftTrainer` holds them, and its loop
+(`train`), which asks `create_train_step_fn` for the step and `tasks.training.loop` for batches. Not
+used: its checkpoints (Orbax; resuming from them needs the data iterated again), its accumulation,
+and its metrics logger (it writes on host 0 alone, and removes all of JAX's listeners when it
+closes). Importing Tunix costs 1.7 s of CPU time and 110 MB, only in workers that train.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,22 +33,22 @@ from tasks.planning.programs import Program, compilations, rows, shapes
 from tasks.training.optimizers import make_optimizer
 
 Reported = tuple[jax.Array, dict[str, jax.Array], jax.Array]
-"""Of an update: the loss, the loss function's metrics, the gradient norm; reading one waits for
+"""The loss, the loss function's metrics and the gradient norm of an update; reading one waits for
 it."""
 
 
 class Trainer(PeftTrainer):
     """A Tunix trainer that averages loss, metrics and gradients over micro-batches in one program.
 
-    Every array of the training input has rows, or texts in them, as its first axis, and of N
-    micro-batch k of A holds those from k*N/A to (k+1)*N/A. Each device of the mesh computes its
-    part of the rows of every micro-batch. What is trained is given to the program and taken back
-    from it in place; what is frozen (with LoRA: everything but the adapters) is only read.
+    Every array of the training input has rows, or texts in them, as its first axis: of N,
+    micro-batch k of A has those from k*N/A to (k+1)*N/A. Each device of the mesh computes its part
+    of the rows of every micro-batch. Trained weights are donated to the program and updated in
+    place; frozen ones (with LoRA all except the adapters) are only read.
 
     Attributes:
-        is_wanted: of a micro-batch, in the program, whether it is computed; one that is not adds
-            nothing. None: all are.
-        reported: what the newest update reported; None before the first.
+        is_wanted: computed in the program for each micro-batch: False skips it, and it adds
+            nothing. None: none is skipped.
+        reported: the newest update's report; None before the first.
         compiled_before: how many programs the step compiled in the attempt that this one resumes.
     """
 
@@ -69,11 +69,12 @@ class Trainer(PeftTrainer):
         self.trained: type[nnx.Param[Any]] = nnx.LoRAParam if is_lora_enabled(model) else nnx.Param
 
     def create_train_step_fn(self) -> Callable[..., Any]:
-        """What Tunix's loop calls with each batch; with `skip_jit`, since it is compiled here."""
+        """The step that Tunix's loop calls with each batch; use `skip_jit`, since it is compiled
+        here."""
         return self.step
 
     def step(self, batch: Any) -> Reported:
-        """Dispatch one update. Returns what it reports."""
+        """Dispatch one update. Returns its report."""
         with jax.set_mesh(self.mesh):
             after = self.train_step(*self.state(), spread(batch, self.mesh))
         trained, optimizer, loss, metrics, grad_norm = after
@@ -88,7 +89,7 @@ class Trainer(PeftTrainer):
         return max(compilations(self.train_step), self.compiled_before)
 
     def state(self) -> tuple[nnx.State, nnx.State, nnx.State]:
-        """What `train_step` takes first: the trained, the optimizer's state, the frozen."""
+        """The first arguments of `train_step`: trained weights, optimizer state, frozen weights."""
         trained, frozen = nnx.state(self.model, self.trained, ...)
         return trained, nnx.state(self.optimizer), frozen
 
@@ -113,7 +114,7 @@ class Trainer(PeftTrainer):
             optimizer = nnx.merge(optimizer_graph, optimizer_state, copy=True)
             optimizer.update(model, gradients)
             leaves, tree = jax.tree.flatten((nnx.state(model, self.trained), nnx.state(optimizer)))
-            # the next step finds them where this one did, whatever the compiler would choose
+            # keep their placement for the next step, whatever the compiler would choose
             after = [constrained(leaf, *spec) for leaf, spec in zip(leaves, specs, strict=True)]
             return *jax.tree.unflatten(tree, after), loss, aux, optax.global_norm(gradients)
 
@@ -127,7 +128,7 @@ class Trainer(PeftTrainer):
     def _accumulated(
         self, loss_and_gradients: Callable[[nnx.State, Any], Any], trained: nnx.State, batch: Any
     ) -> Any:
-        """The mean over the micro-batches of what `loss_and_gradients` returns."""
+        """The mean of `loss_and_gradients` over the micro-batches."""
         if self.accumulation == 1:
             return loss_and_gradients(trained, batch)
 
@@ -194,11 +195,11 @@ class Trainer(PeftTrainer):
 
 
 def make_trainer(loaded: LoadedModel, config: TrainerConfig, seed: int) -> Trainer:
-    """A trainer of `loaded.model` with the config's optimizer; with LoRA the model gets its
-    adapters first, new ones or those that the config names, and only they are trained.
+    """A trainer of `loaded.model` with the config's optimizer. With LoRA, first add adapters, new
+    ones or those that the config names; only they are trained.
 
-    What is trained becomes float32 (`save_trained` rounds it back), and everything is placed for
-    training. With shapes in place of weights, a trainer for its `programs` alone.
+    Trained weights become float32 (`save_trained` rounds them back), and everything is placed for
+    training. With shapes instead of weights, the trainer has `programs` only.
     """
     model = loaded.model
     if config.lora:
@@ -219,7 +220,8 @@ def make_trainer(loaded: LoadedModel, config: TrainerConfig, seed: int) -> Train
 
 
 def for_shapes(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The optimizer, whose state for shapes (jax.ShapeDtypeStruct) is made of shapes."""
+    """The optimizer, with shapes as its state where the parameters are shapes
+    (jax.ShapeDtypeStruct)."""
 
     def init(parameters: Any) -> Any:
         leaves = jax.tree.leaves(parameters)
@@ -231,7 +233,6 @@ def for_shapes(optimizer: optax.GradientTransformation) -> optax.GradientTransfo
 
 
 def rows_at_once(config: TrainerConfig) -> dict[str, int]:
-    """Of how many rows a trainer computes the gradient at a time, by the name of the setting: what
-    `make_mesh` takes."""
+    """Setting -> how many rows the trainer computes at a time, for `make_mesh`."""
     name = "micro_batch_size" if config.micro_batch_size else "batch_size"
     return {name: config.batch_size // config.accumulation}
