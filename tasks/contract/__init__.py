@@ -1,2 +1,2 @@
-"""What a stage kind is given and gives: its job, its journal, and how kinds and plugins are
-found."""
+"""The contracts of stage kinds and plugins: a stage's job and journal, and how kinds and plugins
+are found."""

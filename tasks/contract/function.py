@@ -1,26 +1,26 @@
-"""A function of yours in the signature that TRL and Tunix share, as a reward or as a metric:
+"""A function of your own, in the signature of TRL and Tunix, as a reward or as a metric:
 
     def fn(prompts, completions, **columns) -> list[float | None]
 
-`prompts` and `completions` are lists of texts, one of each for every response: the question as the
-data has it, without the chat template, and what the model said, without its terminator. That is
-TRL's standard form; its conversational form (lists of messages) is not used. `columns` are lists
-as long, by the names of `schemas.examples.Prompt`: `answer` is the reference, and there are `id`,
-`domain`, `check`, `tolerance`, `tests`, `constraints`, `difficulty`, `context`, `grounding`, ...
-TRL's `completion_ids` and `trainer_state` are not passed. None abstains, as in TRL.
+`prompts` and `completions` are lists of texts with one item per response: the question as the data
+has it, without the chat template, and the response without its terminator. That is TRL's standard
+form; its conversational form (lists of messages) is not used. `columns` are lists of the same
+length, named as in `schemas.examples.Prompt`: `answer` is the reference; others are `id`, `domain`,
+`check`, `tolerance`, `tests`, `constraints`, `difficulty`, `context`, `grounding`, ... TRL's
+`completion_ids` and `trainer_state` are not passed. None abstains, as in TRL.
 
     [[stages.grpo.config.rewards]]              # a reward: values of a rollout
     name = "function"
     path = "mine.py:reward_fn"
     [[stages.grpo_eval.config.metrics]]         # a metric of an evaluation, called `brevity`:
-    name = "function"                           # values of all greedy answers; more is better;
+    name = "function"                           # values of all greedy answers; higher is better;
     path = "mine.py:brevity"                    # `columns` has `suite`, too
 
-The file lies beside the recipe or below `--data` (`flows.recipe.code`, which puts its text into the
-config: it is part of the stage key, and travels with the job). It is one file: it imports what
-Lyceum's environment has, and no file beside it. `lyceum run` asks for `--code mine.py`, as it
-runs with all rights of the worker (docs/security.md). Calls come one after the other. Whatever goes
-wrong in it fails the stage; it does not abstain.
+The file is beside the recipe or below `--data` (`flows.recipe.code` puts its text into the config,
+so it is part of the stage key, and travels with the job). It is one file: it can import what
+Lyceum's environment has, but no file beside it. `lyceum run` requires `--code mine.py`, since it
+runs with all rights of the worker (docs/security.md). Calls are sequential. An error in it fails
+the stage; it does not abstain.
 """
 
 import ast
@@ -43,7 +43,7 @@ ResultT = TypeVar("ResultT")
 
 
 class FunctionConfig(StrictModel):
-    """`path`: FILE.py:FUNCTION. `source`: that file's text, which no recipe writes itself."""
+    """`path`: FILE.py:FUNCTION. `source`: that file's text; recipes do not set it."""
 
     name: Literal["function"]
     path: str = Field(pattern=r"^[^:]+\.py:[A-Za-z_][A-Za-z0-9_]*$")
@@ -51,14 +51,14 @@ class FunctionConfig(StrictModel):
 
     @model_validator(mode="after")
     def _has_the_function(self) -> Self:
-        """Whether the text is Python and defines the function; nothing of it is run here."""
+        """Check that the text is Python and defines the function, without running it."""
         if not self.source:
             return self
         try:
             tree = ast.parse(self.source)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-            raise ValueError(f"{self.file}{where}: no valid Python: {error}") from error
+            raise ValueError(f"{self.file}{where}: not valid Python: {error}") from error
         defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
         if self.function not in defined:
             there = ", ".join(defined) or "none"
@@ -77,10 +77,10 @@ class FunctionConfig(StrictModel):
 
 
 class Function:
-    """A loaded function; `what` it is called in messages: a reward function, a metric function."""
+    """A loaded function. `what`: its name in messages, such as "reward function"."""
 
     def __init__(self, config: FunctionConfig, what: str) -> None:
-        """Load the file. Raises InputError: nobody has read it; StageFailed: it raises."""
+        """Load the file. Raises InputError: its text is missing; StageFailed: it raises."""
         if not config.source:
             raise InputError(
                 f"{what} {config.path} is run by `lyceum run` alone, which reads the file."
@@ -96,7 +96,7 @@ class Function:
         self._function = vars(module)[config.function]
 
     def values(self, prompts: Sequence[Prompt], said: Sequence[str]) -> list[float | None]:
-        """What the function says of each response. Raises StageFailed: it raises, or gives anything
+        """The function's value of each response. Raises StageFailed: it raises, or returns anything
         but one finite number or None for each."""
         rows = [prompt.model_dump(mode="json") for prompt in prompts]
         columns = {name: [row[name] for row in rows] for name in rows[0]}
@@ -109,7 +109,7 @@ class Function:
             raise self._failed(f"it returned {_shown(found)} instead of a list of numbers")
         if len(found) != len(said):
             raise self._failed(
-                f"it returned {len(found)} values for {len(said)} completions; one for each"
+                f"it returned {len(found)} values for {len(said)} completions; return one for each"
             )
         return [self._value(place, value) for place, value in enumerate(found)]
 
@@ -119,7 +119,7 @@ class Function:
             return None
         if not isinstance(value, Real) or not math.isfinite(value):
             raise self._failed(
-                f"value {place} of what it returned is {_shown(value)}; give a finite number, or"
+                f"value {place} that it returned is {_shown(value)}; return a finite number, or"
                 " None to abstain"
             )
         return float(value)
@@ -140,7 +140,7 @@ class Function:
 
 
 def _named(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """`prompt` is called `prompts`, as TRL does."""
+    """The columns, with `prompt` renamed to `prompts`, as in TRL."""
     return {"prompts" if name == "prompt" else name: values for name, values in columns.items()}
 
 

@@ -1,5 +1,5 @@
-"""What a stage sees of its job: validated config, input directories, an output directory, and a way
-to report progress."""
+"""A stage's job: its validated config, input directories, an output directory, and progress
+reports."""
 
 import json
 import logging
@@ -23,14 +23,15 @@ class Job(Generic[ConfigT]):
 
     Attributes:
         config: the stage's validated config.
-        inputs: input name -> directory of the artifact that feeds it (read-only); optional inputs
-            that are not connected are absent.
+        inputs: input name -> directory of its artifact (read-only); optional inputs that are not
+            connected are absent.
         out: an empty directory; every file in it becomes part of the artifact.
-        work: what the attempts of this stage keep for each other: checkpoints, journals.
+        work: the workspace that the attempts of this stage share: checkpoints, journals.
         data: the directory of `--data`, or None.
         checkpoint_seconds, checkpoint_steps: how often a trainer saves a checkpoint; see
             `infra.settings.Settings`.
-        pausing: whether the job is asked to stop where it can go on; a trainer looks between steps.
+        pausing: whether the job is asked to stop where it can resume; a trainer looks between
+            steps.
         report: receives progress; the worker writes it to status.json.
     """
 
@@ -47,7 +48,7 @@ class Job(Generic[ConfigT]):
 
     @property
     def answers(self) -> Answers:
-        """Paid answers of teachers and judges, kept in the store over all runs."""
+        """Paid answers of teachers and judges, stored for all runs."""
         return self.work.answers
 
     def progress(self, done: int, total: int, unit: str = "steps", /, **values: float) -> None:
@@ -56,7 +57,7 @@ class Job(Generic[ConfigT]):
 
 
 def read_jsonl(path: Path, model: type[ModelT]) -> list[ModelT]:
-    """Read one pydantic model per line. The file comes from a verified artifact, so a bad line is a
+    """Read one pydantic model per line. The file is from a verified artifact, so a bad line is a
     bug and raises."""
     with path.open(encoding="utf-8") as lines:
         return [model.model_validate_json(line) for line in lines]

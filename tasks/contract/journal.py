@@ -1,9 +1,9 @@
-"""A journal: results that were paid for (a sampled batch, an answer of a teacher or a judge), kept
-for the attempts after this one.
+"""A journal: costly results (a sampled batch, an answer of a teacher or a judge), stored for later
+attempts.
 
-One object per entry in the stage's workspace: a line with the sha256 of the rest, and a JSON list.
-An entry is a function of the stage key and its name, so it does not matter which attempt wrote it.
-Of several hosts the first says whether an entry is used.
+Each entry is one object in the stage's workspace: a line with the sha256 of the rest, and a JSON
+list. An entry is a function of the stage key and its name, so any attempt may have written it. With
+several hosts, host 0 decides whether an entry is used.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ class Journal:
         self._work, self._name = work, name
 
     def get(self, entry: str) -> Rows | None:
-        """The rows of an entry, or None if there is none, or it is damaged, which is logged.
+        """The rows of an entry; None if there is none or it is damaged, which is logged.
 
         Raises:
             OSError: host 0 has the entry and this host cannot read it.
@@ -55,8 +55,8 @@ class Journal:
         return rows
 
     def put(self, entry: str, rows: Rows) -> None:
-        """Create or replace an entry. Rows are JSON; floats survive exactly, so a float32 does by
-        way of a Python float."""
+        """Create or replace an entry. Rows are JSON; floats survive exactly, so a float32 does as a
+        Python float."""
         body = json.dumps(rows, ensure_ascii=False).encode()
         self._work.write(self._object(entry), _checksum(body) + b"\n" + body)
 

@@ -1,9 +1,9 @@
-"""What a stage kind is: one `KIND = Kind(...)` in a file of `tasks/stages/`. The kind's name is the
-file's.
+"""The contract of a stage kind: one `KIND = Kind(...)` in a file of `tasks/stages/`. The kind's
+name is the file's.
 
-Whatever the house needs to know of a kind is a field here: the worker, the plan, reports, gates and
-model cards read it, and list no kinds of their own. A kind's file imports no JAX at its top level,
-since the flow process imports it to validate recipes. Heavy imports go inside `run` and `programs`.
+The worker, plans, reports, gates and model cards read everything that they need to know of a kind
+from its fields, and have no lists of kinds. A kind's file imports no JAX at its top level, since
+the flow process imports it to validate recipes. Heavy imports go inside `run` and `programs`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,20 +24,19 @@ if TYPE_CHECKING:
 ConfigT = TypeVar("ConfigT", bound=StrictModel)
 
 Outcome = Callable[[EvalItem], bool | None]
-"""What a rate counts of one item; None: the item is not in its denominator."""
+"""Whether a rate counts an item; None: the item is not in its denominator."""
 
 
 class Product(StrEnum):
-    """What a stage leaves. An input asks for one of these, and never for kinds."""
+    """What a stage produces. An input asks for one of these, never for kinds."""
 
     EXAMPLES = "examples"
-    """Verified rows of teachers, of any mix: examples.jsonl, pairs.jsonl, unsolved.jsonl,
-    dropped.jsonl."""
+    """Verified rows of teachers: examples.jsonl, pairs.jsonl, unsolved.jsonl, dropped.jsonl."""
     ROWS = "rows"
     """Rows by quota and split: train.jsonl, validation.jsonl, heldout.jsonl, prompts.jsonl,
     pairs.jsonl."""
     MODEL = "model"
-    """A Hugging Face directory with curves.jsonl and state.json beside."""
+    """A Hugging Face directory, with curves.jsonl and state.json."""
     ANSWERS = "answers"
     """An evaluation's items.jsonl and samples.jsonl."""
     RUBRICS = "rubrics"
@@ -53,9 +52,9 @@ class Input:
     """An input of a stage kind.
 
     Attributes:
-        product: what feeds it.
+        product: what it takes.
         required: whether a recipe must connect it.
-        same_kind: whether only a stage of this very kind feeds it, as an evaluation's baseline.
+        same_kind: whether only a stage of the same kind can feed it, as an evaluation's baseline.
     """
 
     product: Product
@@ -78,18 +77,18 @@ class Metrics(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a report, a gate or a model card needs to know of an evaluation.
+    """What reports, gates and model cards need to know of an evaluation.
 
     Attributes:
-        title: what it measures, as a heading.
-        measures: where a report shows it: what a model can do, or how safe it is, beside controls.
+        title: its heading.
+        measures: where a report shows it: skill, or safety, beside controls.
         outcomes: rate -> what it counts of an item.
         metrics: computes all metrics from items.
-        headlines: the rates that sum it up, higher is better -> how people call them.
-        paired: rates that two models can be compared by: the prompts alone decide their
-            denominator.
+        headlines: the main rates, of which higher is better -> their names in reports.
+        paired: rates that two models can be compared by, since their denominator depends on the
+            prompts alone.
         lower_is_better: rates of which a better model has less.
-        card: rates that a model card shows, where they count anything.
+        card: rates that a model card shows, unless they are None.
     """
 
     title: str
@@ -105,7 +104,7 @@ class Evaluation:
         for name in ("headlines", "paired", "lower_is_better", "card"):
             unknown = sorted(set(getattr(self, name)) - set(self.outcomes))
             if unknown:
-                raise TypeError(f"an evaluation's {name} name no rates of it: {', '.join(unknown)}")
+                raise TypeError(f"an evaluation's {name} has unknown rates: {', '.join(unknown)}")
 
 
 def _model_of_config(config: Mapping[str, Any]) -> str | None:
@@ -122,23 +121,23 @@ class Kind(Generic[ConfigT]):
         config: what a recipe may set.
         inputs: the inputs that a recipe may or must connect.
         produces: what the artifact is.
-        run: writes files below `job.out`; returns the metrics that go into the manifest.
-        small: a config of these sizes, for a laptop (`tasks.contract.small`): never is a reward, a
-            check, a teacher's format or a judge another. It has no default: a kind without sizes
-            says so by `lambda config, sizes: config`.
+        run: writes files below `job.out`; returns the metrics for the manifest.
+        small: the config in these sizes, for a laptop (`tasks.contract.small`); rewards, checks,
+            teachers' formats and judges stay the same. It has no default: a kind without sizes has
+            `lambda config, sizes: config`.
         programs: what `run` compiles, given the config, the model it begins with (weights as
             shapes), and for each connected input the config, or the model, that feeds it. None:
             nothing.
-        devices: whether a stage with this config (as JSON) computes with JAX. Then all hosts of a
-            job run it (`tasks.devices.hosts`), otherwise the first alone.
+        devices: whether a stage with this config (as JSON) computes with JAX. If so, all hosts of a
+            job run it (`tasks.devices.hosts`), otherwise host 0 alone.
         dependencies: what else decides the bytes (`schemas.artifact.stage_key`), given the config
             and `--data`.
         base_model: the model that a stage with this config (as JSON) begins with if no policy is
             connected. None: it reads no model.
-        extra_models: base models that such a stage loads beside that one: a judge's, a teacher's.
+        extra_models: other base models that such a stage loads: a judge's, a teacher's.
         at_home: whether such a stage runs on the flow's machine whatever the target is, given also
             the configs (as JSON) of the stages that feed its inputs.
-        evaluation: of a kind whose product is answers: what is made of them.
+        evaluation: for a kind that produces answers.
     """
 
     version: int

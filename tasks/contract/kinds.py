@@ -1,4 +1,4 @@
-"""The stage kinds there are: the files in `tasks/stages/`."""
+"""The stage kinds: the files in `tasks/stages/`."""
 
 from typing import Any
 
@@ -14,23 +14,23 @@ def stage_kinds() -> tuple[str, ...]:
 
 
 def stage_kind(name: str) -> Kind[Any]:
-    """A stage kind by its name. Raises InputError with the valid kinds."""
+    """The stage kind of that name. Raises InputError with the valid kinds."""
     return KINDS[name]
 
 
 def kinds_producing(*products: Product) -> tuple[str, ...]:
-    """The names of all kinds that leave one of these products."""
+    """The names of all kinds that produce one of these."""
     return tuple(name for name in stage_kinds() if stage_kind(name).produces in products)
 
 
 def training_kinds() -> tuple[str, ...]:
-    """The names of all kinds that leave a model."""
+    """The names of all kinds that produce a model."""
     return kinds_producing(Product.MODEL)
 
 
 def evaluation_of(kind: str) -> Evaluation:
-    """What is made of the answers of a kind that evaluates. Raises KeyError for another kind."""
+    """The evaluation of a kind. Raises KeyError for a kind without one."""
     found = stage_kind(kind).evaluation
     if found is None:
-        raise KeyError(f"stage kind {kind!r} evaluates nothing")
+        raise KeyError(f"stage kind {kind!r} has no evaluation")
     return found

@@ -1,9 +1,9 @@
-"""Finding plugins by file name: adding one is adding a file, there is no list to edit.
+"""Find plugins by file name: adding one is adding a file, without a list to edit.
 
 A family is a package whose files each end with one object, named after its class: `REWARD =
-Reward(...)` in every file of `tasks/rewards/`. It is checked when the file is loaded, and says all
-that the house needs to know of the plugin. Nothing here imports JAX; a plugin's file imports
-neither JAX nor anything slow at its top level.
+Reward(...)` in every file of `tasks/rewards/`. It is checked when the file is loaded, and describes
+the plugin completely. Nothing here imports JAX; a plugin's file imports neither JAX nor anything
+slow at its top level.
 """
 
 import importlib
@@ -23,10 +23,11 @@ PluginT_co = TypeVar("PluginT_co", covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Plugin:
-    """What every plugin has.
+    """The fields of every plugin.
 
     Attributes:
-        version: part of the key of every stage that uses it; raise it when it would do otherwise.
+        version: part of the key of every stage that uses it; raise it when its results would
+            change.
     """
 
     version: int
@@ -38,10 +39,10 @@ class Plugin:
 
 @dataclass(frozen=True, kw_only=True)
 class Configured(Plugin, Generic[ConfigT]):
-    """A plugin that a recipe sets by a table, `{ name = "format", ... }`.
+    """A plugin that a recipe configures by a table, `{ name = "format", ... }`.
 
     Attributes:
-        config: what the table may hold. Its `name` is `Literal["<the file's name>"]`.
+        config: the class of the table. Its `name` is `Literal["<the file's name>"]`.
     """
 
     config: type[ConfigT]
@@ -56,9 +57,9 @@ class Family(Generic[PluginT_co]):
     """The plugins in a package's files.
 
     Args:
-        package: e.g. `tasks.rewards`. Its `__path__` says where files are looked for.
-        plugin: what each file ends with an instance of; `Reward` is looked for as `REWARD`.
-        what: how messages call one.
+        package: e.g. `tasks.rewards`; files are found in its `__path__`.
+        plugin: the class of the object that each file ends with; `Reward` is found as `REWARD`.
+        what: the name of one in messages.
     """
 
     def __init__(self, package: str, plugin: type[PluginT_co], what: str = "") -> None:
@@ -66,15 +67,15 @@ class Family(Generic[PluginT_co]):
         self._plugin: Any = plugin
 
     def names(self) -> tuple[str, ...]:
-        """The names of all plugins, which are those of their files."""
+        """The names of all plugins, which are their files'."""
         return _names(tuple(importlib.import_module(self.package).__path__))
 
     def __getitem__(self, name: str) -> PluginT_co:
         """The plugin of that name.
 
         Raises:
-            InputError: there is none; with the valid names.
-            TypeError: its file does not end with what it should.
+            InputError: there is none; lists the valid names.
+            TypeError: its file does not end with the plugin.
         """
         if name not in self.names():
             raise InputError(f"unknown {self.what} {name!r}.{nearest(name, self.names())}")
@@ -82,7 +83,7 @@ class Family(Generic[PluginT_co]):
         return found
 
     def parse(self: "Family[Configured[Any]]", table: dict[str, Any], where: str) -> Any:
-        """The config in a plugin's table, which `where` is what messages call.
+        """The config in a plugin's table; `where`: the table's name in messages.
 
         Raises:
             InputError: no name, an unknown name, or a table that the plugin's config refuses.
@@ -110,7 +111,8 @@ def _names(places: Sequence[str]) -> tuple[str, ...]:
 
 @cache
 def _loaded(package: str, name: str, plugin: Any) -> Any:
-    """What a file ends with. Raises TypeError, with the file's path and what is wrong."""
+    """The object that a file ends with. Raises TypeError, with the file's path and what is
+    wrong."""
     file, wanted = f"{package.replace('.', '/')}/{name}.py", plugin.__name__
     try:
         module = importlib.import_module(f"{package}.{name}")

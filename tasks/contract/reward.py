@@ -1,5 +1,5 @@
-"""What a reward is: one `REWARD = Reward(...)` in a file of `tasks/rewards/`, and what it is given
-and gives."""
+"""The contract of a reward: one `REWARD = Reward(...)` in a file of `tasks/rewards/`, its arguments
+and results."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 class Response(NamedTuple):
-    """A response to be scored: its text without the terminator, its length in tokens with it, and
-    whether it was cut off before one."""
+    """A response to score: its text without the terminator, its length in tokens with it, and
+    whether it was truncated."""
 
     text: str
     tokens: int = 0
@@ -38,7 +38,7 @@ class Response(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A value (None: abstained) with what the ledger keeps of it, as JSON: criteria, ratings, the
+    """A value (None: abstained) with details for the ledger, as JSON: criteria, ratings, the
     judge's words."""
 
     value: float | None
@@ -46,10 +46,11 @@ class Judged(NamedTuple):
 
 
 class Anneal(StrictModel):
-    """A number that changes: `start` until update `from_step`, `end` from update `to_step` on,
-    linear between. Updates count from 1.
+    """A number that changes with the update (from 1): `start` until `from_step`, `end` from
+    `to_step`, linear between.
 
-    With `from_step` equal to `to_step` it is a step: `start` before that update, `end` from it on.
+    With `from_step` equal to `to_step` it jumps there: `start` before that update, `end` from it
+    on.
     """
 
     start: float = Field(ge=0)
@@ -78,8 +79,8 @@ class Anneal(StrictModel):
 
 
 def _by_form(number: Any) -> WrapValidator:
-    """Judge a number or an `Anneal` by what it looks like, so that a message is about what was
-    written and not about the other form too."""
+    """Validate a number or an `Anneal` by the form in which it is written, so that a message is
+    about that form only."""
     alone = TypeAdapter(Annotated[number, Field(strict=True, allow_inf_nan=False)])
 
     def validate(value: Any, both: ValidatorFunctionWrapHandler) -> Any:
@@ -97,19 +98,19 @@ def _by_form(number: Any) -> WrapValidator:
 _Positive = Annotated[float, Field(gt=0)]
 _NotNegative = Annotated[float, Field(ge=0)]
 Weight = Annotated[_Positive | Anneal, _by_form(_Positive)]
-"""A weight above 0, or one that is annealed; where it is 0 the reward is not asked."""
+"""A weight above 0, or an annealed one; while it is 0 the reward is not asked."""
 Factor = Annotated[_NotNegative | Anneal, _by_form(_NotNegative)]
-"""A factor from 0, or one that is annealed."""
+"""A factor of 0 or more, or an annealed one."""
 
 
 class RewardConfig(StrictModel):
-    """What the Config of every reward has.
+    """The fields of every reward's Config.
 
     Attributes:
         name: the reward's file.
-        weight: among the other rewards of the stage; a number, or one that is annealed.
-        domains: factors of the weight by the prompt's domain; a domain that is not named has none.
-            Without it all have 1.
+        weight: relative to the stage's other rewards; a number, or annealed.
+        domains: factors of the weight by the prompt's domain; 0 for a domain that is not named.
+            None: 1 for all.
     """
 
     name: str
@@ -143,7 +144,7 @@ class Resources:
         seed: the stage's.
         response_length: the fixed length of responses in tokens.
         devices: those that the policy does not use (`tasks.devices.hosts.halves`), for a judge in
-            this process; None: this stage has none.
+            this process; None: none.
     """
 
     inputs: Mapping[str, Path]
@@ -168,26 +169,26 @@ def _never(config: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Reward(Configured[RewardConfigT], Generic[RewardConfigT, PreparedT]):
-    """A reward. Its scores are made in threads, for two rollouts at once.
+    """A reward. It is scored in threads, for two rollouts at once.
 
     Attributes:
-        score: one value for each response, in order: a finite number, or None to abstain; as
-            `Judged` with what the ledger shall keep of how it came about. Response i answers prompt
-            i. Whatever cannot be judged (no reference answer, a judge that does not answer) is an
-            abstention, never a zero.
-        prepare: called once per job: fits, loads, connects. What it returns is the first argument
-            of `score`.
-        at: what was prepared, for an update (from 1).
-        values: what it has counted so far: a judge its questions and their cost.
-        close: ends what was prepared.
+        score: one value per response, in order: a finite number, or None to abstain; or `Judged`,
+            with details for the ledger. Response i answers prompt i. A response that cannot be
+            judged (no reference answer, a judge that does not answer) is an abstention, never a
+            zero.
+        prepare: called once per job: fits, loads, connects. Its result is the first argument of
+            `score`.
+        at: the prepared object for an update (from 1).
+        values: its counts so far, such as a judge's questions and their cost.
+        close: closes the prepared object.
         dependencies: what else decides its values, given the config and `--data`: versions of
             packages, of checks, of models.
         models: base models that it loads (`tasks.models.source`): they are sent to a TPU.
-        computes: whether it computes on devices: then the policy has one half of them, and it the
+        computes: whether it computes on devices: then it has one half of them, and the policy the
             other.
-        programs: what it compiles to score so many responses, given the config, a model that has
-            the devices of `tasks.devices.hosts.halves`' second, the responses, and the configs of
-            the stage's inputs. None: nothing.
+        programs: what it compiles to score so many responses, given the config, a model on the
+            second half of the devices (`tasks.devices.hosts.halves`), the number of responses, and
+            the configs of the stage's inputs. None: nothing.
     """
 
     score: Callable[

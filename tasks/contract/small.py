@@ -1,13 +1,12 @@
-"""How a stage runs small: sizes with which two cores of a laptop take seconds. `Kind.small` uses
-this, for `--tiny` (`LAPTOP`) and for a rehearsal (`flows.rehearsal`), whose sizes its rows decide.
+"""Small stages: sizes with which a stage takes seconds on two cores of a laptop. `Kind.small` uses
+them, for `--tiny` (`LAPTOP`) and for a rehearsal (`flows.rehearsal`), whose sizes depend on its
+rows.
 
-What is cut is how often something is done and how much of it there is: steps, rows, batches,
-quotas, prompts, samples, tokens. The kinds agree on lengths: rows that pass the token limits of a
-small rebalance stage fit all small stages after it. Where a recipe sets no such limits its rows may
-not fit, and then its `[tiny]` says how long they are.
+Only numbers are cut: steps, rows, batches, quotas, prompts, samples, tokens. The kinds agree on
+lengths: rows that pass the token limits of a small rebalance stage fit all small stages after it.
+If a recipe has no such limits, its rows may not fit; then its `[tiny]` sets the lengths.
 
-At the sizes of `LAPTOP` nothing is ever larger than it was, so small(small(config)) is
-small(config).
+At the sizes of `LAPTOP` nothing ever grows, so small(small(config)) is small(config).
 """
 
 from collections.abc import Mapping
@@ -25,20 +24,21 @@ head, are what a long row takes of memory without a kernel."""
 
 @dataclass(frozen=True)
 class Sizes:
-    """How small. Tokens count the turns around a text.
+    """The sizes. Tokens include the turns around a text.
 
     Attributes:
         prompt, answer: tokens of a prompt and of an answer. The longest of the procedural teacher,
             plans of robots, have 96 and 120.
-        question, reply: tokens of what evaluations ask (None: as the recipe has it), and of the
-            answers that they sample.
+        question, reply: tokens of evaluations' prompts (None: as in the recipe), and of the answers
+            that they sample.
         rows: rows of one domain that a teacher makes or is asked for.
         read: the first rows of each data set, which a rehearsal reads; None: all.
         suite: prompts of a suite that an evaluation asks.
         prompts: prompts for which a policy is sampled before training.
-        steps: updates of any trainer, at most.
-        tokens: of the model at hand for one token of the recipe's model.
-        trained: the model at hand has trained weights: adapters and learning rates stay.
+        steps: the most updates of any trainer.
+        tokens: tokens of the small run's model for one token of the recipe's model.
+        trained: whether the small run's model has trained weights: then adapters and learning rates
+            stay.
     """
 
     prompt: int = 128
@@ -55,7 +55,7 @@ class Sizes:
 
     @property
     def few(self) -> bool:
-        """Whether the rows are a few of those that the recipe reads, so that how many of them pass
+        """Whether only a few of the recipe's rows are read, so that the share of them that passes
         says little."""
         return self.read is not None
 
@@ -68,8 +68,8 @@ class Sizes:
         return min(ceil(length * self.tokens), self.answer)
 
     def share_of(self, fraction: float) -> float:
-        """A share that a recipe allows, of `read` rows: as many as chance finds among them in 19 of
-        20 cases where the share holds for all."""
+        """The share to allow of `read` rows: as many as chance finds among them in 19 of 20 cases
+        where `fraction` holds for all."""
         if self.read is None:
             return fraction
         from scipy.stats import binom
@@ -78,10 +78,10 @@ class Sizes:
 
 
 LAPTOP = Sizes()
-"""Those of `--tiny`."""
+"""The sizes of `--tiny`."""
 
 FEW = 2
-"""Where a few rows are read: responses to a prompt, and pairs or responses of an update."""
+"""With few rows: the responses to a prompt, and the pairs or responses of an update."""
 
 TrainerT = TypeVar("TrainerT", bound=TrainerConfig)
 KeyT = TypeVar("KeyT")
@@ -105,13 +105,13 @@ def small_trainer(
 ) -> TrainerT:
     """A trainer's config for `gemma3-tiny`, in at most `steps` steps of at most `batch_size` rows.
 
-    A model with trained weights keeps its adapters, its optimizer and `remat`. The tiny one begins
-    with random weights, so adapters beside them would learn next to nothing: all weights are
-    trained (`lora` goes), at a rate that suits such a model and would ruin a trained one. Its
-    activations fit as they are (`remat` goes). In a rehearsal's two steps nothing is learned, so
-    that Muon, which takes long to compile, is the recipe's alone.
+    A model with trained weights keeps its adapters, its optimizer and `remat`. The tiny model
+    begins with random weights, beside which adapters would learn next to nothing: all its weights
+    are trained (no `lora`), at a rate that would ruin a trained model. Its activations fit in
+    memory (no `remat`). The two steps of a rehearsal learn nothing, so Muon, which takes long to
+    compile, is used only if the recipe has it.
 
-    `responses`: rows of the model that one row of a batch makes: two of a pair.
+    `responses`: rows of the model for one row of a batch: two for a pair.
     """
     if sizes.few and config.optimizer.muon_learning_rate is None:
         muon_learning_rate = None

@@ -1,5 +1,5 @@
-"""What a suite is: one `SUITE = Suite(...)` in a file of `tasks/suites/`: an evaluation set that
-people know by name."""
+"""The contract of a suite, a published evaluation set: one `SUITE = Suite(...)` in a file of
+`tasks/suites/`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tasks.contract.plugins import Configured, Family
 
 
 class SuiteConfig(StrictModel):
-    """What the Config of every suite has.
+    """The fields of every suite's Config.
 
     ```toml
     [[stages.grpo_eval.config.suites]]
@@ -24,8 +24,8 @@ class SuiteConfig(StrictModel):
 
     Attributes:
         name: the suite's file.
-        label: what reports call it, where a recipe has one suite twice (two subjects of MMLU); its
-            name when it is not set.
+        label: its name in reports, if a recipe has one suite twice (two subjects of MMLU); default:
+            `name`.
         first: only so many prompts, from the start of the file.
     """
 
@@ -35,7 +35,7 @@ class SuiteConfig(StrictModel):
 
     @property
     def suite(self) -> str:
-        """What items and reports call it."""
+        """Its name in items and reports."""
         return self.label or self.name
 
 
@@ -44,12 +44,12 @@ SuiteConfigT = TypeVar("SuiteConfigT", bound=SuiteConfig)
 
 @dataclass(frozen=True, kw_only=True)
 class Suite(Configured[SuiteConfigT], Generic[SuiteConfigT]):
-    """A suite. `tasks.evaluation.suite_prompts` has what suites that read a file share.
+    """A suite. `tasks.evaluation.suite_prompts` has the common part of suites that read a file.
 
-    A prompt without what judges an answer to it (check `none`, no grounding, no request) counts for
-    format, length and markers alone, or for a judge's rating where one is configured. Files are
-    read as they are published. A row that cannot be read is an InputError that names file and line:
-    leaving it out would change the denominator.
+    A prompt without anything to judge an answer by (check `none`, no grounding, no request) counts
+    for format, length and markers only, or for the rating of a configured judge. Files are read as
+    published. A row that cannot be read is an InputError with file and line: skipping it would
+    change the denominator.
 
     Attributes:
         prompts: all prompts in file order, given the config and `--data`, with ids

@@ -1,5 +1,5 @@
-"""What a teacher is: one `TEACHER = Teacher(...)` in a file of `tasks/teachers/`: where worked
-traces come from."""
+"""The contract of a teacher, a source of worked traces: one `TEACHER = Teacher(...)` in a file of
+`tasks/teachers/`."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,18 +22,17 @@ class Teacher(Configured[ConfigT], Generic[ConfigT]):
     """A teacher.
 
     Attributes:
-        teach: every row that it read or made, in a fixed order.
+        teach: yields every row that it read or made, in a fixed order.
         dependencies: what else decides its rows, given the config and `--data`: digests of files,
-            versions of packages. Raises InputError at once when a file is missing, before any job
-            starts.
-        expected: rows that `teach` will go through, 0 when that is not known.
+            versions of packages. Raises InputError for a missing file, before any job starts.
+        expected: how many rows `teach` yields, 0 if unknown.
         prompts: its prompts alone, for a teacher that answers (`prompts = [{ name = "dataset", ...
-            }]` in that one's table). None: it lends none.
-        model: the base model that answers on this job's devices; None: it computes nothing.
-            `programs`: what that compiles.
+            }]` in that one's table). None: it offers none.
+        model: the base model that answers on this job's devices; None: none.
+        programs: what that model compiles.
         small: the same teacher with fewer rows (`tasks.contract.small`).
-        asks_an_api: whether it waits for answers of an API: then it runs on the flow's machine,
-            where the key is.
+        asks_an_api: whether it waits for an API: then it runs on the flow's machine, where the key
+            is.
     """
 
     teach: Callable[[ConfigT, Lesson], Iterator[Row]]

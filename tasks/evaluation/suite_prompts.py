@@ -100,7 +100,8 @@ def suite_prompts(config: SuiteConfig, data: Path | None) -> list[EvalPrompt]:
     prompts = SUITES[config.name].prompts(config, data)
     if not prompts:
         raise InputError(
-            f"suite {config.suite}: its file holds no prompt. Fetch it again, or leave the suite out."
+            f"suite {config.suite}: its file holds no prompt. Fetch it again, or leave the suite"
+            " out."
         )
     return prompts[: config.first]
 

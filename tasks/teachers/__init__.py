@@ -1,1 +1,1 @@
-"""Teachers: where worked traces come from, a file each (`tasks.contract.teacher`)."""
+"""Teachers: sources of worked traces, a file each (`tasks.contract.teacher`)."""

@@ -64,11 +64,11 @@ class Config(StrictModel):
 
     Attributes:
         sources: read in this order.
-        routing: a model that is asked about prompts of which the router is unsure, where a source
-            asks the router.
-        max_prompt_characters, max_response_characters: longer rows are dropped as `too_long`. What
-            fits the model is counted in tokens later, by the stages that train and sample;
-            characters keep this stage independent of any tokenizer.
+        routing: a model to ask about prompts of which the router is unsure, if a source uses the
+            router.
+        max_prompt_characters, max_response_characters: longer rows are dropped as `too_long`.
+            Characters keep this stage independent of any tokenizer; the stages that train and
+            sample count tokens.
     """
 
     name: Literal["dataset"]
@@ -96,7 +96,7 @@ class Config(StrictModel):
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
-    """`{"data/<path>": digest}` of every file that is read, and the router's where it is asked.
+    """`{"data/<path>": digest}` of every file that is read, and the router's if it is used.
 
     Raises:
         InputError: a file is missing or unreadable.
@@ -115,8 +115,8 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
 
 
 def small(config: Config, sizes: Sizes) -> Config:
-    """The first rows of every source, if not all are to be read; then as many bad ones pass as
-    chance may find among so few."""
+    """The first rows of every source, if not all are read; the allowed share of bad rows grows with
+    what chance may find among so few."""
     if sizes.read is None:
         return config
     sources = (
@@ -133,8 +133,8 @@ def small(config: Config, sizes: Sizes) -> Config:
 
 
 def teach(config: Config, lesson: Lesson) -> Iterator[Example | Dropped]:
-    """An Example or a Dropped for every record of every source, in file order. All were given at
-    the first time: a top-up gets none.
+    """An Example or a Dropped for every record of every source, in file order. A top-up yields
+    nothing: the first call gave all rows.
 
     Raises:
         InputError: a source has no reasoning or no answers, or what `prompts` raises.
@@ -144,7 +144,7 @@ def teach(config: Config, lesson: Lesson) -> Iterator[Example | Dropped]:
             lacks = "reasoning" if source.reasoning is None else "answer"
             raise InputError(
                 f"teacher dataset: the source {source.path} has no {lacks}, so it holds prompts and"
-                f" no worked traces. Name the column of its {lacks}, or let another teacher answer:"
+                f" no worked traces. Set the column of its {lacks}, or let another teacher answer:"
                 " put this table into that teacher's prompts."
             )
     return _rows(config, lesson, example_of) if lesson.wanted is None else iter(())
@@ -155,7 +155,7 @@ def prompts(config: Config, lesson: Lesson) -> Iterator[Prompt | Dropped]:
 
     Raises:
         InputError: a file is missing, empty or unreadable, a column does not exist, or too many
-            rows of a source are bad or too long; the last two are known when its last row was read.
+            rows of a source are bad or too long, which is known after its last row.
     """
     return _rows(config, lesson, prompt_of)
 
@@ -173,7 +173,7 @@ def _rows(config: Config, lesson: Lesson, make: Made[P]) -> Iterator[P | Dropped
 
 
 def _limited(source: Source, rows: Iterator[P | Dropped]) -> Iterator[P | Dropped]:
-    """The rows. Raises InputError at their end: more are bad, or too long, than the source
+    """The rows. Raises InputError at their end if more are bad, or too long, than the source
     allows."""
     total, first, causes = 0, dict[str, Dropped](), defaultdict[str, Counter[str]](Counter)
     for row in rows:
@@ -199,8 +199,8 @@ def _limited(source: Source, rows: Iterator[P | Dropped]) -> Iterator[P | Droppe
 def _routed(
     source: Source, rows: Iterator[P | Dropped], lesson: Lesson, ask: Ask | None
 ) -> Iterator[P | Dropped]:
-    """The rows with the router's domain and difficulty, where the source asks for them; tallies who
-    said them as `routed.<by>`."""
+    """The rows with the router's domain and difficulty, if the source uses it; tallies who decided
+    as `routed.<by>`."""
     while some := list(islice(rows, _ROUTED_AT_A_TIME)):
         asked = [row.prompt for row in some if not isinstance(row, Dropped)]
         routes = iter(routing.route(asked, ask))
@@ -217,9 +217,9 @@ def _routed(
 
 
 def _compared(rows: Iterator[P | Dropped], lesson: Lesson) -> Iterator[P | Dropped]:
-    """Rows of a known domain, beside rows that are routed: what the router would have said of the
-    first of them is tallied as `confusion.<stated>.<routed>`. Grounded rows, whose domain counts
-    for nothing, are left out."""
+    """Rows of a known domain, read beside routed rows: tallies the router's choice for the first of
+    them as `confusion.<stated>.<routed>`. Grounded rows, whose domain does not count, are
+    skipped."""
     first = list(islice(rows, _COMPARED))
     known = [row for row in first if not isinstance(row, Dropped) and row.grounding is None]
     for row, found in zip(known, routing.route([row.prompt for row in known]), strict=True):
@@ -259,7 +259,7 @@ def _unrouted(
             raise InputError(
                 f"data file {name} holds no rows; fetch it again or leave its source out."
             )
-        if left is None or not left_out:  # of rows that were not read, some may have the column
+        if left is None or not left_out:  # unread rows may have the column
             columns.require_all()
         if left == 0:
             return
@@ -273,8 +273,8 @@ def _check_length(part: str, text: str, most: int) -> None:
 
 
 def _paired(source: Source, name: str, records: Records, data: Path | None) -> Records:
-    """The records; where the source pairs rows, each with the other one under `other`. Unreadable
-    ones do not wait for theirs."""
+    """The records; if the source pairs rows, each with the other one under `other`. Unreadable ones
+    are yielded at once."""
     if source.other is None:
         yield from records
     elif source.other.path is None:
@@ -315,7 +315,7 @@ def _with_later(name: str, records: Records, offset: int) -> Records:
 
 
 def _round(path: str, name: str, data: Path | None) -> Iterator[Mapping[str, Any]]:
-    """The rows of the files that `path` names, again and again without end."""
+    """The rows of the files that `path` names, repeated without end."""
     while True:
         buffer: list[Mapping[str, Any]] = []
         total = 0

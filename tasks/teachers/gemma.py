@@ -10,7 +10,7 @@ max_response_tokens = 512
 prompts = [{ name = "dataset", sources = [...] }]
 ```
 Prompts and responses have fixed lengths, one program samples all batches, and `lyceum plan`
-compiles it. A sampled batch is in the store (`infra.store.answers`) under all that decides it: a
+compiles it. Sampled batches are stored (`infra.store.answers`) by everything that decides them: a
 killed stage, or another recipe that asks the same, samples nothing twice.
 """
 
@@ -43,7 +43,7 @@ class Config(Answering, Nucleus):
     """A model of this family as the teacher.
 
     Attributes:
-        model: a recipe's `model`: a shipped name, a hub's, or a directory.
+        model: as in a recipe: a shipped name, one of a hub, or a directory.
         prompt_length: tokens of a prompt with its instructions; longer ones are dropped.
         batch_size: responses sampled at a time.
         top_k, top_p: see `schemas.training.Nucleus`. (An endpoint takes them as `parameters`.)
@@ -71,7 +71,7 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
 
 
 def sampler_of(config: Config, loaded: "LoadedModel") -> "Sampler":
-    """What samples the responses."""
+    """The sampler of the responses."""
     from tasks.sampling.sampler import Sampler
 
     return Sampler(
@@ -84,8 +84,8 @@ def sampler_of(config: Config, loaded: "LoadedModel") -> "Sampler":
 
 
 def programs(config: Config, model: "LoadedModel") -> "list[Program]":
-    """What `teach` compiles; where the number of prompts is not known before files are read, one
-    call of it."""
+    """What `teach` compiles; one call of it, if the number of prompts is not known before files are
+    read."""
     from tasks.planning.programs import on_devices
 
     loaded = on_devices(model, {"batch_size": config.batch_size})
@@ -94,17 +94,17 @@ def programs(config: Config, model: "LoadedModel") -> "list[Program]":
 
 
 def teach(config: Config, lesson: Lesson) -> Iterator[Row]:
-    """Yield what the samples of each prompt are worth, in the order of the prompts. Of a top-up
+    """Yield the rows from the samples of each prompt, in the order of the prompts. A top-up yields
     nothing: rebalance has no devices.
 
     Raises:
-        InputError: the model cannot be had, or as the teachers whose prompts are asked.
+        InputError: the model is not available, or as the teachers that give the prompts.
     """
     return rows(config, _answered(config, lesson), lesson) if lesson.wanted is None else iter(())
 
 
 def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sample]] | Dropped]:
-    """Each prompt with its samples, a batch at a time; and what is read and no prompt that can be
+    """Each prompt with its samples, a batch at a time; and rows that are no prompt that can be
     asked."""
     from tasks.devices.hosts import make_mesh
     from tasks.models.loading import base_model
@@ -159,8 +159,8 @@ def _sampled(
     weights: Mapping[str, str | int],
     texts: Sequence[str],
 ) -> "list[list[Completion]]":
-    """`samples` completions of each text of one batch: from the store, or sampled and kept there.
-    Of several hosts the first decides."""
+    """`samples` completions of each text of one batch, from the store, or sampled and stored. With
+    several hosts, host 0 decides."""
     from tasks.devices.hosts import agree, is_committer
     from tasks.sampling.rollouts import rollout_seed
 

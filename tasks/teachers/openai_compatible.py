@@ -3,7 +3,7 @@
 ```toml
 [[stages.distill.config.teachers]]
 name = "openai_compatible"
-provider = "vllm"                      # VLLM_BASE_URL says where it is, VLLM_API_KEY holds the key
+provider = "vllm"                      # its URL is in VLLM_BASE_URL, its key in VLLM_API_KEY
 model = "openai/gpt-oss-120b"
 samples = 4
 max_response_tokens = 2048
@@ -13,10 +13,9 @@ output_usd_per_million = 0.50
 max_usd = 25.0
 prompts = [{ name = "dataset", sources = [...] }]
 ```
-Where the endpoint is, how many requests are under way and how long they may take is execution: the
-environment and the `teacher_*` settings say it (`tasks.chat.provider`, `infra.settings`). What the
-engine does about failures, kills and budgets is in `tasks.chat.engine`, how samples become rows in
-`tasks.teaching.rejection_sampling`.
+The endpoint's URL, concurrency and time-outs are execution, set by the environment and the
+`teacher_*` settings (`tasks.chat.provider`, `infra.settings`). `tasks.chat.engine` handles
+failures, kills and budgets, `tasks.teaching.rejection_sampling` makes rows from samples.
 """
 
 import re
@@ -62,17 +61,17 @@ class Config(Answering, Priced):
     Attributes:
         provider: whose endpoint: `<PROVIDER>_BASE_URL` and `<PROVIDER>_API_KEY`. `openai` and
             `gemini` need no URL.
-        model: as the provider calls it.
-        parameters: more of the request, as the provider takes them, e.g. `{ top_p = 0.95,
+        model: the provider's name of it.
+        parameters: other parameters of the request, passed on, e.g. `{ top_p = 0.95,
             reasoning_effort = "high" }`.
-        seeded: send a seed with each sample. Not every provider takes one.
-        limit_parameter: how the request calls its bound of `max_response_tokens`; OpenAI's
-            reasoning models take the second name only.
-        longer: ask a response that was cut off once more, with twice the bound.
-        retries: ask so many times more, with another seed, for a response that is no trace or in
+        seeded: send a seed with each sample. Not every provider accepts one.
+        limit_parameter: the request's name for `max_response_tokens`; OpenAI's reasoning models
+            accept only the second one.
+        longer: ask once more, with twice the limit, where a response was truncated.
+        retries: how many more times to ask, with other seeds, where a response is no trace or in
             another language.
-        max_total_tokens: the budget of this teacher, beside `max_usd`, top-ups included; see
-            `tasks.chat.budget`. None: no limit.
+        max_total_tokens: the budget of this teacher in tokens, beside `max_usd`, top-ups included;
+            see `tasks.chat.budget`. None: no limit.
     """
 
     name: Literal["openai_compatible"]
@@ -100,28 +99,26 @@ class Config(Answering, Priced):
     def _are_others(cls, parameters: dict[str, Any]) -> dict[str, Any]:
         if taken := sorted(_OWN & parameters.keys()):
             raise ValueError(
-                f"{', '.join(taken)}: set by model, temperature, max_response_tokens, seeded and"
-                " samples; leave it out here"
+                f"{', '.join(taken)}: set by model, temperature, max_response_tokens, seeded or"
+                " samples; leave it out of parameters"
             )
         return parameters
 
 
 def teach(config: Config, lesson: Lesson) -> Iterator[Row]:
-    """Yield what the samples of each prompt are worth, in the order of the prompts.
+    """Yield the rows from the samples of each prompt, in the order of the prompts.
 
     Raises:
         InputError: the endpoint, the key, the model or a parameter is wrong; or as the teachers
-            whose prompts are asked.
-        StageFailed: the endpoint has been failing for too long, or there is nothing left to pay
-            with.
+            that give the prompts.
+        StageFailed: the endpoint has been failing for too long, or the account or budget is empty.
     """
     return rows(config, _answered(config, lesson), lesson)
 
 
 @dataclass
 class _Question:
-    """One prompt, the rows that were read before it and cannot be asked, and its samples as they
-    come."""
+    """One prompt, the rows before it that cannot be asked, and its samples so far."""
 
     prompt: Prompt
     before: list[Dropped]
@@ -129,10 +126,10 @@ class _Question:
 
 
 def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sample]] | Dropped]:
-    """Each prompt with its samples, and what is read and cannot be asked when its turn comes,
-    however far ahead was read.
+    """Each prompt with its samples; rows that cannot be asked come in their place, however far
+    ahead they were read.
 
-    Prompts with a sample that is asked for again come after all others, in their own order.
+    Prompts with a repeated sample come after all others, in their own order.
     """
     unasked: list[Dropped] = []
 
@@ -151,7 +148,7 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
         shown = {name: value for name, value in values.items() if value and name not in _NOT_SHOWN}
         lesson.progress(done, max(done, total), "answers", shown)
 
-    # A continuation after a kill has the same account; a top-up, whose lesson says what was spent
+    # a continuation after a kill has the same account; a top-up, whose lesson has what was spent
     # before, another.
     spent = (lesson.spent_usd, lesson.spent_tokens)
     budget = Budget(

@@ -1,5 +1,5 @@
-"""The procedural teacher: problems drawn from families of templates (`tasks.teaching.drawing`). No
-model, no download."""
+"""The procedural teacher: problems drawn from families of templates (`tasks.teaching.drawing`),
+without a model or a download."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,8 +25,8 @@ class Config(StrictModel):
     Attributes:
         rows: rows per domain; a domain that is not named gets none.
         families: which families to draw from, each as `module.name` or a whole `module`; empty:
-            those of the domains' own modules. So come subjects that are no domain, e.g. `robotics`,
-            whose rows count as `general`.
+            those of the domains' own modules. Subjects that are no domain, e.g. `robotics`, have to
+            be named; their rows count as `general`.
         grounded: grounded question-answering rows per grounding (domain `general`); a grounding
             that is not named gets none.
     """
@@ -49,21 +49,21 @@ class Config(StrictModel):
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
-    """What decides what is drawn."""
+    """What else decides the rows."""
     return drawing.dependencies()
 
 
 def expected(config: Config) -> int:
-    """Rows that `teach` will yield."""
+    """How many rows `teach` yields."""
     return sum(config.rows.values()) + sum(config.grounded.values())
 
 
 def teach(config: Config, lesson: Lesson) -> Iterator[Example]:
     """The rows, domain by domain, then the grounded ones; no two have the same prompt.
 
-    A top-up draws on: prompts that are known are passed over, and a cell for which there are no
-    more gets fewer rows. Only domains and groundings that the config names are topped up; 0 rows of
-    one stand for "when they are missing".
+    A top-up continues the drawing: known prompts are skipped, and an exhausted cell gives fewer
+    rows. Only domains and groundings that the config names are topped up; 0 rows means "only when
+    they are missing".
 
     Raises:
         InputError: a family has fewer distinct prompts of a difficulty than the config asks for.
@@ -73,19 +73,19 @@ def teach(config: Config, lesson: Lesson) -> Iterator[Example]:
 
 
 def rows(config: Config, seed: int) -> Iterator[Example]:
-    """What `teach` yields that is no top-up."""
+    """The rows of `teach` outside a top-up."""
     return _drawing(config, seed).rows()
 
 
 def prompts(config: Config, lesson: Lesson) -> Iterator[Prompt]:
-    """The prompts of the same rows, for a teacher that answers them itself. Raises InputError as
+    """The prompts of the same rows, for a teacher that answers them. Raises InputError as
     `teach`."""
     for example in teach(config, lesson):
         yield Prompt(**{name: getattr(example, name) for name in Prompt.model_fields})
 
 
 def small(config: Config, sizes: Sizes) -> Config:
-    """As many rows as there are by default, at most."""
+    """At most as many rows as the default."""
     rows, grounded = (at_most(config.rows, sizes.rows), at_most(config.grounded, sizes.rows // 4))
     return config.model_copy(update={"rows": rows, "grounded": grounded})
 
