@@ -1,21 +1,21 @@
-"""Bradley-Terry on traces that are scored step by step.
+"""Bradley-Terry loss on traces that are scored step by step.
 
     P(chosen over rejected) = sigma(s_w - s_l)
     L = -log sigma(s_w - s_l) + centering (s_w + s_l)^2
 
-(Bradley & Terry 1952; as reward models are trained, 2009.01325). Pairs say nothing of what all
-scores have in common; the second term keeps it near 0 (2312.09244, equation 10, whose eta is
-`centering`; TRL's `center_rewards_coefficient`).
+(Bradley & Terry 1952; for reward models, 2009.01325). Pairs do not determine a constant added to
+all scores; the second term keeps it near 0 (2312.09244, equation 10, whose eta is `centering`;
+TRL's `center_rewards_coefficient`).
 
-A trace's score s is made of the scores of its steps and of its answer, which counts as its last
-step: their mean with weights softmax(-scores), a soft minimum. A trace is as good as its weakest
-step: Let's Verify Step by Step (2305.20050) multiplies the steps' probabilities, Math-Shepherd
-(2312.08935) takes the least, and PURE (2504.15275) shows that a policy trained on the sum of steps
-pads its traces with good ones, and uses this soft minimum.
+A trace's score s is the mean of the scores of its steps and of its answer (as its last step) with
+weights softmax(-scores), a soft minimum: a trace is as good as its weakest step. Let's Verify Step
+by Step (2305.20050) multiplies the steps' probabilities, Math-Shepherd (2312.08935) takes the
+minimum, and PURE (2504.15275) shows that a policy trained on the sum pads its traces with good
+steps, and uses this soft minimum.
 
-Pairs tell which trace is better and not which step is wrong. Where that is known
-(`tasks.data.steps`), each step's score is also the logit of its being right, as in Let's Verify
-Step by Step: known are the steps of a verified trace, and those of a damaged one up to its damage.
+Pairs tell which trace is better, not which step is wrong. Where that is known (`tasks.data.steps`),
+each step's score is also the logit of its being right, as in Let's Verify Step by Step. Known are
+the steps of a verified trace, and those of a damaged one up to its damage.
 
     L += step_weight x mean over the pair's known steps of -log sigma(+-s_step)
 """
@@ -35,8 +35,8 @@ def bradley_terry_loss(chosen: jax.Array, rejected: jax.Array, centering: float)
 
 
 def step_loss(scores: jax.Array, labels: jax.Array) -> jax.Array:
-    """(B, T) scores and labels, 1 where a step is known to be right, -1 where wrong, else 0 -> (B,)
-    means over what is known, or 0."""
+    """(B, T) scores and labels (1: the step is known to be right, -1: wrong, 0: unknown) -> (B,)
+    means over the known steps, or 0."""
     losses = -jax.nn.log_sigmoid(labels * scores) * jnp.abs(labels)
     return losses.sum(axis=-1) / jnp.maximum(1, jnp.abs(labels).sum(axis=-1))
 
@@ -44,8 +44,8 @@ def step_loss(scores: jax.Array, labels: jax.Array) -> jax.Array:
 def bradley_terry_loss_fn(
     model: Any, pairs: dict[str, jax.Array], pad_id: int, centering: float, step_weight: float
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The mean loss over B pairs, and what the curve shows: scores, margin, and the fraction of
-    pairs whose chosen trace has the higher.
+    """The mean loss over B pairs, and the curve's values: scores, margin, and the fraction of pairs
+    whose chosen trace scores higher.
 
     Args:
         model: a Gemma with a scalar head.

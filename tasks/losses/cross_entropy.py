@@ -18,12 +18,12 @@ def cross_entropy(
         model: a Gemma.
         tokens: (B, T) ids.
         weights: (B, T) float32, 0 on the prompt and the padding, where nothing is computed;
-            weights[:, 0] is ignored. Dividing the mask by the number of supervised tokens of the
-            whole batch makes the sum a token mean that gradient accumulation does not change.
+            weights[:, 0] is ignored. With the mask divided by the number of supervised tokens of
+            the whole batch, the sum is a token mean that gradient accumulation does not change.
         positions, segments: (B, T), as the model takes them.
     """
     hidden, _ = model(tokens, positions, segments)
-    # T stays what it was, a size that the compiler need not pad
+    # keep T, a size that the compiler need not pad
     following = jnp.roll(weights, -1, axis=1).at[:, -1].set(0)
     return -jnp.sum(
         token_logps(model, hidden, jnp.roll(tokens, -1, axis=1), following != 0) * following

@@ -4,12 +4,12 @@ and without a (B, T, V) array.
     JSD_b(T, S) = b KL(T || M) + (1 - b) KL(S || M),   M = b T + (1 - b) S
 
     b between 0 and 1    GKD (2306.13649, equation 1)
-    b = 0                KL(T || S), forward, covers what the teacher does
-    b = 1                KL(S || T), reverse, keeps to it (MiniLLM, 2306.08543)
+    b = 0                KL(T || S), forward: covers all of the teacher's modes
+    b = 1                KL(S || T), reverse: seeks one of them (MiniLLM, 2306.08543)
 
-The two ends are not the limits of the formula, which are 0; they are what TRL's
-`GKDTrainer.generalized_jsd_loss` does there, with which these numbers agree
-(tests/tasks/losses/test_distillation.py). Both models' logits of a few hundred tokens exist at a
+The two ends are not the limits of the formula, which are 0; they are those of TRL's
+`GKDTrainer.generalized_jsd_loss`, with which these numbers agree
+(tests/tasks/losses/test_distillation.py). Both models' logits exist for a few hundred tokens at a
 time (`tasks.models.vocabulary`), and of the teacher only hidden states and embedding are needed.
 """
 
@@ -49,15 +49,14 @@ def token_divergences(
 ) -> tuple[jax.Array, jax.Array]:
     """JSD_beta of each position's next-token distributions.
 
-    A vocabulary may have rows beyond the other's, which are of no piece (Gemma 3 has 64 of them
-    from 4B on): both distributions are those over the rows that both have. Differentiable in
-    `hidden` and in the model's embedding.
+    Vocabularies may differ in padding rows (Gemma 3 has 64 more from 4B on): both distributions are
+    over the rows that both have. Differentiable in `hidden` and in the model's embedding.
 
     Args:
         model: the student, a Gemma.
         hidden: (B, T, D) input of the student's unembedding.
         teacher: its architecture, embedding (V', D') and hidden states (B, T, D').
-        mask: (B, T) bool: the positions wanted.
+        mask: (B, T) bool: the positions to compute.
         temperature: divides the logits of both.
 
     Returns:
@@ -99,8 +98,8 @@ def _chunk_divergences(
 def gkd_loss_fn(
     *, pad_id: int, beta: float, temperature: float, teacher: GemmaConfig
 ) -> Callable[[Any, DistillBatch], tuple[jax.Array, dict[str, jax.Array]]]:
-    """The loss for Tunix's rl.Trainer: the weighted mean of JSD_beta over the tokens of a batch,
-    and the mean `entropy`.
+    """The loss for Tunix's trainer: the weighted mean of JSD_beta over the tokens of a batch, and
+    the mean `entropy`.
 
     The student has its teacher's embedding (`attach_teacher`).
     """

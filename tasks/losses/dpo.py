@@ -5,7 +5,7 @@ to Tunix's and TRL's.
     pi_ref(y_l|x)) )
 
 on the log-probabilities of whole responses, not divided by their lengths. With `label_smoothing` e
-the preference is held to be the wrong way round with probability e (conservative DPO, Mitchell
+a preference is assumed to be the wrong way round with probability e (conservative DPO, Mitchell
 2023): (1 - e) L + e L', where L' has the responses exchanged.
 """
 
@@ -31,7 +31,7 @@ def dpo_loss_fn(*, beta: float, label_smoothing: float) -> PairLoss:
     """The loss of a model on pairs.
 
     Args:
-        beta: how dear it is to leave the reference; scale of the implicit reward.
+        beta: the penalty for leaving the reference; scale of the implicit reward.
         label_smoothing: see above.
 
     Returns:

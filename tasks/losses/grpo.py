@@ -49,27 +49,27 @@ def grpo_loss_fn(
     importance: Importance = "token",
     truncation: float | None = None,
 ) -> Callable[[Any, PolicyBatch], tuple[jax.Array, dict[str, jax.Array]]]:
-    """The loss for Tunix's rl.Trainer: `with_loss_fn(grpo_loss_fn(...), has_aux=True)`; it takes
-    (model, train_example: PolicyBatch).
+    """The loss of a trainer: `with_loss_fn(grpo_loss_fn(...), has_aux=True)`; it takes (model,
+    train_example: PolicyBatch).
 
     With "token", and weights for "sequence", it is Tunix's registered "grpo" loss with `low_var_kl`
-    and the aggregation "sequence-mean-token-mean", on log-probabilities for which no (B, T, V)
-    array is made, and none of the prompt's logits.
+    and the aggregation "sequence-mean-token-mean", computed without a (B, T, V) array and without
+    the prompt's logits.
 
     Args:
         beta: weight of the KL; above 0 it needs `ref_per_token_logps`.
         epsilon, epsilon_high: the ratio is clipped to 1 - epsilon .. 1 + epsilon_high; None:
             epsilon on both sides.
-        temperature: scales the logits of every log-probability, as it does in sampling.
+        temperature: scales the logits of every log-probability, as in sampling.
         importance: the ratio is each token's, or the geometric mean over its response.
-        truncation: C, the most that a token weighs for being likelier here than at the sampler; it
-            needs `sampler_per_token_logps`. None corrects nothing.
+        truncation: C, the largest importance weight of the training program's probability over the
+            sampler's; needs `sampler_per_token_logps`. None: no correction.
 
     Returns:
         a function of a Gemma and a batch, giving the loss and metrics, means over the tokens that
-        count: `kl` (k3; with a reference), `pg_clipfrac`, `clip_low` and `clip_high` (fraction
-        whose ratio was clipped, and at which bound), `entropy` of the next-token distribution in
-        nats, `is_weight` (truncated importance weight; with `truncation`).
+            count: `kl` (k3; with a reference), `pg_clipfrac`, `clip_low` and `clip_high` (fraction
+            whose ratio was clipped, and at which bound), `entropy` of the next-token distribution
+            in nats, `is_weight` (truncated importance weight; with `truncation`).
     """
     high = epsilon if epsilon_high is None else epsilon_high
 
@@ -117,7 +117,7 @@ def _ratio(log_ratio: jax.Array) -> jax.Array:
 
 
 def _over_response(log_ratios: jax.Array, mask: jax.Array, segments: jax.Array) -> jax.Array:
-    """(N, L) -> (N, L): of each token the mean over those of its response."""
+    """(N, L) -> (N, L): each token gets the mean over its response."""
     same = (segments[:, :, None] == segments[:, None, :]) & mask[:, None, :]
     sums = jnp.einsum("nlm,nm->nl", same.astype(log_ratios.dtype), log_ratios * mask)
     return sums / jnp.maximum(same.sum(axis=2), 1)

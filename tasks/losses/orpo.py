@@ -42,8 +42,8 @@ def orpo_loss_fn(*, lambda_orpo: float) -> PairLoss:
 
     Returns:
         a function giving each pair's loss and `pair_metrics`: rewards are lambda x mean
-        log-probability, log_probs are means per token; and `log_odds_ratio`, the mean of what the
-        sigmoid is taken of.
+        log-probability, log_probs are means per token; and `log_odds_ratio`, the mean of the
+        sigmoid's argument.
     """
 
     def loss(model: Any, pairs: PairBatch) -> tuple[jax.Array, dict[str, jax.Array]]:

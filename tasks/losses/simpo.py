@@ -3,9 +3,9 @@ al., 2405.14734, equation 6).
 
     L = -log sigma( beta/|y_w| log pi(y_w|x) - beta/|y_l| log pi(y_l|x) - gamma )
 
-beta scales the implicit reward, gamma = beta x gamma_beta_ratio is the margin by which the chosen
-response has to win. Tunix 0.1.7 has DPO and ORPO but no SimPO, and its `compute_logps` sums
-log-probabilities over a response: here the sums are divided by the response lengths.
+beta scales the implicit reward, gamma = beta x gamma_beta_ratio is the target margin. Tunix 0.1.7
+has DPO and ORPO but no SimPO, and its `compute_logps` sums log-probabilities over a response: here
+the sums are divided by the response lengths.
 
 SimPO rewards the distance between two log-probabilities and may lower both. An optional supervised
 term, - sft_weight x mean log pi(y_w|x), keeps the chosen responses likely (as in CPO, 2401.08417,

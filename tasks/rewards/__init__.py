@@ -1,1 +1,1 @@
-"""Rewards: what a response is worth, a file each (`tasks.contract.reward`)."""
+"""Rewards of responses, a file each (`tasks.contract.reward`)."""

@@ -1,24 +1,24 @@
-"""Chain-of-thought structure: is the reasoning made of steps that go somewhere? In [0, 1]; 0 for a
+"""Chain-of-thought structure: is the reasoning made of steps that add something? In [0, 1]; 0 for a
 malformed response.
 
-    r = fresh * (steps + linked + equations) / 3        without equations, over 2
+    r = distinct * (steps + linked + equations) / 3     without equations, over 2
 
-A segment (a sentence or a line) is a step when it says something: at least two words or numbers
-that are neither in the prompt, nor the answer, nor in an earlier segment, nor a connective; or an
-equation that holds and was not there before.
+A segment (a sentence or a line) is a step when it adds something: at least two words or numbers
+that are not in the prompt, the answer or an earlier segment and are no connectives; or a correct
+equation that was not there before.
 
 steps       steps found / `steps`, at most 1
 linked      of these steps, the share after the first that has a connective (because, so, first,
             therefore ...) or an equation; half is enough for 1. With fewer than two steps 0.
 equations   only for prompts of the domain math, or where the reasoning has any: of the equations
-            `number op number ... = number`, the share that holds; 0 where there is none
-fresh       distinct 4-grams of words / all 4-grams: 1 for prose, 1/k for a text said k times
+            `number op number ... = number`, the share that is correct; 0 where there is none
+distinct    distinct 4-grams of words / all 4-grams: 1 for prose, 1/k for a text repeated k times
 
-So connectives without content, a restated prompt or answer, a repeated sentence and false
-arithmetic earn little or nothing. What it cannot see is whether the steps are true, or about the
-prompt: four lines of `1 + 1 = 2` earn 1 where GSM8K's own solutions earn 0.86. It is structure,
-cheap and deterministic, beside rewards that verify. The seeds tell of "a marked increase in Chain
-of Thought markers" and no formula; this one is ours. Time is linear in the length of the text.
+So connectives without content, a restated prompt or answer, a repeated sentence and wrong
+arithmetic earn little or nothing. It cannot see whether the steps are true, or about the prompt:
+four lines of `1 + 1 = 2` earn 1 where GSM8K's own solutions earn 0.86. It is cheap and
+deterministic, to be used beside rewards that verify. The seeds report "a marked increase in Chain
+of Thought markers" but no formula; this one is ours. Time is linear in the length of the text.
 """
 
 import re
@@ -62,19 +62,19 @@ class Config(RewardConfig):
 
 
 class Structure(NamedTuple):
-    """What the module's docstring counts. `equations`: None where none is expected and none is
+    """The counts of the module docstring. `equations`: None where none is expected and none is
     there."""
 
     steps: int
     linked: float
     equations: float | None
-    fresh: float
+    distinct: float
 
 
 def score(
     config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[float | Judged | None]:
-    """The formula above, with what it counted. Never abstains."""
+    """The formula above, with its counts. Never abstains."""
     pairs = zip(prompts, responses, strict=True)
     return [_judged(config, prompt, one) for prompt, one in pairs]
 
@@ -87,7 +87,7 @@ def _judged(config: Config, prompt: Prompt, response: Response) -> float | Judge
     shares = [min(1.0, found.steps / config.steps), found.linked]
     if found.equations is not None:
         shares.append(found.equations)
-    value = found.fresh * sum(shares) / len(shares) if found.steps else 0.0
+    value = found.distinct * sum(shares) / len(shares) if found.steps else 0.0
     return Judged(value, found._asdict())
 
 
@@ -118,12 +118,12 @@ def structure(prompt: Prompt, trace: Trace) -> Structure:
     share = 0.0 if prompt.domain is Domain.MATH else None
     if equations:
         share = sum(equations) / len(equations)
-    return Structure(steps=steps, linked=linked, equations=share, fresh=_distinct(words))
+    return Structure(steps=steps, linked=linked, equations=share, distinct=_distinct(words))
 
 
 def holds(left: str, right: str) -> bool:
-    """Whether `number op number ... = number` is true, with multiplication first, to the digits
-    that the result is written with."""
+    """Whether `number op number ... = number` is correct to the digits of the result, with
+    multiplication first."""
     terms, sign, op, pending = Fraction(0), 1, "", Fraction(0)
     for match in _TERM.finditer(left):
         number = _value(match["number"])
@@ -152,4 +152,4 @@ def _distinct(words: list[str]) -> float:
     return len(set(grams)) / len(grams) if grams else 1.0
 
 
-REWARD = Reward(version=1, config=Config, score=score)
+REWARD = Reward(version=2, config=Config, score=score)

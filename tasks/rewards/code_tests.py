@@ -1,14 +1,14 @@
-"""Code reward: the answer's code is run against the prompt's tests, in the sandbox, on all cores.
+"""Code reward: run the answer's code against the prompt's tests, in the sandbox, on all cores.
 
-1 when all tests pass. Else `partial_credit` times the fraction of cases that pass, so a policy that
-is nearly there has a slope to climb; a case is a statement of the tests with an assertion in it
-(`tasks.sandbox.assembly.divide`: MBPP's asserts, those in HumanEval's `check`). Tests that have no
-such statements are all or nothing. A case that ends the code's process, or uses up its time, takes
-the cases after it along. Code that returns one constant passes the cases that expect it, which is
-why a part is never worth what the whole is.
+1 when all tests pass. Otherwise `partial_credit` times the fraction of cases that pass, so that a
+policy that is close has a slope to climb; a case is a statement of the tests with an assertion in
+it (`tasks.sandbox.assembly.divide`: MBPP's asserts, those in HumanEval's `check`). Tests without
+such statements are all or nothing. A case that ends the code's process, or uses up its time, fails
+the cases after it, too. Code that returns a constant passes the cases that expect it, so partial
+credit is always worth less than passing.
 
 0 for a malformed trace. Prompts whose check is not `tests` abstain, and so does a response whose
-sandbox failed, for then nothing is known of its code.
+sandbox failed, since nothing is known of its code.
 """
 
 import os
@@ -26,21 +26,21 @@ from tasks.verification.verify import check_versions
 
 
 class Config(RewardConfig):
-    """`partial_credit` is what code approaches that passes all cases but one of many; 0 rewards
-    only code that passes all."""
+    """`partial_credit`: the limit for code that passes all of many cases but one; 0: reward only
+    code that passes all."""
 
     name: Literal["code_tests"] = "code_tests"
     partial_credit: float = Field(default=0.5, ge=0, lt=1)
 
 
 def prepare(config: Config, resources: Resources) -> Config:
-    """Raises InputError where no code can be run safely, before anything was sampled."""
+    """Raise InputError where no code can be run safely, before anything is sampled."""
     require_sandbox()
     return config
 
 
 def dependencies(config: Config, data: object) -> dict[str, str | int]:
-    """What passes is what the check says passes."""
+    """The version of the check `tests`."""
     return check_versions(["tests"])
 
 

@@ -1,9 +1,8 @@
-"""Exact-answer reward: 1 when the answer of a well-formed trace agrees with the reference, 0 when
-it does not or there is no such trace.
+"""Exact-answer reward: 1 when the answer of a well-formed trace agrees with the reference, else 0.
 
-Agreement is what the evaluations mean by correct: `tasks.verification.verify`, and for grounded
-prompts whose context does not tell, the grounded refusal (`tasks.evaluation.grounding.abstains`).
-Prompts whose answer cannot be verified (check = "none") abstain.
+Agreement is that of the evaluations: `tasks.verification.verify`, and the grounded refusal
+(`tasks.evaluation.grounding.abstains`) for grounded prompts whose context has no answer. Prompts
+whose answer cannot be verified (check = "none") abstain.
 """
 
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from tasks.verification.correct import are_correct
 
 
 class Config(RewardConfig):
-    """No knobs beyond the weight: GRPO's advantages do not depend on the scale of a reward."""
+    """No settings beside the weight: GRPO's advantages do not depend on a reward's scale."""
 
     name: Literal["exact_answer"] = "exact_answer"
 

@@ -1,11 +1,11 @@
 """Format reward: 1 for exactly one well-formed trace, partial credit for the tags of a malformed
 one.
 
-A malformed completion earns `partial_credit` times the fraction of the four tags it has in place:
-taken in the order `<reasoning> </reasoning> <answer> </answer>`, a tag is in place when it occurs
-exactly once and after those already in place. The credit gives a policy that never closes its
-answer a slope to climb; it stays below 1, so a whole trace always earns more than its parts, and a
-repeated tag earns nothing. A completion cut off before it closed its answer is malformed.
+A malformed completion earns `partial_credit` times the fraction of the four tags that it has in
+place: in the order `<reasoning> </reasoning> <answer> </answer>`, a tag is in place when it occurs
+exactly once and after those already in place. So a policy that never closes its answer has a slope
+to climb. The credit stays below 1, so a whole trace always earns more than its parts, and a
+repeated tag earns nothing. A completion truncated before it closed its answer is malformed.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from tasks.contract.reward import Response, Reward, RewardConfig
 
 
 class Config(RewardConfig):
-    """`partial_credit` is what a malformed completion with all four tags in place earns; 0 rewards
+    """`partial_credit`: the reward of a malformed completion with all four tags in place; 0: reward
     whole traces only."""
 
     name: Literal["format"] = "format"
@@ -35,7 +35,7 @@ def score(
 
 
 def tags_in_place(text: str) -> int:
-    """How many of the four tags (0 to 4) occur exactly once and after the ones counted before."""
+    """How many of the four tags (0 to 4) occur exactly once and after those counted before."""
     found, end = 0, -1
     for tag in TRACE_TAGS:
         start = text.find(tag)

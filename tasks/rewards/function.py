@@ -1,4 +1,4 @@
-"""A reward of your own, in the signature that TRL and Tunix share (`tasks.contract.function`)."""
+"""A reward function of your own, in the signature of TRL and Tunix (`tasks.contract.function`)."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -13,14 +13,14 @@ class Config(RewardConfig, FunctionConfig):
 
 
 def prepare(config: Config, resources: Resources) -> Function:
-    """Load the file. Raises InputError: nobody has read it; StageFailed: it raises."""
+    """Load the file. Raises InputError: its text is missing; StageFailed: it raises."""
     return Function(config, "reward function")
 
 
 def score(
     function: Function, prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[float | None]:
-    """What the function says of each response. Raises StageFailed."""
+    """The function's value of each response. Raises StageFailed."""
     return function.values(prompts, [response.text for response in responses])
 
 

@@ -1,21 +1,21 @@
-"""The IDEA-E scaffold: reasoning in five sections in their order, each with something to say. In
-[0, 1]; 0 for a malformed response.
+"""The IDEA-E scaffold: reasoning in five sections in order, each with some content. In [0, 1]; 0
+for a malformed response.
 
-    r = sum over the five sections of min(1, fresh words / `words`) / 5
+    r = sum over the five sections of min(1, new words / `words`) / 5
 
-A section is a line that begins with its heading, `Identify:` (`INSTRUCTIONS` shows all; `**1.
+A section is a line that begins with its heading, `Identify:` (`INSTRUCTIONS` has all; `**1.
 Identify the facts:** ...` is one too), and the text up to the next heading. It counts when its
-heading is there once and in its place among the others. Fresh words are distinct words of the
-section that no earlier section has, no heading is made of and, but for Identify, the prompt does
-not have: a scaffold of bare headings, one sentence said five times, a prompt cut in five, or
-sections in another order earn little, and each word that is missing costs a little.
+heading occurs once and in order. New words are distinct words of the section that are in no earlier
+section, in no heading and, except for Identify, not in the prompt. So bare headings, one sentence
+repeated five times, a prompt cut in five, or sections in another order earn little, and each
+missing word costs a little.
 
 Reported (Google's blog on google-tunix-hackathon, third place): "IDEA-E", an ethical reasoning
 framework, distilled from a teacher into a 2B model. IDEA is Trillium Health Partners' Ethical
 Decision-Making Framework: Identify the facts, Determine the relevant ethical principles, Explore
 the options, Act. Not reported: the prompt, the headings, whether the scaffold was rewarded. Our
 reading: the last E is Evaluate, and outside ethics the sections mean what `INSTRUCTIONS` says; a
-recipe gives that text to its teacher, so that what is taught is what is rewarded.
+recipe gives that text to its teacher, so that the reward matches what is taught.
 """
 
 import re
@@ -48,7 +48,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 class Config(RewardConfig):
-    """`words`: fresh words of a section that earn its full share."""
+    """`words`: new words of a section that earn its full share."""
 
     name: Literal["idea_e"] = "idea_e"
     words: int = Field(default=6, ge=1)
@@ -57,18 +57,18 @@ class Config(RewardConfig):
 def score(
     config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[float | Judged | None]:
-    """The formula above, with the fresh words of each section. Never abstains."""
+    """The formula above, with the new words of each section. Never abstains."""
     found: list[float | Judged | None] = []
     for prompt, one in zip(prompts, responses, strict=True):
         trace = parse_trace(one.text)
-        words = fresh_words(trace.reasoning, prompt.prompt) if trace else {}
+        words = new_words(trace.reasoning, prompt.prompt) if trace else {}
         value = sum(min(1.0, count / config.words) for count in words.values()) / len(SECTIONS)
-        found.append(Judged(value, {"fresh_words": words}) if words else 0.0)
+        found.append(Judged(value, {"new_words": words}) if words else 0.0)
     return found
 
 
-def fresh_words(reasoning: str, prompt: str) -> dict[str, int]:
-    """The fresh words of each section that counts, in order."""
+def new_words(reasoning: str, prompt: str) -> dict[str, int]:
+    """The number of new words in each section that counts, in order."""
     headings = list(_HEADING.finditer(reasoning))
     names = [match["name"].capitalize() for match in headings]
     ends = [match.start() for match in headings[1:]] + [len(reasoning)]
@@ -101,4 +101,4 @@ def _words(text: str) -> set[str]:
     return {word.casefold() for word in _WORD.findall(text)}
 
 
-REWARD = Reward(version=1, config=Config, score=score)
+REWARD = Reward(version=2, config=Config, score=score)

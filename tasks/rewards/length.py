@@ -4,11 +4,11 @@ to 0 outside it; 0 for a malformed one.
     r = max(0, 1 - gap / slope)      gap: tokens below `minimum` or above `maximum`, 0 between them
 
 With `maximum` alone it is a verbosity penalty (a public entrant of google-tunix-hackathon punished
-more than 150 tokens), with `minimum` alone one against answers without thought. The length is that
-of the whole response with its terminator: what was sampled and what training on it costs. A
-malformed response earns nothing, otherwise any text of the right length would.
+more than 150 tokens), with `minimum` alone a penalty for too little reasoning. The length is that
+of the whole response with its terminator, which is what sampling and training cost. A malformed
+response earns nothing, since otherwise any text of the right length would do.
 
-`overlong` is the other one: it only punishes, close to the fixed response length.
+`overlong` differs: it only punishes, close to the fixed response length.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from tasks.contract.reward import Response, Reward, RewardConfig
 
 
 class Config(RewardConfig):
-    """All in tokens; `slope`: how far outside the band nothing is left."""
+    """All in tokens; `slope`: the distance outside the band at which the reward is 0."""
 
     name: Literal["length"] = "length"
     minimum: int = Field(default=0, ge=0)
@@ -45,7 +45,7 @@ def score(
 
 
 def worth(config: Config, tokens: int) -> float:
-    """What a well-formed response of so many tokens earns."""
+    """The reward of a well-formed response of so many tokens."""
     over = 0 if config.maximum is None else tokens - config.maximum
     return max(0.0, 1 - max(config.minimum - tokens, over, 0) / config.slope)
 

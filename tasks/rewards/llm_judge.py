@@ -1,14 +1,14 @@
-"""General judge: how accurate, logical and coherent a response is, less a penalty for what it
-invents (Pinocchio's judge).
+"""General judge: how accurate, logical and coherent a response is, less a penalty for inventions
+(Pinocchio's judge).
 
     r = max(0, sum_a w_a x_a / sum_a w_a - penalty h)
 
-x_a is the rating of aspect a in [0, 1] (1 to 10 of an endpoint, 0 to 9 of a Gemma), h whether the
-response states something that is false or made up (1 or 0, or how probable that is). One question
-to an endpoint; one for each aspect to a judge that rates by its next token.
+x_a is the rating of aspect a in [0, 1] (1 to 10 from an endpoint, 0 to 9 from a Gemma), h whether
+the response states something false or made up (1 or 0, or the probability). An endpoint gets one
+question; a judge that rates by its next token gets one per aspect.
 
-A verifier comes before a judge: where an answer can be verified, accuracy is what
-`tasks.verification.verify` says, and the judge is asked for the rest.
+Verification takes precedence: where an answer can be verified, accuracy is the result of
+`tasks.verification.verify`, and the judge is asked for the other aspects.
 """
 
 from collections.abc import Sequence
@@ -54,13 +54,13 @@ _NOTHING_INVENTED = Item(
 
 
 class Config(JudgingConfig):
-    """See the module.
+    """See the module docstring.
 
     Attributes:
         aspects: aspect -> weight.
-        hallucination_penalty: what a response loses that invents something; at 0 the judge is not
-            asked for that.
-        verify: accuracy of a verifiable answer is not the judge's to say.
+        hallucination_penalty: the deduction for a response that invents something; at 0 the judge
+            is not asked about it.
+        verify: take accuracy from the verifier where the answer can be verified.
     """
 
     name: Literal["llm_judge"] = "llm_judge"
@@ -72,7 +72,7 @@ class Config(JudgingConfig):
     def _sound(self) -> Self:
         if not all(weight > 0 for weight in self.aspects.values()):
             raise ValueError(
-                "aspects: every weight is above 0; leave out an aspect that does not count"
+                "aspects: every weight must be above 0; leave out an aspect that does not count"
             )
         return self
 
@@ -86,8 +86,8 @@ def prepare(config: Config, resources: Resources) -> Judging[Config]:
 def score(
     judging: Judging[Config], prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[Judged]:
-    """Numbers from 0 to 1, None where the judge gave no ruling; details: see `tasks.judging.bench`,
-    and `verified`."""
+    """Numbers from 0 to 1, None where the judge gave no ruling; details as in
+    `tasks.judging.bench`, and `verified`."""
     config, texts = judging.config, [response.text for response in responses]
     asks = config.verify and "accuracy" in config.aspects
     verified = are_correct(prompts, texts) if asks else [None] * len(prompts)
@@ -102,10 +102,10 @@ def score(
 
 
 def case_of(config: Config, prompt: Prompt, completion: str, correct: bool | None = None) -> Case:
-    """How a response is put to the judge; its sheet is empty where the verifier said it all.
+    """A response as a case for the judge; its sheet is empty if the verifier decides everything.
 
     Args:
-        correct: what the verifier said of its answer; None: nothing.
+        correct: the verifier's result; None: the answer cannot be verified.
     """
     rated = [aspect for aspect in config.aspects if correct is None or aspect != "accuracy"]
     items = tuple(Item(aspect, _ASPECTS[aspect], "rating") for aspect in rated)
@@ -114,7 +114,7 @@ def case_of(config: Config, prompt: Prompt, completion: str, correct: bool | Non
     weights = [config.aspects[aspect] for aspect in rated]
 
     def value(grades: tuple[float, ...]) -> float:
-        # the last grade may be that of inventions
+        # the last grade may be that of the inventions
         total = sum(weight * grade for weight, grade in zip(weights, grades, strict=False))
         if correct is not None:
             total += config.aspects["accuracy"] * correct

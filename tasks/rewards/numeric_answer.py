@@ -1,4 +1,4 @@
-"""Numeric-answer reward: 1 for the right number, part of it for a number close by, `wrong` for any
+"""Numeric-answer reward: 1 for the right number, partial credit for a close one, `wrong` for any
 other answer or none.
 
     r = 1                   the prompt's check agrees, as in `exact_answer`
@@ -8,9 +8,9 @@ other answer or none.
 
 The default bands are those of MaxText's GRPO example on Tunix (GSM8K; +3 exact, +0.5 for a ratio of
 0.9 to 1.1, +0.25 for 0.8 to 1.2, wrong -1), which a public entrant of google-tunix-hackathon used,
-divided by 3; there `wrong` is -1/3, here 0 unless set. Close is not right: bands give a policy that
-never meets the number a slope, and should lose weight (`Anneal`) once it does. A reference of 0 has
-no bands.
+divided by 3; there `wrong` is -1/3, here 0 by default. A close number is still wrong: bands give a
+policy that never hits the number a slope, and should lose weight (`Anneal`) once it does. A
+reference of 0 has no bands.
 
 Prompts whose answer is no number abstain, and so do quantities: 5.1 J is not close to 5 kJ
 (`exact_answer` knows units).
@@ -32,14 +32,14 @@ CHECKS = ("numeric", "math")
 
 
 class Band(StrictModel):
-    """What an answer within this fraction of the reference is worth."""
+    """The value of an answer within this fraction of the reference."""
 
     within: float = Field(gt=0, lt=1)
     value: float = Field(gt=0, lt=1)
 
 
 class Config(RewardConfig):
-    """`near`: from narrow to wide, each worth less than the one before; empty: only the right
+    """`near`: bands from narrow to wide, each worth less than the one before; empty: only the right
     number earns anything."""
 
     name: Literal["numeric_answer"] = "numeric_answer"

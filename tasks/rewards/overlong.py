@@ -4,12 +4,12 @@
     ((L - cache) - |y|) / cache    L - cache < |y| <= L
     -1                             L < |y|
 
-L is the stage's fixed response length. A response that was cut off there would have been longer:
--1. The paper has L = 20,480 and a cache of 4,096, a fifth, which is the default here. It adds the
-punishment to a reward of +-1; here it is one component of a weighted mean.
+L is the stage's fixed response length. A truncated response would have been longer: -1. The paper
+has L = 20,480 and a cache of 4,096, a fifth, which is the default here. It adds the punishment to a
+reward of +-1; here it is one component of a weighted mean.
 
-Every response is judged by its length alone, well-formed or not: the best value is 0, so there is
-nothing to earn with a short one. (Tunix 0.1.7 measures characters, not tokens.)
+Only the length counts, well-formed or not. The best value is 0, so a short response gains nothing.
+(Tunix 0.1.7 measures characters, not tokens.)
 """
 
 import math
@@ -24,7 +24,7 @@ from tasks.contract.reward import Resources, Response, Reward, RewardConfig
 
 
 class Config(RewardConfig):
-    """`cache`: tokens before the response length within which the punishment grows; None: a fifth
+    """`cache`: the tokens before the response length over which the punishment grows; None: a fifth
     of that length."""
 
     name: Literal["overlong"] = "overlong"

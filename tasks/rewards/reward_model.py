@@ -1,14 +1,14 @@
-"""Learned reward: how probable it is, by a reward model, that this trace is better than a middling
-one (stage kind `reward_model`).
+"""Learned reward: the probability, by a reward model, that this trace is better than an average one
+(stage kind `reward_model`).
 
-The model scores each step of the reasoning and the answer; the soft minimum of these scores,
-centred and scaled by what was measured on pairs that the model was not trained on, goes through a
-sigmoid: 0.5 is a trace like the average of those pairs. The ledger keeps the steps.
+The model scores each step of the reasoning and the answer. The soft minimum of these scores,
+centred and scaled by measurements on pairs outside its training set, goes through a sigmoid: 0.5 is
+the average trace of those pairs. The ledger has the steps' scores.
 
-A reward model knows traces alone, and what it says of anything else is noise that a policy finds
-and climbs. So what is no well-formed trace, or is longer than the responses it was trained on, is
-worth 0 by rule and never shown to it; an abstention would give such a response the mean of the
-other rewards. A prompt that is longer than those it was trained on abstains.
+A reward model knows traces only; its scores of anything else are noise that a policy would exploit.
+So a response that is no well-formed trace, or is longer than those that the model was trained on,
+is worth 0 by rule and is not scored. (An abstention would give it the mean of the other rewards.) A
+prompt that is longer than those of its training abstains.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,12 +37,12 @@ class Config(RewardConfig):
 
 
 def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """How traces are split into steps."""
+    """The rules that split traces into steps."""
     return {"data.steps": steps.VERSION}
 
 
 class Prepared:
-    """The model on its devices, and what makes rewards of its scores."""
+    """The model on its devices, with the calibration of its scores."""
 
     def __init__(self, scorer: "TraceScorer", calibration: Calibration) -> None:
         self.scorer, self.calibration = scorer, calibration
@@ -86,7 +86,7 @@ def prepare(config: Config, resources: Resources) -> Prepared:
 
 
 def scorer_of(config: Config, loaded: "LoadedModel", lengths: Any) -> "TraceScorer":
-    """What scores traces of at most `lengths.prompt_length` and `lengths.response_length`
+    """The scorer of traces of at most `lengths.prompt_length` and `lengths.response_length`
     tokens."""
     from tasks.reward_models.scoring import TraceScorer
 
@@ -101,8 +101,8 @@ def scorer_of(config: Config, loaded: "LoadedModel", lengths: Any) -> "TraceScor
 def programs(
     config: Config, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]
 ) -> "list[Program]":
-    """What it compiles to score so many responses: the model of the stage that feeds it, on the
-    devices of `model`."""
+    """What scoring so many responses compiles: the model of the stage that feeds it, on the devices
+    of `model`."""
     from tasks.models.loading import model_config
     from tasks.models.scalar_head import add_head
     from tasks.planning.programs import abstract_model, on_devices
@@ -117,8 +117,8 @@ def programs(
 def score(
     prepared: Prepared, prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[Judged]:
-    """In 0 to 1; 0 for what is malformed, cut off or too long; None where the prompt is too long
-    for the model."""
+    """A number in [0, 1]; 0 for a malformed, truncated or too long response; None where the prompt
+    is too long for the model."""
     scorer = prepared.scorer
     found: dict[int, Judged] = {}
     asked = {}

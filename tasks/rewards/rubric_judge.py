@@ -2,19 +2,18 @@
 2507.17746; G-RaR's reward).
 
     explicit    r = sum_j w_j c_j / sum_j w_j      c_j: criterion j is satisfied (1) or not (0), or
-                                                   how probable that is
-    implicit    r = (x - 1) / 9                    x: one rating from 1 to 10, made with all
-                                                   criteria in view
+                                                   its probability
+    implicit    r = (x - 1) / 9                    x: one rating from 1 to 10, given all criteria
 
 The weights are the paper's by importance. Every weight is positive: a pitfall is a criterion that
-is satisfied by avoiding it (`tasks.stages.rubrics` sees to that where a teacher writes them). The
-paper normalises its rating to [0, 1] without saying how; with (x - 1) / 9 the worst rating is 0. In
-the paper implicit aggregation was a little better; explicit rulings can be weighed again without a
+avoiding it satisfies (`tasks.stages.rubrics` ensures that where a teacher writes them). The paper
+normalises its rating to [0, 1] without saying how; with (x - 1) / 9 the worst rating is 0. In the
+paper implicit aggregation was slightly better; explicit rulings can be weighed again without a
 judge (`lyceum rejudge`).
 
-The criteria of a prompt are those of the stage's input `rubrics` if it has some for it, else those
-of its domain, else `criteria`; without any it abstains. What is no trace, is empty or only repeats
-question or criteria earns 0 and is not judged (`tasks.judging`).
+The criteria of a prompt are those of the stage's input `rubrics` if that has some for it, else
+those of its domain, else `criteria`; without any it abstains. A response that is no trace, is empty
+or only repeats question or criteria earns 0 without being judged (`tasks.judging`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,8 +58,8 @@ def prepare(config: Config, resources: Resources) -> Judging[Config]:
 def score(
     judging: Judging[Config], prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[Judged]:
-    """Numbers from 0 to 1, None where there are no criteria or the judge gave no ruling; details:
-    see `tasks.judging.bench`."""
+    """Numbers from 0 to 1, None where there are no criteria or the judge gave no ruling; details as
+    in `tasks.judging.bench`."""
     pairs = zip(prompts, responses, strict=True)
     cases = [case_of(judging.config, judging.criteria, prompt, one.text) for prompt, one in pairs]
     return judging.judge(cases, responses)
@@ -69,7 +68,7 @@ def score(
 def case_of(
     config: Config, rubrics: Mapping[str, Criteria], prompt: Prompt, completion: str
 ) -> Case | None:
-    """How a response is put to the judge; None: its prompt has no criteria that weigh anything."""
+    """A response as a case for the judge; None: its prompt has no criteria with a weight."""
     criteria = criteria_of(config, rubrics, prompt)
     if not config.weighs(criteria):
         return None
@@ -78,8 +77,8 @@ def case_of(
 
 
 def sheet_of(config: Config, criteria: Criteria) -> Sheet:
-    """What the judge is asked. Weights and, of explicit rulings, importance are no part of it: they
-    can change, and the rulings stay."""
+    """The judge's sheet. Weights and, with explicit rulings, importance are not in it, so that they
+    can change without new rulings."""
     if config.aggregation == "explicit":
         items, guide = tuple(Item(one.title, one.text, "satisfied") for one in criteria), ""
     else:
@@ -100,7 +99,7 @@ def _anchored(config: Config, anchor: Anchor) -> Case:
 
 
 def _questions(config: Config) -> int:
-    """How many criteria a prompt has is not known before its rubric is written."""
+    """The assumed number of criteria per prompt, which is not known before rubrics are written."""
     if config.aggregation == "implicit":
         return 1
     return max(map(len, (config.criteria, *config.domain_criteria.values()))) or _CRITERIA_IN_ALL

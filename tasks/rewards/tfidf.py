@@ -1,29 +1,27 @@
-"""TF-IDF relevance: how far the words of a response are those of a reference, weighed by how
-telling they are in the training corpus.
+"""TF-IDF relevance: the similarity of a response's words to a reference's, weighted by how rare
+they are in the training corpus.
 
     r = min(1, cosine(part, reference) / enough)      0 for a malformed response
 
 The corpus is the stage's training rows (`train.jsonl` of the `prompts` input): one document per
 row, its prompt and its trace. `tasks.data.term_weights` computes the cosine as scikit-learn's
-TfidfVectorizer does, in compiled code on the CPU that holds no interpreter lock: the device and the
-other rewards go on meanwhile.
+TfidfVectorizer does, in compiled code on the CPU that releases the interpreter lock, so the device
+and the other rewards go on meanwhile.
 
 IDEA-E (third place of google-tunix-hackathon) rewarded "context-relevant vocabulary in the
 reasoning trace"; its definition is not public. `part = "reasoning", against = "prompt"` is that
-idea. Words are no arguments: a reward on words can be earned with a list of them. What is done
-about it:
+idea. A list of words can earn a reward on words. The defences:
 
-stuffing      a cosine does not grow with length, and with `sublinear` counts a word said ten times
-              weighs 3.3 times, not ten; repeating one word turns the vector away from the
+stuffing      a cosine does not grow with length, and with `sublinear` a word repeated ten times
+              weighs 3.3 times as much, not ten; repeating one word turns the vector away from the
               reference.
-echoing       with `ignore_prompt` the words of the prompt weigh nothing, on either side: repeating
+echoing       with `ignore_prompt` the words of the prompt weigh nothing on either side: repeating
               the question earns 0.
-overshooting  with `enough` below 1 everything at least that similar earns 1: beyond honest
-              relevance there is nothing to gain, so give it what honest traces have, not what a
-              copy has.
+overshooting  with `enough` below 1, any similarity from there on earns 1: set it to that of honest
+              traces, so that copying earns no more.
 format        a response that is no well-formed trace earns 0.
 
-It stays a proxy: let verifiable rewards weigh more.
+It remains a proxy: give verifiable rewards more weight.
 """
 
 from collections.abc import Sequence
@@ -41,16 +39,16 @@ if TYPE_CHECKING:
 
 
 class Config(RewardConfig):
-    """What is compared with what.
+    """What is compared.
 
     Attributes:
         part: the part of the response that is compared.
-        against: `trace`: the reasoning of the training row with this prompt, `answer`: the prompt's
-            reference answer, `prompt`: the prompt with its context. Where there is none the reward
+        against: `trace`: the reasoning of the training row with this prompt; `answer`: the prompt's
+            reference answer; `prompt`: the prompt with its context. Where there is none the reward
             abstains.
         enough: the cosine that earns 1.
-        sublinear: count a word that is there tf times as 1 + ln tf.
-        ignore_prompt: the words of the prompt weigh nothing.
+        sublinear: count a word that occurs tf times as 1 + ln tf.
+        ignore_prompt: give the words of the prompt no weight.
     """
 
     name: Literal["tfidf"] = "tfidf"
@@ -78,7 +76,7 @@ class Relevance:
         self.config, self.weights, self.traces = config, weights, traces
 
     def reference(self, prompt: Prompt) -> str:
-        """What a response to `prompt` is compared with; empty where there is nothing."""
+        """The reference for a response to `prompt`; empty if there is none."""
         if self.config.against == "trace":
             return self.traces.get(prompt.id, "")
         return prompt.answer if self.config.against == "answer" else prompt.prompt

@@ -38,12 +38,14 @@ def worth(reasoning: str, prompt: Prompt = TRAIN, **config: int) -> float:
 
 
 def test_steps_that_are_linked_and_an_equation_that_holds_earn_everything():
-    assert judged(GOOD) == Judged(1.0, {"steps": 3, "linked": 1.0, "equations": 1.0, "fresh": 1.0})
+    assert judged(GOOD) == Judged(
+        1.0, {"steps": 3, "linked": 1.0, "equations": 1.0, "distinct": 1.0}
+    )
 
 
 def test_equations_are_asked_for_in_math_only():
     assert judged(PROSE, SKY) == Judged(
-        1.0, {"steps": 3, "linked": 1.0, "equations": None, "fresh": 1.0}
+        1.0, {"steps": 3, "linked": 1.0, "equations": None, "distinct": 1.0}
     )
     assert worth(PROSE, TRAIN) == pytest.approx(2 / 3)
 

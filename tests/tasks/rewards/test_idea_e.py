@@ -41,7 +41,7 @@ def worth(reasoning: str, **config: int) -> float:
 
 def test_five_sections_in_order_earn_everything():
     assert worth(scaffold()) == 1.0
-    assert list(judged(scaffold()).detail["fresh_words"]) == list(SECTIONS)
+    assert list(judged(scaffold()).detail["new_words"]) == list(SECTIONS)
 
 
 def test_headings_may_be_decorated_and_in_capitals():
@@ -66,7 +66,7 @@ def test_sections_in_another_order_count_as_many_as_are_in_order():
 
 
 def test_every_word_that_a_section_lacks_costs():
-    """Six fresh words earn a section's full share; three of them half of it."""
+    """Six new words earn a section's full share; three of them half of it."""
     short = {**TEXTS, "Evaluate": "Every criterion satisfied."}
     assert worth(scaffold(short)) == pytest.approx(0.9)
     assert worth(scaffold(short), words=3) == 1.0
