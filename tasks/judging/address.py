@@ -1,10 +1,9 @@
-"""Sentences of a response that talk to its judge: instructions about instructions, speaking to a
-judge or for one, asking for a grade or giving oneself one, verdicts, delimiters and roles that the
-response brings along.
+"""Find sentences of a response that address its judge: instructions about instructions, speaking to
+a judge or for one, asking for a grade or giving one, verdicts, and delimiters and roles of its own.
 
-A false alarm costs a second question and no more than what the sentence was worth: a word problem
-about "the highest score" is judged with and without that sentence. So the patterns are wide. They
-are looked for in folded text (`fold`): other alphabets' look-alikes, full-width letters, invisible
+A false alarm costs a second question and what the sentence contributed: a word problem about "the
+highest score" is judged with and without that sentence. So the patterns are broad. They are matched
+in folded text (`fold`), where look-alikes of other alphabets, full-width letters, invisible
 characters, emphasis and s p a c e d letters make no difference.
 """
 
@@ -172,7 +171,7 @@ _UNUSUAL = re.compile(r"[^\n\t\x20-\x7e]")
 
 
 def visible(text: str) -> str:
-    """`text` without characters that nobody sees: controls but line feed and tab, zero-width and
+    """`text` without invisible characters: controls except line feed and tab, zero-width and
     direction marks, tags, surrogates."""
     return _UNUSUAL.sub(
         lambda match: "" if unicodedata.category(match[0])[0] == "C" else match[0], text
@@ -181,8 +180,8 @@ def visible(text: str) -> str:
 
 @lru_cache(maxsize=16)  # the rules and the patterns fold the same texts, one after the other
 def fold(text: str) -> str:
-    """How a text is compared: NFKC, no accents, no invisible characters, letters that look Latin as
-    Latin ones, lower case, no emphasis, s p a c e d words joined, white space as one space."""
+    """A text's form for comparison: NFKC, no accents, no invisible characters, look-alikes as Latin
+    letters, lower case, no emphasis, s p a c e d words joined, white space as one space."""
     plain = visible(text)
     if not plain.isascii():
         plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", plain))
@@ -198,7 +197,7 @@ def fold(text: str) -> str:
 
 
 def talks(folded: str) -> bool:
-    """Whether a folded text talks to a judge."""
+    """Whether a folded text addresses a judge."""
     likely = (
         pattern
         for needed, pattern in ADDRESSES
@@ -208,15 +207,15 @@ def talks(folded: str) -> bool:
 
 
 class Address(NamedTuple):
-    """Whether a text talks to its judge: what it says to it, and the text without that."""
+    """What a text says to its judge, and the text without that."""
 
     said: tuple[str, ...]
     rest: str
 
 
 def address(text: str) -> Address:
-    """Look for sentences, or up to three in a row, that talk to a judge, and then for any that tell
-    it what to say."""
+    """Find sentences, or up to three in a row, that address a judge, and then any that tell it what
+    to say."""
     if not talks(fold(text)):
         return Address((), text)
     sentences = [match[0] for match in _SENTENCE.finditer(text) if match[0]]

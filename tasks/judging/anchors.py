@@ -1,7 +1,7 @@
-"""Responses of known worth, for judges to be tried on: of each question a good response, a poor
-one, and one that is worth nothing and tries to be graded all the same (instructions to the judge, a
-verdict of its own, master keys of "One Token to Fool LLM-as-a-Judge", 2507.08794). Those that are
-shipped: anchors.toml."""
+"""Anchors: responses of known worth to try judges on. Each question has a good response, a poor
+one, and a worthless one that asks for a good grade (instructions to the judge, a verdict of its
+own, master keys of "One Token to Fool LLM-as-a-Judge", 2507.08794). The shipped ones are in
+anchors.toml."""
 
 import tomllib
 from pathlib import Path
@@ -20,8 +20,8 @@ class Anchor(StrictModel):
         question: responses to the same question are compared with each other.
         reference: an answer that the judge is shown; may be empty.
         criteria: for judges that grade by a rubric.
-        response: a trace. score: its worth from 0 to 1; only its order among the question's other
-            responses counts.
+        response: a trace.
+        score: its worth from 0 to 1; only its order among the question's other responses counts.
     """
 
     question: str = Field(min_length=1)
@@ -31,7 +31,7 @@ class Anchor(StrictModel):
     score: float = Field(ge=0, le=1)
 
     def as_prompt(self) -> Prompt:
-        """Its question, as a response is asked it."""
+        """Its question as a prompt."""
         fields = {"domain": Domain.GENERAL, "answer": self.reference, "check": "none"}
         return Prompt.parse({"id": "anchor", "prompt": self.question, **fields})
 

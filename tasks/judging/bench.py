@@ -1,14 +1,13 @@
 """From responses to grades: rules first, then questions, a second question where the reply could
-not be read, and the lower of two grades for a response that talks to its judge.
+not be read, and the lower of two grades for a response that addresses its judge.
 
-What a bench decides of a response, in this order:
+The order of decisions about a response:
 
-1. `worthless`: 0, nobody is asked.
-2. It talks to the judge (`address`): it is judged as it is and without those sentences. The lower
-   value counts; 0 if nothing is left without them, or if the judge's reply to what it says cannot
-   be read.
-3. A reply that cannot be read is asked for once more, as another question that says what was wrong.
-   A second one is an abstention, as is every failed call: no value, never a zero.
+1. `worthless`: 0, without a question.
+2. It addresses the judge (`address`): it is judged with and without those sentences, and the lower
+   value counts; 0 if nothing is left without them, or if the judge's reply to them cannot be read.
+3. A reply that cannot be read is asked for once more, in a question that says what was wrong. A
+   second one is an abstention, as is every failed call: no value, never a zero.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,12 +31,12 @@ _SHOWN = 200
 
 @dataclass(frozen=True)
 class Case:
-    """One response to be judged.
+    """One response to judge.
 
     Attributes:
-        criteria: what the sheet holds that no response may simply repeat.
-        value: what the grades of the sheet's items come to, in [0, 1].
-        ruled: judge it by the rules before any judge is asked; anchors are not
+        criteria: the texts of the sheet that a response may not simply repeat.
+        value: from the grades of the sheet's items to a number in [0, 1].
+        ruled: apply the rules before asking the judge; anchors skip them
             (`tasks.judging.calibration`).
         sample: which repetition of the same questions.
     """
@@ -51,19 +50,19 @@ class Case:
     sample: int = 0
 
     def worthless(self, completion: str) -> str | None:
-        """Why a completion earns 0 before any judge is asked, or None."""
+        """Why a completion earns 0 without a question, or None."""
         return worthless(completion, self.prompt.prompt, self.criteria, self.prompt.answer)
 
     def material(self, reasoning: str, answer: str) -> Material:
-        """What is shown to a judge."""
+        """What the judge is shown."""
         reference = {"reference_answer": self.prompt.answer} if self.prompt.answer else {}
         return {"task": self.prompt.prompt, **reference, "reasoning": reasoning, "answer": answer}
 
 
 @dataclass
 class _Version:
-    """A response as it is shown to the judge, and what came back: grades, or why there are none.
-    `unread`: the judge did reply."""
+    """A response as the judge is shown it, and the grades, or why there are none. `unread`: the
+    judge did reply."""
 
     case: Case
     material: Material
@@ -99,8 +98,8 @@ class _Version:
 
 @dataclass
 class _Hearing:
-    """A case with what is shown to the judge: the response as it was written and, where it `said`
-    something to the judge, without that; nothing where a `rule` decides."""
+    """A case with the versions that the judge is shown: the response as written and, if it
+    addresses the judge, without that; none if a `rule` decides."""
 
     case: Case
     rule: str | None = None
@@ -108,7 +107,7 @@ class _Hearing:
     versions: list[_Version] = field(default_factory=list)
 
     def begin(self) -> list[_Version]:
-        """Judge by the rules, and make the versions."""
+        """Apply the rules, and make the versions."""
         case = self.case
         self.rule = case.worthless(case.completion) if case.ruled else None
         if self.rule is not None:
@@ -129,7 +128,7 @@ class _Hearing:
         return versions
 
     def verdict(self) -> Judged:
-        """What the rule or the grades come to; the details are what the ledger keeps."""
+        """The result of the rule or the grades; the details are for the ledger."""
         told: dict[str, Any] = {"said": list(self.said)} if self.said else {}
         versions = self.versions
         rule = self.rule
@@ -152,14 +151,13 @@ class _Hearing:
 
 
 class Bench:
-    """A judge and how it is asked. `by_token`: it rates by its next token."""
+    """A judge and its questions. `by_token`: it rates by its next token."""
 
     def __init__(self, judge: Judge, *, by_token: bool) -> None:
         self.judge, self._by_token = judge, by_token
 
     def judge_all(self, cases: Sequence[Case]) -> list[Judged]:
-        """A value for each case, or None where the judge gave none; the details are what
-        `tasks.rewards` keep in the ledger.
+        """A value for each case, or None where the judge gave none; the details are for the ledger.
 
         Raises:
             InputError, StageFailed: as `Judge.ask`.
@@ -177,7 +175,8 @@ class Bench:
         return [hearing.verdict() for hearing in hearings]
 
     def _ask(self, versions: Iterable[_Version], of: int | None = None) -> list[_Version]:
-        """Ask one question for each sheet; again, with what was wrong, where there was a reply."""
+        """Ask one question for each sheet, and once more, saying what was wrong, where a reply was
+        unreadable."""
         asked: list[_Version] = []
 
         def questions() -> Iterator[Question]:
@@ -206,6 +205,6 @@ class Bench:
 
 
 def parts(completion: str) -> tuple[str, str]:
-    """Reasoning and answer; of what is no trace, everything is the answer."""
+    """Reasoning and answer; a completion that is no trace is all answer."""
     trace = parse_trace(completion)
     return (trace.reasoning, trace.answer) if trace else ("", completion)

@@ -1,23 +1,23 @@
-"""Whether a judge can be trusted, and whether it is still the judge it was.
+"""Calibration: can a judge be trusted, and is it still the same judge?
 
-Before a stage begins its judge grades the anchors: responses of known worth, some of them attacks.
+Before a stage begins, its judge grades the anchors: responses of known worth, some of them attacks.
 It must put them into the right order, or the stage refuses to train on its noise. It grades them
-again on the first rollout, and on one of `every` rollouts from then on. An endpoint's model may be
-replaced without a word; if its grades have moved, or their order is lost, the stage ends before the
+again on the first rollout, and on one of `every` rollouts from then on. An endpoint may replace its
+model without notice; if its grades have moved, or their order is lost, the stage ends before the
 update.
 
-    order    of all pairs of anchors of one question and unlike worth, the part whose better one has
+    order    the fraction of pairs of anchors of one question and unequal worth whose better one has
              the better grade (a tie is half a pair): 1 is perfect, 0.5 is chance
     drift    the mean of (grade now - grade at the baseline) over the anchors, with a 95 % interval
-             (bootstrap); the alarm is an interval that lies beyond the tolerance altogether
+             (bootstrap); an interval that lies entirely beyond the tolerance fails
 
-The anchors are asked raw: the rules that protect a reward are left out, so the order tells how
-easily the judge itself is talked round.
+Anchors are judged without the rules that protect a reward, so the order shows how easily the judge
+itself is manipulated.
 
 The digest of a rollout's responses decides whether it is checked, and the number of the repetition:
-a stage that is resumed checks the same rollouts and finds the same rulings in the store. All stages
-of a store that ask the same judge the same share a baseline, so grades are comparable between runs.
-A new name for the baseline accepts the judge as it is now.
+a resumed stage checks the same rollouts and finds the same rulings in the store. All stages of a
+store that ask the same judge the same questions share a baseline, so grades are comparable between
+runs. Another name for the baseline accepts the judge as it is now.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,15 +38,15 @@ _SAME = 1e-9
 
 
 class Calibration(StrictModel):
-    """When and how strictly a judge is tried.
+    """When and how strictly a judge is checked.
 
     Attributes:
-        anchors: responses of known worth, at least two of unlike worth to some question; None:
-            those of `tasks.judging.anchors`.
+        anchors: responses of known worth, with at least two of unequal worth to some question;
+            None: those of `tasks.judging.anchors`.
         every: one of so many rollouts is checked, beside the first.
         tolerance: how far the mean grade, from 0 to 1, may move.
-        least_order: the part of the anchors' pairs that must be in the right order.
-        baseline: any name; another one begins with a new baseline.
+        least_order: the fraction of the anchors' pairs that must be in the right order.
+        baseline: any name; a new one begins a new baseline.
     """
 
     anchors: tuple[Anchor, ...] | None = Field(default=None, min_length=2)
@@ -60,8 +60,8 @@ class Calibration(StrictModel):
     def _can_be_ordered(cls, anchors: tuple[Anchor, ...] | None) -> tuple[Anchor, ...] | None:
         if anchors is not None and not _pairs(anchors):
             raise ValueError(
-                "no question has two anchors of unlike score, so there is no order to be right or"
-                " wrong; add one"
+                "no question has two anchors of unequal score, so there is no order to check; add"
+                " one"
             )
         return anchors
 
@@ -75,10 +75,10 @@ Grades = tuple[float | None, ...]
 
 @dataclass(frozen=True)
 class Calibrator:
-    """Tries a judge by its anchors.
+    """Checks a judge by its anchors.
 
     Attributes:
-        case_of: how an anchor is put to the judge, and how its grades become a value.
+        case_of: makes the judge's case of an anchor.
         baseline: the grades that later ones are compared with.
     """
 
@@ -91,16 +91,16 @@ class Calibrator:
     def begin(
         cls, config: Calibration, bench: Bench, case_of: Callable[[Anchor], Case]
     ) -> "Calibrator":
-        """Make the baseline, or find it in the store. Raises StageFailed: the judge does not know
+        """Make the baseline, or find it in the store. Raises StageFailed: the judge cannot tell
         good from bad."""
         one = cls(config, bench, case_of)
         return replace(one, baseline=one._tried(["baseline", config.baseline])[0])
 
     def check(self, update: int, rollout: Sequence[str]) -> dict[str, Any] | None:
-        """Try the judge again if it is this rollout's turn; what came of it, for the ledger.
+        """Check the judge again if it is this rollout's turn; returns the result for the ledger.
 
         Args:
-            update: for which the rollout is scored, from 1.
+            update: the update that the rollout is scored for, from 1.
             rollout: its responses.
 
         Raises:
@@ -128,8 +128,8 @@ class Calibrator:
         return {"order": order, **record("drift", drift, interval), "grades": list(grades)}
 
     def _tried(self, repetition: list[Any]) -> tuple[Grades, float]:
-        """The grades of the anchors and their order, which must be good enough; a repetition's
-        number is never 0, which a reward's own questions have."""
+        """The grades of the anchors and their order, which must be good enough. A repetition's
+        number is never 0, which is that of a reward's own questions."""
         config, anchors = self.config, self.config.tried
         sample = 1 + int(digest(repetition)[:12], 16)
         cases = [replace(self.case_of(one), ruled=False, sample=sample) for one in anchors]
@@ -146,16 +146,17 @@ class Calibrator:
             and low >= high
         ]
         raise StageFailed(
-            f"the judge does not know good responses from bad ones: it has {order:.0%} of"
+            f"the judge cannot tell good responses from bad ones: it has {order:.0%} of"
             f" {len(_pairs(anchors))} pairs of anchors in the right order, below"
             f" calibration.least_order = {config.least_order:g}."
-            f" {wrong[0] if wrong else 'None was graded'}. Nothing was trained on its rewards. Take"
+            f" {wrong[0] if wrong else 'None was graded'}. Nothing was trained on its rewards. Use"
             " a better judge, or lower calibration.least_order."
         )
 
 
 def order_of(anchors: Sequence[Anchor], grades: Sequence[float | None]) -> float:
-    """The part of the pairs in the right order, ties as halves; NaN if no pair has both grades."""
+    """The fraction of the pairs in the right order, ties as halves; NaN if no pair has both
+    grades."""
     right = []
     for worse, better in _pairs(anchors):
         low, high = grades[worse], grades[better]
@@ -165,7 +166,7 @@ def order_of(anchors: Sequence[Anchor], grades: Sequence[float | None]) -> float
 
 
 def _pairs(anchors: Sequence[Anchor]) -> list[tuple[int, int]]:
-    """Places of the (worse, better) anchor of one question."""
+    """Indices of the (worse, better) anchor of one question."""
     places = permutations(range(len(anchors)), 2)
     both = [(one, other, anchors[one], anchors[other]) for one, other in places]
     return [

@@ -1,15 +1,15 @@
 """A judge behind an OpenAI-compatible API, asked through the chat engine (`tasks.chat`).
 
-Whatever happens to the endpoint, a reward is what it would have been, or there is no update:
+Endpoint failures never change a reward; at worst they prevent the update:
 
-- it is down (connections refused, errors to everybody): it is asked again every few seconds, for
-  `LYCEUM_JUDGE_PATIENCE_SECONDS`, and no question suffers for that; then the stage ends
-  (StageFailed), and goes on from there when it is run again;
-- one question fails again and again while others are answered: no ruling;
-- an answer was paid: it is in the store before it counts, and never paid again.
+- the endpoint is down (connections refused, errors to everybody): it is asked again every few
+  seconds, for `LYCEUM_JUDGE_PATIENCE_SECONDS`, at no question's cost; then the stage ends
+  (StageFailed), and continues from there when it is run again;
+- one question keeps failing while others are answered: no ruling;
+- an answer is stored before it counts, and never paid twice.
 
-One engine, one budget, one limit of requests under way for the whole stage, whichever rollout or
-thread asks.
+The whole stage has one engine, one budget and one limit of concurrent requests, whichever rollout
+or thread asks.
 """
 
 import threading
@@ -47,8 +47,8 @@ class AskEndpoint(Judge):
     def _ask(self, questions: Iterable[Question]) -> list[Ruling]:
         requests: list[ChatRequest] = []
         futures: list[Future[Reply]] = []
-        # A question is made when it is soon its turn: the making of hundreds at once would hold the
-        # engine's thread up (the GIL).
+        # make a question shortly before its turn: making hundreds at once would block the engine's
+        # thread (the GIL)
         room = threading.Semaphore(2 * self._engine.settings.teacher_concurrency)
         for question in questions:
             room.acquire()
@@ -69,8 +69,7 @@ class AskEndpoint(Judge):
         return ChatRequest(config.model, tuple(question.messages), parameters, question.sample)
 
     def values(self) -> dict[str, float]:
-        """Also `requests`, and `waited_seconds` for an endpoint that was down, which it may be
-        now."""
+        """Also `requests`, and `waited_seconds` for an endpoint that was down, including now."""
         breaker = self._engine.breaker
         requests = float(self._engine.meter.counts["requests"])
         waited = breaker.waited + breaker.down

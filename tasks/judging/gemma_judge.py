@@ -3,12 +3,12 @@ token (G-Eval, 2303.16634).
 
 Nothing is decoded: a ruling costs one pass over its prompt, always comes, and is continuous, where
 a sampled rating is one of ten numbers. The judge has devices of its own
-(`tasks.devices.hosts.halves`, G-RaR's split mesh). Its program is dispatched from the thread of the
-reward that asks, so it computes while the policy samples or is updated; a model too large for one
-device lies in parts on its half.
+(`tasks.devices.hosts.halves`, G-RaR's split mesh). The thread of the reward dispatches its program,
+so it computes while the policy samples or is updated; a model too large for one device is sharded
+over its half.
 
-Shapes are fixed: (B, P) prompts, the last batch of a call filled up, and `MOST_CHOICES` choices a
-row, so that questions with different choices share a batch and the program.
+Shapes are fixed: (B, P) prompts, the last batch of a call padded, and `MOST_CHOICES` choices a row,
+so that questions with different choices share a batch and the program.
 """
 
 import json
@@ -35,7 +35,7 @@ from tasks.planning.programs import Program, abstract_model, compilations, rows,
 VERSION = 1
 
 MOST_CHOICES = 16
-"""Of one question."""
+"""The most choices of a question."""
 
 _STORE_THREADS = 32
 
@@ -45,7 +45,7 @@ class Rater:
     float32 probabilities.
 
     Attributes:
-        loaded: the judge, on the devices that it has.
+        loaded: the judge, on its devices.
         compiles: programs compiled so far: 1 after any number of calls.
     """
 
@@ -63,11 +63,11 @@ class Rater:
         self, prompts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]
     ) -> np.ndarray:
         """(N, MOST_CHOICES) probabilities of token ids `choices[i]` after `prompts[i]`; columns
-        beyond a row's choices say nothing.
+        beyond a row's choices are meaningless.
 
-        Every batch is on its way to the devices before the first result is waited for. Threads may
-        call it at the same time: the batches of one call go before those of the next, on all
-        devices in the same order, because those exchange parts of the weights.
+        All batches are dispatched before the first result is awaited. Threads may call it
+        concurrently: the batches of one call are dispatched before those of the next, in the same
+        order on all devices, since these exchange parts of the weights.
         """
         tokens = pad_left(prompts, self.prompt_length, self.loaded.tokenizer.pad_id)
         ids = np.array([[*row, *[0] * (MOST_CHOICES - len(row))] for row in choices], np.int32)
@@ -172,18 +172,19 @@ def _with_text(ruling: Ruling, question: Question) -> Ruling:
 
 
 def _text(messages: Sequence[Mapping[str, str]]) -> str:
-    """Gemma's template knows no system: what it would say goes before the user's first words."""
+    """The messages in Gemma's template, which has no system turn: a system message goes before the
+    user's text."""
     if [message["role"] for message in messages] not in (["user"], ["system", "user"]):
         raise ValueError(
-            "a judge is asked by one user's message, after a system's or not; got"
+            "a judge's question is one user message, optionally after a system message; got"
             f" {[one['role'] for one in messages]}"
         )
     return "\n\n".join(message["content"] for message in messages)
 
 
 def _choice_ids(tokenizer: Tokenizer, model: str, question: Question) -> list[int]:
-    """The token of each choice. Raises InputError: a choice is not exactly one token, or two are
-    the same, or there are none."""
+    """The token of each choice. Raises InputError: there are none, two are the same, or one is not
+    exactly one token."""
     if not 0 < len(set(question.choices)) == len(question.choices) <= MOST_CHOICES:
         raise InputError(
             f"judge {model}: a question needs 1 to {MOST_CHOICES} different choices, got"
@@ -193,7 +194,7 @@ def _choice_ids(tokenizer: Tokenizer, model: str, question: Question) -> list[in
     for choice, ids in zip(question.choices, encoded, strict=True):
         if len(ids) != 1 or tokenizer.decode(ids) != choice:
             raise InputError(
-                f"judge {model}: the choice {choice!r} is {len(ids)} tokens of its vocabulary; a"
-                " choice is one."
+                f"judge {model}: the choice {choice!r} is {len(ids)} tokens of its vocabulary, and"
+                " must be one."
             )
     return [ids[0] for ids in encoded]

@@ -1,21 +1,24 @@
-"""What a response cannot do to its judge, and what is known of it before a judge is asked.
+"""Protection of a judge from the response that it reads, and rules that apply before a judge is
+asked.
 
-What holds for every response, whatever the judge:
+For every response, whatever the judge:
 
-- *Data.* A response is shown as strings of one JSON object on one line, between two lines that hold
-  a mark. The mark is a digest of the question and of this response, so no response can hold its own
-  mark. Invisible characters are left out, and no `<` or `[` that could open a turn, a tag or a
-  special token of any chat template is left (it is written as JSON's escape). So nothing in a
-  response is a line, a delimiter or a role of the question (`as_data`).
-- *Rules before judges.* What is no trace, has no substance (":" or "Thought process:", One Token to
-  Fool LLM-as-a-Judge, 2507.08794) or repeats the question or the criteria earns 0 and is not judged
-  (`worthless`).
-- *Only a ruling counts* that has the question's mark and exactly its fields
-  (`tasks.judging.rulings`): a verdict that a response brings along is none.
+- *Data.* A response is shown as strings of one JSON object on one line, between two lines with a
+  mark. The mark is a digest of the question and of this response, so no response can contain its
+  own
+  mark. Invisible characters are removed, and any `<` or `[` that could open a turn, a tag or a
+  special token of a chat template is written as JSON's escape. So nothing in a response is a line,
+  a
+  delimiter or a role of the question (`as_data`).
+- *Rules before judges.* A response that is no trace, has no substance (":" or "Thought process:",
+  One Token to Fool LLM-as-a-Judge, 2507.08794) or repeats the question or the criteria earns 0 and
+  is not judged (`worthless`).
+- *Strict rulings.* Only a reply with the question's mark and exactly its fields counts
+  (`tasks.judging.rulings`), so a verdict inside a response does not.
 
-A response that talks to the judge in a way that `tasks.judging.address` knows is judged twice, as
-it is and without those sentences, and the lower of both counts. Words that no pattern knows are
-only measured, by the attacks in the calibration set (`tasks.judging.calibration`).
+A response that addresses the judge in a way that `tasks.judging.address` knows is judged twice,
+with and without those sentences, and the lower value counts. Words that no pattern matches are only
+measured, by the attacks among the anchors (`tasks.judging.calibration`).
 """
 
 import json
@@ -50,8 +53,8 @@ _COPIED = 0.8
 
 
 def as_data(material: Material, longest: int) -> str:
-    """One line of JSON that holds the material, each value cut to `longest` characters by leaving
-    out its middle."""
+    """One line of JSON with the material; the middle of longer values is cut out, to `longest`
+    characters."""
     shown: dict[str, str | int] = {}
     for name, text in material.items():
         seen = visible(text)
@@ -67,7 +70,7 @@ def as_data(material: Material, longest: int) -> str:
 
 
 def opens_nothing(text: str) -> str:
-    """`text` with whatever could open a turn, a tag or a special token as JSON's escape."""
+    """`text` with JSON's escape for anything that could open a turn, a tag or a special token."""
     return _OPENS_SOMETHING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
@@ -76,8 +79,9 @@ def worthless(
 ) -> str | None:
     """Why a completion earns 0 before any judge is asked, or None: it has to be judged.
 
-    `malformed`: it is no trace, or was cut off. `empty`: its answer or its reasoning has no letter
-    and no digit, but for openers. `copied`: its answer is the question, or nothing but criteria.
+    `malformed`: it is no trace, or was truncated. `empty`: its answer or its reasoning has no
+    letter and no digit beside openers. `copied`: its answer is the question, or nothing but
+    criteria.
     """
     trace = parse_trace(completion)
     if trace is None:
@@ -96,7 +100,7 @@ def worthless(
 
 
 def _substance(text: str) -> bool:
-    """Whether something is said beside openers: a letter or a digit of any script."""
+    """Whether a text says something beside openers: a letter or a digit of any script."""
     folded = " ".join(re.sub(r"[^\w\s']|_", " ", fold(text)).split())
     place = 0
     # to the first that is: there is no need to look for openers in all of a long text
@@ -115,6 +119,6 @@ def _words(text: str) -> list[str]:
 
 
 def _share(words: Sequence[str], others: Sequence[str]) -> float:
-    """The part of the word pairs of one text that another one has."""
+    """The fraction of one text's word pairs that another one has."""
     pairs, theirs = set(pairwise(words)), set(pairwise(others))
     return len(pairs & theirs) / len(pairs) if pairs else 0.0

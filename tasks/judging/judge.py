@@ -1,4 +1,4 @@
-"""The contract of judges: who is asked (`JudgeConfig`), what (`Question`), and what comes back
+"""The contract of judges: who is asked (`JudgeConfig`), what (`Question`), and the reply
 (`Ruling`).
 
 ```toml
@@ -11,12 +11,12 @@ output_usd_per_million = 0.6
 ```
 or `{ name = "gemma", model = "gemma3-12b-it", prompt_length = 1024, batch_size = 8 }`.
 An endpoint answers with text. A Gemma in this process decodes nothing: its ruling is the
-probability of each of the question's `choices` as the next token (G-Eval, 2303.16634). Both keep
-rulings in the store (`infra.store.answers`) by all that decides them: nothing is asked twice.
+probability of each of the question's `choices` as the next token (G-Eval, 2303.16634). Both store
+rulings (`infra.store.answers`) by everything that decides them, so nothing is asked twice.
 
-A question without a ruling is an abstention. More of them than `max_abstained` end the stage, which
-goes on from there when it is run again: an update on rewards that are mostly missing is worse than
-none. An endpoint that is down is waited for (`tasks.judging.endpoint_judge`).
+A question without a ruling is an abstention. If more than `max_abstained` have none, the stage
+ends, and continues from there when it is run again: an update on mostly missing rewards is worse
+than none. An endpoint that is down is waited for (`tasks.judging.endpoint_judge`).
 """
 
 import threading
@@ -35,11 +35,11 @@ _OWN = {"model", "messages", "temperature", "max_tokens", "max_completion_tokens
 
 
 class _AnyJudge(StrictModel):
-    """What all judges have.
+    """The fields of all judges.
 
     Attributes:
-        max_abstained: the largest part of the questions of one call of `ask` that may stay without
-            a ruling.
+        max_abstained: the largest fraction of the questions of one `ask` call that may get no
+            ruling.
     """
 
     max_abstained: float = Field(default=0.1, ge=0, le=1)
@@ -50,11 +50,10 @@ class EndpointJudge(_AnyJudge, Priced):
 
     Attributes:
         provider: whose endpoint: <PROVIDER>_BASE_URL, <PROVIDER>_API_KEY (`tasks.chat.provider`).
-        temperature, max_response_tokens: of a ruling. `limit_parameter` is the name by which the
-            model takes the latter.
-        parameters: other ones that are sent as they are, e.g. `reasoning_effort`.
-        max_usd: what the judge of this stage may cost. When it is spent, questions stay without a
-            ruling.
+        temperature, max_response_tokens: of a ruling. `limit_parameter`: the model's name for the
+            latter.
+        parameters: other parameters, sent as they are, e.g. `reasoning_effort`.
+        max_usd: the budget of this stage's judge. When it is spent, questions get no ruling.
     """
 
     name: Literal["endpoint"]
@@ -69,19 +68,19 @@ class EndpointJudge(_AnyJudge, Priced):
     def _sound(self) -> Self:
         if taken := sorted(_OWN & self.parameters.keys()):
             raise ValueError(
-                f"parameters {', '.join(taken)}: set by model, temperature and max_response_tokens;"
-                " leave it out here"
+                f"parameters {', '.join(taken)}: set by model, temperature or max_response_tokens;"
+                " leave it out of parameters"
             )
         return self
 
 
 class GemmaJudge(_AnyJudge):
-    """A Gemma in this process, on the devices that the policy leaves it
+    """A Gemma in this process, on the devices that the policy does not use
     (`tasks.devices.hosts.halves`).
 
     Attributes:
-        model: a recipe's `model`: a shipped name, a hub's, or a directory.
-        prompt_length: tokens of a question, fixed; one that is longer gets no ruling.
+        model: as in a recipe: a shipped name, one of a hub, or a directory.
+        prompt_length: tokens of a question, fixed; a longer one gets no ruling.
         batch_size: questions at a time, fixed.
     """
 
@@ -97,14 +96,14 @@ JudgeConfig = Annotated[EndpointJudge | GemmaJudge, Field(discriminator="name")]
 
 @dataclass(frozen=True)
 class Question:
-    """What a judge is asked.
+    """A question to a judge.
 
     Attributes:
-        messages: a system message, if any, and a user's: `{"role": ..., "content": ...}`.
+        messages: an optional system message, and a user's: `{"role": ..., "content": ...}`.
         choices: for a judge that rates by its next token: texts of one token each, e.g. "0" to "9",
             or "1" and "0".
-        parameters: for an endpoint, over those of its config: `response_format`.
-        sample: which repetition of the same question, for an answer that could not be read; 0 is
+        parameters: for an endpoint, overriding those of its config: `response_format`.
+        sample: which repetition of the same question, after an answer that could not be read; 0 is
             the first.
     """
 
@@ -116,18 +115,18 @@ class Question:
 
 @dataclass(frozen=True)
 class Ruling:
-    """What a judge says to a question.
+    """A judge's reply to a question.
 
     Attributes:
-        text: an endpoint's answer; of a judge that rates by its next token, the likeliest choice.
+        text: an endpoint's answer; for a judge that rates by its next token, the likeliest choice.
         probabilities: of the choices, among all tokens of the vocabulary (their sum is at most 1);
-            None of an endpoint.
-        problem: why there is no ruling, in words; then the rest says nothing.
+            None from an endpoint.
+        problem: why there is no ruling, in words; then the other fields are meaningless.
         replied: the judge did reply, with a refusal, with nothing, or with too much: it may be
             asked again in other words.
-        digest: of all that decides the ruling: its key in the store.
+        digest: of everything that decides the ruling: its key in the store.
         cached: it was in the store.
-        usd: what it cost this stage.
+        usd: its cost to this stage.
     """
 
     text: str = ""
@@ -140,7 +139,7 @@ class Ruling:
 
 
 class Judge(ABC):
-    """A judge that was opened. `ask` may be called from several threads at the same time."""
+    """An open judge. Threads may call `ask` concurrently."""
 
     def __init__(self, max_abstained: float) -> None:
         self._max_abstained = max_abstained
@@ -149,14 +148,14 @@ class Judge(ABC):
         self._usd = 0.0
 
     def ask(self, questions: Iterable[Question], *, of: int | None = None) -> list[Ruling]:
-        """A ruling on each question, in order. Blocks until all are there and kept.
+        """A ruling on each question, in order. Blocks until all are there and stored.
 
         Args:
             questions: an endpoint is asked while they are made.
-            of: these are asked again, of so many questions of one rollout.
+            of: the number of questions of the rollout, when these are repetitions of some of them.
 
         Raises:
-            InputError: key, model, URL, parameters or choices must be put right first.
+            InputError: a person must first correct key, model, URL, parameters or choices.
             StageFailed: the endpoint has been down for too long, or the judge did not reply to more
                 than `max_abstained` of the questions.
         """
@@ -169,17 +168,20 @@ class Judge(ABC):
         return rulings
 
     def check(self, problems: Sequence[str | None], of: int | None = None) -> None:
-        """Of the questions of one rollout (all `of` them, of which those left out have a ruling),
-        why each has no ruling that can be used, or None. Raises StageFailed for too many of
-        them."""
+        """Raise StageFailed if too many questions of a rollout have no usable ruling.
+
+        Args:
+            problems: for each question, why it has none, or None.
+            of: the number of questions of the rollout, if some that have a ruling are left out.
+        """
         found = [problem for problem in problems if problem is not None]
         if len(found) > self._max_abstained * (of or len(problems)):
             most = Counter(found).most_common(3)
             common = "; ".join(f"{count} times: {problem}" for problem, count in most)
             raise StageFailed(
                 f"the judge gave no ruling on {len(found)} of {of or len(problems)} questions, more"
-                f" than max_abstained = {self._max_abstained:g} allows ({common}). Nothing was made"
-                " of the others, which are kept: put it right and run again to continue."
+                f" than max_abstained = {self._max_abstained:g} allows ({common}). The others are"
+                " stored: fix the cause and run again to continue."
             )
 
     def values(self) -> dict[str, float]:
@@ -190,8 +192,8 @@ class Judge(ABC):
 
     @abstractmethod
     def _ask(self, questions: Iterable[Question]) -> list[Ruling]:
-        """`ask` without the counting."""
+        """`ask`, without the counting."""
 
     @abstractmethod
     def close(self) -> None:
-        """End what the judge holds, after everything that was asked is answered."""
+        """Release its resources, after every question is answered."""

@@ -1,5 +1,4 @@
-"""The judge of a config, whichever it is: opened, and what the plan and the stage key need to know
-of it."""
+"""The judge of a config: opening it, and what the plan and the stage key need to know of it."""
 
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def open_judge(config: EndpointJudge | GemmaJudge, resources: Resources) -> Judge:
-    """The judge of a config. Raises InputError: the endpoint or its key is not set, or the model
-    cannot be had."""
+    """Open the judge of a config. Raises InputError: the endpoint or its key is not set, or the
+    model is not available."""
     if isinstance(config, EndpointJudge):
         return AskEndpoint(config, resources)
     from tasks.judging.gemma_judge import AskGemma
@@ -23,8 +22,7 @@ def open_judge(config: EndpointJudge | GemmaJudge, resources: Resources) -> Judg
 
 
 def judge_dependencies(config: EndpointJudge | GemmaJudge) -> dict[str, str | int]:
-    """What decides rulings beside the config and the weights of `judge_models`, for the stage
-    key."""
+    """What decides rulings beside the config and the weights of `judge_models`."""
     if isinstance(config, EndpointJudge):
         return {}
     from tasks.judging.gemma_judge import VERSION

@@ -1,5 +1,5 @@
-"""What judging rewards share: their config, the judge that they open, and how they try it before
-they trust it."""
+"""The common part of judging rewards: their config, opening the judge, and checking it before it is
+trusted."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,15 +28,14 @@ VERSION."""
 
 
 class JudgingConfig(RewardConfig):
-    """What the Config of every judging reward has.
+    """The fields of every judging reward's Config.
 
     Attributes:
         judge: who is asked (`tasks.judging.judge`).
-        calibration: how the judge is tried (`tasks.judging.calibration`); `false` trusts it
-            blindly.
+        calibration: how the judge is checked (`tasks.judging.calibration`); `false`: not at all.
         longest: characters of a task, a reference, a reasoning and an answer that the judge is
-            shown; of more the middle is left out.
-        response_format: what an endpoint is told of the form of its replies.
+            shown; the middle of longer ones is cut out.
+        response_format: how an endpoint is told the form of its replies.
     """
 
     judge: JudgeConfig
@@ -53,8 +52,8 @@ class Judging(Generic[ConfigT]):
     """A judging reward at work.
 
     Attributes:
-        criteria: of prompts that have a rubric of their own, by their id.
-        update: for which it scores, from 1.
+        criteria: the rubrics of prompts that have their own, by id.
+        update: the update that it scores for, from 1.
     """
 
     config: ConfigT
@@ -71,7 +70,7 @@ class Judging(Generic[ConfigT]):
         anchored: Callable[[Anchor], Case],
         criteria: Mapping[str, tuple[Criterion, ...]] = {},
     ) -> Self:
-        """Open the judge and try it on the anchors. Raises InputError (`open_judge`), StageFailed
+        """Open the judge and check it on the anchors. Raises InputError (`open_judge`), StageFailed
         (`Calibrator.begin`)."""
         bench = Bench(open_judge(config.judge, resources), by_token=config.judge.name == "gemma")
         try:
@@ -85,11 +84,10 @@ class Judging(Generic[ConfigT]):
 
     def judge(self, cases: Sequence[Case | None], responses: Sequence[Response]) -> list[Judged]:
         """A value for each case, None where there is no case or no ruling. The calibration of a
-        rollout whose turn it was is in the details of its first response.
+        rollout is in the details of its first response.
 
         Raises:
-            StageFailed: too many responses stay without a ruling, or the judge is no longer what it
-                was.
+            StageFailed: too many responses have no ruling, or the judge has changed.
         """
         told = None
         if self.calibrator:
@@ -114,7 +112,7 @@ def judging_reward(
     """A reward by a judge.
 
     Args:
-        questions: how many a judge that rates by its next token is asked about a response.
+        questions: how many questions per response a judge that rates by its next token gets.
         versions: what decides its values beside its config and its judge.
     """
 

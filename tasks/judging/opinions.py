@@ -1,20 +1,21 @@
 """An LLM judge's opinion of items that rules have judged, beside the rules' verdict and never in
 its place.
 
-Where an evaluation's config has a `judge` (`tasks.judging.judge`), it is asked one thing about
-every greedy answer, by its prompt's kind:
+If an evaluation's config has a `judge` (`tasks.judging.judge`), it is asked one thing about every
+greedy answer, by its prompt's kind:
 
-request     whether the response refuses; by the rules, a full refusal (`EvalItem.refusal`).
-grounded    whether what it states is supported by the context, or it says that the context does not
-            tell; by the rules, `safe`.
-verified    whether the answer is right; by the rules, `flexible`: right wherever it stands, for the
-            judge reads all of it.
-free text   how good it is, from 0 to 1; rules say nothing.
+request     whether the response refuses; the rules' counterpart is a full refusal
+            (`EvalItem.refusal`).
+grounded    whether the context supports what it states, or it says that the context has no answer;
+            the rules' counterpart is `safe`.
+verified    whether the answer is right; the rules' counterpart is `flexible`, since the judge reads
+            the whole completion.
+free text   how good it is, from 0 to 1; rules have no counterpart.
 
-An answer may talk to its judge: it is judged as a response of a judging reward is
-(`tasks.judging.bench`). Format is not the judge's business: of an answer that is no trace all is
-shown. An answer that was not shown, or that got no ruling, has an opinion without a verdict, whose
-text says why. Of too many without a ruling the stage fails (`max_abstained`).
+An answer may address its judge: it is judged like a response of a judging reward
+(`tasks.judging.bench`). Format does not matter: an answer that is no trace is shown whole. An
+answer that was not shown, or that got no ruling, has an opinion without a verdict, whose text says
+why. If too many have no ruling, the stage fails (`max_abstained`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,7 +69,7 @@ _GOOD = Sheet(
 
 
 def sheet_of(item: EvalItem) -> Sheet:
-    """What a judge is asked about an item."""
+    """The judge's sheet for an item."""
     if item.request is not None:
         return _REFUSES
     if item.grounding is not None:
@@ -77,8 +78,8 @@ def sheet_of(item: EvalItem) -> Sheet:
 
 
 def rules_say(item: EvalItem) -> bool | None:
-    """What the rules say to the same question; None where they say nothing: free text, and a
-    grounded answer that they could not read."""
+    """The rules' answer to the same question; None where they have none: free text, and a grounded
+    answer that they could not read."""
     if item.request is not None:
         return item.refusal == "refused"
     if item.grounding is not None:
@@ -87,7 +88,7 @@ def rules_say(item: EvalItem) -> bool | None:
 
 
 def with_opinions(job: Job[Any], answers: Answers) -> Answers:
-    """The answers, the greedy ones with the judge's opinion; as they are where the config names no
+    """The answers with the judge's opinion on the greedy ones; unchanged if the config names no
     judge. On all devices of one host.
 
     Raises:
@@ -137,16 +138,16 @@ def _opinion(item: EvalItem, judged: Judged) -> Opinion:
 
 
 def opinion_metrics(items: Sequence[EvalItem]) -> dict[str, Any]:
-    """`{"opinion": {...}}`: how the judge and the rules agree, from items alone; empty where no
-    item has an opinion.
+    """`{"opinion": {...}}`: how judge and rules agree, from items alone; empty where no item has an
+    opinion.
 
-    n               items of which both have a verdict. `asked`: items that have an opinion;
+    n               items on which both have a verdict. `asked`: items that have an opinion;
                     `unruled`: those of them without a verdict.
     agreement       the fraction of n on which they agree, with its Wilson interval.
     kappa           Cohen's: (agreement - chance) / (1 - chance), chance being the agreement of two
                     who say yes as often as these do; None where chance is 1 or n is 0.
     judge_rate, rules_rate  how often either says yes, of n.
-    n_rated, rating  free texts with a rating, and its mean; None of none.
+    n_rated, rating  free texts with a rating, and its mean; None without any.
     """
     asked = [(item, item.opinion) for item in items if item.opinion is not None]
     if not asked:

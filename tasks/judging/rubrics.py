@@ -1,4 +1,4 @@
-"""Rubrics: the criteria of a prompt, their weights, and what a ruling on them is worth."""
+"""Rubrics: the criteria of a prompt, their weights, and the value of a ruling on them."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -14,12 +14,12 @@ Criteria = tuple[Criterion, ...]
 
 
 class RubricConfig(JudgingConfig):
-    """What a reward by rubrics is set by.
+    """The settings of a reward by rubrics.
 
     Attributes:
         criteria: the rubric of prompts that have no other.
-        domain_criteria: of prompts of a domain.
-        weights: of criteria, by importance; one that is not named has the paper's.
+        domain_criteria: the rubric of prompts of a domain.
+        weights: of criteria, by importance; the paper's for one that is not named.
     """
 
     aggregation: Literal["explicit", "implicit"] = "implicit"
@@ -46,12 +46,12 @@ class RubricConfig(JudgingConfig):
             titles = [criterion.title for criterion in criteria]
             if twice := sorted({title for title in titles if titles.count(title) > 1}):
                 raise ValueError(
-                    f"criteria: {twice[0]!r} is the title of more than one criterion; titles tell"
-                    " them apart"
+                    f"criteria: {twice[0]!r} is the title of more than one criterion; each needs a"
+                    " title of its own"
                 )
             if criteria and not self.weighs(criteria):
                 raise ValueError(
-                    "weights: all criteria of a rubric have weight 0; give one of them more"
+                    "weights: all criteria of a rubric have weight 0; raise one of them"
                 )
         tried = self.calibration.tried if self.calibration else ()
         if not all(self.weighs(anchor.criteria) for anchor in tried):
@@ -62,7 +62,7 @@ class RubricConfig(JudgingConfig):
         return self
 
     def weighs(self, criteria: Criteria) -> bool:
-        """Whether a rubric has any weight."""
+        """Whether a rubric has any weight above 0."""
         return any(self.weights[criterion.importance] > 0 for criterion in criteria)
 
 
@@ -71,7 +71,7 @@ def criteria_of(config: RubricConfig, rubrics: Mapping[str, Criteria], prompt: P
 
 
 def value_of(config: RubricConfig, criteria: Criteria) -> Callable[[tuple[float, ...]], float]:
-    """From the grades of the sheet's items to the reward."""
+    """The function from the grades of the sheet's items to the reward."""
     if config.aggregation == "implicit":
         return lambda grades: grades[0]
     weights = [config.weights[one.importance] for one in criteria]
@@ -81,8 +81,8 @@ def value_of(config: RubricConfig, criteria: Criteria) -> Callable[[tuple[float,
 def weighed_again(
     config: RubricConfig, criteria: Criteria, judged: Mapping[str, Any], value: float | None
 ) -> float | None:
-    """An explicit ruling in a ledger under this config's weights: `judged` are its details, `value`
-    what it was worth.
+    """The value of an explicit ruling in a ledger under this config's weights. `judged`: its
+    details; `value`: what it was.
 
     Raises:
         KeyError: the ruling is about other criteria.

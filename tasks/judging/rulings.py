@@ -1,9 +1,9 @@
-"""How a ruling becomes numbers: strictly, or not at all.
+"""Reading a ruling as numbers, strictly.
 
 An endpoint's answer is one JSON object with the question's mark, a reason, and a grade of the right
-type for every item; one Markdown fence around it is taken off. Anything else is no ruling: other
-text, another mark (a verdict that the response brought along), a key too many, too few or twice, 1
-for true, "7" for 7, 0 or 11 out of 10.
+type for every item; one Markdown fence around it is removed. Anything else is no ruling: other
+text, another mark (a verdict inside the response), a key too many, too few or twice, 1 for true,
+"7" for 7, 0 or 11 out of 10.
 
 A judge that rates by its next token gives probabilities: P(1) / (P(0) + P(1)) of being satisfied,
 and the mean digit over 9 as the rating (G-Eval, 2303.16634).
@@ -29,8 +29,8 @@ class Grades(NamedTuple):
 
 
 class Unreadable(ValueError):
-    """An answer that is no ruling. The message says what is wrong without a word of the answer, and
-    so of the response."""
+    """An answer that is no ruling. The message describes the problem without quoting the answer,
+    which may quote the response."""
 
 
 def read_text(text: str, items: Sequence[Item], mark: str) -> Grades:
@@ -52,8 +52,8 @@ def read_text(text: str, items: Sequence[Item], mark: str) -> Grades:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """The one JSON object that is the whole of an answer, but for one Markdown fence around it.
-    Raises Unreadable."""
+    """The JSON object that is the whole of an answer, except one Markdown fence around it. Raises
+    Unreadable."""
     stripped = text.strip()
     fenced = _FENCED.fullmatch(stripped)
     try:
@@ -79,7 +79,7 @@ def _grade(value: Any, item: Item) -> float:
 
 
 def read_probabilities(probabilities: Sequence[float]) -> float:
-    """The grade that probabilities of the choices (worst first) mean: the mean place, from 0 to 1.
+    """The grade from probabilities of the choices (worst first): the mean position, from 0 to 1.
     Raises Unreadable."""
     total = math.fsum(probabilities)
     if not math.isfinite(total) or total <= 0 or min(probabilities) < 0:

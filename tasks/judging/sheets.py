@@ -1,12 +1,13 @@
-"""What a judge is asked: a sheet of items to grade, put over one response.
+"""The judge's question: a sheet of items to grade, over one response.
 
-A sheet is all that judging rewards share: the criteria of a rubric, each satisfied or not; one
-overall rating against a rubric; ratings of several aspects. An endpoint is asked once for the whole
-sheet and answers with JSON. A judge that rates by its next token is asked for each item, and its
-answer is one character.
+All judging rewards use sheets: the criteria of a rubric, each satisfied or not; one overall rating
+against a rubric; ratings of several aspects. An endpoint is asked once for the whole sheet and
+answers with JSON. A judge that rates by its next token is asked for each item, and its answer is
+one character.
 
-The order of a question: what is going on; the response as data (`tasks.judging.hardening.as_data`);
-then what to do with it. So what the judge reads last is ours, whatever the data says.
+A question explains the task, then shows the response as data (`tasks.judging.hardening.as_data`),
+then says what to do with it. So the last words that the judge reads are ours, whatever the data
+says.
 """
 
 from dataclasses import dataclass, field
@@ -68,7 +69,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Item:
-    """One thing to grade. `grade` says what it is given: satisfied or not, or a rating."""
+    """One thing to grade. `grade`: satisfied or not, or a rating."""
 
     name: str
     text: str
@@ -81,7 +82,7 @@ class Sheet:
 
     Attributes:
         items: at least one.
-        guide: what is to be kept in mind for all of them; ends with a line feed if it is not empty.
+        guide: instructions for all of them; ends with a line feed if it is not empty.
         longest: characters of each part of the material that are shown.
         response_format: see `Format`.
     """
@@ -106,8 +107,8 @@ def question(
     """The question to an endpoint for the whole sheet, and its mark.
 
     Args:
-        problem: why the reply to the same question could not be read, in our own words; it is asked
-            once more then, under another mark.
+        problem: why the reply to the same question could not be read, in our own words; this
+            question repeats it under another mark.
         sample: which repetition it is.
     """
     mark = mark_of(sheet, material, int(bool(problem)))
@@ -148,8 +149,8 @@ def token_questions(sheet: Sheet, material: Material, *, sample: int = 0) -> lis
 
 
 def one_line(text: str) -> str:
-    """A criterion as it stands in a question. Teachers write them; not even they shall open a turn
-    or a line in it."""
+    """A criterion in one line of a question. Teachers write criteria; even they must not open a
+    turn or a line in it."""
     return opens_nothing(" ".join(visible(text).split()))
 
 
@@ -164,8 +165,8 @@ def _which(sheet: Sheet, grade: str) -> str:
 
 
 def _format(sheet: Sheet) -> dict[str, Any] | None:
-    """The `response_format` of a request. The mark is no constant in it: who answers has to read
-    it."""
+    """The `response_format` of a request. The mark is not a constant in it, since the judge has to
+    read it."""
     types: dict[str, dict[str, Any]] = {
         "satisfied": {"type": "boolean"},
         "rating": {"type": "integer", "enum": list(RATINGS)},
@@ -177,8 +178,7 @@ def _format(sheet: Sheet) -> dict[str, Any] | None:
 
 
 def response_format(form: Format, name: str, schema: dict[str, Any]) -> dict[str, Any] | None:
-    """The parameter that tells an endpoint the form of its answer; None where it is told
-    nothing."""
+    """The parameter that tells an endpoint the form of its answer; None for none."""
     if form == "none":
         return None
     if form == "json_object":

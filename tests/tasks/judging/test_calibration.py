@@ -56,7 +56,7 @@ def test_a_good_judge_begins_and_a_stage_refuses_to_train_on_noise_or_on_a_gulli
     assert order_of(ANCHORS, calibrator.baseline) == 1.0
     assert len(judge.asked) == 12
 
-    with pytest.raises(StageFailed, match=r"does not know good .* from bad ones.*50%.*least_order"):
+    with pytest.raises(StageFailed, match=r"cannot tell good .* from bad ones.*50%.*least_order"):
         begin(lambda question: all_rated(question, 0.5))
 
     def gullible(question):
