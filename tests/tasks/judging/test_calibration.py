@@ -115,7 +115,7 @@ def test_drift_ends_the_stage_and_small_changes_do_not():
     assert told["drift_low"] < told["drift"] < told["drift_high"]
 
     judge.reply = lambda question: all_rated(question, 1 - worth(question))
-    with pytest.raises(StageFailed, match="does not know"):  # the mean may stay where it was
+    with pytest.raises(StageFailed, match="cannot tell"):  # the mean may stay where it was
         calibrator.check(1, ["x"])
 
 
@@ -123,5 +123,5 @@ def test_anchors_of_ones_own_must_have_an_order():
     mine = [anchor.model_dump(mode="json") for anchor in ANCHORS[:2]]
     config = Calibration.parse({"anchors": mine})
     assert config.tried == tuple(Anchor.parse(one) for one in mine)
-    with pytest.raises(ValidationError, match="no order to be right or wrong"):
+    with pytest.raises(ValidationError, match="no order to check"):
         Calibration.parse({"anchors": [mine[0], mine[0]]})

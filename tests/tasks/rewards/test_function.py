@@ -69,8 +69,8 @@ def test_arrays_and_truth_values_are_numbers(tmp_path: Path) -> None:
     [
         ("def reward_fn(**_): return [1.0]", "returned 1 values for 2 completions"),
         ("def reward_fn(**_): return None", "returned None instead of a list of numbers"),
-        ("def reward_fn(**_): return [1.0, 'x']", "value 1 .* is 'x'; give a finite number"),
-        ("def reward_fn(**_): return [float('nan'), 1]", "value 0 .* is nan; give a finite number"),
+        ("def reward_fn(**_): return [1.0, 'x']", "value 1 .* is 'x'; return a finite number"),
+        ("def reward_fn(**_): return [float('nan'), 1]", "value 0 .* is nan; return a finite number"),
         ("def reward_fn(**_): return [1, float('inf')]", "value 1 .* is inf"),
         (
             "def half(x):\n    return 1 / x\ndef reward_fn(**_):\n    return [half(0)] * 2",
@@ -97,8 +97,8 @@ def test_what_is_wrong_fails_the_stage_in_one_line(tmp_path, source, message):
     ("source", "message"),
     [
         ("def reward(**_): ...", "has no function 'reward_fn' at its top level; it has: reward"),
-        ("def reward_fn(:", "mine.py, line 1: no valid Python"),
-        ("x = " + "(" * 9_999, "mine.py.*: no valid Python"),
+        ("def reward_fn(:", "mine.py, line 1: not valid Python"),
+        ("x = " + "(" * 9_999, "mine.py.*: not valid Python"),
         ("", "is run by `lyceum run` alone"),
     ],
 )

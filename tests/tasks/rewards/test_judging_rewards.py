@@ -198,7 +198,7 @@ def test_what_was_calibrated_is_in_the_ledger_and_a_lost_judge_ends_the_stage(mo
     later = scorer.score(asked, responses, 2).details["llm_judge"]
     assert "calibration" not in later[0]  # not the first update, and not its turn
     judge.reply = sevens
-    with pytest.raises(StageFailed, match="does not know"):
+    with pytest.raises(StageFailed, match="cannot tell"):
         scorer.score([prompt(0)], [trace("z")], 1)
     scorer.close()
 
