@@ -80,9 +80,7 @@ def test_what_is_wrong_fails_the_stage_in_one_line(source: str, message: str) ->
 
 def test_a_name_is_free_and_a_metrics_own() -> None:
     check_names([function(BREVITY)])
-    with pytest.raises(
-        InputError, match=r"metrics\.1\.path: 'brevity' names another metric"
-    ):
+    with pytest.raises(InputError, match=r"metrics\.1\.path: 'brevity' names another metric"):
         check_names([function(BREVITY), function(BREVITY)])
     taken = function("def safe_rate(**_): ...", "safe_rate")
     with pytest.raises(InputError, match="'safe_rate' names a rate of evaluations"):

@@ -70,7 +70,10 @@ def test_arrays_and_truth_values_are_numbers(tmp_path: Path) -> None:
         ("def reward_fn(**_): return [1.0]", "returned 1 values for 2 completions"),
         ("def reward_fn(**_): return None", "returned None instead of a list of numbers"),
         ("def reward_fn(**_): return [1.0, 'x']", "value 1 .* is 'x'; return a finite number"),
-        ("def reward_fn(**_): return [float('nan'), 1]", "value 0 .* is nan; return a finite number"),
+        (
+            "def reward_fn(**_): return [float('nan'), 1]",
+            "value 0 .* is nan; return a finite number",
+        ),
         ("def reward_fn(**_): return [1, float('inf')]", "value 1 .* is inf"),
         (
             "def half(x):\n    return 1 / x\ndef reward_fn(**_):\n    return [half(0)] * 2",

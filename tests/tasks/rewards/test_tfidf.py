@@ -14,8 +14,6 @@ from schemas.base import InputError
 from schemas.examples import Domain, Example, Prompt, Trace, prompt_id
 from tasks.contract.job import write_jsonl
 from tasks.contract.reward import Resources, Response
-from tasks.data import term_weights
-from tasks.data.term_weights import TermWeights
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.rewards import tfidf
 
@@ -57,76 +55,29 @@ def relevance(inputs, *texts, prompts=None, **config) -> list[float | None]:
     return tfidf.score(prepared, prompts, [Response(text) for text in texts])
 
 
-# Parity
-# --------------------------------------------------------------------------------------------------
-
-
-def cosines_of_sklearn(
-    corpus: list[str], texts: list[str], references: list[str], which: list[int], sublinear: bool
-) -> np.ndarray:
-    vectorizer = TfidfVectorizer(sublinear_tf=sublinear).fit(corpus)
-    product = vectorizer.transform(texts).multiply(vectorizer.transform(references)[which])
-    return np.asarray(product.sum(axis=1)).ravel()
-
-
-LETTERS = string.ascii_letters + string.digits + "_äßÉİσΣжЮ中文字かなกि٣½²\u0301"
-SEPARATORS = [*" .,-'’\n\t\u00a0\u200b🙂\ud800", " - ", "...", "  "]
-
-
-def odd_texts(rng: random.Random, count: int) -> list[str]:
-    """Texts of a few hundred words in many alphabets, one letter long and more, with capitals whose
-    lower case is longer, between all sorts of separators."""
-    words = ["".join(rng.choices(LETTERS, k=rng.randrange(1, 7))) for _ in range(300)]
-    return [
-        "".join(rng.choice(words) + rng.choice(SEPARATORS) for _ in range(rng.randrange(60)))
-        for _ in range(count)
-    ]
-
-
-@pytest.mark.parametrize("sublinear", [True, False])
-def test_cosines_are_those_of_scikit_learn(sublinear: bool):
+def test_cosines_are_those_of_normalised_rows():
     rng = random.Random(0)
-    drawn = odd_texts(rng, 520)
-    corpus, references = [*drawn[:300], ""], [*drawn[500:], ""]
-    texts = [*drawn[300:500], "", "zzz zzz"]
-    which = [rng.randrange(len(references)) for _ in texts]
-    weights = TermWeights(corpus)
-    assert weights.documents == 301
-    assert len(weights) == len(TfidfVectorizer().fit(corpus).vocabulary_)
-    expected = cosines_of_sklearn(corpus, texts, references, which, sublinear)
-    assert np.count_nonzero(expected) > 50
-    found = weights.cosines(texts, references, which, sublinear=sublinear)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
-
-
-def test_a_corpus_of_many_blocks_is_counted_like_one(monkeypatch: pytest.MonkeyPatch):
-    """With one document to a block the table grows many times, and a word that is in two blocks
-    counts for both."""
-    rng = random.Random(1)
-    corpus = [" ".join(f"w{rng.randrange(2000)}" for _ in range(80)) for _ in range(50)]
-    whole = TermWeights(corpus)
-    monkeypatch.setattr(term_weights, "_DOCUMENTS_AT_ONCE", 1)
-    pieces = TermWeights(iter(corpus))
-    pairs = (corpus, corpus, [*range(1, 50), 0])
-    found = [weights.cosines(*pairs, sublinear=True) for weights in (whole, pieces)]
-    np.testing.assert_array_equal(*found)
+    words = ["".join(rng.choices(string.ascii_letters, k=rng.randrange(1, 7))) for _ in range(99)]
+    corpus = [" ".join(rng.choices(words, k=30)) for _ in range(40)]
+    vectorizer = TfidfVectorizer(sublinear_tf=True).fit(corpus)
+    which = [rng.randrange(20) for _ in corpus]
+    dense = vectorizer.transform(corpus).toarray()
+    found = tfidf.cosines(vectorizer, corpus, corpus[:20], which)
+    np.testing.assert_allclose(found, (dense * dense[which]).sum(axis=1), atol=1e-12)
+    assert tfidf.cosines(vectorizer, [], corpus, []).shape == (0,)
 
 
 def test_words_left_out_weigh_nothing_on_either_side():
-    """scikit-learn on the same texts with those words taken out; documents and texts of other
-    references keep them."""
+    """As if those words were not in the texts; documents and texts of other references keep
+    them."""
     corpus = ["red green blue", "green blue tall", "blue tall wide", "wide round"]
     texts = ["red green tall", "green wide", "red green wide"]
     references, without = ["red green wide", "green tall"], ["green", "red"]
     bare = [["red tall", "wide", "green wide"], ["red wide", "red wide", "green tall"]]
-    expected = cosines_of_sklearn(corpus, *bare, [0, 1, 2], True)
-    weights = TermWeights(corpus)
-    found = weights.cosines(texts, references, [0, 0, 1], sublinear=True, without=without)
+    vectorizer = TfidfVectorizer(sublinear_tf=True).fit(corpus)
+    expected = tfidf.cosines(vectorizer, *bare, [0, 1, 2])
+    found = tfidf.cosines(vectorizer, texts, references, [0, 0, 1], without)
     np.testing.assert_allclose(found, expected, atol=1e-12)
-
-
-# The reward
-# --------------------------------------------------------------------------------------------------
 
 
 def test_the_teachers_own_trace_earns_one_and_others_less(inputs: dict[str, Path]):
