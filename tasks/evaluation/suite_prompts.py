@@ -137,7 +137,7 @@ def text_in(config: FileSuite, record: SuiteRecord, column: str) -> str:
     """A column's text. Raises InputError: it is no text."""
     value = lookup(record.row, column)
     if not isinstance(value, str) or not value.strip():
-        raise bad_row(config, record, f"{column} is {value!r}, not text")
+        raise bad_row(config, record, f"{column} is no text, but {value!r}")
     return value.strip()
 
 

@@ -265,7 +265,7 @@ def test_a_rollout_that_was_lost_is_an_error_and_the_next_attempt_starts_over(tm
     batches.job.work.write("checkpoints/00000001-1/x", b"")
     batches.job.work.remove("journal/rollouts/000001.sampled")
     successor = batches_of(tmp_path, config(rollout_lag=1), FakeScorer(alternate))
-    lost = r"rollout 000001.sampled is not in the stage's workspace any more, .* starts over"
+    lost = r"rollout 000001.sampled is missing from the stage's workspace, .* starts over"
     with pytest.raises(StageFailed, match=lost):
         successor.restore(1, {}, json.loads(json.dumps(state)))
     assert batches.job.work.children("checkpoints") == []

@@ -78,7 +78,7 @@ def dying(generator: np.random.Generator, **dead) -> Iterator[Sign]:
         (
             {"teaching": 0.05, "solved": 0.0, "entropy": 1e-3},
             20,
-            "entropy is 0.001 nats, it was 1:",
+            "entropy fell from 1 to 0.001 nats:",
         ),
     ],
 )

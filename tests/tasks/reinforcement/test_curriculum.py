@@ -77,14 +77,14 @@ def test_bad_curricula_are_refused():
         ({"by": "luck"}, "difficulty.*phase.*pass_rate"),
         (
             {"by": "phase", "phases": [{"from_step": 5}]},
-            r"at updates \[5\]; the first must have fr",
+            r"at updates \[5\]; the first needs fr",
         ),
-        ({"by": "phase", "phases": late}, "and each a later one than that before it"),
+        ({"by": "phase", "phases": late}, "and each other one a later update"),
         ({"by": "difficulty", "start": 0}, "greater than 0"),
     ):
         with pytest.raises(ValueError, match=message):
             curriculum(**table)
-    none = r"from_step = 1 admits none of the 1 prompts; .*there are: \('math', 1\)"
+    none = r"from_step = 1 admits none of the 1 prompts; .*: \('math', 1\)"
     with pytest.raises(InputError, match=none):
         chooser([prompt(0)], by="phase", phases=[{"difficulties": [5]}])
 

@@ -65,7 +65,7 @@ def test_defaults_of_the_rewards_are_part_of_the_config():
         ({"epsilon": 1.5}, "less than 1"),
         ({"algorithm": "ppo"}, "'grpo', 'dr_grpo', 'dapo' or 'gspo'"),
         ({"oversampling": 2}, "2 samples groups to choose from; it needs dynamic_sampling = true"),
-        ({"truncation": 0.5}, "truncation = 0.5 would weigh down"),
+        ({"truncation": 0.5}, "truncation = 0.5 would scale down"),
     ],
 )
 def test_bad_configs_are_refused(changes: dict, message: str):

@@ -63,10 +63,13 @@ def stage(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"group_size": 3}, "16 sampled responses per update .* a multiple of group_size = 3"),
+        (
+            {"group_size": 3},
+            "16 sampled responses per update .* a positive multiple of group_size = 3",
+        ),
         ({"loss": {**GKD, "on_policy_fraction": 0.01}}, "0 sampled responses per update"),
         ({"teacher": ENDPOINT, "loss": GKD}, "gkd needs a teacher's whole distributions"),
-        ({"teacher": ENDPOINT, "temperature": 0.7}, "at temperature 1 alone"),
+        ({"teacher": ENDPOINT, "temperature": 0.7}, "only at temperature 1"),
         ({"teacher": ENDPOINT | {"max_usd": 1.0}}, "max_usd needs input_usd_per_million"),
         ({"teacher": {"name": "gpt-oss", "model": "m"}}, "gpt-oss"),
         ({"loss": {"name": "policy_gradient", "beta": 0.5}}, "beta"),

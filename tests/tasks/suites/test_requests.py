@@ -44,7 +44,7 @@ def test_a_file_of_requests_is_unsafe_as_a_whole_or_as_its_column_says(tmp_path:
         ({"expected": 3}, "holds 2 requests, not 3; set expected"),
         ({"prompt": "behavior"}, "there is no column 'behavior'"),
         ({"request": {"column": "kind"}}, "kind = 'theft' is not in the table of request"),
-        ({"family": "category"}, "line 2: category is None, not text"),
+        ({"family": "category"}, "line 2: category is no text, but None"),
     ],
 )
 def test_what_does_not_fit_the_file_is_said(tmp_path: Path, changes: dict[str, Any], problem: str):
