@@ -8,6 +8,7 @@ from typing import Any
 from flows.recipe.resolve import ResolvedStage
 from schemas.recipe import StageSpec
 from schemas.training import TrainerConfig
+from tasks.contract.kinds import stage_kind
 from tasks.rehearsal.reward_findings import Finding
 from tasks.training.preferences import PreferenceConfig
 
@@ -62,6 +63,12 @@ def shut_down(endpoint: str) -> date | None:
 
 def setting_notes(stages: Sequence[ResolvedStage]) -> Iterator[str]:
     """What may be meant so, and is easily overlooked."""
+    trained = [stage.name for stage in stages if isinstance(stage.config, TrainerConfig)]
+    if trained and not any(map(_asks_for_safety, stages)):
+        yield (
+            f"no stage asks what {trained[-1]} trains whether it is safe (kind safety_eval, with"
+            " its input policy)"
+        )
     for stage in stages:
         config: Any = stage.config
         if isinstance(config, PreferenceConfig) and "long" not in (config.rejected_because or ()):
@@ -78,6 +85,11 @@ def setting_notes(stages: Sequence[ResolvedStage]) -> Iterator[str]:
                 f"{stage.name} trains all weights without weight decay, so its AdamW is Adam"
                 " (optimizer.weight_decay, usually 0.1)"
             )
+
+
+def _asks_for_safety(stage: ResolvedStage) -> bool:
+    evaluation = stage_kind(stage.kind).evaluation
+    return bool(evaluation and evaluation.measures == "safety" and "policy" in stage.inputs)
 
 
 def _of_schedules(stages: Sequence[StageSpec]) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ credentials, AWS_*, HF_TOKEN. `STORAGE_EMULATOR_HOST` points gs:// at a fake.
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,12 +80,14 @@ def remote_files(pattern: str, where: str) -> list[RemoteFile]:
     with explained(pattern, where):
         system, path = fsspec.url_to_fs(pattern, **storage_options(pattern))
         system.invalidate_cache()  # a file may have changed since another look
-        listed = system.glob(path, detail=True) if "*" in path else {path: system.info(path)}
+        try:
+            listed = system.glob(path, detail=True) if "*" in path else {path: system.info(path)}
+        except FileNotFoundError:
+            listed = {}
         found = {name: about for name, about in sorted(listed.items()) if about["type"] == "file"}
         if not found:
             bucket = "/".join(path.split("/")[: 3 if scheme == "hf" else 1])
-            system.ls(bucket, detail=False)  # no such bucket raises
-            raise FileNotFoundError(path)
+            raise FileNotFoundError(f"{path}; {_above(system, path, bucket)}")
     urls = {f"{scheme}://{name}": about for name, about in found.items()}
     if wrong := next(filter(_strange, urls), None):
         raise InputError(
@@ -93,6 +95,24 @@ def remote_files(pattern: str, where: str) -> list[RemoteFile]:
             " file."
         )
     return [RemoteFile(url, _digest(url, about)) for url, about in urls.items()]
+
+
+def _above(system: Any, path: str, bucket: str) -> str:
+    """What lies in the nearest directory above a path that has anything. Raises what the file
+    system raises of a bucket that is not there."""
+    place = path.partition("*")[0]
+    while len(place) > len(bucket):
+        place = place.rpartition("/")[0]
+        with suppress(FileNotFoundError):
+            if names := [one.rstrip("/").rpartition("/")[2] for one in system.ls(place, False)]:
+                return f"{place} has {', '.join(sorted(names)[:_MOST_NAMES])}" + (
+                    f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+                )
+    system.ls(bucket, False)
+    return f"{bucket} is empty"
+
+
+_MOST_NAMES = 12
 
 
 def storage_options(url: str) -> dict[str, Any]:
@@ -135,9 +155,11 @@ def explained(url: str, where: str) -> Iterator[None]:
 def _reason(url: str, error: Exception) -> str:
     """One line: what happened and what to do about it."""
     name = type(error).__name__
-    said = (str(error).strip() or name).splitlines()[0][:300]
+    said = (str(error).strip() or name).splitlines()[0][:300].rstrip(".")
     response = getattr(error, "response", None)
     code = str(getattr(error, "code", None) or getattr(response, "status_code", ""))
+    if name == "OfflineModeIsEnabled":
+        return "HF_HUB_OFFLINE is set, so the hub is not asked. Unset it, then run again."
     if isinstance(error, FileNotFoundError) or code == "404":
         return f"there is no such file, bucket or repository ({said}). Check the URL."
     denied = isinstance(error, PermissionError) or code in ("401", "403")

@@ -98,6 +98,23 @@ def test_the_paths_that_a_page_names_exist(page: Path) -> None:
     assert [one for one in wrong if not re.search(r"\b[A-Z]+\b", one)] == []  # KIND.py: any of them
 
 
+def test_each_planted_defect_is_named_in_the_test_that_the_page_says() -> None:
+    page = (ROOT / "docs" / "rehearsal.md").read_text(encoding="utf-8")
+    planted = page.partition("## Planted\n")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in planted.splitlines() if line.startswith("| ")]
+    assert len(rows) > 25
+    for what, named, by in rows[1:]:
+        files = [path for name in code(by) for path in (ROOT / "tests").rglob(name)]
+        assert len(files) >= len(code(by)) > 0, what
+        tested = "".join(path.read_text(encoding="utf-8") for path in files)
+        for finding in code(named):
+            assert finding.rpartition("/")[2] in tested, f"{what}: {by} says nothing of {finding}"
+
+
+def code(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
 def test_readme_is_read_in_ten_minutes() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 160
 

@@ -18,6 +18,7 @@ from flows.planning.compiling import Compiled, Compiler, Question
 from flows.planning.estimate import cost, estimate
 from flows.planning.fitting import settings_to_try
 from flows.recipe.resolve import ResolvedStage, resolve
+from flows.runs.wording import duration
 from infra.settings import Settings, TpuSettings
 from infra.store.store import Store, open_store
 from schemas.artifact import Manifest
@@ -205,6 +206,9 @@ def test_lengths_and_batches_are_cut_last(
     known = sum(stage["seconds"] or 0 for stage in value["stages"])
     assert (value["at_least"]["seconds"], value["at_least"]["without"]) == (known, ["sft"])
     assert main(PLAN) == 3
+    usd = f"{value['at_least']['cost_usd']:.2f} USD by list price"
+    said = f"Expected: at least {duration(known)}, {usd}, and what sft will take"
+    assert said in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_recipe_is_planned_without_the_data_it_reads(

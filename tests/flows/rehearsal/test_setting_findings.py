@@ -24,6 +24,15 @@ optimizer = { learning_rate = 5e-6 }
 
 [stages.grpo]"""
 
+SAFETY = """
+[stages.safety_eval]
+kind = "safety_eval"
+inputs = { policy = "grpo" }
+[stages.safety_eval.config]
+prompt_length = 512
+response_length = 512
+suites = [{ name = "injection" }]
+"""
 
 PLANTED = {
     "schedule:grpo.format.weight": (
@@ -54,14 +63,16 @@ def test_a_router_that_never_asks_is_refused(tmp_path: Path) -> None:
 def test_settings_that_are_easily_overlooked_are_noted(tmp_path: Path) -> None:
     recipe = RECIPE.replace("[stages.grpo]", PREFERENCES, 1)
     recipe = recipe.replace("lora = { rank = 32, alpha = 64.0 }\n", "", 1)
+    unsafe = "no stage asks what grpo trains whether it is safe"
     verbose = "simpo rejects no response for its length"
     decay = "sft trains all weights without weight decay"
     (tmp_path / "mended").mkdir()
     mended = recipe.replace("prompts = 512", 'prompts = 512\nrejected_because = ["long"]')
     mended = mended.replace("learning_rate = 1e-4", "learning_rate = 1e-4, weight_decay = 0.1")
+    mended += SAFETY
     before = told(tmp_path, SOUND, recipe=recipe)["notes"]
     after = told(tmp_path / "mended", SOUND, recipe=mended)["notes"]
-    for begins in (verbose, decay):
+    for begins in (unsafe, verbose, decay):
         assert [note.startswith(begins) for note in before].count(True) == 1
         assert not any(note.startswith(begins) for note in after)
 

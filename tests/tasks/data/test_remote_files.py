@@ -158,7 +158,7 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(put: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("gs://{bucket}/none.jsonl", f"cannot read gs://.*/none.jsonl: {NOT_THERE}"),
+        ("gs://{bucket}/none.jsonl", f"cannot read gs://.*/none.jsonl: {NOT_THERE}.* is empty"),
         ("gs://{bucket}/none/*.jsonl", NOT_THERE),
         ("gs://no-such-bucket-here/a.jsonl", NOT_THERE),
         ("gs://no-such-bucket-here/*.jsonl", NOT_THERE),
@@ -168,6 +168,15 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(put: Any) -> None:
 def test_a_missing_file_bucket_or_package_is_found_before_a_job_starts(gcs_bucket, path, message):
     with pytest.raises(InputError, match=message):
         dataset.dependencies(config({"path": path.format(bucket=gcs_bucket), **MAPPING}), None)
+
+
+def test_what_is_there_is_named_beside_what_is_not(put: Any) -> None:
+    url = put("rows/train-1.jsonl", jsonl(rows(1)))
+    put("rows/test-1.jsonl", jsonl(rows(1)))
+    for asked in ("rows/trian-*.jsonl", "rows/deeper/a.jsonl"):
+        missing = url.replace("rows/train-1.jsonl", asked)
+        with pytest.raises(InputError, match=r"/rows has test-1\.jsonl, train-1\.jsonl\)"):
+            remote_files(missing, "test")
 
 
 def test_no_permission_says_how_to_log_in(put: Any, gcs: Any) -> None:
@@ -188,10 +197,12 @@ def test_a_damaged_file_is_one_clear_message(put: Any) -> None:
 def test_what_a_file_systems_own_library_raises_is_explained_and_a_mistake_of_ours_is_not() -> None:
     import httpx
     from google.auth.exceptions import DefaultCredentialsError
+    from huggingface_hub.errors import OfflineModeIsEnabled
 
     denied, gated = DefaultCredentialsError("none found"), PermissionError("gated")
     for url, error, kind, said in (
         ("hf://x", httpx.ConnectError("no host"), InputError, "ConnectError: no host. Check the n"),
+        ("hf://x", OfflineModeIsEnabled("x."), InputError, "HF_HUB_OFFLINE is set.*Unset it"),
         ("hf://x", gated, InputError, "no such data set, or no permission .*HF_TOKEN"),
         ("gs://x", denied, InputError, r"no permission \(none found\). Log in"),
         ("gs://x", KeyError("ours"), KeyError, "ours"),

@@ -131,6 +131,10 @@ def test_a_reward_for_length_pays_for_endless_text(reward: Any) -> None:
     assert "scale:long" in found
 
 
+def test_a_weight_that_is_off_by_a_hundred_is_named() -> None:
+    assert "scale:exact_answer" in findings(sums(), FORMAT, {**EXACT, "weight": 100.0})
+
+
 def test_each_domain_in_which_a_control_wins_is_named(reward: Any) -> None:
     """Copying pays in two of three domains, not on the whole."""
     domains = (Domain.MATH, Domain.CODING, Domain.SCIENCE)
