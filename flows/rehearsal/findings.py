@@ -55,7 +55,7 @@ def findings_of(run: RunResults, ready: Rehearsed, tallies: Mapping[str, Tally])
     found += _of_families(run)
     found += _of_evaluations(run)
     found += of_settings(ready.whole.stages, ready.endpoints)
-    notes += setting_notes(ready.resolved.stages)
+    notes += setting_notes(ready.resolved.stages, ready.whole.stages)
     found += _of_judges(tallies)
     audits = dict(_audits(run))
     allow = dict(ready.whole.rehearsal.allow) if ready.whole.rehearsal else {}

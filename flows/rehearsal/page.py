@@ -11,14 +11,14 @@ from flows.report.blocks import (
     Details,
     Heading,
     Paragraph,
+    Raw,
     Sentences,
     Table,
     Text,
     card,
-    code,
     strong,
 )
-from flows.report.html import page, write_page
+from flows.report.html import page, tag, write_page
 from flows.report.sections.rewards import audit_blocks
 from flows.runs.wording import Tone, clip
 from infra.store.store import Store
@@ -33,8 +33,11 @@ _WIDE = Column("", "wrap")
 def write_rehearsal(store: Store, told: Mapping[str, Any]) -> str:
     """Write `runs/<run_id>/rehearsal.html` and return where it lies."""
     title, run_id = f"Rehearsal of {told['recipe']}", told["run_id"]
-    footer = Paragraph(("The run's own report: ", code(str(told["report"] or "none"))), "note")
-    text = page(f"{title} ({run_id})", [Heading(title, 1)], [*page_blocks(told)], [footer])
+    own: list[Block] = []
+    if told["report"]:  # beside this page
+        link = tag("a", "the report of its run", href=told["report"].rpartition("/")[2])
+        own = [Raw(tag("p", "See also ", link, "."))]
+    text = page(f"{title} ({run_id})", [Heading(title, 1)], [*page_blocks(told)], own)
     return write_page(store, f"runs/{run_id}/rehearsal.html", text)
 
 
@@ -98,7 +101,8 @@ def _fell(stage: Mapping[str, Any]) -> str:
 
 
 def _stage(stage: Mapping[str, Any]) -> Iterator[Block]:
-    yield Heading(f"{stage['name']} ({stage['kind']}): {stage['status']}", 3)
+    kind = "" if stage["kind"] == stage["name"] else f" ({stage['kind']})"
+    yield Heading(f"{stage['name']}{kind}: {stage['status']}", 3)
     inside: list[Block] = [
         Table(("", _WIDE), [("in", stage["given"] or "–"), ("out", stage["left"])])
     ]
@@ -110,6 +114,10 @@ def _stage(stage: Mapping[str, Any]) -> Iterator[Block]:
         ]
         inside.append(Table((Column("", "text"), *names), rows))
     yield card(*inside)
+    if stage["shown"]:
+        taught = [(one["family"], one["prompt"], one["response"]) for one in stage["shown"]]
+        titles = (Column("source", "text"), Column("prompt", "wrap"), Column("response", "wrap"))
+        yield Details("What is taught: the first example of a source", [Table(titles, taught)])
     if stage["dropped"]:
         lost = [
             (one["cause"], str(one["rows"]), "\n".join(one["examples"])) for one in stage["dropped"]

@@ -61,8 +61,10 @@ def shut_down(endpoint: str) -> date | None:
     return next((ends for name, ends in SHUT_DOWN.items() if model.startswith(name)), None)
 
 
-def setting_notes(stages: Sequence[ResolvedStage]) -> Iterator[str]:
-    """What may be meant so, and is easily overlooked."""
+def setting_notes(stages: Sequence[ResolvedStage], whole: Sequence[StageSpec]) -> Iterator[str]:
+    """What may be meant so, and is easily overlooked. `whole`: the stages as they are shipped, for
+    a rehearsal's own have no adapters."""
+    shipped = {stage.name: stage.config for stage in whole}
     trained = [stage.name for stage in stages if isinstance(stage.config, TrainerConfig)]
     if trained and not any(map(_asks_for_safety, stages)):
         yield (
@@ -78,7 +80,7 @@ def setting_notes(stages: Sequence[ResolvedStage]) -> Iterator[str]:
             )
         if (
             isinstance(config, TrainerConfig)
-            and not config.lora
+            and not shipped[stage.name].get("lora")
             and not config.optimizer.weight_decay
         ):
             yield (

@@ -1,11 +1,14 @@
 """What went into each stage of a rehearsal, what came out, and which rows fell out and why."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from flows.report.sections.data import causes_of
 from flows.runs.results import RunResults, StageOutput
-from flows.runs.wording import headline
+from flows.runs.wording import clip, headline
+from schemas.examples import Example
+from tasks.contract.job import read_jsonl
 from tasks.contract.kind import Product
 from tasks.contract.kinds import stage_kind
 from tasks.data.cleaning_rules import SPLITS
@@ -13,10 +16,13 @@ from tasks.data.cleaning_rules import SPLITS
 _EXAMPLES = 2
 """Rows that are shown of those that fell out for one cause."""
 
+_FAMILIES, _CHARACTERS = 12, 1200
+"""Families of which a taught example is shown, and characters of its prompt and its response."""
+
 
 def stage_json(run: RunResults, stage: StageOutput) -> dict[str, Any]:
     """A stage: `given` and `left` in words, `domains` (group -> counts by name), `dropped` (cause,
-    rows, examples)."""
+    rows, examples), and of taught examples the first of each family."""
     record = stage.record
     return {
         "name": stage.name,
@@ -27,6 +33,7 @@ def stage_json(run: RunResults, stage: StageOutput) -> dict[str, Any]:
         "given": "; ".join(_given(run, stage)),
         "left": _left(stage),
         "domains": _domains(stage),
+        "shown": _shown(stage),
         "dropped": [
             {"cause": cause, "rows": rows, "examples": examples}
             for cause, rows, examples in causes_of(stage, _EXAMPLES)
@@ -78,6 +85,24 @@ def _left(stage: StageOutput) -> str:
         said.append(f"dropped {sum(metrics['dropped'].values())}")
     words = ", ".join([*said, headline(metrics)]).strip(", ").split(", ")
     return ", ".join(dict.fromkeys(words))
+
+
+def _shown(stage: StageOutput) -> list[dict[str, str]]:
+    """Of a stage that teaches: prompt and response of the first example of each family."""
+    path = stage.path("examples.jsonl")
+    if path is None or stage_kind(stage.spec.kind).produces is not Product.EXAMPLES:
+        return []
+    first: dict[str, Example] = {}
+    for one in read_jsonl(path, Example):
+        first.setdefault(one.family or one.source, one)
+    return [
+        {
+            "family": family,
+            "prompt": clip(one.prompt, _CHARACTERS),
+            "response": clip(one.response(), _CHARACTERS),
+        }
+        for family, one in islice(first.items(), _FAMILIES)
+    ]
 
 
 def _domains(stage: StageOutput) -> dict[str, dict[str, int]]:

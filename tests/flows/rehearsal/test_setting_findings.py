@@ -77,6 +77,12 @@ def test_settings_that_are_easily_overlooked_are_noted(tmp_path: Path) -> None:
         assert not any(note.startswith(begins) for note in after)
 
 
+def test_adapters_that_the_rehearsal_leaves_out_are_the_recipes(tmp_path: Path) -> None:
+    notes = told(tmp_path, SOUND)["notes"]
+    assert not any(note.startswith("sft trains all weights") for note in notes)
+    assert any(note.startswith("grpo trains all weights") for note in notes)
+
+
 def test_models_end_by_the_start_of_their_names() -> None:
     assert str(shut_down("gemini:gemini-2.0-flash-lite-001")) == "2026-06-01"
     assert shut_down("gemini:gemini-2.5-flash-lite") is None
