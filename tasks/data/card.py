@@ -1,9 +1,9 @@
-"""The data card of a dataset artifact: README.md in the Hugging Face hub's form, with plots beside
-it in card/.
+"""The data card of a dataset artifact: README.md in the Hugging Face hub's form, with plots in
+card/.
 
-All of it is counted from the files themselves. Text of rows is data, never Markdown: in tables
-every character with a meaning is written as an entity, elsewhere it stands in a code block with a
-fence that it cannot close. The same files give the same bytes.
+Everything is counted from the files themselves. Text of rows is data, never Markdown: in tables,
+special characters are entities; elsewhere the text is in a code block whose fence it cannot close.
+The same files give the same bytes.
 """
 
 import json
@@ -47,14 +47,14 @@ def of_rebalance(
     metrics: Mapping[str, Any],
     tokenizer: bytes | None,
 ) -> dict[str, Any]:
-    """Write the card of a rebalance artifact; returns metrics: `licences`, rows by licence.
+    """Write the card of a rebalance artifact. Returns metrics: `licences`, rows by licence.
 
     Args:
         out: the artifact's directory, with all other files in it.
-        distilled: the distill artifact: `teachers.json` says where the rows come from.
-        cleaned, evaluations: what was dropped, and what it is to be shown beside.
+        distilled: the distill artifact, whose `teachers.json` has the sources of the rows.
+        cleaned, evaluations: the dropped rows, and what they matched.
         metrics: the stage's.
-        tokenizer: of the model that rows were measured for, or None.
+        tokenizer: of the model whose tokens limited rows, or None.
     """
     teachers = json.loads((distilled / "teachers.json").read_text(encoding="utf-8"))["teachers"]
     splits = {str(split): out / f"{split}.jsonl" for split in SPLITS}
@@ -67,8 +67,8 @@ def of_rebalance(
 def of_distill(
     out: Path, teachers: Sequence[Mapping[str, Any]], metrics: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write the card of a distill artifact, what the teachers made before any cleaning; returns
-    metrics as `of_rebalance`."""
+    """Write the card of a distill artifact, the teachers' rows before any cleaning. Returns metrics
+    as `of_rebalance`."""
     splits = {"train": out / "examples.jsonl"}
     return _write(out, "Distilled traces", splits, teachers, metrics, [], None)
 
@@ -207,8 +207,8 @@ class Match(NamedTuple):
 
 
 def _matches(cleaned: Cleaned, cause: Cause, items: Mapping[tuple[str, str], str]) -> list[Match]:
-    """The first dropped rows of a cause by prompt id, beside the row or the evaluation item that
-    each matches."""
+    """The first dropped rows of a cause by prompt id, each beside the row or the evaluation item
+    that it matches."""
     rows = np.flatnonzero(np.asarray(cleaned.cause) == CAUSES.index(cause))
     rows = rows[np.argsort(cleaned.id[rows], kind="stable")][:MATCHES]
     shown = []
@@ -223,7 +223,7 @@ def _matches(cleaned: Cleaned, cause: Cause, items: Mapping[tuple[str, str], str
 
 
 def _compared(row: Mapping[str, Any]) -> str:
-    """A prompt with its context cut short: where rows are compared it counts as one word."""
+    """A prompt with its context shortened, since a context counts as one word in comparisons."""
     prompt, context = str(row["prompt"]), row["context"]
     return prompt.replace(context, f"[{context[:40]} …]") if context else prompt
 
@@ -265,8 +265,8 @@ _MEANING = re.compile(r"[\\`*{}\[\]<>#|~&$@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?
 
 
 def escape(text: str) -> str:
-    """Text that shows as it is within a paragraph or a table cell: what means something there as
-    entities, line ends as breaks."""
+    """Text that renders as written in a paragraph or a table cell: special characters as entities,
+    line ends as breaks."""
     entities = _MEANING.sub(lambda match: f"&#{ord(match[0])};", visible(text).strip())
     return re.sub(r"\s*\n\s*", "<br>", entities)
 

@@ -1,28 +1,30 @@
 """Cleaning of any number of rows in bounded memory: exact and near duplicates, decontamination,
-filters; every drop is traceable.
+filters. Every dropped row has its cause.
 
-    cleaned = clean(files, evaluations, near_duplicates=NearDuplicates(),
-    contamination=Contamination(), ...) for line in cleaned.lines(cleaned.remaining): ...
+    cleaned = clean(files, evaluations, near_duplicates=NearDuplicates(), ...)
+    for line in cleaned.lines(cleaned.remaining):
+        ...
 
 1. One streaming pass over the files in blocks, in as many processes as there are cores
-   (`tasks.data.survey`): parse the line, hash the words of its prompt, look their n-grams up among
-   the evaluation sets', take the MinHash signature, ask the filters. A row leaves `STATE_BYTES` + 8
-   per band (112 by default) bytes in column files below `scratch`, and 8 for each word of its
-   prompt. A million rows of 1 kB need 0.7 GB of memory at most in three processes, 1.2 GB with 15%
+   (`tasks.data.survey`): parse the line, hash the words of its prompt, look up their n-grams among
+   the evaluation sets', compute the MinHash signature, ask the filters. A row takes `STATE_BYTES` +
+   8 per band (112 by default) bytes in column files below `scratch`, and 8 for each word of its
+   prompt. A million rows of 1 kB need at most 0.7 GB of memory in three processes, 1.2 GB with 15%
    held out, whose n-grams are then indexed.
-2. What takes all rows at once (`tasks.data.state`): exact duplicates (one row per prompt id), near
+2. Decisions over all rows (`tasks.data.state`): exact duplicates (one row per prompt id), near
    duplicates (`tasks.data.near_duplicates`), and rows of the training and validation splits that
    contain a held-out prompt (`tasks.data.contamination`).
-3. `Cleaned` streams the rows back from where they are.
+3. `Cleaned` streams the rows back from their files.
 
-A row is dropped for the first that applies: contaminated by an evaluation set, a filter, duplicate,
-near duplicate, contaminated by the held-out split. What is decided is a function of the set of rows
-(their content, ids and the seed): neither order nor sharding of the files changes it, nor the
-number of processes or the engine (`tasks.data.cluster`).
+A row is dropped for the first cause that applies: contaminated by an evaluation set, a filter,
+duplicate, near duplicate, contaminated by the held-out split. Decisions are a function of the set
+of rows (their content, ids and the seed); the order and sharding of the files, the number of
+processes and the engine (`tasks.data.cluster`) do not change them.
 
-Text compared is the prompt, its `context` (of grounded prompts) replaced by one word that is the
-context's digest: questions about one abstract are not each other's duplicates because of the
-abstract, nor are they of other contexts' questions."""
+The compared text is the prompt, with its `context` (of grounded prompts) replaced by one word, the
+context's digest: questions about one abstract are not duplicates because of the abstract, and
+questions about different contexts are never duplicates.
+"""
 
 import hashlib
 import os
@@ -63,22 +65,22 @@ _LINES = 4096
 
 @dataclass(frozen=True)
 class Cleaned:
-    """All N rows of the input files, in the order of the files, and what was decided about each.
-    Arrays of shape (N,), mapped from disk or, of a cluster's decisions, in memory.
+    """All N rows of the input files, in the order of the files, and the decisions about them.
+    Arrays of shape (N,), mapped from disk or, for a cluster's decisions, in memory.
 
     Attributes:
         files: the input files.
         items: (name of the evaluation set, id) of each evaluation item.
-        file, offset, length: where the row's line is: index in `files`, first byte, bytes without
-            the newline.
-        id: the prompt id's 16 hexadecimal characters as a number; content: a hash of the line, its
-            highest bit set for unsolved prompts.
+        file, offset, length: the place of the row's line: index in `files`, first byte, bytes
+            without the newline.
+        id: the prompt id's 16 hexadecimal characters as a number.
+        content: a hash of the line, its highest bit set for unsolved prompts.
         group, split, cause, hit: indices in GROUPS, SPLITS, CAUSES and HITS.
         match: the row that it duplicates or (held-out hits) gives away, or the item in `items` that
             contaminates it; -1 for none.
-        score: estimated Jaccard similarity of near duplicates, coverage of contaminated rows, 1 of
+        score: estimated Jaccard similarity of near duplicates, coverage of contaminated rows, 1 for
             the same words; else 0.
-        scratch: where the arrays and what filters said are; `remove()` deletes it.
+        scratch: the directory of the arrays and of the filters' details; `remove()` deletes it.
     """
 
     files: tuple[Path, ...]
@@ -103,12 +105,11 @@ class Cleaned:
         return np.flatnonzero(self.cause == 0)
 
     def counts(self) -> dict[str, int]:
-        """Rows by cause, "kept" among them."""
+        """Rows by cause, including "kept"."""
         return counted(self.cause, CAUSES)
 
     def lines(self, selection: Sequence[int] | NDArray[np.int64]) -> Iterator[bytes]:
-        """The lines of the selected rows as they are in the files, without newline, in the order of
-        the selection."""
+        """The lines of the selected rows, without newline, in the order of the selection."""
         rows = np.asarray(selection, np.int64)
         with ExitStack() as stack:
             opened = [stack.enter_context(path.open("rb", buffering=0)) for path in self.files]
@@ -124,7 +125,7 @@ class Cleaned:
         return map(orjson.loads, self.lines(selection))
 
     def describe(self, row: int) -> str:
-        """Why a row was dropped by cleaning: what it matches and how well."""
+        """Why cleaning dropped a row: its match and score."""
         cause, hit = CAUSES[self.cause[row]], HITS[self.hit[row]]
         match, score = int(self.match[row]), float(self.score[row])
         if cause == "duplicate_prompt":
@@ -144,15 +145,15 @@ class Cleaned:
         with (self.scratch / DETAILS).open(encoding="utf-8") as details:
             for index, row in zip(rows.tolist(), self.rows(rows), strict=True):
                 cause = CAUSES[self.cause[index]]
-                # The filters' details are in a file of their own, a line for each row that they
-                # dropped.
+                # the filters' details are in a file of their own, a line for each row that they
+                # dropped
                 detail = self.describe(index) if cause in CAUSES[1:4] else details.readline()[:-1]
                 place = {"source": row["family"], "file": row["source"], "line": row["line"]}
                 yield Dropped(**place, cause=cause, detail=detail, id=f"{self.id[index]:016x}")
 
     def digest(self) -> str:
-        """sha256 of what was decided about which content (`DECIDED`, a match by its prompt id): the
-        same for the same rows in other files, another order, by another engine."""
+        """sha256 of the decisions by content (`DECIDED`, with a match's prompt id): the same for
+        the same rows in other files, in another order, or by another engine."""
         taken = {name: np.asarray(getattr(self, name)) for name in DECIDED}
         inside = (self.match >= 0) & ~((self.hit > 0) & (self.hit < HITS.index("heldout_exact")))
         taken["match"] = self.match.astype(np.uint64)
@@ -165,18 +166,18 @@ class Cleaned:
         return found.hexdigest()
 
     def remove(self) -> None:
-        """Delete the scratch directory. The arrays must not be used any more."""
+        """Delete the scratch directory. The arrays are unusable afterwards."""
         shutil.rmtree(self.scratch)
 
 
 def counted(codes: NDArray[np.uint8], names: Sequence[str]) -> dict[str, int]:
-    """How often each name is there, given its index, of those that are."""
+    """How often each name occurs, given its index; only those that do."""
     found = np.bincount(codes, minlength=len(names)).tolist()
     return {name: count for name, count in zip(names, found, strict=True) if count}
 
 
 def empty_scratch(scratch: Path) -> None:
-    """Make the directory; what it holds, e.g. of an attempt that was killed, is deleted."""
+    """Make the directory, and delete its contents, e.g. those of a killed attempt."""
     if scratch.exists():
         shutil.rmtree(scratch)
     scratch.mkdir(parents=True)
@@ -201,16 +202,16 @@ def clean(
     Args:
         files: JSONL, each line an `Example` or a `Prompt` as pydantic writes them.
         evaluations: sets that no row may give away.
-        near_duplicates, contamination: None to leave it out.
+        near_duplicates, contamination: None: skip it.
         validation_fraction, heldout_fraction: of the splits, see `tasks.data.cleaning_rules`.
-        seed: of the order in which near duplicates lead.
-        filters: judge batches of parsed rows, in processes of their own: they must pickle.
+        seed: of the order in which near duplicates become leaders.
+        filters: called with batches of parsed rows, in processes of their own: they must pickle.
         scratch: a directory for the state, which is emptied first.
-        workers: processes; None for as many as there are cores.
+        workers: processes; None: one per core.
 
     Raises:
-        ValueError: a line that is not JSON. KeyError: a field is missing. The files come from
-            verified artifacts: either is a bug.
+        ValueError: a line is not JSON.
+        KeyError: a field is missing. The files come from verified artifacts, so either is a bug.
     """
     from tasks.data.near_duplicates import sketch
     from tasks.data.state import surveyed

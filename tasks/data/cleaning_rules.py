@@ -1,7 +1,7 @@
-"""The rules of cleaning, the columns in which it notes what they decide of each row
-(`tasks.data.cleaning`), and the split by hash. No numpy.
+"""The rules of cleaning (`tasks.data.cleaning`), the columns of its decisions, and the split by
+hash. No numpy.
 
-A prompt's split depends on its text and the fractions alone. Its id (sha256 of the normalised
+A prompt's split depends only on its text and the fractions. Its id (sha256 of the normalised
 prompt) is read as a fraction of its range: [0, heldout) is held out, [heldout, heldout +
 validation) validates, the rest trains. So no prompt is ever in two splits, and none changes its
 split when other rows are added, removed or reordered.
@@ -54,15 +54,14 @@ DETAILS = "details.txt"
 
 
 class NearDuplicates(StrictModel):
-    """Near duplicates by MinHash (Broder 1997) and locality-sensitive hashing, signatures and bands
-    as datasketch has them (`affine32`).
+    """Near duplicates by MinHash (Broder 1997) and locality-sensitive hashing, with datasketch's
+    signatures and bands (`affine32`).
 
-    The defaults are for prompts, which are short: with the shingles of 5 words that documents are
-    compared by, one changed word of GSM8K's 45 takes the similarity from 1 to 0.78. Of 500 planted
-    light edits (docs/measurements.md) threshold 0.8 with 5 words finds 58%, 0.7 with 5 words 80%,
-    0.8 with 3 words 83%, 0.7 with 3 words 95%, all without a false positive. Exercises that differ
-    in a number are near duplicates too: leave this out where a template's variants are what is to
-    be taught.
+    The defaults suit prompts, which are short: with shingles of 5 words, as for documents, one
+    changed word of GSM8K's 45 takes the similarity from 1 to 0.78. Of 500 planted light edits
+    (docs/measurements.md) threshold 0.8 with 5 words finds 58%, 0.7 with 5 words 80%, 0.8 with 3
+    words 83%, 0.7 with 3 words 95%, all without a false positive. Exercises that differ only in a
+    number are near duplicates too: turn this off to train on variants of a template.
 
     Attributes:
         threshold: rows whose estimated Jaccard similarity is at least this are near duplicates.
@@ -76,15 +75,15 @@ class NearDuplicates(StrictModel):
 
 
 class Contamination(StrictModel):
-    """Which rows give evaluation items away (`tasks.data.contamination` says exactly how).
+    """Which rows give evaluation items away (exactly: `tasks.data.contamination`).
 
     Attributes:
-        words: length of the n-grams whose coverage counts. Texts with fewer words are compared as
-            wholes only.
-        coverage: at least this share of the n-grams of the row, or of the item, is in both.
+        words: length of the n-grams for coverage. Texts with fewer words are compared as wholes
+            only.
+        coverage: the share of the row's or of the item's n-grams that are in both, from which on
+            the row is contaminated.
         long_words: a run of so many words in both is enough.
-        heldout: rows of the training and validation splits are also compared with the held-out
-            split's.
+        heldout: compare rows of the training and validation splits with the held-out split's, too.
     """
 
     words: int = Field(default=8, ge=2)

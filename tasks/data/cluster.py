@@ -1,25 +1,26 @@
-"""Cleaning of corpora beyond one machine: the functions of `tasks.data.cleaning` on Ray Data, with
-the same decisions. A rebalance stage cleans so where `RAY_ADDRESS` names a cluster (`local`: Ray on
-this machine), whose machines have this code and the stage's files under the same paths.
+"""Cleaning of corpora beyond one machine: `tasks.data.cleaning` on Ray Data, with the same
+decisions. A rebalance stage uses it where `RAY_ADDRESS` names a cluster (`local`: Ray on this
+machine), whose machines have this code and the stage's files under the same paths.
 
-Ray, because its functions are Python as they are here, compiled code included; it runs on one
-machine without any service, where the tests compare its decisions with `clean`'s; and `ray[data]`
-2.60 installs beside what is pinned here (extra `cluster`), which Beam 2.77 does not. Spark
-needs a JVM on every machine.
+Why Ray: it runs these Python functions as they are, compiled code included; it runs on one machine
+without any service, where the tests compare its decisions with `clean`'s; and `ray[data]` 2.60
+installs beside the pinned packages (extra `cluster`), which Beam 2.77 does not. Spark needs a JVM
+on every machine.
 
-A small corpus is not faster here: the five shuffles take a minute on two cores whatever their size,
-in which one machine cleans a million rows (`benchmarks/rebalance_scale.py`).
+It does not speed up a small corpus: the five shuffles take a minute on two cores whatever their
+size, in which one machine cleans a million rows (`benchmarks/rebalance_scale.py`).
 
 1. Survey (`tasks.data.survey`) the blocks; a row becomes about 130 bytes and 8 for each word of its
    prompt.
-2. By prompt id, all of it: exact duplicates.
-3. By bucket, 24 bytes per row and band: which rows share one. Then with signatures, 530 bytes per
-   row and band, those rows: who falls.
-4. The held-out rows that are left go to the driver, which indexes them (20 bytes for each n-gram of
-   theirs) and sends the index to all.
+2. Group by prompt id: exact duplicates.
+3. Group by bucket, 24 bytes per row and band: which rows share one. Then for those, with
+   signatures, 530 bytes per row and band: which are near duplicates.
+4. The remaining held-out rows go to the driver, which indexes them (20 bytes for each of their
+   n-grams) and sends the index to all.
 5. The decisions, `STATE_BYTES` a row, go to the driver.
 
-Groups are hash partitions, not single keys: a call sees some ten thousand rows as arrays."""
+Groups are hash partitions, not single keys: a call gets some ten thousand rows as arrays.
+"""
 
 import os
 from collections.abc import Callable, Sequence
@@ -112,7 +113,8 @@ def clean_on_cluster(
 def _collected(
     rows: "Dataset", files: tuple[Path, ...], items: tuple[tuple[str, str], ...], scratch: Path
 ) -> Cleaned:
-    """The decisions in the order of the files, each match a row in place of a prompt id."""
+    """The decisions in the order of the files, with the row of each match instead of its prompt
+    id."""
     batches = list(rows.iter_batches(batch_format="numpy", batch_size=None))
     place = [np.concatenate([one[name] for one in batches]) for name in ("offset", "file")]
     batch = {
@@ -122,7 +124,7 @@ def _collected(
     columns = {name: batch[name].astype(kind) for name, kind in COLUMNS.items()}
     ids, cause, match = (columns[name] for name in ("id", "cause", "match"))
     of_heldout = columns["hit"] > FIRST_HELDOUT_HIT
-    # Of the rows with one prompt id, the one that its duplicates and all others were compared with.
+    # the row of each prompt id that its duplicates and all others were compared with
     first = np.flatnonzero((cause == 0) | (cause == NEAR_DUPLICATE) | of_heldout)
     first = first[np.argsort(ids[first])]
     inside = (cause == DUPLICATE) | (cause == NEAR_DUPLICATE) | of_heldout
@@ -135,8 +137,8 @@ def _collected(
 
 
 def _survey(batch: Batch, found: Sequence[Block], plan: Any) -> Batch:
-    """A block's survey, its words and keys as bytes of each row. `plan` is a reference: it is sent
-    to each machine once."""
+    """A block's survey, with words and keys as bytes per row. `plan` is a reference, sent to each
+    machine once."""
     import ray
 
     block = found[int(batch["id"][0])]
@@ -164,7 +166,7 @@ def _bytes(data: bytes, ends: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def _array(column: NDArray[Any], kind: type) -> NDArray[Any]:
-    """The other way round: all pieces as one array."""
+    """The inverse of `_bytes`: all pieces as one array."""
     return np.frombuffer(b"".join(column), kind)
 
 
@@ -175,7 +177,7 @@ def _words(batch: Batch) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
 def _mapped(
     rows: "Dataset", column: str, partitions: int, function: Callable[[Batch], Batch]
 ) -> "Dataset":
-    """What a function makes of the rows, grouped by a part of a column that is a hash."""
+    """The results of a function on the rows, grouped by part of a hash column."""
     divided = rows.map_batches(
         lambda batch: batch | {"part": batch[column] % np.uint64(partitions)}, batch_format="numpy"
     )

@@ -7,19 +7,18 @@ A text, normalised as in `tasks.data.shingles`, is contaminated by an item if
     coverage   at least half (`coverage`) of the distinct 8-grams (`words`) of one of the two,
                whichever has fewer, are in both: the item is embedded in a longer text, or the text
                is a piece of the item, or either with words replaced;
-    run        13 (`long_words`) successive words of the text are in the item: all 8-grams in the
-               run are the item's, of no matter which places in it. Every common 13-gram without a
-               template in it is such a run.
+    run        13 (`long_words`) successive words of the text are in the item: all 8-grams of the
+               run are the item's, at whatever places. Every common 13-gram without a template in it
+               is such a run.
 
-Texts of fewer than 8 words have no 8-gram: exact only. An n-gram of more than 10 items says nothing
-about any of them (it belongs to a template such as "answer with a single number"): it is nobody's
-and does not count, as GPT-3's filter left out 13-grams that collided more than 10 times (Brown et
-al. 2020, appendix C). Of several items the one with the highest coverage is named, exact before the
-others.
+Texts of fewer than 8 words have no 8-gram: exact only. An n-gram of more than 10 items belongs to a
+template, such as "answer with a single number", and does not count, as GPT-3's filter left out
+13-grams that collided more than 10 times (Brown et al. 2020, appendix C). Of several items the one
+with the highest coverage is named, exact matches first.
 
-An index is a sorted array of the items' n-grams, which the upper bits of a hash lead into, and the
-items of each: about 20 bytes for each distinct n-gram. N-grams are compared by 64-bit hashes, not
-word by word; the odds are in `tasks.data.shingles`.
+An index is a sorted array of the items' n-grams, found by the upper bits of a hash, with the items
+of each: about 20 bytes for each distinct n-gram. N-grams are compared by 64-bit hashes, not word by
+word; `tasks.data.shingles` has the odds.
 """
 
 from dataclasses import dataclass
@@ -45,11 +44,11 @@ class Index:
     """The n-grams of evaluation items.
 
     Attributes:
-        rules: the numbers.
-        grams: distinct n-grams, sorted. `slots[g >> shift]` is where those with the same upper bits
-            as g begin in it.
+        rules: the thresholds.
+        grams: distinct n-grams, sorted; those with the same upper bits as g begin at `slots[g >>
+            shift]`.
         items, item_ends: the items of each n-gram, sorted, one n-gram after the other.
-        sizes: how many distinct n-grams each item has, templates' left out.
+        sizes: how many distinct n-grams each item has, without templates'.
         texts, text_items: distinct hashes of whole texts, sorted, and the first item of each.
     """
 
@@ -82,11 +81,11 @@ class Index:
 
 
 def index(words: Words, ends: Ends, rules: Contamination) -> Index:
-    """The index of items, given their words. Items are numbered as given, so give them in an order
-    that means something."""
+    """The index of items, given their words. Their numbers are their positions, so give them in a
+    defined order."""
     counts, size = np.diff(ends, prepend=0), rules.words
     owners = np.arange(len(ends), dtype=np.int32)
-    # Short items are compared as wholes only: they must not be one short n-gram.
+    # short items are compared as wholes only, not as one short n-gram
     long = np.repeat(counts >= size, counts)
     long_ends = np.cumsum(np.where(counts >= size, counts, 0))
     grams, gram_ends = hash_grams(words[long], long_ends, size)
@@ -145,7 +144,7 @@ def _has(items, low, high, item):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def scan_grams(words, ends, size, run, coverage, grams, slots, shift, items, item_ends, sizes):  # type: ignore[no-untyped-def]
-    """`Index.scan` without whole texts; `run` is how many successive n-grams a long run has."""
+    """`Index.scan` without whole texts; `run`: successive n-grams of a long run."""
     hits, found, scores = (
         np.zeros(ends.size, np.uint8),
         np.full(ends.size, -1, np.int32),
@@ -170,7 +169,7 @@ def scan_grams(words, ends, size, run, coverage, grams, slots, shift, items, ite
 
 @njit(cache=True, nogil=True)
 def _sort(values):  # type: ignore[no-untyped-def]
-    """Sort in place and return how many are distinct. Shell's sort: numba takes nine seconds to
+    """Sort in place; returns how many are distinct. Shell's sort: numba takes nine seconds to
     compile np.sort and np.unique."""
     gap = values.size // 2
     while gap:
@@ -189,7 +188,7 @@ def _sort(values):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _judge(here, places, run, coverage, items, item_ends, sizes):  # type: ignore[no-untyped-def]
-    """One text with some n-gram in common with an item: how it matches, the item, its coverage."""
+    """One text that shares n-grams with an item: how it matches, the item, its coverage."""
     total = _sort(here.copy())
     shared = places.copy()
     _sort(shared)

@@ -1,3 +1,3 @@
-"""What Gemma's tokenizers have beside pieces of text."""
+"""Control tokens of Gemma's tokenizers."""
 
 CONTROL_TOKENS = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")

@@ -1,4 +1,4 @@
-"""From a record to a prompt or an example, by its source's mapping (`tasks.data.sources`)."""
+"""Convert a record to a prompt or an example, by its source's mapping (`tasks.data.sources`)."""
 
 import json
 import re
@@ -51,8 +51,8 @@ _EMPTY: dict[str, BadCause] = {
 def example_of(
     source: Source, row: Mapping[str, Any], file: str, line: int, family: str
 ) -> Example:
-    """The example that one record of a source that `teaches` makes. As `prompt_of`; its reasoning
-    and answer must not be empty."""
+    """The example of one record, for a source that `teaches`. As `prompt_of`; reasoning and answer
+    must not be empty."""
     _require(source, row)
     reasoning = _text(source, "reasoning", row)
     prompt = prompt_of(source, row, file, line, family)
@@ -69,13 +69,13 @@ def example_of(
 def prompt_of(
     source: PromptMapping, row: Mapping[str, Any], file: str, line: int, family: str
 ) -> Prompt:
-    """The prompt that one record makes. What the router has to say is not in it yet: it is of the
-    domain general, difficulty 1.
+    """The prompt of one record. Before routing, a routed prompt has the domain general and
+    difficulty 1.
 
     Args:
-        source: how.
+        source: the mapping.
         row: the record's columns, with the paired row as `other` where the source pairs rows.
-        file, line, family: where the record is, and what the prompt will name as its family.
+        file, line, family: the record's place, and the prompt's family.
 
     Raises:
         NotAnExample: the record makes none.
@@ -145,7 +145,7 @@ def _text(source: PromptMapping, key: str, row: Mapping[str, Any], optional: boo
 
 
 def _by_row(value: Any, row: Mapping[str, Any]) -> Any:
-    """A constant, or what the table of a DomainColumn or DifficultyColumn says of this row."""
+    """A constant, or this row's value in the table of a DomainColumn or DifficultyColumn."""
     if not isinstance(value, DomainColumn | DifficultyColumn):
         return value
     found = Pick(column=value.column).text(row)
@@ -186,8 +186,8 @@ def _choices(column: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 def _letter(
     source: PromptMapping, row: Mapping[str, Any], answer: str, choices: tuple[str, ...]
 ) -> str:
-    """The letter of the right choice, of an answer column that holds it, a place in the list, or
-    the text of just one choice."""
+    """The letter of the right choice: the answer column has it, an index in the list, or the text
+    of exactly one choice."""
     place = lookup(row, source.answer[0].column or "") if source.answer else None
     valid = letters(choices)
     if isinstance(place, int) and not isinstance(place, bool):

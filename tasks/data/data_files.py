@@ -1,5 +1,5 @@
-"""Data files: those of the data directory (`--data`), which no path may leave, and those at URLs;
-their names and their digests."""
+"""Data files, their names and digests: those of the data directory (`--data`), which no path may
+leave, and those at URLs."""
 
 import hashlib
 import re
@@ -14,7 +14,7 @@ _SHOWN = 12
 
 
 def check_data_path(path: str) -> str:
-    """`path` if it is a URL that can be read, or relative and stays below its directory, else
+    """Return `path` if it is a readable URL, or relative and below its directory; else raise
     ValueError (for pydantic validators)."""
     if "://" in path:
         return check_url(path)
@@ -33,12 +33,12 @@ def check_data_path(path: str) -> str:
 def data_files(
     data: Path | None, pattern: str, where: str
 ) -> Sequence[tuple[str, Path | RemoteFile]]:
-    """The files that `pattern` (a relative path or a URL, `*` allowed) names: (path relative to
-    `data`, or URL; the file), sorted by name.
+    """The files that `pattern` (a relative path or a URL, `*` allowed) matches, sorted by name:
+    (path relative to `data`, or URL; the file).
 
     Raises:
-        InputError: there is no data directory, no such file, a file that is a link out of the
-            directory, or something that is no file.
+        InputError: there is no data directory, no such file, a link out of the directory, or
+            something that is no file.
     """
     if "://" in pattern:
         return [(file.url, file) for file in remote_files(pattern, where)]
@@ -46,8 +46,8 @@ def data_files(
         raise InputError(f"{where} reads {pattern} from a data directory: name it with --data DIR.")
     root = data.resolve()
     try:
-        # Only `*` is special here; to glob so are [ and ?, which are in brackets what they are in a
-        # file's name.
+        # only `*` is special here; brackets make glob take [ and ? literally, as in a file's
+        # name
         named = re.sub(r"[\[?]", r"[\g<0>]", pattern)
         matches = sorted(data.glob(named)) if "*" in pattern else [data / pattern]
         found = [(match.relative_to(data).as_posix(), match) for match in matches if match.exists()]
@@ -78,8 +78,8 @@ def data_files(
 
 
 def data_digests(data: Path | None, pattern: str, where: str) -> dict[str, str | int]:
-    """`{"data/<name>": digest}` of the files that a pattern names: sha256 of their bytes; of a
-    remote one, what its file system says. Raises as `data_files`, and InputError for a file that
+    """`{"data/<name>": digest}` of the files that a pattern matches: sha256 of their bytes; for a
+    remote one, its file system's digest. Raises as `data_files`, and InputError for a file that
     cannot be read."""
     found = data_files(data, pattern, where)
     return {f"data/{name}": _digest(name, file) for name, file in found}

@@ -1,4 +1,4 @@
-"""Rows that did not become examples, and why: one line of `dropped.jsonl` each."""
+"""Rows that did not become examples, with the cause: one line of `dropped.jsonl` each."""
 
 from typing import Literal, Self, get_args
 
@@ -64,7 +64,7 @@ class Dropped(StrictModel):
 
     @classmethod
     def of(cls, row: Prompt, cause: AnyCause, detail: str) -> Self:
-        """A prompt, or an example, that was left out."""
+        """The record of a prompt, or an example, that was dropped."""
         return cls(
             source=row.family, file=row.source, line=row.line, id=row.id, cause=cause, detail=detail
         )

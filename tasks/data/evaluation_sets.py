@@ -1,5 +1,5 @@
-"""Evaluation sets that training rows must not give away: which files, and where in their records
-the prompt is."""
+"""Evaluation sets that training rows must not give away: their files, and the prompt's column in
+them."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ class EvaluationSet(StrictModel):
     ```
 
     Attributes:
-        name: what reports call it.
+        name: its name in reports.
         path: a file in the data directory, or a URL; `*` allowed.
         prompt: the column, or the template of columns, that a model is asked
             (`tasks.data.mapping`).
@@ -43,7 +43,8 @@ class EvaluationSet(StrictModel):
 
         Raises:
             InputError: a file is missing or lacks the column, a record cannot be read, or no record
-                has a prompt. What is not read could not be looked for, so nothing is passed over.
+                has a prompt. Nothing is skipped, since rows could not be compared with what is not
+                read.
         """
         texts = []
         for name, file in data_files(data, self.path, _READER):

@@ -1,9 +1,8 @@
-"""Filters of rows: too long for a model's fixed shapes, in another language, or with personal data
-in them.
+"""Filters of rows: too long for a model's fixed shapes, in another language, or with personal data.
 
 A filter is a picklable callable on a batch of rows (parsed lines of `examples.jsonl` or
-`unsolved.jsonl`); for each it says None, or `(cause, detail)` of why the row is left out. So
-`tasks.data.cleaning` can run it in any process, here or on another machine.
+`unsolved.jsonl`); for each it returns None, or `(cause, detail)` of why the row is dropped. So
+`tasks.data.cleaning` can run it in any process, on this machine or another.
 """
 
 import ipaddress
@@ -24,35 +23,34 @@ Filter = Callable[[Sequence[Row]], list[tuple[Cause, str] | None]]
 
 
 def response_of(row: Row) -> str | None:
-    """The trace of a row as the model must write it, None of a prompt that nobody solved."""
+    """A row's trace as the model must write it; None for an unsolved prompt."""
     if "reasoning" not in row:
         return None
     return Trace(reasoning=row["reasoning"], answer=row["answer"]).render()
 
 
 def texts_of(row: Row) -> Iterator[str]:
-    """What a row teaches from: its prompt, reasoning and answer."""
+    """The texts of a row: its prompt, reasoning and answer."""
     return (row[key] for key in ("prompt", "reasoning", "answer") if row.get(key))
 
 
 class RowFilter(ABC):
-    """A filter that judges each row by itself (`judge`)."""
+    """A filter that looks at each row by itself (`judge`)."""
 
     def __call__(self, rows: Sequence[Row]) -> list[tuple[Cause, str] | None]:
         return [self.judge(row) for row in rows]
 
     @abstractmethod
     def judge(self, row: Row) -> tuple[Cause, str] | None:
-        """Why a row is left out; None: it stays."""
+        """Why a row is dropped; None: it is not."""
 
 
 @dataclass(frozen=True)
 class Length(RowFilter):
-    """Rows whose prompt or response has more tokens than the fixed shape that it must fit.
+    """Drops rows whose prompt or response has more tokens than its fixed shape.
 
     A token covers at least one byte of the text: Gemma's SentencePiece models keep text as it is
-    and fall back to bytes. So a text that has no more bytes than the shape has tokens is not
-    tokenised.
+    and fall back to bytes. So a text with no more bytes than the limit is not tokenised.
 
     Attributes:
         tokenizer: the model's own, as a serialised SentencePiece model.
@@ -99,8 +97,8 @@ _NO_LETTER = re.compile(r"[\W\d_]+")
 
 
 def language_of(text: str) -> str | None:
-    """The ISO 639 code of the language of a text; None where it is too short to say, none is
-    likely, or it is none (tables, code)."""
+    """The ISO 639 code of a text's language; None where it is too short to tell, none is likely, or
+    it is not in a language (tables, code)."""
     start = text[:_JUDGED_CHARACTERS]
     if len(_NO_LETTER.sub("", start).encode(errors="replace")) < ENOUGH:
         return None
@@ -122,8 +120,8 @@ def _identifier() -> Any:
 
 @dataclass(frozen=True)
 class Languages(RowFilter):
-    """Rows whose prompt or response is in none of these languages. Answers that are code are not
-    judged: code is in no language."""
+    """Drops rows whose prompt or response is in none of these languages. Answers that are code are
+    not checked."""
 
     codes: tuple[str, ...]
 
@@ -143,8 +141,8 @@ _PII: dict[PiiKind, re.Pattern[str]] = {
     "email": re.compile(
         r"[A-Za-z0-9][\w.+-]{0,63}@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z]{2,24}(?![\w-])"
     ),
-    # International with +, or North American with its area code set apart: digits in a row alone
-    # are no telephone number.
+    # international with +, or North American with a separate area code: a mere run of digits
+    # is no telephone number
     "phone": re.compile(
         r"(?:\+[1-9]\d{0,2}(?:[ .-]?\(?\d{1,4}\)?){2,5}|(?:\([2-9]\d{2}\)"
         r" ?|[2-9]\d{2}[.-])[2-9]\d{2}[.-]\d{4})(?![\w-]|\.\d)"
@@ -172,11 +170,11 @@ _EXAMPLE_DOMAINS = re.compile(
 
 
 def pii_of(text: str, kinds: Sequence[PiiKind]) -> tuple[PiiKind, str] | None:
-    """The first piece of personal data in a text: its kind and itself.
+    """The first piece of personal data in a text, with its kind.
 
-    Numbers count only where their checksums are right: cards (Luhn, ISO/IEC 7812-1) and IBANs (ISO
-    7064 mod 97-10). Addresses that are reserved for examples or belong to no one person (RFC 2606,
-    RFC 6761; private, loopback and other special networks) do not count.
+    Numbers count only with correct checksums: cards (Luhn, ISO/IEC 7812-1) and IBANs (ISO 7064 mod
+    97-10). Addresses that are reserved for examples or belong to no one person do not count (RFC
+    2606, RFC 6761; private, loopback and other special networks).
     """
     for kind in kinds:
         if kind in _MARKS and not any(mark in text for mark in _MARKS[kind]):
@@ -198,7 +196,7 @@ def _is_personal(kind: PiiKind, found: str) -> bool:
     if kind == "card":
         digits = re.sub(r"\D", "", found)
         return 13 <= len(digits) <= 19 and len(set(digits)) > 1 and _luhn(digits)
-    # Words in capitals may follow an IBAN that is written in groups.
+    # words in capitals may follow an IBAN that is written in groups
     return kind != "iban" or any(
         _mod_97(found[: space.start()]) for space in re.finditer(r" |$", found)
     )
@@ -212,15 +210,15 @@ def _is_global_address(text: str) -> bool:
 
 
 def _luhn(digits: str) -> bool:
-    """Every second digit from the right is doubled, digits of what comes out are added; the sum is
-    a multiple of ten."""
+    """Luhn's checksum: double every second digit from the right, add the digits of the results; the
+    sum must be a multiple of ten."""
     doubled = (sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])
     return (sum(map(int, digits[-1::-2])) + sum(doubled)) % 10 == 0
 
 
 def _mod_97(iban: str) -> bool:
-    """The four first characters go to the end, letters become 10 to 35; the number modulo 97 is
-    1."""
+    """Move the first four characters to the end, write letters as 10 to 35; the number modulo 97
+    must be 1."""
     compact = iban.replace(" ", "")
     digits = "".join(str(int(character, 36)) for character in compact[4:] + compact[:4])
     return 15 <= len(compact) <= 34 and int(digits) % 97 == 1
@@ -228,7 +226,7 @@ def _mod_97(iban: str) -> bool:
 
 @dataclass(frozen=True)
 class Pii(RowFilter):
-    """Rows with personal data of these kinds in their prompt, reasoning or answer."""
+    """Drops rows with personal data of these kinds in their prompt, reasoning or answer."""
 
     kinds: tuple[PiiKind, ...]
 
@@ -236,6 +234,6 @@ class Pii(RowFilter):
         for text in texts_of(row):
             if found := pii_of(text, self.kinds):
                 kind, data = found
-                # The data are not repeated in full: dropped.jsonl becomes part of the artifact.
+                # do not repeat the data in full: dropped.jsonl is part of the artifact
                 return "pii", f"{kind}: {data[:2]}… ({len(data)} characters)"
         return None

@@ -1,16 +1,16 @@
-"""Declarative mapping from a record's columns to text: what a recipe says about where prompts,
-traces and answers are.
+r"""Declarative mapping from a record's columns to text: where a recipe finds prompts, traces and
+answers.
 
 A column path walks into objects and lists: `question`, `instances.0.output`, `turns.0`. A text is
 one of
 
     "question"                                      the column as it is
-    { column = "answer", before = "####" }          what comes before the first (or `after` the
-                                                    last) such marker, without what a regular
-                                                    expression finds (`without = "<<.*?>>"`)
+    { column = "answer", before = "####" }          the part before the first (or `after` the last)
+                                                    such marker, without the matches of a regular
+                                                    expression (`without = "<<.*?>>"`)
     { column = "source", where = "source_labels" }  of a list, the items whose place in another list
                                                     is true (1, true)
-    { template = "{instruction}[\\n\\n{input}]" }     columns in a text; a part in square brackets
+    { template = "{instruction}[\n\n{input}]" }     columns in a text; a part in square brackets
                                                     vanishes with an empty column
     [ "solution", { template = "..." } ]            the first of these that is not empty
 
@@ -25,8 +25,8 @@ and have parts, each of them a text of its own,
       think = { column = "messages.1.content", after = "<think>", before = "</think>" },
       proof = { column = "messages.1.content", after = "<proof>", before = "</proof>" } } }
 
-Lists become their items joined by `join`. A marker that is missing, or an empty column outside
-square brackets, makes the text empty.
+Lists become their items joined by `join`. A missing marker, or an empty column outside square
+brackets, makes the text empty.
 """
 
 import json
@@ -48,15 +48,15 @@ _OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 
 
 class Quote(StrictModel):
-    """The sentence of `column` that is most like the text of another: the cosine of their sets of
-    words of four letters or more. Two of them must agree, and what would end a quotation or look
-    like a tag is not quoted."""
+    """The sentence of `column` that is most similar to another column's text: by the cosine of
+    their sets of words of four letters or more, at least two of which must agree. A sentence that
+    would end a quotation or looks like a tag is not quoted."""
 
     column: str
     like: str
 
     def text(self, row: Mapping[str, Any], join: str) -> str:
-        """The sentence as it stands in the column, or nothing."""
+        """The sentence as written in the column, or ""."""
         said = _words(_as_text(lookup(row, self.like), join))
 
         def likeness(sentence: str) -> float:
@@ -96,7 +96,7 @@ class Pick(StrictModel):
             raise ValueError("give either a column or a template")
         if self.template is not None and (self.before or self.after or self.where or self.without):
             raise ValueError(
-                "before, after, where and without cut a column; a template has none of them"
+                "before, after, where and without are for a column; a template has none of them"
             )
         if self.template is not None and re.search(r"[{}]", _PLACEHOLDER.sub("", self.template)):
             raise ValueError(
@@ -123,8 +123,8 @@ class Pick(StrictModel):
     def text(self, row: Mapping[str, Any]) -> str:
         """The text for one record, stripped; empty when the record lacks it."""
         if self.template is not None:
-            # Odd parts of the split are those in square brackets. Each part is filled by itself:
-            # values may contain brackets and braces.
+            # odd parts of the split are those in square brackets; each part is filled by itself,
+            # since values may contain brackets and braces
             parts = [self._filled(part, row) for part in _OPTIONAL.split(self.template)]
             return "" if None in parts[::2] else "".join(part or "" for part in parts).strip()
         assert self.column is not None
@@ -141,13 +141,13 @@ class Pick(StrictModel):
         return (re.sub(self.without, "", text) if self.without else text).strip()
 
     def _filled(self, template: str, row: Mapping[str, Any]) -> str | None:
-        """The template with its columns in place, or None when one of them is empty."""
+        """The template with its columns filled in, or None when one of them is empty."""
         texts = {path: self._named(path, row) for path in _PLACEHOLDER.findall(template)}
         filled = _PLACEHOLDER.sub(lambda match: texts[match[1]], template)
         return None if "" in texts.values() else filled
 
     def _named(self, name: str, row: Mapping[str, Any]) -> str:
-        """What stands for a name in the template: a part, the quotation, or a column."""
+        """The value of a name in the template: a part, the quotation, or a column."""
         if name in self.parts:
             return self.parts[name].text(row)
         if self.quote and name == QUOTE:
@@ -160,7 +160,7 @@ def _words(text: str) -> set[str]:
 
 
 def _as_picks(value: Any) -> Any:
-    """The short forms: a column's name, and one pick that is no list."""
+    """Expand the short forms: a column's name, and one pick outside a list."""
     parts = value if isinstance(value, list | tuple) else [value]
     return tuple({"column": part} if isinstance(part, str) else part for part in parts)
 
@@ -176,8 +176,7 @@ Text = Annotated[tuple[Pick, ...], BeforeValidator(_as_picks), AfterValidator(_n
 
 
 def text_of(text: Sequence[Pick], row: Mapping[str, Any]) -> str:
-    """The text that a mapping gives for one record: the first alternative that is not empty, else
-    empty."""
+    """The text of one record: the first alternative that is not empty, else ""."""
     return next((found for pick in text if (found := pick.text(row))), "")
 
 
@@ -209,12 +208,11 @@ def _as_text(value: Any, join: str) -> str:
 
 
 class Columns:
-    """Which of the columns that a mapping reads a file's rows have: one look at each row as it
-    passes, no row is kept but the first few.
+    """Checks that a file's rows have the columns of a mapping, row by row; only the first few rows
+    are stored.
 
     A column exists when some row has a value there, or has that key. Of several alternatives at
     least one must exist as a whole.
-
     """
 
     _KEPT = 100
@@ -225,15 +223,15 @@ class Columns:
     recipe must not cost a night's reading."""
 
     def __init__(self, name: str, wanted: Iterable[tuple[str, Sequence[Sequence[str]]]]) -> None:
-        """`wanted`: (mapping key, the column paths of each alternative). `name`: what to call the
-        file in messages."""
+        """`wanted`: (mapping key, the column paths of each alternative). `name`: the file's name in
+        messages."""
         self._name = name
         self._missing = [(key, alternatives) for key, alternatives in wanted if all(alternatives)]
         self._first: list[Mapping[str, Any]] = []
         self._seen = 0
 
     def see(self, row: Mapping[str, Any]) -> None:
-        """Look at the next row. Raises InputError when a column is still missing after a great many
+        """Look at the next row. Raises InputError when a column is still missing after very many
         rows."""
         if not self._missing:
             return
@@ -249,8 +247,8 @@ class Columns:
             self.require_all()
 
     def require_all(self) -> None:
-        """Raise InputError if a column is missing, naming it and those there are. A file of which
-        no row could be read lacks none."""
+        """Raise InputError if a column is missing, with its name and the existing ones. A file
+        without a readable row passes."""
         for key, alternatives in self._missing if self._seen else ():
             path = alternatives[0][0]
             raise InputError(
@@ -270,7 +268,8 @@ def _has(row: Mapping[str, Any], path: str) -> bool:
 
 
 def _available(rows: Sequence[Mapping[str, Any]], path: str) -> list[str]:
-    """Columns beside the one that `path` misses: those of the deepest level that exists."""
+    """The existing columns, for a message about a missing one: those of the deepest level that
+    exists."""
     above = path.split(".")[:-1]
     while above:
         parents = (lookup(row, ".".join(above)) for row in rows)

@@ -3,19 +3,20 @@ Ullman, Mining of Massive Datasets, 3.4).
 
 A row's signature is that of `datasketch.MinHash(num_perm, seed=1, scheme="affine32")` over the
 upper halves of its shingles' hashes, bit for bit, and the bands are those that
-`datasketch.MinHashLSH` finds best for the threshold; datasketch itself is 270 times slower on
+`datasketch.MinHashLSH` finds best for the threshold. datasketch itself is 270 times slower on
 GSM8K, and its index keeps every row in memory.
 
-Rule: rows whose signatures agree in a band (grounded ones: and that have one context) share a
-bucket. In each bucket, rows in the order of `ranks`, a row whose estimated Jaccard similarity to an
-earlier leader of that bucket is at least the threshold is dropped; else it becomes a leader there.
-A row is kept if no bucket drops it. So buckets may be decided anywhere in any order, the first row
-of every cluster stays, and time in a bucket is rows x leaders. datatrove and text-dedup unite all
-pairs above the threshold, so that a chain of pairs is one cluster: here a row falls only to a
-leader that it is itself similar to.
+Rule: rows whose signatures agree in a band (and, if grounded, that have one context) share a
+bucket. In each bucket, rows are taken in the order of `ranks`: a row whose estimated Jaccard
+similarity to an earlier leader of that bucket is at least the threshold is dropped; otherwise it
+becomes a leader there. A row stays if no bucket drops it. So buckets may be decided anywhere in any
+order, the first row of every cluster stays, and the time for a bucket is rows x leaders. datatrove
+and text-dedup unite all pairs above the threshold, so that a chain of pairs is one cluster; here a
+row is dropped only for a leader that it is itself similar to.
 
-Time goes into signatures: 128 multiply-adds and minima for each shingle, eight or 16 at once (AVX2,
-AVX-512), about 10 ns a shingle."""
+Most time goes into signatures: 128 multiply-adds and minima for each shingle, eight or 16 at once
+(AVX2, AVX-512), about 10 ns a shingle.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,14 +39,14 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class Sketch:
-    """How signatures are made and compared. Small: it is sent to every process.
+    """How signatures are computed and compared. Small: it is sent to every process.
 
     Attributes:
         words: length of a shingle.
         multipliers, offsets: the permutations' a and b, shape (permutations,).
         bands, band_rows: how many buckets a row is in, and how many values of the signature must
             agree there.
-        enough: signatures that agree in at least so many places are of near duplicates.
+        enough: signatures that agree in at least so many places are near duplicates.
     """
 
     words: int
@@ -68,14 +69,14 @@ class Sketch:
 
     def keys(self, signatures: Signatures, contexts: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The bucket of each row in each band, shape (bands, rows). Rows of different `contexts`
-        share none."""
+        never share one."""
         keys: NDArray[np.uint64] = band_keys(signatures, self.bands, self.band_rows)
         return keys ^ contexts
 
 
 def sketch(rules: NearDuplicates) -> Sketch:
-    """datasketch's permutations of seed 1, and the bands for which its LSH is wrong least often at
-    this threshold."""
+    """datasketch's permutations of seed 1, and the bands that minimise its LSH's errors at this
+    threshold."""
     from datasketch import MinHash, MinHashLSH
 
     threshold, permutations = rules.threshold, rules.permutations
@@ -87,15 +88,14 @@ def sketch(rules: NearDuplicates) -> Sketch:
 
 def ranks(ids: NDArray[np.uint64], content: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
     """The order of rows: solved ones (highest bit of `content`) first, among them by a hash of
-    (seed, id): each is as likely to lead."""
+    (seed, id), so that each is as likely to lead."""
     hashes: NDArray[np.uint64] = mix(ids ^ mix(np.uint64(seed % 2**64) ^ _GOLDEN))
     return hashes >> np.uint64(1) | content & np.uint64(2**63)
 
 
 @njit(cache=True, nogil=True)
 def minima(grams, ends, multipliers, offsets):  # type: ignore[no-untyped-def]
-    """The least value of each permutation over each row's shingles: a * fmix32(h) + b modulo
-    2^32."""
+    """The minimum of each permutation over each row's shingles: a * fmix32(h) + b modulo 2^32."""
     size = multipliers.size
     out = np.full((ends.size, size), _EMPTY, np.uint32)
     low = 0
@@ -114,8 +114,7 @@ def minima(grams, ends, multipliers, offsets):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def band_keys(signatures, bands, band_rows):  # type: ignore[no-untyped-def]
-    """64 bits of each row in each band, shape (bands, rows): equal where the values of the band
-    are."""
+    """64 bits for each row in each band, shape (bands, rows): equal where the band's values are."""
     out = np.empty((bands, signatures.shape[0]), np.uint64)
     for row in range(signatures.shape[0]):
         for band in range(bands):
@@ -127,8 +126,8 @@ def band_keys(signatures, bands, band_rows):  # type: ignore[no-untyped-def]
 
 
 def buckets(keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Buckets of more than one row: their rows one bucket after the other, in each in the order
-    given, and where each bucket ends."""
+    """Buckets of more than one row: their rows, one bucket after the other, each in the given
+    order; and where each bucket ends."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1]))[: keys.size])
@@ -139,8 +138,8 @@ def buckets(keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int
 
 @njit(cache=True, nogil=True)
 def decide(members, ends, signatures, places, enough):  # type: ignore[no-untyped-def]
-    """Decide buckets: for each member the member it falls to (-1 where it leads) and in how many
-    places their signatures agree.
+    """Decide buckets: for each member the leader that it duplicates (-1 if it leads) and in how
+    many places their signatures agree.
 
     Args:
         members: rows, one bucket after the other, in each by rank; `ends`: where each bucket ends.

@@ -1,7 +1,7 @@
-"""Sequence packing: several short rows in one fixed-length row, kept apart by segment ids.
+"""Sequence packing: several short rows in one fixed-length row, separated by segment ids.
 
 A packed row trains exactly as its parts would alone: attention is causal within a segment,
-positions restart at each segment, and the loss mask travels with the tokens. Best-fit decreasing
+positions restart at each segment, and the loss mask is packed with the tokens. Best-fit decreasing
 (Johnson, 1974) leaves a few per cent of padding.
 """
 
@@ -18,7 +18,7 @@ Text = tuple[list[int], list[int]]
 """The tokens of a prompt and of its response."""
 
 LANES = 128
-"""Attention's kernels want rows of a multiple of so many tokens (`tasks.models.attention`)."""
+"""Attention's kernels need rows of a multiple of so many tokens (`tasks.models.attention`)."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Packed:
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Indices of the rows that share each bin; no bin holds more than `capacity` tokens.
+    """Indices of the rows that share each bin; no bin has more than `capacity` tokens.
 
-    Rows go, longest first, into the fullest bin that still has room. Bins keep the order in which
-    they were opened.
+    Rows go, longest first, into the fullest bin that still has room. Bins stay in the order in
+    which they were opened.
     """
     bins: list[list[int]] = []
     room: list[tuple[int, int]] = []  # (free tokens, bin), sorted
@@ -70,7 +70,7 @@ def pack(
     rows: Sequence[Text], length: int, pad_id: int, bins: Sequence[Sequence[int]] | None = None
 ) -> Packed:
     """Pack (prompt tokens, response tokens) rows into rows of `length` tokens; each must fit on its
-    own. `bins`: which rows share each of them, if it is not `best_fit` that says so."""
+    own. `bins`: which rows share each of them; None: `best_fit`."""
     if bins is None:
         bins = best_fit([len(prompt) + len(response) for prompt, response in rows], length)
     shape = (len(bins), length)
@@ -94,7 +94,7 @@ def pack(
 
 
 class Shape(NamedTuple):
-    """Of packed rows: how many, and how many tokens each has."""
+    """Packed rows: how many, and how many tokens each has."""
 
     rows: int
     length: int
@@ -107,8 +107,8 @@ class PackedResponses(NamedTuple):
         tokens, positions, segments: (N, L) int32, what the model takes; a segment is a prompt with
             its response.
         predicts: (N, L) bool, True where the next token is one of a response.
-        places: (S, R) int32, of each token of a response the index of the one before it, which
-            predicts it, in the rows laid end to end; N x L behind the response's end.
+        places: (S, R) int32, for each token of a response the index, in the flattened rows, of the
+            token before it, which predicts it; N x L past the response's end.
     """
 
     tokens: np.ndarray
@@ -126,9 +126,9 @@ def pack_responses(
     *,
     blocks: bool = False,
 ) -> PackedResponses:
-    """Pack prompts, which have a token at least, with their responses, of `response_length` tokens
-    at most, into rows of one shape; with `blocks` into as many blocks of that shape as they fill.
-    Raises ValueError where they do not fit."""
+    """Pack non-empty prompts with their responses, of at most `response_length` tokens, into rows
+    of one shape; with `blocks` into as many blocks of that shape as needed. Raises ValueError where
+    they do not fit."""
     bins = best_fit([len(prompt) + len(response) for prompt, response in texts], shape.length)
     rows = -(-len(bins) // shape.rows) * shape.rows if blocks else shape.rows
     if len(bins) > rows:
@@ -145,8 +145,8 @@ def pack_responses(
 
 
 def lengths_for(needed: int, longest: int) -> list[int]:
-    """The lengths of rows that hold so many tokens, shortest first: eighths of the longest, rounded
-    up to a multiple of 8, or of `LANES` where that is one."""
+    """The row lengths that hold so many tokens, shortest first: eighths of the longest, rounded up
+    to a multiple of 8, or of `LANES` where the longest is one."""
     unit = LANES if longest % LANES == 0 else 8
     eighths = {min(longest, -(-longest * part // (8 * unit)) * unit) for part in range(1, 9)}
     return sorted(eighth for eighth in eighths if eighth >= needed)
@@ -162,7 +162,7 @@ def fit(lengths: Sequence[int], shape: Shape) -> bool:
 
 def first_fit(groups: Sequence[Sequence[int]], shape: Shape) -> list[list[int]]:
     """Indices of the groups of texts that share each block of this shape. Groups go, longest first,
-    into the first block that has room for all their texts; each must fit one of its own.
+    into the first block that has room for all their texts; each must fit a block of its own.
 
     Args:
         groups: the lengths of the texts of each.
@@ -189,17 +189,16 @@ def tightest(
     blocks: int = 1,
     rows: int,
 ) -> Shape:
-    """The shape of a block for which all batches, cut into blocks by `first_fit`, cost least to
-    compute.
+    """The cheapest shape of a block for all batches, which are cut into blocks by `first_fit`.
 
     Args:
-        batches: of each its groups, of each group the lengths of its texts.
-        longest: tokens that a row has at most; see `lengths_for`.
-        multiple: what divides the number of rows.
-        work: of a token, without attention, in what attention to one token costs: a row costs its
+        batches: for each its groups, for each group the lengths of its texts.
+        longest: the most tokens of a row; see `lengths_for`.
+        multiple: the number of rows is a multiple of this.
+        work: a token's cost without attention, in units of attention to one token: a row costs its
             length times (work + length).
-        blocks: of a batch at most.
-        rows: of a block at most; so many do for any batch.
+        blocks: the most blocks of a batch.
+        rows: the most rows of a block, enough for any batch.
     """
     heaviest = sorted(batches, key=lambda groups: -sum(map(sum, groups)))
     each = {tuple(group) for groups in batches for group in groups}
@@ -222,7 +221,7 @@ def tightest(
     for length in lengths_for(max(map(max, each)), longest):
         fewest = -(-sum(map(sum, heaviest[0])) // (blocks * length * multiple)) * multiple
         shapes = [Shape(count, length) for count in range(fewest, most + 1, multiple)]
-        # few rows leave little empty, many are shared best
+        # few rows leave little padding, many pack best
         first = next((shape for shape in shapes if needed(shape) < math.inf), shapes[-1])
         found += [first, shapes[-1]]
     return min(

@@ -1,5 +1,5 @@
-"""What a rebalance stage chooses from: the files that distill and top-ups left, the rows that
-survived cleaning, by what quotas count, and the preference pairs of the chosen prompts."""
+"""The pools of a rebalance stage: the files of distill and top-ups, the rows that survived
+cleaning, by quota cell, and the preference pairs of the chosen prompts."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from tasks.data.quotas import GroupQuota, Pool, Shortfall, ranks
 
 @dataclass(frozen=True)
 class Files:
-    """What distill left, and what top-ups added."""
+    """The files of distill, and of top-ups."""
 
     directories: tuple[Path, ...]
 
@@ -35,7 +35,7 @@ class Files:
 
     @property
     def solved(self) -> list[bool]:
-        """Which of `rows` hold examples."""
+        """For each of `rows`, whether it has examples."""
         return [path.name == "examples.jsonl" for path in self.rows]
 
 
@@ -48,8 +48,10 @@ class Pools:
     order of their ranks."""
 
     def __init__(self, cleaned: Cleaned, solved: Sequence[bool], seed: int) -> None:
-        """Args: solved: of each input file, whether its rows are examples; they are prompts that
-        nobody solved if not."""
+        """Args:
+        solved: for each input file, whether its rows are examples; otherwise they are unsolved
+            prompts.
+        """
         self.cleaned = cleaned
         self._solved = np.array(solved, bool)
         left = cleaned.remaining
@@ -67,7 +69,7 @@ class Pools:
         return Pool(rows, np.asarray(self.cleaned.difficulty[rows]))
 
     def shortfalls(self, quotas: Sequence[GroupQuota]) -> list[Shortfall]:
-        """Every cell of the quotas that there are too few rows for."""
+        """Every cell of the quotas with too few rows."""
         return [
             Shortfall(table, group, split, level, requested, available)
             for table, group, quota in quotas
@@ -80,9 +82,9 @@ class Pools:
     def fill(
         self, quotas: Sequence[GroupQuota]
     ) -> tuple[dict[Split, np.ndarray], dict[str, dict[str, dict[str, Any]]]]:
-        """The rows of each split, and for `domains` and `groundings`, each group and split what was
-        requested, achieved and available, by difficulty too. A cell that falls short gets all
-        that there is."""
+        """The rows of each split; and for `domains` and `groundings`, each group and split, the
+        requested, achieved and available rows, by difficulty too. A cell with too few rows gets all
+        of them."""
         chosen: dict[Split, list[np.ndarray]] = {split: [] for split in SPLITS}
         mix: dict[str, dict[str, dict[str, Any]]] = {"domains": {}, "groundings": {}}
         for table, group, quota in quotas:
@@ -103,35 +105,36 @@ class Pools:
         return {split: self.in_order(parts) for split, parts in chosen.items()}, mix
 
     def unsolved(self, groups: Sequence[str], split: Split) -> np.ndarray:
-        """The prompts of these groups and this split that nobody solved."""
+        """The unsolved prompts of these groups in this split."""
         rows = self._rows[self._code == _UNSOLVED]
         here = np.isin(self.cleaned.group[rows], [GROUPS.index(group) for group in groups])
         return rows[here & (self.cleaned.split[rows] == SPLITS.index(split))]
 
     def in_order(self, rows: Sequence[np.ndarray]) -> np.ndarray:
-        """Several lists of rows as one."""
+        """Several lists of rows, merged."""
         together = np.concatenate([np.empty(0, np.int64), *rows])
         return together[np.argsort(self._position[together])]
 
     def read(self, *, solved: bool = False) -> dict[str, int]:
-        """How many rows of each group there were; or only those that were solved."""
+        """The number of rows of each group that were read, or of solved ones."""
         rows = np.arange(len(self.cleaned.group))
         return self._by_group(rows[self._solved[self.cleaned.file]] if solved else rows)
 
     def remaining(self) -> dict[str, int]:
-        """How many examples of each group are left."""
+        """The number of examples of each group that are left."""
         return self._by_group(self._rows[self._code != _UNSOLVED])
 
     def _by_group(self, rows: np.ndarray) -> dict[str, int]:
         return counted(self.cleaned.group[rows], GROUPS)
 
     def dropped_of(self, group: str) -> dict[str, int]:
-        """How many rows of a group were dropped, by cause."""
+        """The number of dropped rows of a group, by cause."""
         causes = self.cleaned.cause[self.cleaned.group == GROUPS.index(group)]
         return counted(causes[causes > 0], CAUSES)
 
     def contaminated_by(self) -> dict[str, int]:
-        """How many rows each evaluation set contaminates, and `heldout` for the held-out split."""
+        """The number of rows that each evaluation set contaminates; `heldout`: that the held-out
+        split does."""
         rows = np.flatnonzero(self.cleaned.cause == CAUSES.index("contaminated"))
         pairs = zip(self.cleaned.hit[rows].tolist(), self.cleaned.match[rows].tolist(), strict=True)
         sets = (
@@ -147,7 +150,7 @@ def _as_json(by_level: Mapping[int, int]) -> dict[str, int]:
 
 def write_pairs(out: Path, files: Sequence[Path], ids: np.ndarray, seed: int) -> int:
     """Write the pairs of `files` whose prompt is chosen, by the rank of their prompt and then their
-    digest; the same pair is written once.
+    digest; each pair once.
 
     Args:
         ids: uint64, the chosen prompts'.

@@ -1,5 +1,5 @@
-"""Quotas: how many rows of a domain each split gets, in all or of each difficulty, and which rows
-of a pool fill them."""
+"""Quotas: how many rows of a domain each split gets, in total or per difficulty, and which rows of
+a pool fill them."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _TABLE: TypeAdapter[dict[int, int]] = TypeAdapter(dict[Level, Count])
 
 
 def _number_or_table(value: Any, _union: object) -> int | dict[int, int]:
-    """By its form, so that a message speaks of what was written, not of both. Raises
+    """Validate by the form that was written, so that a message is about that form only. Raises
     ValidationError."""
     return (_TABLE if isinstance(value, dict) else _NUMBER).validate_json(
         canonical_json(value), strict=True
@@ -48,7 +48,7 @@ class Quota(StrictModel):
     def at_most(self, **most: int) -> "Quota":
         """This quota with at most so many rows of each split.
 
-        A table that has more gives each difficulty an even share, or one row.
+        A larger table gives each difficulty an even share, or one row.
         """
         changed: dict[str, Amount] = {}
         for split, limit in most.items():
@@ -61,7 +61,7 @@ class Quota(StrictModel):
         return self.model_copy(update=changed)
 
     def total(self, split: Split) -> int:
-        """How many rows a split is to get."""
+        """The number of rows of a split."""
         amount = self.amount(split)
         return sum(amount.values()) if isinstance(amount, dict) else amount
 
@@ -72,8 +72,8 @@ GroupQuota = tuple[str, str, Quota]
 
 @dataclass(frozen=True)
 class Pool:
-    """What there is for a quota of one split: numbers of rows and their difficulties, in the order
-    in which they are taken (`ranks`)."""
+    """The rows for a quota of one split and their difficulties, in the order in which they are
+    taken (`ranks`)."""
 
     rows: np.ndarray  # (N,) int64
     levels: np.ndarray  # (N,) uint8
@@ -84,8 +84,7 @@ class Pool:
         return {int(level): int(count) for level, count in zip(levels, counts, strict=True)}
 
     def lacks(self, amount: Amount) -> dict[int | None, tuple[int, int]]:
-        """Where the pool falls short: difficulty, or None for all together, -> (requested,
-        available)."""
+        """The shortfalls: difficulty, or None for all together, -> (requested, available)."""
         if not isinstance(amount, dict):
             return {None: (amount, len(self.rows))} if amount > len(self.rows) else {}
         has = self.by_level()
@@ -93,14 +92,14 @@ class Pool:
         return {level: counts for level, counts in found.items() if counts[0] > counts[1]}
 
     def at_most(self, amount: Amount) -> Amount:
-        """The amount, as far as the pool has it."""
+        """The amount, limited to what the pool has."""
         if not isinstance(amount, dict):
             return min(amount, len(self.rows))
         has = self.by_level()
         return {level: min(count, has.get(level, 0)) for level, count in amount.items()}
 
     def take(self, amount: Amount) -> "Pool":
-        """The rows that fill the amount, in the pool's order: of each difficulty the first ones.
+        """The rows that fill the amount, in the pool's order: the first ones of each difficulty.
 
         Raises:
             ValueError: the pool has too few.
@@ -121,9 +120,9 @@ def allocate(quota: int, available: Mapping[int, int]) -> dict[int, int]:
     """Divide `quota` among strata in proportion to their sizes, by largest remainder (Hamilton's
     method).
 
-    Each stratum first gets the whole part of its share quota * size / total; what is left goes, one
-    each, to the largest fractional parts, ties to the lower stratum. No stratum is asked for more
-    than it has, and the parts add up to the quota exactly.
+    Each stratum first gets the whole part of its share quota * size / total; the remainder goes,
+    one each, to the largest fractional parts, ties to the lower stratum. No stratum gives more than
+    it has, and the parts add up to the quota exactly.
 
     Raises:
         ValueError: the quota is negative or larger than all strata together.
@@ -143,8 +142,8 @@ def allocate(quota: int, available: Mapping[int, int]) -> dict[int, int]:
 
 
 def ranks(seed: int, ids: np.ndarray) -> np.ndarray:
-    """Where prompts come in the order of selection: a hash of (seed, id), so that every prompt is
-    as likely to come first.
+    """The prompts' order of selection: a hash of (seed, id), so that every prompt is as likely to
+    come first.
 
     Args:
         ids: (N,) uint64, prompt ids (`schemas.examples.prompt_id`) read as numbers.
@@ -186,8 +185,7 @@ class Shortfall:
 
     @property
     def cell(self) -> str:
-        """Where the recipe says it: `quotas.math.train`, or `quotas.math.train.3` of a
-        difficulty."""
+        """Its setting: `quotas.math.train`, or `quotas.math.train.3` for a difficulty."""
         level = "" if self.level is None else f".{self.level}"
         return f"{self.table}.{self.group}.{self.split}{level}"
 

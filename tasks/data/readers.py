@@ -1,14 +1,15 @@
-"""Reading records from JSONL, JSON, CSV, TSV and Parquet files (the text formats also as .gz), and
+"""Read records from JSONL, JSON, CSV, TSV and Parquet files (the text formats also as .gz), and
 from remote JSONL and Parquet files.
 
-The text formats are read here, because Hugging Face `datasets` gives up at the first broken line
-without naming it, and infers types: a bad record must be counted with its line, and text must stay
-text (the CSV field 007). Local Parquet is read by `pyarrow` alone: `datasets` takes a file's name
-for a pattern, and opens the paths and URLs that the rows of an image column name.
+Text formats are read here, since Hugging Face `datasets` stops at the first broken line without
+naming it, and infers types: a bad record must be counted with its line, and text must stay text
+(the CSV field 007). Local Parquet is read by `pyarrow` alone: `datasets` takes a file's name for a
+pattern, and opens the paths and URLs in an image column.
 
-Remote files are read by `datasets`, streamed: neither a file nor all its rows are held, and nothing
-is written to disk. It is asked for bytes (JSONL is parsed here: its `text` builder forgets the
-encoding of remote files) and for Arrow tables, undecoded; never for what columns mean."""
+Remote files are streamed by `datasets`: neither a file nor all its rows are in memory or on disk.
+It is used for bytes (JSONL is parsed here, since its `text` builder ignores the encoding of remote
+files) and for undecoded Arrow tables only.
+"""
 
 import csv
 import gzip
@@ -56,15 +57,14 @@ def read_records(name: str, file: Path | RemoteFile, *, header: Sequence[str] = 
     """Read the records of a file, in file order.
 
     Args:
-        name: what to call the file in messages.
+        name: the file's name in messages.
         file: its format is its suffix: .jsonl, .json, .csv, .tsv (also with .gz after it) or
             .parquet.
-        header: the columns of a CSV or TSV file whose first line is a record and does not name
-            them.
+        header: the columns of a CSV or TSV file without a header line.
 
     Raises:
         InputError: an unknown suffix, or a file that is damaged as a whole (not gzip, not Parquet,
-            JSON that breaks off).
+            truncated JSON).
     """
     if isinstance(file, RemoteFile):
         yield from read_remote(file)
@@ -155,7 +155,7 @@ def _items(text: str) -> Iterator[tuple[int, str | None, Any]]:
 
 
 def _after(text: str, position: int, character: str) -> int:
-    """Where the text goes on after a character that must be there, and space."""
+    """The position after a required character and white space."""
     if not text.startswith(character, position):
         raise json.JSONDecodeError(f"expected {character!r}", text, position)
     space = _SPACE.match(text, position + len(character))
@@ -163,11 +163,11 @@ def _after(text: str, position: int, character: str) -> int:
 
 
 def _read_table(name: str, file: Path, delimiter: str, header: Sequence[str] = ()) -> Records:
-    """RFC 4180, the first line being the header where none is given; every value is text, and a
-    missing one is empty."""
+    """RFC 4180; the first line is the header unless one is given. Every value is text, a missing
+    one is ""."""
     with _open(name, file) as stream:
-        # Bytes that are not UTF-8 become lone surrogates, so that one bad row does not end the
-        # file.
+        # bytes that are not UTF-8 become lone surrogates, so that one bad row does not end the
+        # file
         text = (raw.decode("utf-8", "surrogateescape") for raw in lines(stream, name))
         rows = csv.reader(text, delimiter=delimiter, strict=True)
         line = 1

@@ -1,5 +1,5 @@
-"""Records: what the readers of every format give; and the bytes of data files on their way there,
-line by line, with an end to what a small file can unpack to."""
+"""Records, as the readers of every format yield them; and the bytes of data files, line by line,
+with a limit to what a small file can unpack to."""
 
 import gzip
 import io
@@ -11,19 +11,19 @@ from typing import IO, Any, Literal, cast
 from schemas.base import InputError
 
 MOST_LINE = 1 << 24
-"""Bytes of a line, and so of a row. Of the longest documents that models read, ten fit in one."""
+"""The most bytes of a line, and so of a row: ten times the longest documents that models read."""
 
 MOST_RATIO = 400
-"""How many times its size a file may unpack to. Text of people packs to a third, the same row over
-and over to a three-hundredth."""
+"""The most that a file may grow by unpacking. Human text packs to a third, one row repeated to a
+three-hundredth."""
 
 UNPACKED_BEFORE_ASKED = 1 << 22
 """Bytes that every file may unpack to."""
 
 
 def unpacked(stream: IO[bytes], name: str) -> IO[bytes]:
-    """What the gzip file `stream` holds. Reading it raises InputError when that is out of all
-    proportion, before it takes long."""
+    """The content of the gzip file `stream`. Reading it soon raises InputError when that is out of
+    proportion."""
     return cast(IO[bytes], io.BufferedReader(_Unpacked(stream, name), 1 << 17))
 
 
@@ -51,8 +51,8 @@ class _Unpacked(io.RawIOBase):
 
 
 def check_ratio(size: int, packed: int, name: str) -> None:
-    """Raises InputError when `packed` bytes of a file stand for `size` bytes, more than any data
-    does."""
+    """Raise InputError when `packed` bytes of a file stand for `size` bytes, more than any data
+    would."""
     if size > max(UNPACKED_BEFORE_ASKED, MOST_RATIO * packed):
         raise InputError(
             f"data file {name} unpacks to more than {MOST_RATIO} times its size, as no rows of text"
@@ -95,7 +95,7 @@ Records = Iterator[Record | Unreadable]
 
 
 def json_records(lines: Iterable[bytes]) -> Records:
-    """The records of JSONL: one JSON object per line; blank lines are passed over."""
+    """The records of JSONL: one JSON object per line; blank lines are skipped."""
     for line, raw in enumerate(lines, start=1):
         try:
             text = raw.decode("utf-8-sig" if line == 1 else "utf-8").strip()

@@ -1,9 +1,9 @@
 """Data files at URLs: `gs://`, `s3://` and `hf://`, by fsspec, which loads gcsfs, s3fs or
-huggingface_hub by itself.
+huggingface_hub itself.
 
-A file's digest is what its file system keeps of it (size, and a checksum, or else the version), so
-a stage key needs no download. Credentials are the file system's own: application default
-credentials, AWS_*, HF_TOKEN. `STORAGE_EMULATOR_HOST` points gs:// at a fake.
+A file's digest is its file system's (size, and a checksum, or else the version), so a stage key
+needs no download. Credentials are the file system's own: application default credentials, AWS_*,
+HF_TOKEN. `STORAGE_EMULATOR_HOST` points gs:// at a fake.
 """
 
 import os
@@ -32,7 +32,7 @@ _FOREIGN = (
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file at a URL as its file system lists it."""
+    """A file at a URL, as its file system lists it."""
 
     url: str
     digest: str
@@ -44,7 +44,7 @@ class RemoteFile:
 
 
 def check_url(url: str) -> str:
-    """`url` if it is one that can be read, else ValueError (for pydantic validators)."""
+    """Return `url` if it can be read, else raise ValueError (for pydantic validators)."""
     scheme, _, path = url.partition("://")
     if scheme not in _PACKAGES:
         raise ValueError(
@@ -72,8 +72,8 @@ def _strange(path: str) -> bool:
 
 
 def remote_files(pattern: str, where: str) -> list[RemoteFile]:
-    """The files that a URL, `*` allowed, names, sorted by name. Raises InputError: there is none,
-    or it cannot be looked for."""
+    """The files that a URL (`*` allowed) matches, sorted by name. Raises InputError: there is none,
+    or they cannot be listed."""
     import fsspec
 
     scheme = pattern.partition("://")[0]
@@ -116,7 +116,7 @@ _MOST_NAMES = 12
 
 
 def storage_options(url: str) -> dict[str, Any]:
-    """What fsspec shall know of a URL's file system: a fake of Cloud Storage has no credentials."""
+    """fsspec's options for a URL: a fake of Cloud Storage has no credentials."""
     fake = url.startswith("gs://") and os.environ.get("STORAGE_EMULATOR_HOST")
     return {"token": "anon"} if fake else {}
 
@@ -134,7 +134,7 @@ def _digest(url: str, about: Mapping[str, Any]) -> str:
 
 @contextmanager
 def explained(url: str, where: str) -> Iterator[None]:
-    """What goes wrong with a remote file as an InputError that says what to do."""
+    """Turn errors of a remote file into an InputError that says what to do."""
     scheme = url.partition("://")[0]
     try:
         yield
@@ -148,7 +148,7 @@ def explained(url: str, where: str) -> Iterator[None]:
     except Exception as error:
         foreign = type(error).__module__.partition(".")[0] in _FOREIGN
         if not foreign and not isinstance(error, OSError | ValueError | RuntimeError):
-            raise  # a mistake of ours
+            raise  # a bug of ours
         raise InputError(f"{where}: cannot read {url}: {_reason(url, error)}") from error
 
 

@@ -1,4 +1,4 @@
-"""What a data card says of rows, counted in one pass over their files."""
+"""The counts of a data card, in one pass over the files of rows."""
 
 import math
 from collections import Counter, defaultdict
@@ -22,12 +22,12 @@ OWN_LICENCE = "apache-2.0"
 
 
 class RowCounts:
-    """What is counted of the rows in one pass.
+    """Counts of the rows in one pass.
 
     Attributes:
         rows: by split; `languages`: by code.
         sources: by (family, file, licence); `cells`: by (group, difficulty).
-        lengths: what, e.g. "prompt, characters" -> rows by exact length.
+        lengths: name, e.g. "prompt, characters" -> rows by exact length.
         samples: the first rows of each group.
     """
 
@@ -53,7 +53,7 @@ class RowCounts:
 def count_rows(
     splits: Mapping[str, Path], teachers: Sequence[Mapping[str, Any]], tokenizer: Tokenizer | None
 ) -> RowCounts:
-    """One pass over the files; tokens and languages are counted of the first rows alone."""
+    """One pass over the files; tokens and languages are counted for the first rows only."""
     counts, licence = RowCounts(), licences(teachers)
     looked_at = next(iter(splits))
     for split, path in splits.items():
@@ -81,8 +81,8 @@ def count_rows(
 
 
 def licences(teachers: Sequence[Mapping[str, Any]]) -> Callable[[str, str], str]:
-    """The licence of rows by their (family, file): that of their source in the dataset teacher's
-    tables, wherever these are nested; `not stated` where the recipe says none."""
+    """A function from (family, file) to the licence of their source in the dataset teacher's
+    tables, at any depth; `not stated` where the recipe has none."""
     sources = [source for source in _dataset_sources(teachers) if source.get("licence")]
 
     @cache

@@ -1,24 +1,24 @@
-"""Words of texts and hashes of their n-grams: what near duplicates and contamination are found by.
+"""Words of texts and hashes of their n-grams, for near duplicates and contamination.
 
 Normalisation: NFKC, lower case, then every character is one of
 
     word       letters, marks and digits: a run of them is a word
-    alone      a word by itself: characters of scripts that put no spaces between words (Han, kana,
+    alone      a word by itself: characters of scripts without spaces between words (Han, kana,
                Thai, Lao, Khmer, Myanmar), and mathematical symbols: 3 + 4 is not 3 < 4
-    operator   - * / ^ where they stand between operands (digits, brackets, single letters): then a
-               word by itself, otherwise punctuation
+    operator   - * / ^ between operands (digits, brackets, single letters): then a word by itself,
+               otherwise punctuation
     vanishing  apostrophes, invisible format characters (zero-width space, soft hyphen), the comma
                in 80,000
     separator  everything else: white space, punctuation, other symbols
 
-Operands are what makes two exercises differ: with all punctuation stripped, `6 - 2` and `6 / 2`
-would be the same text.
+Operators distinguish exercises: without any punctuation, `6 - 2` and `6 / 2` would be the same
+text.
 
-A word is 64 bits: FNV-1a (Fowler, Noll, Vo) over its code points with the finalizer of MurmurHash3,
-an n-gram 64 bits over its words: the same in every process and on every machine. Two given
-different n-grams have the same hash with a probability of about 2^-64: among 10^9 n-grams of rows
-and 10^7 of evaluation items one pair in 2,000 such corpora. Hashes are not safe from texts made to
-collide.
+A word is 64 bits: FNV-1a (Fowler, Noll, Vo) over its code points with the finalizer of MurmurHash3;
+an n-gram is 64 bits over its words. Both are the same in every process and on every machine. Two
+given different n-grams have the same hash with a probability of about 2^-64: among 10^9 n-grams of
+rows and 10^7 of evaluation items, one pair in 2,000 such corpora. The hashes do not resist texts
+made to collide.
 
 A block of texts is one pass of compiled code over its code points: about 2 ns each.
 """
@@ -104,8 +104,8 @@ def mix(value):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _is_operand(codes, low, high, at, step, table):  # type: ignore[no-untyped-def]
-    """Whether the next thing that is no space, from `at` on in direction `step`, is a digit, a
-    bracket or a single letter."""
+    """Whether the next non-space character, from `at` on in direction `step`, is a digit, a bracket
+    or a single letter."""
     while low <= at < high and codes[at] == _SPACE:
         at += step
     if not low <= at < high:
@@ -124,7 +124,7 @@ def _is_operand(codes, low, high, at, step, table):  # type: ignore[no-untyped-d
 
 @njit(cache=True, nogil=True)
 def _is_thousands(codes, low, high, at):  # type: ignore[no-untyped-def]
-    """Whether the comma at `at` stands between a digit and exactly three."""
+    """Whether the comma at `at` is between a digit and exactly three."""
     if at == low or at + 3 >= high or not _ZERO <= codes[at - 1] <= _NINE:
         return False
     for i in range(at + 1, at + 4):
@@ -175,7 +175,7 @@ def hash_words(codes, ends, table):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def hash_grams(words, ends, size):  # type: ignore[no-untyped-def]
     """Hashes of the n-grams of `size` words in order, and where each text's end. A text of fewer
-    words is one n-gram, of none has none."""
+    words is one n-gram; an empty one has none."""
     grams = np.empty(words.size, np.uint64)
     gram_ends = np.empty(ends.size, np.int64)
     count, low = 0, 0

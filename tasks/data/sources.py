@@ -1,8 +1,8 @@
-"""A source: files of one kind and how their records become examples or prompts. Part of the dataset
-teacher's config.
+"""A source: files of one kind, and how their records become examples or prompts. Part of the
+dataset teacher's config.
 
-Nothing is invented: an answer that cannot be verified keeps `check = "none"`, and a record without
-an answer or without reasoning makes no example.
+Nothing is invented: an answer that cannot be verified has `check = "none"`, and a record without an
+answer or without reasoning makes no example.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,23 +22,23 @@ Difficulty = Annotated[int, Field(ge=1, le=5)]
 
 
 class DomainColumn(StrictModel):
-    """A domain that differs by row: `{ column = "category", table = { writing = "creative", stem =
-    "science" } }`."""
+    """A domain per row: `{ column = "category", table = { writing = "creative", stem = "science" }
+    }`."""
 
     column: str
     table: dict[str, Domain]
 
 
 class DifficultyColumn(StrictModel):
-    """A difficulty that differs by row: `{ column = "level", table = { easy = 1, hard = 4 } }`."""
+    """A difficulty per row: `{ column = "level", table = { easy = 1, hard = 4 } }`."""
 
     column: str
     table: dict[str, Difficulty]
 
 
 class ConstraintsColumn(StrictModel):
-    """Constraints that differ by row: a column that holds a list of `{"name": ..., "value": ...}`,
-    or such a list as JSON text."""
+    """Constraints per row: a column with a list of `{"name": ..., "value": ...}`, or such a list as
+    JSON text."""
 
     column: str
 
@@ -68,12 +68,12 @@ AnyConstraints = Annotated[
 
 
 class Other(StrictModel):
-    """Pairs each row with another: row i of a file with row i + offset (counted round) of `path`,
-    or of the same file.
+    """Pairs each row with another: row i of a file with row i + offset (modulo its length) of
+    `path`, or of the same file.
 
-    The other row's columns are `other.<column>`. This makes unanswerable questions (a question
-    beside somebody else's context) and out-of-domain ones (a question from another file) out of
-    answerable ones. Of the same file, `offset` rows are held in memory.
+    The other row's columns are `other.<column>`. This makes unanswerable questions (with another
+    question's context) and out-of-domain ones (a question from another file) from answerable ones.
+    Within the same file, `offset` rows are held in memory.
     """
 
     path: DataPath | None = None
@@ -81,28 +81,28 @@ class Other(StrictModel):
 
 
 class PromptMapping(StrictModel):
-    """How the columns of a record become a prompt with what verifies an answer to it.
+    r"""How the columns of a record become a prompt, with what verifies an answer to it.
 
     Attributes:
-        domain, difficulty: a constant, a column with a table, or "router": what `tasks.routing`
-            says of the prompt.
-        answer: not to be set for unanswerable and out-of-domain rows, whose answer is the grounded
+        domain, difficulty: a constant, a column with a table, or "router": decided by
+            `tasks.routing`.
+        answer: leave it out for unanswerable and out-of-domain rows, whose answer is the grounded
             refusal.
-        check: "exact", "numeric", "quantity", "math" and "choice" promise that the answer column
-            can be verified so; "none" is free text.
-        tolerance: of checks "numeric" and "quantity", relative.
-        tests, code_prefix: of check "tests", Python that raises when the code before it is wrong,
-            and what goes before an answer that is no whole program. HumanEval: `tests = { template
-            = "{test}\\n\\ncheck({entry_point})" }`, `code_prefix = "prompt"`.
-        constraints: of check "constraints", a list, or the column that holds one.
-        choices: of check "choice", the column that holds the list of texts to choose from. They go
-            behind the prompt with their letters. The answer column holds the right one's letter,
-            its text, or its place in the list as a whole number from 0.
+        check: "exact", "numeric", "quantity", "math" and "choice" verify against the answer column;
+            "none" is free text.
+        tolerance: relative, for the checks "numeric" and "quantity".
+        tests, code_prefix: for the check "tests": Python that raises when the code before it is
+            wrong, and the text before an answer that is no whole program. HumanEval: `tests = {
+            template = "{test}\n\ncheck({entry_point})" }`, `code_prefix = "prompt"`.
+        constraints: for the check "constraints": a list, or the column that has one.
+        choices: for the check "choice": the column with the list of texts to choose from. They are
+            appended to the prompt with letters. The answer column has the right one's letter, its
+            text, or its index in the list from 0.
         context: for grounded rows; the prompt must contain it.
-        require: columns that must not be empty; rows in which one is are left out (counted, not
-            bad). For files only partly usable.
-        only: column -> its values in the rows that are taken; others are left out likewise:
-            `only = { category = ["closed_qa"] }`.
+        require: columns that must not be empty; other rows are skipped (counted, not bad). For
+            files that are only partly usable.
+        only: column -> its values in the rows that are used; others are skipped likewise: `only = {
+            category = ["closed_qa"] }`.
     """
 
     domain: AnyDomain
@@ -147,7 +147,7 @@ class PromptMapping(StrictModel):
         check = check_of(self.check)
         if check and check.by_reference and self.answer is None and not self.refuses:
             raise ValueError(
-                f"answer is missing: check = {self.check!r} compares with it; name the column that"
+                f"answer is missing: check = {self.check!r} compares with it; set the column that"
                 " holds it"
             )
         for key in ("tests", "constraints", "choices"):
@@ -170,12 +170,12 @@ class PromptMapping(StrictModel):
 
     @property
     def routed(self) -> bool:
-        """Whether the router says the domain or the difficulty."""
+        """Whether the router decides the domain or the difficulty."""
         return "router" in (self.domain, self.difficulty)
 
     def columns(self, worked: bool = False) -> Iterator[tuple[str, list[list[str]]]]:
-        """(mapping key, the column paths of each of its alternatives). `reasoning` is read of
-        worked rows only."""
+        """(mapping key, the column paths of each of its alternatives). `worked`: include
+        `reasoning`."""
         texts = ["prompt", "reasoning", "answer", "context", "tests", "code_prefix"]
         for key in texts if worked else [key for key in texts if key != "reasoning"]:
             text: Sequence[Pick] | None = getattr(self, key)
@@ -198,13 +198,13 @@ class Source(PromptMapping):
         path: relative to the data directory, or a URL: gs://BUCKET/DIR/*.parquet,
             hf://datasets/ORG/NAME/FILE.jsonl, s3://BUCKET/FILE.
         first: only so many rows, from the start of the first file.
-        family: what reports call these rows; the file's name without suffix when it is not set.
-        licence: of the data, as the data card shall show it.
+        family: the name of these rows in reports; default: the file's name without suffix.
+        licence: of the data, as the data card shows it.
         reasoning: a source without it, or without an answer, can only be the `prompts` of an
             answering teacher.
-        max_bad_fraction: the largest fraction of the source's rows that may be bad for any reason
-            but length; more is an error.
-        max_too_long_fraction: the largest fraction that may be too long; more is an error.
+        max_bad_fraction: fail if a larger fraction of the source's rows is bad for any reason
+            except length.
+        max_too_long_fraction: fail if a larger fraction is too long.
     """
 
     path: DataPath
@@ -218,5 +218,5 @@ class Source(PromptMapping):
 
     @property
     def teaches(self) -> bool:
-        """Whether rows have worked traces, so that they can be examples."""
+        """Whether rows have worked traces, and so can be examples."""
         return self.reasoning is not None and (self.answer is not None or self.refuses)

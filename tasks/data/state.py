@@ -1,7 +1,7 @@
 """The state of cleaning on one machine: columns of all rows in files below a scratch directory, and
-the decisions that take all rows.
+the decisions over all rows.
 
-Columns are mapped from disk: what is in memory is the operating system's choice, but for the few
+Columns are mapped from disk, so the operating system decides what is in memory, except the few
 columns that a decision works on (about 40 bytes a row at a time) and the signatures of rows that
 share a bucket (512 bytes each, mapped too).
 """
@@ -46,10 +46,11 @@ Rows = NDArray[np.int64]
 class State:
     """Attributes:
     scratch: the directory.
-    columns: `tasks.data.cleaning_rules.COLUMNS`, each of shape (N,), mapped; decisions are written
-        into `cause`, `hit`, `match` and `score`.
-    keys: of each band, the buckets, shape (N,).
-    starts: the first row of each block, and N; block b's words are in `words-<b>`."""
+    columns: `tasks.data.cleaning_rules.COLUMNS`, each of shape (N,), mapped; decisions are
+        written into `cause`, `hit`, `match` and `score`.
+    keys: the buckets of each band, shape (N,).
+    starts: the first row of each block, and N; block b's words are in `words-<b>`.
+    """
 
     scratch: Path
     columns: dict[str, NDArray[Any]]
@@ -57,16 +58,16 @@ class State:
     starts: list[int]
 
     def drop_duplicates(self) -> None:
-        """Of the rows with one prompt id, one stays: a solved one if there is one, of those the one
-        whose line's hash is least."""
+        """Keep one row of each prompt id: a solved one if there is one; of several, that with the
+        smallest line hash."""
         left = np.flatnonzero(self.columns["cause"] == 0)
         ids, content = self.columns["id"][left], self.columns["content"][left]
         fallen, first = duplicates(ids, content)
         self._drop(left[fallen], DUPLICATE, left[first], 1.0)
 
     def drop_near_duplicates(self, sketch: Sketch, seed: int, workers: int) -> None:
-        """The rule of `tasks.data.near_duplicates`: which rows share a bucket of some band, then,
-        with their signatures, who falls."""
+        """The rule of `tasks.data.near_duplicates`: find rows that share a bucket, then, with their
+        signatures, the duplicates among them."""
         left = np.flatnonzero((self.columns["cause"] == 0) & (self.columns["words"] > 0))
         ids, content = self.columns["id"][left], self.columns["content"][left]
         left = left[np.argsort(ranks(ids, content, seed))]
@@ -87,22 +88,21 @@ class State:
             best = np.full(len(left), -1, np.int64)
             falls = partial(_falls, left, signatures, places, sketch.enough)
             for fallen, leaders, agreed in threads.map(falls, self.keys):
-                # The leader that it is most like, of several the first in rank.
+                # the most similar leader, of several the first in rank
                 best[fallen] = np.maximum(best[fallen], agreed * 2**40 + (2**40 - 1 - leaders))
         fell = np.flatnonzero(best >= 0)
         match, score = left[2**40 - 1 - best[fell] % 2**40], best[fell] >> 40
         self._drop(left[fell], NEAR_DUPLICATE, match, score / sketch.permutations)
 
     def drop_heldout(self, contamination: Contamination, workers: int) -> None:
-        """Rows that train or validate and give a held-out row away, of those that are still
-        there."""
+        """Drop remaining training and validation rows that give a held-out row away."""
         live, heldout = self.columns["cause"] == 0, self.columns["split"] == HELDOUT
         tested = np.flatnonzero(live & heldout)
         parts = [self._words(tested, part)[0] for part in self._parts(tested)]
         words = np.concatenate([np.empty(0, np.uint64), *parts])
         ends = np.cumsum(self.columns["words"][tested], dtype=np.int64)
-        # Items are numbered by id, so that which of several is named does not depend on the order
-        # of the rows.
+        # items are numbered by id, so that which of several is named does not depend on the order
+        # of the rows
         order = np.argsort(self.columns["id"][tested])
         found = index(*reorder(words, ends, order), contamination)
         rest = np.flatnonzero(live & ~heldout)
@@ -137,8 +137,8 @@ class State:
 
 
 def duplicates(ids: NDArray[np.uint64], content: NDArray[np.uint64]) -> tuple[Rows, Rows]:
-    """Rows with the id of another, and that one: of each id the row with the least content, of
-    equal content the first."""
+    """Rows that duplicate another by id, and that one: for each id the row with the least content,
+    of equal content the first."""
     order = np.lexsort((content, ids))
     ids = ids[order]
     first = np.concatenate(([True], ids[1:] != ids[:-1]))[: len(ids)]
@@ -148,8 +148,7 @@ def duplicates(ids: NDArray[np.uint64], content: NDArray[np.uint64]) -> tuple[Ro
 def _falls(
     left: Rows, signatures: NDArray[np.uint32], places: Rows, enough: int, keys: NDArray[np.uint64]
 ) -> tuple[Rows, Rows, Rows]:
-    """Of one band: which rows fall, to which leaders, and in how many places their signatures
-    agree."""
+    """The duplicates in one band, their leaders, and in how many places their signatures agree."""
     members, ends = buckets(keys[left])
     leaders, agreed = decide(members, ends, signatures, places, enough)
     fell = leaders >= 0
@@ -157,17 +156,17 @@ def _falls(
 
 
 def reorder(words: Words, ends: Ends, order: Rows) -> tuple[Words, Ends]:
-    """The words of texts in another order of the texts."""
+    """The words of the texts in another order."""
     starts = np.concatenate(([0], ends[:-1]))[: len(ends)]
     counts = (ends - starts)[order]
     new_ends = np.cumsum(counts)
-    # Word j of the text that is now i-th was at starts[order[i]] + j.
+    # word j of the text that is now i-th was at starts[order[i]] + j
     moved = np.repeat(starts[order] - (new_ends - counts), counts)
     return words[np.arange(len(words)) + moved], new_ends
 
 
 def mapped(path: Path, kind: str, size: int) -> NDArray[Any]:
-    """A file as an array that can be written; files of no bytes cannot be mapped."""
+    """A file as a writable array; empty files cannot be mapped."""
     if not size:
         return np.empty(0, kind)
     return np.memmap(path, kind, "r+" if path.exists() else "w+", shape=(size,))
@@ -176,16 +175,16 @@ def mapped(path: Path, kind: str, size: int) -> NDArray[Any]:
 def surveyed(
     blocks: Sequence[Block], plan: Plan, scratch: Path, workers: int, progress: Progress
 ) -> State:
-    """Survey all blocks, in processes of their own where there are several, and keep what they
-    leave, in order."""
+    """Survey all blocks, in processes of their own if there are several, and store the results in
+    order."""
     total, done, starts = sum(block.end - block.start for block in blocks), 0, [0]
     names = [*COLUMNS, *(f"band-{band}" for band in range(plan.sketch.bands if plan.sketch else 0))]
     with ExitStack() as stack:
         files = [stack.enter_context((scratch / name).open("wb")) for name in names]
         details = stack.enter_context((scratch / DETAILS).open("w", encoding="utf-8", newline="\n"))
         if len(blocks) > 1 and workers > 1:
-            # A spawned process has nothing of this one's threads and devices. It takes two seconds
-            # to start.
+            # a spawned process shares no threads or devices with this one; it takes two seconds
+            # to start
             pool = ProcessPoolExecutor(
                 min(workers, len(blocks)), get_context("spawn"), _start, (plan, scratch)
             )
@@ -215,8 +214,8 @@ def _start(plan: Plan, scratch: Path) -> None:
 
 
 def _survey(block: Block) -> tuple[list[NDArray[Any]], list[str]]:
-    """Survey a block, put its words into a file, and return its columns (the bands' after the
-    others) and details."""
+    """Survey a block, write its words into a file, and return its columns (the bands' last) and
+    details."""
     ((plan, scratch),) = _PLAN
     left = survey(block, plan)
     left.words.tofile(scratch / f"words-{block.number}")

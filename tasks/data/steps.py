@@ -1,23 +1,22 @@
-"""The steps of a trace, and at which of its tokens each of them ends: where a reward model gives
-its scores.
+"""The steps of a trace, and the token at which each ends, where a reward model gives its scores.
 
 A step ends
 
 - at a line break;
-- after `.`, `!`, `?` or `;`, with closing quotes or brackets, before white space (a decimal point
-  is no end);
+- after `.`, `!`, `?` or `;`, with closing quotes or brackets, before white space (not at a decimal
+  point);
 - after a comma before white space, when the step has an equation in it: `3+4=7, 7+2=9` is two
   steps, `red, white and blue` is one;
 
-and it holds a letter or an equals sign: the number of a list item (`1. Add`) belongs to what
-follows it. PRM800K (Let's Verify Step by Step, 2305.20050) and Math-Shepherd (2312.08935) take
-lines, which their generators were told to write; our traces come from many hands.
+and it has a letter or an equals sign: the number of a list item (`1. Add`) belongs to what follows
+it. PRM800K (Let's Verify Step by Step, 2305.20050) and Math-Shepherd (2312.08935) use lines, which
+their generators were told to write; our traces have many authors.
 
 `damaged` makes one step of a verified trace wrong and leaves the answer right, so that only the
-reasoning tells the two apart. A step that has a number gets another number of as many digits in its
-place. Where no step has one, a step of another trace of the same domain takes the place of one: a
-non sequitur. Neither makes traces longer or shorter on average. Which step is wrong is known, which
-no pair of sampled responses tells: a reward model's step scores can be compared with it.
+reasoning tells the two apart. A number in a step is replaced by another of as many digits. Where no
+step has one, a step of another trace of the same domain replaces one: a non sequitur. Neither
+changes a trace's length on average. The wrong step is known, unlike in pairs of sampled responses,
+so a reward model's step scores can be compared with it.
 """
 
 import random
@@ -42,9 +41,9 @@ _SUBSTANCE = re.compile(r"[^\W\d_]|=")
 
 
 class StepTokens(NamedTuple):
-    """A trace as tokens, the terminator last, and for each step the index of the token at which it
-    ends; the last is the answer's, which is the terminator. Where two steps end in one token, both
-    have its index."""
+    """A trace as tokens, the terminator last, and for each step the index of its last token; the
+    last one is the answer's, which is the terminator. Steps that end in one token share its
+    index."""
 
     tokens: list[int]
     ends: list[int]
@@ -62,7 +61,7 @@ class TraceRow(NamedTuple):
 
 
 def split_steps(reasoning: str) -> list[str]:
-    """The steps of a reasoning, white space after them included: joined, they are the reasoning."""
+    """The steps of a reasoning, with the white space after them: joined, they are the reasoning."""
     steps, start = [], 0
     for found in _BOUNDARY.finditer(reasoning):
         step, mark = reasoning[start : found.end()], found["mark"]
@@ -74,7 +73,7 @@ def split_steps(reasoning: str) -> list[str]:
 
 
 def step_tokens(tokenizer: Tokenizer, trace: Trace) -> StepTokens:
-    """The response that is this trace. A step ends at the token that has its last character."""
+    """A trace as a response. A step ends at the token with its last character."""
     text, place = trace.render(), len("<reasoning>")
     ends: list[int] = []
     found = tokenizer.ends(text)
@@ -86,14 +85,14 @@ def step_tokens(tokenizer: Tokenizer, trace: Trace) -> StepTokens:
 
 
 def trace_row(tokenizer: Tokenizer, prompt: str, trace: Trace) -> TraceRow:
-    """A trace in answer to a prompt."""
+    """A trace in answer to a prompt, as tokens."""
     return TraceRow(prompt_tokens(tokenizer, prompt), step_tokens(tokenizer, trace))
 
 
 def response_arrays(
     responses: Sequence[StepTokens], length: int, pad_id: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(N, length) ids, padded on the right, and (N, length) bool: where steps end, and the
+    """(N, length) ids, padded on the right, and (N, length) bool: the ends of steps and of the
     answer."""
     ends = np.zeros((len(responses), length), bool)
     for index, response in enumerate(responses):
@@ -115,7 +114,7 @@ def damaged(example: Example, others: Sequence[Example], seed: int) -> Damage | 
         others: examples of the same domain; `example` may be one of them.
 
     Returns:
-        None where what was drawn is the step itself, or reads as other steps than it should.
+        None where the drawn step equals the original, or would be split into other steps.
     """
     rng = random.Random(f"{seed}/damage/{example.id}")
     steps = split_steps(example.reasoning)
@@ -135,7 +134,7 @@ def damaged(example: Example, others: Sequence[Example], seed: int) -> Damage | 
 
 
 def _numbers(step: str) -> list[tuple[int, int]]:
-    """Where a step's numbers are; the number of a list item is none."""
+    """The positions of a step's numbers, without that of a list item."""
     item = _LIST_NUMBER.match(step)
     return [found.span() for found in _NUMBER.finditer(step, item.end() if item else 0)]
 

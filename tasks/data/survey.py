@@ -1,9 +1,8 @@
-"""The first pass of cleaning: what a block of JSONL lines leaves behind for the decisions that take
-all rows at once.
+"""The first pass of cleaning: what a block of JSONL lines yields for the decisions over all rows.
 
-A block is a range of bytes of a file; it owns the lines that begin in it. Surveying one is a
-function of the file's bytes and the plan, so blocks may be surveyed anywhere in any order: by
-processes here (`tasks.data.cleaning`), by a cluster (`tasks.data.cluster`).
+A block is a range of bytes of a file; it owns the lines that begin in it. Its survey is a function
+of the file's bytes and the plan, so blocks may be surveyed anywhere in any order: by processes here
+(`tasks.data.cleaning`), by a cluster (`tasks.data.cluster`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ _GROUP_CODES = {group: code for code, group in enumerate(GROUPS)}
 
 @dataclass(frozen=True)
 class Block:
-    """Lines that begin in bytes [start, end) of a file; `file` is its place among the input files,
+    """Lines that begin in bytes [start, end) of a file; `file` is its index among the input files,
     `number` the block's among all."""
 
     number: int
@@ -44,8 +43,8 @@ class Plan:
     """What a survey needs besides the block. Pickled to every process.
 
     Attributes:
-        sketch: of near duplicates, None where they are not asked for.
-        index: of the evaluation sets, None where there are none.
+        sketch: of near duplicates; None: not wanted.
+        index: of the evaluation sets; None: there are none.
         validation_fraction, heldout_fraction: see `tasks.data.cleaning_rules`.
     """
 
@@ -58,14 +57,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Survey:
-    """What a block of n lines leaves.
+    """The results for a block of n lines.
 
     Attributes:
         columns: `tasks.data.cleaning_rules.COLUMNS`, each of shape (n,).
         keys: the bucket in each band, shape (bands, n).
         words: the hashes of the prompts' words, one prompt after the other, `columns["words"]` for
             each.
-        details: of each row that a filter drops, why, in order.
+        details: the reason for each row that a filter drops, in order.
     """
 
     columns: dict[str, NDArray[Any]]
@@ -100,7 +99,7 @@ def lines_of(block: Block) -> tuple[int, list[bytes]]:
 
 
 def compared_text(row: Mapping[str, Any]) -> str:
-    """The prompt, its context (of grounded prompts) replaced by one word that stands for it."""
+    """The prompt, with its context (of grounded prompts) replaced by one word."""
     prompt: str = row["prompt"]
     context = row.get("context")
     return prompt.replace(context, f" context{context_hash(row):016x} ") if context else prompt
@@ -113,8 +112,8 @@ def context_hash(row: Mapping[str, Any]) -> int:
 
 
 def parse(block: Block, offset: int, lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
-    """The objects in lines. The files come from verified artifacts, so a bad line is a bug. Raises
-    ValueError saying where it is."""
+    """Parse lines. The files come from verified artifacts, so a bad line is a bug: raises
+    ValueError with its place."""
     for line in lines:
         try:
             yield orjson.loads(line)
@@ -126,8 +125,8 @@ def parse(block: Block, offset: int, lines: Sequence[bytes]) -> Iterator[dict[st
 
 
 def survey(block: Block, plan: Plan) -> Survey:
-    """Read, parse, hash, look up, filter. Time: JSON a quarter, words, n-grams and signatures a
-    tenth each, the rest Python per row."""
+    """Read, parse, hash, look up, filter. Time: a quarter JSON; a tenth each for words, n-grams and
+    signatures; the rest Python per row."""
     offset, lines = lines_of(block)
     rows = list(parse(block, offset, lines))
     lengths = np.fromiter(map(len, lines), np.int32, len(lines))
@@ -160,8 +159,8 @@ def survey(block: Block, plan: Plan) -> Survey:
 def evaluation_index(
     evaluations: Sequence[Evaluation], contamination: Contamination | None
 ) -> tuple[tuple[tuple[str, str], ...], Index | None]:
-    """(set, id) of each evaluation item, in an order that is the same however they were given, and
-    the index of their texts."""
+    """(set, id) of each evaluation item, in an order that does not depend on how they were given,
+    and the index of their texts."""
     found = sorted((one.name, key, text) for one in evaluations for key, text in one.texts)
     if contamination is None or not found:
         return (), None
@@ -183,8 +182,8 @@ def splits(
 def _filter(
     filters: Sequence[Filter], rows: list[dict[str, Any]], causes: NDArray[np.uint8]
 ) -> list[str]:
-    """Let each filter judge the rows that are still there, note its causes and return its reasons
-    in the order of the rows."""
+    """Apply each filter to the remaining rows, record its causes, and return its reasons in the
+    order of the rows."""
     reasons: dict[int, str] = {}
     for judge in filters:
         left = np.flatnonzero(causes == 0).tolist()

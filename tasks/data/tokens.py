@@ -1,13 +1,13 @@
-"""THE token path: text to tokens in Gemma's chat template. Training, sampling and evaluation all go
-through these functions.
+r"""The only path from text to tokens, in Gemma's chat template. Training, sampling and evaluation
+all use these functions.
 
-    <bos><start_of_turn>user\\n{prompt}<end_of_turn>\\n<start_of_turn>model\\n{response}<end_of_turn>
+<bos><start_of_turn>user\n{prompt}<end_of_turn>\n<start_of_turn>model\n{response}<end_of_turn>
 
-Turns before a prompt, such as worked examples, stand behind `<bos>`, each followed by a line feed.
+Turns before a prompt, such as worked examples, follow `<bos>`, each with a line feed after it.
 
 The terminator `<end_of_turn>` is part of the response, so the loss mask always covers it: a model
 that is not taught to stop does not stop. Control tokens spelled out in a prompt are encoded as
-plain characters: text from outside cannot end a turn or begin another.
+plain characters: outside text cannot end a turn or begin another.
 """
 
 import re
@@ -38,7 +38,7 @@ class Tokenizer:
         pad_id, bos_id, start_of_turn_id: of control tokens, all of which are in `control_ids`.
         end_of_turn_id: the terminator, which ends the model's turn.
         stop_ids: what ends a sampled response: the terminator, or `<eos>`, with which a pretrained
-            model stops that knows no turns. Exported models stop at the same.
+            model without turns stops. Exported models stop at the same.
     """
 
     def __init__(self, model_proto: bytes):
@@ -72,8 +72,8 @@ class Tokenizer:
         return [token for part in _CONTROL.split(text) for token in self._processor.encode(part)]
 
     def ends(self, text: str) -> list[int]:
-        """Of each token of `encode(text)`, where in `text` its characters end; of a character in
-        several bytes the last byte ends it."""
+        """For each token of `encode(text)`, where in `text` its characters end; a character in
+        several tokens ends with its last byte."""
         ends, start = [], 0
         for part in _CONTROL.split(text):
             offsets = self._processor.encode(part, return_type="offset_mapping")["offsets"]
@@ -82,8 +82,8 @@ class Tokenizer:
         return ends
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of token ids; control tokens are left out, and so are ids beyond the vocabulary:
-        Gemma 3 4B has 64 rows without a piece."""
+        """Text of token ids, without control tokens and ids beyond the vocabulary: Gemma 3 4B has
+        64 rows without a piece."""
         pieces, control = len(self), self.control_ids
         known = [token for token in map(int, tokens) if token < pieces and token not in control]
         return self._processor.decode(known)
@@ -97,7 +97,7 @@ class Tokenizer:
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str, turns: Turns = ()) -> list[int]:
-    """The turns before, if any, then the user's turn, without white space at its ends as in Gemma's
+    """The earlier turns, if any, then the user's turn, stripped of white space as in Gemma's
     template, and the opening of the model's turn."""
     (bos, *user), after = tokenizer.around_prompt
     line = tokenizer.encode("\n")

@@ -1,1 +1,1 @@
-"""Teaching: asking teachers for answers to prompts, and topping up what cleaning took."""
+"""Teaching: asking teachers for answers to prompts, and topping up what cleaning dropped."""

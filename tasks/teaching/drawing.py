@@ -1,10 +1,10 @@
-"""Drawing problems from families of templates (`tasks.teaching.families`), with worked traces and
+"""Draw problems from families of templates (`tasks.teaching.families`), with worked traces and
 verified answers.
 
-Rows of a group go round its families and the five difficulties in turn, so both are evenly mixed.
+The rows of a group cycle through its families and the five difficulties, so both are evenly mixed.
 Each (family, difficulty) has its own random stream, seeded by its name: asking for more rows keeps
-those there were, adding a family changes no other family's problems, and a top-up goes on where the
-rows that are known end.
+the earlier ones, adding a family changes no other family's problems, and a top-up continues where
+the known rows end.
 """
 
 import importlib.metadata
@@ -24,7 +24,7 @@ _REDRAWS = 500
 
 
 def dependencies() -> dict[str, str | int]:
-    """reasoning-gym draws some of the problems, so its version decides the bytes."""
+    """reasoning-gym's version, since it draws some of the problems."""
     return {"package.reasoning-gym": importlib.metadata.version("reasoning-gym")}
 
 
@@ -44,15 +44,15 @@ class Drawing:
     families: tuple[str, ...] = ()
 
     def rows(self) -> Iterator[Example]:
-        """The rows, group by group. Raises InputError: a family has fewer distinct prompts of a
-        difficulty than are wanted."""
+        """The rows, group by group. Raises InputError: a family has too few distinct prompts of a
+        difficulty."""
         drawn: set[str] = set()
         for group, count in self.counts.items():
             draw = _Draw(self._chosen(group), group, self.seed, drawn)
             if count and not draw.names:
                 raise InputError(
-                    f"teacher procedural: rows has {count} rows of {group}, and families none of"
-                    " it; name only domains that have."
+                    f"teacher procedural: rows has {count} rows of {group}, but families has none;"
+                    " name only domains that have families."
                 )
             for row in range(count):
                 name, level = draw.names[row % len(draw.names)], 1 + row // len(draw.names) % 5
@@ -66,8 +66,7 @@ class Drawing:
                 yield example
 
     def topped_up(self, wanted: Mapping[Cell, int], known: Set[str]) -> Iterator[Example]:
-        """What is wanted of the groups, from the beginning of the same streams on, less what is
-        known."""
+        """The wanted rows that are not known, from the beginning of the same streams."""
         drawn: set[str] = set()
         for group in self.counts:
             draw = _Draw(self._chosen(group), group, self.seed, drawn)
@@ -77,8 +76,7 @@ class Drawing:
                 )
 
     def _chosen(self, group: Domain | Grounding) -> dict[str, Family]:
-        """The families of a domain that are chosen, or the grounded ones: `module.name` ->
-        family."""
+        """The chosen families of a domain, or the grounded ones: `module.name` -> family."""
         chosen = [group.value] if isinstance(group, Domain) else ["grounded"]
         if self.families and isinstance(group, Domain):
             chosen = [one for one in self.families if domain_of(one.partition(".")[0]) == group]
@@ -109,8 +107,7 @@ class _Draw:
         self._streams: dict[tuple[str, int], random.Random] = {}
 
     def next(self, name: str, level: int) -> Example | None:
-        """The next problem of a stream that was not drawn yet, or None: the stream seems to have no
-        more."""
+        """The next new problem of a stream, or None: the stream seems exhausted."""
         module, _, family = name.partition(".")
         begun = f"{self._seed}/{module}/{self._grounding}/{family}/{level}"
         rng = self._streams.setdefault((name, level), random.Random(begun))
@@ -125,8 +122,8 @@ class _Draw:
         return None
 
     def unknown(self, level: int | None, known: Set[str]) -> Iterator[Example]:
-        """Problems that are not known, the families and (None) the levels in turn, until no stream
-        has more."""
+        """Problems that are not known, cycling through families and (None) levels, until all
+        streams are exhausted."""
         levels = [level] if level else range(1, 6)
         streams = [(name, one) for one in levels for name in self.names]
         while streams:

@@ -1,4 +1,4 @@
-"""What a teacher is given and what it gives: a `Lesson` in, `Row`s out."""
+"""The request to a teacher and its results: a `Lesson` in, `Row`s out."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Set
@@ -24,7 +24,7 @@ FILES: dict[type, str] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """What quotas count: rows of a domain, or grounded rows of a grounding, of one difficulty or
+    """A cell of the quotas: rows of a domain, or grounded rows of a grounding, of one difficulty or
     (None) of any."""
 
     group: Domain | Grounding
@@ -32,7 +32,8 @@ class Cell:
 
 
 def take_cell(missing: Counter[Cell], row: Prompt) -> bool:
-    """Count a row against what is missing of its difficulty, else of any; False: nothing is."""
+    """Count a row against the missing rows of its difficulty, else of any; False: none is
+    missing."""
     group = row.grounding or row.domain
     for cell in (Cell(group, row.difficulty), Cell(group)):
         if missing[cell] > 0:
@@ -48,14 +49,14 @@ class Lesson:
     Attributes:
         seed: the stage's.
         data: the directory of `--data`, or None.
-        answers: paid answers, kept in the store over all runs.
-        wanted: how many new rows of each cell are missing (a top-up), or None: what the config
-            says. A teacher that has no more gives none.
-        known: ids of prompts that were given before: a top-up gives none of them again.
+        answers: paid answers, stored for all runs.
+        wanted: how many new rows of each cell a top-up needs; None: the config decides. An
+            exhausted teacher gives none.
+        known: ids of prompts that were given before; a top-up gives none of them again.
         spent_usd, spent_tokens: what was spent of the teacher's budget before this lesson.
-        tally: the teacher adds what it counts to it: `usd`, `input_tokens`, `output_tokens`,
+        tally: the teacher adds its counts to it: `usd`, `input_tokens`, `output_tokens`,
             `requests`, `cached`, `samples.<outcome>`, ...
-        progress: told (done, total, unit, values) now and then.
+        progress: called with (done, total, unit, values) from time to time.
     """
 
     seed: int

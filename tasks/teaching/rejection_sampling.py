@@ -1,16 +1,17 @@
-"""What every answering teacher does: take prompts, sample k responses to each, verify them, and
-make rows of what they are worth.
+"""The common part of answering teachers: take prompts, sample k responses to each, verify them, and
+make rows of them.
 
-A teacher that answers (`openai_compatible`, `gemma`) has a Config that inherits `Answering` and a
-way to sample; the rest is here:
+An answering teacher (`openai_compatible`, `gemma`) has a Config that inherits `Answering` and a way
+to sample; the rest is here:
 
 1. `prompts_to_ask`: prompts of other teachers (`prompts = [{ name = "dataset", ... }]`), each asked
-   once; with `first`, so many of each domain, and the rest is what a top-up takes from.
-2. `messages`: what is put to the model.
-3. `rows`: rejection sampling (k samples, keep what verifies; Yuan et al., 2308.01825). The first
+   once; with `first`, so many of each domain, and the rest is left for top-ups.
+2. `messages`: the model's input.
+3. `rows`: rejection sampling (k samples, keep those that verify; Yuan et al., 2308.01825). The
+first
    verified sample becomes the Example. Verified beside rejected ones become PreferencePairs, which
-   say which sample failed which check. A prompt that no sample solved stays a Prompt, for GRPO. The
-   fraction that verified is the prompt's `pass_rate`, and its difficulty.
+   name the samples and the failed check. A prompt that no sample solved stays a Prompt, for GRPO.
+   The fraction that verified is the prompt's `pass_rate`, and decides its difficulty.
 """
 
 from collections import Counter
@@ -46,19 +47,19 @@ _VERIFIED_AT_A_TIME = 64
 
 
 class Answering(StrictModel):
-    """What the Config of every answering teacher has.
+    """The fields of every answering teacher's Config.
 
     Attributes:
-        prompts: tables of teachers that lend their prompts, e.g. `{ name = "dataset", sources =
+        prompts: tables of teachers whose prompts are used, e.g. `{ name = "dataset", sources =
             [...] }`.
-        first: so many prompts of each domain are asked; a domain that is not named is not asked.
-            Those that are left answer a top-up of the rebalance stage. Without it all are asked.
+        first: how many prompts of each domain are asked; none of a domain that is not named. The
+            others are left for top-ups by the rebalance stage. None: all are asked.
         samples: responses to each prompt.
-        temperature: of sampling; more than one sample needs one above 0.
-        max_response_tokens: longer responses are cut off, and rejected.
-        instructions: put before every prompt; a prompt's own text comes after it.
-        languages: ISO 639-1 codes of the languages a response may be in; empty: any.
-        pairs_per_prompt: the most preference pairs one prompt gives.
+        temperature: of sampling; above 0 for more than one sample.
+        max_response_tokens: longer responses are truncated, and rejected.
+        instructions: put before every prompt's own text.
+        languages: ISO 639-1 codes of the languages of accepted responses; empty: any.
+        pairs_per_prompt: the most preference pairs of one prompt.
     """
 
     prompts: tuple[dict[str, Any], ...] = Field(min_length=1)
@@ -72,7 +73,7 @@ class Answering(StrictModel):
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """Validate; the tables of `prompts` come back complete with their defaults. Raises as
+        """Validate; complete the tables of `prompts` with their defaults. Raises as
         `tasks.stages.distill.Config.parse`."""
         config = super().parse(value)
         complete = [lender.model_dump(mode="json") for lender in lenders(config)]
@@ -92,9 +93,9 @@ AnsweringT = TypeVar("AnsweringT", bound=Answering)
 
 
 def small(config: AnsweringT, sizes: Sizes) -> AnsweringT:
-    """Fewer prompts, each asked twice or once, which divides a batch that `samples` divided. Where
-    the first rows of each source are read, all of them are asked: with fewer of each domain, none
-    of a later source would be."""
+    """Fewer prompts, each asked twice or once, whichever divides a batch that `samples` divided.
+    Where the first rows of each source are read, all of them are asked: fewer per domain would
+    leave out a later source."""
     rows, first = sizes.rows, config.first
     if not sizes.few:
         first = dict.fromkeys(Domain, rows) if first is None else at_most(first, rows)
@@ -110,10 +111,10 @@ class Sample:
     """One response of a teacher.
 
     Attributes:
-        text: what it said.
-        reasoning: what it thought, where the endpoint keeps that apart (`reasoning_content`).
+        text: the response.
+        reasoning: its reasoning, if the endpoint returns that separately (`reasoning_content`).
         problem: why it cannot be used; `failed` and `unasked` have no text.
-        detail: of a problem, what was said or went wrong.
+        detail: of a problem: what was said or went wrong.
     """
 
     text: str
@@ -122,7 +123,7 @@ class Sample:
     detail: str = ""
 
     def completion(self) -> str:
-        """The response as a trace: its text, or the reasoning that came apart with the text as its
+        """The response as a trace: its text, or the separate reasoning with the text as its
         answer."""
         if self.reasoning and parse_trace(self.text) is None:
             whole = Trace(reasoning=self.reasoning.strip(), answer=self.text.strip()).render()
@@ -131,8 +132,8 @@ class Sample:
 
 
 def lenders(config: Answering) -> list[Any]:
-    """The configs of the teachers that lend their prompts. Raises InputError: an unknown one, one
-    that lends none, or a wrong table."""
+    """The configs of the teachers whose prompts are used. Raises InputError: an unknown teacher,
+    one without prompts, or a wrong table."""
     found = []
     for index, table in enumerate(config.prompts):
         where = f"prompts.{index}"
@@ -145,13 +146,13 @@ def lenders(config: Answering) -> list[Any]:
 
 
 def _lending(config: Answering) -> Iterator[tuple[Teacher[Any], Any]]:
-    """Each teacher that lends its prompts, and its config."""
+    """Each teacher whose prompts are used, and its config."""
     return ((TEACHERS[one.name], one) for one in lenders(config))
 
 
 def dependencies(config: Answering, data: Path | None) -> dict[str, str | int]:
-    """What the prompts depend on, and how answers to them are verified. Raises InputError for a
-    missing file."""
+    """What decides the prompts, and the checks of their answers. Raises InputError for a missing
+    file."""
     found = {**TEACHERS.versions(table["name"] for table in config.prompts), **check_versions()}
     for teacher, lender in _lending(config):
         found |= teacher.dependencies(lender, data)
@@ -159,7 +160,7 @@ def dependencies(config: Answering, data: Path | None) -> dict[str, str | int]:
 
 
 def expected(config: Answering) -> int:
-    """Prompts that will be answered, 0 when that is not known before the files are read."""
+    """How many prompts will be answered, 0 if that is not known before the files are read."""
     if config.first is not None:
         return sum(config.first.values())
     counts = [teacher.expected(lender) for teacher, lender in _lending(config)]
@@ -167,7 +168,7 @@ def expected(config: Answering) -> int:
 
 
 def asks_an_api(config: Answering) -> bool:
-    """Whether a teacher that lends its prompts waits for an API."""
+    """Whether a teacher whose prompts are used waits for an API."""
     return any(teacher.asks_an_api(lender) for teacher, lender in _lending(config))
 
 
@@ -178,10 +179,10 @@ def messages(config: Answering, prompt: Prompt) -> tuple[Mapping[str, str], ...]
 
 
 def prompts_to_ask(config: Answering, lesson: Lesson) -> Iterator[Prompt | Dropped]:
-    """The prompts to answer, each once, in the order of the tables and their files; and what was
-    read that is none.
+    """The prompts to answer, each once, in the order of the tables and their files; and rows that
+    are no prompts.
 
-    Of a top-up (`lesson.wanted`) only prompts of the missing cells, that were not asked before.
+    In a top-up (`lesson.wanted`): prompts of the missing cells that were not asked before.
     """
     seen: set[str] = set()
     room = _Room(config, lesson)
@@ -213,7 +214,7 @@ class _Room:
         return left is not None and left.total() == 0
 
     def take(self, prompt: Prompt) -> bool:
-        """Whether this prompt is asked; then it is counted."""
+        """Count this prompt if it is asked; returns whether it is."""
         if self._cells is not None:
             return take_cell(self._cells, prompt)
         if self._domains is None:
@@ -227,8 +228,8 @@ class _Room:
 def rows(
     config: Answering, answered: Iterable[tuple[Prompt, Sequence[Sample]] | Dropped], lesson: Lesson
 ) -> Iterator[Row]:
-    """What the samples of each prompt are worth, and what was read and could not be asked, in the
-    order given.
+    """The rows from the samples of each prompt, and from rows that could not be asked, in the given
+    order.
 
     Counts samples in `lesson.tally` as `samples.<outcome>`.
     """
@@ -247,7 +248,7 @@ def rows(
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What became of a sample: verified (both None), rejected, or never answered."""
+    """The outcome of a sample: verified (both None), rejected, or never answered."""
 
     rejected: Rejection | None = None
     missing: Literal["failed", "unasked"] | None = None
@@ -261,8 +262,7 @@ class _Outcome:
 def _judge(
     config: Answering, answered: Sequence[tuple[Prompt, Sequence[Sample]]]
 ) -> list[list[_Outcome]]:
-    """The outcome of every sample, in order; those without a problem of their own are verified
-    together."""
+    """The outcome of every sample, in order; those without a problem are verified together."""
     asked = [(prompt, sample) for prompt, samples in answered for sample in samples]
     asked = [(prompt, sample) for prompt, sample in asked if sample.problem is None]
     completions = [sample.completion() for _, sample in asked]
@@ -291,13 +291,13 @@ def _outcome(
 
 
 def is_usable(config: Answering, sample: Sample) -> bool:
-    """Whether a sample that has no problem is a trace in one of the languages; whether it is right,
-    verification says."""
+    """Whether a sample without a problem is a trace in an accepted language; verification decides
+    whether it is right."""
     return parse_trace(sample.completion()) is not None and not _other_language(config, sample)
 
 
 def _other_language(config: Answering, sample: Sample) -> str | None:
-    """The language of a response, if it is none of those that were asked for."""
+    """The language of a response, if it is not an accepted one."""
     if not config.languages:
         return None
     from tasks.data.filters import language_of
@@ -349,8 +349,7 @@ def _pairs(
     outcomes: Sequence[_Outcome],
     verified: Sequence[int],
 ) -> list[PreferencePair]:
-    """Distinct verified beside distinct rejected samples, both in the order in which they were
-    sampled."""
+    """Distinct verified samples beside distinct rejected ones, both in the order of sampling."""
 
     texts = [sample.completion() for sample in samples]
 

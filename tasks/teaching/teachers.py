@@ -1,5 +1,5 @@
-"""The teachers that a recipe names: a table for each, whose `name` is a file in
-`tasks/teachers/`; and what becomes of their rows, in a distill stage and in a top-up."""
+"""The teachers of a recipe, a table each, whose `name` is a file in `tasks/teachers/`; and the
+files of their rows, in a distill stage and in a top-up."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,12 +20,12 @@ def teachers_of(tables: Sequence[Mapping[str, Any]]) -> list[tuple[Teacher[Any],
 
 
 def asks_an_api(tables: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether one of the teachers waits for the answers of an API."""
+    """Whether one of the teachers waits for an API."""
     return any(teacher.asks_an_api(config) for teacher, config in teachers_of(tables))
 
 
 def lesson_of(job: Job[Any], seed: int, **more: Any) -> Lesson:
-    """A lesson of a job, which reports its progress; `more`: what a top-up wants and knows."""
+    """A lesson of a job, which reports its progress; `more`: the fields of a top-up."""
     return Lesson(
         seed=seed,
         data=job.data,
@@ -37,7 +37,8 @@ def lesson_of(job: Job[Any], seed: int, **more: Any) -> Lesson:
 
 @contextmanager
 def row_files(directory: Path) -> Iterator[Callable[[Row], None]]:
-    """Writes rows into the files of a directory, each into that of its type; every file is made."""
+    """A function that writes each row into the file of its type in a directory; all files are
+    created."""
     with ExitStack() as stack:
         files = {
             kind: stack.enter_context((directory / name).open("w", encoding="utf-8", newline="\n"))

@@ -1,10 +1,10 @@
-"""Topping up: what cleaning took from the quotas is asked of the teachers again, within the budgets
-that distill left them.
+"""Topping up: ask the teachers again, within the budgets that distill left them, for rows that
+cleaning dropped from the quotas.
 
-A round asks each teacher in turn for what is missing (`Lesson.wanted`), never for a prompt that was
-given before (`Lesson.known`). What it gave is kept in the stage's workspace, so a stage that is
-killed asks nothing twice: a round that was finished is read again, and within an unfinished one
-paid answers come from the store (`infra.store.answers`).
+A round asks each teacher in turn for the missing rows (`Lesson.wanted`), never for a prompt that
+was given before (`Lesson.known`). Its results are stored in the stage's workspace, so a killed
+stage asks nothing twice: a finished round is read again, and in an unfinished one paid answers come
+from the store (`infra.store.answers`).
 """
 
 import json
@@ -33,8 +33,7 @@ that is missing."""
 
 @dataclass(frozen=True)
 class Round:
-    """One round of asking, finished: the files that distill writes too, and the numbers that go
-    into the metrics.
+    """A finished round: the files, as distill writes them, and the numbers for the metrics.
 
     Attributes:
         about: `wanted` ([group, difficulty or None, rows]), `given` (examples), `unsolved`
@@ -46,8 +45,8 @@ class Round:
 
     @property
     def given(self) -> int:
-        """New examples. A teacher that solved none will solve none of the next either, and may be
-        paid."""
+        """New examples. A teacher that solved no prompt will not solve the next ones either, but
+        may be paid for trying."""
         return int(self.about["given"])
 
 
@@ -57,15 +56,15 @@ def wanted(
     remaining: Mapping[str, int],
     read: Mapping[str, int],
 ) -> dict[Cell, int]:
-    """How many new rows of each cell to ask for, so that what is missing is likely to be there
-    after cleaning.
+    """How many new rows of each cell to ask for, so that enough are likely to be left after
+    cleaning.
 
-    A new row falls into a split with the split's fraction, and survives like those before it did;
-    two standard deviations are added. Its split is known only when its prompt is: so the split that
-    needs the most decides.
+    A new row falls into a split with the split's fraction, and survives cleaning like those before
+    it; two standard deviations are added. A row's split is not known before its prompt, so the
+    split that needs the most decides.
 
     Args:
-        remaining, read: of each group, rows that the last asking left, and rows that it gave,
+        remaining, read: for each group, rows of the last round that are left, and all its rows,
             solved or not.
     """
     rows: dict[Cell, int] = {}
@@ -80,7 +79,7 @@ def wanted(
 
 
 class KnownIds(Set[str]):
-    """Prompt ids as a set of strings that takes 8 bytes for each."""
+    """Prompt ids as a set of strings, at 8 bytes each."""
 
     def __init__(self, ids: np.ndarray) -> None:
         self._ids = np.unique(ids.astype(np.uint64))
@@ -97,8 +96,8 @@ class KnownIds(Set[str]):
 
 
 def unsolved_ids(directories: Sequence[Path]) -> np.ndarray:
-    """Ids of prompts that a teacher was asked in vain and that are in `dropped.jsonl` alone: asked
-    again, they would give the same."""
+    """Ids of prompts that were asked in vain and that are in `dropped.jsonl` only: asking again
+    would give the same."""
     rows = (row for directory in directories for row in read_rows(directory / FILES[Dropped]))
     found = [int(row["id"], 16) for row in rows if row["cause"] == "unsolved" and row["id"]]
     return np.array(found, np.uint64)
@@ -107,8 +106,8 @@ def unsolved_ids(directories: Sequence[Path]) -> np.ndarray:
 def explain_shortfall(
     short: Sequence[Shortfall], pools: Pools, rounds: Sequence[Round], files: Files
 ) -> str:
-    """The table of what is missing, what cleaning took from these groups, and what became no row
-    before."""
+    """The table of missing rows, the rows of these groups that cleaning dropped, and those that the
+    teachers dropped."""
     lines = ["the quotas ask for more rows than distill produced:", shortfall_table(short)]
     read, solved, remaining = pools.read(), pools.read(solved=True), pools.remaining()
     for group in dict.fromkeys(one.group for one in short):
@@ -139,10 +138,12 @@ def explain_shortfall(
 
 
 class Teachers:
-    """The teachers of a distill artifact, to be asked again."""
+    """The teachers of a distill artifact, for more rows."""
 
     def __init__(self, job: Job[Any], distilled: Path) -> None:
-        """Args: distilled: the directory of the distill artifact."""
+        """Args:
+        distilled: the directory of the distill artifact.
+        """
         about = json.loads((distilled / "teachers.json").read_text(encoding="utf-8"))
         self._job = job
         self._seed: int = about["seed"]
@@ -151,7 +152,7 @@ class Teachers:
         self._spent: list[dict[str, float]] = about["spent"]
 
     def ask(self, number: int, cells: Mapping[Cell, int], known: Set[str]) -> Round:
-        """Round `number`, from 1: what an earlier attempt was given, or what the teachers give now.
+        """Round `number`, from 1: the results of an earlier attempt, or new ones.
 
         Raises:
             InputError: a teacher does.

@@ -183,7 +183,7 @@ def test_a_wrong_choice_is_an_error_that_lists_what_there_is() -> None:
     for unknown in ("cooking", "words", "os/path", "grounded"):
         with pytest.raises(InputError, match=f"no families are called '{unknown}'"):
             config(families=[unknown])
-    with pytest.raises(InputError, match="rows has 5 rows of math, and families none of it"):
+    with pytest.raises(InputError, match="rows has 5 rows of math, but families has none"):
         list(procedural.rows(config(rows={"general": 5, "math": 5}, families=["robotics"]), 0))
 
 
