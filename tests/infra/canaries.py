@@ -2,25 +2,18 @@
 
 import base64
 import gzip
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 VARIABLES = (
-    "HF_TOKEN",
-    "HUGGING_FACE_HUB_TOKEN",
-    "KAGGLE_KEY",
-    "WANDB_API_KEY",
-    "OPENAI_API_KEY",
-    "GEMINI_API_KEY",
-    "ANTHROPIC_API_KEY",
-    "PREFECT_API_KEY",
-    "AWS_SECRET_ACCESS_KEY",
-    "GITHUB_TOKEN",
+    "HF_TOKEN HUGGING_FACE_HUB_TOKEN KAGGLE_KEY WANDB_API_KEY OPENAI_API_KEY GEMINI_API_KEY"
+    " ANTHROPIC_API_KEY PREFECT_API_KEY AWS_SECRET_ACCESS_KEY GITHUB_TOKEN"
 )
 CANARIES = {
     name: f"canary-{number:02}-{name.lower()}"
-    for number, name in enumerate((*VARIABLES, "auth", "private", "proxy", "typed"))
+    for number, name in enumerate((*VARIABLES.split(), "auth", "private", "proxy", "typed"))
 }
 
 
@@ -36,11 +29,9 @@ def findings(content: bytes, where: str) -> list[str]:
 
 def _forms(canary: str) -> Iterator[bytes]:
     yield canary.encode()
-    for lead in range(
-        3
-        # where in a group of three bytes the canary begins decides its letters; those at the ends
-        # depend on neighbours
-    ):
+    # where in a group of three bytes the canary begins decides its letters; those at the ends
+    # depend on neighbours
+    for lead in range(3):
         yield base64.b64encode(b"\0" * lead + canary.encode())[4:-4]
 
 
@@ -57,11 +48,7 @@ def findings_below(directory: Path) -> list[str]:
                 found += findings(gzip.decompress(content), f"{path}, unpacked")
             if content.startswith(b"SQLite format 3"):
                 found += findings(dump(path).encode(), f"{path}, dumped")
-            if (
-                content.startswith(b"\x80")
-                or any(start in content for start in (b'"gASV', b'"gAWV'))
-                or content[:4] in (b"gASV", b"gAWV")
-            ):
+            if re.search(rb'^\x80|\A"?gA[SW]V|"gA[SW]V', content):
                 found.append(f"{path} is a pickle")
     return found
 

@@ -22,10 +22,8 @@ TPU = {**A100, "platform": "tpu", "kind": "TPU v5 lite", "devices": 8}
 
 def answering(value: object, said: str = "", code: int = 0) -> list[str]:
     """A probe that prints a JSON value, and `said` on standard error."""
-    lines = (
-        f"import sys; print({json.dumps(value)!r}); sys.stderr.write({said!r}); sys.exit({code})"
-    )
-    return [sys.executable, "-c", lines]
+    says = f"print({json.dumps(value)!r}); sys.stderr.write({said!r}); sys.exit({code})"
+    return [sys.executable, "-c", f"import sys; {says}"]
 
 
 NEVER = answering({}, "must not be asked", code=1)
@@ -42,13 +40,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_machine_that_shows_no_hardware_is_not_asked(machine: Path) -> None:
-    assert find(NEVER) == Found(None, "none: jobs run on the CPU")
-
-
-def test_jax_platforms_cpu_has_the_last_word(
+def test_a_machine_that_shows_no_hardware_is_not_asked_nor_one_told_to_use_the_cpu(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert find(NEVER) == Found(None, "none: jobs run on the CPU")
     (machine / "nvidia0").touch()
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert find(NEVER) == Found(None, "JAX_PLATFORMS=cpu: jobs run on the CPU")
@@ -101,12 +96,12 @@ def test_a_platform_that_somebody_names_is_asked_for_whatever_the_drivers_show(
     assert found.why == "JAX_PLATFORMS=cuda, and JAX cannot use it: no such platform comes up"
 
 
-def test_a_job_on_a_gpu_gets_its_memory_and_sums_in_one_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_job_on_an_accelerator_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     """`given` is what a job on the CPU would get; what a person has set stays."""
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     given = {"XLA_FLAGS": "--xla_dump_to=/x", "JAX_PLATFORMS": "cpu", "HOME": "/root"}
+    locks = {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}  # one of a job that was killed stops nobody
+    assert Accelerator.parse(TPU).environment({}) == {"JAX_PLATFORMS": "tpu,cpu", **locks}
     found = Accelerator.parse(A100)
     assert found.environment({"HOME": "/root"}) == {
         "HOME": "/root",
@@ -120,11 +115,3 @@ def test_a_job_on_a_gpu_gets_its_memory_and_sums_in_one_order(
     assert more["JAX_PLATFORMS"] == "cuda,cpu"
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     assert found.environment(given)["JAX_PLATFORMS"] == "cuda"
-
-
-def test_a_job_on_a_tpu_is_not_stopped_by_the_lock_of_one_that_was_killed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    environment = Accelerator.parse(TPU).environment({})
-    assert environment == {"JAX_PLATFORMS": "tpu,cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}

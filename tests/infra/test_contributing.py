@@ -22,8 +22,7 @@ def test_hooks_run_what_is_installed() -> None:
 
 @pytest.mark.parametrize("name", ["bug", "idea"])
 def test_an_issue_template_is_a_form(name: str) -> None:
-    path = ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml"
-    form = yaml.safe_load(path.read_text(encoding="utf-8"))
+    form = yaml.safe_load((ROOT / f".github/ISSUE_TEMPLATE/{name}.yml").read_text(encoding="utf-8"))
     assert {"name", "description", "body"} == set(form)
     for field in form["body"]:
         assert field["type"] in FIELDS

@@ -44,15 +44,8 @@ class Workshop:
         self.store = open_store(root / "store")
 
     def spec(self, key: str = "k", attempt: str = "1") -> JobSpec:
-        return JobSpec(
-            stage="sft",
-            kind="sft",
-            key=key,
-            attempt=attempt,
-            store=self.store.uri,
-            target="local",
-            config={},
-        )
+        given = {"stage": "sft", "kind": "sft", "target": "local", "config": {}}
+        return JobSpec(**given, key=key, attempt=attempt, store=self.store.uri)
 
     def go(self, key: str = "k", attempt: str = "1") -> None:
         """Let the worker go on that waits to be told."""

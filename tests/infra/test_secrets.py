@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -49,15 +50,19 @@ def test_what_is_masked() -> None:
     }
     for text, expected in masked.items():
         assert mask(text, environment) == expected
-    for text in (
-        "x" * (LEAST - 1),
-        "editor-of-choice",
-        "tokens: 12345678",
-        "key abcdefgh",
-        "file:///data/a@b",
-        "me@example.org",
-    ):
+    plain = ("editor-of-choice", "tokens: 12345678", "key abcdefgh", "file:///data/a@b", "me@a.org")
+    for text in ("x" * (LEAST - 1), *plain):
         assert mask(text, environment) == text
+
+
+def with_a_token(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """What Python says, which holds no secret."""
+    environment = {**os.environ, "HF_TOKEN": CANARIES["HF_TOKEN"]}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert findings((done.stdout + done.stderr).encode(), "") == []
+    return done
 
 
 def test_prints_logs_and_tracebacks_of_a_masked_process_hold_no_secret() -> None:
@@ -72,34 +77,18 @@ logging.error("for %s", os.environ["HF_TOKEN"])
 print("to", os.environ["HF_TOKEN"], "\\udc80")
 raise SystemError(os.environ["HF_TOKEN"])
 """
-    environment = {**os.environ, "HF_TOKEN": CANARIES["HF_TOKEN"]}
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = with_a_token("-c", script)
     assert done.stdout == "ERROR:root:for ***\nto *** \\udc80\n"
     assert done.stderr.endswith("SystemError: ***\n")
-    assert findings((done.stdout + done.stderr).encode(), "") == []
 
 
 def test_what_a_worker_prints_is_masked(tmp_path: Path) -> None:
     """Even when it dies of an error that nobody foresaw: here of a job that is none, which the
     error quotes."""
-    (tmp_path / "job.json").write_text(
-        json.dumps({"stage": [CANARIES["HF_TOKEN"]]}), encoding="utf-8"
-    )
-    command = [sys.executable, "-m", "tasks.worker", str(tmp_path / "job.json")]
-    environment = {**os.environ, "HF_TOKEN": CANARIES["HF_TOKEN"]}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    (tmp_path / "job.json").write_text(json.dumps({"stage": [CANARIES["HF_TOKEN"]]}))
+    done = with_a_token("-m", "tasks.worker", str(tmp_path / "job.json"))
     assert "ValidationError" in done.stderr
     assert "'***'" in done.stderr
-    assert findings((done.stdout + done.stderr).encode(), "") == []
 
 
 def test_what_a_job_printed_is_masked_on_its_way_to_the_flow(
@@ -110,16 +99,8 @@ def test_what_a_job_printed_is_masked_on_its_way_to_the_flow(
     monkeypatch.setenv("HF_TOKEN", CANARIES["HF_TOKEN"])
     command = ["/bin/sh", "-c", 'echo "token is $HF_TOKEN"; exit 3']
     backend = LocalBackend(Settings(poll_seconds=0.05), command)
-    spec = JobSpec(
-        stage="s",
-        kind="distill",
-        key="0" * 64,
-        attempt="1",
-        store=(tmp_path / "store").as_uri(),
-        target="local",
-        config={},
-    )
-    handle = backend.submit(spec)
+    given = {"stage": "s", "kind": "distill", "key": "0" * 64, "target": "local", "config": {}}
+    handle = backend.submit(JobSpec(**given, attempt="1", store=(tmp_path / "store").as_uri()))
     while (status := backend.poll(handle)).state not in FINAL:
         time.sleep(0.05)
     assert status.error.endswith("token is ***")
@@ -129,27 +110,19 @@ def test_what_a_job_printed_is_masked_on_its_way_to_the_flow(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["run", "tiny.toml", "--set", f"stages.distill.config.api_key={CANARIES['typed']}"],
-        [
-            "run",
-            "tiny.toml",
-            "--set",
-            (
-                "stages.distill.config.teachers=[{ name = 'procedural', token ="
-                f" '{CANARIES['typed']}' }}]"
-            ),
-        ],
-        ["run", "tiny.toml", "--set", f"stages.distill.config.seed={CANARIES['HF_TOKEN']}"],
-        ["run", "tiny.toml", "--store", f"gs://user:{CANARIES['typed']}@bucket/prefix"],
-        ["run", "tiny.toml", "--store", f"gs://bucket/prefix?access_token={CANARIES['typed']}"],
-        ["run", "tiny.toml", "--store", f"file://user:{CANARIES['typed']}@host/prefix"],
-        ["run", "tiny.toml", "--store", f"s3://user:{CANARIES['typed']}@bucket/prefix"],
-        ["run", CANARIES["HF_TOKEN"]],
-        ["report", CANARIES["HF_TOKEN"], "--store", "store"],
+        "run tiny.toml --set stages.distill.config.api_key=TYPED",
+        "run tiny.toml --set stages.distill.config.teachers=[{name='procedural',token='TYPED'}]",
+        "run tiny.toml --set stages.distill.config.seed=TOKEN",
+        "run tiny.toml --store gs://user:TYPED@bucket/prefix",
+        "run tiny.toml --store gs://bucket/prefix?access_token=TYPED",
+        "run tiny.toml --store file://user:TYPED@host/prefix",
+        "run tiny.toml --store s3://user:TYPED@bucket/prefix",
+        "run TOKEN",
+        "report TOKEN --store store",
     ],
 )
 def test_a_message_about_bad_input_repeats_no_secret(
-    arguments: list[str],
+    arguments: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -158,7 +131,8 @@ def test_a_message_about_bad_input_repeats_no_secret(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_TOKEN", CANARIES["HF_TOKEN"])
     (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
-    assert main(arguments) == 2
+    typed = arguments.replace("TYPED", CANARIES["typed"]).replace("TOKEN", CANARIES["HF_TOKEN"])
+    assert main(typed.split()) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("lyceum: ")
     assert "***" in printed.err
@@ -171,78 +145,50 @@ def test_the_recorded_command_line_is_masked(
 ) -> None:
     from flows.recipe.resolve import resolve
 
-    monkeypatch.setattr(
-        "sys.argv",
-        ["lyceum", "run", "quickstart", f"--set=x.token={CANARIES['typed']}", CANARIES["HF_TOKEN"]],
-    )
     monkeypatch.setenv("HF_TOKEN", CANARIES["HF_TOKEN"])
+    typed = f"lyceum run quickstart --set=x.token={CANARIES['typed']} {CANARIES['HF_TOKEN']}"
+    monkeypatch.setattr("sys.argv", typed.split())
     log = RunLog(open_store(tmp_path), resolve("quickstart"), "local", lambda record: None)
-    assert log.record.execution["command"] == [
-        "lyceum",
-        "run",
-        "quickstart",
-        "--set=x.token=***",
-        "***",
-    ]
+    masked = "lyceum run quickstart --set=x.token=*** ***"
+    assert log.record.execution["command"] == masked.split()
     assert findings_below(tmp_path) == []
 
 
-class TestPrefectUrl:
-    """A Prefect API whose URL holds a password, or is no URL at all, and a proxy on the way to
-    it."""
+@pytest.mark.parametrize(
+    "url", ["http://user:TYPED@127.0.0.1:4200/api", "https://TYPED@prefect.example/api"]
+)
+def test_a_password_in_the_url_of_prefect_is_refused_and_not_repeated(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    @pytest.mark.parametrize(
-        "url",
-        [
-            f"http://user:{CANARIES['typed']}@127.0.0.1:4200/api",
-            f"https://{CANARIES['typed']}@prefect.example/api",
-        ],
-    )
-    def test_a_password_in_it_is_refused_and_not_repeated(
-        self,
-        url: str,
-        tmp_path: Path,
-        capsys: pytest.CaptureFixture[str],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        from prefect.settings import PREFECT_API_URL, temporary_settings
+    url = url.replace("TYPED", CANARIES["typed"])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
+    with temporary_settings({PREFECT_API_URL: url}):
+        assert main(["run", "tiny.toml"]) == 2
+        assert main(["doctor", "--json"]) == 1
+    printed = capsys.readouterr()
+    assert [said.count("PREFECT_API_AUTH_STRING") for said in printed] == [1, 1]
+    assert findings((printed.out + printed.err).encode(), "the messages") == []
 
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("PREFECT_API_URL", url)
-        (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
-        with temporary_settings({PREFECT_API_URL: url}):
-            assert main(["run", "tiny.toml"]) == 2
-            assert main(["doctor", "--json"]) == 1
-        printed = capsys.readouterr()
-        assert (
-            printed.err.count("PREFECT_API_AUTH_STRING")
-            == printed.out.count("PREFECT_API_AUTH_STRING")
-            == 1
-        )
-        assert findings((printed.out + printed.err).encode(), "the messages") == []
 
-    def test_a_url_that_is_none_does_not_answer(self) -> None:
-        for url in (
-            "http://127.0.0.1:port/api",
-            "http://[::1/api",
-            "4200",
-            "http://user:name@127.0.0.1:1/api",
-        ):
-            assert not answers(url)
+def test_a_url_of_prefect_that_is_none_does_not_answer() -> None:
+    wrong = ("//127.0.0.1:port/api", "//[::1/api", "//user:name@127.0.0.1:1/api")
+    assert not any(map(answers, (*(f"http:{one}" for one in wrong), "4200")))
 
-    def test_requests_to_this_machine_take_no_proxy(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        import urllib.request
 
-        monkeypatch.setenv("http_proxy", "http://user:password@127.0.0.1:9")
-        monkeypatch.delenv("no_proxy", raising=False)
-        for given, expected in (
-            ("", "127.0.0.1,localhost"),
-            ("a.example,127.0.0.1", "a.example,127.0.0.1,localhost"),
-            ("*", "*"),
-        ):
-            monkeypatch.setenv("NO_PROXY", given)
-            monkeypatch.setenv("no_proxy", given)
-            bypass_proxy()
-            bypass_proxy()
-            assert os.environ["no_proxy"] == os.environ["NO_PROXY"] == expected
-            assert urllib.request.proxy_bypass("127.0.0.1:4200")
+def test_requests_to_this_machine_take_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://user:password@127.0.0.1:9")
+    for given, expected in (
+        ("", "127.0.0.1,localhost"),
+        ("a.example,127.0.0.1", "a.example,127.0.0.1,localhost"),
+        ("*", "*"),
+    ):
+        monkeypatch.setenv("NO_PROXY", given)
+        monkeypatch.setenv("no_proxy", given)
+        bypass_proxy()
+        bypass_proxy()
+        assert os.environ["no_proxy"] == os.environ["NO_PROXY"] == expected
+        assert urllib.request.proxy_bypass("127.0.0.1:4200")

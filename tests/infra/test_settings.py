@@ -7,14 +7,8 @@ from schemas.base import InputError
 
 
 def test_settings_come_from_the_environment() -> None:
-    settings = Settings.from_environment(
-        {
-            "LYCEUM_STORE": "/x",
-            "LYCEUM_LEASE_SECONDS": "7.5",
-            "LYCEUM_PARALLEL_JOBS": "3",
-            "OTHER": "1",
-        }
-    )
+    given = {"LYCEUM_STORE": "/x", "LYCEUM_LEASE_SECONDS": "7.5", "LYCEUM_PARALLEL_JOBS": "3"}
+    settings = Settings.from_environment({**given, "OTHER": "1"})
     assert (settings.store, settings.lease_seconds, settings.parallel_jobs) == ("/x", 7.5, 3)
     assert Settings.from_environment({}).store == ".lyceum"
 

@@ -65,30 +65,15 @@ def test_every_variable_and_output_says_what_it_is() -> None:
 
 
 def test_nobody_gets_a_wide_role_and_nothing_is_public() -> None:
-    for wide in (
-        "roles/owner",
-        "roles/editor",
-        "roles/viewer",
-        "roles/tpu.admin",
-        "admin",
-        "allUsers",
-        "allAuthenticatedUsers",
-    ):
-        assert wide.lower() not in ALL.lower()
+    assert not re.search("roles/(owner|editor|viewer)|admin|allUsers|allAuthenticated", ALL, re.I)
     assert "google_service_account_key" not in FILES["resource"]
     assert not [
         kind for kind in FILES["resource"] if kind.endswith(("_iam_policy", "_iam_binding"))
     ], "they take others' grants away"
+    closed = {"uniform_bucket_level_access": True, "public_access_prevention": "enforced"}
     for name, bucket in FILES["resource"]["google_storage_bucket"].items():
-        assert (bucket["uniform_bucket_level_access"], bucket["public_access_prevention"]) == (
-            True,
-            "enforced",
-        ), name
-
-
-def test_nothing_is_open_to_the_world() -> None:
-    assert "0.0.0.0/0" not in ALL
-    assert "::/0" not in ALL
+        assert bucket.items() >= closed.items(), name
+    assert not re.search(r"0\.0\.0\.0/0|::/0", ALL)
     for name, rule in FILES["resource"]["google_compute_firewall"].items():
         assert rule["source_ranges"], name
         assert rule["target_tags"], name
@@ -151,40 +136,28 @@ def test_every_exported_setting_exists() -> None:
         for model in (Settings, TpuSettings)
         for name in model.model_fields
     }
-    assert exported <= known
-    assert {
-        "LYCEUM_STORE",
-        "LYCEUM_ZONES",
-        "LYCEUM_TPU_PROJECT",
-        "LYCEUM_TPU_SERVICE_ACCOUNT",
-        "LYCEUM_TPU_NETWORK",
-    } <= exported
+    needed = ("STORE", "ZONES", "TPU_PROJECT", "TPU_SERVICE_ACCOUNT", "TPU_NETWORK")
+    assert {f"LYCEUM_{name}" for name in needed} <= exported <= known
 
 
 # The VM's startup script
 
 STUBS = {
-    "curl": (
-        'cat "$STUB_METADATA/${@: -1}" 2>/dev/null || cat "$STUB_METADATA/$(basename "${@: -1}")"'
-    ),
-    "gcloud": (
-        """
+    "curl": 'cat "$STUB_METADATA/$(basename "${@: -1}")"',
+    "gcloud": """
         case "$1 $2" in
           "storage cp") cp "$STUB_CODE" "$4" ;;
           "secrets versions")
             name=${5#--secret=lyceum-}
             if [ -e "$STUB_SECRETS/$name" ]; then cat "$STUB_SECRETS/$name"; else
               echo "NOT_FOUND: Secret [$name] not found or has no versions." >&2; exit 1; fi ;;
-        esac"""
-    ),
-    "python3": (
-        """
+        esac""",
+    "python3": r"""
         mkdir -p "$3/bin"
         for tool in pip uv; do
           printf '#!/bin/bash\necho %s "$@" >>"$STUB_CALLS"' "$tool" >"$3/bin/$tool"
           chmod +x "$3/bin/$tool"
-        done"""
-    ),
+        done""",
     "runuser": 'shift 3; exec "$@"',
     **{
         name: f'echo {name} "$@" >>"$STUB_CALLS"'
@@ -202,32 +175,28 @@ def test_the_vm_starts_the_service_with_its_settings_and_the_secrets_that_have_v
     for name, body in STUBS.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{body}\n")
         (tmp_path / "bin" / name).chmod(0o755)
-    (tmp_path / "metadata" / "lyceum-code").write_text("gs://bucket-code/lyceum.tar.gz")
-    (tmp_path / "metadata" / "lyceum-environment").write_text(
-        "LYCEUM_STORE=gs://bucket/lyceum\nLYCEUM_TPU_LABELS=team=nlp"
-    )
-    (tmp_path / "metadata" / "lyceum-secrets").write_text("API_KEY HF_TOKEN")
-    (tmp_path / "secrets" / "API_KEY").write_text('a"b\\c $d')
-    (tmp_path / "code" / "pyproject.toml").write_text("")
+    for path, text in {
+        "metadata/lyceum-code": "gs://bucket-code/lyceum.tar.gz",
+        "metadata/lyceum-environment": (
+            "LYCEUM_STORE=gs://bucket/lyceum\nLYCEUM_TPU_LABELS=team=nlp"
+        ),
+        "metadata/lyceum-secrets": "API_KEY HF_TOKEN",
+        "secrets/API_KEY": 'a"b\\c $d',
+        "code/pyproject.toml": "",
+    }.items():
+        (tmp_path / path).write_text(text)
     subprocess.run(
         ["tar", "czf", tmp_path / "code.tar.gz", "-C", tmp_path / "code", "."], check=True
     )
     environment = {
         "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
         "LYCEUM_VM_ROOT": str(home),
-        "STUB_METADATA": str(tmp_path / "metadata"),
         "STUB_CODE": str(tmp_path / "code.tar.gz"),
-        "STUB_SECRETS": str(tmp_path / "secrets"),
-        "STUB_CALLS": str(calls),
+        **{f"STUB_{one.upper()}": str(tmp_path / one) for one in ("metadata", "secrets", "calls")},
     }
+    command = ["bash", TERRAFORM / "prefect_vm.sh"]
     for boot in (1, 2):
-        done = subprocess.run(
-            ["bash", TERRAFORM / "prefect_vm.sh"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert "secret lyceum-HF_TOKEN has no value yet" in done.stderr
         assert (home / "code" / "pyproject.toml").exists()

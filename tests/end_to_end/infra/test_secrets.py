@@ -48,7 +48,7 @@ def planted(directory: Path) -> dict[str, str]:
     )
     proxy = f"http://user:{CANARIES['proxy']}@127.0.0.1:9"
     return {
-        **{name: CANARIES[name] for name in VARIABLES},
+        **{name: CANARIES[name] for name in VARIABLES.split()},
         "PREFECT_API_AUTH_STRING": f"user:{CANARIES['auth']}",
         "GOOGLE_APPLICATION_CREDENTIALS": str(key_file),
         **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), proxy),

@@ -8,72 +8,63 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from infra.process_identity import is_gone, this_process
-from infra.store.lease import (
-    Lease,
-    LeaseRecord,
-    _newest,
-    _taken,
-    hold,
-    seize,
-)
-from infra.store.store import Store, attempt_file, open_store
+from infra.store.lease import Lease, LeaseRecord, _newest, _taken, hold, seize
+from infra.store.store import Store, attempt_file
 from schemas.artifact import Manifest
 from schemas.base import Stopped
 from tests.fakes.process import ROOT, until
 
 KEY = "ab" * 32
 
-HOLDER = """
-import sys, time
-from infra.store.lease import hold
-from infra.store.store import open_store
-with hold(open_store(sys.argv[1]), sys.argv[2], "holder", seconds=30, poll_seconds=0.02) as lease:
-    print(lease.attempt, flush=True)
-    sys.stdin.readline()
-"""
+FIELDS = {"kind": "sft", "key": KEY, "version": 1, "config": {}, "inputs": {}, "files": ()}
 
-COMMITTER = """
+HOLDER = f"""
 import sys
 from pathlib import Path
 from infra.store.lease import hold
 from infra.store.store import open_store
 from schemas.artifact import Manifest
-store, key, out = open_store(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-with hold(store, key, "slow", seconds=0.3, poll_seconds=0.02) as lease:
+store, seconds, out = open_store(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])
+with hold(store, {KEY!r}, "holder", seconds=seconds, poll_seconds=0.02) as lease:
     print(lease.attempt, flush=True)
     sys.stdin.readline()
-    fields = {"kind": "sft", "key": key, "version": 1, "config": {}, "inputs": {}, "files": ()}
-    draft = Manifest(attempt=lease.attempt, **fields)
-    print(store.commit(draft, out).attempt, flush=True)
-    print(lease.lost.wait(5), flush=True)
+    if out.exists():
+        print(store.commit(Manifest(attempt=lease.attempt, **{FIELDS}), out).attempt)
+        print(lease.lost.wait(5), flush=True)
 """
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(tmp_path / "store")
+@contextmanager
+def holding(store: Store, seconds: float, out: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lease until it reads a line, and commits what it has put
+    out."""
+    command = [sys.executable, "-c", HOLDER, store.uri, str(seconds), str(out)]
+    piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, **piped) as process:
+        try:
+            assert process.stdout.readline() == "1\n"
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.fixture
-def holder(store: Store) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lease until it reads a line."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, store.uri, KEY],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "1\n"
-    yield process
-    process.kill()
-    process.wait()
+def holder(store: Store, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    with holding(store, 30, tmp_path / "nothing") as process:
+        yield process
+
+
+def goes_on(process: subprocess.Popen[str]) -> None:
+    process.stdin.write("\n")
+    process.stdin.flush()
 
 
 def record(store: Store, generation: int) -> LeaseRecord:
@@ -112,8 +103,7 @@ def test_a_second_runner_waits_until_the_lease_is_released(
     waiter = threading.Thread(target=lambda: (take(store, messages, seconds=30), taken.set()))
     waiter.start()
     assert not taken.wait(0.3)
-    holder.stdin.write("\n")
-    holder.stdin.flush()
+    goes_on(holder)
     assert taken.wait(60)
     waiter.join()
     assert messages == [
@@ -149,26 +139,15 @@ def test_a_heartbeat_keeps_a_lease_beyond_its_time_to_live(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is there is no proof of life: only the heartbeat keeps the waiter waiting
-    three times as long as the time to live.
-
-    The holder's clock stands still, which changes nothing.
-    """
+    three times as long as the time to live. The holder's clock stands still, which changes
+    nothing."""
     monkeypatch.setattr(time, "time", lambda: 1.0)
+    stop = threading.Event()
     with hold(store, KEY, "holder", seconds=1.0, poll_seconds=0.02):
-        stop, stopped = threading.Event(), []
-
-        def wait() -> None:
-            with pytest.raises(Stopped):
-                with hold(store, KEY, "waiter", seconds=1.0, poll_seconds=0.02, stop=stop):
-                    pass
-            stopped.append(True)
-
-        waiter = threading.Thread(target=wait)
-        waiter.start()
-        time.sleep(3.0)
-        stop.set()
-        waiter.join()
-    assert stopped
+        threading.Timer(3.0, stop.set).start()
+        with pytest.raises(Stopped):
+            with hold(store, KEY, "waiter", seconds=1.0, poll_seconds=0.02, stop=stop):
+                pass
     assert store.children(f"work/{KEY}") == ["1"]
 
 
@@ -180,40 +159,28 @@ def test_a_holder_that_was_replaced_notices_and_leaves_the_new_lease_alone(store
     assert not record(store, 1).released
 
 
-def test_a_damaged_lease_counts_as_a_dead_holder(store: Store) -> None:
-    store.write_bytes(attempt_file(KEY, "1", "lease.json"), b"{")
+@pytest.mark.parametrize(("name", "content"), [("lease.json", b"{"), ("job.json", b"{}")])
+def test_a_damaged_lease_and_a_half_deleted_attempt_leave_the_next_number(
+    store: Store, name: str, content: bytes
+) -> None:
+    """Of the latter the lease is gone and job.json is not: a job submitted under that number would
+    be taken for the old one."""
+    store.write_bytes(attempt_file(KEY, "1", name), content)
     assert take(store).attempt == "2"
 
 
 def test_of_many_racers_one_holds_the_lease_at_a_time(store: Store) -> None:
-    inside, most, attempts = 0, 0, []
-    lock = threading.Lock()
+    inside = threading.Lock()
 
-    def race() -> None:
-        nonlocal inside, most
+    def race(_: int) -> int:
         with hold(store, KEY, "racer", seconds=30, poll_seconds=0.01) as lease:
-            with lock:
-                inside, attempts_now = inside + 1, lease.attempt
-                most = max(most, inside)
-                attempts.append(attempts_now)
+            assert inside.acquire(blocking=False)
             time.sleep(0.02)
-            with lock:
-                inside -= 1
+            inside.release()
+        return int(lease.attempt)
 
-    racers = [threading.Thread(target=race) for _ in range(8)]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join()
-    assert most == 1
-    assert sorted(map(int, attempts)) == list(range(1, 9))
-
-
-def test_of_a_half_deleted_attempt_the_number_is_not_used_again(store: Store) -> None:
-    """Its lease is gone, its job.json is not: a job submitted under that number would be taken for
-    the old one."""
-    store.write_bytes(attempt_file(KEY, "1", "job.json"), b"{}")
-    assert take(store).attempt == "2"
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(race, range(8))) == list(range(1, 9))
 
 
 def test_a_listing_that_lags_behind_hides_no_holder(
@@ -306,23 +273,12 @@ def test_a_holder_that_was_stopped_cannot_commit_over_the_one_that_took_over(
     for name in ("slow", "quick"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "who.txt").write_text(name)
-    command = [sys.executable, "-c", COMMITTER, store.uri, KEY, str(tmp_path / "slow")]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as slow:
-        assert slow.stdin is not None
-        try:
-            assert slow.stdout.readline() == "1\n"
-            slow.send_signal(signal.SIGSTOP)
-            lease = take(store, seconds=0.3)
-            fields = {"kind": "sft", "key": KEY, "version": 1, "config": {}, "inputs": {}}
-            store.commit(Manifest(attempt=lease.attempt, files=(), **fields), tmp_path / "quick")
-            slow.send_signal(signal.SIGCONT)
-            slow.stdin.write("\n")
-            slow.stdin.flush()
-            assert slow.stdout.read().split() == ["2", "True"]
-        finally:
-            slow.kill()
+    with holding(store, 0.3, tmp_path / "slow") as slow:
+        slow.send_signal(signal.SIGSTOP)
+        store.commit(Manifest(attempt=take(store).attempt, **FIELDS), tmp_path / "quick")
+        slow.send_signal(signal.SIGCONT)
+        goes_on(slow)
+        assert slow.stdout.read().split() == ["2", "True"]
     manifest = store.valid("sft", KEY)
     assert (store.local_dir(manifest) / "who.txt").read_text() == "quick"
     assert store.children(f"artifacts/sft/{KEY}/data") == ["2"]

@@ -2,20 +2,14 @@
 
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from infra.process_identity import this_process
 from infra.store.lease import LeaseRecord, hold, taken_over, unheld
-from infra.store.store import Store, attempt_file, open_store
+from infra.store.store import Store, attempt_file
 
 KEY = "ab" * 32
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(tmp_path / "store")
 
 
 def test_leases_are_watched_together_and_those_nobody_renews_are_unheld(store: Store) -> None:

@@ -40,24 +40,16 @@ def test_orphans_of_all_zones_are_shown_then_removed_and_what_a_flow_holds_is_le
     with held(shop, OTHER):
         found = by_key(reaper(shop).reap(shop.store, delete=False))
         assert set(found) == {KEY, OTHER, THIRD}
-        assert (found[KEY].attempt, found[KEY].state, found[KEY].removable, found[KEY].removed) == (
-            "1",
-            "ACTIVE READY",
-            True,
-            False,
-        )
-        assert found[KEY].name.startswith(
-            "projects/lyceum-test/locations/us-central1-a/queuedResources/lyceum-"
-        )
-        assert "no run follows it" in found[KEY].why
+        mine = found[KEY]
+        assert (mine.attempt, mine.state) == ("1", "ACTIVE READY")
+        assert (mine.removable, mine.removed) == (True, False)
+        assert "lyceum-test/locations/us-central1-a/queuedResources/lyceum-" in mine.name
+        assert "no run follows it" in mine.why
         assert (found[OTHER].removable, found[OTHER].why) == (False, "a run follows it")
         assert len(shop.tpu.leaked()) > 0
         found = by_key(reaper(shop).reap(shop.store, delete=True))
-        assert {key: one.removed for key, one in found.items()} == {
-            KEY: True,
-            OTHER: False,
-            THIRD: True,
-        }
+        removed = {key: one.removed for key, one in found.items()}
+        assert removed == {KEY: True, OTHER: False, THIRD: True}
         assert by_key(reaper(shop).reap(shop.store, delete=True)).keys() == {OTHER}
     assert by_key(reaper(shop).reap(shop.store, delete=True))[OTHER].removed
     assert reaper(shop).reap(shop.store, delete=True) == []

@@ -66,9 +66,10 @@ def test_an_api_that_does_not_answer_costs_seconds_and_one_line(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.orphan()
-    monkeypatch.setattr("infra.tpu.api.CALL_SECONDS", 0.3)
     shop.tpu.faults.add("status", method="GetQueuedResource", code="UNAVAILABLE")
-    said, left, seconds = released(shop)
+    with monkeypatch.context() as patch:
+        patch.setattr("infra.tpu.api.CALL_SECONDS", 0.3)
+        said, left, seconds = released(shop)
     assert (len(said), left) == (1, [])
     assert "a machine of an earlier run may still be there" in said[0]
     assert "`lyceum gc --target v5e-8`" in said[0]

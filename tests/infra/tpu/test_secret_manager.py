@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import google.auth
@@ -31,6 +32,7 @@ from tests.fakes.vm import Vm, machines, ship_toy, toy_job
 
 CANARY = "sk-canary-of-the-judge-0123456789"
 SECRET = "projects/p-1/secrets/judge-key"
+JUDGE = {"JUDGE_BASE_URL": "https://judge.example/v1", "JUDGE_API_KEY_SECRET": SECRET}
 
 
 class SecretManager(HttpServer):
@@ -83,10 +85,7 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[SecretManager]:
 def test_a_key_is_read_by_its_name_and_masked_from_then_on(manager: SecretManager) -> None:
     manager.values[f"{SECRET}/versions/latest"] = b"read-here-alone"
     assert mask("401 for read-here-alone", {}) == "401 for read-here-alone"
-    endpoint = endpoint_of(
-        "judge", {"JUDGE_BASE_URL": "https://judge.example/v1", "JUDGE_API_KEY_SECRET": SECRET}
-    )
-    assert endpoint.key == "read-here-alone"
+    assert endpoint_of("judge", JUDGE).key == "read-here-alone"
     assert manager.seen == [(f"/v1/{SECRET}/versions/latest:access", "Bearer ya29.test")]
     assert mask("401 for read-here-alone", {}) == "401 for ***"
     assert masked_lines(b"a read-here-alone\nb\n") == b"a ***\nb\n"
@@ -97,10 +96,7 @@ def test_a_version_may_be_named_an_outage_is_waited_for_and_a_key_of_the_environ
 ) -> None:
     manager.values[f"{SECRET}/versions/3"] = b"the-third-key\n"
     manager.errors += [503, 429]
-    named = {
-        "JUDGE_BASE_URL": "https://judge.example/v1",
-        "JUDGE_API_KEY_SECRET": f"{SECRET}/versions/3",
-    }
+    named = {**JUDGE, "JUDGE_API_KEY_SECRET": f"{SECRET}/versions/3"}
     assert endpoint_of("judge", named).key == "the-third-key"
     assert len(manager.seen) == 3
     assert endpoint_of("judge", {**named, "JUDGE_API_KEY": "my-own-key"}).key == "my-own-key"
@@ -109,9 +105,8 @@ def test_a_version_may_be_named_an_outage_is_waited_for_and_a_key_of_the_environ
 
 def test_names_of_secrets_are_no_secrets() -> None:
     """Else every message about them would be `***`."""
-    assert (
-        mask(f"cannot read {SECRET}", {"OPENAI_API_KEY_SECRET": SECRET}) == f"cannot read {SECRET}"
-    )
+    said = f"cannot read {SECRET}"
+    assert mask(said, {"OPENAI_API_KEY_SECRET": SECRET}) == said
     assert mask("it is projects/p", {"CLIENT_SECRET": "projects/p"}) == "it is ***"
 
 
@@ -122,15 +117,11 @@ def test_what_cannot_be_read_says_what_to_do(manager: SecretManager) -> None:
 
     refused(r"set OPENAI_API_KEY, or OPENAI_API_KEY_SECRET")
     refused(r"OPENAI_API_KEY_SECRET='sk-1' is no name", OPENAI_API_KEY_SECRET="sk-1")
-    refused(
-        r"404 .*not found.*gcloud secrets versions add other .*--project=p-1",
-        OPENAI_API_KEY_SECRET="projects/p-1/secrets/other",
-    )
+    hint = r"404 .*not found.*gcloud secrets versions add other .*--project=p-1"
+    refused(hint, OPENAI_API_KEY_SECRET="projects/p-1/secrets/other")
     manager.errors.append(403)
-    refused(
-        r"OPENAI_API_KEY_SECRET: .*403 .*roles/secretmanager\.secretAccessor",
-        OPENAI_API_KEY_SECRET=SECRET,
-    )
+    hint = r"OPENAI_API_KEY_SECRET: .*403 .*roles/secretmanager\.secretAccessor"
+    refused(hint, OPENAI_API_KEY_SECRET=SECRET)
     manager.errors += [500] * 6
     refused("cannot be read: 500", OPENAI_API_KEY_SECRET=SECRET)
     manager.values[f"{SECRET}/versions/latest"] = b"\xff\xfe"
@@ -139,12 +130,8 @@ def test_what_cannot_be_read_says_what_to_do(manager: SecretManager) -> None:
 
 # What travels with a job
 
-JUDGED = {
-    "rewards": [
-        {"name": "format"},
-        {"name": "rubric_judge", "judge": {"name": "endpoint", "provider": "openai", "model": "m"}},
-    ]
-}
+ENDPOINT = {"name": "endpoint", "provider": "openai", "model": "m"}
+JUDGED = {"rewards": [{"name": "format"}, {"name": "rubric_judge", "judge": ENDPOINT}]}
 
 
 def test_urls_and_names_of_secrets_travel_and_keys_do_not() -> None:
@@ -164,26 +151,21 @@ def test_urls_and_names_of_secrets_travel_and_keys_do_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "words"),
+    ("given", "words"),
     [
-        ({}, "OPENAI_API_KEY is not sent.*OPENAI_API_KEY_SECRET=projects/"),
-        ({"OPENAI_API_KEY": CANARY}, "OPENAI_API_KEY is not sent"),
-        (
-            {"OPENAI_BASE_URL": "http://10.0.0.7/v1", "OPENAI_API_KEY": CANARY},
-            "OPENAI_API_KEY is not sent",
-        ),
-        (
-            {"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"},
-            "OPENAI_BASE_URL=http://127.0.0.1:8000/v1: that is this machine",
-        ),
-        ({"OPENAI_BASE_URL": "http://localhost/v1"}, "that is this machine"),
-        ({"OPENAI_BASE_URL": "http://[::1]/v1"}, "that is this machine"),
-        ({"OPENAI_API_KEY_SECRET": "lyceum-key"}, "'lyceum-key' is no name of a secret"),
+        ("", "OPENAI_API_KEY is not sent.*OPENAI_API_KEY_SECRET=projects/"),
+        (f"API_KEY={CANARY}", "OPENAI_API_KEY is not sent"),
+        (f"BASE_URL=http://10.0.0.7/v1 API_KEY={CANARY}", "OPENAI_API_KEY is not sent"),
+        ("BASE_URL=http://127.0.0.1:8000/v1", "URL=http://127.0.0.1:8000/v1: that is this machine"),
+        ("BASE_URL=http://localhost/v1", "that is this machine"),
+        ("BASE_URL=http://[::1]/v1", "that is this machine"),
+        ("API_KEY_SECRET=lyceum-key", "'lyceum-key' is no name of a secret"),
     ],
 )
 def test_what_cannot_be_had_on_a_vm_is_refused_with_the_variable_to_set(
-    environment: dict[str, str], words: str
+    given: str, words: str
 ) -> None:
+    environment = dict(f"OPENAI_{one}".split("=") for one in given.split())
     with pytest.raises(InputError, match=words):
         travelling(JUDGED, environment)
 
@@ -221,26 +203,19 @@ def test_a_job_for_a_machine_is_told_and_one_for_this_machine_is_not(
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     told: list[dict[str, str]] = []
 
-    class Machines:
-        """Takes note of a job, which then fails."""
+    def submit(spec: JobSpec) -> JobHandle:
+        told.append(spec.environment)
+        return JobHandle(spec.store, spec.key, spec.attempt)
 
-        def attach(self, store: Store, key: str) -> None:
-            return None
-
-        def submit(self, spec: JobSpec) -> JobHandle:
-            told.append(spec.environment)
-            return JobHandle(spec.store, spec.key, spec.attempt)
-
-        def poll(self, handle: JobHandle) -> JobStatus:
-            return JobStatus(state="failed", heartbeat=0.0, error="that is enough", exit_code=1)
-
-        def log(self, handle: JobHandle, offset: int) -> tuple[str, int]:
-            return "", offset
-
-        def cancel(self, handle: JobHandle) -> None:
-            return None
-
-    monkeypatch.setattr(following, "backend", lambda target: Machines())
+    failed = JobStatus(state="failed", heartbeat=0.0, error="that is enough", exit_code=1)
+    machines = SimpleNamespace(
+        attach=lambda store, key: None,
+        submit=submit,
+        poll=lambda handle: failed,
+        log=lambda handle, offset: ("", offset),
+        cancel=lambda handle: None,
+    )
+    monkeypatch.setattr(following, "backend", lambda target: machines)
     monkeypatch.setattr(stage, "get_run_logger", lambda: logging.getLogger("test"))
     WATCH.set(Watch())
     for target in ("v5e-8", "local"):
@@ -271,8 +246,7 @@ def test_on_a_vm_the_key_comes_with_the_machine_s_identity_and_is_left_nowhere(
     """The real startup script, agent and worker, beside a metadata server: its token reads the
     secret, and no file holds the key."""
     store: Store = open_store(f"gs://{gcs_bucket}/lyceum")
-    environment = {"JUDGE_BASE_URL": "https://judge.example/v1", "JUDGE_API_KEY_SECRET": SECRET}
-    spec: JobSpec = toy_job(store, CODE.format(url=manager.url), environment=environment)
+    spec: JobSpec = toy_job(store, CODE.format(url=manager.url), environment=JUDGE)
     with machines() as running:
         vm = Vm(tmp_path, store, spec, ship_toy(store))
         running.append(vm)

@@ -38,17 +38,13 @@ class Workshop:
     def backend(self, target: str = "v5e-8", **settings: object) -> CloudTpuBackend:
         """Settings are those of the environment; `tpu_...` are of TpuSettings."""
         settings = {"tpu_poll_seconds": 0.2, "tpu_silence_seconds": 60.0, **settings}
-        given = {
-            name.removeprefix("tpu_"): value
-            for name, value in settings.items()
-            if name.startswith("tpu_")
-        }
-        general = {name: value for name, value in settings.items() if not name.startswith("tpu_")}
-        made = CloudTpuBackend(
-            TPU_TYPES[target],
-            Settings.from_environment().model_copy(update=general),
-            TpuSettings.from_environment().model_copy(update=given),
-        )
+        general, given = Settings.from_environment(), TpuSettings.from_environment()
+        for name, value in settings.items():
+            if name.startswith("tpu_"):
+                given = given.model_copy(update={name.removeprefix("tpu_"): value})
+            else:
+                general = general.model_copy(update={name: value})
+        made = CloudTpuBackend(TPU_TYPES[target], general, given)
         self.backends.append(made)
         return made
 
@@ -62,16 +58,8 @@ class Workshop:
         assert self.tpu.leaked() == []
 
     def spec(self, attempt: str = "1", key: str = KEY, run: str = "run-1") -> JobSpec:
-        return JobSpec(
-            stage="sft",
-            kind="sft",
-            key=key,
-            attempt=attempt,
-            store=self.store.uri,
-            target="v5e-8",
-            run=run,
-            config={},
-        )
+        given = {"stage": "sft", "kind": "sft", "target": "v5e-8", "config": {}}
+        return JobSpec(**given, key=key, attempt=attempt, store=self.store.uri, run=run)
 
     def orphan(
         self,
@@ -88,15 +76,8 @@ class Workshop:
         order = self.backend(target).order(self.store, handle, "run-1", "")
         api = TpuApi(TPU_TYPES[target], TpuSettings.from_environment())
         name = api.name(zone, order.short)
-        record = TpuRecord(
-            resources=(name,),
-            target=target,
-            tier="spot",
-            run="run-1",
-            usd_per_hour=3600.0,
-            requested=time.time(),
-            state=state,
-        )
+        given = {"target": target, "tier": "spot", "run": "run-1", "usd_per_hour": 3600.0}
+        record = TpuRecord(**given, resources=(name,), requested=time.time(), state=state)
         self.store.write_json(record_name(handle), record)
         api.create(name, order.labels, {**order.metadata, "lyceum-resource": name}, 3600)
         self.tpu.wait(name, node)
