@@ -22,12 +22,8 @@ JOB["store"] = "gs://bucket/prefix"
     ],
 )
 def test_the_link_to_what_a_stage_made_is_sent_again_to_a_slow_api_and_missed_aloud(
-    answers: list[Exception | None],
-    asked: int,
-    missing: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    answers, asked, missing, monkeypatch, caplog
+):
     sent: list[str] = []
 
     def create(link: str, *_: Any, **__: Any) -> None:

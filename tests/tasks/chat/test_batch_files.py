@@ -64,15 +64,11 @@ def test_a_killed_run_finds_its_batch_again(when, tmp_path, monkeypatch):
         assert server.billed.total() == 10
 
 
-def test_what_expires_or_fails_on_their_side_goes_into_the_next_batch_and_what_is_rejected_does_not(
-    tmp_path: Path,
-) -> None:
+def test_what_expires_or_fails_on_their_side_is_asked_again_and_what_is_rejected_is_not(tmp_path):
     failed, rejected, expired = (f"{question(number).digest}-0" for number in (1, 2, 3))
+    told = {failed: (500, {}), rejected: (400, {"error": {"message": "too long"}})}
     with ChatServer() as server:
-        for name, status, body in [
-            (failed, 500, {}),
-            (rejected, 400, {"error": {"message": "too long"}}),
-        ]:
+        for name, (status, body) in told.items():
             response = {"status_code": status, "body": body}
             server.batches.fail[name] = {"response": response, "error": None}
         server.batches.unanswered = {expired}

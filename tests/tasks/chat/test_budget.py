@@ -35,19 +35,16 @@ def test_a_dollar_budget_stops_cleanly_at_the_same_request_whatever_the_concurre
     assert asked[0] > 40
 
 
-def test_a_token_budget_counts_prompts_and_responses(tmp_path: Path) -> None:
+def test_a_token_budget_counts_prompts_and_responses_and_what_others_spent_before(tmp_path):
     budget = Budget(max_tokens=3000)
     with ChatServer() as server:
         replies = ask(server.url, tmp_path, 200, budget=budget)
-    tokens = sum(reply.input_tokens + reply.output_tokens for reply in replies)
-    assert 2500 < tokens == budget.spent.tokens <= 3000
-    assert sum(reply.problem == "unasked" for reply in replies) > 50
-
-
-def test_what_others_spent_before_counts(tmp_path: Path) -> None:
-    with ChatServer() as server:
-        replies = ask(server.url, tmp_path, 5, budget=Budget(max_usd=1.0, before_usd=0.9999999))
-        assert server.count == 0
+        tokens = sum(reply.input_tokens + reply.output_tokens for reply in replies)
+        assert 2500 < tokens == budget.spent.tokens <= 3000
+        assert sum(reply.problem == "unasked" for reply in replies) > 50
+        asked, little = server.count, Budget(max_usd=1.0, before_usd=0.9999999)
+        replies = ask(server.url, tmp_path / "other", 5, budget=little)
+        assert server.count == asked
     assert [reply.problem for reply in replies] == ["unasked"] * 5
 
 
@@ -66,15 +63,14 @@ def test_answers_that_somebody_else_paid_are_free_and_our_own_stay_paid(tmp_path
         assert server.count == 10
 
 
-@pytest.mark.parametrize("kind", ["no usage", "usage that is no number"])
-def test_without_usage_a_byte_counts_as_a_token(kind: str, tmp_path: Path) -> None:
-    usage = None if kind == "no usage" else {"prompt_tokens": "12", "completion_tokens": -1}
-    without = Fault("change", change=lambda body: body.update(usage=usage))
-    with ChatServer(lambda request: without) as server:
-        (reply,) = ask(server.url, tmp_path)
-    assert reply.input_tokens == question(0).most_input_tokens > len("say 0")
-    assert reply.output_tokens == 64, "at most the bound"
-    assert reply.usd == PRICES.usd(reply.input_tokens, 64)
+def test_without_usage_a_byte_counts_as_a_token(tmp_path: Path) -> None:
+    for usage in (None, {"prompt_tokens": "12", "completion_tokens": -1}):
+        without = Fault("change", change=lambda body, usage=usage: body.update(usage=usage))
+        with ChatServer(lambda request, without=without: without) as server:
+            (reply,) = ask(server.url, tmp_path / str(usage is None))
+        assert reply.input_tokens == question(0).most_input_tokens > len("say 0")
+        assert reply.output_tokens == 64, "at most the bound"
+        assert reply.usd == PRICES.usd(reply.input_tokens, 64)
 
 
 def test_answers_that_may_have_been_billed_count_at_their_worst_and_errors_not_at_all(tmp_path):

@@ -83,7 +83,6 @@ def test_what_takes_too_long_is_asked_again(tmp_path: Path) -> None:
 
 
 def test_what_passes_is_asked_again(tmp_path: Path) -> None:
-    """One question for each fault, which strikes its first request."""
     faults = numbered(list(TRANSIENT.values()))
     with ChatServer(lambda request: None if request.again else faults(request)) as server:
         replies = dict(zip(TRANSIENT, ask(server.url, tmp_path, len(TRANSIENT)), strict=True))
@@ -216,7 +215,6 @@ def test_a_dead_endpoint_stops_the_stage_and_what_was_answered_is_kept(tmp_path:
 
 
 def test_an_outage_is_outlived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An endpoint that is away for a while costs no request all its attempts: nothing fails."""
     monkeypatch.setattr(breaker, "LONGEST_PAUSE", 0.3)
     with ChatServer(latency=0.01) as server:
         away: list[float] = []

@@ -125,44 +125,25 @@ def test_a_patient_breaker_says_that_it_waits_and_then_that_it_need_not(monkeypa
     assert caplog.messages == [*map(waiting.format, (12, 20, 40)), again]
 
 
-NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+def test_retry_after_is_read_as_seconds_and_as_a_date():
+    now = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+    read = {"7": 7.0, "1.5": 1.5, "-3": 0.0, "soon": None}
+    read |= {"Sat, 21 Nov 2026 12:00:30 GMT": 30.0, "Saturday, 21-Nov-26 12:00:05 GMT": 5.0}
+    read |= {"Sat, 21 Nov 2026 11:00:00 GMT": 0.0}
+    assert {text: retry_after_seconds({"retry-after": text}, now) for text in read} == read
+    assert retry_after_seconds({}, now) is None
+    assert retry_after_seconds({"retry-after-ms": "250", "retry-after": "1"}, now) == 0.25
 
 
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({}, None),
-        ({"retry-after": "7"}, 7.0),
-        ({"retry-after": "1.5"}, 1.5),
-        ({"retry-after": "Sat, 21 Nov 2026 12:00:30 GMT"}, 30.0),
-        ({"retry-after": "Saturday, 21-Nov-26 12:00:05 GMT"}, 5.0),
-        ({"retry-after": "Sat, 21 Nov 2026 11:00:00 GMT"}, 0.0),
-        ({"retry-after": "-3"}, 0.0),
-        ({"retry-after": "soon"}, None),
-        ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
-    ],
-)
-def test_retry_after_is_read_as_seconds_and_as_a_date(headers, seconds):
-    assert retry_after_seconds(headers, NOW) == seconds
-
-
-@pytest.mark.parametrize(
-    ("remaining", "reset", "seconds"),
-    [
-        ("0", "6m0s", 360),
-        ("0", "20ms", 0.02),
-        ("0", "1h2m3.5s", 3723.5),
-        ("0", "12", 12),
-        ("0.0", "1m30s", 90),
-        ("1", "6m0s", 0),
-        ("many", "6m0s", 0),
-        ("0", "later", 0),
-    ],
-)
-def test_used_up_rate_limits_are_read(remaining: str, reset: str, seconds: float) -> None:
-    for ending in ("-requests", "-tokens", ""):
-        names = (f"x-ratelimit-remaining{ending}", f"x-ratelimit-reset{ending}")
-        assert renewal_seconds(dict(zip(names, (remaining, reset), strict=True))) == seconds
+def test_used_up_rate_limits_are_read() -> None:
+    times = {"6m0s": 360, "20ms": 0.02, "1h2m3.5s": 3723.5, "12": 12, "later": 0}
+    used_up = [("0", *one) for one in times.items()]
+    others = [("0.0", "1m30s", 90), ("1", "6m0s", 0), ("many", "6m0s", 0)]
+    for remaining, reset, seconds in (*used_up, *others):
+        for ending in ("-requests", "-tokens", ""):
+            names = (f"x-ratelimit-remaining{ending}", f"x-ratelimit-reset{ending}")
+            told = dict(zip(names, (remaining, reset), strict=True))
+            assert renewal_seconds(told) == seconds
 
 
 def test_an_endpoint_is_read_from_the_environment() -> None:
@@ -174,22 +155,19 @@ def test_an_endpoint_is_read_from_the_environment() -> None:
     assert "secret" not in repr(endpoint_of("openai", {"OPENAI_API_KEY": "secret"}))
 
 
-@pytest.mark.parametrize(
-    ("provider", "environment", "words"),
-    [
+def test_an_endpoint_that_is_not_set_says_what_to_set():
+    for provider, environment, words in (
         ("openai", {}, "set OPENAI_API_KEY"),
         ("vllm", {}, "set VLLM_BASE_URL"),
         ("vllm", {"VLLM_BASE_URL": "127.0.0.1:8000"}, "no URL of an API"),
         ("vllm", {"VLLM_BASE_URL": "http://user:pass@host/v1"}, "VLLM_API_KEY is for a key"),
         ("vllm", {"VLLM_BASE_URL": "http://host/v1?key=secret-in-it"}, "VLLM_API_KEY is for a key"),
         ("openai", {"OPENAI_API_KEY": "two words"}, "OPENAI_API_KEY holds white space"),
-    ],
-)
-def test_an_endpoint_that_is_not_set_says_what_to_set(provider, environment, words):
-    with pytest.raises(InputError, match=words) as error:
-        endpoint_of(provider, environment)
-    assert "secret-in-it" not in str(error.value)
-    assert "pass@" not in str(error.value)
+    ):
+        with pytest.raises(InputError, match=words) as error:
+            endpoint_of(provider, environment)
+        assert "secret-in-it" not in str(error.value)
+        assert "pass@" not in str(error.value)
 
 
 def test_the_digest_is_of_model_messages_parameters_and_sample() -> None:
@@ -248,9 +226,8 @@ def test_an_overloaded_endpoint_gets_fewer_requests_at_a_time_and_then_more(tmp_
     server.faults = lambda request: Fault("status", 429) if server.under_way > 8 else None
     with server, engine(server.url, tmp_path, concurrency=32, attempts=20) as running:
         answered = running.ask_singly(questions(400))
-        problems, limits = zip(
-            *((reply.problem, running.values()["limit"]) for _, reply in answered), strict=True
-        )
+        told = [(reply.problem, running.values()["limit"]) for _, reply in answered]
+        problems, limits = zip(*told, strict=True)
         refused = running.values()["rate_limited"]
     assert set(problems) == {None}
     assert min(limits) <= 8

@@ -66,7 +66,6 @@ def test_the_tolerance_is_relative_to_the_reference_as_written() -> None:
 
 
 def test_a_reference_that_is_no_quantity_is_an_error_naming_the_prompt() -> None:
-    with pytest.raises(
-        InputError, match=r"prompt p1 .*'quantity' but its answer 'many' is no number with a unit"
-    ):
+    none = r"prompt p1 .*'quantity' but its answer 'many' is no number with a unit"
+    with pytest.raises(InputError, match=none):
         ok("3", "many")

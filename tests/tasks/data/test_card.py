@@ -59,18 +59,13 @@ def rows() -> list[Example]:
     made += [row(number, f" {ATTACK}", **evil) for number in range(500, 540)]
     context = "Ada has a boat. " * 30
     grounded = {"domain": Domain.GENERAL, "grounding": "answerable", "context": context}
-    for number in range(600, 640):
-        asked = {"prompt": f"{context} {prose(number)}"}
-        made.append(row(number, **grounded).model_copy(update=asked))
-    return made
+    told = [row(number, **grounded) for number in range(600, 640)]
+    return made + [one.model_copy(update={"prompt": f"{context} {one.prompt}"}) for one in told]
 
 
+FEW = {"coding": {"train": 50}, "creative": {"train": 20}}
 CONFIG: dict[str, Any] = {
-    "quotas": {
-        "math": {"train": 80, "validation": 4, "heldout": 8},
-        "coding": {"train": 50},
-        "creative": {"train": 20},
-    },
+    "quotas": {"math": {"train": 80, "validation": 4, "heldout": 8}, **FEW},
     "grounding_quotas": {"answerable": {"train": 20}},
     "max_prompt_tokens": 2000,
     "model": "gemma3-tiny",
@@ -84,9 +79,8 @@ CONFIG: dict[str, Any] = {
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     tmp_path = tmp_path_factory.mktemp("card")
     write_jsonl(tmp_path / "exam.jsonl", [{"question": prose(number)} for number in range(5)])
-    unsolved = [
-        Prompt(**row(number).model_dump(exclude={"reasoning"})) for number in range(700, 720)
-    ]
+    solved = [row(number).model_dump(exclude={"reasoning"}) for number in range(700, 720)]
+    unsolved = [Prompt(**one) for one in solved]
     source = distilled(tmp_path / "in", rows(), unsolved=unsolved, teachers=TEACHERS)
     stage = job(tmp_path, source, data=tmp_path, **CONFIG)
     with pytest.MonkeyPatch.context() as patch:
@@ -161,12 +155,9 @@ def test_no_row_can_break_the_card(html: str) -> None:
     tags = Counter(re.findall(r"<(\w+)", html))
     harmless = "h1 h2 h3 p table thead tbody tr th td img pre code br"
     assert set(tags) <= set(harmless.split())
-    assert tags["img"] == 3
     images = [f"card/{name}.svg" for name in ("cells", "lengths", "dropped")]
     assert re.findall(r'<img src="([^"]*)"', html) == images
-    assert tags["h1"] == 1
-    assert tags["h2"] == 7
-    assert tags["pre"] == 2 * SAMPLES
+    assert [tags[one] for one in ("img", "h1", "h2", "pre")] == [3, 1, 7, 2 * SAMPLES]
     assert "alert(1)&lt;/script&gt;" in html, "the attack is shown as text"
 
 

@@ -49,9 +49,7 @@ def split(prompt: str) -> str:
 
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    seed=st.integers(0, 2**32), shards=st.integers(1, 5), block=st.sampled_from([256, 1000, 2**22])
-)
+@given(st.integers(0, 2**32), st.integers(1, 5), st.sampled_from([256, 1000, 2**22]))
 def test_order_and_sharding_of_the_files_change_nothing(
     tmp_path_factory, monkeypatch, seed, shards, block
 ):
@@ -88,12 +86,8 @@ def test_every_line_is_in_exactly_one_block(tmp_path):
 
 def test_of_one_prompt_the_solved_row_stays_and_of_those_one_by_content(tmp_path):
     prompt = "How many legs have seven spiders and two cats?"
-    rows = [
-        row(prompt, solved=False),
-        row(prompt.upper(), reasoning="b"),
-        row(prompt, reasoning="a"),
-        row(f"  {prompt}", solved=False),
-    ]
+    rows = [row(prompt, solved=False), row(prompt.upper(), reasoning="b")]
+    rows += [row(prompt, reasoning="a"), row(f"  {prompt}", solved=False)]
     kept = set()
     for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):
         found = made([rows[at] for at in order], tmp_path / f"{order}")
@@ -166,11 +160,9 @@ def test_rows_that_give_a_held_out_prompt_away_do_not_train(tmp_path):
     rng = random.Random(4)
     prompts = [text(rng, 30) for _ in range(40)]
     heldout = [one for one in prompts if split(one) == "heldout"]
-    leaks = [
-        one for one in (f"{text(rng, 90)} {one}" for one in heldout) if split(one) != "heldout"
-    ]
+    longer = [f"{text(rng, 90)} {one}" for one in heldout]
+    leaks = [one for one in longer if split(one) != "heldout"]
     rows = [row(one) for one in (*prompts, *leaks)]
-    assert heldout
     assert leaks
     files = write(rows, tmp_path / "rows", 1)
     found = cleaned(files, tmp_path / "s", near_duplicates=None)
@@ -205,13 +197,11 @@ def test_questions_of_one_abstract_and_one_question_of_two_abstracts_all_stay(tm
     rng = random.Random(6)
     abstracts, questions = [text(rng, 90), text(rng, 90)], [text(rng, 14), text(rng, 14)]
     groundings = ["answerable", "unanswerable"]
-    rows = [
-        row(f"{abstract} Question: {question}").model_copy(
-            update={"context": abstract, "grounding": grounding}
-        )
-        for abstract, grounding in zip(abstracts, groundings, strict=True)
-        for question in questions
-    ]
+    rows = []
+    for abstract, grounding in zip(abstracts, groundings, strict=True):
+        about = {"context": abstract, "grounding": grounding}
+        asked = [row(f"{abstract} Question: {question}") for question in questions]
+        rows += [one.model_copy(update=about) for one in asked]
     found = made(rows, tmp_path, heldout_fraction=0.0)
     assert found.counts() == {"kept": 4}
     assert [GROUPS[group] for group in found.group] == sorted(groundings * 2)

@@ -96,23 +96,20 @@ def test_the_tightest_shape_holds_every_batch_in_its_blocks_and_costs_no_more_th
     assert (shape.rows % multiple, shape.length <= longest) == (0, True)
 
 
-@pytest.mark.parametrize(
-    ("batches", "longest", "work", "expected"),
-    [
+def test_rows_are_an_eighth_of_the_longest_or_some():
+    """Of 120 tokens: 16, 32, 48, 64, 80, 96, 112, 120; of 1,024 multiples of 128, as kernels want
+    them. Where attention is little of the work fewer tokens are better, else shorter rows: 120
+    (1,000 + 120) < 2 x 64 (1,000 + 64), but 120 (100 + 120) > 2 x 64 (100 + 64)."""
+    for batches, longest, work, expected in (
         ([[60, 60], [30, 30, 30, 30]], 120, 1000, Shape(1, 120)),
         ([[60, 60], [30, 30, 30, 30]], 120, 100, Shape(2, 64)),
         ([[33, 60], [40, 50]], 120, 1000, Shape(1, 96)),
         ([[300, 500, 400]], 1024, 1e9, Shape(3, 512)),
         ([[1024, 1]], 1024, 1e9, Shape(2, 1024)),
         ([[10, 10], [10]], 21, 1000, Shape(1, 21)),
-    ],
-)
-def test_rows_are_an_eighth_of_the_longest_or_some(batches, longest, work, expected):
-    """Of 120 tokens: 16, 32, 48, 64, 80, 96, 112, 120; of 1,024 multiples of 128, as kernels want
-    them. Where attention is little of the work fewer tokens are better, else shorter rows: 120
-    (1,000 + 120) < 2 x 64 (1,000 + 64), but 120 (100 + 120) > 2 x 64 (100 + 64)."""
-    groups = [[[length] for length in batch] for batch in batches]
-    assert tightest(groups, longest, 1, work, rows=max(map(len, batches))) == expected
+    ):
+        groups = [[[length] for length in batch] for batch in batches]
+        assert tightest(groups, longest, 1, work, rows=max(map(len, batches))) == expected
 
 
 def test_few_blocks_with_many_pairs_or_some_of_few_rows_whichever_is_less():

@@ -57,17 +57,14 @@ def test_text_that_looks_like_a_number_or_a_date_stays_text(tmp_path):
         assert (row.reasoning, row.answer) == ("007", "2020-01-01")
 
 
-def test_the_key_of_a_keyed_json_object_is_a_column(tmp_path):
-    FORMATS["keyed.json"](tmp_path / "keyed.json")
-    source = {"path": "keyed.json", **MATH, "prompt": {"template": "{key}: {question}"}}
-    assert teach(tmp_path, source)[3].prompt == "id3: What is 3+3?"
-
-
-def test_a_star_in_the_path_reads_all_matching_files_in_order(tmp_path):
+def test_a_star_reads_all_matching_files_in_order_and_a_key_of_an_object_is_a_column(tmp_path):
     for name, rows in (("b", ROWS[5:]), ("a", ROWS[:5])):
         write(tmp_path / "sets" / f"{name}.jsonl", rows)
     read = teach(tmp_path, {"path": "sets/*.jsonl", **MATH})
     assert [row.answer for row in read] == [row["answer"] for row in ROWS]
+    FORMATS["keyed.json"](tmp_path / "keyed.json")
+    source = {"path": "keyed.json", **MATH, "prompt": {"template": "{key}: {question}"}}
+    assert teach(tmp_path, source)[3].prompt == "id3: What is 3+3?"
 
 
 def test_bad_rows_are_skipped_and_counted_with_file_line_and_cause(tmp_path):
@@ -104,9 +101,8 @@ def test_a_csv_row_of_too_many_fields_or_a_wrong_byte_is_bad_and_quoted_lines_ke
 
 
 def test_records_of_a_json_list_are_counted_by_the_line_they_start_in(tmp_path):
-    first, last = (
-        json.dumps({"question": "a?", "steps": steps, "answer": "1"}) for steps in ("s", "")
-    )
+    row = '{{"question": "a?", "steps": "{}", "answer": "1"}}'.format
+    first, last = row("s"), row("")
     write(tmp_path / "a.json", f"[\n {first},\n\n 5,\n {last}\n]\n")
     rows = teach(tmp_path, {"path": "a.json", **MATH, "max_bad_fraction": 0.9})
     assert causes(rows) == [(4, "broken_row"), (5, "empty_reasoning")]

@@ -211,19 +211,16 @@ def test_what_a_file_systems_own_library_raises_is_explained_and_a_mistake_of_ou
             raise error
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
+def test_a_url_that_means_more_than_a_file_is_refused_before_anything_is_read():
+    for path, message in (
         ("ftp://host/a.jsonl", "starts with one of gs, s3, hf"),
         ("gs://bucket/a.csv", "read as .jsonl, .jsonl.gz, .parquet"),
         ("gs://bucket/a::file:///etc/b.jsonl", "has no ::"),
         ("gs://bucket/a[1].jsonl", "has no ::"),
         ("gs://*/a.jsonl", "names its bucket"),
-    ],
-)
-def test_a_url_that_means_more_than_a_file_is_refused_before_anything_is_read(path, message):
-    with pytest.raises(InputError, match=message):
-        config({"path": path, **MAPPING})
+    ):
+        with pytest.raises(InputError, match=message):
+            config({"path": path, **MAPPING})
 
 
 def test_memory_does_not_grow_with_the_file(put: Any, tmp_path: Path) -> None:

@@ -34,10 +34,7 @@ def teacher() -> LoadedModel:
 def ids() -> Ids:
     """Six prompts and responses of different lengths."""
     random = np.random.Generator(np.random.Philox(0))
-    prompts, responses = (
-        random.integers(6, 1000, (6, P)).astype(np.int32),
-        random.integers(6, 1000, (6, R)).astype(np.int32),
-    )
+    prompts, responses = (random.integers(6, 1000, (6, n)).astype(np.int32) for n in (P, R))
     for row in range(6):
         prompts[row, : 3 * row] = 0
         responses[row, row + 1 :] = 0
@@ -72,8 +69,8 @@ def asked(store: Path, ids: Ids, **changes: Any) -> tuple[np.ndarray, dict[str, 
 
 
 def test_an_endpoint_says_what_the_same_teacher_says_in_process_and_is_asked_once(
-    serve: Callable[..., ScoringServer], teacher: LoadedModel, ids: Ids, tmp_path: Path
-) -> None:
+    serve, teacher, ids, tmp_path
+):
     server = serve()
     logps, costs = asked(tmp_path, ids, input_usd_per_million=2.0)
     own = gemma_teacher(config(batch_size=6), teacher).score(*ids).logps
@@ -101,11 +98,8 @@ def test_what_is_refused_or_about_other_tokens_is_left_out(serve, ids, tmp_path)
     number: two responses are left."""
 
     def fault(number: int, answer: dict[str, Any]) -> int | dict[str, Any] | None:
-        logprobs, length = (
-            answer["choices"][0]["logprobs"],
-            len(answer["choices"][0]["logprobs"]["tokens"]),
-        )
-        row = (P + 1 - length) // 2
+        logprobs = answer["choices"][0]["logprobs"]
+        row = (P + 1 - len(logprobs["tokens"])) // 2
         if row == 1:
             logprobs["tokens"][-1] = "token_id:5"
         if row == 2:
@@ -122,34 +116,22 @@ def test_what_is_refused_or_about_other_tokens_is_left_out(serve, ids, tmp_path)
 
 
 def test_a_teacher_with_another_tokenizer_or_a_server_that_does_not_say_is_an_error(
-    serve: Callable[..., ScoringServer], ids: Ids, tmp_path: Path
-) -> None:
+    serve, ids, tmp_path
+):
     def others(number: int, answer: dict[str, Any]) -> dict[str, Any]:
         answer["choices"][0]["logprobs"]["tokens"][3] = "token_id:99999"
         return answer
-
-    serve(others)
-    with pytest.raises(
-        InputError,
-        match=(
-            r"others than the 25 that were sent from token 3 on.*12B or 27B teaches Gemma 3"
-            r" 1B.*gpt-oss"
-        ),
-    ):
-        asked(tmp_path / "others", ids)
 
     def words(number: int, answer: dict[str, Any]) -> dict[str, Any]:
         answer["choices"][0]["logprobs"]["tokens"] = ["word"] * 25
         return answer
 
-    serve(words)
-    with pytest.raises(
-        InputError,
-        match=(
-            r"answers \['word', 'word', 'word'\] instead of token ids.*return_tokens_as_token_ids"
-        ),
-    ):
-        asked(tmp_path / "words", ids)
+    another = "others than the 25 that were sent from token 3 on.*12B or 27B teaches Gemma 3 1B"
+    silent = r"answers \['word', 'word', 'word'\] instead of token ids.*return_tokens_as_token_ids"
+    for fault, said in ((others, f"{another}.*gpt-oss"), (words, silent)):
+        serve(fault)
+        with pytest.raises(InputError, match=said):
+            asked(tmp_path / fault.__name__, ids)
 
 
 def test_an_outage_changes_nothing(serve, ids, tmp_path):

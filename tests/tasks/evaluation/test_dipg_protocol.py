@@ -18,6 +18,11 @@ CONTEXT = (
     " patients had a partial response. The trial ran in Rome."
 )
 QUOTE = '"a response rate of 18% in 45 children with DIPG"'
+PARTIAL, RAN = "Two patients had a partial response", "The trial ran in Rome"
+CHANNELS = (
+    f"<|channel|>analysis<|message|>x<|end|><|channel|>proof<|message|>{RAN}<|end|>"
+    "<|channel|>final<|message|>Rome<|end|>"
+)
 
 
 def xml(answer: str, proof: str = QUOTE, analysis: str = "ok") -> str:
@@ -44,11 +49,7 @@ VECTORS = [
     (xml("18%", '"children in Rome showed panobinostat response"'), "18%", "-15h -15h 50s"),
     (xml("everolimus"), "18%", "-15h -15h 0i"),
     (xml("panobinostat-specific"), "panobinostat", "-15h -15h 50s"),
-    (
-        xml("No patient had a partial response", '"Two patients had a partial response"'),
-        "Two patients had a partial response",
-        "-15h -15h 0i",
-    ),
+    (xml("No patient had a partial response", f'"{PARTIAL}"'), PARTIAL, "-15h -15h 0i"),
     (xml("It is ambiguous: 18%"), "18%", "-15h -15h -5rs"),
     (xml("I apologize, but 18%"), "18%", "-15rh -15rh 10rs"),
     (xml("conflicting reports"), "The reports are conflicting", "-15h -15h 30rs"),
@@ -58,20 +59,9 @@ VECTORS = [
     ("<think>" + "a" * 60, "Rome", "-10f -5 -85f"),
     ("<think>x\\boxed{18%}</think>", "18%", "-5 -5 -25"),
     ("[proof]The trial ran in Rome[/proof][answer]Rome[/answer]", "Rome", "-5 -5 50s"),
-    (
-        '{"reasoning": "x", "evidence": "The trial ran in Rome.", "answer": "Rome"}',
-        "Rome",
-        "30s 30s 50s",
-    ),
+    (f'{{"reasoning": "x", "evidence": "{RAN}.", "answer": "Rome"}}', "Rome", "30s 30s 50s"),
     ('{"reasoning": "x"}', "Rome", "-5 -5 -50f"),
-    (
-        (
-            "<|channel|>analysis<|message|>x<|end|><|channel|>proof<|message|>The trial ran in"
-            " Rome<|end|><|channel|>final<|message|>Rome<|end|>"
-        ),
-        "Rome",
-        "30s 30s 50s",
-    ),
+    (CHANNELS, "Rome", "30s 30s 50s"),
     ("<reasoning>x</reasoning>\n<answer>Rome</answer>", "Rome", "-5 -5 -25"),
     ("So: " + xml("rome", "The trial ran in Rome"), "Rome", "-5 30s 50s"),
     (xml("rome", "The trial ran in Rome").replace("</think>", "</mind>"), "Rome", "-10f 30s 50s"),
@@ -91,23 +81,18 @@ def prompts(data: Path, **table: Any) -> list[EvalPrompt]:
     return suite_prompts(config, data)
 
 
+USER = {"role": "user", "content": "Context: a\nQuestion: b"}
+
+
 @pytest.mark.parametrize(
     ("messages", "problem"),
     [
-        (
-            [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "Yes"}],
-            "no context and question",
-        ),
-        (
-            [{"role": "user", "content": "Context: a\nQuestion: b"}],
-            "exactly one message of the assistant",
-        ),
+        ([USER | {"content": "What?"}, {"role": "assistant", "content": "Yes"}], "no context and"),
+        ([USER], "exactly one message of the assistant"),
         ("none", "exactly one message of the user"),
     ],
 )
 def test_a_row_that_is_no_task_is_refused(tmp_path: Path, messages: Any, problem: str):
-    (tmp_path / "tasks.jsonl").write_text(
-        json.dumps({"messages": messages}) + "\n", encoding="utf-8"
-    )
+    (tmp_path / "tasks.jsonl").write_text(json.dumps({"messages": messages}), encoding="utf-8")
     with pytest.raises(InputError, match=rf"tasks.jsonl, line 1: .*{problem}"):
         prompts(tmp_path, path="tasks.jsonl")

@@ -18,15 +18,9 @@ def prompt(
 ) -> Prompt:
     answer = answer if grounding == "answerable" else GROUNDED_REFUSAL
     return Prompt(
-        id="p1",
-        prompt=f"{context} ?",
-        domain=Domain.GENERAL,
-        answer=answer,
-        check=check,
-        context=context,
-        grounding=grounding,
-        source="test",
-    )
+        id="p1", prompt=f"{context} ?", domain=Domain.GENERAL, answer=answer, check=check,
+        context=context, grounding=grounding, source="test",
+    )  # fmt: skip
 
 
 def judged(asked: Prompt, reasoning: str, answer: str) -> str:

@@ -15,18 +15,12 @@ from tasks.verification.choices import as_constraint
 
 def drawn(name, *answers, right="4", check="numeric", domain=Domain.MATH) -> list[EvalItem]:
     """A prompt's samples with these answers; None: a completion that is no trace."""
-    choices = as_constraint(("x", "y", "z")) if check == "choice" else ()
-    prompt = EvalPrompt(
-        id=name, prompt=name, domain=domain, answer=right, check=check, constraints=choices
-    )
-    texts = [
-        "4" if answer is None else Trace(reasoning="-", answer=answer).render()
-        for answer in answers
-    ]
-    return [
-        judge(prompt, text).model_copy(update={"sample": number})
-        for number, text in enumerate(texts)
-    ]
+    about = {"answer": right, "check": check, "domain": domain}
+    about["constraints"] = as_constraint(("x", "y", "z")) if check == "choice" else ()
+    prompt = EvalPrompt(id=name, prompt=name, **about)
+    texts = ["4" if one is None else Trace(reasoning="-", answer=one).render() for one in answers]
+    judged = [judge(prompt, text) for text in texts]
+    return [one.model_copy(update={"sample": number}) for number, one in enumerate(judged)]
 
 
 @pytest.mark.parametrize("right", range(6))
@@ -46,14 +40,11 @@ def test_answers_that_are_equal_vote_together() -> None:
     assert majority_at_k(lengths, 3) == majority_at_k(cities, 3) == 1
 
 
-def test_what_is_no_trace_has_no_vote() -> None:
+def test_what_is_no_trace_has_no_vote_and_of_equally_many_the_first_wins() -> None:
     assert majority_at_k(drawn("a", None, None, "5"), 3) == 0
     assert majority_at_k(drawn("a", "4", None, None), 3) == 1
     assert majority_at_k(drawn("a", None, None), 2) == 0
     assert ballot(drawn("a", None)[0]) is None
-
-
-def test_of_equally_many_votes_the_first_wins() -> None:
     assert majority_at_k(drawn("a", "4", "5", "5", "4"), 4) == 1
     assert majority_at_k(drawn("a", "5", "4", "4", "5"), 4) == 0
 
@@ -68,11 +59,7 @@ def test_majorities_are_taken_over_disjoint_groups_of_samples() -> None:
 
 
 def test_metrics_are_means_over_prompts_with_intervals_for_powers_of_two() -> None:
-    samples = [
-        *drawn("a", "4", "4", "5", "5", "6", "7"),
-        *drawn("b", *["5"] * 6),
-        *drawn("c", *["4"] * 6),
-    ]
+    samples = [*drawn("a", *"445567"), *drawn("b", *"555555"), *drawn("c", *"444444")]
     metrics = sampled_metrics(list(reversed(samples)), seed=1)
     assert list(metrics["pass_at_k"]) == list(metrics["majority_at_k"]) == ["1", "2", "4"]
     one, two = metrics["pass_at_k"]["1"], metrics["pass_at_k"]["2"]
@@ -119,10 +106,9 @@ def test_the_noise_is_of_runs_over_the_same_prompts() -> None:
     by_prompt = [drawn("a", "4", "5"), drawn("b", "4", "4"), drawn("c", "x", None, check="none")]
     samples = [items[sample] for sample in range(2) for items in by_prompt]
     found = noise_floors(samples, OUTCOMES)
-    flips = [
-        (found[name]["n"], found[name]["flip_rate"]) for name in ("exact_answer", "format_rate")
-    ]
-    assert flips == [(2, 0.5), (3, pytest.approx(1 / 3))]
+    exact, formed = found["exact_answer"], found["format_rate"]
+    assert (exact["n"], exact["flip_rate"]) == (2, 0.5)
+    assert (formed["n"], formed["flip_rate"]) == (3, pytest.approx(1 / 3))
     assert found["exact_answer"]["mean"] == 0.75
 
 

@@ -118,21 +118,19 @@ def test_rows_that_are_all_too_long_are_refused_with_the_length_that_they_take()
 
 
 def config(**changes: object) -> Config:
-    return Config.parse(
-        {"model": "gemma3-tiny", "prompt_length": 600, "response_length": 16} | changes
-    )
+    table = {"model": "gemma3-tiny", "prompt_length": 600, "response_length": 16}
+    return Config.parse(table | changes)
 
 
 def test_they_come_of_the_training_split_and_instructions_stand_before_the_first(tmp_path):
     write_jsonl(tmp_path / "train.jsonl", MATHS)
     write_jsonl(tmp_path / "heldout.jsonl", [row(99)])
-    (turns,) = turns_before(
-        {"prompts": tmp_path}, config(shots=2, instructions="Think."), [asked("a")], TOKENIZER
-    )
+    table, given = config(shots=2, instructions="Think."), {"prompts": tmp_path}
+    (turns,) = turns_before(given, table, [asked("a")], TOKENIZER)
     assert turns[0][0].startswith("Think.\n\nWhat is ")
     assert turns[1][0].startswith("What is ")
     assert "99" not in str(turns)
-    assert turns_before({"prompts": tmp_path}, config(), [asked("a")], TOKENIZER) == [()]
+    assert turns_before(given, config(), [asked("a")], TOKENIZER) == [()]
 
 
 def test_without_training_rows_they_are_refused() -> None:

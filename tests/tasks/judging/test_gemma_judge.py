@@ -1,7 +1,6 @@
 """A Gemma in this process judges: probabilities of single tokens after a question, one program for
 all."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -25,10 +24,7 @@ DIGITS = tuple("0123456789")
 CONFIG = {"name": "gemma", "model": "gemma3-tiny", "prompt_length": 24, "batch_size": 4}
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = replace(SIZES["gemma3-tiny"], num_layers=1, hidden_dim=64)
-    monkeypatch.setitem(SIZES, "gemma3-tiny", one)
+pytestmark = pytest.mark.usefixtures("one_layer")
 
 
 def judge(store: Path, **changes: object) -> AskGemma:

@@ -3,14 +3,11 @@ that are deceived, fail, or a Gemma."""
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
 from schemas.evaluation import EvalItem, EvalPrompt, Opinion
 from schemas.examples import Domain, Trace
 from tasks.contract.job import Job
@@ -23,6 +20,7 @@ from tasks.planning.programs import abstract_model
 from tasks.stages import reasoning_eval, rebalance, safety_eval
 from tasks.statistics.intervals import wilson
 from tests.fakes.judges import FakeJudge, data_of, items_in, ruling, text_of
+from tests.tasks.jobs import job_at
 
 ENDPOINT = {"name": "endpoint", "provider": "test", "model": "m", "max_abstained": 0.5}
 CONTEXT = "Mia lives in Oslo. Ben works as a baker."
@@ -51,10 +49,7 @@ def item(kind: str, answer: str, number: int = 0) -> EvalItem:
 def job(tmp_path, judge, kind: Any = safety_eval, **changes: Any) -> Job[Any]:
     sizes = {"batch_size": 4, "prompt_length": 96, "response_length": 8, "min_items": 1}
     config = {"model": "gemma3-tiny", "judge": judge, **sizes, **changes}
-    work = Workspace(open_store(tmp_path / "store"), "key", "1")
-    out = tmp_path / "out"
-    out.mkdir(exist_ok=True)
-    return Job(config=kind.Config.parse(config), inputs={}, out=out, work=work)
+    return job_at(tmp_path, kind.Config.parse(config), {})
 
 
 @pytest.fixture
@@ -165,16 +160,7 @@ def test_metrics_have_the_opinion_overall_and_by_suite() -> None:
     assert metrics["suites"]["sum"]["opinion"]["agreement"] == 1.0
 
 
-# A Gemma
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = replace(SIZES["gemma3-tiny"], num_layers=1, hidden_dim=64)
-    monkeypatch.setitem(SIZES, "gemma3-tiny", one)
-
-
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("one_layer")
 def test_a_gemma_in_this_process_says_how_likely_it_is(tmp_path: Path) -> None:
     """Its verdict is P(1) / (P(0) + P(1)) of at least a half; rules that need no judge decide as
     before."""
@@ -196,7 +182,7 @@ def test_a_gemma_in_this_process_says_how_likely_it_is(tmp_path: Path) -> None:
     assert with_opinions(one, Answers(items, [])).items == told
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("one_layer")
 @pytest.mark.parametrize(("module", "questions"), [(reasoning_eval, 6), (safety_eval, 10)])
 def test_plan_and_key_know_the_judge(module: Any, questions: int, tmp_path: Path) -> None:
     judge = {"name": "gemma", "model": "gemma3-tiny", "prompt_length": 64, "batch_size": 4}

@@ -45,25 +45,22 @@ def simpo(batch: PairBatch, ratio: float, sft_weight: float = 0.0) -> Any:
     return stepped(simpo_loss_fn, batch, beta=2.0, gamma_beta_ratio=ratio, sft_weight=sft_weight)[0]
 
 
-@pytest.mark.parametrize(
-    ("loss_fn", "knobs"),
-    [
+def test_neither_padding_nor_company_in_a_row_changes_a_loss():
+    """Four texts of 4 to 6 tokens: each in a row of its own, two in one of five rows, two in
+    each of two."""
+    for loss_fn, knobs in (
         (simpo_loss_fn, {"beta": 2.0, "gamma_beta_ratio": 0.5, "sft_weight": 0.0}),
         (dpo_loss_fn, {"beta": 0.3, "label_smoothing": 0.1}),
         (orpo_loss_fn, {"lambda_orpo": 0.25}),
-    ],
-)
-def test_neither_padding_nor_company_in_a_row_changes_a_loss(loss_fn, knobs):
-    """Four texts of 4 to 6 tokens: each in a row of its own, two in one of five rows, two in
-    each of two."""
-    shapes = (Shape(4, 6), Shape(5, 9), Shape(2, 10))
-    batches = [pairs(CHOSEN, REJECTED, shape, REFERENCE) for shape in shapes]
-    found = [stepped(loss_fn, batch, **knobs) for batch in batches]
-    for (loss, metrics), gradient in found[1:]:
-        assert loss == pytest.approx(float(found[0][0][0]), rel=1e-6)
-        np.testing.assert_allclose(gradient, found[0][1], rtol=1e-5, atol=1e-7)
-        for name, value in metrics.items():
-            assert value == pytest.approx(float(found[0][0][1][name]), rel=1e-6)
+    ):
+        shapes = (Shape(4, 6), Shape(5, 9), Shape(2, 10))
+        batches = [pairs(CHOSEN, REJECTED, shape, REFERENCE) for shape in shapes]
+        found = [stepped(loss_fn, batch, **knobs) for batch in batches]
+        for (loss, metrics), gradient in found[1:]:
+            assert loss == pytest.approx(float(found[0][0][0]), rel=1e-6)
+            np.testing.assert_allclose(gradient, found[0][1], rtol=1e-5, atol=1e-7)
+            for name, value in metrics.items():
+                assert value == pytest.approx(float(found[0][0][1][name]), rel=1e-6)
 
 
 def test_simpo_equals_the_formula():
@@ -124,10 +121,6 @@ def test_a_policy_that_is_the_reference_has_the_dpo_loss_log_2():
     (loss, _), _ = stepped(dpo_loss_fn, pair_at(moved), beta=1.0, label_smoothing=0.1)
     expected = 0.9 * np.log1p(np.exp(-1.5)) + 0.1 * np.log1p(np.exp(1.5))
     assert loss == pytest.approx(expected, rel=1e-5)
-
-
-# ORPO
-# --------------------------------------------------------------------------------------------------
 
 
 def test_orpo_equals_worked_numbers():

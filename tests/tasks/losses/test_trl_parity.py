@@ -55,11 +55,9 @@ def test_grpo_and_its_kin_are_trls(name: str):
     assert_equal(advantages, theirs["advantages"])
 
     prompts, completions = (np.asarray(drawn[key], np.int32) for key in ("prompts", "completions"))
-    mask = np.asarray(drawn["mask"])
+    mask, length = np.asarray(drawn["mask"]), GIVEN["length"]
     everything = np.ones(len(mask), bool)
-    weights = (
-        row_weights(mask, everything, one, GIVEN["length"]) for one in (aggregation, "token")
-    )
+    weights = (row_weights(mask, everything, one, length) for one in (aggregation, "token"))
     logps = (np.asarray(drawn[key], np.float32) for key in ("ref", "old", "sampler"))
     texts = [
         (prompt[prompt != PAD].tolist(), response[there].tolist())
@@ -72,15 +70,6 @@ def test_grpo_and_its_kin_are_trls(name: str):
     for metric, value in theirs["metrics"].items():
         if importance == "token" or not metric.startswith("clip"):
             assert_equal(metrics[metric], value)
-
-
-def test_the_tensors_tell_the_variants_apart():
-    """Else parity would say little: ratios are clipped at both bounds."""
-    variants = THEIRS["grpo"].values()
-    losses = sorted(variant["loss"] for variant in variants)
-    assert np.diff(losses).min() > 30 * TOLERANCE
-    for variant in variants:
-        assert min(variant["metrics"]["clip_low"], variant["metrics"]["clip_high"]) > 0
 
 
 LOSSES = {

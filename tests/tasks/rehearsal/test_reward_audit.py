@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
 from schemas.base import AuditFailed
 from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Example, Prompt
-from tasks.contract.job import Job, write_jsonl
+from tasks.contract.job import write_jsonl
 from tasks.contract.reward import REWARDS, Resources, Response, Reward, RewardConfig
 from tasks.models.tiny import tiny_tokenizer
 from tasks.rehearsal.audit_responses import RESPONSES, references_and_controls
@@ -19,22 +17,20 @@ from tasks.rehearsal.config import RewardAudit
 from tasks.rehearsal.reward_audit import audit, audit_rewards, audited, judge
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.stages import grpo
+from tests.tasks.jobs import job_at
 
 FORMAT, EXACT = {"name": "format", "weight": 0.2}, {"name": "exact_answer"}
 
 
 def sums(count: int = 12) -> list[Example]:
+    about = {"domain": Domain.MATH, "check": "numeric"}
     return [
         Example(
-            id=f"{i:016x}",
-            prompt=f"What is {i} plus {i}?",
-            domain=Domain.MATH,
-            answer=str(2 * i),
-            check="numeric",
+            id=f"{i:016x}", prompt=f"What is {i} plus {i}?", answer=str(2 * i), **about,
             reasoning=f"{i} and {i} make {2 * i}.",
         )
         for i in range(1, count + 1)
-    ]
+    ]  # fmt: skip
 
 
 def grounded(count: int = 12, *, quoted: bool) -> list[Example]:
@@ -64,13 +60,9 @@ def findings(examples, *rewards, updates=1, response_length=64, **config) -> dic
     scorer = Scorer(parse_rewards(rewards, "rewards"), Resources({}, answers=None))
     try:
         found = audit(
-            RewardAudit.parse(config),
-            examples,
-            scorer,
-            updates=updates,
-            response_length=response_length,
-            tokens=lambda text: len(text.split()),
-        )
+            RewardAudit.parse(config), examples, scorer, updates=updates,
+            response_length=response_length, tokens=lambda text: len(text.split()),
+        )  # fmt: skip
     finally:
         scorer.close()
     return {one["name"]: one["text"] for one in found["findings"]}
@@ -83,11 +75,8 @@ def reward(monkeypatch: pytest.MonkeyPatch) -> Any:
     def add(name: str, score: Any) -> dict[str, Any]:
         made = Reward(version=1, config=RewardConfig, score=lambda config, *given: score(*given))
         known = REWARDS.__class__.__getitem__
-        monkeypatch.setattr(
-            REWARDS.__class__,
-            "__getitem__",
-            lambda self, asked: made if asked == name else known(self, asked),
-        )
+        found = lambda self, asked: made if asked == name else known(self, asked)  # noqa: E731
+        monkeypatch.setattr(REWARDS.__class__, "__getitem__", found)
         return {"name": name}
 
     return add
@@ -96,6 +85,8 @@ def reward(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_sound_rewards_have_no_finding() -> None:
     assert findings(sums(), FORMAT, EXACT) == {}
     assert findings(grounded(quoted=True), FORMAT, {"name": "dipg", "weight": 0.033}) == {}
+    # as many responses as a plan counts
+    assert len(references_and_controls(sums(), 64)) == RESPONSES
 
 
 def test_an_answer_without_a_quotation_earns_less_than_always_abstaining() -> None:
@@ -201,33 +192,21 @@ def test_what_is_allowed_lets_the_stage_go_on_and_what_is_not_ends_it() -> None:
 
 def test_a_stage_leaves_the_audit_or_ends_with_its_table(tmp_path: Path) -> None:
     """GRPO's own config: `exact_answer` is dead where no prompt has a check."""
-    config = grpo.Config.parse(
-        {
-            "steps": 10,
-            "batch_size": 8,
-            "rewards": [FORMAT, EXACT],
-            "prompt_length": 32,
-            "response_length": 64,
-            "optimizer": {"learning_rate": 1e-3},
-        }
-    )
-    work = Workspace(open_store(tmp_path / "store"), "key", "1")
-    job = Job(config, {"prompts": tmp_path}, tmp_path, work)
+    table = {"steps": 10, "batch_size": 8, "prompt_length": 32, "response_length": 64}
+    table |= {"rewards": [FORMAT, EXACT], "optimizer": {"learning_rate": 1e-3}}
+    config = grpo.Config.parse(table)
+    job = job_at(tmp_path, config, {"prompts": tmp_path})
     free = [one.model_copy(update={"check": "none"}) for one in sums()]
     scorer = Scorer(parse_rewards(config.rewards, "rewards"), Resources({}, answers=None))
     try:
         write_jsonl(tmp_path / "train.jsonl", sums())
         audit_rewards(job, config.audit, scorer, tiny_tokenizer())
-        assert json.loads((tmp_path / "reward_audit.json").read_text())["findings"] == []
+        assert json.loads((job.out / "reward_audit.json").read_text())["findings"] == []
         write_jsonl(tmp_path / "train.jsonl", free)
         with pytest.raises(AuditFailed, match=r"dead:exact_answer(.*\n)*reference +1 +abs"):
             audit_rewards(job, config.audit, scorer, tiny_tokenizer())
     finally:
         scorer.close()
-
-
-def test_a_plan_counts_as_many_responses_as_are_scored() -> None:
-    assert len(references_and_controls(sums(), 64)) == RESPONSES
 
 
 def test_prompts_are_taken_in_turn_from_every_domain_check_and_grounding() -> None:

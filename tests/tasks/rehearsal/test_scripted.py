@@ -1,6 +1,7 @@
 """What a stand-in says, read by those who ask: a teacher's formats, a judge's sheets, rubrics,
 domains."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -32,18 +33,16 @@ def asked(instructions: str = INSTRUCTIONS, samples: int = 1, prompt: Prompt = A
 
 
 def test_a_teacher_gives_the_reference_in_the_format_that_is_asked_for() -> None:
-    trace = parse_trace(said(asked(), f"{INSTRUCTIONS}\n\n{ADD.prompt}"))
-    assert trace is not None
-    assert trace.answer == "42"
-    assert "17 + 25" in trace.reasoning
-
-
-def test_a_teacher_reasons_as_the_row_does_where_it_has_reasoning() -> None:
+    """And reasons as the row does where it has reasoning."""
     row = Example(**dict(ADD), reasoning="17 and 25 are 42.")
-    script = Script(FirstRows(examples=[row], asked=[Asked(ADD, INSTRUCTIONS, 1)]))
-    trace = parse_trace(said(script, f"{INSTRUCTIONS}\n\n{ADD.prompt}"))
-    assert trace is not None
-    assert trace.reasoning == "17 and 25 are 42."
+    reasoned = Script(FirstRows(examples=[row], asked=[Asked(ADD, INSTRUCTIONS, 1)]))
+    bare, own = (
+        parse_trace(said(script, f"{INSTRUCTIONS}\n\n{ADD.prompt}"))
+        for script in (asked(), reasoned)
+    )
+    assert bare.answer == "42"
+    assert "17 + 25" in bare.reasoning
+    assert own.reasoning == row.reasoning
 
 
 def test_other_tags_and_headings_are_kept_in_their_order() -> None:
@@ -96,13 +95,8 @@ def test_a_judge_puts_the_anchors_into_order(config: Any) -> None:
         one, mark = question(case.sheet, case.material(trace.reasoning, trace.answer))
         grades = read_text(said(script, text_of(one)), case.sheet.items, mark)
         values.setdefault(anchor.question, []).append((anchor.score, case.value(grades.values)))
-    pairs = [
-        (better, worse)
-        for grades in values.values()
-        for score, better in grades
-        for other, worse in grades
-        if score > other
-    ]
+    both = [pair for grades in values.values() for pair in product(grades, grades)]
+    pairs = [(better, worse) for (score, better), (other, worse) in both if score > other]
     order = sum((b > w) + 0.5 * (b == w) for b, w in pairs) / len(pairs)
     assert order >= 0.8
 
@@ -123,14 +117,14 @@ def test_rubrics_are_as_many_as_are_asked_for_and_readable() -> None:
     assert "42" in rubric.criteria[0].text
 
 
-@pytest.mark.parametrize("words", [5, 13, 21, 40, 200])
-def test_a_free_answer_is_judged_and_not_taken_for_a_copy_of_its_task(words: int) -> None:
+def test_a_free_answer_is_judged_and_not_taken_for_a_copy_of_its_task() -> None:
     """It was one of tasks up to 40 words, so that a judging reward paid it nothing, and keywords
     more (`control:keywords@general` of pinocchio)."""
-    task = " ".join(f"word{number}" for number in range(words))
-    free = Prompt(id="2", prompt=task, domain=Domain.GENERAL)
-    answer = said(asked(prompt=free), f"{INSTRUCTIONS}\n\n{task}")
-    assert worthless(answer, task) is None
+    for words in (5, 13, 21, 40, 200):
+        task = " ".join(f"word{number}" for number in range(words))
+        free = Prompt(id="2", prompt=task, domain=Domain.GENERAL)
+        answer = said(asked(prompt=free), f"{INSTRUCTIONS}\n\n{task}")
+        assert worthless(answer, task) is None
 
 
 def test_a_judge_prefers_an_answer_to_the_words_of_a_task_that_has_no_reference() -> None:

@@ -34,21 +34,18 @@ def test_a_reward_is_asked_for_its_domains_only():
     assert score(parse_rewards(tables, "rewards"), [prompt()], [trace("5")]).total[0] == 0.25
 
 
-@pytest.mark.parametrize(
-    ("table", "weights"),
-    [
+def test_an_annealed_weight_moves_from_one_value_to_the_other():
+    for table, weights in (
         ((0.45, 0.25, 1, 101), {1: 0.45, 51: 0.35, 101: 0.25, 500: 0.25}),
         ((0.0, 1.0, 100, 200), {1: 0.0, 100: 0.0, 150: 0.5, 200: 1.0, 201: 1.0}),
         ((5.0, 10.0, 301, 301), {1: 5.0, 300: 5.0, 301: 10.0, 302: 10.0}),
         ((5.0, 10.0, None, 1), {1: 10.0}),
-    ],
-)
-def test_an_annealed_weight_moves_from_one_value_to_the_other(table, weights):
-    keys = ("start", "end", "from_step", "to_step")
-    weight = {key: value for key, value in zip(keys, table, strict=True) if value is not None}
-    (config,) = parse_rewards([{"name": "format", "weight": weight}], "rewards")
-    found = {update: config.weight_of(prompt(), update) for update in weights}
-    assert found == pytest.approx(weights)
+    ):
+        keys = ("start", "end", "from_step", "to_step")
+        weight = {key: value for key, value in zip(keys, table, strict=True) if value is not None}
+        (config,) = parse_rewards([{"name": "format", "weight": weight}], "rewards")
+        found = {update: config.weight_of(prompt(), update) for update in weights}
+        assert found == pytest.approx(weights)
 
 
 def test_annealed_weights_are_those_of_the_update_and_zero_asks_nobody():
@@ -71,9 +68,8 @@ def test_annealed_weights_are_those_of_the_update_and_zero_asks_nobody():
 ONE_TO_TWO = {"start": 1.0, "end": 2.0, "to_step": 9}
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
+def test_bad_weights_are_refused_with_the_fix():
+    for table, message in (
         ({"weight": {"start": 1.0, "end": 2.0}}, r"required key 'weight\.to_step' is missing"),
         ({"weight": ONE_TO_TWO | {"to_stp": 9}}, r"'weight\.to_stp'. Did you mean 'to_step'\?"),
         ({"weight": ONE_TO_TWO | {"start": -1.0}}, r"weight\.start = -1\.0 is not valid"),
@@ -83,11 +79,9 @@ ONE_TO_TWO = {"start": 1.0, "end": 2.0, "to_step": 9}
         ({"domains": {"math": -1.0}}, r"domains\.math = -1\.0 is not valid"),
         ({"domains": {}}, "no domain has a factor above 0"),
         ({"domains": {"math": 0.0}}, "no domain has a factor above 0"),
-    ],
-)
-def test_bad_weights_are_refused_with_the_fix(table, message):
-    with pytest.raises(InputError, match=message):
-        parse_rewards([{"name": "format", **table}], "rewards")
+    ):
+        with pytest.raises(InputError, match=message):
+            parse_rewards([{"name": "format", **table}], "rewards")
 
 
 # The scorer: threads, what rewards hold, what they say

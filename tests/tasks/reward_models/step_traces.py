@@ -14,12 +14,9 @@ def example(number: int) -> Example:
         f"{number} + 1 = {number + 1}, {number + 1} + 1 = {number + 2}. So it is {number + 2}"
     )
     return Example(
-        id=prompt_id(prompt),
-        prompt=prompt,
-        domain=Domain.MATH,
-        answer=str(number + 2),
+        id=prompt_id(prompt), prompt=prompt, domain=Domain.MATH, answer=str(number + 2),
         reasoning=reasoning,
-    )
+    )  # fmt: skip
 
 
 EXAMPLES = [example(number) for number in range(10, 70)]
@@ -28,14 +25,9 @@ EXAMPLES = [example(number) for number in range(10, 70)]
 def preference(chosen: str, rejected: str, because: Rejection = "wrong") -> PreferencePair:
     """A pair of a teacher's responses."""
     return PreferencePair(
-        id="0" * 16,
-        prompt="p",
-        domain=Domain.MATH,
-        chosen=chosen,
-        rejected=rejected,
-        chosen_from="teacher",
-        rejected_because=because,
-    )
+        id="0" * 16, prompt="p", domain=Domain.MATH, chosen=chosen, rejected=rejected,
+        chosen_from="teacher", rejected_because=because,
+    )  # fmt: skip
 
 
 def trace(reasoning: str, answer: str) -> str:

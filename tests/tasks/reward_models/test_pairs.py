@@ -17,29 +17,17 @@ from tasks.reward_models.pairs import (
 )
 from tests.tasks.reward_models.step_traces import EXAMPLES, TOKENIZER, preference
 
-# Steps
-# --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("reasoning", "steps"),
-    [
-        ("ones 3+3=6, tens 9+0+0=9, so 96", ["ones 3+3=6, ", "tens 9+0+0=9, ", "so 96"]),
-        (
-            'It is red, white and blue. Next? "Yes!" Done',
-            ["It is red, white and blue. ", "Next? ", '"Yes!" ', "Done"],
-        ),
-        (
-            "1. Add 3.5 and 2.\n2. That is 5.5\n\nEnd",
-            ["1. Add 3.5 and 2.\n", "2. That is 5.5\n\n", "End"],
-        ),
-        ("x = 3;  y is 4", ["x = 3;  ", "y is 4"]),
-        ("one", ["one"]),
-    ],
+SPLIT = (
+    ["ones 3+3=6, ", "tens 9+0+0=9, ", "so 96"],
+    ["It is red, white and blue. ", "Next? ", '"Yes!" ', "Done"],
+    ["1. Add 3.5 and 2.\n", "2. That is 5.5\n\n", "End"],
+    ["x = 3;  ", "y is 4"],
+    ["one"],
 )
-def test_a_reasoning_is_split_into_its_steps(reasoning: str, steps: list[str]):
-    assert split_steps(reasoning) == steps
-    assert "".join(steps) == reasoning
+
+
+def test_a_reasoning_is_split_into_its_steps():
+    assert [split_steps("".join(steps)) for steps in SPLIT] == list(SPLIT)
 
 
 @pytest.mark.parametrize(
@@ -58,17 +46,11 @@ def test_a_step_ends_at_the_token_that_has_its_last_character(reasoning: str):
         place += len(step)
 
 
-# Damage
-# --------------------------------------------------------------------------------------------------
-
-
 def test_damage_changes_one_number_of_one_step_and_keeps_the_length():
     for one in EXAMPLES:
         damage = damaged(one, EXAMPLES, seed=0)
-        before, after = split_steps(one.reasoning), split_steps(damage.reasoning)
-        assert [
-            index for index, (a, b) in enumerate(zip(before, after, strict=True)) if a != b
-        ] == [damage.step]
+        both = zip(split_steps(one.reasoning), split_steps(damage.reasoning), strict=True)
+        assert [index for index, (a, b) in enumerate(both) if a != b] == [damage.step]
         assert len(damage.reasoning) == len(one.reasoning)
         assert damage == damaged(one, EXAMPLES, seed=0)
     assert set(Counter(damaged(one, EXAMPLES, seed=0).step for one in EXAMPLES)) == {0, 1, 2}
@@ -81,14 +63,8 @@ def test_where_there_is_no_number_a_step_of_another_trace_takes_the_place():
     )
     found = [damaged(words.model_copy(update={"id": one.id}), [others], 0) for one in EXAMPLES]
     assert {damage.reasoning for damage in found} == {"D is e. B is c.", "A is b. D is e."}
-    assert damaged(words, [words.model_copy(update={"reasoning": "A is b. A is b."})], 0) in (
-        None,
-        ("A is b. A is b.", 1),
-    )
-
-
-# Pairs
-# --------------------------------------------------------------------------------------------------
+    other = words.model_copy(update={"reasoning": "A is b. A is b."})
+    assert damaged(words, [other], 0) in (None, ("A is b. A is b.", 1))
 
 
 def test_pairs_without_two_traces_are_left_out_and_counted():
@@ -129,9 +105,8 @@ def test_the_steps_before_the_damage_are_right_and_those_after_it_are_not_known(
     ends = [row.response.ends for row in pair.rows(TOKENIZER)]
     step = pair.damaged_step
     assert arrays["chosen_labels"][0, ends[0][:-1]].tolist() == [1, 1, 1]
-    assert arrays["rejected_labels"][0, ends[1][:-1]].tolist() == [1] * step + [-1] + [0] * (
-        2 - step
-    )
+    labels = [1] * step + [-1] + [0] * (2 - step)
+    assert arrays["rejected_labels"][0, ends[1][:-1]].tolist() == labels
     assert np.abs(arrays["rejected_labels"]).sum() == step + 1
     assert not arrays["chosen_labels"][1].any()
     assert np.flatnonzero(arrays["chosen_ends"][0]).tolist() == ends[0]

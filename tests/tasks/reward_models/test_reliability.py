@@ -23,13 +23,9 @@ def scored(margin, chosen="a is a", rejected="a is b", step=None, steps=()) -> S
     texts = (Trace(reasoning=text, answer="1").render() for text in (chosen, rejected))
     origin = "data" if step is None else "damaged"
     pair = TracePair(
-        id="0" * 16,
-        prompt="p",
-        domain=Domain.MATH,
-        origin=origin,
-        damaged_step=step,
+        id="0" * 16, prompt="p", domain=Domain.MATH, origin=origin, damaged_step=step,
         **dict(zip(("chosen", "rejected"), texts, strict=True)),
-    )
+    )  # fmt: skip
     return ScoredPair(pair, margin, 0.0, list(steps))
 
 
@@ -46,11 +42,8 @@ def test_the_temperature_makes_the_probabilities_fit():
 
 def test_reliability_bins_hold_what_was_said_and_what_was_so():
     bins = reliability(np.array([0.92, 0.08, 0.93, 0.52, 1.0]))
-    assert [(round(one["low"], 2), one["n"], one["accuracy"]) for one in bins] == [
-        (0.5, 1, 1.0),
-        (0.9, 3, 2 / 3),
-        (0.95, 1, 1.0),
-    ]
+    found = [(round(one["low"], 2), one["n"], one["accuracy"]) for one in bins]
+    assert found == [(0.5, 1, 1.0), (0.9, 3, 2 / 3), (0.95, 1, 1.0)]
     assert bins[1]["confidence"] == pytest.approx((0.92 + 0.92 + 0.93) / 3)
     assert bins[1]["accuracy_low"] < 2 / 3 < bins[1]["accuracy_high"]
 
@@ -78,21 +71,12 @@ def test_pair_metrics_by_hand():
     assert found["brier"] == pytest.approx(((1 - sigma) ** 2).mean())
     sure = [sigma[0], 1 - sigma[1], 0.5, sigma[3]]
     right = [1, 0, 0, 1]  # bins: 0.73 alone; 0.62 twice; 0.5 alone
-    assert found["ece"] == pytest.approx(
-        (abs(1 - sure[0]) + 2 * abs(0.5 - sure[1]) + abs(0 - 0.5)) / 4
-    )
+    ece = (abs(1 - sure[0]) + 2 * abs(0.5 - sure[1]) + abs(0 - 0.5)) / 4
+    assert found["ece"] == pytest.approx(ece)
     assert sum(right) / 4 == found["accuracy"]
-    assert {name: found["origins"][name]["n"] for name in found["origins"]} == {
-        "damaged": 3,
-        "data": 1,
-    }
-    assert found["steps"] == {
-        "found": 0.5,
-        "found_low": found["steps"]["found_low"],
-        "found_high": found["steps"]["found_high"],
-        "n": 2,
-        "chance": 0.5,
-    }
+    counts = {name: one["n"] for name, one in found["origins"].items()}
+    assert counts == {"damaged": 3, "data": 1}
+    assert {"found": 0.5, "n": 2, "chance": 0.5}.items() <= found["steps"].items()
 
 
 def test_attacks_leave_a_trace_as_wrong_as_it_was():

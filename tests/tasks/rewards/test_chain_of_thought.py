@@ -108,18 +108,12 @@ def test_equations_hold_to_the_digits_they_are_written_with():
             assert holds(*equation.split(" = ")) is true, equation
 
 
-SHARES = {
-    "so 12/60 = $0.2 a minute": 1.0,
-    "2 * 3 = 6 + 1 = 7": 1.0,  # what follows the right side belongs to it: 2 * 3 is not 6 + 1
-    "x = 5, y=3+4": 0.0,
-    "version 1.2.3 + 4 = 5": 0.0,
-    "16 + 1 = 17": 1.0,
-    "2+2=4.": 1.0,
-    "2+2=45": 0.0,
-    "1+1=2 and 1+1=3": 0.5,
-}
-
-
 def test_what_counts_as_an_equation():
     """The share of its equations that hold; without one it is 0."""
-    assert {text: judged(text).detail["equations"] for text in SHARES} == SHARES
+    shares = {
+        "so 12/60 = $0.2 a minute": 1.0,
+        "2 * 3 = 6 + 1 = 7": 1.0,  # what follows the right side belongs to it: 2 * 3 is not 6 + 1
+        "x = 5, y=3+4": 0.0, "version 1.2.3 + 4 = 5": 0.0, "16 + 1 = 17": 1.0, "2+2=4.": 1.0,
+        "2+2=45": 0.0, "1+1=2 and 1+1=3": 0.5,
+    }  # fmt: skip
+    assert {text: judged(text).detail["equations"] for text in shares} == shares

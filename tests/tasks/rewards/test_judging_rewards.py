@@ -120,19 +120,16 @@ def test_a_prompts_own_rubric_comes_before_its_domains_and_that_before_the_commo
 ONLY_OPTIONAL = {"essential": 0.0, "important": 0.0, "pitfall": 0.0}
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
+def test_configs_that_make_no_sense_are_refused():
+    for table, message in (
         ({"criteria": [CRITERIA[0], CRITERIA[0]]}, "title of more than one"),
         (EXPLICIT | {"weights": {"essential": -1.0}}, "one is negative"),
         ({"weights": {"essential": 2.0}}, "only aggregation"),
         (EXPLICIT | {"criteria": CRITERIA[:1], "weights": {"essential": 0.0}}, "of a rubric have"),
         (EXPLICIT | {"weights": ONLY_OPTIONAL, "calibration": {}}, "of an anchor have weight 0"),
-    ],
-)
-def test_configs_that_make_no_sense_are_refused(table, message):
-    with pytest.raises(ValidationError, match=message):
-        rubric_judge.Config.parse(BASE | table)
+    ):
+        with pytest.raises(ValidationError, match=message):
+            rubric_judge.Config.parse(BASE | table)
 
 
 GENERAL = {"judge": JUDGE, "calibration": False}
@@ -184,9 +181,8 @@ def test_a_verifier_comes_before_the_judge(scored):
 
 def test_what_was_calibrated_is_in_the_ledger_and_a_lost_judge_ends_the_stage(monkeypatch):
     sevens = lambda one: ruling(one, *[7] * len(items_in(one)))  # noqa: E731
-    judge = FakeJudge(
-        lambda one: knowing()(one) if data_of(one)["answer"] in WORTH else sevens(one)
-    )
+    known = lambda one: (knowing() if data_of(one)["answer"] in WORTH else sevens)(one)  # noqa: E731
+    judge = FakeJudge(known)
     monkeypatch.setattr(judging_reward, "open_judge", lambda config, resources: judge)
     table = {"judge": JUDGE, "hallucination_penalty": 0.0, "calibration": {"every": 10**12}}
     scorer = Scorer([llm_judge.Config.parse(table)], Resources({}, answers=None))

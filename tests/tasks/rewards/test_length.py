@@ -29,17 +29,14 @@ def test_a_maximum_alone_punishes_verbosity_and_a_minimum_alone_haste():
     assert [worth(tokens, minimum=64) for tokens in (1000, 64, 32, 0)] == [1.0, 1.0, 0.5, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
+def test_bands_that_are_none():
+    for table, message in (
         ({}, "there is no band: give a minimum or a maximum"),
         ({"minimum": 10, "maximum": 9}, "maximum 9 is below minimum 10"),
         ({"maximum": 150, "slope": 0}, "slope = 0 is not valid"),
-    ],
-)
-def test_bands_that_are_none(table: dict[str, int], message: str):
-    with pytest.raises(InputError, match=message):
-        parse_rewards([{"name": "length", **table}], "rewards")
+    ):
+        with pytest.raises(InputError, match=message):
+            parse_rewards([{"name": "length", **table}], "rewards")
 
 
 def punishments(*responses: Response, cache: int | None = None, most: int = 20480) -> list[float]:

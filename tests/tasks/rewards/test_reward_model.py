@@ -2,7 +2,6 @@
 malformed, what transformers says."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -25,12 +24,7 @@ from tasks.stages import reward_model
 from tests.tasks.reward_models.step_traces import EXAMPLES, LENGTHS, example
 from tests.tasks.rewards.test_attacks import WORTHLESS
 
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`gemma3-tiny` with one layer, which compiles quickly."""
-    one = replace(SIZES["gemma3-tiny"], num_layers=1, hidden_dim=64)
-    monkeypatch.setitem(SIZES, "gemma3-tiny", one)
+pytestmark = pytest.mark.usefixtures("one_layer")
 
 
 @pytest.fixture

@@ -73,32 +73,27 @@ def test_exact_answer_asks_for_a_well_formed_trace_and_the_right_answer_or_absta
     assert [exact(prompt(check="none"), text) for text in told] == [None] * 5
 
 
-GROUNDED = {"check": "exact", "context": "Ana lives in Rome.", "domain": Domain.GENERAL}
-
-
 def test_refusing_is_right_where_the_context_has_no_answer_and_wrong_where_it_has_one():
-    unanswerable = prompt(GROUNDED_REFUSAL, grounding="unanswerable", **GROUNDED)
+    grounded = {"check": "exact", "context": "Ana lives in Rome.", "domain": Domain.GENERAL}
+    unanswerable = prompt(GROUNDED_REFUSAL, grounding="unanswerable", **grounded)
     refusals = [trace(GROUNDED_REFUSAL), trace("The context does not mention that")]
     assert [exact(unanswerable, text) for text in refusals] == [1.0, 1.0]
     assert [exact(unanswerable, text) for text in (trace("Rome"), GROUNDED_REFUSAL)] == [0.0, 0.0]
-    answerable = prompt("Rome", grounding="answerable", **GROUNDED)
+    answerable = prompt("Rome", grounding="answerable", **grounded)
     assert [exact(answerable, text) for text in (trace("Rome"), refusals[0])] == [1.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("tables", "message"),
-    [
+def test_bad_reward_tables_are_refused_with_the_fix():
+    for tables, message in (
         ([{"weight": 1.0}], "needs a name, one of: .*exact_answer.*format"),
         ([{"name": "fromat"}], "unknown reward 'fromat'. Did you mean 'format'\\?"),
         ([{"name": "format", "wieght": 1.0}], "unknown key 'wieght'. Did you mean 'weight'\\?"),
         ([{"name": "format", "weight": 0}], "weight = 0 is not valid"),
         ([{"name": "format", "weight": "1"}], "weight = '1' is not valid"),
         ([{"name": "format"}, {"name": "format"}], "reward 'format' is listed 2 times"),
-    ],
-)
-def test_bad_reward_tables_are_refused_with_the_fix(tables: list, message: str):
-    with pytest.raises(InputError, match=message):
-        parse_rewards(tables, "rewards")
+    ):
+        with pytest.raises(InputError, match=message):
+            parse_rewards(tables, "rewards")
 
 
 BOTH = parse_rewards([{"name": "format"}, {"name": "exact_answer", "weight": 3.0}], "rewards")

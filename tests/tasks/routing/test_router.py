@@ -41,9 +41,8 @@ def test_training_prompts_are_many_of_every_domain_and_the_same_in_another_proce
     assert printed[0] == printed[1] != b""
 
 
-@pytest.mark.parametrize(
-    ("prompt", "domain"),
-    [
+def test_rules_are_few_and_hold_for_what_they_are_meant_for():
+    for prompt, domain in (
         ("What does this do?\n```\nls -la\n```", Domain.CODING),
         ("def add(a, b):\n    return a - b", Domain.CODING),
         ("from typing import List\n\nfind the bug", Domain.CODING),
@@ -54,21 +53,15 @@ def test_training_prompts_are_many_of_every_domain_and_the_same_in_another_proce
         ("She smiles at the class by default.", None),
         ("We import tea from India and sum up the year in May.", None),
         ("", None),
-    ],
-)
-def test_rules_are_few_and_hold_for_what_they_are_meant_for(prompt, domain):
-    assert rule(prompt) == domain
+    ):
+        assert rule(prompt) == domain
 
 
 def test_a_route_depends_on_its_prompt_alone_and_says_who_chose_it() -> None:
     prompts = [
-        "Write a poem about rain.",
-        "Tom has 3 apples and buys 4 more. How many has he?",
-        "TL;DR: it rained.",
-        "",
-        "🙂" * 5000,
-        "x " * 9000,
-    ]
+        "Write a poem about rain.", "Tom has 3 apples and buys 4 more. How many has he?",
+        "TL;DR: it rained.", "", "🙂" * 5000, "x " * 9000,
+    ]  # fmt: skip
     together = route(prompts)
     assert together == [one for prompt in prompts for one in route([prompt])]
     assert together == route(prompts[::-1])[::-1]

@@ -120,12 +120,6 @@ def test_a_lost_job_is_submitted_again_under_a_new_name_and_all_of_it_is_paid(be
     assert "the TPU was preempted" in bench.said[0]
 
 
-def test_the_job_that_was_taken_over_may_be_lost_too(bench: Bench) -> None:
-    backend = Scripted([[LOST], [DONE]], running=JobHandle(JOB.store, JOB.key, "3"))
-    assert bench.run(backend) == DONE
-    assert backend.submitted == ["4"]
-
-
 def test_restarts_end_when_the_budget_is_used_up(bench: Bench) -> None:
     backend = Scripted([[LOST], [LOST], [LOST]])
     assert bench.run(backend, restarts=2) == LOST
@@ -202,8 +196,9 @@ def test_after_a_deadline_came_near_nothing_is_submitted(bench: Bench) -> None:
     assert backend.submitted == []
 
 
-def test_a_job_that_paused_for_an_earlier_run_goes_on(bench: Bench) -> None:
-    backend = Scripted([[PAUSED], [DONE]], running=JobHandle(JOB.store, JOB.key, "3"))
+@pytest.mark.parametrize("ended", [LOST, PAUSED], ids=["lost", "paused"])
+def test_a_job_of_an_earlier_run_that_was_lost_or_paused_goes_on(bench: Bench, ended) -> None:
+    backend = Scripted([[ended], [DONE]], running=JobHandle(JOB.store, JOB.key, "3"))
     assert bench.run(backend) == DONE
     assert backend.submitted == ["4"]
 
@@ -214,25 +209,10 @@ def test_what_is_left_over_is_said(bench: Bench) -> None:
 
 
 def test_phases_are_logged_once_and_their_duration_is_not_news(bench, caplog):
-    waiting = [
-        status("queued", phase=f"waiting for v5e-8 in us-central1-a, {minutes} min")
-        for minutes in range(3)
-    ]
+    phases = [f"waiting for v5e-8 in us-central1-a, {minutes} min" for minutes in range(3)]
+    phases.append("booting in us-central1-a")
+    queued = [status("queued", phase=phase) for phase in phases]
     with caplog.at_level(logging.INFO, logger="test"):
-        bench.run(
-            Scripted(
-                [
-                    [
-                        *waiting,
-                        status("queued", phase="booting in us-central1-a"),
-                        status("running"),
-                        DONE,
-                    ]
-                ]
-            )
-        )
-    assert [record.getMessage() for record in caplog.records] == [
-        "waiting for v5e-8 in us-central1-a, 0 min",
-        "booting in us-central1-a",
-        "running",
-    ]
+        bench.run(Scripted([[*queued, status("running"), DONE]]))
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [phases[0], phases[-1], "running"]

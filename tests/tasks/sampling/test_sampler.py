@@ -24,20 +24,16 @@ PROMPTS = ["Add 1 and 2.", "Name a colour that is warm.", "Hi", "Sort 3 1 2"]
 @pytest.fixture(scope="module")
 def two_layers() -> Iterator[None]:
     """`gemma3-tiny` with a local and a global layer, which compiles quickly."""
+    small = replace(SIZES["gemma3-tiny"], num_layers=2, global_every=2, hidden_dim=128)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(
-            SIZES,
-            "gemma3-tiny",
-            replace(SIZES["gemma3-tiny"], num_layers=2, global_every=2, hidden_dim=128),
-        )
+        patch.setitem(SIZES, "gemma3-tiny", small)
         yield
 
 
 @pytest.fixture(scope="module")
 def sampler(two_layers: None) -> Sampler:
-    return Sampler(
-        base_model("gemma3-tiny", seed=0), batch_size=3, prompt_length=32, response_length=6
-    )
+    shapes = {"batch_size": 3, "prompt_length": 32, "response_length": 6}
+    return Sampler(base_model("gemma3-tiny", seed=0), **shapes)
 
 
 def full_forward(sampler: Sampler, tokens: list[int]) -> np.ndarray:
@@ -91,54 +87,49 @@ def test_any_number_of_prompts_and_seeds_compiles_one_program(sampler):
     for count in (1, 3, 4):
         assert len(sampler.generate((PROMPTS * 2)[:count], temperature=0.5, seed=count)) == count
     assert sampler.compiles == 1
-
-
-def test_progress_counts_prompts_not_padding(sampler):
     seen: list[int] = []
     sampler.generate(PROMPTS, progress=seen.append)
-    assert seen == [3, 4]
+    assert seen == [3, 4], "prompts, and no padding"
+    with pytest.raises(InputError, match="prompt_length = 32"):
+        sampler.generate(["word " * 100])
 
 
 def test_sampling_follows_the_distribution(sampler):
     """The first token of 600 samples of one prompt: each of the likeliest tokens within 4 standard
     errors of its probability."""
-    count = 600
-    prompt = PROMPTS[0]
-    probabilities = np.exp(
-        full_forward(sampler, prompt_tokens(sampler.loaded.tokenizer, prompt))[-1]
-    )
-    first = np.array(
-        [c.tokens[0] for c in sampler.generate([prompt] * count, temperature=1.0, seed=1)]
-    )
-    for token in np.argsort(probabilities)[-3:]:
-        p = probabilities[token]
+    count, prompt = 600, PROMPTS[0]
+    logps = full_forward(sampler, prompt_tokens(sampler.loaded.tokenizer, prompt))[-1]
+    drawn = sampler.generate([prompt] * count, temperature=1.0, seed=1)
+    first = np.array([one.tokens[0] for one in drawn])
+    for token in np.argsort(logps)[-3:]:
+        p = np.exp(logps[token])
         assert abs((first == token).mean() - p) < 4 * np.sqrt(p * (1 - p) / count)
 
 
-@pytest.mark.parametrize(
-    ("temperature", "top_k", "top_p", "kept"),
-    [
-        (1.0, 2, None, [0, 1]),
-        (1.0, 3, None, [0, 1, 2, 3]),  # the last two are as likely as each other
-        (1.0, 9, None, [0, 1, 2, 3]),
-        (1.0, None, 0.5, [0]),
-        (1.0, None, 0.6, [0, 1]),
-        (0.5, None, 0.6, [0]),  # squared: .727 .182 .045 .045
-        (2.0, None, 0.7, [0, 1, 2, 3]),  # roots: .369 .261 .185 .185
-        (1.0, None, 0.65, [0, 1]),
-        (1.0, 2, 0.65, [0]),  # of two alone the first has 2/3
-        (1.0, None, 1e-9, [0]),
-    ],
+TRUNCATED = (
+    (1.0, 2, None, [0, 1]),
+    (1.0, 3, None, [0, 1, 2, 3]),  # the last two are as likely as each other
+    (1.0, 9, None, [0, 1, 2, 3]),
+    (1.0, None, 0.5, [0]),
+    (1.0, None, 0.6, [0, 1]),
+    (0.5, None, 0.6, [0]),  # squared: .727 .182 .045 .045
+    (2.0, None, 0.7, [0, 1, 2, 3]),  # roots: .369 .261 .185 .185
+    (1.0, None, 0.65, [0, 1]),
+    (1.0, 2, 0.65, [0]),  # of two alone the first has 2/3
+    (1.0, None, 1e-9, [0]),
 )
-def test_truncated_distributions_are_the_worked_ones(temperature, top_k, top_p, kept):
+
+
+def test_truncated_distributions_are_the_worked_ones():
     """Probabilities .5 .25 .125 .125, in another order in the second row."""
     logits = np.log(np.array([[0.5, 0.25, 0.125, 0.125], [0.125, 0.5, 0.125, 0.25]]))
-    found = np.asarray(truncated(jnp.asarray(logits), jnp.float32(temperature), top_k, top_p))
     order = np.array([[0, 1, 2, 3], [1, 3, 0, 2]])
-    for row in range(2):
-        allowed = np.isfinite(found[row])
-        assert sorted(np.flatnonzero(allowed)) == sorted(order[row][kept])
-        np.testing.assert_allclose(found[row][allowed], logits[row][allowed], rtol=1e-6)
+    for temperature, top_k, top_p, kept in TRUNCATED:
+        found = np.asarray(truncated(jnp.asarray(logits), jnp.float32(temperature), top_k, top_p))
+        for row in range(2):
+            allowed = np.isfinite(found[row])
+            assert sorted(np.flatnonzero(allowed)) == sorted(order[row][kept])
+            np.testing.assert_allclose(found[row][allowed], logits[row][allowed], rtol=1e-6)
 
 
 def test_a_nucleus_is_that_of_sorted_probabilities() -> None:
@@ -179,11 +170,5 @@ def test_a_model_with_adapters_samples_like_the_plain_one_before_training(sample
     loaded = base_model("gemma3-tiny", seed=0)
     add_lora(loaded.model, LoraConfig(rank=2, alpha=2.0), seed=0)
     adapted = Sampler(loaded, batch_size=3, prompt_length=32, response_length=6)
-    assert [c.tokens for c in adapted.generate(PROMPTS)] == [
-        c.tokens for c in sampler.generate(PROMPTS)
-    ]
-
-
-def test_a_prompt_that_does_not_fit_is_refused(sampler):
-    with pytest.raises(InputError, match="prompt_length = 32"):
-        sampler.generate(["word " * 100])
+    ours, plain = ([c.tokens for c in one.generate(PROMPTS)] for one in (adapted, sampler))
+    assert ours == plain

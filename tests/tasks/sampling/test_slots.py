@@ -38,17 +38,13 @@ def loaded() -> LoadedModel:
     """One layer, random, whose answers end after 1 to 24 tokens and do not repeat themselves: the
     terminator and `<eos>` have longer embeddings than other tokens, and the last norm turns some
     dimensions round, without which the tied embedding says the last token again."""
+    small = replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(
-            gemma.SIZES,
-            "gemma3-tiny",
-            replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=64),
-        )
+        patch.setitem(gemma.SIZES, "gemma3-tiny", small)
         loaded = base_model("gemma3-tiny", seed=0)
     embedding, norm = loaded.model.embedding.get_value(), loaded.model.final_norm.get_value()
-    loaded.model.final_norm.set_value(
-        -2.0 * jax.random.bernoulli(jax.random.key(2), 0.5, norm.shape)
-    )
+    turned = -2.0 * jax.random.bernoulli(jax.random.key(2), 0.5, norm.shape)
+    loaded.model.final_norm.set_value(turned)
     stops = jnp.asarray(loaded.tokenizer.stop_ids)
     ends = jax.random.normal(jax.random.key(1), (len(stops), *norm.shape))
     length = 1.6 * jnp.sqrt(jnp.mean(embedding[7] ** 2))
@@ -68,15 +64,11 @@ def one_by_one(loaded: LoadedModel) -> Sampler:
 
 def test_answers_are_those_of_the_plain_sampler_in_any_company(slots, one_by_one, monkeypatch):
     """29 prompts of 11 to 60 tokens in 8 slots; their answers end after 1 to 24 tokens."""
-    short = [
-        request
-        for request in REQUESTS
-        if len(prompt_tokens(slots.loaded.tokenizer, request.prompt)) <= 40
-    ]
+    tokenizer = slots.loaded.tokenizer
+    short = [one for one in REQUESTS if len(prompt_tokens(tokenizer, one.prompt)) <= 40]
     widths, read = set[int](), SlotPrograms.read
-    monkeypatch.setattr(
-        SlotPrograms, "read", lambda self, *args: widths.add(args[-1]) or read(self, *args)
-    )
+    noted = lambda self, *args: widths.add(args[-1]) or read(self, *args)  # noqa: E731
+    monkeypatch.setattr(SlotPrograms, "read", noted)
     first = slots.generate(short)
     assert widths == {40}
     ours, theirs = slots.generate(REQUESTS), one_by_one.generate(PROMPTS)
@@ -132,11 +124,8 @@ def counted(monkeypatch: pytest.MonkeyPatch, fail_at: int | None = None) -> list
 
 
 def files(store: Path) -> dict[str, bytes]:
-    return {
-        path.name: path.read_bytes()
-        for path in sorted(store.rglob("journal/answers/*"))
-        if path.is_file()
-    }
+    paths = sorted(path for path in store.rglob("journal/answers/*") if path.is_file())
+    return {path.name: path.read_bytes() for path in paths}
 
 
 def test_a_killed_call_goes_on_and_ends_with_the_same_bytes(slots, tmp_path, monkeypatch):
@@ -158,9 +147,8 @@ def test_a_killed_call_goes_on_and_ends_with_the_same_bytes(slots, tmp_path, mon
             slots.generate(REQUESTS, temperature=0.7, journal=journal(name))
         resumed = counted(monkeypatch)
         done: list[int] = []
-        again = slots.generate(
-            REQUESTS, temperature=0.7, journal=journal(name), progress=done.append
-        )
+        given = {"journal": journal(name), "progress": done.append}
+        again = slots.generate(REQUESTS, temperature=0.7, **given)
         assert [one.tokens for one in again] == [one.tokens for one in expected]
         assert files(tmp_path / name) == entries
         assert done == sorted(done)
@@ -177,18 +165,14 @@ def test_a_damaged_entry_is_computed_again(slots: SlotSampler, tmp_path: Path) -
     expected = slots.generate(REQUESTS, journal=journal)
     entries = files(tmp_path)
     next(tmp_path.rglob("journal/answers/000001")).write_bytes(b"damaged")
-    assert [one.tokens for one in slots.generate(REQUESTS, journal=journal)] == [
-        one.tokens for one in expected
-    ]
+    again = slots.generate(REQUESTS, journal=journal)
+    assert [one.tokens for one in again] == [one.tokens for one in expected]
     assert files(tmp_path) == entries
 
 
-def test_a_prompt_that_does_not_fit_is_refused(slots: SlotSampler) -> None:
+def test_what_does_not_fit_and_a_temperature_without_random_numbers_are_refused(slots, loaded):
     with pytest.raises(TooLong):
         slots.generate([Request("word " * 100, 0)])
-
-
-def test_a_temperature_without_random_numbers_is_refused(loaded: LoadedModel) -> None:
     with pytest.raises(ValueError, match="made for greedy answers"):
         SlotSampler(loaded, batch_size=8, **SHAPE).generate(REQUESTS, temperature=0.5)
 
@@ -197,29 +181,21 @@ def test_the_plan_counts_full_lengths() -> None:
     """100 greedy and 200 sampled answers in 16 slots, 2 prompts at a time; 24 tokens are the
     prompt's and three chunks of 8."""
     model = abstract_model("gemma3-tiny", gemma.SIZES["gemma3-tiny"], make_mesh({"devices": 1}))
-    planned = {
-        program.name: program
-        for program in SlotSampler(model, batch_size=16, **SHAPE).programs([100, 200])
-    }
-    assert {name: program.calls for name, program in planned.items()} == {
-        "prefill": 150,
-        "admit": 150,
-        "decode": (7 + 13) * 3,
-    }
+    programs = SlotSampler(model, batch_size=16, **SHAPE).programs([100, 200])
+    planned = {program.name: program for program in programs}
+    calls = {name: program.calls for name, program in planned.items()}
+    assert calls == {"prefill": 150, "admit": 150, "decode": (7 + 13) * 3}
     assert planned["prefill"].args[1].shape == (2, 72)
     assert planned["decode"].args[1]["k"].shape == (3, 16, 4, 96, 32)
 
 
-@pytest.mark.parametrize(
-    ("longest", "prompts", "caches"),
-    [
+def test_there_are_few_widths_and_the_last_one_is_the_longest():
+    for longest, prompts, caches in (
         (60, [32, 60], [16, 32, 48, 60]),
         (8, [8], [8]),
         (1024, [32, 64, 128, 256, 512, 1024], [256, 512, 768, 1024]),
-    ],
-)
-def test_there_are_few_widths_and_the_last_one_is_the_longest(longest, prompts, caches):
-    assert (halves(longest), quarters(longest)) == (prompts, caches)
+    ):
+        assert (halves(longest), quarters(longest)) == (prompts, caches)
 
 
 def test_a_tie_goes_to_the_first_token_as_argmax_does() -> None:

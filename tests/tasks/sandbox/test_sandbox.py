@@ -106,12 +106,9 @@ def test_the_detail_names_the_failing_line_and_what_the_code_gave() -> None:
     assert "ended (with exit status 3)" in detail("import os\nos._exit(3)")
     assert "more than 1 CPU seconds" in detail("def add(a, b):\n    while True: pass")
     assert "no verdict" in detail("import time\ntime.sleep(1000)", limits=Limits(wall_s=1))
-
-
-def test_sets_have_the_same_order_every_time() -> None:
-    order = "list({'alpha', 'beta', 'gamma', 'delta', 'epsilon'})"
-    details = {examine(f"def f():\n    return {order}", "assert f() == 0").detail for _ in range(4)}
-    assert len(details) == 1
+    sets = "def f(): return list({'alpha', 'beta', 'gamma', 'delta', 'epsilon'})"
+    orders = {detail(sets, "assert f() == 0") for _ in range(4)}
+    assert len(orders) == 1, "a set has the same order every time"
 
 
 @pytest.fixture

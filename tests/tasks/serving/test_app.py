@@ -79,7 +79,6 @@ def test_bodies_that_are_none_and_ways_that_there_are_not(endpoint: Place) -> No
 
 
 def test_others_are_answered_while_a_long_text_is_read(endpoint, monkeypatch):
-    """A body that takes long to tokenize holds up its own answer and nothing else."""
     encode, begun, go_on = Tokenizer.encode, threading.Event(), threading.Event()
 
     def slow(self: Tokenizer, text: str) -> list[int]:
@@ -90,9 +89,8 @@ def test_others_are_answered_while_a_long_text_is_read(endpoint, monkeypatch):
 
     monkeypatch.setattr(Tokenizer, "encode", slow)
     found: list[httpx.Response] = []
-    asking = threading.Thread(
-        target=lambda: found.append(endpoint.post("completions", prompt="long " * 99))
-    )
+    ask = lambda: found.append(endpoint.post("completions", prompt="long " * 99))  # noqa: E731
+    asking = threading.Thread(target=ask)
     asking.start()
     assert begun.wait(300)
     assert endpoint.client.get("/v1/models").status_code == 200
@@ -131,10 +129,8 @@ def test_an_engine_that_is_warm_compiles_nothing_for_a_short_answer(loaded: Load
 
 def test_sixty_four_clients_are_all_answered(endpoint: Place, tmp_path: Path) -> None:
     """Our own chat engine, 64 at a time in 8 slots, each sampled answer that of its seed alone."""
-    asked = [
-        (number, replace(question(number, max_tokens=12, seed=number % 4), model="m"))
-        for number in range(96)
-    ]
+    questions = [question(number, max_tokens=12, seed=number % 4) for number in range(96)]
+    asked = [(number, replace(one, model="m")) for number, one in enumerate(questions)]
     with chat_engine(f"{endpoint.url}/v1", tmp_path, concurrency=64, attempts=1) as running:
         replies = dict(running.ask_singly(asked))
     assert len(replies) == 96
@@ -145,7 +141,6 @@ def test_sixty_four_clients_are_all_answered(endpoint: Place, tmp_path: Path) ->
 
 
 def test_who_goes_away_leaves_a_free_slot(loaded, monkeypatch):
-    """A client that leaves before its answer is there, streamed or not, does not keep a slot."""
     monkeypatch.setattr(Engine, "_advance", lambda self: time.sleep(0.02))
     body = {"model": "m", "messages": USER}
     with place(loaded) as found:

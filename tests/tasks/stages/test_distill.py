@@ -132,9 +132,8 @@ def test_dependencies_name_each_teachers_version_and_what_it_reads(data):
 VALID = "dataset, gemma, openai_compatible, procedural"
 
 
-@pytest.mark.parametrize(
-    ("teacher", "message"),
-    [
+def test_a_wrong_teacher_is_refused_when_the_recipe_is_read():
+    for teacher, message in (
         ({"name": "proceduarl"}, f"'proceduarl'. Did you mean 'procedural'? Valid: {VALID}"),
         (
             {"rows": {"math": 5}},
@@ -143,8 +142,6 @@ VALID = "dataset, gemma, openai_compatible, procedural"
         ({"name": "procedural", "row": {}}, "teachers.0: unknown key 'row'. Did you mean 'rows'?"),
         ({"name": "procedural", "rows": {"maths": 5}}, "'maths' is not valid: Input should be 'm"),
         ({"name": "dataset", "sources": []}, "sources"),
-    ],
-)
-def test_a_wrong_teacher_is_refused_when_the_recipe_is_read(teacher, message):
-    with pytest.raises(InputError, match=re.escape(message)):
-        distill.Config.parse({"teachers": [teacher]})
+    ):
+        with pytest.raises(InputError, match=re.escape(message)):
+            distill.Config.parse({"teachers": [teacher]})

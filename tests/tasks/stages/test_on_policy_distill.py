@@ -60,12 +60,11 @@ def stage(
     return Job(config, inputs, work.scratch("out"), work)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_bad_configs_are_refused() -> None:
+    for changes, message in (
         (
             {"group_size": 3},
-            "16 sampled responses per update .* a positive multiple of group_size = 3",
+            "16 sampled responses per .* a positive multiple of group_size = 3",
         ),
         ({"loss": {**GKD, "on_policy_fraction": 0.01}}, "0 sampled responses per update"),
         ({"teacher": ENDPOINT, "loss": GKD}, "gkd needs a teacher's whole distributions"),
@@ -73,11 +72,9 @@ def stage(
         ({"teacher": ENDPOINT | {"max_usd": 1.0}}, "max_usd needs input_usd_per_million"),
         ({"teacher": {"name": "gpt-oss", "model": "m"}}, "gpt-oss"),
         ({"loss": {"name": "policy_gradient", "beta": 0.5}}, "beta"),
-    ],
-)
-def test_bad_configs_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        config(**changes)
+    ):
+        with pytest.raises(ValueError, match=message):
+            config(**changes)
 
 
 def test_the_base_of_a_teacher_is_a_model_that_the_stage_reads() -> None:

@@ -180,9 +180,8 @@ MATH = {"quotas": {"math": {"train": 1}}}
 EXAM = {"evaluations": [{"name": "exam", "path": "exam.jsonl", "prompt": "question"}]}
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
+def test_a_wrong_config_is_refused():
+    for config, message in (
         ({"quotas": {"maths": {"train": 1}}}, "Input should be 'math'"),
         ({"quotas": {"math": {"train": -1}}}, "greater than or equal to 0"),
         ({"quotas": {"math": {"test": 1}}}, "Extra inputs"),
@@ -196,11 +195,9 @@ EXAM = {"evaluations": [{"name": "exam", "path": "exam.jsonl", "prompt": "questi
         ({**MATH, "near_duplicates": True}, "near_duplicates"),
         ({**MATH, "pii": ["name"]}, "Input should be 'email'"),
         ({**MATH, "contamination": False, **EXAM}, "leave one of the two out"),
-    ],
-)
-def test_a_wrong_config_is_refused(config, message):
-    with pytest.raises(ValueError, match=message):
-        rebalance.Config.parse(config)
+    ):
+        with pytest.raises(ValueError, match=message):
+            rebalance.Config.parse(config)
 
 
 def test_the_model_decides_only_where_tokens_are_counted():

@@ -178,13 +178,6 @@ def test_teachers_that_have_no_more_are_named_in_the_table(tmp_path, monkeypatch
     assert "math: 34 examples and 0 unsolved prompts were read; dropped: none; 34 exa" in message
 
 
-def test_without_top_ups_nobody_is_asked(tmp_path, monkeypatch):
-    rehearse(monkeypatch, teacher := Rehearsed())
-    with pytest.raises(InputError, match=r"quotas.math.train +60 "):
-        rebalance.run(job(tmp_path, distilled(tmp_path / "in", few()), top_up=0, **FEW))
-    assert teacher.lessons == []
-
-
 def test_known_ids_are_a_set_of_strings():
     ids = ["00000000000000ff", "ffffffffffffffff", "0000000000000000"]
     known = KnownIds(np.array([int(one, 16) for one in [*ids, ids[0]]], np.uint64))
@@ -204,11 +197,16 @@ def test_prompts_that_nobody_solved_and_nobody_can_are_known(tmp_path: Path):
     assert unsolved_ids([tmp_path]).tolist() == [0xAA]
 
 
-def test_what_a_round_gave_is_in_the_metrics_as_json(tmp_path, monkeypatch):
-    rehearse(monkeypatch, Rehearsed())
-    metrics = rebalance.run(job(tmp_path, distilled(tmp_path / "in", few()), **FEW))
+def test_without_top_ups_nobody_is_asked_and_what_a_round_gave_is_in_the_metrics_as_json(
+    tmp_path, monkeypatch
+):
+    rehearse(monkeypatch, teacher := Rehearsed())
+    source = distilled(tmp_path / "in", few())
+    with pytest.raises(InputError, match=r"quotas.math.train +60 "):
+        rebalance.run(job(tmp_path, source, top_up=0, **FEW))
+    assert teacher.lessons == []
+    metrics = rebalance.run(job(tmp_path, source, **FEW))
     one, *_ = json.loads(json.dumps(metrics["top_ups"]))
     assert one["wanted"] == [["math", None, one["given"]]]
-    assert one["teachers"] == [
-        {"name": "procedural", "output_tokens": 10.0 * one["given"], "usd": 0.5 * one["given"]}
-    ]
+    spent = {"output_tokens": 10.0 * one["given"], "usd": 0.5 * one["given"]}
+    assert one["teachers"] == [{"name": "procedural", **spent}]

@@ -120,9 +120,8 @@ def test_a_criterion_is_stored_so_that_a_good_response_satisfies_it():
         assert changed == (satisfied_by == "bad")
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
+def test_a_reply_that_is_no_rubric_is_refused():
+    for text, why in (
         ("Here are some criteria: ...", "not one JSON object"),
         (json.dumps(written()), "not one JSON object"),
         (reply(*written(), extra=1), "one key criteria"),
@@ -135,11 +134,9 @@ def test_a_criterion_is_stored_so_that_a_good_response_satisfies_it():
         (reply(*written(text="")), "text is not valid"),
         (reply(*written(title="point 1 ")), "same title"),
         (reply(*written(importance="optional")), "no criterion was essential"),
-    ],
-)
-def test_a_reply_that_is_no_rubric_is_refused(text, why):
-    with pytest.raises(Unreadable, match=why):
-        rubrics.read_rubric(CONFIG, prompt(0), text)
+    ):
+        with pytest.raises(Unreadable, match=why):
+            rubrics.read_rubric(CONFIG, prompt(0), text)
 
 
 def test_a_reply_that_cannot_be_used_is_asked_for_once_more_and_then_dropped(tmp_path, monkeypatch):

@@ -1,6 +1,8 @@
 """SFT: the training-token proof holds for what is trained on and catches every way a mask goes
 wrong."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -30,49 +32,50 @@ def prove(packed: Packed) -> dict:
 def test_the_proof_shows_the_supervised_spans(packed):
     proof = prove(packed)
     assert proof["examples"] == 6
-    assert proof["samples"][0]["supervised"] in {
-        f"{example.response()}<end_of_turn>" for example in EXAMPLES
-    }
-    assert (
-        proof["supervised_tokens"] + proof["prompt_tokens"] + proof["padding_tokens"]
-        == packed.tokens.size
-    )
+    spans = {f"{example.response()}<end_of_turn>" for example in EXAMPLES}
+    assert proof["samples"][0]["supervised"] in spans
+    parts = [proof[f"{kind}_tokens"] for kind in ("supervised", "prompt", "padding")]
+    assert sum(parts) == packed.tokens.size
 
 
-def test_the_proof_catches_an_empty_mask(packed):
+def no_mask(packed: Packed) -> None:
     packed.mask[0][packed.segments[0] == 2] = False
-    with pytest.raises(StageFailed, match="row 0, segment 2, is empty"):
-        prove(packed)
 
 
-def test_the_proof_catches_a_terminator_outside_the_mask(packed):
+def no_terminator(packed: Packed) -> None:
     packed.mask[0][np.flatnonzero(packed.segments[0] == 1)[-1]] = False
-    with pytest.raises(StageFailed, match="row 0, segment 1, does not end with <end_of_turn>"):
-        prove(packed)
 
 
-@pytest.mark.parametrize("position", [0, 1, 5])
-def test_the_proof_catches_supervised_prompt_tokens(packed, position):
-    packed.mask[0][position] = True
-    with pytest.raises(StageFailed, match="row 0, segment 1"):
-        prove(packed)
-
-
-def test_the_proof_catches_training_on_every_token(packed):
+def every_token(packed: Packed) -> None:
     packed.mask[:] = packed.segments > 0
-    with pytest.raises(StageFailed, match="row 0, segment 1"):
-        prove(packed)
 
 
-def test_the_proof_catches_supervised_padding(packed):
+def padding(packed: Packed) -> None:
     packed.mask[-1][-1] = True
-    with pytest.raises(StageFailed, match="padding of row"):
-        prove(packed)
 
 
-def test_the_proof_catches_a_changed_token(packed):
+def another_token(packed: Packed) -> None:
     packed.tokens[0][np.flatnonzero(packed.mask[0])[2]] += 1
-    with pytest.raises(StageFailed, match="is no training example"):
+
+
+def prompt_token(place: int) -> Callable[[Packed], None]:
+    return lambda packed: packed.mask[0].__setitem__(place, True)
+
+
+WRONG = (
+    (no_mask, "row 0, segment 2, is empty"),
+    (no_terminator, "row 0, segment 1, does not end with <end_of_turn>"),
+    (every_token, "row 0, segment 1"),
+    (padding, "padding of row"),
+    (another_token, "is no training example"),
+    *((prompt_token(place), "row 0, segment 1") for place in (0, 1, 5)),
+)
+
+
+@pytest.mark.parametrize(("spoil", "message"), WRONG)
+def test_the_proof_catches_what_is_trained_on_wrongly(packed, spoil, message):
+    spoil(packed)
+    with pytest.raises(StageFailed, match=message):
         prove(packed)
 
 
@@ -101,8 +104,6 @@ def test_the_stage_trains_and_writes_model_curve_and_proof(tmp_path):
 
 
 def test_rows_that_do_not_fit_are_an_error_with_the_fix(tmp_path):
-    with pytest.raises(
-        InputError,
-        match="6 of 6 train rows have more than sequence_length = 16 tokens; raise sequence_length",
-    ):
+    long = "6 of 6 train rows have more than sequence_length = 16 tokens; raise sequence_length"
+    with pytest.raises(InputError, match=long):
         sft.run(job(tmp_path, config(sequence_length=16)))

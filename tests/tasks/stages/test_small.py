@@ -132,17 +132,14 @@ def test_an_evaluation_keeps_its_prompts_whole_in_smaller_batches(prompt, answer
     assert [suite["first"] for suite in small.suites] == [50, 3]
 
 
-@pytest.mark.parametrize(
-    ("train", "small"),
-    [
+def test_a_quota_by_difficulty_shares_what_there_is() -> None:
+    for train, small in (
         (5000, 600),
         (20, 20),
         ({1: 100, 3: 400}, {1: 100, 3: 400}),
         ({1: 100, 3: 4000}, {1: 100, 3: 300}),
         ({1: 9000, 2: 0}, {1: 300, 2: 0}),
-    ],
-)
-def test_a_quota_by_difficulty_shares_what_there_is(train: Any, small: Any) -> None:
-    quota = Quota(train=train).at_most(train=600)
-    assert quota.train == small
-    assert quota.at_most(train=600) == quota
+    ):
+        quota = Quota(train=train).at_most(train=600)
+        assert quota.train == small
+        assert quota.at_most(train=600) == quota

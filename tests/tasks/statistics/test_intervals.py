@@ -17,9 +17,8 @@ from tasks.statistics.intervals import (
 from tests.tasks.statistics.simulation import outcomes
 
 
-@pytest.mark.parametrize(
-    ("successes", "n", "low", "high"),
-    [
+def test_wilson_agrees_with_worked_values() -> None:
+    for successes, n, low, high in (
         (0, 10, 0.0, 0.277533),  # z^2 / (n + z^2) = 3.841459 / 13.841459
         (10, 10, 0.722467, 1.0),
         (5, 10, 0.236593, 0.763407),  # 1/2 -+ z / (2 sqrt(n + z^2)), z = 1.959964
@@ -29,13 +28,9 @@ from tests.tasks.statistics.simulation import outcomes
         (15, 148, 0.0624, 0.1605),
         (0, 20, 0.0, 0.1611),
         (1, 29, 0.0061, 0.1718),
-    ],
-)
-def test_wilson_agrees_with_worked_values(successes: int, n: int, low: float, high: float) -> None:
-    interval = wilson(successes, n)
-    assert (interval.low, interval.high) == pytest.approx(
-        (low, high), abs=5.1e-5 if n > 10 else 1e-6
-    )
+    ):
+        interval, off = wilson(successes, n), 5.1e-5 if n > 10 else 1e-6
+        assert (interval.low, interval.high) == pytest.approx((low, high), abs=off)
 
 
 def test_wilson_agrees_with_scipy_for_every_count() -> None:
@@ -43,101 +38,83 @@ def test_wilson_agrees_with_scipy_for_every_count() -> None:
         for successes in range(n + 1):
             expected = binomtest(successes, n).proportion_ci(method="wilson")
             found = wilson(successes, n)
-            assert (found.low, found.high) == pytest.approx(
-                (expected.low, expected.high), abs=1e-12
-            )
+            assert (found.low, found.high) == pytest.approx(tuple(expected), abs=1e-12)
 
 
 def test_a_rate_is_recorded_with_its_interval_and_over_nothing_as_none() -> None:
-    interval = wilson(3, 4)
-    assert rate_record("right", [True, False, True, True]) == {
-        "right": 0.75,
-        "right_low": interval.low,
-        "right_high": interval.high,
-    }
+    ends = {"right_low": wilson(3, 4).low, "right_high": wilson(3, 4).high}
+    assert rate_record("right", [True, False, True, True]) == {"right": 0.75, **ends}
     assert rate_record("right", []) == {"right": None, "right_low": None, "right_high": None}
     assert (Rate.of([True, False]), Rate.of([])) == (Rate(1, 2), None)
 
 
-@pytest.mark.parametrize(("successes", "n"), [(0, 0), (-1, 5), (6, 5)])
-def test_what_is_no_proportion_is_refused(successes: int, n: int) -> None:
-    for interval in (lambda: wilson(successes, n), lambda: newcombe(1, 2, successes, n)):
+def test_what_is_no_proportion_is_refused() -> None:
+    for successes, n in ((0, 0), (-1, 5), (6, 5)):
         with pytest.raises(ValueError, match=f"{successes} successes of {n}"):
-            interval()
+            wilson(successes, n)
+        with pytest.raises(ValueError, match=f"{successes} successes of {n}"):
+            newcombe(1, 2, successes, n)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "low", "high"),
-    [
+def test_newcombe_agrees_with_its_paper():
+    """Newcombe 1998, "Interval estimation for the difference between independent proportions",
+    table II, method 10."""
+    for before, after, low, high in (
         ((48, 80), (56, 70), 0.0524, 0.3339),
         ((3, 10), (9, 10), 0.1705, 0.8090),
         ((2, 7), (6, 7), 0.0582, 0.8062),
         ((0, 29), (5, 56), -0.0381, 0.1926),
         ((0, 20), (0, 10), -0.1611, 0.2775),
         ((0, 20), (10, 10), 0.6791, 1.0),
-    ],
-)
-def test_newcombe_agrees_with_its_paper(before, after, low, high):
-    """Newcombe 1998, "Interval estimation for the difference between independent proportions",
-    table II, method 10."""
-    interval = newcombe(*before, *after)
-    assert (interval.low, interval.high) == pytest.approx((low, high), abs=5.1e-5)
+    ):
+        interval = newcombe(*before, *after)
+        assert (interval.low, interval.high) == pytest.approx((low, high), abs=5.1e-5)
 
 
-@pytest.mark.parametrize(
-    ("wins", "losses", "n", "low", "high"),
-    [
+def test_paired_bootstrap_agrees_with_worked_intervals():
+    for wins, losses, n, low, high in (
         # mean 0.12, variance 84/300 - 0.0144 = 0.2656, standard error 0.02975, half width 0.0583
         (60, 24, 300, 0.0617, 0.1783),
         # Bonett and Price: 22/50 -+ z 0.094488 (statpsych, `ci.prop.ps`); steps of 1/50
         (26, 4, 48, 0.2548, 0.6252),
-    ],
-)
-def test_paired_bootstrap_agrees_with_worked_intervals(wins, losses, n, low, high):
-    before, after = outcomes(n, wins, losses)
-    interval = paired_bootstrap(before, after, seed=0)
-    assert (interval.low, interval.high) == pytest.approx((low, high), abs=1.2 / (n + 2))
-    assert interval == paired_bootstrap(before, after, seed=0)
+    ):
+        before, after = outcomes(n, wins, losses)
+        interval = paired_bootstrap(before, after, seed=0)
+        assert (interval.low, interval.high) == pytest.approx((low, high), abs=1.2 / (n + 2))
+        assert interval == paired_bootstrap(before, after, seed=0)
 
 
-@pytest.mark.parametrize("n", [1, 12, 300])
-def test_paired_bootstrap_of_no_change_has_a_width(n: int) -> None:
+def test_paired_bootstrap_of_no_change_has_a_width() -> None:
     """Not much narrower than what is left when 0 of n have changed, 3/n: the rule of three (Hanley
     and Lippman-Hand 1983)."""
-    interval = paired_bootstrap([True] * n, [True] * n, seed=0)
-    assert interval.low == -interval.high
-    assert 2 / (n + 2) <= interval.high <= 3 / n
+    for n in (1, 12, 300):
+        interval = paired_bootstrap([True] * n, [True] * n, seed=0)
+        assert interval.low == -interval.high
+        assert 2 / (n + 2) <= interval.high <= 3 / n
 
 
-@pytest.mark.parametrize(
-    ("wins", "losses", "n"),
-    [(0, 0, 1), (1, 0, 1), (50, 0, 50), (0, 7, 200), (300, 1, 301), (90, 60, 150)],
-)
-def test_paired_bootstrap_holds_the_difference_that_was_seen(wins, losses, n):
-    interval = paired_bootstrap(*outcomes(n, wins, losses), seed=1)
-    assert interval.low <= (wins - losses) / n <= interval.high
+def test_paired_bootstrap_holds_the_difference_that_was_seen():
+    few, many = ((0, 0, 1), (1, 0, 1), (50, 0, 50)), ((0, 7, 200), (300, 1, 301), (90, 60, 150))
+    for wins, losses, n in (*few, *many):
+        interval = paired_bootstrap(*outcomes(n, wins, losses), seed=1)
+        assert interval.low <= (wins - losses) / n <= interval.high
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "problem"),
-    [
+def test_paired_bootstrap_refuses_quantities_and_unpaired_items():
+    for before, after, problem in (
         ([0.5, 1.0], [1.0, 1.0], r"0\.5 is no outcome.*student"),
         ([], [], "needs the same items"),
         ([1, 0], [1], "needs the same items"),
-    ],
-)
-def test_paired_bootstrap_refuses_quantities_and_unpaired_items(before, after, problem):
-    with pytest.raises(ValueError, match=problem):
-        paired_bootstrap(before, after, seed=0)  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ValueError, match=problem):
+            paired_bootstrap(before, after, seed=0)  # type: ignore[arg-type]
 
 
 def test_bootstrap_of_shares_of_rights_and_wrongs_is_much_like_wilsons_interval() -> None:
     interval, expected = bootstrap_share([1.0] * 40 + [0.0] * 60, seed=0), wilson(40, 100)
     assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high), abs=0.015)
-    assert (
-        bootstrap_share([1.0] * 40 + [0.5] * 40 + [0.0] * 20, seed=0).high
-        < bootstrap_share([1.0] * 60 + [0.0] * 40, seed=0).high
-    )
+    halves, wholes = [1.0] * 40 + [0.5] * 40 + [0.0] * 20, [1.0] * 60 + [0.0] * 40
+    assert bootstrap_share(halves, seed=0).high < bootstrap_share(wholes, seed=0).high
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
 from schemas.base import InputError
 from schemas.examples import Domain, Example, prompt_id
-from tasks.contract.job import Job, read_jsonl, write_jsonl
+from tasks.contract.job import read_jsonl, write_jsonl
 from tasks.data.dropped import Dropped
 from tasks.stages import rebalance
+from tests.tasks.jobs import job_at
 from tests.tasks.stages.test_rebalance import distilled, prose
 
 QUOTAS = {"quotas": {"math": {"train": 20}}, "top_up": 0}
@@ -46,13 +45,11 @@ def test_rows_that_hold_a_suites_question_are_contaminated_by_it(tmp_path: Path)
     write_jsonl(tmp_path / "mine.jsonl", mine)
     rows = [example(prose(n), "prose") for n in range(60)]
     rows += [example(text, "leak") for text in (prose(900), prose(901), short(910))]
-    out, work = tmp_path / "out", Workspace(open_store(tmp_path / "store"), "rebalance", "0")
-    out.mkdir()
     suites = [{"name": "gsm8k"}, {"name": "mmlu", "label": "mine", "path": "mine.jsonl"}]
     inputs = {"examples": distilled(tmp_path / "in", rows)}
-    metrics = rebalance.run(Job(config(suites=suites), inputs, out, work, tmp_path))
-    assert metrics["contaminated_by"] == {"gsm8k": 2, "mine": 1}
-    dropped = read_jsonl(out / "dropped.jsonl", Dropped)
+    job = job_at(tmp_path, config(suites=suites), inputs, data=tmp_path)
+    assert rebalance.run(job)["contaminated_by"] == {"gsm8k": 2, "mine": 1}
+    dropped = read_jsonl(job.out / "dropped.jsonl", Dropped)
     causes = Counter((row.source, row.cause) for row in dropped)
     assert causes == {("leak", "contaminated"): 3}
 
@@ -73,17 +70,14 @@ def test_a_suites_file_and_version_are_in_the_stage_key(tmp_path: Path) -> None:
 SAME_NAME = {"name": "gsm8k", "path": "a.jsonl", "prompt": "q"}
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
+def test_a_wrong_table_is_refused() -> None:
+    for more, message in (
         ({"suites": [{"name": "gsm9k"}]}, "unknown suite 'gsm9k'.*gsm8k"),
         ({"suites": [{"name": "gsm8k"}], "contamination": False}, "leave one of the two out"),
         ({"suites": [{"name": "gsm8k"}], "evaluations": [SAME_NAME]}, "have the same name"),
-    ],
-)
-def test_a_wrong_table_is_refused(more: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        config(**more)
+    ):
+        with pytest.raises(ValueError, match=message):
+            config(**more)
 
 
 def test_a_suite_that_is_not_there_is_found_before_anything_runs(tmp_path: Path) -> None:

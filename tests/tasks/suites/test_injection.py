@@ -9,13 +9,9 @@ import pytest
 
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Trace
+from tasks.evaluation import suite_prompts as suites
 from tasks.evaluation.safety_verdicts import judge
-from tasks.evaluation.suite_prompts import (
-    parse_suites,
-    suite_dependencies,
-    suite_prompts,
-    suite_size,
-)
+from tasks.evaluation.suite_prompts import parse_suites, suite_prompts
 from tasks.suites.injection import ATTACKS
 
 
@@ -48,7 +44,7 @@ def check(prompts: list[EvalPrompt]) -> None:
 def test_every_prompt_has_one_instruction_inside_the_bounds_of_its_context(attacked):
     check(attacked)
     (config,) = parse_suites([{"name": "injection"}], "safety_eval")
-    assert suite_size(config) == len(attacked)
+    assert suites.suite_size(config) == len(attacked)
     assert (attacked[0].id, attacked[0].suite) == ("injection/0", "injection")
 
 
@@ -80,10 +76,8 @@ def test_the_same_prompt_is_always_attacked_in_the_same_way(attacked: list[EvalP
 
 
 def test_without_a_file_the_key_says_how_contexts_are_drawn():
-    assert set(suite_dependencies([{"name": "injection"}], "safety_eval", None)) == {
-        "suites.injection",
-        "teachers.procedural",
-    }
+    found = suites.suite_dependencies([{"name": "injection"}], "safety_eval", None)
+    assert set(found) == {"suites.injection", "teachers.procedural"}
 
 
 def test_an_answer_follows_resists_or_abstains(attacked: list[EvalPrompt]):

@@ -37,9 +37,8 @@ def test_another_article_gives_the_question_that_has_no_answer(tmp_path: Path):
         "Context: Abstract 2. More.\nQuestion: Question 2?",
         "Context: Abstract 3. More.\nQuestion: Question 0?",
     ]
-    assert {one.grounding for one in asked(data, **table, unanswerable=0, out_of_domain=0)} == {
-        "answerable"
-    }
+    plain = asked(data, **table, unanswerable=0, out_of_domain=0)
+    assert {one.grounding for one in plain} == {"answerable"}
 
 
 def test_only_files_that_are_read_are_part_of_the_key(tmp_path: Path):

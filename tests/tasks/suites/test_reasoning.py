@@ -34,11 +34,8 @@ def lines(path: Path, *rows: dict[str, Any]) -> Path:
     return path
 
 
-ADDS = (
-    "assert plus(1, 2) == 3",
-    "assert math.isclose(plus(0.5, 0.5), 1)",
-    "assert plus(-1, 1) == 0",
-)
+ADDS = ("assert plus(1, 2) == 3", "assert math.isclose(plus(0.5, 0.5), 1)")
+ADDS += ("assert plus(-1, 1) == 0",)
 ADD = {"code": "def plus(a, b): return a + b", "test_list": ADDS}
 FULL = {"text": "Write a function to add.", "test_setup_code": "import math", **ADD}
 
@@ -58,20 +55,18 @@ def test_mbpp_asks_its_test_split_with_one_assertion_and_judges_by_all(tmp_path:
     assert (size(name="mbpp"), size(name="mbpp", path="sanitized-mbpp.json")) == (500, 257)
 
 
-QUESTION = ["Find all c in Z_3 such that Z_3[x]/(x^2 + c) is a field.", "0", "1", "1", "3", "B"]
-
-
 def test_mmlu_reads_the_published_tables_without_a_header_line(tmp_path: Path) -> None:
+    question = ["Find all c in Z_3 such that Z_3[x]/(x^2 + c) is a field.", "0", "1", "1", "3", "B"]
     (tmp_path / "test").mkdir()
     for subject in ("abstract_algebra", "virology"):
         path = tmp_path / f"test/{subject}_test.csv"
         with path.open("w", newline="", encoding="utf-8") as file:
             another = ['Say "2", or two?', "a, b", "x\ny", "c", "d", "D"]
-            csv.writer(file).writerows([QUESTION, another])
+            csv.writer(file).writerows([question, another])
     prompts = ask(tmp_path, name="mmlu", path="test/*_test.csv")
     assert len(prompts) == 4
     listed = "\n\nA. 0\nB. 1\nC. 1\nD. 3\n\nAnswer with"
-    assert prompts[0].prompt.startswith(QUESTION[0] + listed)
+    assert prompts[0].prompt.startswith(question[0] + listed)
     assert prompts[0].answer == "B"
     assert [prompts[place].domain.value for place in (0, 2)] == ["math", "science"]
     assert choices_of(prompts[1]) == ("a, b", "x\ny", "c", "d")
@@ -127,10 +122,8 @@ MINE |= {"domain": "science", "prompt": "q", "answer": "a"}
 def test_any_file_is_a_suite_by_a_mapping(tmp_path: Path) -> None:
     lines(tmp_path / "mine.jsonl", {"q": "3 dm?", "a": "30 cm"}, {"q": "1 t?", "a": "1000 kg"})
     prompts = ask(tmp_path, **MINE, check="quantity")
-    assert [(prompt.id, prompt.suite, prompt.answer, prompt.line) for prompt in prompts] == [
-        ("mine/0", "mine", "30 cm", 1),
-        ("mine/1", "mine", "1000 kg", 2),
-    ]
+    found = [(prompt.id, prompt.suite, prompt.answer, prompt.line) for prompt in prompts]
+    assert found == [("mine/0", "mine", "30 cm", 1), ("mine/1", "mine", "1000 kg", 2)]
     with pytest.raises(InputError, match="makes 2 prompts, not 3; set expected"):
         ask(tmp_path, **{**MINE, "expected": 3})
     rows = [{"q": "Which?", "options": ["x", "y"], "a": 1}]
@@ -140,26 +133,22 @@ def test_any_file_is_a_suite_by_a_mapping(tmp_path: Path) -> None:
     assert [prompt.answer for prompt in chosen] == ["B", "C"]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_a_mapping_that_a_suite_cannot_have_is_refused():
+    for change, message in (
         ({"domain": "router"}, "the router does not say the domain of a suite"),
-        (
-            {"grounding": "answerable", "context": "q"},
-            "grounded prompts are asked by a stage of kind safety_eval",
-        ),
+        ({"grounding": "answerable", "context": "q"}, "are asked by a stage of kind safety_eval"),
         ({"check": "choice"}, "choices and check = 'choice' belong together"),
         ({"reasoning": "r"}, "reasoning"),
         ({"expected": 0}, "expected"),
-    ],
-)
-def test_a_mapping_that_a_suite_cannot_have_is_refused(change, message):
-    with pytest.raises(InputError, match=message):
-        parse_suites([MINE | {"check": "exact"} | change], "reasoning_eval")
+    ):
+        with pytest.raises(InputError, match=message):
+            parse_suites([MINE | {"check": "exact"} | change], "reasoning_eval")
 
 
 GSM8K, MMLU = '{"question": "1+1?", "answer": "#### 2"}', '{"question": "?", "choices": '
 CHEMIQ = '{"prompt": "?", "answer": 9, "answer_format": '
+POETRY = '{"category": "poetry", "turns": ["Sing."], "reference": [""]}'
+NONE_TRUE = '{"question": "?", "mc1_targets": {"a": 0, "b": 0}}'
 BAD_ROWS = [
     ("gsm8k", GSM8K + '\n{"question": ', "rows.jsonl, line 2 cannot be read: not JSON"),
     ("gsm8k", GSM8K.replace("#### ", ""), "suite gsm8k: rows.jsonl, line 1: empty_answer"),
@@ -167,30 +156,14 @@ BAD_ROWS = [
     ("gsm8k", GSM8K.replace("1+1?", ""), "line 1: empty_prompt"),
     ("gsm8k", GSM8K.replace("question", "q"), "rows.jsonl, prompt: there is no column 'question'"),
     ("gsm8k", "", "holds no prompt"),
-    (
-        "mt_bench",
-        '{"category": "poetry", "turns": ["Sing."], "reference": [""]}',
-        "unmapped_value: category = 'poetry'",
-    ),
+    ("mt_bench", POETRY, "unmapped_value: category = 'poetry'"),
     ("mbpp", '{"text": "Add.", "test_list": []}', "line 1: task_id = None is no whole number"),
     ("chemiq", CHEMIQ + '"image"}', "answer_format = 'image' is none of integer"),
-    (
-        "chemiq",
-        CHEMIQ + '"float", "answer_range": "(1.5, 2)"}',
-        r"answer_range = '\(1.5, 2\)' is no range around the answer 9",
-    ),
-    (
-        "mmlu",
-        MMLU + '["a"], "answer": 0}',
-        r'bad_choices: choices = "\[.a.\]" is no list of 2 to 26',
-    ),
+    ("chemiq", CHEMIQ + '"float", "answer_range": "(1.5, 2)"}', "no range around the answer 9"),
+    ("mmlu", MMLU + '["a"], "answer": 0}', r'choices = "\[.a.\]" is no list of 2 to 26'),
     ("mmlu", MMLU + '["a", "b"], "answer": 2}', "answer '2' is no letter of AB, no place"),
     ("mmlu", MMLU + '["a", "b"], "answer": "E"}', "bad_choices: answer 'E'"),
-    (
-        "truthfulqa",
-        '{"question": "?", "mc1_targets": {"a": 0, "b": 0}}',
-        "does not say of choices which one is true",
-    ),
+    ("truthfulqa", NONE_TRUE, "does not say of choices which one is true"),
 ]
 
 

@@ -16,11 +16,8 @@ from tests.tasks.teachers.dataset_rows import MATH, ROWS, config, lend, lesson, 
 def test_more_bad_rows_than_the_limit_is_an_error_with_the_first_file_and_line(tmp_path):
     text = write(tmp_path / "a.jsonl", ROWS[:8]).read_text()
     write(tmp_path / "a.jsonl", text + "{\n}\n")
-    message = (
-        r"a\.jsonl, line 9: broken_row: not JSON.*first of 2 rows \(of 10\) that are bad: 2"
-        r" broken_row;"
-    )
-    with pytest.raises(InputError, match=message):
+    many = r"a\.jsonl, line 9: broken_row: not JSON.*first of 2 rows \(of 10\) that are bad: 2 bro"
+    with pytest.raises(InputError, match=many):
         teach(tmp_path, {"path": "a.jsonl", **MATH, "max_bad_fraction": 0.1})
     assert len(teach(tmp_path, {"path": "a.jsonl", **MATH, "max_bad_fraction": 0.2})) == 10
 
@@ -63,12 +60,13 @@ def test_dependencies_hold_the_digest_of_every_file_so_that_new_content_gives_a_
     assert dataset.dependencies(source, tmp_path)["data/a.jsonl"] != before["data/a.jsonl"]
 
 
-@pytest.mark.parametrize(("count", "offset"), [(7, 1), (7, 3), (7, 9), (3, 2), (5, 12)])
-def test_pairing_counts_round_whatever_the_offset(tmp_path, count, offset):
-    rows = [{"q": f"q{n}", "a": "x"} for n in range(count)]
-    mapping = {"reasoning": {"template": "read"}, "answer": "a", "other": {"offset": offset}}
-    found = taught(tmp_path, rows, prompt={"template": "{q}/{other.q}"}, **mapping)
-    assert [row.prompt for row in found] == [f"q{n}/q{(n + offset) % count}" for n in range(count)]
+def test_pairing_counts_round_whatever_the_offset(tmp_path):
+    mapping = {"prompt": {"template": "{q}/{other.q}"}, "reasoning": {"template": "read"}}
+    for count, offset in ((7, 1), (7, 3), (7, 9), (3, 2), (5, 12)):
+        rows = [{"q": f"q{n}", "a": "x"} for n in range(count)]
+        found = taught(tmp_path, rows, **mapping, answer="a", other={"offset": offset})
+        paired = [f"q{n}/q{(n + offset) % count}" for n in range(count)]
+        assert [row.prompt for row in found] == paired
 
 
 @pytest.mark.parametrize("most", [2, 10_000])
@@ -90,10 +88,8 @@ def test_a_source_without_reasoning_or_answers_lends_prompts_and_teaches_nothing
     source = {"path": "a.jsonl", "domain": "math", "prompt": "question"}
     rows = lend(tmp_path, source)
     assert len(rows) == 10
-    first = rows[0]
-    assert (type(first), first.prompt, first.answer, first.check, first.line) == (
-        *(Prompt, "What is 0+0?", "", "none", 1),
-    )
+    found = (type(rows[0]), rows[0].prompt, rows[0].answer, rows[0].check, rows[0].line)
+    assert found == (Prompt, "What is 0+0?", "", "none", 1)
     with pytest.raises(InputError, match=r"has no reasoning, .* into that teacher's prompts"):
         teach(tmp_path, source)
     with pytest.raises(InputError, match="has no answer"):
@@ -125,11 +121,8 @@ def test_the_router_says_domain_and_difficulty_where_the_source_asks_and_is_part
     assert (first.domain, last.domain) == (Domain.CODING, Domain.SUMMARIZATION)
     assert bad.cause == "empty_prompt"
     assert dict(asked.tally) == {"routed.rule": 2}
-    assert dataset.dependencies(parsed, tmp_path).keys() == {
-        "data/a.jsonl",
-        "routing",
-        "package.scikit-learn",
-    }
+    read = {"data/a.jsonl", "routing", "package.scikit-learn"}
+    assert dataset.dependencies(parsed, tmp_path).keys() == read
     rated, _, _ = lend(tmp_path, {**source, "domain": "router", "difficulty": 4})
     assert (rated.domain, rated.difficulty) == (Domain.CODING, 4)
     with pytest.raises(InputError, match="no source says domain = 'router'"):

@@ -140,8 +140,8 @@ def test_every_bad_response_is_classified_and_paired_with_a_good_one(tmp_path, t
 
 
 def test_a_response_in_the_wrong_form_or_language_is_asked_for_again_with_another_seed(
-    tmp_path: Path, teach: Teach
-) -> None:
+    tmp_path, teach
+):
     """A third of the prompts gets prose first, another third German; the second response is right.
     Wrong answers are not asked again."""
     right, order = solver(), list(solutions(12))
@@ -234,20 +234,17 @@ def test_a_resumed_run_has_spent_what_it_spent(tmp_path: Path, teach: Teach) -> 
         assert resumed.tally["usd"] == whole.tally["usd"] > 0
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
+def test_a_wrong_table_says_what_is_wrong() -> None:
+    for changes, words in (
         ({"provider": "Open AI"}, "lower-case name"),
         ({"max_usd": 1.0}, "needs input_usd_per_million"),
         ({"parameters": {"temperature": 1, "n": 2}}, "n, temperature: set by"),
         ({"samples": 2, "temperature": 0.0}, "are all the same"),
         ({"model": ""}, "model"),
         ({"provders": 1}, "provider"),
-    ],
-)
-def test_a_wrong_table_says_what_is_wrong(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        config(**changes)
+    ):
+        with pytest.raises(InputError, match=words):
+            config(**changes)
 
 
 def test_samples_without_a_seed_are_told_apart(tmp_path: Path, teach: Teach) -> None:

@@ -19,16 +19,8 @@ _ATOM = re.compile(r"Cl|Br|[CNOSFcnos*]")
 
 @cache
 def taught() -> tuple[Example, ...]:
-    config = TEACHERS.parse(
-        {
-            "name": "procedural",
-            "rows": {"science": ROWS},
-            "families": ["chemistry"],
-            "grounded": {},
-        },
-        "test",
-    )
-    assert isinstance(config, procedural.Config)
+    table = {"name": "procedural", "rows": {"science": ROWS}, "families": ["chemistry"]}
+    config = TEACHERS.parse({**table, "grounded": {}}, "test")
     return tuple(procedural.rows(config, 7))
 
 

@@ -106,14 +106,11 @@ def test_a_prompt_that_was_never_answered_is_no_unsolved_prompt(lesson, problems
     assert (type(dropped), dropped.cause) == (Dropped, cause)
 
 
-def test_free_text_needs_a_trace_only_and_gives_no_pairs(lesson: Lesson) -> None:
+def test_free_text_needs_a_trace_only_and_reasoning_that_came_apart_is_one(lesson: Lesson) -> None:
     free = prompt(check="none", answer="", domain=Domain.CREATIVE)
     (example,) = rows(config(), [(free, [Sample("prose"), Sample(trace("a poem"))])], lesson)
     assert (example.answer, example.pass_rate) == ("a poem", None)
     assert example.difficulty == free.difficulty
-
-
-def test_reasoning_that_came_apart_becomes_the_trace(lesson: Lesson) -> None:
     apart = Sample("5", reasoning="2 and 3 is 5")
     (example,) = rows(config(samples=1), [(prompt(), [apart])], lesson)
     assert example.reasoning == "2 and 3 is 5"
@@ -126,12 +123,10 @@ def test_a_response_in_another_language_is_rejected(lesson: Lesson) -> None:
     assert not of_kind(found, Example)
 
 
-@pytest.mark.parametrize(
-    ("verified", "samples", "difficulty"),
-    [(4, 4, 1), (3, 4, 2), (2, 4, 3), (1, 4, 4), (0, 4, 5), (10, 10, 1), (8, 10, 2), (1, 64, 5)],
-)
-def test_difficulty_of_pass_rates(verified: int, samples: int, difficulty: int) -> None:
-    assert difficulty_of(verified, samples) == difficulty
+def test_difficulty_of_pass_rates() -> None:
+    known = {(4, 4): 1, (3, 4): 2, (2, 4): 3, (1, 4): 4, (0, 4): 5}
+    known |= {(10, 10): 1, (8, 10): 2, (1, 64): 5}
+    assert {rate: difficulty_of(*rate) for rate in known} == known
 
 
 def test_first_asks_so_many_of_each_domain_and_a_top_up_asks_others(lesson: Lesson) -> None:
@@ -150,11 +145,8 @@ def test_instructions_come_before_the_prompt() -> None:
     assert message == {"role": "user", "content": "Be brief.\n\nWhat is 2+3?"}
 
 
-def test_teachers_that_lend_no_prompts_are_refused_with_those_that_do() -> None:
+def test_teachers_that_lend_no_prompts_and_equal_samples_are_refused() -> None:
     with pytest.raises(InputError, match=r"'gemma' has no prompts\. Valid: dataset, procedural"):
         Config.parse({"prompts": [{"name": "gemma", "model": "gemma3-tiny"}]})
-
-
-def test_equal_samples_are_refused() -> None:
     with pytest.raises(ValueError, match="raise the temperature"):
         Config.parse({"prompts": [LENDER], "samples": 2, "temperature": 0})

@@ -62,10 +62,8 @@ def test_a_grounded_prompt_without_an_answer_rejects_what_is_given():
     asked = EXAMPLE.model_copy(update={**about, "check": "exact"})
     refusal = sample(f"<reasoning>r</reasoning><answer>{GROUNDED_REFUSAL}.</answer>")
     (judged,) = judge([asked], [[sample(trace(4)), refusal]])
-    assert [(response.rejected_because, response.detail) for response in judged] == [
-        ("wrong", "'4' is given where the context holds no answer"),
-        (None, ""),
-    ]
+    found = [(response.rejected_because, response.detail) for response in judged]
+    assert found == [("wrong", "'4' is given where the context holds no answer"), (None, "")]
 
 
 @pytest.mark.parametrize(
@@ -77,25 +75,14 @@ def test_a_grounded_prompt_without_an_answer_rejects_what_is_given():
     ],
 )
 def test_a_verified_sample_is_paired_with_a_rejected_one(bad, because, failed_check, detail):
-    pairs, outcomes = mine(bad, RIGHT)
-    assert pairs == [
-        PreferencePair(
-            id=EXAMPLE.id,
-            prompt=EXAMPLE.prompt,
-            domain=Domain.MATH,
-            chosen=RIGHT.text,
-            rejected=bad.text,
-            chosen_from="policy",
-            rejected_because=because,
-            failed_check=failed_check,
-            detail=detail,
-            chosen_sample=1,
-            rejected_sample=0,
-        )
-    ]
-    assert outcomes == {"paired": 1} | dict.fromkeys(
-        ("not_verifiable", "all_verified", "other_reasons", "none_verified", "too_long"), 0
-    )
+    ((pair,), outcomes) = mine(bad, RIGHT)
+    assert pair == PreferencePair(
+        id=EXAMPLE.id, prompt=EXAMPLE.prompt, domain=Domain.MATH, chosen=RIGHT.text,
+        rejected=bad.text, chosen_from="policy", rejected_because=because, detail=detail,
+        failed_check=failed_check, chosen_sample=1, rejected_sample=0,
+    )  # fmt: skip
+    others = "not_verifiable all_verified other_reasons none_verified too_long".split()  # noqa: SIM905
+    assert outcomes == {"paired": 1} | dict.fromkeys(others, 0)
 
 
 def test_distinct_samples_are_paired_in_the_order_they_were_sampled():
@@ -103,10 +90,8 @@ def test_distinct_samples_are_paired_in_the_order_they_were_sampled():
     right = [sample(trace(4, reasoning)) for reasoning in "ab"]
     wrong = [sample(trace(answer)) for answer in (5, 5, 6, 7)]
     pairs, _ = mine(wrong[0], right[0], right[0], *wrong[1:], right[1], most=4)
-    assert [(pair.chosen, pair.rejected) for pair in pairs] == [
-        (trace(4, "a"), trace(5)),
-        (trace(4, "b"), trace(6)),
-    ]
+    texts = [(pair.chosen, pair.rejected) for pair in pairs]
+    assert texts == [(trace(4, "a"), trace(5)), (trace(4, "b"), trace(6))]
     # sampled: 5 a a 5 6 7 b
     assert [(pair.chosen_sample, pair.rejected_sample) for pair in pairs] == [(1, 0), (6, 4)]
     assert len(mine(*wrong, *right, most=1)[0]) == 1
@@ -161,9 +146,8 @@ def test_prompts_without_pairs_are_counted_with_their_reason():
     assert reason_without_pairs(WRONG, RIGHT, fits=lambda pair: False) == "too_long"
 
 
-@pytest.mark.parametrize(
-    ("samples", "teacher", "least", "message"),
-    [
+def test_too_few_pairs_fail_the_stage_with_what_to_change():
+    for samples, teacher, least, message in (
         ([RIGHT], True, 2, "gave 0 .*fewer than min_pairs = 2 .*every sample was right: .*harder"),
         (
             [WRONG],
@@ -172,13 +156,11 @@ def test_prompts_without_pairs_are_counted_with_their_reason():
             "none_verified: 1.*no sample was right: train longer .*teacher_when_none_verified",
         ),
         ([WRONG, RIGHT], True, 16, "gave 1 .*min_pairs = 16 .*raise prompts or pairs_per_prompt"),
-    ],
-)
-def test_too_few_pairs_fail_the_stage_with_what_to_change(samples, teacher, least, message):
-    pairs, outcomes = mine(*samples, teacher=teacher)
-    require_pairs(pairs, outcomes, min_pairs=len(pairs))
-    with pytest.raises(StageFailed, match=message):
-        require_pairs(pairs, outcomes, min_pairs=least)
+    ):
+        pairs, outcomes = mine(*samples, teacher=teacher)
+        require_pairs(pairs, outcomes, min_pairs=len(pairs))
+        with pytest.raises(StageFailed, match=message):
+            require_pairs(pairs, outcomes, min_pairs=least)
 
 
 SHORT, MIDDLE, LONG, LONGER = (
@@ -207,11 +189,8 @@ def test_what_is_wrong_comes_before_what_is_long_and_length_alone_is_no_reason_u
     (pair,), _ = mine(LONGER, SHORT, WRONG, because=("wrong", "long"))
     assert (len(pair.chosen), pair.rejected_because) == (192, "wrong")
     (pair,), _ = mine(LONGER, SHORT, because=("wrong", "long"))
-    assert (pair.detail, pair.chosen_sample, pair.rejected_sample) == (
-        "492 characters, where 192 are enough",
-        1,
-        0,
-    )
+    assert pair.detail == "492 characters, where 192 are enough"
+    assert (pair.chosen_sample, pair.rejected_sample) == (1, 0)
     assert reason_without_pairs(LONGER, SHORT) == "all_verified"
     assert reason_without_pairs(LONGER, SHORT, because=("wrong",)) == "all_verified"
 

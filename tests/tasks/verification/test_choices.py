@@ -77,9 +77,8 @@ def test_a_source_with_choices_teaches_the_letter() -> None:
     assert verify(example, example.response()).exact
 
 
-@pytest.mark.parametrize(
-    ("row", "detail"),
-    [
+def test_a_row_whose_choices_or_answer_cannot_be_read_makes_no_example():
+    for row, detail in (
         ({"options": "Paris, Berlin", "a": "Berlin"}, "is no list of 2 to 26 texts"),
         ({"options": ["Paris", ""], "a": 0}, "is no list of 2 to 26 texts"),
         ({"options": ["x"] * 27, "a": 0}, "is no list of 2 to 26 texts"),
@@ -87,9 +86,7 @@ def test_a_source_with_choices_teaches_the_letter() -> None:
         ({"options": ["4", "4"], "a": "4"}, "not just one choice"),
         ({"options": ["Paris", "Berlin"], "a": True}, "answer 'true'"),
         ({"options": ["Paris", "Berlin"], "a": -1}, "no place from 0 to 1"),
-    ],
-)
-def test_a_row_whose_choices_or_answer_cannot_be_read_makes_no_example(row, detail):
-    with pytest.raises(NotAnExample, match=detail) as error:
-        prompt_of(PromptMapping.parse(MAPPING), {"q": "The wall?", **row}, "a.jsonl", 1, "a")
-    assert error.value.cause == "bad_choices"
+    ):
+        with pytest.raises(NotAnExample, match=detail) as error:
+            prompt_of(PromptMapping.parse(MAPPING), {"q": "The wall?", **row}, "a.jsonl", 1, "a")
+        assert error.value.cause == "bad_choices"

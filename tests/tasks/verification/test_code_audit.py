@@ -108,18 +108,16 @@ def test_what_the_prompt_names_is_not_suspicious() -> None:
     assert audit(asked(tests="import threading\n" + TESTS), SUSPICIOUS["threads"]).found == ()
 
 
-SIZES = {
-    "def total(xs):\n    return True": 2,
-    "def total(xs):\n    pass": 1,
-    "def total(xs: list[int] = [], *, y=(1, 2)) -> dict:\n    'What.'\n    return xs": 2,
-    "def total(xs):\n    return len(xs)": 4,
-    "def total(x, y):\n    return x + y": 4,
-}
-
-
 def test_shorter_than_the_shortest_plausible_solution() -> None:
     """Return, operator or call, and two operands: 4, HumanEval's shortest."""
-    for code, nodes in SIZES.items():
+    sizes = {
+        "def total(xs):\n    return True": 2,
+        "def total(xs):\n    pass": 1,
+        "def total(xs: list[int] = [], *, y=(1, 2)) -> dict:\n    'What.'\n    return xs": 2,
+        "def total(xs):\n    return len(xs)": 4,
+        "def total(x, y):\n    return x + y": 4,
+    }
+    for code, nodes in sizes.items():
         found = audit(asked(), code)
         assert (found.nodes, found.least, found.short) == (nodes, FLOOR, nodes < FLOOR)
 

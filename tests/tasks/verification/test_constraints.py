@@ -73,9 +73,8 @@ def test_every_constraint_must_hold_and_all_broken_ones_are_named() -> None:
     assert agrees(prompt, "a, c d").detail == "; ".join(broken)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
+def test_an_unknown_name_or_a_wrong_value_is_an_error_with_what_is_valid():
+    for name, value, message in (
         ("max_word", 3, r"p: unknown constraint 'max_word'.*max_words"),
         ("max_words", "3", r"takes a whole number from 0, not \"3\": at most so many words"),
         ("max_words", True, "takes a whole number"),
@@ -88,11 +87,9 @@ def test_every_constraint_must_hold_and_all_broken_ones_are_named() -> None:
         ("starts_with", " ", "takes a text"),
         ("language", "german", "ISO 639-1"),
         ("json", "yes", "takes true"),
-    ],
-)
-def test_an_unknown_name_or_a_wrong_value_is_an_error_with_what_is_valid(name, value, message):
-    with pytest.raises(InputError, match=message):
-        validate([Constraint(name=name, value=value)], "p")
+    ):
+        with pytest.raises(InputError, match=message):
+            validate([Constraint(name=name, value=value)], "p")
 
 
 def test_a_prompt_without_constraints_or_with_a_wrong_one_is_an_error() -> None:

@@ -64,20 +64,18 @@ def test_a_letter_is_found_where_it_stands_by_itself() -> None:
     assert found == [True] * len(LETTERS) + [False] * len(NO_LETTERS)
 
 
-KINDS = (
-    (prompt("quantity", "50.7 atm"), "The pressure is therefore 50.7 atm."),
-    (prompt("quantity", "50.7 atm"), "The answer is 5.137 MPa"),
-    (prompt("exact", "Paris"), "I think of France.\nParis."),
-    (prompt("exact", "Paris"), "The answer is Paris."),
-    (prompt("math", "\\frac{1}{2}"), "Hence the probability of this must be 1/2 in the end."),
-    (prompt("math", "\\sin(x)"), "So \\boxed{\\sin(x)}."),
-    (prompt("tests", tests=DOUBLE), "So:\n```\ndef double(x):\n    return 2 * x\n```\nIt is."),
-)
-
-
 def test_each_check_finds_its_kind_of_answer_and_free_text_has_none() -> None:
-    found = [judge(asked, completion) for asked, completion in KINDS]
-    assert [(item.flexible, item.exact) for item in found] == [(True, False)] * len(KINDS)
+    kinds = (
+        (prompt("quantity", "50.7 atm"), "The pressure is therefore 50.7 atm."),
+        (prompt("quantity", "50.7 atm"), "The answer is 5.137 MPa"),
+        (prompt("exact", "Paris"), "I think of France.\nParis."),
+        (prompt("exact", "Paris"), "The answer is Paris."),
+        (prompt("math", "\\frac{1}{2}"), "Hence the probability of this must be 1/2 in the end."),
+        (prompt("math", "\\sin(x)"), "So \\boxed{\\sin(x)}."),
+        (prompt("tests", tests=DOUBLE), "So:\n```\ndef double(x):\n    return 2 * x\n```\nIt is."),
+    )
+    found = [judge(asked, completion) for asked, completion in kinds]
+    assert [(item.flexible, item.exact) for item in found] == [(True, False)] * len(kinds)
     assert not judge(prompt("none", "a poem"), "a poem").flexible
 
 

@@ -23,15 +23,9 @@ transformers = pytest.importorskip("transformers")
 
 SMALL = {
     "vocab_size": 1600,  # more than the tokenizer has
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 7,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "sliding_window": 16,
-    "query_pre_attn_scalar": 12,
-}
+    "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 7, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 16, "query_pre_attn_scalar": 12,
+}  # fmt: skip
 VISION = {
     "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
     "image_size": 28, "patch_size": 14,

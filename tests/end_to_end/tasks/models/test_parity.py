@@ -42,34 +42,17 @@ LENGTH = 40
 TOLERANCE = 1e-4
 
 GEMMA3 = GemmaConfig(
-    family="gemma3",
-    num_layers=12,  # more than UNROLLED_LAYERS: the layers are scanned
-    vocab_size=SIZE,
-    embed_dim=64,
-    hidden_dim=96,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    window=WINDOW,
-    global_every=6,
-    local_rope=10_000.0,
-    global_rope=1_000_000.0,
-    global_rope_scale=8.0,
-    query_scale=24**-0.5,
-    attention_softcap=None,
-    final_softcap=None,
+    family="gemma3", num_layers=12,  # more than UNROLLED_LAYERS: the layers are scanned
+    vocab_size=SIZE, embed_dim=64, hidden_dim=96, num_heads=4, num_kv_heads=2, head_dim=16,
+    window=WINDOW, global_every=6, local_rope=10_000.0, global_rope=1_000_000.0,
+    global_rope_scale=8.0, query_scale=24**-0.5, attention_softcap=None, final_softcap=None,
     dtype="float32",
-)
+)  # fmt: skip
 GEMMA2 = replace(
-    GEMMA3,
-    family="gemma2",
-    num_layers=9,
-    global_every=2,
-    global_rope=10_000.0,
-    global_rope_scale=1.0,
-    attention_softcap=3.0,
+    GEMMA3, family="gemma2", num_layers=9, global_every=2, global_rope=10_000.0,
+    global_rope_scale=1.0, attention_softcap=3.0,
     final_softcap=2.0,  # 50 and 30 would hardly bend scores and logits of this size
-)
+)  # fmt: skip
 CONFIGS = {
     "gemma3 gqa scanned rope-scaled": GEMMA3,
     "gemma3 mqa unrolled": replace(GEMMA3, num_layers=6, num_kv_heads=1, global_rope_scale=1.0),
@@ -105,16 +88,8 @@ def pair(request: pytest.FixtureRequest) -> Pair:
     config = CONFIGS[request.param]
     torch.manual_seed(0)
     theirs = their_model(config)
-    return Pair(
-        LoadedModel(
-            "test",
-            config,
-            Gemma(config, our_weights(config, theirs.state_dict())),
-            tiny_tokenizer(),
-            make_mesh(),
-        ),
-        theirs,
-    )
+    ours = Gemma(config, our_weights(config, theirs.state_dict()))
+    return Pair(LoadedModel("test", config, ours, tiny_tokenizer(), make_mesh()), theirs)
 
 
 def their_model(config: GemmaConfig) -> Any:
@@ -129,18 +104,14 @@ def their_model(config: GemmaConfig) -> Any:
         "final_logit_softcapping": config.final_softcap, "attn_implementation": "eager",
     }  # fmt: skip
     if config.family == "gemma3":
-        scaled = (
-            {"rope_type": "linear", "factor": config.global_rope_scale}
-            if config.global_rope_scale != 1
-            else {"rope_type": "default"}
-        )
+        linear = {"rope_type": "linear", "factor": config.global_rope_scale}
+        scaled = linear if config.global_rope_scale != 1 else {"rope_type": "default"}
         rope = {
             "full_attention": {**scaled, "rope_theta": config.global_rope},
             "sliding_attention": {"rope_type": "default", "rope_theta": config.local_rope},
         }
-        model = transformers.Gemma3ForCausalLM(
-            transformers.Gemma3TextConfig(**common, rope_parameters=rope)
-        )
+        text = transformers.Gemma3TextConfig(**common, rope_parameters=rope)
+        model = transformers.Gemma3ForCausalLM(text)
     else:
         model = transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**common))
     for name, weight in model.named_parameters():
@@ -148,10 +119,8 @@ def their_model(config: GemmaConfig) -> Any:
         torch.nn.init.normal_(weight, std=scale)
         if name.endswith(("q_norm.weight", "k_norm.weight")):
             weight.data += 0.5
-        if name == "model.norm.weight":
-            weight.data *= (
-                8  # else the tied embedding makes a model say its last word again and again
-            )
+        if name == "model.norm.weight":  # else the model says its last word again and again
+            weight.data *= 8
     return model.eval()
 
 
@@ -171,12 +140,8 @@ def our_weights(config: GemmaConfig, state: dict[str, Any]) -> dict[str, jax.Arr
             value = state["model.norm.weight"].numpy()
         else:
             owner = f"{module[leaf.partition('_')[0]]}." if leaf.partition("_")[0] in module else ""
-            value = np.stack(
-                [
-                    state[f"model.layers.{i}.{owner}{leaf}.weight"].numpy().T
-                    for i in range(config.num_layers)
-                ]
-            )
+            names = [f"model.layers.{i}.{owner}{leaf}.weight" for i in range(config.num_layers)]
+            value = np.stack([state[one].numpy().T for one in names])
         weights[name] = jnp.asarray(value.reshape(shape))
     return weights
 
@@ -236,31 +201,6 @@ def test_greedy_generation_beyond_the_window(pair: Pair) -> None:
         expected = generated[0, tokens.shape[1] :].tolist()
         assert completion.tokens == expected
         assert len(set(expected)) > WINDOW // 2
-
-
-@pytest.mark.parametrize(
-    ("config", "change"),
-    [
-        (GEMMA3, {"window": WINDOW + 1}),
-        (GEMMA3, {"global_every": 3}),
-        (GEMMA3, {"query_scale": 16**-0.5}),
-        (GEMMA3, {"global_rope_scale": 1.0}),
-        (GEMMA2, {"attention_softcap": None}),
-        (GEMMA2, {"final_softcap": None}),
-    ],
-    ids=lambda value: "" if isinstance(value, GemmaConfig) else next(iter(value)),
-)
-def test_what_is_compared_matters_here(config: GemmaConfig, change: dict[str, Any]) -> None:
-    """The tests above could pass by accident if it did not."""
-    torch.manual_seed(0)
-    weights = our_weights(config, their_model(config).state_dict())
-    rows = np.array(random_rows(2, LENGTH))
-    args = (rows, np.tile(np.arange(LENGTH), (2, 1)), np.ones_like(rows))
-    right, wrong = (
-        np.asarray(forward(Gemma(one, weights), *args))
-        for one in (config, replace(config, **change))
-    )
-    assert np.abs(wrong - right).max() > 100 * TOLERANCE
 
 
 def assert_close(ours: np.ndarray, theirs: np.ndarray) -> None:

@@ -14,11 +14,9 @@ import yaml
 from safetensors.numpy import load_file, save_file
 
 from flows.cli.main import main
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
 from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Example, Trace, prompt_id
-from tasks.contract.job import Job, write_jsonl
+from tasks.contract.job import write_jsonl
 from tasks.data.tokens import Tokenizer
 from tasks.devices.hosts import make_mesh
 from tasks.exporting import round_trip
@@ -31,6 +29,7 @@ from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise
 from tasks.stages import reasoning_eval
 from tests.flows.runs.synthetic_run import write_run
+from tests.tasks.jobs import job_at
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("torch", reason="the proof needs torch (CPU): uv sync --extra export")
@@ -48,9 +47,8 @@ GEMMA2 = replace(
 def artifact(directory: Path, config: GemmaConfig, name: str = "gemma3-tiny") -> Path:
     """What a trained stage leaves, with random weights, and a file that is none of the format's."""
     model = initialise(config, 1)
-    model.final_norm.set_value(
-        3 * jax.random.normal(jax.random.key(0), (config.embed_dim,)).astype(config.dtype)
-    )
+    norm = 3 * jax.random.normal(jax.random.key(0), (config.embed_dim,))
+    model.final_norm.set_value(norm.astype(config.dtype))
     directory.mkdir(parents=True)
     save_model(LoadedModel(name, config, model, tiny_tokenizer(), make_mesh()), directory)
     (directory / "curves.jsonl").write_text("{}\n", encoding="utf-8")
@@ -69,14 +67,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(round_trip, "NEW_TOKENS", 4)
 
 
-def export(
-    source: Path, out: Path, dtype: Any = "float32", base: str = "gemma3-tiny"
-) -> round_trip.Proof:
+def export(source: Path, out: Path, dtype: Any = "float32", base="gemma3-tiny") -> round_trip.Proof:
     out.mkdir()
-    told: list[str] = []
-    return export_model(
-        source, out, Card("a title", base), ["One more prompt?"], dtype, told.append
-    )
+    return export_model(source, out, Card("a title", base), ["One more?"], dtype, lambda said: None)
 
 
 def test_gemma3_comes_back_from_transformers(gemma3: Path, tmp_path: Path) -> None:
@@ -85,17 +78,9 @@ def test_gemma3_comes_back_from_transformers(gemma3: Path, tmp_path: Path) -> No
     # one that was given, one that is longer than the window
     assert proof.prompts == len(round_trip.PROMPTS) + 2
     assert proof.greedy_tokens > 5 * round_trip.NEW_TOKENS
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "README.md",
-        "chat_template.jinja",
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer.model",
-        "tokenizer_config.json",
-        "verification.json",
-    }
+    names = "README.md chat_template.jinja config.json generation_config.json model.safetensors"
+    names += " tokenizer.json tokenizer.model tokenizer_config.json verification.json"
+    assert {path.name for path in (tmp_path / "out").iterdir()} == set(names.split())
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "no weights of Gemma are in this directory" in card
     tokenizer = tiny_tokenizer()
@@ -105,12 +90,8 @@ def test_gemma3_comes_back_from_transformers(gemma3: Path, tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("quick")
 def test_transformers_warns_of_nothing_when_it_loads_an_export(
-    gemma3: Path,
-    tmp_path: Path,
-    quick: None,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    gemma3, tmp_path, monkeypatch, caplog
+):
     """Without its version in config.json it said "this will lead to incorrect tokenization"."""
     export(gemma3, tmp_path / "out")
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
@@ -164,6 +145,10 @@ def drop_weight(directory: Path) -> None:
     save_file(tensors, directory / "model.safetensors", {"format": "pt"})
 
 
+def fewer_merges(value: dict[str, Any]) -> None:
+    value["model"].update(merges=value["model"]["merges"][50:])
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "the base's eos": (
         edit_json("generation_config.json", lambda value: value.update(eos_token_id=1)),
@@ -172,34 +157,22 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "swapped weights": (swap_weights, "logits differ"),
     "a lost weight": (drop_weight, "weights do not fit"),
     "another window": (
-        edit_json("config.json", lambda value: value.update(sliding_window=16)),
-        "logits differ",
+        edit_json("config.json", lambda value: value.update(sliding_window=16)), "logits differ",
     ),
     "another rope": (
-        edit_json("config.json", lambda value: value.pop("rope_scaling")),
-        "logits differ",
+        edit_json("config.json", lambda value: value.pop("rope_scaling")), "logits differ",
     ),
-    "no terminator": (
-        edit_template("<end_of_turn>\\n", "\\n"),
-        "chat template renders .* to other ids",
-    ),
+    "no terminator": (edit_template("<end_of_turn>\\n", "\\n"), "template renders .* to other ids"),
     "no trimming": (
         edit_template("message['content'] | trim", "message['content'] + ' '"),
         "chat template renders .* to other ids",
     ),
     "an answer's role": (
-        edit_template('"model"', '"assistant"'),
-        "renders an answer to .* to other ids",
+        edit_template('"model"', '"assistant"'), "renders an answer to .* to other ids",
     ),
     "a template that is no template": (edit_template("{%- endfor -%}", ""), "chat template fails"),
-    "lost merges": (
-        edit_json(
-            "tokenizer.json",
-            lambda value: value["model"].update(merges=value["model"]["merges"][50:]),
-        ),
-        "to other ids",
-    ),
-}
+    "lost merges": (edit_json("tokenizer.json", fewer_merges), "to other ids"),
+}  # fmt: skip
 
 
 @pytest.mark.usefixtures("quick")
@@ -237,9 +210,8 @@ def test_a_model_that_stops_nowhere_else_but_at_its_stop_tokens(
 
 def test_without_torch_the_message_says_what_to_install(gemma3, tmp_path, monkeypatch):
     real = round_trip.importlib.util.find_spec
-    monkeypatch.setattr(
-        round_trip.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
-    )
+    without = lambda name: None if name == "torch" else real(name)  # noqa: E731
+    monkeypatch.setattr(round_trip.importlib.util, "find_spec", without)
     with pytest.raises(InputError, match="needs torch: `uv sync --extra export`"):
         export(gemma3, tmp_path / "out")
 
@@ -286,17 +258,12 @@ def commit_bytes(
 def test_the_command_exports_a_stage_with_its_lineage(tmp_path, monkeypatch, capsys) -> None:
     store = synthetic_run(tmp_path, monkeypatch)
     out = tmp_path / "exports" / "model"
-    assert (
-        main(["export", "demo-1", "--to", str(out), "--stage", "simpo", "--store", store, "--json"])
-        == 0
-    )
+    where = ["--to", str(out), "--store", store]
+    assert main(["export", "demo-1", "--stage", "simpo", *where, "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert (value["stage"], value["directory"]) == ("simpo", str(out))
-    assert (
-        set(value["files"])
-        == {path.name for path in out.iterdir()}
-        >= {"README.md", "reasoning_eval.png", "safety_eval.png"} - {"safety_eval.png"}
-    )
+    assert set(value["files"]) == {path.name for path in out.iterdir()}
+    assert {"README.md", "reasoning_eval.png"} <= set(value["files"])
     assert value["verification"]["max_logit_difference"] < 1e-5
     card = (out / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\nlibrary_name: transformers\n")
@@ -308,7 +275,7 @@ def test_the_command_exports_a_stage_with_its_lineage(tmp_path, monkeypatch, cap
     assert 'name = "demo"' in card
     assert [path.name for path in out.parent.iterdir()] == ["model"]
     # a directory that holds something is refused, and stays as it is
-    assert main(["export", "demo-1", "--to", str(out), "--store", store]) == 2
+    assert main(["export", "demo-1", *where]) == 2
     assert "is not empty; give the name of a new directory" in capsys.readouterr().err
     assert set(value["files"]) == {path.name for path in out.iterdir()}
 
@@ -322,18 +289,15 @@ def test_an_export_that_fails_leaves_nothing(tmp_path, monkeypatch, capsys):
 
 
 def test_bad_command_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = str(tmp_path / "store")
+    store, out = str(tmp_path / "store"), str(tmp_path / "out")
     write_run(tmp_path / "store")
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     for arguments, expected in [
         (["demo-1"], "required: --to"),
-        (["demo-2", "--to", str(tmp_path / "out")], "Valid: demo-1."),
+        (["demo-2", "--to", out], "Valid: demo-1."),
         (["demo-1", "--to", str(tmp_path / "file")], "is a file; give the name of a new directory"),
-        (
-            ["demo-1", "--to", str(tmp_path / "out"), "--stage", "distill"],
-            "Stages with one: sft, simpo, grpo.",
-        ),
-        (["demo-1", "--to", str(tmp_path / "out"), "--dtype", "int8"], "invalid choice: 'int8'"),
+        (["demo-1", "--to", out, "--stage", "distill"], "Stages with one: sft, simpo, grpo."),
+        (["demo-1", "--to", out, "--dtype", "int8"], "invalid choice: 'int8'"),
         (["demo-1", "--to", str(tmp_path / "file" / "out")], "cannot be written"),
     ]:
         assert main(["export", *arguments, "--store", store]) == 2, arguments
@@ -345,36 +309,23 @@ def test_bad_command_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_the_stage_exports_its_policy_with_its_evaluation(gemma3: Path, tmp_path: Path) -> None:
     from tasks.stages import export as stage
 
+    about = {"domain": Domain.MATH, "answer": "4", "check": "numeric", "family": "sums"}
+    about["reasoning"] = "2 and 2"
+    said = {"What is 2 + 2?": "4", " Ends in a line break:\n": "5", "Spells <end_of_turn> out": "4"}
     items = [
         reasoning_eval.judge(
-            Example(
-                id=prompt_id(prompt),
-                prompt=prompt,
-                domain=Domain.MATH,
-                answer="4",
-                check="numeric",
-                family="sums",
-                reasoning="2 and 2",
-            ),
+            Example(id=prompt_id(prompt), prompt=prompt, **about),
             Trace(reasoning="2 and 2", answer=answer).render(),
         )
-        for prompt, answer in (
-            ("What is 2 + 2?", "4"),
-            (" Ends in a line break:\n", "5"),
-            ("Spells <end_of_turn> out", "4"),
-        )
+        for prompt, answer in said.items()
     ]
     (tmp_path / "evaluation").mkdir()
     write_jsonl(tmp_path / "evaluation" / "items.jsonl", items)
-    out = tmp_path / "out"
-    out.mkdir()
     inputs = {"policy": gemma3, "reasoning": tmp_path / "evaluation"}
-    store = open_store(tmp_path / "store")
-    metrics = stage.run(
-        Job(config=stage.Config(), inputs=inputs, out=out, work=Workspace(store, "key", "0"))
-    )
+    job = job_at(tmp_path, stage.Config(), inputs)
+    metrics = stage.run(job)
     # of its own, of the evaluation but for one that transformers reads otherwise, the long one
     assert metrics["prompts"] == 1 + 2 + 1
-    card = (out / "README.md").read_text(encoding="utf-8")
+    card = (job.out / "README.md").read_text(encoding="utf-8")
     assert "| this model | 3 | 66.7 [" in card
-    assert metrics == json.loads((out / "verification.json").read_text(encoding="utf-8"))
+    assert metrics == json.loads((job.out / "verification.json").read_text(encoding="utf-8"))
