@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from docs import reference
-from flows.recipe.resolve import shipped_recipes
-from flows.recipe.shipped import TAKES, Takes, takes
+from flows.recipe.shipped import TAKES, Takes, shipped_recipes, takes
 from infra.process import ROOT
 
 TARGETS = ("v5e-8", "v3-8")

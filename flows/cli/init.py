@@ -15,13 +15,14 @@ from typing import Any
 
 from flows.cli.answers import say
 from flows.recipe.draft import CHECKS, Draft, propose, propose_check, propose_domain, text
-from flows.recipe.resolve import resolved_recipe
+from flows.recipe.resolve import resolve_table
+from flows.recipe.table import parse_table
 from infra.store.files import given_path
 from infra.targets import check_target
 from infra.visible import plain
 from schemas.base import InputError, Stopped, nearest
 from schemas.examples import Domain
-from schemas.recipe import STAGE_NAME, recipe_from_table, recipe_table
+from schemas.recipe import STAGE_NAME
 from tasks.models.source import check_model
 
 FIRST, COUNTED = 50, 10_000
@@ -240,8 +241,7 @@ def _usd(value: Any) -> float:
 def _write(to: Path, draft: Draft, data: Path | None, rows: Sequence[Mapping[str, Any]]) -> None:
     """Validate the recipe, see that its mapping reads the first rows, and make the file."""
     written = text(draft)
-    loaded = recipe_from_table(recipe_table(written, to.name), to.name)
-    resolved_recipe(loaded, to.name, (), data, (), need_data=True)
+    resolve_table(parse_table(written, to.name), data)
     _check_rows(draft, rows)
     try:
         with to.open("x", encoding="utf-8") as file:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from prefect import Flow
 from pydantic import ConfigDict, Field, create_model
 
-from flows.recipe.resolve import shipped_recipes
+from flows.recipe.shipped import shipped_names
 from infra.store.files import given_path
 from infra.targets import TARGETS
 from schemas.base import InputError
@@ -69,7 +69,7 @@ def form(flow: Flow[..., Any], store: str, recipes: Path | None = None) -> dict[
 
 
 def _recipe_choices(recipes: Path | None) -> list[dict[str, Any]]:
-    choices = [{"type": "string", "title": "Comes with Lyceum", "enum": list(shipped_recipes())}]
+    choices = [{"type": "string", "title": "Comes with Lyceum", "enum": shipped_names()}]
     if recipes is not None:
         files = sorted(str(path) for path in given_path(recipes, "--recipes").glob("*.toml"))
         if not files:

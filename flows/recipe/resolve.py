@@ -6,36 +6,19 @@ complete config, dependencies. Where a run executes (store, target, the data dir
 enters.
 """
 
-import importlib.resources
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from flows.recipe.code import with_code
-from flows.recipe.overrides import TINY, apply_override, order, set_value
-from flows.recipe.tiny_data import KEY, replace_data
+from flows.recipe.table import RecipeTable, read_recipe
 from schemas.artifact import stage_key
-from schemas.base import InputError, StrictModel, explain_validation, nearest
+from schemas.base import InputError, StrictModel, nearest
 from schemas.evaluation import HELDOUT
-from schemas.recipe import (
-    STAGE_NAME,
-    Recipe,
-    StageSpec,
-    parse_recipe,
-    recipe_from_table,
-    recipe_table,
-    recipe_text,
-    with_defaults,
-)
+from schemas.recipe import Recipe, StageSpec
 from tasks.contract.kind import Kind
 from tasks.contract.kinds import kinds_producing, stage_kind, training_kinds
-from tasks.contract.small import LAPTOP, Sizes
 from tasks.models.adapters import adapters_of, check_adapters
-from tasks.models.source import TINY as TINY_MODEL
 from tasks.models.source import check_model, extra_dependencies
 
 
@@ -109,177 +92,34 @@ def resolve(
     Raises:
         InputError: anything about the recipe, an override or the data is wrong.
     """
-    folders = folders_of(recipe, data)
-    table, where, defaults = load_recipe_table(recipe, overrides, folders)
-    loaded = recipe_from_table(table, where)
-    return resolved_recipe(loaded, where, defaults, data, folders, need_data=need_data)
+    table = read_recipe(recipe, data)
+    table.change(overrides)
+    return resolve_table(table, data, need_data=need_data)
 
 
-def resolved_recipe(
-    loaded: Recipe,
-    where: str,
-    defaults: Collection[str],
-    data: Path | None,
-    folders: tuple[Path, ...],
-    *,
-    need_data: bool,
+def resolve_table(
+    table: RecipeTable, data: Path | None, *, need_data: bool = True
 ) -> ResolvedRecipe:
-    """Validate every stage of a recipe made of what `load_recipe_table` gave. Raises as
-    `resolve`."""
+    """Validate every stage of a recipe's table. Arguments and errors as of `resolve`."""
+    recipe = table.recipe()
     if data is not None:
         _check_data(data)
-    check_model(loaded.model)
-    kinds = {stage.name: stage.kind for stage in loaded.stages}
+    check_model(recipe.model)
+    kinds = {stage.name: stage.kind for stage in recipe.stages}
     stages = []
-    for spec in loaded.stages:
-        with _said_at(_Place(spec, where, defaults, folders)) as place:
-            stages.append(_resolve_stage(spec, loaded, kinds, data, place, need_data))
-    resolved = ResolvedRecipe(loaded, tuple(stages), folders)
-    _check_gate(resolved, where)
+    for spec in recipe.stages:
+        with table.errors_at(spec):
+            _check_inputs(spec, stage_kind(spec.kind), kinds)
+            stages.append(_resolve_stage(spec, table.config(spec, recipe), data, need_data))
+    resolved = ResolvedRecipe(recipe, tuple(stages), table.folders)
+    _check_gate(resolved, table.where)
     return resolved
 
 
-def shipped_recipes() -> dict[str, Recipe]:
-    """The recipes that come with Lyceum, by name (`flows/recipes/<name>.toml`)."""
-    return {name: parse_recipe(shipped_text(name), f"{name}.toml") for name in _shipped_names()}
-
-
-def folders_of(recipe: str, data: Path | None) -> tuple[Path, ...]:
-    """Where code that a recipe names may lie: beside its file, and in the data directory."""
-    beside = () if recipe in _shipped_names() else (Path(recipe).absolute().parent,)
-    return (*beside, *([data.absolute()] if data else []))
-
-
-def load_recipe_table(
-    recipe: str, overrides: Sequence[str], folders: tuple[Path, ...]
-) -> tuple[dict[str, Any], str, Collection[str]]:
-    """The recipe called or stored at `recipe`, with overrides applied. `folders`: where the code
-    lies that it names (`folders_of`).
-
-    Returns:
-        it as a table, with the defaults in its stages and without `tiny`; what to call it in
-        messages; and the kinds that have defaults in it.
-
-    Raises:
-        InputError: there is no such recipe, it is wrong, or an override is.
-    """
-    if recipe in _shipped_names():
-        text, where = shipped_text(recipe), recipe
-    elif STAGE_NAME.fullmatch(recipe) and not Path(recipe).exists():
-        raise InputError(
-            f"unknown recipe {recipe!r}.{nearest(recipe, _shipped_names())} Or give the path of a"
-            " TOML file."
-        )
-    else:
-        text, where = recipe_text(Path(recipe)), recipe
-    file = recipe_table(text, where)
-    # a recipe that is wrong by itself is reported before, and apart from, its overrides
-    loaded = recipe_from_table(file, where)
-    table, written = with_defaults(file, where), file["stages"]
-    table.pop("tiny", None)
-    for override in sorted(overrides, key=order):
-        if override == TINY:
-            if KEY in loaded.tiny:
-                replace_data(table, loaded.tiny[KEY])
-            make_small(table, where, file.get("defaults", {}), TINY_MODEL, LAPTOP, folders)
-            for path, value in loaded.tiny.items():
-                if path != KEY:
-                    set_value(table, path, value, f"{path} (of [tiny])", written)
-        else:
-            apply_override(table, override, written)
-    where = f"{where} (with --set {' '.join(overrides)})" if overrides else where
-    return table, where, file.get("defaults", {})
-
-
-def make_small(
-    table: dict[str, Any],
-    where: str,
-    defaults: Collection[str],
-    model: str,
-    sizes: Sizes,
-    folders: tuple[Path, ...],
-) -> None:
-    """Make a recipe's table one for a laptop, in place: another model, each stage by
-    `Kind.small`."""
-    table["model"] = model
-    for stage in table["stages"].values():
-        stage.get("config", {}).pop("model", None)
-    recipe = recipe_from_table(table, where)
-    for spec in recipe.stages:
-        with _said_at(_Place(spec, where, defaults, folders)) as place:
-            kind = stage_kind(spec.kind)
-            config = _stage_config(kind.config, spec, recipe, place)
-        before, after = (one.model_dump(mode="json") for one in (config, kind.small(config, sizes)))
-        table["stages"][spec.name]["config"] = _changed(spec.config, before, after)
-
-
-def _changed(
-    written: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
-) -> dict[str, Any]:
-    """A table as it is written, with what has changed. TOML has no null: what is None is left
-    out."""
-    found = dict(written)
-    for name in {**before, **after}:
-        old, new = before.get(name), after.get(name)
-        if old == new:
-            continue
-        if new is None:
-            found.pop(name, None)
-        elif isinstance(new, dict) and isinstance(found.get(name), dict):
-            found[name] = _changed(found[name], old or {}, new)
-        else:
-            found[name] = _without_null(new)
-    return found
-
-
-def _without_null(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_null(item) for name, item in value.items() if item is not None}
-    return [_without_null(item) for item in value] if isinstance(value, list) else value
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where a stage is written, for messages: also in the defaults of its kind, if the file has
-    any. `folders`: where the code lies that it names."""
-
-    spec: StageSpec
-    where: str
-    defaults: Collection[str]
-    folders: tuple[Path, ...]
-
-    @property
-    def stage(self) -> str:
-        return f"recipe {self.where}, stages.{self.spec.name}"
-
-    @property
-    def below(self) -> str:
-        kind = self.spec.kind
-        return f" (begins with defaults.{kind})" if kind in self.defaults else ""
-
-
-@contextmanager
-def _said_at(place: _Place) -> Iterator[_Place]:
-    """Messages of errors begin with the place."""
-    try:
-        yield place
-    except InputError as error:
-        if str(error).startswith(place.stage):
-            raise
-        raise InputError(f"{place.stage}{place.below}: {error}") from error
-
-
 def _resolve_stage(
-    spec: StageSpec,
-    recipe: Recipe,
-    kinds: dict[str, str],
-    data: Path | None,
-    place: _Place,
-    need_data: bool,
+    spec: StageSpec, config: StrictModel, data: Path | None, need_data: bool
 ) -> ResolvedStage:
     kind = stage_kind(spec.kind)
-    _check_inputs(spec, kind, kinds)
-    config = _stage_config(kind.config, spec, recipe, place)
     written = config.model_dump(mode="json")
     extra, adapters = kind.extra_models(written), adapters_of(written)
     for model in filter(None, (getattr(config, "model", None), *extra)):
@@ -308,18 +148,6 @@ def _dependencies(
         if need_data or data is not None:
             raise
         return {}, str(error)
-
-
-def _stage_config(
-    model: type[StrictModel], spec: StageSpec, recipe: Recipe, place: _Place
-) -> StrictModel:
-    shared = {"model": recipe.model, "seed": recipe.seed}
-    filled = {name: value for name, value in shared.items() if name in model.model_fields}
-    try:
-        return model.parse({**filled, **with_code(spec.config, place.folders)})
-    except ValidationError as error:
-        where = f"{place.stage}.config{place.below}"
-        raise InputError(explain_validation(error, model, where)) from error
 
 
 def _check_inputs(spec: StageSpec, kind: Kind[Any], kinds: dict[str, str]) -> None:
@@ -385,13 +213,3 @@ def _check_data(data: Path) -> None:
             raise InputError(f"--data {data} is empty; {named}")
     except OSError as error:
         raise InputError(f"--data {data} cannot be read: {error.strerror}.") from error
-
-
-def _shipped_names() -> list[str]:
-    files = importlib.resources.files("flows.recipes").iterdir()
-    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
-
-
-def shipped_text(name: str) -> str:
-    """The file of a recipe that comes with Lyceum."""
-    return (importlib.resources.files("flows.recipes") / f"{name}.toml").read_text(encoding="utf-8")

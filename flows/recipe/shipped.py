@@ -10,11 +10,27 @@ import importlib.resources
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from flows.recipe.resolve import shipped_recipes, shipped_text
 from schemas.base import StrictModel
-from schemas.recipe import Recipe
+from schemas.recipe import Recipe, parse_recipe
 
-TAKES = importlib.resources.files("flows.recipes") / "takes.csv"
+RECIPES = importlib.resources.files("flows.recipes")
+TAKES = RECIPES / "takes.csv"
+
+
+def shipped_names() -> list[str]:
+    """The names of the recipes that come with Lyceum (`flows/recipes/<name>.toml`)."""
+    files = [file.name for file in RECIPES.iterdir()]
+    return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
+
+
+def shipped_text(name: str) -> str:
+    """The file of a recipe that comes with Lyceum."""
+    return (RECIPES / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def shipped_recipes() -> dict[str, Recipe]:
+    """The recipes that come with Lyceum, by name."""
+    return {name: parse_recipe(shipped_text(name), f"{name}.toml") for name in shipped_names()}
 
 
 class Takes(StrictModel):

@@ -6,23 +6,19 @@ to what the recipe allows.
 """
 
 from collections.abc import Collection, Iterable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from flows.recipe.code import require_consent
-from flows.recipe.resolve import (
-    ResolvedRecipe,
-    folders_of,
-    load_recipe_table,
-    make_small,
-    resolved_recipe,
-)
+from flows.recipe.resolve import ResolvedRecipe, resolve_table
+from flows.recipe.table import read_recipe
 from infra.store.answers import Answers
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
-from schemas.recipe import Recipe, recipe_from_table
+from schemas.recipe import Recipe
 from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing, stage_kind
 from tasks.contract.small import Sizes
@@ -81,9 +77,9 @@ def rehearsed(
     Raises:
         InputError: anything about the recipe, its data or the model is wrong; nothing was made.
     """
-    folders = folders_of(recipe, data)
-    table, where, defaults = load_recipe_table(recipe, overrides, folders)
-    whole = recipe_from_table(table, where)
+    table = read_recipe(recipe, data)
+    table.change(overrides)
+    whole, values = table.recipe(), deepcopy(table.values)
     sizes = Sizes(
         reply=48,
         rows=rows,
@@ -94,24 +90,22 @@ def rehearsed(
         tokens=_TINY_TOKENS if model == TINY != whole.model else 1.0,
         trained=model != TINY,
     )
-    make_small(table, where, defaults, model, sizes, folders)
-    first = recipe_from_table(table, where)
-    resolved = resolved_recipe(first, where, defaults, data, folders, need_data=True)
+    table.make_small(model, sizes)
+    resolved = resolve_table(table, data)
     configs = {stage.name: stage.config_json for stage in resolved.stages}
-    require_consent(configs, folders, code)
+    require_consent(configs, table.folders, code)
     read = first_rows(_teachers(resolved), data, Answers(store))
     asked = dict(_asked(resolved, data))
     tokenizer = Tokenizer(tokenizer_of(model))
     sizes = _fitting(sizes, resolved, read, asked, tokenizer)
-    table, where, defaults = load_recipe_table(recipe, overrides, folders)
-    make_small(table, where, defaults, model, sizes, folders)
+    table.values = values
+    table.make_small(model, sizes)
     endpoints: dict[str, list[str]] = {}
-    notes = _without_exports(table)
-    for name, stage in table["stages"].items():
+    notes = _without_exports(values)
+    for name, stage in values["stages"].items():
         stage["config"] = _stood_in(stage.get("config", {}), name, endpoints)
-    table["name"] = whole.name[: 40 - len(_SUFFIX)] + _SUFFIX
-    small = recipe_from_table(table, where)
-    resolved = resolved_recipe(small, where, defaults, data, folders, need_data=True)
+    values["name"] = whole.name[: 40 - len(_SUFFIX)] + _SUFFIX
+    resolved = resolve_table(table, data)
     return Rehearsed(whole, resolved, sizes, read, asked, endpoints, notes)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from flows.recipe.resolve import resolve, shipped_recipes
+from flows.recipe.resolve import resolve
+from flows.recipe.shipped import shipped_recipes
 from schemas.examples import Example
 from tasks.contract.reward import Response
 from tasks.contract.suite import SUITES

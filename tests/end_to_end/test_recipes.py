@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from flows.nightly import nightly
-from flows.recipe.resolve import resolve, shipped_recipes
+from flows.recipe.resolve import resolve
+from flows.recipe.shipped import shipped_recipes
 from infra.process import ROOT
 
 RECIPES = sorted(shipped_recipes().keys() - {"quickstart", "open_data"})

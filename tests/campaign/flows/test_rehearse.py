@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.recipe.resolve import shipped_recipes
+from flows.recipe.shipped import shipped_recipes
 from tests.end_to_end.flows.test_rehearse import (
     REHEARSED_HERE,
     hub,  # noqa: F401

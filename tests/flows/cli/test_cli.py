@@ -10,7 +10,8 @@ import pytest
 from flows.cli import show
 from flows.cli.main import COMMANDS, GROUPS, main
 from flows.cli.terminal import Terminal
-from flows.recipe.resolve import resolve, shipped_recipes
+from flows.recipe.resolve import resolve
+from flows.recipe.shipped import shipped_recipes
 from flows.runs.record import record_name
 from infra.accelerator import Accelerator, Found
 from infra.store.store import open_store

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from flows.recipe.recipe_toml import recipe_toml
-from flows.recipe.resolve import resolve, shipped_recipes, shipped_text
+from flows.recipe.resolve import resolve
+from flows.recipe.shipped import shipped_recipes, shipped_text
 from schemas.base import InputError
 from schemas.recipe import parse_recipe
 from tasks.contract.kinds import stage_kind

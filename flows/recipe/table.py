@@ -1,0 +1,187 @@
+"""A recipe's file as a table, which `--set`, `--tiny` and a rehearsal change before it becomes a
+Recipe."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from flows.recipe.code import with_code
+from flows.recipe.overrides import TINY, apply_override, order, set_value
+from flows.recipe.shipped import shipped_names, shipped_text
+from schemas.base import InputError, StrictModel, explain_validation, nearest
+from schemas.recipe import (
+    STAGE_NAME,
+    Recipe,
+    StageSpec,
+    recipe_from_table,
+    recipe_table,
+    recipe_text,
+    with_defaults,
+)
+from tasks.contract.kinds import stage_kind
+from tasks.contract.small import LAPTOP, Sizes
+from tasks.models.source import TINY as TINY_MODEL
+
+DATA, PROCEDURAL = "data", "procedural"
+"""`data = "procedural"` in `[tiny]`: the procedural teacher poses all problems, and nothing is read
+from a hub, a bucket or a file."""
+
+_PROCEDURAL_CONFIG: dict[str, Any] = {
+    "teachers": [{"name": PROCEDURAL}],
+    # problems of one template differ by a name or a number: that is what is taught
+    "near_duplicates": False,
+    "contamination": False,
+}
+"""What replaces a stage's own, where its config has such a field."""
+
+
+@dataclass
+class RecipeTable:
+    """A recipe that may still be changed.
+
+    Attributes:
+        values: the recipe as TOML has it, with the defaults in its stages and without `tiny`.
+        where: what messages call it.
+        folders: where the code lies that it names (`flows.recipe.code`).
+        defaults: the kinds that have defaults in the file.
+        written: its stages as they are in the file.
+        tiny: what `--tiny` sets beside the sizes.
+    """
+
+    values: dict[str, Any]
+    where: str
+    folders: tuple[Path, ...]
+    defaults: Collection[str]
+    written: Mapping[str, Any]
+    tiny: Mapping[str, Any]
+
+    def recipe(self) -> Recipe:
+        """The recipe as it is now. Raises InputError: a change made it wrong."""
+        return recipe_from_table(self.values, self.where)
+
+    def change(self, overrides: Sequence[str]) -> None:
+        """Apply what `--set` says (`flows.recipe.overrides`). Raises InputError: an override is
+        wrong."""
+        for override in sorted(overrides, key=order):
+            if override == TINY:
+                self._make_tiny()
+            else:
+                apply_override(self.values, override, self.written)
+        if overrides:
+            self.where += f" (with --set {' '.join(overrides)})"
+
+    def _make_tiny(self) -> None:
+        if DATA in self.tiny:
+            self._replace_data(self.tiny[DATA])
+        self.make_small(TINY_MODEL, LAPTOP)
+        for path, value in self.tiny.items():
+            if path != DATA:
+                set_value(self.values, path, value, f"{path} (of [tiny])", self.written)
+
+    def _replace_data(self, value: Any) -> None:
+        """Leave out all data of others, suites that read a file included."""
+        if value != PROCEDURAL:
+            raise InputError(f"[tiny] {DATA} = {value!r}: the valid value is {PROCEDURAL!r}.")
+        for stage in self.values["stages"].values():
+            fields = stage_kind(stage["kind"]).config.model_fields
+            config = stage.setdefault("config", {})
+            config |= {name: new for name, new in _PROCEDURAL_CONFIG.items() if name in fields}
+            if "suites" in config:
+                config["suites"] = [suite for suite in config["suites"] if "path" not in suite]
+
+    def make_small(self, model: str, sizes: Sizes) -> None:
+        """Make it a recipe for a laptop: another model, and each stage by `Kind.small`."""
+        self.values["model"] = model
+        for stage in self.values["stages"].values():
+            stage.get("config", {}).pop("model", None)
+        recipe = self.recipe()
+        for spec in recipe.stages:
+            with self.errors_at(spec):
+                kind, config = stage_kind(spec.kind), self.config(spec, recipe)
+            small = kind.small(config, sizes)
+            before, after = (one.model_dump(mode="json") for one in (config, small))
+            self.values["stages"][spec.name]["config"] = _changed(spec.config, before, after)
+
+    def config(self, spec: StageSpec, recipe: Recipe) -> StrictModel:
+        """A stage's config, `model` and `seed` filled from the recipe. Raises InputError."""
+        config = stage_kind(spec.kind).config
+        shared = {"model": recipe.model, "seed": recipe.seed}
+        filled = {name: value for name, value in shared.items() if name in config.model_fields}
+        try:
+            return config.parse({**filled, **with_code(spec.config, self.folders)})
+        except ValidationError as error:
+            where = f"{self._place(spec)}.config{self._below(spec)}"
+            raise InputError(explain_validation(error, config, where)) from error
+
+    @contextmanager
+    def errors_at(self, spec: StageSpec) -> Iterator[None]:
+        """Messages of errors inside begin with where the stage is written."""
+        try:
+            yield
+        except InputError as error:
+            if str(error).startswith(self._place(spec)):
+                raise
+            raise InputError(f"{self._place(spec)}{self._below(spec)}: {error}") from error
+
+    def _place(self, spec: StageSpec) -> str:
+        return f"recipe {self.where}, stages.{spec.name}"
+
+    def _below(self, spec: StageSpec) -> str:
+        return f" (begins with defaults.{spec.kind})" if spec.kind in self.defaults else ""
+
+
+def read_recipe(recipe: str, data: Path | None) -> RecipeTable:
+    """The recipe called or stored at `recipe`; `data` is the directory of `--data`.
+
+    Raises:
+        InputError: there is no such recipe, or it is wrong.
+    """
+    folders = (data.absolute(),) if data else ()
+    if recipe in shipped_names():
+        return parse_table(shipped_text(recipe), recipe, folders)
+    path = Path(recipe)
+    if STAGE_NAME.fullmatch(recipe) and not path.exists():
+        raise InputError(
+            f"unknown recipe {recipe!r}.{nearest(recipe, shipped_names())} Or give the path of a"
+            " TOML file."
+        )
+    return parse_table(recipe_text(path), recipe, (path.absolute().parent, *folders))
+
+
+def parse_table(text: str, where: str, folders: tuple[Path, ...] = ()) -> RecipeTable:
+    """A recipe's text as a table. Raises InputError: the file itself is wrong, which is reported
+    before, and apart from, its overrides."""
+    file = recipe_table(text, where)
+    tiny = recipe_from_table(file, where).tiny
+    values = with_defaults(file, where)
+    values.pop("tiny", None)
+    return RecipeTable(values, where, folders, file.get("defaults", {}), file["stages"], tiny)
+
+
+def _changed(
+    written: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A table as it is written, with what has changed. TOML has no null: what is None is left
+    out."""
+    found = dict(written)
+    for name in {**before, **after}:
+        old, new = before.get(name), after.get(name)
+        if old == new:
+            continue
+        if new is None:
+            found.pop(name, None)
+        elif isinstance(new, dict) and isinstance(found.get(name), dict):
+            found[name] = _changed(found[name], old or {}, new)
+        else:
+            found[name] = _without_null(new)
+    return found
+
+
+def _without_null(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_null(item) for name, item in value.items() if item is not None}
+    return [_without_null(item) for item in value] if isinstance(value, list) else value
