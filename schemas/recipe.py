@@ -60,14 +60,13 @@ margin = 0.05
 import copy
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from schemas.base import InputError, StrictModel, explain_validation, nearest
 from schemas.examples import Domain
-from schemas.toml import NotToml, refuse_what_cannot_be_kept, toml_table, toml_text
+from schemas.toml import toml_table
 
 STAGE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
@@ -233,24 +232,12 @@ def parse_recipe(text: str, where: str) -> Recipe:
         InputError: broken TOML, unknown or missing key, wrong type, an input that is no earlier
             stage.
     """
-    return recipe_from_table(recipe_table(text, where), where)
-
-
-def recipe_table(text: str, where: str) -> dict[str, Any]:
-    """The recipe's TOML as a plain table, not yet validated. Raises InputError when it is not
-    TOML."""
-    try:
-        return toml_table(text)
-    except NotToml as error:
-        raise InputError(
-            f"recipe {where} is not valid TOML: {error}. Fix that line and run again."
-        ) from error
+    return recipe_from_table(toml_table(text, f"recipe {where}"), where)
 
 
 def recipe_from_table(table: dict[str, Any], where: str) -> Recipe:
     """Build a Recipe from parsed TOML, where `stages` is a table keyed by stage name. Raises
     InputError."""
-    refuse_what_cannot_be_kept(table, f"recipe {where}")
     stages = table.get("stages")
     if not isinstance(stages, dict):
         raise InputError(
@@ -327,9 +314,3 @@ class _RecipeFile(Recipe):
     """The keys that a recipe's file may have."""
 
     defaults: dict[str, dict[str, Any]]
-
-
-def recipe_text(path: Path) -> str:
-    """The text of a recipe file. Raises InputError when it cannot be one
-    (`schemas.toml.toml_text`)."""
-    return toml_text(path, "recipe")

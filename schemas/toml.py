@@ -25,8 +25,15 @@ MOST_INTEGER = 2**31 - 1
 """No count, length or seed is larger; arrays are indexed with 32 bits."""
 
 
-class NotToml(ValueError):
-    """Text that is not TOML, or nests too deeply; the message says why."""
+_DEEP = f"it nests deeper than {MOST_LEVELS} levels"
+
+
+class NotToml(InputError):
+    """Text that is not TOML, or too much of it; `why` says in which way."""
+
+    def __init__(self, where: str, why: object) -> None:
+        super().__init__(f"{where} is not valid TOML: {why}. Fix that line and run again.")
+        self.why = why
 
 
 def toml_text(path: Path, what: str) -> str:
@@ -54,22 +61,24 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def toml_table(text: str) -> dict[str, Any]:
-    """TOML as a plain table. Raises NotToml."""
+def toml_table(text: str, where: str) -> dict[str, Any]:
+    """TOML as a plain table. Raises NotToml, or InputError for a value that cannot be kept; the
+    message begins with `where`."""
     try:
         table = tomllib.loads(text)
     except RecursionError as error:
-        raise NotToml(f"it nests deeper than {MOST_LEVELS} levels") from error
+        raise NotToml(where, _DEEP) from error
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
-        raise NotToml(str(error)) from error
+        raise NotToml(where, error) from error
     level, values = [table], 0
     for _ in range(MOST_LEVELS):
         level = [inner for value in level for inner in _inside(value)]
         values += len(level)
     if values > MOST_VALUES:
-        raise NotToml(f"it holds {values} values, and may hold {MOST_VALUES}")
+        raise NotToml(where, f"it holds {values} values, and may hold {MOST_VALUES}")
     if level:
-        raise NotToml(f"it nests deeper than {MOST_LEVELS} levels")
+        raise NotToml(where, _DEEP)
+    _refuse_what_cannot_be_kept(table, where, ())
     return table
 
 
@@ -80,17 +89,15 @@ def _inside(value: Any) -> Iterator[Any]:
         yield from value
 
 
-def refuse_what_cannot_be_kept(value: Any, where: str, path: tuple[str, ...] = ()) -> None:
-    """TOML has dates, numbers without an end and integers of any size, and an override may hold
-    bytes that are no UTF-8; stage keys are made from JSON, and sizes are counted with 32 bits.
-    Raises InputError, which says where."""
+def _refuse_what_cannot_be_kept(value: Any, where: str, path: tuple[str, ...]) -> None:
+    """TOML has dates, infinite numbers and integers of any size; stage keys are made from JSON, and
+    sizes are counted with 32 bits. Raises InputError, which says where."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            refuse_what_cannot_be_kept(key, where, path)
-            refuse_what_cannot_be_kept(inner, where, (*path, key))
+            _refuse_what_cannot_be_kept(inner, where, (*path, key))
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            refuse_what_cannot_be_kept(inner, where, (*path, str(index)))
+            _refuse_what_cannot_be_kept(inner, where, (*path, str(index)))
     elif isinstance(value, (date, time)):
         raise InputError(
             f"{where}: {'.'.join(path)} = {value} is a date or time; write it as a string, in"
@@ -104,9 +111,3 @@ def refuse_what_cannot_be_kept(value: Any, where: str, path: tuple[str, ...] = (
             f"{where}: {'.'.join(path)} = {said} is too large: no integer may be beyond"
             f" {MOST_INTEGER}."
         )
-    elif (
-        isinstance(value, str)
-        and not value.isascii()
-        and value.encode("utf-8", "replace").decode("utf-8") != value
-    ):
-        raise InputError(f"{where}: {'.'.join(path)} = {value!r} is not valid UTF-8 text.")

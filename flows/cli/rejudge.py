@@ -26,7 +26,7 @@ from schemas.examples import Prompt
 from schemas.ledger import LedgerRow
 from schemas.reports import RunRecord
 from schemas.rubrics import Rubric
-from schemas.toml import NotToml, refuse_what_cannot_be_kept, toml_table, toml_text
+from schemas.toml import toml_table, toml_text
 from tasks.contract.job import read_jsonl, write_jsonl
 from tasks.contract.kinds import stage_kind
 from tasks.contract.reward import REWARDS, Resources
@@ -171,11 +171,7 @@ def verdict(summary: Mapping[str, Any]) -> str:
 def _read(file: Path) -> tuple[Wanted, str]:
     text = toml_text(file, "--rubric")
     try:
-        table = toml_table(text)
-        refuse_what_cannot_be_kept(table, str(file))
-        return Wanted.parse(table), text
-    except NotToml as error:
-        raise InputError(f"{file} is not valid TOML: {error}.") from error
+        return Wanted.parse(toml_table(text, str(file))), text
     except ValidationError as error:
         raise InputError(explain_validation(error, Wanted, str(file))) from error
 

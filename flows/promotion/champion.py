@@ -26,8 +26,7 @@ from pydantic import Field, ValidationError
 from flows.runs.effects import METRICS
 from flows.runs.record import read_run, run_status
 from flows.runs.results import left_out_text, read_results
-from infra.store.manifests import data_name
-from infra.store.store import Store
+from infra.store.store import Store, data_name
 from schemas.artifact import ArtifactRef, Manifest
 from schemas.base import InputError, Sealed, nearest
 from schemas.reports import RunRecord, StageRecord

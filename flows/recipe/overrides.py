@@ -36,8 +36,10 @@ def apply_override(table: dict[str, Any], override: str, written: Mapping[str, A
         written: its stages as they are in the file.
 
     Raises:
-        InputError: no `=`, a value that is no TOML, or a path that leads nowhere.
+        InputError: no UTF-8, no `=`, a value that is no TOML, or a path that leads nowhere.
     """
+    if override.encode("utf-8", "replace").decode("utf-8") != override:
+        raise InputError(f"--set {override!r} is not valid UTF-8 text.")
     path, equals, text = override.partition("=")
     if not equals:
         raise InputError(
@@ -151,12 +153,12 @@ def _override_value(text: str, override: str) -> Any:
     """A TOML value; text that is none and looks like a plain word or path is a string, so that
     `--set model=gemma3-tiny` works."""
     try:
-        table = toml_table(f"value = {text}")
+        table = toml_table(f"value = {text}", f"--set {override!r}")
     except NotToml as error:
         if re.fullmatch(r"[A-Za-z_./~][^\s\"'\[\]{}=,]*", text):
             return text
         raise InputError(
-            f"--set {override!r}: {text!r} is no TOML value ({error}). Write a number, true, false,"
-            " [1, 2], {a = 1} or 'text'."
+            f"--set {override!r}: {text!r} is no TOML value ({error.why}). Write a number, true,"
+            " false, [1, 2], {a = 1} or 'text'."
         ) from error
     return table["value"]

@@ -101,7 +101,7 @@ def resolve_table(
     table: RecipeTable, data: Path | None, *, need_data: bool = True
 ) -> ResolvedRecipe:
     """Validate every stage of a recipe's table. Arguments and errors as of `resolve`."""
-    recipe = table.recipe()
+    recipe = table.recipe
     if data is not None:
         _check_data(data)
     check_model(recipe.model)
@@ -110,7 +110,7 @@ def resolve_table(
     for spec in recipe.stages:
         with table.errors_at(spec):
             _check_inputs(spec, stage_kind(spec.kind), kinds)
-            stages.append(_resolve_stage(spec, table.config(spec, recipe), data, need_data))
+            stages.append(_resolve_stage(spec, table.config(spec), data, need_data))
     resolved = ResolvedRecipe(recipe, tuple(stages), table.folders)
     _check_gate(resolved, table.where)
     return resolved

@@ -18,10 +18,9 @@ from schemas.recipe import (
     Recipe,
     StageSpec,
     recipe_from_table,
-    recipe_table,
-    recipe_text,
     with_defaults,
 )
+from schemas.toml import toml_table, toml_text
 from tasks.contract.kinds import stage_kind
 from tasks.contract.small import LAPTOP, Sizes
 from tasks.models.source import TINY as TINY_MODEL
@@ -44,6 +43,7 @@ class RecipeTable:
     """A recipe that may still be changed.
 
     Attributes:
+        recipe: as it is now.
         values: the recipe as TOML has it, with the defaults in its stages and without `tiny`.
         where: what messages call it.
         folders: where the code lies that it names (`flows.recipe.code`).
@@ -52,6 +52,7 @@ class RecipeTable:
         tiny: what `--tiny` sets beside the sizes.
     """
 
+    recipe: Recipe
     values: dict[str, Any]
     where: str
     folders: tuple[Path, ...]
@@ -59,13 +60,13 @@ class RecipeTable:
     written: Mapping[str, Any]
     tiny: Mapping[str, Any]
 
-    def recipe(self) -> Recipe:
-        """The recipe as it is now. Raises InputError: a change made it wrong."""
-        return recipe_from_table(self.values, self.where)
+    def parse(self) -> None:
+        """Make `recipe` what `values` say. Raises InputError: a change made it wrong."""
+        self.recipe = recipe_from_table(self.values, self.where)
 
     def change(self, overrides: Sequence[str]) -> None:
         """Apply what `--set` says (`flows.recipe.overrides`). Raises InputError: an override is
-        wrong."""
+        wrong, or makes the recipe so."""
         for override in sorted(overrides, key=order):
             if override == TINY:
                 self._make_tiny()
@@ -73,6 +74,7 @@ class RecipeTable:
                 apply_override(self.values, override, self.written)
         if overrides:
             self.where += f" (with --set {' '.join(overrides)})"
+            self.parse()
 
     def _make_tiny(self) -> None:
         if DATA in self.tiny:
@@ -98,18 +100,19 @@ class RecipeTable:
         self.values["model"] = model
         for stage in self.values["stages"].values():
             stage.get("config", {}).pop("model", None)
-        recipe = self.recipe()
-        for spec in recipe.stages:
+        self.parse()
+        for spec in self.recipe.stages:
             with self.errors_at(spec):
-                kind, config = stage_kind(spec.kind), self.config(spec, recipe)
+                kind, config = stage_kind(spec.kind), self.config(spec)
             small = kind.small(config, sizes)
             before, after = (one.model_dump(mode="json") for one in (config, small))
             self.values["stages"][spec.name]["config"] = _changed(spec.config, before, after)
+        self.parse()
 
-    def config(self, spec: StageSpec, recipe: Recipe) -> StrictModel:
+    def config(self, spec: StageSpec) -> StrictModel:
         """A stage's config, `model` and `seed` filled from the recipe. Raises InputError."""
         config = stage_kind(spec.kind).config
-        shared = {"model": recipe.model, "seed": recipe.seed}
+        shared = {"model": self.recipe.model, "seed": self.recipe.seed}
         filled = {name: value for name, value in shared.items() if name in config.model_fields}
         try:
             return config.parse({**filled, **with_code(spec.config, self.folders)})
@@ -149,17 +152,19 @@ def read_recipe(recipe: str, data: Path | None) -> RecipeTable:
             f"unknown recipe {recipe!r}.{nearest(recipe, shipped_names())} Or give the path of a"
             " TOML file."
         )
-    return parse_table(recipe_text(path), recipe, (path.absolute().parent, *folders))
+    return parse_table(toml_text(path, "recipe"), recipe, (path.absolute().parent, *folders))
 
 
 def parse_table(text: str, where: str, folders: tuple[Path, ...] = ()) -> RecipeTable:
     """A recipe's text as a table. Raises InputError: the file itself is wrong, which is reported
     before, and apart from, its overrides."""
-    file = recipe_table(text, where)
-    tiny = recipe_from_table(file, where).tiny
+    file = toml_table(text, f"recipe {where}")
+    recipe = recipe_from_table(file, where)
     values = with_defaults(file, where)
     values.pop("tiny", None)
-    return RecipeTable(values, where, folders, file.get("defaults", {}), file["stages"], tiny)
+    defaults, written, tiny = file.get("defaults", {}), file["stages"], recipe.tiny
+    recipe = recipe.model_copy(update={"tiny": {}})
+    return RecipeTable(recipe, values, where, folders, defaults, written, tiny)
 
 
 def _changed(

@@ -79,7 +79,7 @@ def rehearsed(
     """
     table = read_recipe(recipe, data)
     table.change(overrides)
-    whole, values = table.recipe(), deepcopy(table.values)
+    whole, values = table.recipe, deepcopy(table.values)
     sizes = Sizes(
         reply=48,
         rows=rows,
@@ -105,6 +105,7 @@ def rehearsed(
     for name, stage in values["stages"].items():
         stage["config"] = _stood_in(stage.get("config", {}), name, endpoints)
     values["name"] = whole.name[: 40 - len(_SUFFIX)] + _SUFFIX
+    table.parse()
     resolved = resolve_table(table, data)
     return Rehearsed(whole, resolved, sizes, read, asked, endpoints, notes)
 

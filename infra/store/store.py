@@ -22,6 +22,7 @@ A store lies in a directory (`infra.store.files`) or in a bucket (`infra.gcs.buc
 """
 
 import logging
+import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,7 +33,6 @@ from infra.gcs.region import require_near
 from infra.settings import Settings
 from infra.store.files import Files, file_entry, files_below
 from infra.store.location import parsed_location
-from infra.store.manifests import aside_name, data_name, manifest_name, parse_manifest
 from infra.store.objects import Damaged, Objects, checked_name
 from schemas.artifact import FileEntry, Manifest, Seal
 from schemas.base import InputError, StrictModel, problem_text
@@ -81,6 +81,36 @@ def _directory(root: Path) -> Files:
 def attempt_file(key: str, attempt: str, name: str) -> str:
     """The name, in the store, of one of an attempt's files: `work/<key>/<attempt>/<name>`."""
     return f"work/{key}/{attempt}/{name}"
+
+
+def manifest_name(kind: str, key: str) -> str:
+    """The manifest's name in the store."""
+    return f"artifacts/{kind}/{key}/manifest.json"
+
+
+def aside_name(kind: str, key: str, why: str) -> str:
+    """A new name for a manifest that is set aside."""
+    return f"artifacts/{kind}/{key}/manifest.{why}-{uuid.uuid4().hex}.json"
+
+
+def data_name(manifest: Manifest) -> str:
+    """The name below which the artifact's files lie."""
+    return f"artifacts/{manifest.kind}/{manifest.key}/data/{manifest.attempt}"
+
+
+def parse_manifest(raw: bytes | None, kind: str, key: str) -> Manifest | None:
+    """The manifest in `raw` if it is intact, belongs to `kind` and `key` and names only allowed
+    files; None otherwise."""
+    if raw is None:
+        return None
+    try:
+        manifest = Manifest.model_validate_json(raw)
+        checked_name(manifest.attempt)
+        for entry in manifest.files:
+            checked_name(entry.path)
+    except ValueError:  # pydantic's ValidationError is one
+        return None
+    return manifest if manifest.is_intact and (manifest.kind, manifest.key) == (kind, key) else None
 
 
 class Store:

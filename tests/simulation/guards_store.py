@@ -17,8 +17,7 @@ from infra.gcs.requests import Changed, Requests
 from infra.local import LocalBackend
 from infra.store import lease
 from infra.store.files import Files
-from infra.store.manifests import data_name, manifest_name
-from infra.store.store import Store
+from infra.store.store import Store, data_name, manifest_name
 from schemas.artifact import Manifest
 from tasks.contract.journal import Journal
 from tasks.running import making

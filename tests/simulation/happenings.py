@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from infra.store.manifests import data_name
+from infra.store.store import data_name
 from tests.simulation.naming import short
 from tests.simulation.plan import Event
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from infra.store.manifests import data_name, parse_manifest
+from infra.store.store import data_name, parse_manifest
 from schemas.artifact import Manifest
 from schemas.reports import RunRecord
 from tests.simulation.champions import Champions
