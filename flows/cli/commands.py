@@ -1,7 +1,7 @@
-"""What each command of `lyceum` does. A command returns its answer as JSON and as something to
-show; `flows.cli.main` prints one of the two.
+"""What each command of `lyceum` does. A command returns its answer as JSON and as blocks to show;
+`flows.cli.main` prints one of the two.
 
-What a command needs it imports itself: `lyceum --help` is a reader who waits.
+Each command imports what it needs itself, so that `lyceum --help` answers at once.
 """
 
 import argparse
@@ -17,13 +17,14 @@ from schemas.base import InputError
 
 
 def run(options: argparse.Namespace) -> Answer:
-    """Run a recipe; reuses what is valid and resumes what is not finished.
+    """Run a recipe: reuse every stage that is valid, and resume the one that was interrupted.
 
-    With --hours it ends in time: what runs saves a checkpoint, what is left is said, the exit code
-    is 0, and the same command goes on in the same store, on this machine or another.
+    With --hours it ends in time: running stages save a checkpoint, the stages that are left are
+    listed, and the exit code is 0. The same command continues in the same store, on this machine or
+    another.
 
-    With --seeds it runs under several, each a run of its own; those that are cached are reused, one
-    that fails ends no other, and the report has each stage's mean and interval over them.
+    With --seeds it runs under several seeds, each a run of its own. Cached runs are reused, a
+    failed one stops no other, and the report gives each stage's mean and interval over the seeds.
     """
     from flows.cli import show
     from flows.cli.launch import exit_code, launch, run_json
@@ -50,11 +51,11 @@ def rehearse(options: argparse.Namespace) -> Answer:
     """Run a recipe here in minutes, with its sizes cut and nothing else, and say what is wrong with
     it.
 
-    Its own stages, formats, checks, rewards, prompts, suites and gate, on the first rows of its own
-    data sets. An endpoint without a key is stood in for by rule; one with a key is asked 20 times
-    at most. Ends with a page: what went into and out of every stage, which rows fell out and why,
-    what the rewards pay for, who answered, and findings, each with the fix. Exit code 3: something
-    was found.
+    It keeps the recipe's stages, formats, checks, rewards, prompts, suites and gate, and reads the
+    first rows of its data sets. Rules stand in for an endpoint without a key; one with a key is
+    asked 20 times at most. The page at its end shows what went into and out of every stage, which
+    rows were dropped and why, what the rewards pay for, who answered, and findings, each with the
+    fix. Exit code 3: something was found.
     """
     from flows.cli.rehearse import exit_code, rehearse_recipe
     from flows.rehearsal.page import summary
@@ -74,9 +75,9 @@ def rehearse(options: argparse.Namespace) -> Answer:
 def init(options: argparse.Namespace) -> Answer:
     """Write a recipe for your data, after a few questions or from options, and rehearse it.
 
-    The data's first rows propose which column is what, how answers are verified and their domain.
-    What no option says is asked; where standard input is no terminal the proposals are taken. Rows
-    without reasoning are answered by the model itself. Nothing is overwritten.
+    From the data's first rows it proposes the columns, how answers are verified, and their domain.
+    It asks what no option says; where standard input is no terminal, it takes the proposals. The
+    model itself answers rows that have no reasoning. Nothing is overwritten.
     """
     from flows.cli.init import Asking, draft_recipe
     from flows.cli.rehearse import exit_code, rehearse_recipe
@@ -99,10 +100,9 @@ def plan(options: argparse.Namespace) -> Answer:
     """Say what a run would do: which stages are cached and which would run; for a TPU also whether
     they fit, their time and their cost.
 
-    For a TPU every program of every stage that would run is compiled here, by the TPU's own
-    compiler and without weights: what it says of memory is what the chip would say. Exit code 3 if
-    something does not fit the memory or the budget; the settings that would mend the former are
-    looked for and printed.
+    For a TPU, its own compiler compiles every program of every stage that would run, here and
+    without weights, so the memory it reports is what the chip would need. Exit code 3: something
+    does not fit the memory or the budget. For memory, settings that fit are searched and printed.
     """
     from flows.cli import show
     from flows.planning.stage_plans import check_budget, make_plan
@@ -155,8 +155,8 @@ def runs(options: argparse.Namespace) -> Answer:
 
 
 def report(options: argparse.Namespace) -> Answer:
-    """Render a run's report again (HTML, self-contained); of a run under several seeds also the
-    report over them."""
+    """Render a run's report again, as one HTML file; for a run under several seeds also the report
+    over the seeds."""
     from flows.cli import show
     from flows.report.page import report_of, write_report
     from flows.report.seeds_page import write_seeds
@@ -179,8 +179,8 @@ def report(options: argparse.Namespace) -> Answer:
 
 
 def compare(options: argparse.Namespace) -> Answer:
-    """Compare runs with the first of them: every metric that both measured, with 95 % intervals;
-    recipes, times and costs."""
+    """Compare runs with the first one: every metric that both measured, with 95 % intervals, and
+    their recipes, times and costs."""
     from flows.report.compare import comparison_blocks, render_comparison
     from flows.runs.compare import compare_runs
     from flows.runs.record import read_run
@@ -199,8 +199,8 @@ def recipes(options: argparse.Namespace) -> Answer:
     """List the recipes that come with Lyceum: what each is for, its data, and the hours and dollars
     it takes.
 
-    Times and prices are those of `lyceum plan` for a TPU, or of a run, with their dates: none is
-    guessed. `lyceum plan RECIPE` reckons those of your settings.
+    Times and prices come from `lyceum plan` for a TPU, or from a run, and have its date. `lyceum
+    plan RECIPE` computes them for your settings.
     """
     from flows.cli import show
     from flows.recipe.shipped import listed
@@ -221,7 +221,7 @@ def doctor(options: argparse.Namespace) -> Answer:
 
 
 def serve(options: argparse.Namespace) -> Answer:
-    """Serve the flows: a local Prefect server with its UI, and a worker; Ctrl-C stops all of it."""
+    """Serve the flows with a local Prefect server, its UI and a worker; Ctrl-C stops them."""
     from flows.server.serve import serve as serve_until_stopped
 
     serve_until_stopped(options.port, options.recipes, options.host, options.behind_tls)
@@ -244,18 +244,17 @@ def deploy(options: argparse.Namespace) -> Answer:
 
 
 def gc(options: argparse.Namespace) -> Answer:
-    """List what no run needs any more, in the store or (--target) of machines in the cloud; with
-    --delete, remove it.
+    """List what no run needs any more, in the store or (with --target) among machines in the cloud;
+    with --delete, remove it.
 
-    Needed is whatever a run record names, also that of a run that failed or was killed, and
-    whatever a live lease holds. Of a committed stage the artifact stays and its checkpoints go;
-    lease.json, job.json, status.json and log.txt of each attempt stay as long as a run names the
-    stage's key. To get rid of a run's artifacts, drop its record with --drop-run: what no other run
-    names becomes garbage. Runs that champions stand on are kept.
+    What a run record names is needed, even if the run failed or was killed; so is what a live lease
+    holds. A committed stage keeps its artifact and loses its checkpoints; lease.json, job.json,
+    status.json and log.txt of each attempt stay as long as a run names the stage's key. --drop-run
+    drops a run's record, so that what no other run names becomes garbage. The runs of champions
+    cannot be dropped.
 
-    With --target v5e-8, TPUs that runs of this store requested and that nobody follows any more are
-    listed instead: they cost money, or hold quota. A machine that works for a run that is alive is
-    never removed.
+    With --target v5e-8, it lists the TPUs that runs of this store requested and nobody follows any
+    more: they cost money, or use up quota. A machine that works for a live run is never removed.
     """
     from flows.cli import show
     from flows.cli.gc import collect_garbage
@@ -286,7 +285,7 @@ def _machines(options: argparse.Namespace, store: Store) -> Answer:
 
     if options.drop_runs:
         raise InputError(
-            "--drop-run is about the store and --target about machines; give one of them."
+            "--drop-run removes from the store and --target lists machines; give one of them."
         )
     check_target(options.target)
     leftovers = open_backend(options.target).reap(store, options.delete)

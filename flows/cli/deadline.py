@@ -1,9 +1,9 @@
-"""The deadline of a run, `lyceum run --hours H`: for a notebook's session that is taken away, or a
-machine that is lent for so long.
+"""The deadline of a run, `lyceum run --hours H`: for a notebook session that ends, or a machine
+that is lent for a time.
 
-Before it comes, no stage begins any more, and what runs is asked to save a checkpoint and to end.
-What has not ended shortly before the deadline (a step may take minutes, and a stage without steps
-keeps its answers one by one) is stopped as by Ctrl-C, so that the command has ended in time.
+Some time before it no stage begins any more, and running ones are asked to save a checkpoint and to
+end. Shortly before it the rest is stopped as by Ctrl-C, so that the command ends in time: a step
+may take minutes, and a stage without steps saves its answers one by one.
 """
 
 import threading
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from flows.planning.sessions import working_seconds
 
 STOP_SECONDS = 60.0
-"""How long before the deadline what still runs is stopped; of a short one a fiftieth."""
+"""How long before the deadline the rest is stopped; at most a fiftieth of the whole time."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ def observed(
     """While inside, the events are set when their moments come; those that have passed, at once."""
 
     def near() -> None:
-        say("The deadline is near: no stage begins any more, and what runs saves a checkpoint.")
+        say("The deadline is near: no stage begins any more, and running ones save a checkpoint.")
         pause.set()
 
     def come() -> None:
-        say("The deadline has come: what still runs is stopped, and goes on from what it saved.")
+        say("The deadline has come: running stages are stopped, to continue from what they saved.")
         stop.set()
 
     timers: list[threading.Timer] = []

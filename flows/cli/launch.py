@@ -40,8 +40,8 @@ def launch(given: Parameters, code: Sequence[Path], hours: float | None = None) 
 
 @contextmanager
 def in_time(deadline: Deadline | None, hours: float | None) -> Iterator[None]:
-    """What is stopped inside was stopped by a person; by its deadline it was given too little time,
-    which is bad input."""
+    """Inside, a stop by the deadline is bad input: too little time was given. Another stop was a
+    person's."""
     try:
         yield
     except Stopped:

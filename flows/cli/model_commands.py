@@ -1,4 +1,4 @@
-"""The commands about the model of a run: to talk to it, to hand it on, to make it the champion.
+"""The commands about a run's model: talk to it, hand it on, make it the champion.
 
 As in `commands.py`, a function's first sentence is its help.
 """
@@ -14,9 +14,8 @@ from schemas.base import InputError
 def ask(options: argparse.Namespace) -> Answer:
     """Answer a question with a run's model, greedily, word by word; Ctrl-C ends the answer.
 
-    Without a question it is a dialogue: every line is asked, and the model is shown what was said
-    before; Ctrl-C ends an answer, Ctrl-D the dialogue. With a file or a pipe as standard input,
-    each of its lines is asked.
+    Without a question it begins a dialogue, in which the model sees what was said before; Ctrl-C
+    ends an answer, Ctrl-D the dialogue. From a file or a pipe it asks every line.
     """
     from flows.cli.ask import answer, dialogue
 
@@ -33,13 +32,12 @@ def ask(options: argparse.Namespace) -> Answer:
 
 
 def endpoint(options: argparse.Namespace) -> Answer:
-    """Serve a run's model to programs: OpenAI's HTTP interface at /v1, streamed or at once; Ctrl-C
-    stops it.
+    """Serve a run's model to programs by OpenAI's HTTP interface at /v1; Ctrl-C stops it.
 
-    /v1/models, /v1/chat/completions and /v1/completions, with temperature, top_p, seed, stop, n,
-    max_tokens, stream and log-probabilities. Only this machine is answered unless --host says
-    otherwise; then whoever asks must send the key that LYCEUM_ENDPOINT_KEY has here. Requests share
-    batches; what does not fit the queue is told to come again.
+    It has /v1/models, /v1/chat/completions and /v1/completions, with temperature, top_p, seed,
+    stop, n, max_tokens, stream and log-probabilities. Only this machine can ask, unless --host says
+    otherwise; then requests must carry the key in LYCEUM_ENDPOINT_KEY. Requests share batches; one
+    that finds the queue full is told to retry.
     """
     from flows.cli.endpoint import serve as serve_until_stopped
 
@@ -53,9 +51,9 @@ def scores(options: argparse.Namespace) -> Answer:
     """Write a run's answers, scores and curves for other tools: inspect_ai, lm-evaluation-harness,
     TensorBoard, Parquet.
 
-    Rates are counted from the answers. DIR/inspect_ai holds logs for `inspect view`, DIR/lm_eval
-    what lm_eval writes with --log_samples, DIR/tensorboard event files of every stage, DIR/parquet
-    a table of answers per evaluation.
+    DIR/inspect_ai holds logs for `inspect view`, DIR/lm_eval what lm_eval writes with
+    --log_samples, DIR/tensorboard the event files of every stage, and DIR/parquet a table of
+    answers per evaluation. Rates are counted from the answers.
     """
     from flows.cli import show
     from flows.cli.scores import export_scores
@@ -69,9 +67,9 @@ def rejudge(options: argparse.Namespace) -> Answer:
     """Judge a finished run's GRPO stage again under other rewards, rubrics or weights, and say
     which updates would change sign.
 
-    Nothing is sampled: the responses are those of the stage's ledger. Rewards of which only weights
-    change are not asked again, and no judge is asked twice for the same: what is new is counted,
-    and costs no more than --usd.
+    Nothing is sampled: the stage's ledger has the responses. A reward whose weight alone changes is
+    not computed again, and no judge is asked the same question twice. New questions are counted,
+    and cost no more than --usd.
     """
     from flows.cli.rejudge import rejudge_run, rejudged
 
@@ -87,22 +85,22 @@ def rejudge(options: argparse.Namespace) -> Answer:
 
 
 def export(options: argparse.Namespace) -> Answer:
-    """Write a run's model as a Hugging Face directory, and prove in transformers that it is the
-    model.
+    """Write a run's model as a Hugging Face directory, and prove with transformers that it is the
+    same model.
 
     The directory holds merged weights, tokenizer with chat template, generation config and a model
-    card with lineage and evaluations. Transformers must find the same tokens, logits and greedy
-    answers in it as Lyceum does, and stop where it should; else nothing is left behind and the exit
-    code is 1. Needs torch: uv sync --extra export. With --adapters: what PEFT loads beside the
-    model that the stage began with, and nothing is proven. With --orbax: a checkpoint that Tunix's
-    own Gemma 3 loads, read back once.
+    card with lineage and evaluations. Transformers must compute the same tokens, logits and greedy
+    answers as Lyceum, and stop at the same place; otherwise nothing is left behind and the exit
+    code is 1. This needs torch: uv sync --extra export. With --adapters it writes what PEFT loads
+    beside the stage's first model, without a proof; with --orbax a checkpoint that Tunix's own
+    Gemma 3 loads, which is read back once.
     """
     from flows.cli import show
     from flows.cli.export import export as export_stage
     from flows.cli.export import export_adapters, export_orbax
 
     if options.adapters and options.orbax:
-        raise InputError("--adapters and --orbax are two formats; give one of them.")
+        raise InputError("--adapters and --orbax exclude each other; give one of them.")
     store, record = run_of(options)
     if options.adapters or options.orbax:
         given = (store, record, options.to, options.stage)
@@ -116,10 +114,10 @@ def push(options: argparse.Namespace) -> Answer:
     """Push a run's model to the Hugging Face hub: what `lyceum export` writes, with its card and
     evaluations; private unless --public.
 
-    With --adapters the adapters alone, with --dataset the data set that the run was trained on,
-    with its card. It is one commit; a push that was interrupted goes on, no file is sent twice, and
-    what is there already makes no commit. A model is proven first where torch is installed. Needs a
-    token that may write: HF_TOKEN.
+    With --adapters it pushes the adapters alone, with --dataset the data set that the run was
+    trained on, each with its card. A push is one commit. After an interruption it continues, sends
+    no file twice, and makes no commit if nothing changed. Where torch is installed the model is
+    proven first. It needs a token that may write: HF_TOKEN.
     """
     from flows.cli import show
     from flows.cli.push import What
@@ -136,11 +134,12 @@ def push(options: argparse.Namespace) -> Answer:
 
 def gate(options: argparse.Namespace) -> Answer:
     """Say whether a run's model may replace the champion: whether each rule of its recipe's [gate]
-    is shown to hold; exit 1 if not.
+    is shown to hold; exit code 1 if not.
 
-    Both models are compared over the same prompts. Without a [gate], one of exact answer, format,
-    safe rate and correct rate has to be won for certain, and no loss of 5 points may be possible in
-    any, nor of 10 in a domain. What too few prompts leave open fails.
+    Both models are compared over the same prompts. Without a [gate], the model must gain for
+    certain in one of exact answer, format, safe rate and correct rate, and a loss of 5 points in
+    any of them, or of 10 in a domain, must be excluded. A rule that too few prompts leave open
+    fails.
     """
     from flows.cli import show
     from flows.promotion.gate import gate_run
@@ -150,8 +149,8 @@ def gate(options: argparse.Namespace) -> Answer:
 
 
 def promote(options: argparse.Namespace) -> Answer:
-    """Make a run's model the champion of its recipe, whatever the gate says; or roll back; or list
-    the champions."""
+    """Make a run's model the champion of its recipe, whatever the gate says; roll back to the
+    champion before; or list the champions."""
     from flows.cli import show
     from flows.promotion import champion
 

@@ -45,7 +45,7 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         ),
         "tiny": _option(
             "--tiny",
-            "the recipe on a laptop, in minutes: gemma3-tiny, every stage small",
+            "run the recipe on a laptop in minutes: gemma3-tiny, every stage small",
             action="append_const",
             const=TINY,
             dest="overrides",
@@ -60,13 +60,13 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         ),
         "seeds": _option(
             "--seeds N",
-            "run it under N seeds, from its own upwards, with one report over them; data and"
-            " held-out prompts are shared",
+            "run under N seeds, counted from the recipe's own, with one report over them; they"
+            " share data and held-out prompts",
             int,
         ),
         "rows": _option(
             "--rows N",
-            "rows that are read of each data set, and made by each generator (default: 50)",
+            "rows to read of each data set, and to make with each generator (default: 50)",
             int,
             default=50,
         ),
@@ -81,9 +81,9 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             "your rows: CSV, TSV, JSON, JSONL or Parquet, or a URL (hf://, gs://, s3://)",
         ),
         "base": _option("--model M", "the model to teach, e.g. gemma3-1b-it or hf://ORG/NAME"),
-        "prompt": _option("--prompt COLUMN", "the column that asks"),
-        "reasoning": _option("--reasoning COLUMN", "the column that works it out; - for none"),
-        "answer": _option("--answer COLUMN", "the column of the answer alone"),
+        "prompt": _option("--prompt COLUMN", "the column with the question"),
+        "reasoning": _option("--reasoning COLUMN", "the column with the reasoning; - for none"),
+        "answer": _option("--answer COLUMN", "the column with the final answer"),
         "check": _option(
             "--check C", "how answers are verified: numeric, math, exact, quantity, none"
         ),
@@ -91,17 +91,19 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         "place": _option("--target T", "where it will run: local, or a TPU such as v5e-8"),
         "spent": _option("--usd USD", "the most that a run may cost, for `lyceum plan`"),
         "no_rehearsal": _option(
-            "--no-rehearsal", "write and validate it, and do not run anything", action="store_true"
+            "--no-rehearsal",
+            "write and validate it without running it",
+            action="store_true",
         ),
         "hours": _option(
             "--hours H",
-            "sessions of so many hours, e.g. 9: how many there are, where each ends; a plan that"
-            " takes longer than one does not fit",
+            "length of a session, e.g. 9: says how many sessions the run takes and where each ends;"
+            " a plan that takes longer than one does not fit",
             float,
         ),
         "deadline": _option(
             "--hours H",
-            "end within so many hours, e.g. 9 where a session lasts nine; the same command goes on",
+            "end within H hours, e.g. 9; the same command continues later",
             float,
         ),
         "usd": _option("--usd USD", "the plan does not fit if it costs more", float),
@@ -119,19 +121,19 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         ),
         "rubric": _option(
             "--rubric FILE",
-            "TOML: [[rewards]] as in a recipe, and `rubrics`, a path, if there are others",
+            "TOML: [[rewards]] as in a recipe, and `rubrics`, the path of other rubrics",
             Path,
             required=True,
         ),
         "to": _option(
             "--to DIR",
-            "the directory to make; one that is not empty is refused",
+            "the directory to make; it must be new or empty",
             Path,
             required=True,
         ),
         "repository": _option(
             "--to ORG/NAME",
-            "the repository on the Hugging Face hub; made if need be",
+            "the repository on the Hugging Face hub; made if it is missing",
             required=True,
         ),
         "pushed": _option(
@@ -141,7 +143,7 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         "dataset": _option(
             "--dataset", "the data set that the run was trained on", action="store_true"
         ),
-        "public": _option("--public", "everybody may see it", action="store_true"),
+        "public": _option("--public", "make it visible to everybody", action="store_true"),
         "adapters": _option(
             "--adapters",
             "the adapters alone, in PEFT's format, of a stage whose lora has keep = true",
@@ -154,8 +156,8 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         ),
         "dtype": _option(
             "--dtype",
-            "in which the proof computes; float32 takes 4 bytes of memory per weight and tells the"
-            " most (default: float32)",
+            "the type that the proof computes in; float32 is the strictest and takes 4 bytes of"
+            " memory per weight (default: float32)",
             choices=("float32", "bfloat16"),
             default="float32",
         ),
@@ -179,17 +181,17 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         ),
         "opponent": _option(
             "--champion RUN",
-            "the run whose model is to be beaten (default: that of its recipe's champion)",
+            "the run whose model has to be beaten (default: the recipe's champion)",
         ),
         "promoted": _option(
             "run", "the run whose model becomes the champion of its recipe", nargs="?"
         ),
         "rollback": _option(
-            "--rollback RECIPE", "return to the champion of this recipe before the current one"
+            "--rollback RECIPE", "return to this recipe's champion before the current one"
         ),
         "history": _option("--history RECIPE", "list the champions of this recipe"),
         "why": _option(
-            "--why TEXT", "what the history will say (default: by hand)", default="by hand"
+            "--why TEXT", "the reason, for the history (default: by hand)", default="by hand"
         ),
         "pool": _option(
             "--pool NAME",
@@ -221,8 +223,8 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         ),
         "behind_tls": _option(
             "--behind-tls ORIGIN",
-            "a proxy that speaks TLS stands in front: what browsers see, e.g."
-            " https://lyceum.example.org; it passes Host on as it is",
+            "the origin that browsers see of a TLS proxy in front, e.g. https://lyceum.example.org;"
+            " the proxy must pass the Host header on",
         ),
         "json": _option(
             "--json",
@@ -235,8 +237,8 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
 def _option(
     usage: str, text: str, value: Callable[[str], Any] | None = None, **settings: Any
 ) -> tuple[str, dict[str, Any]]:
-    """An option as `add_argument` takes it, from `--option WHAT`, or from the name of a positional
-    one, which its usage has in capitals."""
+    """An option as `add_argument` takes it, from `--option WHAT`; a positional one from its name,
+    which the usage shows in capitals."""
     flag, _, metavar = usage.partition(" ")
     if metavar or not flag.startswith("-"):
         settings = {"metavar": metavar or flag.upper()} | settings

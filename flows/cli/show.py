@@ -111,15 +111,15 @@ def run(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) -> Iterato
         yield from (f"{stage.name}: {said}" for said in (stage.error, stage.repaired) if said)
     if record.status == "paused":
         yield (
-            f"The deadline came; left: {', '.join(left(record))}. The same command with this store,"
-            f" {record.store}, goes on, here or elsewhere."
+            f"The deadline came; left: {', '.join(left(record))}. The same command continues, here"
+            f" or elsewhere, with this store: {record.store}"
         )
     if record.status == "cancelled":
         stopped = [one.name for one in record.stages if one.outcome == "stopped"]
         ran = f"while {listed(stopped)} ran" if stopped else "between two stages"
         never = [name for name in left(record) if name not in stopped]
         rest = f" Not begun: {', '.join(never)}." if never else ""
-        yield f"Stopped {ran}.{rest} The same command goes on from there."
+        yield f"Stopped {ran}.{rest} The same command continues from there."
     if record.report:
         yield f"Report: {record.report}"
     if record.status in ("succeeded", "failed"):
@@ -175,7 +175,7 @@ def _sessions(sessions: Mapping[str, Any], more: bool) -> Iterator[Block]:
     """Into how many sessions the run divides, and where each ends."""
     hours, count = f"{sessions['hours']:g} h", sessions["count"]
     if not count:
-        yield f"Nothing of which the time is known is left for a session of {hours}."
+        yield f"No stage whose time is known is left for a session of {hours}."
         return
     yield f"In sessions of {hours} (`lyceum run --hours`): {'at least ' * more}{count}"
     for number, one in enumerate(sessions["listed"], 1):
@@ -210,7 +210,7 @@ def why(why: dict[str, Any]) -> Iterator[Block]:
     if near is None:
         yield f"The store has no artifact of kind {why['kind']} to compare with."
     elif not why["differences"]:
-        yield f"Nothing in its identity differs from artifact {near['kind']}/{near['key']}."
+        yield f"Its identity is that of artifact {near['kind']}/{near['key']}."
     else:
         changed = why["differences"]
         rows = [(one["field"], _short(one["here"]), _short(one["there"])) for one in changed]
@@ -250,14 +250,14 @@ def garbage(garbage: dict[str, Any]) -> Iterator[Block]:
     yield f"{size(garbage['deleted_bytes'])} were removed from {store}."
     for item in garbage["items"]:
         if not item["deleted"]:
-            yield f"{item['name']} was not: it is in use by now."
+            yield f"{item['name']} stays: it is in use by now."
 
 
 def machines(machines: dict[str, Any]) -> Iterator[Block]:
     """Machines in the cloud that no run follows any more, and what became of them."""
     found = machines["machines"]
     if not found:
-        yield f"No machine of ours is left over on {machines['target']}."
+        yield f"No machine is left over on {machines['target']}."
         return
     rows = []
     for one in found:
@@ -266,8 +266,8 @@ def machines(machines: dict[str, Any]) -> Iterator[Block]:
     columns = ("machine", "state", "attempt", "", "because")
     yield Table(columns, rows, f"machines of {machines['target']}")
     if any(one["removable"] and not one["removed"] for one in found):
-        kept = "Nothing was removed; --delete removes what is removable."
-        yield "Some could not be removed; see above." if machines["delete"] else kept
+        listed_only = "Nothing was removed; add --delete to remove what is removable."
+        yield "Some could not be removed; see above." if machines["delete"] else listed_only
 
 
 def export(export: dict[str, Any]) -> Iterator[Block]:
@@ -287,7 +287,7 @@ def push(push: dict[str, Any]) -> Iterator[Block]:
     """What is on the hub now."""
     files = [(name, size(count)) for name, count in push["files"].items()]
     yield Table(("file", "size"), files, f"{push['what']} of {push['stage']}, {push['run_id']}")
-    done = "Pushed" if push["changed"] else "Nothing to do, the hub has all of it"
+    done = "Pushed" if push["changed"] else "The hub has all of it already"
     seen = "private" if push["private"] else "public"
     yield f"{done}: {push['url']}, {seen}, commit {push['commit'][:12]}"
 
@@ -348,8 +348,8 @@ def recipes(recipes: dict[str, Any]) -> Iterator[Block]:
         facts += [f"stages: {', '.join(one['stages'])}"]
         yield from (_indented(fact, "  ", 4) for fact in facts)
         yield ""
-    yield "`lyceum plan RECIPE` reckons with your settings; `lyceum run RECIPE --tiny`"
-    yield "runs its stages on a laptop, small."
+    yield "`lyceum plan RECIPE` computes times with your settings; `lyceum run RECIPE --tiny`"
+    yield "runs the recipe small, on a laptop."
 
 
 def _takes(row: Mapping[str, Any]) -> str:
