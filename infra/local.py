@@ -23,8 +23,8 @@ log = logging.getLogger("lyceum.local")
 
 @dataclass
 class _Job:
-    """A job of this process: queued as long as its worker has not been started. `kept`: its log has
-    been copied to the bucket. `exclusive`: it computes on the accelerator, which has no room for
+    """A job of this process: queued as long as its worker has not been started. `log_copied`:
+    its log is in the bucket. `exclusive`: it computes on the accelerator, which has no room for
     another."""
 
     store: Store
@@ -32,7 +32,7 @@ class _Job:
     environment: Mapping[str, str]
     exclusive: bool
     cancelled: bool = False
-    kept: bool = False
+    log_copied: bool = False
 
 
 class LocalBackend(JobBackend):
@@ -88,7 +88,7 @@ class LocalBackend(JobBackend):
             phase = "waits for the accelerator" if job.exclusive else ""
             return JobStatus(state="queued", heartbeat=time.time(), phase=phase)
         status = job.worker.poll(self._settings.stop_seconds)
-        self._keep_log(handle, job)
+        self._copy_log(handle, job)
         return status
 
     def cancel(self, handle: JobHandle) -> None:
@@ -104,7 +104,7 @@ class LocalBackend(JobBackend):
                 job.cancelled = True
         if job is not None:
             job.worker.stop(self._settings.stop_seconds)
-            self._keep_log(handle, job)
+            self._copy_log(handle, job)
 
     def leave(self, handle: JobHandle) -> None:
         """See JobBackend: it is cancelled."""
@@ -172,12 +172,12 @@ class LocalBackend(JobBackend):
                 job.worker.start(job.environment)
                 running.append(job)
 
-    def _keep_log(self, handle: JobHandle, job: _Job) -> None:
+    def _copy_log(self, handle: JobHandle, job: _Job) -> None:
         """Once a worker has ended, copy to the bucket what it has said here. A view: an outage of
         the bucket makes no job fail."""
-        if job.kept or job.store.is_directory or not job.worker.ended:
+        if job.log_copied or job.store.is_directory or not job.worker.ended:
             return
-        job.kept = True
+        job.log_copied = True
         try:
             for name in ("log.txt", "status.json"):
                 file = attempt_file(handle.key, handle.attempt, name)

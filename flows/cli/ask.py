@@ -54,13 +54,13 @@ class Conversation:
         tokens: list[int] = []
         stopped = False
 
-        def kept() -> Iterator[int]:
+        def recorded() -> Iterator[int]:
             for token in self._streamer.tokens(question, self.turns):
                 tokens.append(token)
                 yield token
 
         try:
-            for piece in pieces(tokenizer, kept()):
+            for piece in pieces(tokenizer, recorded()):
                 if tell:
                     tell(piece)
         except KeyboardInterrupt:

@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict
 from itertools import groupby
 
-from flows.cli.answers import Answer, run_of, say, store_of, summary, whole
+from flows.cli.answer import Answer, run_of, say, store_of, summary, whole
 from infra.context import context
 from infra.store.store import Store
 from infra.targets import check_target, open_backend

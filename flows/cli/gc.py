@@ -121,8 +121,8 @@ def collect_garbage(
     # a lease that is taken from here on is noticed before anything goes
     unleased = dict.fromkeys(keys - leased.keys(), 0)
     free = unleased | unheld(store, leased, **patience, waiting=say)
-    held = keys - free.keys()
-    used = held | {key for one in held for key in _job_inputs(store, one)}
+    busy = keys - free.keys()
+    used = busy | {key for one in busy for key in _job_inputs(store, one)}
     found = [item for item in found if item.key not in used]
     if delete:
         _check_drop(store, drop)  # leases were watched meanwhile

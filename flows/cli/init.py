@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from flows.cli.answers import say
+from flows.cli.answer import say
 from flows.recipe.draft import CHECKS, Draft, propose, propose_check, propose_domain, text
 from flows.recipe.resolve import resolve_table
 from flows.recipe.table import parse_table

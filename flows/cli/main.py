@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from flows.cli import commands, model_commands
-from flows.cli.answers import Answer
+from flows.cli.answer import Answer
 from flows.cli.options import options_by_name
 from infra.store.objects import Damaged
 from infra.visible import plain

@@ -6,7 +6,7 @@ As in `commands.py`, a function's first sentence is its help.
 import argparse
 import sys
 
-from flows.cli.answers import Answer, run_of, say, store_of, whole
+from flows.cli.answer import Answer, run_of, say, store_of, whole
 from infra.visible import plain
 from schemas.base import InputError
 

@@ -54,12 +54,12 @@ def overrides_by_seed(resolved: ResolvedRecipe, count: int) -> dict[int, tuple[s
             f"--seeds {count}: the last seed would be {last}, above {limit}; begin lower, e.g."
             " --set seed=0."
         )
-    held = [
+    own_seeds = [
         f"stages.{stage.name}.config.seed={stage.config_json['seed']}"
         for stage in resolved.stages
         if stage.kind in SHARED and "seed" in stage.config_json
     ]
-    return {seed: (f"seed={seed}", *held) for seed in range(first, last + 1)}
+    return {seed: (f"seed={seed}", *own_seeds) for seed in range(first, last + 1)}
 
 
 def _check_varies(recipe: Recipe) -> None:

@@ -23,7 +23,7 @@ from infra.context import context
 
 P = ParamSpec("P")
 
-MOST_KEPT = 2000
+MOST_DRAWINGS = 2000
 """Of these the oldest go; some 20 MB."""
 
 
@@ -39,13 +39,13 @@ def drawn_once(draw: Callable[P, Figure]) -> Callable[P, Figure]:
             Path(context().settings.cache).expanduser() / "plots" / f"{_sha(repr(made_from))}.json"
         )
         with suppress(OSError, ValueError, TypeError, KeyError):
-            kept = json.loads(path.read_bytes())
-            if kept["sha256"] == _sha(kept["title"] + kept["svg"]):
-                return Figure(kept["title"], Markup(kept["svg"]))
+            stored = json.loads(path.read_bytes())
+            if stored["sha256"] == _sha(stored["title"] + stored["svg"]):
+                return Figure(stored["title"], Markup(stored["svg"]))
         figure = draw(*given, **named)
-        told = {"title": figure.title, "svg": str(figure.svg)}
+        drawing = {"title": figure.title, "svg": str(figure.svg)}
         with suppress(OSError):
-            _keep(path, json.dumps({**told, "sha256": _sha("".join(told.values()))}))
+            _store(path, json.dumps({**drawing, "sha256": _sha("".join(drawing.values()))}))
         return figure
 
     return drawn
@@ -60,12 +60,12 @@ def _sha(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _keep(path: Path, text: str) -> None:
+def _store(path: Path, text: str) -> None:
     """Write a file as a whole, and remove the oldest where there are too many."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
         file.write(text)
     os.replace(file.name, path)
-    kept = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime)
-    for old in kept[:-MOST_KEPT]:
+    by_age = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime)
+    for old in by_age[:-MOST_DRAWINGS]:
         old.unlink(missing_ok=True)

@@ -144,8 +144,8 @@ def _stages(run: RunResults, metric: Metric) -> Iterator[str]:
     if drop := [one.stage for one in nil if one.stage not in elsewhere]:
         said = "gave nothing that can be told from chance"
         yield f"{listed(drop)} {said}: consider dropping {_them(drop)}."
-    if kept := [one.stage for one in nil if one.stage in elsewhere]:
-        yield f"{listed(kept)} gave nothing measurable here, but gained elsewhere (below)."
+    if useful := [one.stage for one in nil if one.stage in elsewhere]:
+        yield f"{listed(useful)} gave nothing measurable here, but gained elsewhere (below)."
     trained = [model.name for model in run.models.values() if model.parent is not None]
     if silent := [name for name in trained if name not in effects]:
         yield f"Of {listed(silent)} alone nothing can be said: not evaluated."

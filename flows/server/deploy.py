@@ -141,7 +141,7 @@ def _register(
         existing = client.read_deployment_by_name(name)
     except ObjectNotFound:
         existing = None
-    kept = {
+    parameters = {
         key: value
         for key, value in (existing.parameters if existing else {}).items()
         if key in schema["properties"]
@@ -156,7 +156,7 @@ def _register(
         work_pool_name=pool,
         job_variables=job_variables,
         tags=sorted({*(existing.tags if existing else ()), *tags}),
-        parameters=kept,
+        parameters=parameters,
         parameter_openapi_schema=schema,
         enforce_parameter_schema=True,
         schedules=(

@@ -28,7 +28,7 @@ from flows.server import key, process_tree
 from flows.server.key import Api, in_url
 from flows.server.port import bound
 from flows.server.silence import is_silent
-from flows.server.supervision import kept_up
+from flows.server.supervision import supervised
 from infra.secrets import has_userinfo, mask
 from schemas.base import InputError, StageFailed, Stopped
 
@@ -177,7 +177,7 @@ def prefect_server(
                     raise
                 return process
 
-        with kept_up(start, lambda: answers(api.url), stop, say, gave_up):
+        with supervised(start, lambda: answers(api.url), stop, say, gave_up):
             yield api
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from flows.cli.answers import say
+from flows.cli.answer import say
 from flows.cli.interrupt import interruptible
 from flows.server import key, process_tree
 from flows.server.key import Api
@@ -74,14 +74,14 @@ def serve(
         tempfile.TemporaryFile() as log,
     ):
         page = _register(api, recipes)
-        kept = {
+        inherited = {
             name: value
             for name, value in os.environ.items()
             if name not in (SERVER_KEY, "PREFECT_API_KEY")
         }
         environment = {
             "PREFECT_WORKER_QUERY_SECONDS": QUERY_SECONDS,
-            **kept,
+            **inherited,
             **QUIET,
             **api.environment,
         }
@@ -227,7 +227,7 @@ def template() -> dict[str, Any]:
     return {
         "job_configuration": {
             "command": shlex.join(
-                [sys.executable, "-m", "flows.server.process_tree", "flows.server.engine"]
+                [sys.executable, "-m", "flows.server.process_tree", "flows.server.flow_process"]
             ),
             "working_dir": str(Path.cwd()),
             "stream_output": False,

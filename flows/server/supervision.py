@@ -30,7 +30,7 @@ Server = subprocess.Popen[bytes]
 
 
 @contextmanager
-def kept_up(
+def supervised(
     start: Callable[[threading.Event], Server],
     healthy: Callable[[], bool],
     stop: threading.Event,
@@ -50,26 +50,28 @@ def kept_up(
     Raises:
         Stopped, RuntimeError: as `start`, before the server has answered once.
     """
-    keeper = _Keeper(start, healthy, say, gave_up)
+    supervisor = _Supervisor(start, healthy, say, gave_up)
     try:
-        keeper.server = start(stop)
+        supervisor.server = start(stop)
     except RuntimeError as error:
         say(f"{_first_line(error)}; trying once more")
-        keeper.server = start(stop)
-    thread = threading.Thread(target=keeper.keep, name="prefect-server-keeper", daemon=True)
+        supervisor.server = start(stop)
+    thread = threading.Thread(
+        target=supervisor.watch, name="prefect-server-supervisor", daemon=True
+    )
     thread.start()
     try:
         yield
     finally:
-        keeper.done.set()
+        supervisor.done.set()
         thread.join()
-        if keeper.server is not None and keeper.server.poll() is None and healthy():
-            process_tree.stop(keeper.server)
-        elif keeper.server is not None:
-            process_tree.kill(keeper.server)
+        if supervisor.server is not None and supervisor.server.poll() is None and healthy():
+            process_tree.stop(supervisor.server)
+        elif supervisor.server is not None:
+            process_tree.kill(supervisor.server)
 
 
-class _Keeper:
+class _Supervisor:
     def __init__(
         self,
         start: Callable[[threading.Event], Server],
@@ -82,7 +84,7 @@ class _Keeper:
         self.done = threading.Event()
         self._restarts: list[float] = []
 
-    def keep(self) -> None:
+    def watch(self) -> None:
         while self.server is not None:
             why = self._until_it_fails(self.server)
             if why is None:

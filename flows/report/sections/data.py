@@ -193,8 +193,8 @@ def _source(stage: StageOutput) -> list[ui.Block]:
         shown.append(
             ui.Details("The router on rows of a known domain", [ui.Table(head, rows)], classes="")
         )
-    kept = [(domain, family, str(n)) for (domain, family), n in sorted(families.items())]
-    by_family = ui.Table(("domain", ui.Column("family", "text"), "rows"), kept)
+    rows = [(domain, family, str(n)) for (domain, family), n in sorted(families.items())]
+    by_family = ui.Table(("domain", ui.Column("family", "text"), "rows"), rows)
     title = f"{stage.name}: {families.total()} rows kept, {dropped} dropped"
     return [
         ui.card(ui.Heading(title, 3), *shown, ui.Details("Rows by family", [by_family], classes=""))

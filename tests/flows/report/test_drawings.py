@@ -74,7 +74,7 @@ def test_a_cache_that_cannot_be_written_keeps_nothing(
 
 
 def test_the_oldest_go(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawings, "MOST_KEPT", 2)
+    monkeypatch.setattr(drawings, "MOST_DRAWINGS", 2)
     for number in range(4):
         curve(f"loss {number}", LINE)
     assert len(list(kept.iterdir())) == 2

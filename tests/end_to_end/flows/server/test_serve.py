@@ -34,7 +34,9 @@ def jobs(served: Served) -> list[int]:
 
 
 def flow_processes(served: Served) -> list[int]:
-    return [pid for pid, command in served.processes().items() if "flows.server.engine" in command]
+    return [
+        pid for pid, command in served.processes().items() if "flows.server.flow_process" in command
+    ]
 
 
 def test_a_failed_run_says_why_in_one_message_and_retry_continues_it(

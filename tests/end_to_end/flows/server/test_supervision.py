@@ -13,7 +13,7 @@ import pytest
 
 from flows.server import process_tree, supervision
 from flows.server.prefect_api import answers, free_port
-from flows.server.supervision import kept_up
+from flows.server.supervision import supervised
 from schemas.base import StageFailed
 from tests.fakes.process import until
 
@@ -55,8 +55,8 @@ class Lab:
         return process
 
     @contextmanager
-    def kept_up(self) -> Iterator[None]:
-        with kept_up(
+    def supervised(self) -> Iterator[None]:
+        with supervised(
             self.start,
             lambda: answers(self.url),
             threading.Event(),
@@ -73,7 +73,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 
 def test_a_killed_server_is_started_again_on_its_port_each_time(lab: Lab) -> None:
-    with lab.kept_up():
+    with lab.supervised():
         for number in (1, 2):
             os.kill(lab.started[-1].pid, signal.SIGKILL)
             until(lambda number=number: len(lab.started) == number + 1 and answers(lab.url))
@@ -81,7 +81,7 @@ def test_a_killed_server_is_started_again_on_its_port_each_time(lab: Lab) -> Non
             lab.said[0]
             == "the Prefect server was killed by signal 9; starting it again (1 of at most 5 times)"
         )
-        # The second kill may come before the keeper has seen that the server answers.
+        # The second kill may come before the supervisor has seen that the server answers.
         assert [said.partition("; ")[2] for said in lab.said[1:]] == [
             "starting it again (2 of at most 5 times)"
         ]
@@ -93,7 +93,7 @@ def test_a_hanging_server_is_killed_and_started_again(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervision, "HUNG_SECONDS", 3.0)
-    with lab.kept_up():
+    with lab.supervised():
         os.kill(lab.started[0].pid, signal.SIGSTOP)
         until(lambda: len(lab.started) == 2 and answers(lab.url))
     assert lab.said == [
@@ -102,7 +102,7 @@ def test_a_hanging_server_is_killed_and_started_again(
 
 
 def test_a_server_that_hangs_when_it_is_needed_no_more_is_not_waited_for(lab: Lab) -> None:
-    with lab.kept_up():
+    with lab.supervised():
         os.kill(lab.started[0].pid, signal.SIGSTOP)
         began = time.monotonic()
     assert time.monotonic() - began < process_tree.STOP_SECONDS / 2
@@ -113,7 +113,7 @@ def test_a_server_that_does_not_stay_up_is_given_up_after_five_tries(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervision, "RESTART_SECONDS", 0.01)
-    with lab.kept_up():
+    with lab.supervised():
         lab.program = "raise SystemExit(3)"
         os.kill(lab.started[0].pid, signal.SIGKILL)
         until(lambda: lab.gone)
@@ -129,6 +129,6 @@ def test_a_server_that_does_not_stay_up_is_given_up_after_five_tries(
 
 def test_a_server_that_is_killed_while_it_starts_is_started_once_more(lab: Lab) -> None:
     lab.program = "raise SystemExit(3)"
-    with pytest.raises(StageFailed), lab.kept_up():
+    with pytest.raises(StageFailed), lab.supervised():
         pass
     assert len(lab.started) == 2

@@ -1,14 +1,14 @@
-"""`python -m flows.server.engine`: the process of a run that a worker started. Prefect's engine, to
-which its server is a view.
+"""`python -m flows.server.flow_process`: the process of a run that a worker started: Prefect's
+engine, to which its server is a view.
 
-`lyceum serve` lets its work pool start runs so. The flow run's id is in the environment, as
-Prefect's worker puts it there.
+The work pool of `lyceum serve` starts runs so; Prefect's worker puts the flow run's id into the
+environment.
 """
 
 import runpy
 import threading
 
-from flows.cli.answers import say
+from flows.cli.answer import say
 from flows.server.prefect_api import bypass_proxy
 
 PATIENCE_SECONDS = 120.0
