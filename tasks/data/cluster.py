@@ -8,7 +8,8 @@ installs beside the pinned packages (extra `cluster`), which Beam 2.77 does not.
 on every machine.
 
 It does not speed up a small corpus: the five shuffles take a minute on two cores whatever their
-size, in which one machine cleans a million rows (`benchmarks/rebalance_scale.py`).
+size, in which one machine cleans a million rows (docs/measurements.md,
+2026-11-22).
 
 1. Survey (`tasks.data.survey`) the blocks; a row becomes about 130 bytes and 8 for each word of its
    prompt.
