@@ -348,8 +348,8 @@ def recipes(recipes: dict[str, Any]) -> Iterator[Block]:
         facts += [f"stages: {', '.join(one['stages'])}"]
         yield from (_indented(fact, "  ", 4) for fact in facts)
         yield ""
-    yield "`lyceum plan RECIPE` computes times with your settings; `lyceum run RECIPE --tiny`"
-    yield "runs the recipe small, on a laptop."
+    yield "`lyceum plan RECIPE` computes times with your settings; `lyceum run RECIPE"
+    yield "--tiny` runs the recipe small, on a laptop."
 
 
 def _takes(row: Mapping[str, Any]) -> str:
