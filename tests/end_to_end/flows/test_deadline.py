@@ -76,4 +76,6 @@ def test_for_people_a_paused_run_says_what_is_left_and_how_to_go_on(
     printed = capsys.readouterr()
     assert "no stage begins any more" in printed.err
     assert "The deadline came; left: distill, rebalance, sft, simpo." in printed.out
-    assert f"The same command with this store, {store.as_uri()}, goes on" in printed.out
+    assert f"The same command continues, here or elsewhere, with this store: {store.as_uri()}" in (
+        " ".join(printed.out.split())
+    )
