@@ -43,14 +43,16 @@ def model_input(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
     }
 
 
-def train(tmp_path, batch_at, **config) -> tuple[LoadedModel, list[dict[str, float]]]:
+def train(
+    tmp_path, batch_at, pausing=lambda: False, **config
+) -> tuple[LoadedModel, list[dict[str, float]]]:
     config = TrainerConfig(optimizer=OptimizerConfig(learning_rate=1e-2), **config)
     loaded = base_model("gemma3-tiny", seed=0)
     trainer = make_trainer(loaded, config, seed=0)
     trainer.with_loss_fn(cross_entropy).with_gen_model_input_fn(model_input)
     tmp_path.mkdir(exist_ok=True)
     work = Workspace(open_store(tmp_path / "store"), "key", "1")
-    job = Job(config, {}, tmp_path, work, log=logging.getLogger("test"))
+    job = Job(config, {}, tmp_path, work, pausing=pausing, log=logging.getLogger("test"))
     return loaded, fit(trainer, batch_at, config, job)
 
 
