@@ -35,30 +35,15 @@ inputs = { examples = "distill" }
 config = { quotas = { math = { train = 64, validation = 4, heldout = 8 } } }
 """
 LENGTHS = "prompt_length = 60\nresponse_length"
+REWARDS = '[{ name = "format", weight = 0.2 }, { name = "exact_answer", weight = 1.0 }]'
 TRAIN = {
-    "sft": (
-        """\
-steps = 8
-batch_size = 2
-sequence_length = 128
-optimizer = { learning_rate = 1e-3 }"""
-    ),
+    "sft": "steps = 8\nbatch_size = 2\nsequence_length = 128\noptimizer.learning_rate = 1e-3",
     "simpo": (
-        f"""\
-steps = 4
-batch_size = 2
-prompts = 8
-{LENGTHS} = 60
-optimizer = {{ learning_rate = 2e-5 }}"""
+        f"steps = 4\nbatch_size = 2\nprompts = 8\n{LENGTHS} = 60\noptimizer.learning_rate = 2e-5"
     ),
     "grpo": (
-        f"""\
-steps = 4
-batch_size = 8
-group_size = 4
-{LENGTHS} = 24
-optimizer = {{ learning_rate = 4e-4 }}
-rewards = [{{ name = "format", weight = 0.2 }}, {{ name = "exact_answer", weight = 1.0 }}]"""
+        f"steps = 4\nbatch_size = 8\ngroup_size = 4\n{LENGTHS} = 24\nrewards = {REWARDS}\n"
+        "optimizer.learning_rate = 4e-4"
     ),
 }
 
@@ -138,32 +123,23 @@ def fill_runs(
 ) -> None:
     """Finished runs of the recipe, one a minute, that all found everything cached; none of them was
     a nightly one."""
+    same = {"status": "cached", "seconds": 0.1}
     stages = tuple(
         StageRecord(
-            name=stage.name,
-            kind=stage.kind,
-            key=manifest.key,
-            status="cached",
-            seconds=0.1,
-            artifact=manifest.ref(),
-            metrics=manifest.metrics,
+            **same,
+            **made.model_dump(include={"kind", "key", "metrics"}),
+            artifact=made.ref(),
+            name=of,
         )
-        for stage, manifest in zip(resolved.stages, made, strict=True)
+        for of, made in zip([stage.name for stage in resolved.stages], made, strict=True)
     )
+    shared = {"recipe": resolved.recipe, "target": "local", "store": store.uri, "stages": stages}
 
     def one(number: int) -> None:
         time = f"{number // 3600:02d}{number // 60 % 60:02d}{number % 60:02d}"
-        record = RunRecord(
-            run_id=f"growth-20250101-{time}-{number:04x}",
-            recipe=resolved.recipe,
-            target="local",
-            store=store.uri,
-            status="succeeded",
-            started=1_735_689_600.0 + 60 * number,
-            finished=1_735_689_650.0 + 60 * number,
-            stages=stages,
-        )
-        store.write_json(record_name(record.run_id), record)
+        name, began = f"growth-20250101-{time}-{number:04x}", 1_735_689_600.0 + 60 * number
+        ran = {"status": "succeeded", "started": began, "finished": began + 50}
+        store.write_json(record_name(name), RunRecord(run_id=name, **shared, **ran))
 
     _all(one, numbers)
 
@@ -192,16 +168,8 @@ def _commit(
     out: Path,
 ) -> Manifest:
     digests = {name: ref.digest for name, ref in inputs.items()}
-    draft = Manifest(
-        kind=stage.kind,
-        key=stage_key(stage.kind, stage.version, stage.dependencies, config, digests),
-        version=stage.version,
-        dependencies=stage.dependencies,
-        config=config,
-        inputs=inputs,
-        attempt="1",
-        files=(),
-        metrics=metrics,
-        execution={"target": "local", "seconds": 12.0},
-    )
+    code = {"kind": stage.kind, "version": stage.version, "dependencies": stage.dependencies}
+    key = stage_key(**code, config=config, inputs=digests)
+    made = {"attempt": "1", "files": (), "execution": {"target": "local", "seconds": 12.0}}
+    draft = Manifest(key=key, **code, config=config, inputs=inputs, metrics=metrics, **made)
     return store.commit(draft, out)

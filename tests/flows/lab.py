@@ -1,12 +1,12 @@
 """A store, a recipe and a process that runs it: what tests of the flow share."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from flows.cli.main import main
@@ -57,6 +57,14 @@ class Lab:
         return list(self.store.artifacts(kind))
 
 
+def tree(root: Path) -> dict[str, bytes | None]:
+    """Everything below a directory, by relative path."""
+    return {
+        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
+        for path in sorted(root.rglob("*"))
+    }
+
+
 def flip_a_byte(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[100] ^= 1
@@ -67,33 +75,17 @@ def start(arguments: list[str]) -> "subprocess.Popen[str]":
     """`lyceum` as a process of its own, in a process group of its own, as a shell would start
     it."""
     command = [sys.executable, "-m", "flows.cli.main", *arguments]
-    return subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=ROOT, start_new_session=True, **piped)
 
 
 def alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    return (
-        "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-        if Path("/proc").exists()
-        else True
-    )
 
 
 def children(pid: int) -> list[int]:
     """Process ids of all descendants."""
-    listed = subprocess.run(
-        ["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
-    ).stdout
-    parents = {int(line.split()[0]): int(line.split()[1]) for line in listed.splitlines()}
-    found = [child for child, parent in parents.items() if parent == pid]
-    return [*found, *(grandchild for child in found for grandchild in children(child))]
+    return [child.pid for child in psutil.Process(pid).children(recursive=True)]

@@ -10,7 +10,7 @@ import pytest
 from flows.cli.main import main
 from infra.store.store import Store
 from schemas.reports import RunRecord
-from tests.flows.runs.synthetic_run import damage, write_run
+from tests.flows.runs.synthetic_run import SKILL, damage, write_run
 
 
 @pytest.fixture
@@ -67,21 +67,16 @@ def test_scores_of_nothing_that_is_whole_leave_nothing(
 def test_a_report_and_a_comparison_say_it_on_the_page_the_terminal_and_by_their_exit_code(
     run: tuple[Store, RunRecord], says: Says, tmp_path: Path
 ) -> None:
-    write_run(
-        tmp_path / "store", "demo-2", skill={"base": 0.0, "sft": 0.6, "simpo": 0.4, "grpo": 0.7}
-    )
+    write_run(tmp_path / "store", "demo-2", skill={**SKILL, "sft": 0.6})
     assert says("report", "demo-1")[0] == says("compare", "demo-1", "demo-2")[0] == 0
     damage(*run, "sft_eval", "items.jsonl")
     code, out, _ = says("report", "demo-1")
     assert (code, f"Left out: {WHY}" in out) == (1, True)
-    assert "its artifact is damaged" in (
-        tmp_path / "store" / "runs" / "demo-1" / "report.html"
-    ).read_text("utf-8")
+    runs = tmp_path / "store" / "runs"
+    assert "its artifact is damaged" in (runs / "demo-1" / "report.html").read_text("utf-8")
     code, out, _ = says("compare", "demo-2", "demo-1")
     assert (code, "Left out: stage demo-1/sft_eval: its artifact is damaged" in out) == (1, True)
-    assert "demo-1/sft_eval" in (
-        tmp_path / "store" / "runs" / "demo-2" / "compare-demo-1.html"
-    ).read_text("utf-8")
+    assert "demo-1/sft_eval" in (runs / "demo-2" / "compare-demo-1.html").read_text("utf-8")
     code, out, _ = says("compare", "demo-2", "demo-1", "--json")
     assert (code, list(json.loads(out)["left_out"])) == (1, ["demo-1/sft_eval"])
 
@@ -100,19 +95,11 @@ def test_the_gate_does_not_judge_by_what_is_left(
 @pytest.mark.parametrize(
     ("stage", "arguments", "expected"),
     [
-        ("grpo", ["ask", "demo-1", "Why?"], "model of stage 'grpo' is damaged"),
-        (
-            "grpo",
-            ["export", "demo-1", "--to", "out"],
-            "model of stage 'grpo' is damaged",
-        ),
-        ("sft_eval", ["export", "demo-1", "--to", "out"], WHY),
-        (
-            "grpo",
-            ["rejudge", "demo-1", "--rubric", "rubric.toml"],
-            "the ledger of stage 'grpo' is damaged",
-        ),
-        ("sft_eval", ["promote", "demo-1"], WHY),
+        ("grpo", "ask demo-1 Why?", "model of stage 'grpo' is damaged"),
+        ("grpo", "export demo-1 --to out", "model of stage 'grpo' is damaged"),
+        ("sft_eval", "export demo-1 --to out", WHY),
+        ("grpo", "rejudge demo-1 --rubric rubric.toml", "the ledger of stage 'grpo' is damaged"),
+        ("sft_eval", "promote demo-1", WHY),
     ],
 )
 def test_what_needs_it_fails_and_changes_nothing(
@@ -121,7 +108,7 @@ def test_what_needs_it_fails_and_changes_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     stage: str,
-    arguments: list[str],
+    arguments: str,
     expected: str,
 ) -> None:
     """The damage stays where it is: the run that repairs it is to find it, and to say so."""
@@ -129,11 +116,9 @@ def test_what_needs_it_fails_and_changes_nothing(
     monkeypatch.setattr("tasks.exporting.round_trip.require_transformers", lambda: None)
     (tmp_path / "rubric.toml").write_text("[[rewards]]\nname = 'format'\n", encoding="utf-8")
     damage(*run, stage)
-    before = sorted(path for path in (tmp_path / "store").rglob("*"))
-    code, out, err = says(*arguments)
-    assert code in (1, 2)
-    assert (code == 2) == (arguments[0] == "promote")
-    assert out == ""
+    before = sorted((tmp_path / "store").rglob("*"))
+    code, out, err = says(*arguments.split())
+    assert (code, out) == (2 if "promote" in arguments else 1, "")
     assert expected in err
-    assert sorted(path for path in (tmp_path / "store").rglob("*")) == before
+    assert sorted((tmp_path / "store").rglob("*")) == before
     assert not (tmp_path / "out").exists()

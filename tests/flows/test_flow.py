@@ -44,17 +44,14 @@ def test_a_second_run_reuses_everything_and_says_where_its_report_is(
     lab, (_, first) = again, finished
     assert set(first) == {"run_id", "recipe", "target", "store", "status", "stages", "report"}
     assert (first["recipe"], first["target"], first["status"]) == ("tiny", "local", "succeeded")
-    assert [set(stage) for stage in first["stages"]] == [
-        {"name", "kind", "key", "status", "seconds", "artifact", "metrics"}
-    ] * 2
-    assert [stage["status"] for stage in first["stages"]] == ["ran", "ran"]
+    fields = {"name", "kind", "key", "status", "seconds", "artifact", "metrics"}
+    assert [set(stage) for stage in first["stages"]] == [fields, fields]
     assert Path(first["report"]).read_text(encoding="utf-8").lower().startswith("<!doctype html>")
-
     second = lab.run()
-    assert [stage["status"] for stage in second["stages"]] == ["cached", "cached"]
-    assert [stage["artifact"] for stage in second["stages"]] == [
-        stage["artifact"] for stage in first["stages"]
-    ]
+    for run, status in ((first, "ran"), (second, "cached")):
+        assert [stage["status"] for stage in run["stages"]] == [status, status]
+    of_each, again_of_each = ([one["artifact"] for one in run["stages"]] for run in (first, second))
+    assert of_each == again_of_each
     assert lab.store.list_runs() == sorted([first["run_id"], second["run_id"]])
 
 
@@ -88,22 +85,15 @@ def test_a_stage_that_finds_its_input_bad_fails_with_its_message_and_the_others_
 ) -> None:
     """An unfillable quota: exit 2; what needs the stage is skipped, what does not is finished; the
     report is written all the same."""
-    lab = again
-    text = lab.recipe.read_text(encoding="utf-8")
-    lab.recipe.write_text(
-        text.replace("[stages.rebalance]", FAILING + "[stages.rebalance]"), encoding="utf-8"
-    )
-    record = lab.run(code=2)
-    stages = {stage["name"]: stage for stage in record["stages"]}
-    assert {name: stage["status"] for name, stage in stages.items()} == {
-        "distill": "cached",
-        "too_much": "failed",
-        "evaluate": "skipped",
-        "rebalance": "cached",
-    }
-    assert "science" in stages["too_much"]["error"]
-    assert "science" in lab.messages
-    assert "Traceback" not in lab.messages
+    text = again.recipe.read_text(encoding="utf-8")
+    again.recipe.write_text(text.replace("[stages.rebalance]", FAILING + "[stages.rebalance]"))
+    record = again.run(code=2)
+    statuses = {stage["name"]: stage["status"] for stage in record["stages"]}
+    assert statuses.pop("too_much") == "failed"
+    assert statuses == {"distill": "cached", "evaluate": "skipped", "rebalance": "cached"}
+    assert "science" in record["stages"][1]["error"]
+    assert "science" in again.messages
+    assert "Traceback" not in again.messages
     assert Path(record["report"]).is_file()
 
 
@@ -114,13 +104,8 @@ def test_binary_junk_in_the_data_directory_fails_with_its_file_named(
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "rows.jsonl").write_bytes(bytes(range(256)) * 40)
     source = '{ path = "rows.jsonl", domain = "math", prompt = "q", reasoning = "q", answer = "a" }'
-    record = lab.run(
-        "--set",
-        f'stages.distill.config.teachers=[{{ name = "dataset", sources = [{source}] }}]',
-        "--data",
-        str(tmp_path / "data"),
-        code=2,
-    )
+    teacher = f'stages.distill.config.teachers=[{{ name = "dataset", sources = [{source}] }}]'
+    record = lab.run("--set", teacher, "--data", str(tmp_path / "data"), code=2)
     assert [stage["status"] for stage in record["stages"]] == ["failed", "skipped"]
     assert "rows.jsonl" in record["stages"][0]["error"]
     assert lab.artifacts("distill") == []
@@ -134,10 +119,9 @@ def test_a_run_that_was_killed_still_says_what_it_worked_on(lab: Lab) -> None:
     [lease] = lab.store_path.glob("work/*/1/lease.json")
     process.kill()
     process.communicate(timeout=120)
-    [run] = lab.run_command(["runs", "--store", str(lab.store_path), "--json"])["runs"]
+    rest = ["--store", str(lab.store_path), "--json"]
+    [run] = lab.run_command(["runs", *rest])["runs"]
     assert (run["status"], run["stages_done"]) == ("interrupted", 0)
     [stage] = read_run(lab.store, run["run_id"]).stages
     assert (stage.name, stage.status, stage.key) == ("distill", "running", lease.parent.parent.name)
-    assert (
-        lab.run_command(["gc", "--store", str(lab.store_path), "--delete", "--json"])["items"] == []
-    )
+    assert lab.run_command(["gc", "--delete", *rest])["items"] == []

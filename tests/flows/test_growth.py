@@ -102,9 +102,8 @@ def test_a_cached_stage_s_own_artifact_is_nearest_however_old_it_is(
     fill_artifacts(lab.store, lab.resolved, range(6), lab.directory / "scratch")
     lab.asked()
     for stage, manifest in zip(lab.resolved.stages, lab.made, strict=True):
-        assert explain.nearest_artifact(
-            explain.outlook(lab.resolved, lab.store), stage.name, explain.Made(lab.store)
-        ) == (manifest, [])
+        outlooks, made = explain.outlook(lab.resolved, lab.store), explain.Made(lab.store)
+        assert explain.nearest_artifact(outlooks, stage.name, made) == (manifest, [])
     # of three times three outlooks, nothing of the search
     assert lab.asked() == {"GET download": 9, "GET list": 9}
 
@@ -125,10 +124,8 @@ def test_a_pick_of_one_file_below_each_name_finds_nothing_deeper_and_nothing_els
         for name in ("a/x.json", "b/x.json", "b/deep/x.json", "c/y.json", "x.json"):
             store.write_bytes(f"top/{name}", b"123")
         lab.asked()
-        assert [(found.name, found.size) for found in store.each("top", "x.json")] == [
-            ("top/a/x.json", 3),
-            ("top/b/x.json", 3),
-        ]
+        found = {found.name: found.size for found in store.each("top", "x.json")}
+        assert found == {"top/a/x.json": 3, "top/b/x.json": 3}
         assert store.read_all(["top/b/x.json", "top/none", "top/x.json"]) == [b"123", None, b"123"]
         assert list(store.each("nothing", "x.json")) == []
 
@@ -155,14 +152,10 @@ def test_a_live_lease_is_seen_by_the_sweep_also_where_nothing_of_the_work_is_gar
     old = lab.made[1]
     lab.store.discard(old.kind, old.key)
 
+    settings = Settings.from_environment().model_copy(update={"lease_seconds": 1.0})
+
     def aside() -> list[str]:
-        found = collect_garbage(
-            lab.store,
-            (),
-            False,
-            Settings.from_environment().model_copy(update={"lease_seconds": 1.0}),
-            lambda text: None,
-        )
+        found = collect_garbage(lab.store, (), False, settings, lambda text: None)
         return [item.kind for item in found if item.key == old.key]
 
     with hold(lab.store, old.key, "rebalance", seconds=1.0, poll_seconds=0.1):

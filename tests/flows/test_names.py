@@ -6,6 +6,7 @@ What text can do in a report is in test_report.py, which names a store takes in 
 
 import io
 import json
+import re
 import subprocess
 import sys
 import unicodedata
@@ -35,19 +36,12 @@ from tasks.data.data_files import check_data_path, data_files
 from tasks.data.readers import Record, read_records
 from tests.fakes.http import Handler, HttpServer
 from tests.fakes.recipe import TINY
+from tests.flows.lab import tree
 from tests.flows.runs.synthetic_run import write_run
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\rover [red]:boom:[/x] \\[red]"
 ODD = ["..", ".", "", "../../etc", "/etc/passwd", "a/../../b", "~", "a\n", "con\0", "-x", "*"]
 NAMES = st.one_of(st.sampled_from([*ODD, "\\..\\x", "\udcff", "é"]), st.text(max_size=12))
-
-
-def tree(root: Path) -> dict[str, bytes | None]:
-    """Everything below a directory, by relative path."""
-    return {
-        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
-        for path in sorted(root.rglob("*"))
-    }
 
 
 # Runs, recipes, stages, kinds
@@ -100,12 +94,8 @@ def test_recipe_and_stage_names_are_path_segments(name: str) -> None:
     """Whatever is accepted is one segment that cannot be mistaken for an option, a hidden file or a
     place."""
     quoted = json.dumps(name.encode("utf-8", "replace").decode(), ensure_ascii=True)
-    for text in (
-        TINY.replace('"tiny"', quoted),
-        TINY.replace("[stages.distill]", f"[stages.{quoted}]").replace(
-            '"distill" }', f"{quoted} }}"
-        ),
-    ):
+    staged = TINY.replace("[stages.distill]", f"[stages.{quoted}]")
+    for text in (TINY.replace('"tiny"', quoted), staged.replace('"distill" }', f"{quoted} }}")):
         try:
             recipe = parse_recipe(text, "names.toml")
         except InputError:
@@ -155,11 +145,10 @@ def test_a_forged_job_writes_nothing_outside_its_store(
     file.write_text(json.dumps(job | change), encoding="utf-8")
     command = [sys.executable, "-m", "tasks.worker", str(file)]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode in (1, 2)
-    written = {
-        name for name in tree(tmp_path) if name.endswith(".json") and not name.startswith("store")
-    }
-    assert written == {f"work/{job['key']}/1/job.json"}
-    assert not [name for name in tree(tmp_path) if "escaped" in name]
+    written = [str(one.relative_to(tmp_path)) for one in tmp_path.rglob("*")]
+    outside = [one for one in written if one.endswith(".json") and not one.startswith("store")]
+    assert outside == [f"work/{job['key']}/1/job.json"]
+    assert not [name for name in written if "escaped" in name]
 
 
 # Data files
@@ -245,16 +234,11 @@ def test_a_parquet_file_opens_no_other_file_and_no_url(tmp_path: Path) -> None:
         images = pyarrow.array([{"bytes": None, "path": place} for place in places], type=column)
         features = {"q": {"dtype": "string", "_type": "Value"}, "image": {"_type": "Image"}}
         table = pyarrow.table({"q": ["a", "b"], "image": images})
-        table = table.replace_schema_metadata(
-            {"huggingface": json.dumps({"info": {"features": features}})}
-        )
-        pyarrow.parquet.write_table(table, tmp_path / "images.parquet")
-        rows = [
-            record.row
-            for record in read_records("images.parquet", tmp_path / "images.parquet")
-            if isinstance(record, Record)
-        ]
-    assert [row["image"] for row in rows] == [{"bytes": None, "path": place} for place in places]
+        declared = {"huggingface": json.dumps({"info": {"features": features}})}
+        file = tmp_path / "images.parquet"
+        pyarrow.parquet.write_table(table.replace_schema_metadata(declared), file)
+        rows = [record.row["image"] for record in read_records("images.parquet", file)]
+    assert rows == [{"bytes": None, "path": place} for place in places]
     assert asked == []
 
 
@@ -314,17 +298,11 @@ def test_a_message_about_bad_input_does_not_act_on_the_terminal(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     quoted = json.dumps(ESCAPES)
-    (tmp_path / "bad.toml").write_text(
-        TINY.replace('model = "gemma3-tiny"', f"{quoted} = {quoted}\nmodel = 1"), encoding="utf-8"
-    )
-    source = (
-        'sources = [{ path = "rows.jsonl", domain = "math", prompt = "q", reasoning = "q", answer ='
-        ' "a" }]'
-    )
-    reads = TINY.replace(
-        'name = "procedural"\nrows = { summarization = 60 }\ngrounded = {}',
-        f'name = "dataset"\n{source}',
-    )
+    bad = TINY.replace('model = "gemma3-tiny"', f"{quoted} = {quoted}\nmodel = 1")
+    (tmp_path / "bad.toml").write_text(bad, encoding="utf-8")
+    fields = 'path = "rows.jsonl", domain = "math", prompt = "q", reasoning = "q", answer = "a"'
+    dataset = f'name = "dataset"\nsources = [{{ {fields} }}]'
+    reads = re.sub(r'name = "procedural".*?grounded = {}', dataset, TINY, flags=re.DOTALL)
     (tmp_path / "reads.toml").write_text(reads, encoding="utf-8")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / f"{ESCAPES.replace('/', '')}.jsonl").touch()

@@ -24,11 +24,9 @@ def yard(
     tiny_recipe: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> Yard:
-    place = (
-        tmp_path / "store"
-        if request.param == "directory"
-        else f"gs://{request.getfixturevalue('gcs_bucket')}/some/where"
-    )
+    place: Path | str = tmp_path / "store"
+    if request.param == "bucket":
+        place = f"gs://{request.getfixturevalue('gcs_bucket')}/some/where"
     return Yard(open_store(place), tiny_recipe, capsys, tmp_path)
 
 

@@ -37,25 +37,18 @@ class Yard:
         out = self._scratch / "out"
         out.mkdir()
         (out / "model.txt").write_text(text)
-        made = {"version": 1, "config": {}, "inputs": {}, "files": ()}
-        return self.store.commit(
-            Manifest(kind="sft", key=key(number), attempt=attempt, **made), out
-        )
+        made = {"kind": "sft", "version": 1, "config": {}, "inputs": {}, "files": ()}
+        return self.store.commit(Manifest(key=key(number), attempt=attempt, **made), out)
 
     def run(
         self, run_id: str, *numbers: int, status: Any = "failed", process: Process | None = None
     ) -> None:
         """The record of a run that worked on these keys."""
-        stages = tuple(
-            StageRecord(name=f"s{number}", kind="sft", key=key(number), status="running")
-            for number in numbers
-        )
-        record = RunRecord(
-            run_id=run_id,
-            recipe=resolve(str(self._recipe)).recipe,
-            **{"target": "local", "store": self.store.uri, "started": 1.0},
-            **{"status": status, "process": process, "stages": stages},
-        )
+        stage = {"kind": "sft", "status": "running"}
+        stages = [StageRecord(name=f"s{number}", key=key(number), **stage) for number in numbers]
+        given = {"recipe": resolve(str(self._recipe)).recipe, "stages": tuple(stages)}
+        given |= {"target": "local", "store": self.store.uri, "started": 1.0}
+        record = RunRecord(run_id=run_id, status=status, process=process, **given)
         self.store.write_json(record_name(run_id), record)
 
     def attempt(
@@ -67,29 +60,21 @@ class Yard:
         released: bool = False,
     ) -> None:
         """What an attempt leaves in its directory, and beside it for the next one."""
-        lease = LeaseRecord(
-            **process.model_dump(), owner="sft", nonce="0", renewed=0.0, released=released
-        )
+        mark = {"owner": "sft", "nonce": "0", "renewed": 0.0, "released": released}
+        lease = LeaseRecord(**process.model_dump(), **mark)
         self.store.create_json(attempt_file(key(number), attempt, "lease.json"), lease)
         refs = {str(one): ArtifactRef(kind="sft", key=key(one), digest="d") for one in inputs}
         place = {"store": self.store.uri, "target": "local", "config": {}, "inputs": refs}
         spec = JobSpec(stage="s", kind="sft", key=key(number), attempt=attempt, **place)
         self.store.create_json(attempt_file(key(number), attempt, "job.json"), spec)
-        for name in (
-            f"{attempt}/status.json",
-            f"{attempt}/log.txt",
-            f"{attempt}/out/model.txt",
-            "kept/step-10/seal.json",
-        ):
+        left = [f"{attempt}/{name}" for name in ("status.json", "log.txt", "out/model.txt")]
+        for name in (*left, "kept/step-10/seal.json"):
             self.store.write_bytes(f"work/{key(number)}/{name}", b"text")
 
     def names(self) -> set[str]:
         """Every object in the store, keys shortened to their numbers."""
-        return {
-            short(found.name)
-            for top in ("artifacts", "work", "runs")
-            for found in self.store.objects(top)
-        }
+        tops = ("artifacts", "work", "runs")
+        return {short(found.name) for top in tops for found in self.store.objects(top)}
 
     def gc(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         """What `lyceum gc --json` prints; its messages are kept."""

@@ -41,22 +41,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, RunRecord, Loa
         loaded = LoadedModel("gemma3-tiny", config, model, tiny_tokenizer(), make_mesh())
         (root / name).mkdir()
         save_model(loaded, root / name)
-        draft = Manifest(
-            kind="sft", key=digest(name), version=1, config={}, inputs={}, attempt="0", files=()
-        )
+        fixed = {"kind": "sft", "version": 1, "config": {}, "inputs": {}, "files": ()}
+        draft = Manifest(key=digest(name), attempt="0", **fixed)
         ref = store.commit(draft, root / name).ref()
         records.append(StageRecord(name=name, kind="sft", key=ref.key, status="ran", artifact=ref))
     specs = tuple(StageSpec(name=record.name, kind="sft") for record in records)
-    record = RunRecord(
-        run_id="demo-1",
-        recipe=Recipe(name="demo", model="gemma3-tiny", seed=0, stages=specs),
-        target="local",
-        store=store.uri,
-        status="succeeded",
-        started=1.0,
-        finished=2.0,
-        stages=tuple(records),
-    )
+    recipe = Recipe(name="demo", model="gemma3-tiny", seed=0, stages=specs)
+    ended = {"status": "succeeded", "started": 1.0, "finished": 2.0, "stages": tuple(records)}
+    where = {"run_id": "demo-1", "target": "local", "store": store.uri}
+    record = RunRecord(recipe=recipe, **where, **ended)
     store.write_json("runs/demo-1/run.json", record)
     return store, record, loaded
 
@@ -73,15 +66,10 @@ def test_the_answer_is_the_samplers_and_comes_in_pieces(
     store, record, loaded = run
     told: list[str] = []
     value = answer(store, record, QUESTION, None, told.append)
-    expected = Sampler(loaded, batch_size=1, prompt_length=64, response_length=short).generate(
-        [QUESTION]
-    )[0]
-    assert (value["stage"], value["completion"], value["terminated"], value["stopped"]) == (
-        "second",
-        expected.text,
-        False,
-        False,
-    )
+    sampler = Sampler(loaded, batch_size=1, prompt_length=64, response_length=short)
+    [expected] = sampler.generate([QUESTION])
+    assert (value["stage"], value["completion"]) == ("second", expected.text)
+    assert (value["terminated"], value["stopped"]) == (False, False)
     assert "".join(told) == expected.text
     assert len(told) > short // 4
     assert answer(store, record, QUESTION, "first")["completion"] != expected.text
@@ -139,11 +127,8 @@ def test_a_dialogue_shows_the_model_what_was_said_before(
     told: list[str] = []
     value = dialogue(store, record, None, told.append)
     first, second = value["answers"]
-    assert (value["stage"], first["question"], second["question"]) == (
-        "second",
-        QUESTION,
-        "And then?",
-    )
+    asked = (value["stage"], first["question"], second["question"])
+    assert asked == ("second", QUESTION, "And then?")
     slots = SlotSampler(loaded, batch_size=2, prompt_length=256, response_length=short)
     turns = ((QUESTION, first["completion"]),)
     behind, alone = slots.generate([Request("And then?", 0, turns=turns), Request("And then?", 0)])

@@ -58,10 +58,9 @@ def test_plan_of_a_fresh_store_runs_everything_and_writes_nothing(
     assert (plan["recipe"], plan["target"], plan["fits"]) == ("tiny", "local", True)
     stages = plan["stages"]
     assert isinstance(stages, list)
-    assert [(one["name"], one["cached"], one["reason"]) for one in stages] == [
-        ("distill", False, "no artifact has this key"),
-        ("rebalance", False, "waits for distill"),
-    ]
+    reasons = {one["name"]: (one["cached"], one["reason"]) for one in stages}
+    assert reasons["distill"] == (False, "no artifact has this key")
+    assert reasons["rebalance"] == (False, "waits for distill")
     assert plan["seconds"] is None  # nothing like it was ever run
     assert plan["at_least"] == {"seconds": 0, "cost_usd": 0, "without": ["distill", "rebalance"]}
     assert main(["plan", str(tiny_recipe), "--store", str(tmp_path / "store")]) == 0
@@ -73,11 +72,10 @@ def test_plan_of_a_fresh_store_runs_everything_and_writes_nothing(
 def test_why_without_any_artifact_says_so(
     tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    why = printed_json(
-        capsys, "why", str(tiny_recipe), "distill", "--store", str(tmp_path / "store")
-    )
+    command = ["why", str(tiny_recipe), "distill", "--store", str(tmp_path / "store")]
+    why = printed_json(capsys, *command)
     assert (why["cached"], why["nearest"], why["differences"]) == (False, None, [])
-    assert main(["why", str(tiny_recipe), "distill", "--store", str(tmp_path / "store")]) == 0
+    assert main(command) == 0
     assert "The store has no artifact of kind distill" in capsys.readouterr().out
 
 
@@ -86,16 +84,9 @@ def write_run(
 ) -> None:
     """A run record, as a failed run leaves it."""
     store = open_store(root / "store")
+    where = {"target": "local", "store": store.uri, "status": "failed", "stages": stages}
     parsed = resolve(str(recipe)).recipe
-    record = RunRecord(
-        run_id=run_id,
-        recipe=parsed,
-        target="local",
-        store=store.uri,
-        status="failed",
-        started=started,
-        stages=stages,
-    )
+    record = RunRecord(run_id=run_id, recipe=parsed, started=started, **where)
     store.write_json(record_name(run_id), record)
 
 
@@ -133,10 +124,7 @@ def test_ask_needs_a_stage_that_left_a_model(
     for arguments, expected in [
         (["tiny-a", "Why?"], "run 'tiny-a' has no trained model"),
         (["tiny-b", "Why?", "--stage", "rebalance"], "Stages with one: tune."),
-        (
-            ["tiny-b", "Why?"],
-            "the trained model of stage 'tune' is no longer in the store; `lyceum run`",
-        ),
+        (["tiny-b", "Why?"], "model of stage 'tune' is no longer in the store; `lyceum run`"),
         (["tiny-b", " "], "the question is empty"),
     ]:
         assert main(["ask", *arguments, "--store", str(tmp_path / "store")]) == 2
@@ -164,10 +152,8 @@ def test_doctor_finds_the_tested_versions(
     doctor = printed_json(capsys, "doctor", "--store", str(tmp_path / "store"))
     checks = doctor["checks"]
     assert isinstance(checks, list)
-    found = {one["name"]: one for one in checks}
-    assert all(
-        found[name]["well"] for name in ("python", "jax", "prefect", "google-tunix", "store")
-    )
+    well = {one["name"] for one in checks if one["well"]}
+    assert well >= {"python", "jax", "prefect", "google-tunix", "store"}
     assert not (tmp_path / "store").exists()
 
 
@@ -208,9 +194,8 @@ def test_doctor_shows_the_accelerator_and_what_keeps_jax_from_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What JAX would find is said by the test: nothing is here."""
-    gpu = Accelerator(
-        platform="cuda", kind="Tesla T4", devices=2, memory_bytes=14 * 2**30, driver="cuda 12090"
-    )
+    given = {"platform": "cuda", "kind": "Tesla T4", "driver": "cuda 12090"}
+    gpu = Accelerator(devices=2, memory_bytes=14 * 2**30, **given)
     broken = Found(None, "this machine has an NVIDIA GPU, and JAX cannot use it: why", wrong=True)
     shown = "2 x Tesla T4 (cuda), 14.0 GiB each for jobs; cuda 12090; jax 0."
     for found, well, words in ((Found(gpu), True, shown), (broken, False, broken.why)):

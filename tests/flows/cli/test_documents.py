@@ -54,17 +54,11 @@ def test_the_commands_of_a_page_are_commands(page: Path) -> None:
         assert {*given} <= flags | {"--json", "--help"}, line
 
 
-def test_the_page_of_commands_is_that_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_that_are_made_are_those_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LYCEUM_STORE", raising=False)
-    assert reference.page() == reference.PAGE.read_text(encoding="utf-8"), (
-        "run `uv run python -m docs.reference`"
-    )
-
-
-def test_the_table_of_what_recipes_take_is_that_of_the_file() -> None:
-    assert reference.recipes_page() == reference.RECIPES.read_text(encoding="utf-8"), (
-        "run `uv run python -m docs.reference`"
-    )
+    fix = "run `uv run python -m docs.reference`"
+    assert reference.page() == reference.PAGE.read_text(encoding="utf-8"), fix
+    assert reference.recipes_page() == reference.RECIPES.read_text(encoding="utf-8"), fix
 
 
 @pytest.mark.parametrize(

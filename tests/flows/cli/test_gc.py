@@ -32,12 +32,8 @@ def litter(yard: Yard) -> set[tuple[str, str]]:
     yard.commit(4)
     yard.attempt(4)
     store.write_bytes(f"work/{key(5)}/1/out/model.txt", b"half-deleted: no lease, no job")
-    [aside] = [
-        name
-        for name in store.children(f"artifacts/sft/{key(2)}")
-        if name.startswith("manifest.discarded")
-    ]
-    assert aside
+    children = store.children(f"artifacts/sft/{key(2)}")
+    assert [name.startswith("manifest.discarded") for name in children].count(True) == 1
     return {
         ("artifact", "artifacts/sft/4"),
         ("attempt", "artifacts/sft/2/data/1"),
@@ -82,9 +78,8 @@ def test_all_garbage_is_listed_with_its_size_and_nothing_is_changed(yard: Yard) 
 def test_delete_removes_what_is_listed_and_nothing_else(yard: Yard) -> None:
     expected = litter(yard)
     removed = yard.gc("--delete")
-    assert {
-        (item["kind"], short(item["name"])) for item in removed["items"] if item["deleted"]
-    } == expected
+    gone = [item for item in removed["items"] if item["deleted"]]
+    assert {(item["kind"], short(item["name"])) for item in gone} == expected
     assert removed["deleted_bytes"] == removed["bytes"]
     assert yard.names() == NEEDED
     assert yard.found() == set()
@@ -99,13 +94,8 @@ def test_the_table_says_what_why_how_big_and_what_to_do(
     litter(yard)
     assert main(["gc", "--store", yard.store.uri]) == 0
     shown = capsys.readouterr().out
-    for text in (
-        "no run needs it",
-        "no manifest names it",
-        "its stage is committed",
-        f"artifacts/sft/{key(4)[:12]}",
-        "--delete removes it",
-    ):
+    whys = ("no run needs it", "no manifest names it", "its stage is committed")
+    for text in (*whys, f"artifacts/sft/{key(4)[:12]}", "--delete removes it"):
         assert text in shown
     assert main(["gc", "--store", yard.store.uri, "--delete"]) == 0
     assert "were removed from" in capsys.readouterr().out
@@ -120,13 +110,8 @@ def test_an_empty_store_has_no_garbage_and_is_not_created(impatient: None, tmp_p
 
 def test_what_lyceum_did_not_make_is_left_alone(yard: Yard) -> None:
     """A store may be given as a directory that holds other things, too."""
-    for name in (
-        "work/project/main.py",
-        "artifacts/build/today/log.txt",
-        "artifacts/notes.txt",
-        f"work/{'f' * 63}/a.txt",
-        "runs/mine/a.txt",
-    ):
+    names = "work/project/main.py artifacts/build/today/log.txt artifacts/notes.txt runs/mine/a.txt"
+    for name in (*names.split(), f"work/{'f' * 63}/a.txt"):
         yard.store.write_bytes(name, b"mine")
     before = yard.names()
     assert yard.found("--delete") == set()
@@ -162,10 +147,8 @@ def test_what_a_live_lease_holds_stays_and_so_do_its_job_s_inputs(yard: Yard) ->
         before = yard.names()
         assert yard.found("--delete") == {("artifact", "artifacts/sft/3")}
         assert "1 leases may be held; watching for up to 0.3 s" in yard.messages
-        assert before - yard.names() == {
-            "artifacts/sft/3/manifest.json",
-            "artifacts/sft/3/data/1/model.txt",
-        }
+        gone = {f"artifacts/sft/3/{name}" for name in ("manifest.json", "data/1/model.txt")}
+        assert before - yard.names() == gone
 
 
 def test_silent_leases_of_other_machines_are_waited_for_together(yard: Yard) -> None:
@@ -189,10 +172,8 @@ def test_a_damaged_run_record_ends_the_matter(yard: Yard) -> None:
     assert "what run bad needs" in yard.messages
     assert "--drop-run bad" in yard.messages
     assert yard.names() == before
-    assert yard.found("--delete", "--drop-run", "bad") == {
-        ("run", "runs/bad"),
-        ("artifact", "artifacts/sft/2"),
-    }
+    gone = {("run", "runs/bad"), ("artifact", "artifacts/sft/2")}
+    assert yard.found("--delete", "--drop-run", "bad") == gone
     assert yard.store.valid("sft", key(1))
 
 
@@ -208,11 +189,8 @@ def test_dropping_a_run_makes_garbage_of_what_only_it_needs(yard: Yard) -> None:
     assert yard.names() == before
     assert yard.found("--drop-run", "old", "--delete") == expected
     assert yard.store.list_runs() == ["new"]
-    assert yard.names() == {
-        "runs/new/run.json",
-        "artifacts/sft/2/manifest.json",
-        "artifacts/sft/2/data/1/model.txt",
-    }
+    left = {f"artifacts/sft/2/{name}" for name in ("manifest.json", "data/1/model.txt")}
+    assert yard.names() == {"runs/new/run.json", *left}
 
 
 def test_a_run_that_is_unknown_or_still_running_is_not_dropped(yard: Yard) -> None:
@@ -235,9 +213,8 @@ def test_of_a_bucket_this_machine_s_copies_and_working_files_go_with_what_they_b
     machine; of 4 a job left an output here."""
     yard = Yard(open_store(f"gs://{gcs_bucket}"), tiny_recipe, capsys, tmp_path)
     yard.run("failed", 1, 4)
-    copies = {
-        number: yard.store.local_dir(yard.commit(number)) / "model.txt" for number in (1, 2, 3)
-    }
+    made = {number: yard.commit(number) for number in (1, 2, 3)}
+    copies = {number: yard.store.local_dir(one) / "model.txt" for number, one in made.items()}
     yard.store.remove(f"artifacts/sft/{key(3)}")
     former = copies[1].parents[1] / "0" / "model.txt"
     former.parent.mkdir()
@@ -247,19 +224,15 @@ def test_of_a_bucket_this_machine_s_copies_and_working_files_go_with_what_they_b
         out.parent.mkdir(parents=True)
         out.write_text("half")
         (out.parent.parent / "log.txt").write_text("log")
-    cached = {("cache", f"trees/artifacts/sft/{number}") for number in (1, 2, 3)} | {
-        ("cache", f"work/{number}") for number in (1, 2)
-    }
-    parts = {("cache", "parts/artifacts/sft/2"), ("cache", "parts/artifacts/sft/3")}
+    cached = {("cache", f"trees/artifacts/sft/{number}") for number in (1, 2, 3)}
+    cached |= {("cache", f"work/{number}") for number in (1, 2)}
+    parts = {("cache", f"parts/artifacts/sft/{number}") for number in (2, 3)}
     assert yard.found() - parts == {("artifact", "artifacts/sft/2"), *cached}
     assert {number for number, path in copies.items() if path.exists()} == {1, 2, 3}
     yard.gc("--delete")
     assert {number for number, path in copies.items() if path.exists()} == {1}
     assert not former.exists()
     work = yard.store.path("work")
-    assert sorted(short(path.relative_to(work).as_posix()) for path in work.rglob("*.txt")) == [
-        "1/1/log.txt",
-        "4/1/log.txt",
-        "4/1/out/model.txt",
-    ]
+    left = {short(path.relative_to(work).as_posix()) for path in work.rglob("*.txt")}
+    assert left == {"1/1/log.txt", "4/1/log.txt", "4/1/out/model.txt"}
     assert yard.found() == set()

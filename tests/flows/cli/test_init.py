@@ -42,20 +42,12 @@ def test_worked_rows_become_a_recipe_that_resolves(tmp_path: Path) -> None:
     draft, data = draft_recipe(to, told(data=str(file), target="v5e-8", usd=5.0))
     assert data == tmp_path
     resolved = resolve(str(to), (), data)
-    assert [stage.kind for stage in resolved.stages] == [
-        "distill",
-        "rebalance",
-        "reasoning_eval",
-        "sft",
-        "reasoning_eval",
-    ]
+    kinds = " ".join(stage.kind for stage in resolved.stages)
+    assert kinds == "distill rebalance reasoning_eval sft reasoning_eval"
     [teacher] = resolved.stages[0].config_json["teachers"]
     [source] = teacher["sources"]
-    assert (teacher["name"], source["check"], source["path"]) == (
-        "dataset",
-        "numeric",
-        "mine.jsonl",
-    )
+    told_of = (teacher["name"], source["check"], source["path"])
+    assert told_of == ("dataset", "numeric", "mine.jsonl")
     assert draft.columns == {"prompt": "question", "reasoning": "why", "answer": "answer"}
     assert draft.commands[1].endswith("--target v5e-8 --usd 5")
     quotas = resolved.stage("rebalance").config_json["quotas"]["math"]
@@ -75,12 +67,13 @@ def test_a_files_name_is_no_part_of_the_recipe(tmp_path: Path) -> None:
     assert resolve(str(tmp_path / "mine.toml"), (), tmp_path).recipe.seed == 0
 
 
-def test_work_and_answer_in_one_column_are_parted_at_the_marker() -> None:
-    assert propose([{"question": "1+1?", "answer": "one and one\n#### 2"}]) == {
-        "prompt": "question",
-        "reasoning": {"column": "answer", "before": "####"},
-        "answer": {"column": "answer", "after": "####"},
-    }
+def test_work_and_answer_in_one_column_are_parted_at_the_marker_and_prompts_have_a_domain() -> None:
+    found = propose([{"question": "1+1?", "answer": "one and one\n#### 2"}])
+    assert found["prompt"] == "question"
+    assert found["reasoning"] == {"column": "answer", "before": "####"}
+    assert found["answer"] == {"column": "answer", "after": "####"}
+    prompts = ["What is 17 + 25?", "Compute the derivative of x^2.", "Solve 3x = 12 for x."]
+    assert propose_domain(prompts) == "math"
 
 
 @pytest.mark.parametrize(
@@ -94,11 +87,6 @@ def test_work_and_answer_in_one_column_are_parted_at_the_marker() -> None:
 )
 def test_answers_propose_how_they_are_verified(answers: list[str], check: str) -> None:
     assert propose_check(answers) == check
-
-
-def test_prompts_propose_their_domain() -> None:
-    prompts = ["What is 17 + 25?", "Compute the derivative of x^2.", "Solve 3x = 12 for x."]
-    assert propose_domain(prompts) == "math"
 
 
 def test_a_person_is_asked_what_no_option_says_and_an_empty_line_takes_the_proposal(

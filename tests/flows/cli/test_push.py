@@ -171,9 +171,8 @@ def test_a_data_set_is_there_with_its_card(hub: FakeHub, push: Any, store: Store
     assert names == set(told["files"]) >= {"README.md", "dropped.jsonl"}
     assert (there / "README.md").read_text().startswith("---\npretty_name")
     assert push("--dataset")["changed"] is False
-    assert "no data set. Stages with one: distill, rebalance" in push(
-        "--dataset", "--stage", "sft", code=2
-    )
+    said = push("--dataset", "--stage", "sft", code=2)
+    assert "no data set. Stages with one: distill, rebalance" in said
 
 
 def test_adapters_are_there_where_what_they_belong_to_is(hub: FakeHub, push: Any) -> None:

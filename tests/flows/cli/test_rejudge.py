@@ -34,29 +34,19 @@ def write_run(root: Path) -> tuple[Store, RunRecord]:
     (root / "grpo").mkdir()
     with gzip.open(root / "grpo" / "ledger.jsonl.gz", "wt", encoding="utf-8") as out:
         out.writelines(row.model_dump_json() + "\n" for row in rows())
-    manifest = Manifest(
-        kind="grpo",
-        key=digest("g"),
-        dependencies=dict(about.dependencies),
-        config=about.config.model_dump(mode="json"),
-        inputs={"prompts": prompts},
-        **fixed,
-    )
+    fixed |= {"dependencies": dict(about.dependencies), "inputs": {"prompts": prompts}}
+    config = about.config.model_dump(mode="json")
+    manifest = Manifest(kind="grpo", key=digest("g"), config=config, **fixed)
     ref = store.commit(manifest, root / "grpo").ref()
     kinds = {"rebalance": ("rebalance", prompts), "rl": ("grpo", ref)}
     specs = tuple(StageSpec(name=name, kind=kind) for name, (kind, _) in kinds.items())
-    record = RunRecord(
-        run_id="demo-1",
-        recipe=Recipe(name="demo", model="gemma3-tiny", stages=specs),
-        target="local",
-        store=store.uri,
-        status="succeeded",
-        started=1.0,
-        stages=tuple(
-            StageRecord(name=name, kind=kind, key=one.key, status="ran", artifact=one)
-            for name, (kind, one) in kinds.items()
-        ),
-    )
+    stages = [
+        StageRecord(name=name, kind=kind, key=one.key, status="ran", artifact=one)
+        for name, (kind, one) in kinds.items()
+    ]
+    recipe = Recipe(name="demo", model="gemma3-tiny", stages=specs)
+    where = {"run_id": "demo-1", "target": "local", "store": store.uri, "recipe": recipe}
+    record = RunRecord(status="succeeded", started=1.0, stages=tuple(stages), **where)
     store.write_json("runs/demo-1/run.json", record)
     return store, record
 
@@ -66,11 +56,8 @@ def answering(body: dict[str, Any]) -> str:
     parts = QUESTION.fullmatch(body["messages"][0]["content"])
     assert parts is not None
     answer = json.loads(parts["data"])["answer"]
-    grades = {}
-    for number, negated, fruit in re.findall(
-        r"^(\d+)\. (Does not say|Says) (\w+)\.$", parts["after"], re.MULTILINE
-    ):
-        grades[number] = (fruit in answer) is (negated == "Says")
+    asked = re.findall(r"^(\d+)\. (Does not say|Says) (\w+)\.$", parts["after"], re.MULTILINE)
+    grades = {number: (fruit in answer) is (says == "Says") for number, says, fruit in asked}
     return json.dumps({"mark": parts["mark"], "reason": "r", "grades": grades})
 
 
@@ -94,24 +81,30 @@ max_response_tokens = 100
 """
 
 
-def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = main(["rejudge", *arguments])
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
+@pytest.fixture
+def command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """`lyceum rejudge` of a run by the file of a given text: its exit code and what it printed."""
+    store, _ = write_run(tmp_path)
+
+    def rejudge(text: str, *options: str) -> tuple[int, str, str]:
+        (tmp_path / "wanted.toml").write_text(text, encoding="utf-8")
+        wanted = ["demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri]
+        code = main(["rejudge", *wanted, *options])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return rejudge
 
 
 def test_the_command_judges_by_new_rubrics_once_and_tells_what_it_cost(
-    tmp_path: Path, monkeypatch, capsys
+    tmp_path: Path, monkeypatch, command
 ):
-    store, _ = write_run(tmp_path)
     stone = {"title": "stone", "text": "Says stone.", "importance": "essential"}
     rubrics = [Rubric.parse({"id": one.id, "criteria": [stone]}) for one in PROMPTS]
     write_jsonl(tmp_path / "mine.jsonl", rubrics)
-    (tmp_path / "wanted.toml").write_text(WANTED, encoding="utf-8")
-    arguments = ("demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri)
     with ChatServer(reply=answering) as server:
         monkeypatch.setenv("TEST_BASE_URL", server.url)
-        code, out, _ = command(capsys, *arguments, "--json")
+        code, out, _ = command(WANTED, "--json")
         value = json.loads(out)
         assert code == 0
         told = value["rewards"]["rubric_judge"]
@@ -121,7 +114,7 @@ def test_the_command_judges_by_new_rubrics_once_and_tells_what_it_cost(
         assert [one["cosine"] < 0 for one in value["updates"]] == [True, True]
         assert value["summary"]["reversed"] == 2
         billed = server.billed.total()
-        code, out, _ = command(capsys, *arguments)
+        code, out, _ = command(WANTED)
         assert (code, server.billed.total()) == (0, billed)
     assert "The updates on 2 of 2 rollouts would change sign" in out
     assert "0 of 16 questions were new" in out
@@ -139,13 +132,10 @@ def inline(value: Any) -> str:
     return f"[{', '.join(map(inline, value))}]" if isinstance(value, list) else json.dumps(value)
 
 
-def test_new_weights_need_no_judge_at_all(tmp_path: Path, monkeypatch, capsys):
-    store, _ = write_run(tmp_path)
+def test_new_weights_need_no_judge_at_all(monkeypatch, command):
     monkeypatch.delenv("TEST_BASE_URL", raising=False)
     wanted = RUBRIC | {"weights": {"essential": 0.0, "pitfall": 2.0}}
-    (tmp_path / "wanted.toml").write_text(f"rewards = [{inline(wanted)}]", encoding="utf-8")
-    arguments = ("demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri)
-    code, out, err = command(capsys, *arguments)
+    code, out, err = command(f"rewards = [{inline(wanted)}]")
     assert (code, err) == (0, "")
     assert "the ledger's rulings, weighed again" in out
 
@@ -160,20 +150,15 @@ def test_new_weights_need_no_judge_at_all(tmp_path: Path, monkeypatch, capsys):
         ("rubrics = 'gone.jsonl'\n[[rewards]]\nname = 'format'\n", "cannot read"),
     ],
 )
-def test_a_file_that_is_wrong_is_bad_input(tmp_path: Path, capsys, text, message):
-    store, _ = write_run(tmp_path)
-    (tmp_path / "wanted.toml").write_text(text, encoding="utf-8")
-    arguments = ("demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri)
-    code, _, err = command(capsys, *arguments)
+def test_a_file_that_is_wrong_is_bad_input(command, text, message):
+    code, _, err = command(text)
     assert code == 2
     assert message in err
     assert "Traceback" not in err
 
 
-def test_a_run_without_such_a_stage_is_told_so(tmp_path: Path, capsys):
-    store, _ = write_run(tmp_path)
-    (tmp_path / "wanted.toml").write_text("[[rewards]]\nname = 'format'\n", encoding="utf-8")
-    arguments = ("demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri)
-    unknown = command(capsys, *arguments, "--stage", "rel")[2]
+def test_a_run_without_such_a_stage_is_told_so(command):
+    wanted = "[[rewards]]\nname = 'format'\n"
+    unknown = command(wanted, "--stage", "rel")[2]
     assert "stage 'rel' of run 'demo-1' has no ledger. Stages with one: rl." in unknown
-    assert "above 0" in command(capsys, *arguments, "--usd", "0")[2]
+    assert "above 0" in command(wanted, "--usd", "0")[2]

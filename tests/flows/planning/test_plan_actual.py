@@ -2,12 +2,12 @@
 two."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
-from prefect.states import State
 
 from flows import post_train, preamble
 from flows.planning import stage_plans as planning
@@ -90,17 +90,14 @@ def test_the_peak_is_that_of_the_fullest_device_and_none_where_devices_do_not_te
 
 def test_a_worker_measures_what_its_job_took_and_the_artifact_remembers_it(tmp_path: Path) -> None:
     workers = Workers(tmp_path)
-    spec, status = workers.run(
-        WRITE + "for n in range(1, 5): time.sleep(0.02); job.progress(n, 4, 'steps')"
-    )
+    steps = "for n in range(1, 5): time.sleep(0.02); job.progress(n, 4, 'steps')"
+    spec, status = workers.run(WRITE + steps)
     manifest = workers.store.valid("toy", spec.key)
     assert status.usage.unit_seconds >= 0.02  # type: ignore[operator]
     told = {"unit": "steps", "unit_seconds": status.usage.unit_seconds, "peak_device_bytes": None}
     assert {name: manifest.execution.get(name) for name in told} == told
     assert status.usage.seconds >= manifest.execution["seconds"]
-    _, failed = workers.run(
-        "raise ValueError(bytearray(80_000_000)[:1])", attempt="2", key="1" * 64
-    )
+    _, failed = workers.run("raise ValueError", attempt="2", key="1" * 64)
     assert failed.state == "failed"
     assert failed.usage is not None, "also of a job that failed: of what, memory may tell"
 
@@ -135,9 +132,8 @@ def planned_run(root: Path, *stages: dict[str, Any]) -> tuple[Store, RunRecord]:
     used = Usage(seconds=90.0, peak_rss_bytes=1, unit="steps", unit_seconds=1.25)
     record = with_stage(record, "grpo", seconds=100.0, usage=used)
     if stages:
-        store.write_bytes(
-            f"runs/{record.run_id}/plan.json", json.dumps({"stages": stages}).encode()
-        )
+        plan = json.dumps({"stages": stages}).encode()
+        store.write_bytes(f"runs/{record.run_id}/plan.json", plan)
     return store, record
 
 
@@ -168,9 +164,7 @@ class Began(Exception):
 def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_recipe: Path) -> Any:
     """The flow as Prefect's UI starts it, without Prefect, up to where its first stage would
     begin."""
-    monkeypatch.setattr(
-        post_train, "get_run_logger", lambda: __import__("logging").getLogger("test")
-    )
+    monkeypatch.setattr(post_train, "get_run_logger", lambda: logging.getLogger("test"))
     # a bucket is not what this is about
     monkeypatch.setattr(preamble, "check_reach", lambda target, store: None)
     monkeypatch.setattr(preamble, "check_endpoints", lambda *_: None)
@@ -181,39 +175,26 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_recipe: Path) -> 
 
     monkeypatch.setattr(post_train, "announce", announce)
 
-    def start() -> State[Any]:
-        return post_train.post_train.fn(
-            recipe=str(tiny_recipe), target="v5e-8", store=str(tmp_path / "store")
-        )
-
-    return start
+    given = {"recipe": str(tiny_recipe), "target": "v5e-8", "store": str(tmp_path / "store")}
+    return lambda: post_train.post_train.fn(**given)
 
 
-def test_a_run_from_the_ui_is_planned_before_it_begins_and_keeps_that_plan(
+def test_a_run_from_the_ui_is_planned_before_it_begins_and_begins_if_it_fits(
     flow: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    plan = {"fits": True, "target": "v5e-8", "stages": [planned("sft", 1.0, 2.0)]}
+    wrong = "Stage sft: train_step needs 18.00 of 15.75 GiB a device."
+    plan = {"fits": False, "problems": [wrong], "suggestion": []}
     monkeypatch.setattr(planning, "make_plan", lambda resolved, store, target: plan)
+    state, store = flow(), open_store(tmp_path / "store")
+    assert state.is_failed()
+    assert f"nothing was submitted. {wrong}" in state.message
+    assert isinstance(state.data, DoesNotFit)
+    assert store.list_runs() == []
+    plan = {"fits": True, "target": "v5e-8", "stages": [planned("sft", 1.0, 2.0)]}
     with pytest.raises(Began):
         flow()
-    [run_id] = (store := open_store(tmp_path / "store")).list_runs()
+    [run_id] = store.list_runs()
     assert read_plan(store, run_id) == plan
-
-
-def test_a_run_from_the_ui_that_does_not_fit_does_not_begin(
-    flow: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    refused = {
-        "fits": False,
-        "problems": ["Stage sft: train_step needs 18.00 of 15.75 GiB a device."],
-        "suggestion": [],
-    }
-    monkeypatch.setattr(planning, "make_plan", lambda resolved, store, target: refused)
-    state = flow()
-    assert state.is_failed()
-    assert "nothing was submitted. Stage sft: train_step needs 18.00 of 15.75 GiB" in state.message
-    assert isinstance(state.data, DoesNotFit)
-    assert open_store(tmp_path / "store").list_runs() == []
 
 
 # Comparing
@@ -255,28 +236,21 @@ def test_planned_and_real_figures_stand_side_by_side_and_what_was_far_off_is_sai
 HEAD = ("time", "memory of one device", "list price")
 
 
-def test_more_memory_than_the_compiler_said_is_a_finding_before_it_is_a_crash(
-    tmp_path: Path,
-) -> None:
-    shown = said(*planned_run(tmp_path, planned("sft", 500.0, 1.4, 9 * GB)))
-    held = "sft held, on its fullest device, 12.0 GB where 9.0 GB was planned, 1.3 times as much."
-    assert f"- {held}\n\n" in shown
-
-
 def said(store: Store, record: RunRecord) -> str:
     return markdown(SECTIONS["plan"].blocks(read_results(store, record)))
 
 
-def test_the_report_says_when_there_was_no_plan_and_when_it_was_right(tmp_path: Path) -> None:
-    shown = said(*planned_run(tmp_path))
-    assert "Nothing was planned: only a run on a TPU is, and this one ran on local" in shown
-    assert "|" not in shown
+def test_the_report_says_what_was_far_off_right_not_planned_or_damaged(tmp_path: Path) -> None:
+    """More memory than the compiler said is a finding before it is a crash."""
+    shown = said(*planned_run(tmp_path / "off", planned("sft", 500.0, 1.4, 9 * GB)))
+    held = "sft held, on its fullest device, 12.0 GB where 9.0 GB was planned, 1.3 times as much."
+    assert f"- {held}\n\n" in shown
     near = said(*planned_run(tmp_path / "well", planned("sft", 500.0, 1.4, 14 * GB)))
     assert "Nothing was far off" in near
-
-
-def test_a_damaged_plan_is_named(tmp_path: Path) -> None:
     store, record = planned_run(tmp_path)
+    shown = said(store, record)
+    assert "Nothing was planned: only a run on a TPU is, and this one ran on local" in shown
+    assert "|" not in shown
     store.write_bytes(f"runs/{record.run_id}/plan.json", b"{")
     with pytest.raises(InputError, match=r"runs/demo-1/plan\.json is damaged"):
         said(store, record)

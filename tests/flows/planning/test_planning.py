@@ -142,9 +142,8 @@ def test_each_program_of_each_stage_on_devices_is_compiled_once_and_added_up(
     assert stages["sft"]["seconds"] == pytest.approx(360 + 200 / 0.4)
     assert stages["sft"]["cost_usd"] == pytest.approx(8 * 0.60 * stages["sft"]["seconds"] / 3600)
     assert value["seconds"] == pytest.approx(sum(stage["seconds"] for stage in value["stages"]))
-    assert value["at_least"] == {name: value[name] for name in ("seconds", "cost_usd")} | {
-        "without": []
-    }
+    known = {name: value[name] for name in ("seconds", "cost_usd")}
+    assert value["at_least"] == {**known, "without": []}
     # the model of its policy
     assert "programs reasoning_eval gemma3-tiny ['policy', 'prompts']" in asked(fake, "programs")
     assert len(asked(fake, "compile")) == 3
@@ -181,25 +180,31 @@ def test_what_fits_is_looked_for_and_compiled(
     assert (code, value["fits"], value["seconds"]) == (0, True, expected)
 
 
-def test_when_fewer_rows_are_not_enough_more_is_computed_again_and_rows_come_back(
-    fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("gib", "changes"),
+    [
+        ("20", "micro_batch_size=16 remat=layer"),  # a row takes 20 GiB, 10 with `dots`, 4 `layer`
+        ("100", "micro_batch_size=8 remat=layer sequence_length=640"),  # 20 with `layer` at 1,024
+    ],
+)
+def test_when_fewer_rows_are_not_enough_more_is_computed_again_and_lengths_are_cut_last(
+    fake: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    gib: str,
+    changes: str,
 ) -> None:
-    monkeypatch.setenv("FAKE_GIB", "20.0")  # one row takes 20 GiB, 10 with `dots`, 4 with `layer`
+    monkeypatch.setenv("FAKE_GIB", gib)
     _, value = plan(capsys)
-    changes = ["micro_batch_size=16", "remat=layer"]
-    assert value["suggestion"] == [f"stages.sft.config.{one}" for one in changes]
-    assert all("length=1024" in line for line in asked(fake, "compile train_step"))
+    assert value["suggestion"] == [f"stages.sft.config.{one}" for one in changes.split()]
+    kept = all("length=1024" in line for line in asked(fake, "compile train_step"))
+    assert kept == ("sequence_length" not in changes)
 
 
-def test_lengths_and_batches_are_cut_last(
+def test_where_nothing_helps_nothing_is_suggested(
     fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAKE_GIB", "100.0")  # one row with `layer` takes 20 GiB at 1,024 tokens
-    _, value = plan(capsys)
-    changes = ["micro_batch_size=8", "remat=layer", "sequence_length=640"]
-    assert value["suggestion"] == [f"stages.sft.config.{one}" for one in changes]
     monkeypatch.setenv("FAKE_GIB", "1000.0")
-    monkeypatch.setenv("LYCEUM_CACHE", "other")
     _, value = plan(capsys)
     assert (value["fits"], value["suggestion"]) == (False, [])
     assert (value["seconds"], value["cost_usd"]) == (None, None)

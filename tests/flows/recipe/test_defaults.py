@@ -37,15 +37,10 @@ def recipe(tiny_recipe: Path) -> Path:
 def test_a_stages_own_config_counts_more_key_by_key(recipe: Path) -> None:
     resolved = resolve(str(recipe))
     first, second = (resolved.stage(name).config_json for name in ("first", "second"))
-    assert [(one["prompt_length"], one["response_length"]) for one in (first, second)] == [
-        (64, 32),
-        (64, 48),
-    ]
-    assert [one["sampling"] for one in (first, second)] == [
-        {"samples": 4, "temperature": 0.5},
-        {"samples": 2, "temperature": 0.5},
-    ]
-    assert [len(one["suites"]) for one in (first, second)] == [2, 1], "a list replaces"
+    for one, response_length, samples, suites in ((first, 32, 4, 2), (second, 48, 2, 1)):
+        assert (one["prompt_length"], one["response_length"]) == (64, response_length)
+        assert one["sampling"] == {"samples": samples, "temperature": 0.5}
+        assert len(one["suites"]) == suites, "a list replaces"
 
 
 def test_defaults_are_the_same_stages_as_the_config_written_out(recipe: Path) -> None:
@@ -64,51 +59,24 @@ def test_set_reaches_what_the_defaults_say(recipe: Path) -> None:
         "stages.first.config.suites.0.per_domain=7",
     ]
     resolved = resolve(str(recipe), overrides)
-    assert [resolved.stage(name).config_json["batch_size"] for name in ("first", "second")] == [
-        8,
-        16,
-    ]
-    assert resolved.stage("first").config_json["suites"][0]["per_domain"] == 7
+    first, second = (resolved.stage(name).config_json for name in ("first", "second"))
+    assert (first["batch_size"], second["batch_size"]) == (8, 16)
+    assert first["suites"][0]["per_domain"] == 7
+
+
+HEAD, BEGINS = "[defaults.reasoning_eval]", r"\(begins with defaults.reasoning_eval\)"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (
-            "[defaults.reasoning_eval]",
-            "[defaults.reasoning_evl]",
-            "defaults.reasoning_evl: no stage is of that kind. Did you mean 'reasoning_eval'",
-        ),
-        (
-            "[defaults.reasoning_eval]",
-            "[defaults]\ngrpo = {}\n[defaults.reasoning_eval]",
-            "defaults.grpo: no stage is of that kind",
-        ),
-        (
-            "[defaults.reasoning_eval]",
-            "[default.reasoning_eval]",
-            "unknown key 'default'. Did you mean 'defaults'",
-        ),
-        (
-            "[defaults.reasoning_eval]",
-            "[defaults]\nreasoning_eval = 3\n[gate]",
-            "defaults.reasoning_eval = 3 must be a table",
-        ),
-        (
-            "prompt_length = 64",
-            "prompt_length = 'x'",
-            r"stages.first.config \(begins with defaults.reasoning_eval\): prompt_length = 'x'",
-        ),
-        (
-            "prompt_length = 64",
-            "prompt_lenth = 64",
-            r"\(begins with defaults.reasoning_eval\): required key 'prompt_length' is missing",
-        ),
-        (
-            'label = "again"',
-            'label = "B"',
-            r"stages.first \(begins with defaults.reasoning_eval\): suites.1",
-        ),
+        (HEAD, HEAD.replace("v", ""), "_eal: no stage is of that kind. Did you mean 'reasoning_e"),
+        (HEAD, f"[defaults]\ngrpo = {{}}\n{HEAD}", "defaults.grpo: no stage is of that kind"),
+        (HEAD, "[default.x]", "unknown key 'default'. Did you mean 'defaults'"),
+        (HEAD, "[defaults]\nreasoning_eval = 3\n[gate]", "reasoning_eval = 3 must be a table"),
+        ("h = 64", "h = 'x'", rf"stages.first.config {BEGINS}: prompt_length = 'x'"),
+        ("length = 64", "lenth = 64", rf"{BEGINS}: required key 'prompt_length' is missing"),
+        ('label = "again"', 'label = "B"', rf"stages.first {BEGINS}: suites.1"),
     ],
 )
 def test_what_is_wrong_with_defaults_is_said_where_it_is_written(

@@ -54,7 +54,7 @@ def write(recipe: Path, text: str) -> str:
     return str(recipe)
 
 
-def test_a_gate_is_read_and_changes_no_stage(recipe: Path) -> None:
+def test_a_gate_is_read_can_be_set_and_changes_no_stage(recipe: Path) -> None:
     plain = resolve(str(recipe))
     gated = resolve(write(recipe, GATE))
     assert plain.recipe.gate is None
@@ -64,43 +64,40 @@ def test_a_gate_is_read_and_changes_no_stage(recipe: Path) -> None:
     )
     assert gated.stages == plain.stages, "so no stage key has changed"
     assert parse_recipe(recipe_toml(gated.recipe), "written.toml") == gated.recipe
-
-
-def test_a_margin_can_be_set(recipe: Path) -> None:
     changes = ["gate.must_not_lose.0.margin=0.1", "gate.wins=any"]
-    gate = resolve(write(recipe, GATE), changes).recipe.gate
+    gate = resolve(str(recipe), changes).recipe.gate
     assert (gate.must_not_lose[0].margin, gate.wins) == (0.1, "any")
+
+
+RATE = "metric = 'format_rate'"
+
+
+@pytest.mark.parametrize(
+    ("win", "message"),
+    [
+        ("metric = 'exact_anser'", r"0: metric = 'exact_anser' .* Did you mean 'exact_answer'\?"),
+        (f"{RATE}, domain = 'maths'", r"gate.must_win.0.domain .* Did you mean 'math'\?"),
+        ("metrik = 'x'", r"unknown key 'gate.must_win.0.metrik'. Did you mean 'metric'\?"),
+        (f"{RATE} }}]\nmust_wim = [{{", r"unknown key 'gate.must_wim'. Did you mean 'must_win'\?"),
+        (f"{RATE} }}, {{ {RATE}", "two entries of gate.must_win are about the same: format_rate"),
+    ],
+)
+def test_a_gate_that_asks_for_nothing_there_is_says_what_there_is(
+    recipe: Path, win: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        resolve(write(recipe, f"[gate]\nmust_win = [{{ {win} }}]\n"))
 
 
 @pytest.mark.parametrize(
     ("gate", "message"),
     [
-        (
-            "must_win = [{ metric = 'exact_anser' }]",
-            r"gate.must_win.0: metric = 'exact_anser' .* Did you mean 'exact_answer'\?",
-        ),
-        (
-            "must_win = [{ metric = 'format_rate', domain = 'maths' }]",
-            r"gate.must_win.0.domain .* Did you mean 'math'\?",
-        ),
-        (
-            "must_win = [{ metrik = 'format_rate' }]",
-            r"unknown key 'gate.must_win.0.metrik'. Did you mean 'metric'\?",
-        ),
-        ("must_wim = []", r"unknown key 'gate.must_wim'. Did you mean 'must_win'\?"),
-        (
-            "must_not_lose = [{ metric = 'format_rate' }]",
-            "required key 'gate.must_not_lose.0.margin' is missing",
-        ),
-        ("must_not_lose = [{ metric = 'format_rate', margin = 5.0 }]", "margin = 5.0 is not valid"),
+        (f"must_not_lose = [{{ {RATE} }}]", "'gate.must_not_lose.0.margin' is missing"),
+        (f"must_not_lose = [{{ {RATE}, margin = 5.0 }}]", "margin = 5.0 is not valid"),
         ("wins = 'any'", "a gate without a rule lets every model pass"),
-        (
-            "must_win = [{ metric = 'format_rate' }, { metric = 'format_rate' }]",
-            "two entries of gate.must_win are about the same: format_rate",
-        ),
     ],
 )
-def test_a_gate_that_asks_for_nothing_there_is_says_what_there_is(
+def test_a_gate_without_a_margin_or_a_rule_is_refused(
     recipe: Path, gate: str, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):

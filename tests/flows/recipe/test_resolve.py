@@ -12,10 +12,7 @@ DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 
 
 def test_a_stage_gets_model_and_seed_of_its_recipe_unless_it_sets_them(tiny_recipe: Path) -> None:
-    text = tiny_recipe.read_text(encoding="utf-8").replace(
-        'model = "gemma3-tiny"', 'model = "gemma3-tiny"\nseed = 7'
-    )
-    tiny_recipe.write_text(text, encoding="utf-8")
+    tiny_recipe.write_text("seed = 7\n" + tiny_recipe.read_text(encoding="utf-8"))
     assert [stage.config_json["seed"] for stage in resolve(str(tiny_recipe)).stages] == [7, 7]
     own = resolve(str(tiny_recipe), ["stages.distill.config.seed=3"])
     assert [stage.config_json["seed"] for stage in own.stages] == [3, 7]
@@ -40,11 +37,8 @@ def test_an_override_of_a_wrong_type_names_the_override_and_the_field(tiny_recip
 
 
 def test_an_input_of_the_wrong_kind_is_refused(tiny_recipe: Path) -> None:
-    text = (
-        tiny_recipe.read_text(encoding="utf-8")
-        + '\n[stages.again]\nkind = "rebalance"\ninputs = { examples = "rebalance" }\n'
-    )
-    tiny_recipe.write_text(text, encoding="utf-8")
+    again = '\n[stages.again]\nkind = "rebalance"\ninputs = { examples = "rebalance" }\n'
+    tiny_recipe.write_text(tiny_recipe.read_text(encoding="utf-8") + again)
     wrong = "stages.again: inputs.examples = 'rebalance' is of kind .* this input takes distill"
     with pytest.raises(InputError, match=wrong):
         resolve(str(tiny_recipe))
@@ -57,9 +51,7 @@ def test_data_files_are_identified_by_content_not_by_place(tmp_path: Path) -> No
     keys = []
     for place, row in (("a", "1"), ("b", "1"), ("c", "2")):
         (tmp_path / place).mkdir()
-        (tmp_path / place / "rows.jsonl").write_text(
-            f'{{"q": "How many?", "a": "{row}"}}\n', encoding="utf-8"
-        )
+        (tmp_path / place / "rows.jsonl").write_text(f'{{"q": "How many?", "a": "{row}"}}\n')
         keys.append(resolve(str(recipe), data=tmp_path / place).stages[0].key({}))
     assert keys[0] == keys[1] != keys[2]
 
@@ -85,9 +77,8 @@ def test_a_recipe_says_how_it_runs_on_a_laptop(tiny_recipe: Path, tmp_path: Path
     wherever it stands."""
     text = tiny_recipe.read_text()
     path = tmp_path / "with_tiny.toml"
-    path.write_text(
-        text + '\n[tiny]\nseed = 5\n"stages.rebalance.config.heldout_fraction" = 0.25\n'
-    )
+    fraction = '"stages.rebalance.config.heldout_fraction" = 0.25'
+    path.write_text(f"{text}\n[tiny]\nseed = 5\n{fraction}\n")
     full = resolve(str(path))
     assert full.recipe == resolve(str(tiny_recipe)).recipe
     small = resolve(str(path), ["stages.rebalance.config.heldout_fraction=0.3", "tiny"])

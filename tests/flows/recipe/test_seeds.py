@@ -10,10 +10,8 @@ from schemas.base import InputError
 def test_data_is_shared_and_whatever_trains_or_asks_a_model_is_not() -> None:
     resolved = resolve("quickstart")
     assert shared_stages(resolved) == ["distill", "rebalance"]
-    found = {
-        seed: resolve("quickstart", overrides)
-        for seed, overrides in overrides_by_seed(resolved, 3).items()
-    }
+    given = overrides_by_seed(resolved, 3)
+    found = {seed: resolve("quickstart", overrides) for seed, overrides in given.items()}
     assert list(found) == [7, 8, 9]
     for stage in resolved.stages:
         keys = {seed: one.stage(stage.name).key({}) for seed, one in found.items()}

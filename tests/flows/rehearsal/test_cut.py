@@ -60,10 +60,7 @@ def test_endpoints_are_the_rehearsals_own_and_say_whose_they_stand_for(tmp_path:
     asked = {"provider": "rehearsal", "model": PREFIX + "vllm:openai/gpt-oss-120b"}
     assert teacher | asked == teacher
     assert (judge["provider"], judge["model"]) == ("rehearsal", PREFIX + "gemini:gemini-9")
-    assert ready.endpoints == {
-        "vllm:openai/gpt-oss-120b": ["distill"],
-        "gemini:gemini-9": ["grpo"],
-    }
+    assert ready.endpoints == {"vllm:openai/gpt-oss-120b": ["distill"], "gemini:gemini-9": ["grpo"]}
 
 
 def test_a_judge_that_would_load_weights_is_stood_in_for(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Comparing two runs: rates, recipes, times; as data, as a page and on a terminal."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,33 +39,22 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
 def row(
     comparison: dict[str, Any], metric: str, model: str, domain: str | None = None
 ) -> dict[str, Any]:
-    return next(
-        one
-        for one in comparison["metrics"]
-        if (one["metric"], one["model"], one["domain"]) == (metric, model, domain)
-    )
+    wanted = {"metric": metric, "model": model, "domain": domain}
+    return next(one for one in comparison["metrics"] if one.items() >= wanted.items())
 
 
-def test_runs_over_the_same_prompts_are_compared_in_pairs(
-    compared: Compared,
-) -> None:
+def test_runs_over_the_same_prompts_are_compared_in_pairs(compared: Compared) -> None:
     """grpo: 84 of 120 right in the first run, 108 in the second; the 24 that changed all changed
     for the better."""
     found = row(compared[1], "exact_answer", "grpo")
-    assert (found["a"]["value"], found["b"]["value"], found["b"]["n"], found["paired"]) == (
-        0.7,
-        0.9,
-        120,
-        True,
-    )
+    assert (found["a"]["value"], found["b"]["value"]) == (0.7, 0.9)
+    assert (found["b"]["n"], found["paired"]) == (120, True)
     assert found["difference"]["value"] == pytest.approx(0.2)
     assert 0 < found["difference"]["low"] < 0.2 < found["difference"]["high"]
     assert found["direction"] == "gain"
 
 
-def test_every_model_and_domain_that_both_measured_has_a_row(
-    compared: Compared,
-) -> None:
+def test_every_model_and_domain_that_both_measured_has_a_row(compared: Compared) -> None:
     metrics = compared[1]["metrics"]
     exact = [one for one in metrics if one["metric"] == "exact_answer"]
     assert {one["model"] for one in exact} == {"base", "sft", "simpo", "grpo"}
@@ -89,43 +79,24 @@ def test_runs_over_other_prompts_are_compared_unpaired(tmp_path: Path) -> None:
     assert found["difference"]["low"] < 0 < found["difference"]["high"]
 
 
-def test_differences_of_the_recipes_are_named_by_field(
-    compared: Compared,
-) -> None:
-    assert compared[1]["recipes"] == [{"field": "stages.simpo.config.beta", "a": 2.0, "b": 10.0}]
-
-
-def test_a_field_that_only_one_run_has_is_a_difference_even_when_it_is_null(tmp_path: Path) -> None:
+def test_differences_of_the_recipes_are_named_by_field(compared: Compared, tmp_path: Path) -> None:
     """A later version of a config has one more field; null is its default, and part of the stage
-    key all the same."""
+    key all the same. And where the recipes are the same, the code may not be."""
+    assert compared[1]["recipes"] == [{"field": "stages.simpo.config.beta", "a": 2.0, "b": 10.0}]
     store, a = write_run(tmp_path, stop_before="simpo")
     _, b = write_run(tmp_path, "demo-2", stop_before="simpo", config={"sft": {"lora": None}})
-    assert compare_runs(store, a, [b])[0]["recipes"] == [
-        {"field": "stages.sft.config.lora", "b": None}
-    ]
+    _, c = write_run(tmp_path, "demo-3", version=2, stop_before="base_eval")
+    more, code = (one["recipes"] for one in compare_runs(store, a, [b, c]))
+    assert more == [{"field": "stages.sft.config.lora", "b": None}]
+    names = [f"stages.{name}.VERSION" for name in ("distill", "rebalance")]
+    assert code == [{"field": name, "a": 1, "b": 2} for name in names]
 
 
-def test_another_version_of_a_stage_is_a_difference_too(tmp_path: Path) -> None:
-    """The recipes are the same; the code was not."""
-    store, a = write_run(tmp_path)
-    _, b = write_run(tmp_path, "demo-2", version=2, stop_before="base_eval")
-    differences = compare_runs(store, a, [b])[0]["recipes"]
-    assert differences == [
-        {"field": f"stages.{name}.VERSION", "a": 1, "b": 2} for name in ("distill", "rebalance")
-    ]
-
-
-def test_stages_say_what_they_took_and_which_artifacts_are_shared(
-    compared: Compared,
-) -> None:
+def test_stages_say_what_they_took_and_which_artifacts_are_shared(compared: Compared) -> None:
     stages = {one["stage"]: one for one in compared[1]["stages"]}
     assert (stages["sft"]["same_artifact"], stages["simpo"]["same_artifact"]) == (True, False)
-    assert stages["sft"]["a"] == {
-        "status": "ran",
-        "seconds": 5.5,
-        "made_in": 12.0,
-        "cost_usd": None,
-    }
+    took = {"status": "ran", "seconds": 5.5, "made_in": 12.0, "cost_usd": None}
+    assert stages["sft"]["a"] == took
 
 
 def test_a_run_that_failed_early_can_be_compared(tmp_path: Path) -> None:
@@ -133,20 +104,12 @@ def test_a_run_that_failed_early_can_be_compared(tmp_path: Path) -> None:
     store, a = write_run(tmp_path, stop_before="simpo", failure="no pairs")
     _, b = write_run(tmp_path, "demo-2")
     comparison = compare_runs(store, a, [b])[0]
-    assert {one["model"] for one in comparison["metrics"] if one["metric"] == "exact_answer"} == {
-        "base",
-        "sft",
-        "sft / grpo",
-    }
-    assert comparison["verdict"][0]["text"].startswith(
-        "exact answer (sft against grpo): +30.0 points"
-    )
-    assert comparison["stages"][-1]["a"] == {
-        "status": "skipped",
-        "seconds": 0.0,
-        "made_in": None,
-        "cost_usd": None,
-    }
+    exact = [one["model"] for one in comparison["metrics"] if one["metric"] == "exact_answer"]
+    assert {*exact} == {"base", "sft", "sft / grpo"}
+    said = "exact answer (sft against grpo): +30.0 points"
+    assert comparison["verdict"][0]["text"].startswith(said)
+    took = {"status": "skipped", "seconds": 0.0, "made_in": None, "cost_usd": None}
+    assert comparison["stages"][-1]["a"] == took
 
 
 def test_runs_without_a_common_evaluation_can_be_compared(tmp_path: Path) -> None:
@@ -154,9 +117,7 @@ def test_runs_without_a_common_evaluation_can_be_compared(tmp_path: Path) -> Non
     _, b = write_run(tmp_path, "demo-2", stop_before="base_eval")
     comparison = compare_runs(store, a, [b])[0]
     assert (comparison["metrics"], comparison["verdict"], comparison["recipes"]) == ([], [], [])
-    assert "no evaluation in common" in Path(render_comparison(store, [comparison])).read_text(
-        encoding="utf-8"
-    )
+    assert "no evaluation in common" in Path(render_comparison(store, [comparison])).read_text()
 
 
 def test_the_page_is_one_file_that_loads_nothing(compared: Compared) -> None:
@@ -164,11 +125,7 @@ def test_the_page_is_one_file_that_loads_nothing(compared: Compared) -> None:
     html = path.read_text(encoding="utf-8")
     assert (path.parent.name, path.name) == ("demo-1", "compare-demo-2.html")
     assert ", better (120 prompts, paired)" in html
-    assert not [
-        word
-        for word in ("<script", "<link", "http://", "src=")
-        if word in html.replace('xmlns="http://', "").replace('xlink="http://', "")
-    ]
+    assert not re.search(r'<script|<link|(?<!xmlns=")(?<!xlink=")http://|src=', html)
 
 
 def test_the_terminal_shows_rates_recipes_and_times(
@@ -188,35 +145,24 @@ def test_three_runs_stand_side_by_side(tmp_path: Path) -> None:
     _, b = write_run(tmp_path, "demo-2", skill=BETTER)
     _, c = write_run(tmp_path, "demo-3", stop_before="grpo", config={"sft": {"steps": 9}})
     comparisons = compare_runs(store, a, [b, c])
-    assert [(one["a"]["run_id"], one["b"]["run_id"]) for one in comparisons] == [
-        ("demo-1", "demo-2"),
-        ("demo-1", "demo-3"),
-    ]
+    pairs = [(one["a"]["run_id"], one["b"]["run_id"]) for one in comparisons]
+    assert pairs == [("demo-1", "demo-2"), ("demo-1", "demo-3")]
     table = dict(rate_tables(comparisons))["Over all prompts"]
     [[second, _, *third]] = [row[4:] for row in table.rows if row[:2] == ("exact answer", "grpo")]
     assert second == ("90.0%", small("[83.3, 94.2]"))
     assert third == ["–", "–"]
-    assert rows(recipe_table(comparisons)) == {
-        "stages.sft.config.steps": {"1": "3", "2": "3", "3": "9"}
-    }
-    assert [text.split(" ")[0] for text in rows(stage_table(comparisons))["grpo"].values()] == [
-        "ran",
-        "ran",
-        "not",
-    ]
+    steps = {"1": "3", "2": "3", "3": "9"}
+    assert rows(recipe_table(comparisons)) == {"stages.sft.config.steps": steps}
+    grpo = rows(stage_table(comparisons))["grpo"].values()
+    assert [text.split(" ")[0] for text in grpo] == ["ran", "ran", "not"]
     page = Path(render_comparison(store, comparisons))
     assert page.name.startswith("compare-2-runs-")
     assert "Three runs compared" in page.read_text(encoding="utf-8")
 
 
-def test_what_one_artifact_answered_for_both_runs_is_no_comparison(
-    compared: Compared,
-) -> None:
-    same = {
-        one["model"]: one["same_answers"]
-        for one in compared[1]["metrics"]
-        if one["metric"] == "exact_answer"
-    }
+def test_what_one_artifact_answered_for_both_runs_is_no_comparison(compared: Compared) -> None:
+    exact = [one for one in compared[1]["metrics"] if one["metric"] == "exact_answer"]
+    same = {one["model"]: one["same_answers"] for one in exact}
     assert same == {"base": True, "sft": True, "simpo": False, "grpo": False}
     [plot] = [one for one in forests([compared[1]]) if one.title.startswith("Exact answer")]
     assert ("simpo" in plot.svg, "base" in plot.svg.replace("baseline", "")) == (True, False)

@@ -6,7 +6,7 @@ import pytest
 
 from flows.report import drawings, plots
 from flows.report.blocks import Figure
-from flows.report.plots import curve, lineage
+from flows.report.plots import curve, lineage, reliability
 
 
 @pytest.fixture
@@ -73,11 +73,20 @@ def test_a_cache_that_cannot_be_written_keeps_nothing(
     assert "<svg" in curve("loss", LINE).svg
 
 
-def test_the_oldest_go(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_go_and_a_curve_without_a_point_is_an_empty_plot(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The latter is that of `lyceum rejudge` where no update can be compared."""
+    assert "<svg" in curve("cosine", {"cosine": ([], [])}).svg
     monkeypatch.setattr(drawings, "MOST_DRAWINGS", 2)
     for number in range(4):
         curve(f"loss {number}", LINE)
     assert len(list(kept.iterdir())) == 2
+
+
+def test_a_reliability_diagram_has_a_dot_for_each_bin() -> None:
+    bins = [{"confidence": said, "accuracy": was} for said, was in ((0.55, 0.5), (0.9, 1.0))]
+    assert "held-out pairs" in reliability("held-out pairs", bins).svg
 
 
 def test_a_lineage_is_drawn_once_whatever_became_of_its_stages(

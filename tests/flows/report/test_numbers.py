@@ -25,11 +25,8 @@ def figure(tile: Box) -> str:
 
 def test_headlines_are_the_rates_of_the_base_and_of_the_last_model(run: RunResults) -> None:
     """Exact answer, format, safe rate."""
-    assert [figure(tile) for tile in tiles(run)] == [
-        "0.0% → 70.0%",
-        "0.0% → 100.0%",
-        "0.0% → 70.0%",
-    ]
+    shown = ["0.0% → 70.0%", "0.0% → 100.0%", "0.0% → 70.0%"]
+    assert [figure(tile) for tile in tiles(run)] == shown
 
 
 def test_the_levels_of_every_model_include_the_rate_of_reasoning_markers(run: RunResults) -> None:
@@ -40,12 +37,8 @@ def test_the_levels_of_every_model_include_the_rate_of_reasoning_markers(run: Ru
     names += ",tokens of the reasoning"
     assert list(shown) == [f"all (120 prompts)/{name}" for name in names.split(",")]
     exact = shown["all (120 prompts)/exact answer"]
-    assert {model: text.split(" ")[0] for model, text in exact.items()} == {
-        "base": "0.0%",
-        "sft": "40.0%",
-        "simpo": "40.0%",
-        "grpo": "70.0%",
-    }
+    rates = {model: text.split(" ")[0] for model, text in exact.items()}
+    assert rates == {"base": "0.0%", "sft": "40.0%", "simpo": "40.0%", "grpo": "70.0%"}
 
 
 def test_cells_are_coloured_after_correction_only(run: RunResults) -> None:
@@ -57,11 +50,8 @@ def test_cells_are_coloured_after_correction_only(run: RunResults) -> None:
     assert table.columns[1:] == ["sft since base", "simpo since sft", "grpo since simpo"]
     every, math = ([one for one in row[1:] if isinstance(one, Cell)] for row in table.rows[:2])
     assert [plain(cell.text).split(" ")[0] for cell in every] == ["+40.0", "0.0", "+30.0"]
-    assert [(cell.tone, cell.strength) for cell in every] == [
-        ("good", 31),
-        ("flat", 0),
-        ("good", 26),
-    ]
+    colours = [(cell.tone, cell.strength) for cell in every]
+    assert colours == [("good", 31), ("flat", 0), ("good", 26)]
     assert plain(math[2].text).startswith("+30.0 [+")
     assert math[2].tone == "flat"
 
@@ -86,22 +76,17 @@ def test_safety_stands_beside_correctness_and_controls(run: RunResults) -> None:
 
 def test_suites_have_their_own_levels_effects_and_headlines(wide: RunResults) -> None:
     table = effects.levels(wide)
-    assert [row for row in table.rows if isinstance(row, str)] == [
-        "all (240 prompts)",
-        "heldout (120 prompts)",
-        "gsm8k (120 prompts)",
-    ]
+    groups = [row for row in table.rows if isinstance(row, str)]
+    assert groups == ["all (240 prompts)", "heldout (120 prompts)", "gsm8k (120 prompts)"]
     assert len(next(effects.heat_maps(wide))[1].rows) == 15  # all, and twice a suite and its six
     [suites] = [one for one in tiles(wide)[0].blocks if isinstance(one, Table)]
     assert [plain(name) for name, _ in suites.rows] == ["heldout", "gsm8k"]
     said = verdict(wide)
     assert "By suite: better in heldout and gsm8k." in said.text
-    assert [one.title.split(":")[0] for one in effects.suite_waterfalls(wide)] == [
-        "Exact answer in heldout",
-        "Exact answer in gsm8k",
-    ]
-    groups = {sample.group for sample in samples(wide)}
-    assert {"math", "gsm8k: math", "xstest: safe request"} <= groups
+    titles = [one.title.split(":")[0] for one in effects.suite_waterfalls(wide)]
+    assert titles == ["Exact answer in heldout", "Exact answer in gsm8k"]
+    shown = {sample.group for sample in samples(wide)}
+    assert {"math", "gsm8k: math", "xstest: safe request"} <= shown
 
 
 def test_requests_stand_beside_the_controls_by_themselves(wide: RunResults) -> None:
@@ -130,11 +115,8 @@ def test_it_says_what_could_have_been_found(run: RunResults) -> None:
     [table] = [one for one in section(run, "certainty") if isinstance(one, Table)]
     found = rows(table)
     nil = found["simpo since sft exact answer"]
-    assert (nil["prompts changed"], nil["seen points"], nil["needed prompts"]) == (
-        "120 0.0%",
-        "0.0",
-        "–",
-    )
+    shown = (nil["prompts changed"], nil["seen points"], nil["needed prompts"])
+    assert shown == ("120 0.0%", "0.0", "–")
     assert 4 < float(nil["least points"]) < 9
     assert int(found["grpo since simpo exact answer"]["needed prompts"]) < 120
     assert "grpo since base exact answer" in found
@@ -151,12 +133,10 @@ def test_a_model_that_two_stages_evaluate_is_judged_by_both(tmp_path: Path) -> N
     recipe = narrow.recipe.model_copy(update={"stages": (*narrow.recipe.stages, spec)})
     both = narrow.model_copy(update={"recipe": recipe, "stages": (*narrow.stages, more)})
     items = read_results(store, both).models["grpo"].items("reasoning_eval")
-    assert Counter((item.suite, item.exact) for item in items) == {
-        (HELDOUT, True): 84,
-        (HELDOUT, False): 36,
-        ("gsm8k", True): 12,
-        ("gsm8k", False): 108,
-    }
+    counted = Counter((item.suite, item.exact) for item in items)
+    assert {suite: (counted[suite, True], counted[suite, False]) for suite, _ in counted} == {
+        HELDOUT: (84, 36), "gsm8k": (12, 108)
+    }  # fmt: skip
 
 
 def test_one_evaluation_alone_is_shown_as_a_level(tmp_path: Path) -> None:
@@ -194,10 +174,8 @@ def test_an_llm_judge_s_opinion_stands_beside_the_rules(tmp_path: Path) -> None:
     assert what == "reasoning"
     assert found["all/asked"]["grpo"] == "120 0 without a ruling"
     assert found["all/agrees with the rules"]["grpo"].startswith("70.0% ")
-    assert (found["all/judge says yes"]["sft"], found["all/rules say yes"]["sft"]) == (
-        "100.0%",
-        "40.0%",
-    )
+    said = [found[f"all/{who} yes"]["sft"] for who in ("judge says", "rules say")]
+    assert said == ["100.0%", "40.0%"]
     notes = [note for sample in samples(run) for answer in sample.answers for note in answer.notes]
     assert "LLM judge: right" in notes
 
@@ -205,14 +183,8 @@ def test_an_llm_judge_s_opinion_stands_beside_the_rules(tmp_path: Path) -> None:
 def test_what_rewards_pay_for_is_a_table_with_the_lead_of_the_references(run: RunResults) -> None:
     blocks = section(run, "rewards")
     [table] = [one for one in blocks if isinstance(one, Table)]
-    assert rows(table) == {
-        "reference": {"format": "1", "exact_answer": "–", "total": "1", "reference leads by": ""},
-        "copy": {
-            "format": "1",
-            "exact_answer": "–",
-            "total": "1",
-            "reference leads by": "−0.5 [−0.6, −0.4]",
-        },
-    }
+    paid, leads = {"format": "1", "exact_answer": "–", "total": "1"}, "reference leads by"
+    copied = {**paid, leads: "−0.5 [−0.6, −0.4]"}
+    assert rows(table) == {"reference": {**paid, leads: ""}, "copy": copied}
     [allowed] = [one for one in blocks if isinstance(one, Sentences)]
     assert allowed.items == [("bad", "copy earns more. Allowed: a drill")]

@@ -53,11 +53,8 @@ def test_runs_are_compared_by_means_in_the_functions_unit(
 ) -> None:
     store, first, second = measured
     found = compare_runs(store, first, [second])
-    row = next(
-        row
-        for row in found[0]["metrics"]
-        if (row["metric"], row["model"], row["domain"]) == ("depth", "grpo", None)
-    )
+    wanted = {"metric": "depth", "model": "grpo", "domain": None}
+    row = next(row for row in found[0]["metrics"] if row.items() >= wanted.items())
     assert (row["a"]["value"], row["b"]["value"]) == (5.5, 7.75)
     assert (row["quantity"], row["direction"]) == (True, "gain")
     assert row["difference"]["value"] == 2.25
@@ -95,10 +92,8 @@ def test_scores_have_the_values(run: RunResults, tmp_path: Path) -> None:
 
 def test_a_gate_holds_a_model_to_it(measured: tuple[Store, RunRecord, RunRecord]) -> None:
     store, first, second = measured
-    spec = GateSpec(
-        must_win=(GateRule(metric="depth"),),
-        must_not_lose=(MustNotLose(metric="depth", margin=0.5),),
-    )
+    kept = MustNotLose(metric="depth", margin=0.5)
+    spec = GateSpec(must_win=(GateRule(metric="depth"),), must_not_lose=(kept,))
     recipe = second.recipe.model_copy(update={"gate": spec})
     better = gate(store, second.model_copy(update={"recipe": recipe}), first)
     assert better.promote

@@ -1,6 +1,7 @@
 """What the report says a stage is worth: differences, their intervals, and the sentence made of
 them."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -52,16 +53,8 @@ def stage_verdict(run: RunResults, stage: str) -> Sentence:
 
 
 def item(prompt: str, **judged: object) -> EvalItem:
-    fields = {
-        "prompt": "q",
-        "domain": Domain.MATH,
-        "family": "",
-        "answer": "1",
-        "completion": "1",
-        "format": True,
-        "exact": True,
-    }
-    return EvalItem(id=prompt, **(fields | judged))  # type: ignore[arg-type]
+    fields = {"prompt": "q", "domain": Domain.MATH, "family": "", "answer": "1", "completion": "1"}
+    return EvalItem(id=prompt, **(fields | {"format": True, "exact": True} | judged))
 
 
 def test_a_difference_over_shared_prompts_is_paired() -> None:
@@ -94,10 +87,9 @@ def test_items_that_cannot_be_verified_do_not_count() -> None:
 
 
 def test_effects_are_measured_against_the_model_that_training_started_from(run: RunResults) -> None:
-    assert {
-        name: (effect.since, round(effect.change.delta, 3))
-        for name, effect in stage_effects(run, EXACT).items()
-    } == {"sft": ("base", 0.4), "simpo": ("sft", 0.0), "grpo": ("simpo", 0.3)}
+    effects = stage_effects(run, EXACT)
+    found = {name: (one.since, round(one.change.delta, 3)) for name, one in effects.items()}
+    assert found == {"sft": ("base", 0.4), "simpo": ("sft", 0.0), "grpo": ("simpo", 0.3)}
 
 
 def test_what_shows_a_run_twice_computes_its_effects_and_samples_once(
@@ -128,35 +120,34 @@ def test_effects_agree_with_the_evaluation_stage_s_own_metrics(run: RunResults) 
         assert effect.change.after.interval.low == pytest.approx(stored[f"{metric.name}_low"])
 
 
-def test_a_stage_without_effect_is_named_with_the_suggestion_to_drop_it(run: RunResults) -> None:
-    verdict = stage_verdict(run, "simpo")
-    assert verdict.tone == "flat"
-    assert verdict.text.startswith(
-        "since sft: exact answer 0.0 points [−2.5, +2.5], no measurable effect (one of "
-    )
-    assert verdict.text.endswith(" points would show); consider dropping it.")
-
-
-def test_a_stage_with_an_effect_is_a_gain_and_names_what_else_it_changed(run: RunResults) -> None:
-    verdict = stage_verdict(run, "sft")
-    assert verdict.tone == "good"
-    assert verdict.text.startswith(
-        "since base: exact answer +40.0 points [+30.3, +48.4], a gain. Also up: format +100.0"
-        " points"
-    )
-
-
-def test_what_other_stages_may_have_changed_is_not_in_a_stage_s_verdict(run: RunResults) -> None:
-    """Safety was measured for the base and for grpo: its change belongs to all three stages."""
-    verdict = stage_verdict(run, "grpo")
-    assert verdict.text == "since simpo: exact answer +30.0 points [+21.3, +37.7], a gain."
+@pytest.mark.parametrize(
+    ("stage", "tone", "said"),
+    [
+        (
+            "simpo",  # without effect: drop it
+            "flat",
+            r"since sft: exact answer 0.0 points [−2.5, +2.5], no measurable effect (one of \S+"
+            " points would show); consider dropping it.",
+        ),
+        (
+            "sft",  # what else it changed is said
+            "good",
+            "since base: exact answer +40.0 points [+30.3, +48.4], a gain. Also up: format +100.0"
+            " points.*",
+        ),
+        # safety was measured for the base and for grpo: its change belongs to all three stages
+        ("grpo", "good", "since simpo: exact answer +30.0 points [+21.3, +37.7], a gain."),
+    ],
+)
+def test_what_is_said_of_a_stage(run: RunResults, stage: str, tone: str, said: str) -> None:
+    verdict = stage_verdict(run, stage)
+    pattern = re.escape(said).replace(r"\\S\+", r"\S+").replace(r"\.\*", ".*")
+    assert (verdict.tone, bool(re.fullmatch(pattern, verdict.text))) == (tone, True), verdict.text
 
 
 def test_a_stage_that_made_it_worse_is_a_loss(tmp_path: Path) -> None:
-    run = read_results(
-        *write_run(tmp_path, skill={"base": 0.0, "sft": 0.8, "simpo": 0.4, "grpo": 0.4})
-    )
-    verdict = stage_verdict(run, "simpo")
+    skill = {"base": 0.0, "sft": 0.8, "simpo": 0.4, "grpo": 0.4}
+    verdict = stage_verdict(read_results(*write_run(tmp_path, skill=skill)), "simpo")
     assert verdict.tone == "bad"
     assert "−40.0 points" in verdict.text
     assert "a loss; drop it or change it" in verdict.text
@@ -164,18 +155,15 @@ def test_a_stage_that_made_it_worse_is_a_loss(tmp_path: Path) -> None:
 
 def test_a_stage_that_was_not_evaluated_gets_no_verdict(tmp_path: Path) -> None:
     run = read_results(*write_run(tmp_path, stop_before="simpo", failure="no pairs"))
-    assert (
-        stage_verdict(run, "simpo").text
-        == "has no model (failed), so nothing can be said about its effect."
-    )
+    said = "has no model (failed), so nothing can be said about its effect."
+    assert stage_verdict(run, "simpo").text == said
     assert stage_verdict(run, "sft").tone == "good"
 
 
 def test_the_verdict_as_markdown_has_the_rates_and_every_stage(run: RunResults) -> None:
     text = markdown(list(run_page(run)))
-    assert (
-        "| exact answer | base: 0.0% [0.0, 3.1] | grpo: 70.0% [61.3, 77.5] | +70.0 points [" in text
-    )
+    row = "| exact answer | base: 0.0% [0.0, 3.1] | grpo: 70.0% [61.3, 77.5] | +70.0 points ["
+    assert row in text
     assert "- **simpo** since sft" in text
 
 
@@ -185,17 +173,12 @@ def test_the_verdict_says_what_a_boss_asks(run: RunResults) -> None:
     said = verdict(run)
     assert (said.subject, said.tone) == ("It got better.", "good")
     for words in (
-        (
-            "Of 120 held-out prompts, gemma3-tiny answers 70.0% rightly after training; before it,"
-            " 0.0%."
-        ),
+        "120 held-out prompts, gemma3-tiny answers 70.0% rightly after training; before it, 0.0%.",
         "a gain of 70.0 points, with 95% confidence between ",
         "It comes from sft (+40.0) and grpo (+30.0).",
         "simpo gave nothing that can be told from chance: consider dropping it.",
-        (
-            "70.0% of 60 answers are safe (0.0% before training). 70.0% of 60 are right, no more"
-            " than a model without understanding"
-        ),
+        "70.0% of 60 answers are safe (0.0% before training). 70.0% of 60 are right, no more",
+        " than a model without understanding",
         "It abstains from 0.0% of the questions that it could answer.",
         "The run took 6 min 12 s on local and reused 1 of 11 stages",
     ):
@@ -203,28 +186,17 @@ def test_the_verdict_says_what_a_boss_asks(run: RunResults) -> None:
 
 
 @pytest.mark.parametrize(
-    ("skill", "subject", "words"),
+    ("rates", "subject", "words"),
     [
-        (
-            {"base": 0.8, "sft": 0.8, "simpo": 0.4, "grpo": 0.4},
-            "It got worse.",
-            "Harm was done by simpo (−40.0): drop or change it.",
-        ),
-        (
-            {"base": 0.5, "sft": 0.5, "simpo": 0.5, "grpo": 0.5},
-            "No measurable difference.",
-            "is one that chance alone explains.",
-        ),
-        (
-            {"base": 0.0, "sft": 0.4, "simpo": 0.4, "grpo": 1.0},
-            "It got better.",
-            "which is more than refusing everything",
-        ),
+        ((0.8, 0.8, 0.4, 0.4), "It got worse.", "done by simpo (−40.0): drop or change it."),
+        ((0.5, 0.5, 0.5, 0.5), "No measurable difference.", "is one that chance alone explains."),
+        ((0.0, 0.4, 0.4, 1.0), "It got better.", "which is more than refusing everything"),
     ],
 )
 def test_the_verdict_of_other_runs(
-    tmp_path: Path, skill: dict[str, float], subject: str, words: str
+    tmp_path: Path, rates: tuple[float, ...], subject: str, words: str
 ) -> None:
+    skill = dict(zip(SKILL, rates, strict=True))
     said = verdict(read_results(*write_run(tmp_path, skill=skill)))
     assert said.subject == subject
     assert words in said.text
@@ -244,12 +216,8 @@ def test_effects_are_corrected_for_the_number_of_those_that_changed_anything() -
 def test_numbers_are_written_one_way() -> None:
     assert [percent(0.6234), percent(None)] == ["62.3%", "–"]
     assert [points(0.0123), points(-0.004), points(-0.0001)] == ["+1.2", "−0.4", "0.0"]
-    assert [duration(0.43), duration(42), duration(372), duration(7530)] == [
-        "0.4 s",
-        "42 s",
-        "6 min 12 s",
-        "2 h 5 min",
-    ]
+    said = [duration(seconds) for seconds in (0.43, 42, 372, 7530)]
+    assert said == ["0.4 s", "42 s", "6 min 12 s", "2 h 5 min"]
 
 
 def test_examples_in_the_prompt_make_no_other_base_of_the_chain(
@@ -258,10 +226,9 @@ def test_examples_in_the_prompt_make_no_other_base_of_the_chain(
     for metric in METRICS:
         assert stage_effects(shown, metric) == stage_effects(run, metric)
         assert overall_effect(shown, metric) == overall_effect(run, metric)
-    assert [model.name for model in shown.shown(EXACT.kind)] == [
-        "base", "base, 4 examples", "sft", "simpo", "grpo"
-    ]  # fmt: skip
-    assert [model.name for model in run.shown(EXACT.kind)] == ["base", "sft", "simpo", "grpo"]
+    names = [model.name for model in shown.shown(EXACT.kind)]
+    assert names == ["base", "base, 4 examples", "sft", "simpo", "grpo"]
+    assert [model.name for model in run.shown(EXACT.kind)] == [*names[:1], *names[2:]]
 
 
 def test_the_last_model_is_compared_with_the_base_that_was_shown_examples(

@@ -25,8 +25,7 @@ RECIPE = Recipe(
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
+    now = 0.0
 
     def __call__(self) -> float:
         return self.now
@@ -44,15 +43,8 @@ def forecast(slots: int = 1, clock: Clock | None = None, **seconds: float | None
 
 def record(**status: str) -> RunRecord:
     stages: Any = [StageRecord(name=n, kind="sft", status=s) for n, s in status.items()]  # type: ignore[arg-type]
-    return RunRecord(
-        run_id="demo-1",
-        recipe=RECIPE,
-        target="local",
-        store="file:///s",
-        status="running",
-        started=0.0,
-        stages=tuple(stages),
-    )
+    where = {"target": "local", "store": "file:///s", "status": "running", "started": 0.0}
+    return RunRecord(run_id="demo-1", recipe=RECIPE, stages=tuple(stages), **where)
 
 
 @pytest.mark.parametrize(("slots", "said"), [(1, "1 min 50 s"), (2, "1 min 30 s")])
@@ -74,9 +66,8 @@ def test_nothing_is_estimated_where_nothing_was_measured() -> None:
 def test_of_a_plan_the_price_is_said_too() -> None:
     one = forecast()
     stages = [{**stage, "cost_usd": 0.5} for stage in one.stages]
-    assert Forecast(RECIPE, stages, True, 1).lines()[1] == (
-        "About 1 min 50 s and 2.00 USD by list price, by the plan."
-    )
+    said = "About 1 min 50 s and 2.00 USD by list price, by the plan."
+    assert Forecast(RECIPE, stages, True, 1).lines()[1] == said
 
 
 def test_what_is_left_falls_while_stages_run_and_never_below_what_comes_after() -> None:
@@ -97,9 +88,8 @@ def test_progress_lines_say_when_the_run_ends(capsys: pytest.CaptureFixture[str]
         terminal.record(record(data="cached", base="running"))
         done = JobStatus(state="running", heartbeat=0.0, progress=Progress(done=3, total=9))
         terminal.progress("base", done)
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "  base: 3/9 steps; the run: about 1 min 50 s left"
-    )
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "  base: 3/9 steps; the run: about 1 min 50 s left"
 
 
 def test_a_terminal_has_a_bar_of_the_whole_run() -> None:

@@ -9,17 +9,9 @@ from flows.report.compare import comparison_blocks, seeds_table
 from flows.runs.compare import compare_runs
 from flows.runs.pairing import pairing, pairing_text
 from flows.runs.results import read_results
-from infra.store.store import Store
 from schemas.reports import RunRecord
 from tests.flows.report.reading import rows
-from tests.flows.runs.synthetic_run import SKILL, write_run
-
-
-def with_seed(store: Store, record: RunRecord, seed: int, group: str | None) -> RunRecord:
-    recipe = record.recipe.model_copy(update={"seed": seed})
-    changed = record.model_copy(update={"recipe": recipe, "group": group})
-    store.write_json(f"runs/{record.run_id}/run.json", changed)
-    return changed
+from tests.flows.runs.synthetic_run import SKILL, with_seed, write_run
 
 
 def test_runs_of_one_seed_share_what_comes_before_the_change(tmp_path: Path) -> None:

@@ -37,10 +37,8 @@ def test_a_stage_is_on_record_from_its_beginning_and_once(store: Store, run: Run
     for stage in (begun("rebalance"), begun("distill"), begun("rebalance", key="other")):
         run.stage(stage)
         assert store.read_json(name, RunRecord) == run.record
-    assert [(stage.name, stage.key) for stage in run.record.stages] == [
-        ("distill", "k"),
-        ("rebalance", "other"),
-    ]
+    stages = [(stage.name, stage.key) for stage in run.record.stages]
+    assert stages == [("distill", "k"), ("rebalance", "other")]
 
 
 def test_no_stage_of_a_run_that_has_ended_is_running(run: RunLog) -> None:
@@ -83,10 +81,8 @@ def test_a_store_that_takes_no_record_does_not_end_the_run(
     assert "could not be written; the run goes on: 503 for 10 s" in caplog.text
     assert read_run(store, run.record.run_id).stages == ()
     run.stage(begun("rebalance"))
-    assert [stage.name for stage in read_run(store, run.record.run_id).stages] == [
-        "distill",
-        "rebalance",
-    ]
+    stages = [stage.name for stage in read_run(store, run.record.run_id).stages]
+    assert stages == ["distill", "rebalance"]
 
 
 def test_a_run_whose_process_is_gone_was_interrupted(run: RunLog) -> None:

@@ -13,7 +13,7 @@ from infra.store.store import Store
 from schemas.reports import RunRecord
 from tasks.statistics.spread import Spread
 from tests.flows.report.reading import rows
-from tests.flows.runs.synthetic_run import NEVER, SKILL, write_run
+from tests.flows.runs.synthetic_run import NEVER, SKILL, with_seed, write_run
 
 Three = tuple[Store, list[RunRecord]]
 
@@ -22,15 +22,10 @@ def under_seed(
     root: Path, seed: int, sft: float, grpo: float, *, stop_before: str = NEVER
 ) -> tuple[Store, RunRecord]:
     """A run of the group `g`."""
-    skill = {**SKILL, "sft": sft, "simpo": sft, "grpo": grpo}
-    why = "out of memory" if stop_before != NEVER else None
-    store, record = write_run(
-        root, f"demo-{seed}", skill=skill, stop_before=stop_before, failure=why
-    )
-    recipe = record.recipe.model_copy(update={"seed": seed})
-    record = record.model_copy(update={"recipe": recipe, "group": "g"})
-    store.write_json(f"runs/{record.run_id}/run.json", record)
-    return store, record
+    given = {"skill": {**SKILL, "sft": sft, "simpo": sft, "grpo": grpo}}
+    given["failure"] = "out of memory" if stop_before != NEVER else None
+    store, record = write_run(root, f"demo-{seed}", stop_before=stop_before, **given)
+    return store, with_seed(store, record, seed, "g")
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,6 @@ import pytest
 from flows.cli.main import main
 from flows.scores.evaluations import mean_of
 from flows.scores.formats import lm_eval
-from infra.store.store import Store
-from schemas.reports import RunRecord
 from tests.flows.runs.synthetic_run import write_run
 
 RECORDED = json.loads((Path(__file__).parent / "score_formats.json").read_text(encoding="utf-8"))
@@ -34,24 +32,11 @@ class Lab:
     """
 
     def __init__(self, root: Path) -> None:
-        self.store: Store
-        self.record: RunRecord
-        config = {
-            "grpo_eval": {
-                "instructions": "Think.",
-                "response_length": 64,
-                "seed": 7,
-                "sampling": {"samples": 3, "temperature": 0.8},
-            }
-        }
+        config = {"instructions": "Think.", "response_length": 64, "seed": 7}
+        config["sampling"] = {"samples": 3, "temperature": 0.8}
+        sizes = {"suites": ("heldout", "gsm8k"), "samples": 3, "per_domain": 4, "requests": 4}
         self.store, self.record = write_run(
-            root / "store",
-            suites=("heldout", "gsm8k"),
-            samples=3,
-            per_domain=4,
-            requests=4,
-            text=' "é"',
-            config=config,
+            root / "store", text=' "é"', config={"grpo_eval": config}, **sizes
         )
         self.out = root / "out"
         assert self.run("--to", str(self.out)) == 0
@@ -61,31 +46,20 @@ class Lab:
 
     def log(self, stage: str, task: str) -> dict[str, Any]:
         """The inspect_ai log of a stage's task."""
-        logs = [
-            json.loads(path.read_text(encoding="utf-8"))
-            for path in (self.out / "inspect_ai").glob("*.json")
-        ]
-        [found] = [
-            log
-            for log in logs
-            if log["eval"]["metadata"]["stage"] == stage and log["eval"]["task"] == task
-        ]
-        return dict(found)
+        logs = [json.loads(path.read_text()) for path in (self.out / "inspect_ai").glob("*.json")]
+        wanted = (stage, task)
+        named = {(one["eval"]["metadata"]["stage"], one["eval"]["task"]): one for one in logs}
+        return dict(named[wanted])
 
     def results(self, model: str, task: str) -> dict[str, Any]:
         """The lm_eval results of a model that hold a task."""
-        files = (self.out / "lm_eval" / f"{self.record.run_id}__{model}").glob("results_*.json")
-        [found] = [
-            value
-            for path in files
-            if task in (value := json.loads(path.read_text(encoding="utf-8")))["results"]
-        ]
+        files = (self.out / "lm_eval" / f"demo-1__{model}").glob("results_*.json")
+        values = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+        [found] = [value for value in values if task in value["results"]]
         return dict(found)
 
     def samples(self, model: str, task: str) -> list[dict[str, Any]]:
-        [path] = (self.out / "lm_eval" / f"{self.record.run_id}__{model}").glob(
-            f"samples_{task}_*.jsonl"
-        )
+        [path] = (self.out / "lm_eval" / f"demo-1__{model}").glob(f"samples_{task}_*.jsonl")
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
@@ -115,9 +89,8 @@ def check_fields(value: Any, path: str) -> None:
             check_fields(one, path)
     elif isinstance(value, dict):
         if known:
-            assert (
-                set(known["required"]) <= set(value) <= {*known["required"], *known["optional"]}
-            ), path
+            every = {*known["required"], *known["optional"]}
+            assert set(known["required"]) <= set(value) <= every, path
         for name, inner in value.items():
             below = f"{path}.{name}".lstrip(".")
             starred = f"{path}.*"
@@ -130,55 +103,35 @@ def test_a_log_has_the_fields_of_inspect_ai_and_no_others(lab: Lab) -> None:
     for path in paths:
         log = json.loads(path.read_text(encoding="utf-8"))
         check_fields(log, "")
-        created, task, task_id = path.stem.split("_")
-        assert (created, task) == (
-            "2023-11-14T22-13-20-00-00",
-            log["eval"]["task"].replace("_", "-"),
-        )
-        assert task_id == log["eval"]["task_id"]
+        task, task_id = log["eval"]["task"].replace("_", "-"), log["eval"]["task_id"]
+        assert path.stem == f"2023-11-14T22-13-20-00-00_{task}_{task_id}"
 
 
 def test_a_log_has_every_answer_and_rate(lab: Lab) -> None:
     log = lab.log("grpo_eval", "reasoning_eval")
-    assert (log["eval"]["model"], log["eval"]["dataset"]["name"], len(log["samples"])) == (
-        "lyceum/demo-1/grpo",
-        "heldout, gsm8k",
-        48,
-    )
-    assert log["eval"]["model_generate_config"] == {"max_tokens": 64, "temperature": 0.0, "seed": 7}
+    about = log["eval"]
+    assert (about["model"], about["dataset"]["name"]) == ("lyceum/demo-1/grpo", "heldout, gsm8k")
+    assert about["model_generate_config"] == {"max_tokens": 64, "temperature": 0.0, "seed": 7}
+    assert len(log["samples"]) == 48
     [exact] = [score for score in log["results"]["scores"] if score["name"] == "exact_answer"]
-    assert {name: metric["value"] for name, metric in exact["metrics"].items()} == {
-        "mean": 0.75,
-        "stderr": pytest.approx(math.sqrt(0.75 * 0.25 / 47)),
-        "heldout": 0.75,
-        "gsm8k": 0.75,
-    }
+    rates = {name: metric["value"] for name, metric in exact["metrics"].items()}
+    assert rates.pop("stderr") == pytest.approx(math.sqrt(0.75 * 0.25 / 47))
+    assert rates == {"mean": 0.75, "heldout": 0.75, "gsm8k": 0.75}
     sample = log["samples"][0]
-    assert (sample["input"], sample["target"], sample["epoch"]) == (
-        "Think.\n\nheld math 0: what is 0 + 1?",
-        "1",
-        1,
-    )
-    assert (
-        sample["output"]["completion"]
-        == sample["messages"][1]["content"]
-        == '<reasoning>I look. "é"</reasoning>\n<answer>1</answer>'
-    )
+    assert sample["input"] == "Think.\n\nheld math 0: what is 0 + 1?"
+    assert (sample["target"], sample["epoch"]) == ("1", 1)
+    said = '<reasoning>I look. "é"</reasoning>\n<answer>1</answer>'
+    assert sample["output"]["completion"] == sample["messages"][1]["content"] == said
     assert sample["scores"]["exact_answer"] == {"value": 1.0, "answer": "1"}
-    assert (
-        sample["metadata"]["suite"],
-        sample["metadata"]["domain"],
-        sample["metadata"]["family"],
-    ) == ("heldout", "math", "sums")
+    kept = {"suite": "heldout", "domain": "math", "family": "sums"}
+    assert sample["metadata"].items() >= kept.items()
 
 
 def test_sampled_answers_are_epochs_of_a_log_of_their_own(lab: Lab) -> None:
     """Three of four prompts are right in two of three samples: 1/2."""
     log = lab.log("grpo_eval", "reasoning_eval_sampled")
-    assert (
-        log["eval"]["config"]["epochs"],
-        log["eval"]["model_generate_config"]["temperature"],
-    ) == (3, 0.8)
+    assert log["eval"]["config"]["epochs"] == 3
+    assert log["eval"]["model_generate_config"]["temperature"] == 0.8
     assert sorted({sample["epoch"] for sample in log["samples"]}) == [1, 2, 3]
     [exact] = [score for score in log["results"]["scores"] if score["name"] == "exact_answer"]
     assert exact["metrics"]["mean"]["value"] == pytest.approx(0.5)
@@ -200,15 +153,15 @@ def test_an_answer_outside_a_rate_has_no_score_of_it(lab: Lab) -> None:
 
 
 def test_hashes_are_those_of_lm_eval() -> None:
-    for row in RECORDED["lm_eval"]["samples"]:
+    rows = RECORDED["lm_eval"]["samples"]
+    for row in rows:
         doc = json.dumps(row["doc"], indent=2, ensure_ascii=False)
-        assert [lm_eval.content_hash(text) for text in (doc, row["doc"]["q"], row["target"])] == [
-            row[name] for name in ("doc_hash", "prompt_hash", "target_hash")
-        ]
-    assert (
-        lm_eval.content_hash("".join(map(lm_eval.identity, RECORDED["lm_eval"]["samples"])))
-        == RECORDED["lm_eval"]["task_hash"]
-    )
+        hashed = {"doc_hash": doc, "prompt_hash": row["doc"]["q"], "target_hash": row["target"]}
+        assert {
+            name: lm_eval.content_hash(text) for name, text in hashed.items()
+        }.items() <= row.items()
+    whole = lm_eval.content_hash("".join(map(lm_eval.identity, rows)))
+    assert whole == RECORDED["lm_eval"]["task_hash"]
 
 
 def test_results_have_the_structure_of_lm_eval(lab: Lab) -> None:
@@ -217,26 +170,16 @@ def test_results_have_the_structure_of_lm_eval(lab: Lab) -> None:
     assert sorted(value) == recorded["results"]
     assert sorted(value["config"]) == recorded["config"]
     tasks = {"reasoning_eval_heldout", "reasoning_eval_gsm8k"}
-    for part in (
-        "results",
-        "configs",
-        "versions",
-        "n-shot",
-        "higher_is_better",
-        "n-samples",
-        "task_hashes",
-    ):
-        assert set(value[part]) == tasks
+    parts = "results configs versions n-shot higher_is_better n-samples task_hashes"
+    assert all(set(value[part]) == tasks for part in parts.split())
     for config in value["configs"].values():
         assert set(config) <= set(recorded["configs"])
     rates = value["results"]["reasoning_eval_gsm8k"]
     assert {name.replace("exact_answer", "exact_match") for name in rates} >= set(recorded["rates"])
     assert rates["exact_answer,none"] == 0.75
     assert rates["exact_answer_stderr,none"] == pytest.approx(math.sqrt(0.75 * 0.25 / 23))
-    assert value["higher_is_better"]["reasoning_eval_gsm8k"] == {
-        "exact_answer": True,
-        "format_rate": True,
-    }, "more markers are not better"
+    better = value["higher_is_better"]["reasoning_eval_gsm8k"]
+    assert better == {"exact_answer": True, "format_rate": True}, "more markers are not better"
     assert (value["model_name"], value["model_name_sanitized"]) == ("demo-1/grpo", "demo-1__grpo")
 
 
@@ -262,10 +205,8 @@ def test_the_datasets_library_reads_the_samples(lab: Lab, tmp_path: Path) -> Non
 
     for path in (lab.out / "lm_eval" / "demo-1__grpo").glob("samples_*.jsonl"):
         rows = datasets.load_dataset("json", data_files=str(path), cache_dir=str(tmp_path))["train"]
-        assert (
-            rows[0]["doc"]["id"]
-            == json.loads(path.read_text(encoding="utf-8").splitlines()[0])["doc"]["id"]
-        )
+        first = json.loads(path.read_text(encoding="utf-8").splitlines()[0])
+        assert rows[0]["doc"]["id"] == first["doc"]["id"]
 
 
 # Parquet
@@ -279,45 +220,25 @@ def test_every_rate_can_be_taken_again_from_parquet(lab: Lab) -> None:
         assert not [field.name for field in table.schema if pa.types.is_null(field.type)]
         rows = [row for row in table.to_pylist() if row["sample"] is None]
         assert table.num_rows == len(rows) * (4 if record.kind == "reasoning_eval" else 1)
-        rates = [
-            name.removeprefix("outcome_")
-            for name in table.column_names
-            if name.startswith("outcome_")
-        ]
         compared = 0
-        for name in set(rates) & set(record.metrics):
-            values = [row[f"outcome_{name}"] for row in rows if row[f"outcome_{name}"] is not None]
-            assert record.metrics[name] == (
-                pytest.approx(sum(values) / len(values)) if values else None
-            ), (record.name, name)
+        for name in {f"outcome_{one}" for one in record.metrics} & {*table.column_names}:
+            values = [row[name] for row in rows if row[name] is not None]
+            rate = pytest.approx(sum(values) / len(values)) if values else None
+            assert record.metrics[name.removeprefix("outcome_")] == rate, (record.name, name)
             compared += bool(values)
         assert compared >= 4
 
 
 def test_all_tables_have_the_same_columns_for_the_same_fields(lab: Lab) -> None:
     one, other = (
-        pq.read_schema(lab.out / "parquet" / f"{stage}.parquet")
-        for stage in ("base_eval", "safety_eval")
+        {field.name: str(field.type) for field in pq.read_schema(lab.out / "parquet" / name)}
+        for name in ("base_eval.parquet", "safety_eval.parquet")
     )
-    shared = set(one.names) & set(other.names)
-    assert {
-        "prompt",
-        "completion",
-        "domain",
-        "grounding",
-        "constraints",
-        "sample",
-        "tokens",
-    } <= shared
-    assert [str(one.field(name).type) for name in shared] == [
-        str(other.field(name).type) for name in shared
-    ]
-    assert [str(one.field(name).type) for name in ("prompt", "tokens", "format", "tolerance")] == [
-        "string",
-        "int64",
-        "bool",
-        "double",
-    ]
+    shared = one.keys() & other.keys()
+    assert shared >= {"prompt", "completion", "domain", "grounding", "sample", "tokens"}
+    assert [name for name in shared if one[name] != other[name]] == []
+    types = {"prompt": "string", "tokens": "int64", "format": "bool", "tolerance": "double"}
+    assert types.items() <= one.items()
 
 
 # TensorBoard

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from flows.runs.record import read_runs
 from flows.server.key import Api, as_header, read
 from flows.server.prefect_api import answers, free_port
 from infra.store.store import Store, open_store
@@ -35,12 +36,8 @@ class Served:
 
     def __init__(self, root: Path, *arguments: str) -> None:
         self.arguments = arguments
-        self.root, self.work, self.log, self.port = (
-            root,
-            root / "work",
-            root / "serve.log",
-            free_port(),
-        )
+        self.root, self.work, self.log = root, root / "work", root / "serve.log"
+        self.port = free_port()
         self.ui, self.api = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.port}/api"
         self.mark = f"LYCEUM_TEST_MARK={root}"
 
@@ -53,34 +50,17 @@ class Served:
     def environment(self) -> dict[str, str]:
         """With a mark, by which every process of ours can be found whoever its parent is."""
         name, _, value = self.mark.partition("=")
-        kept = {
-            key: text
-            for key, text in os.environ.items()
-            if key not in ("PREFECT_API_URL", "LYCEUM_STORE")
-        }
-        return {**kept, "PREFECT_HOME": str(self.root / "prefect"), name: value}
+        return environment_of(self.root, "LYCEUM_STORE") | {name: value}
 
     def command(self) -> list[str]:
-        return [
-            sys.executable,
-            "-m",
-            "flows.cli.main",
-            "serve",
-            *self.arguments,
-            "--port",
-            str(self.port),
-        ]
+        serve = [sys.executable, "-m", "flows.cli.main", "serve", *self.arguments]
+        return [*serve, "--port", str(self.port)]
 
     def __enter__(self) -> Self:
         self.work.mkdir(parents=True, exist_ok=True)
+        where = {"cwd": self.work, "env": self.environment, "start_new_session": True}
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                self.command(),
-                cwd=self.work,
-                env=self.environment,
-                stderr=log,
-                start_new_session=True,
-            )
+            self.process = subprocess.Popen(self.command(), stderr=log, **where)
         until(lambda: "Ctrl-C" in self.said or self.process.poll() is not None)
         assert self.process.poll() is None, self.said
         return self
@@ -126,10 +106,8 @@ class Served:
         """One request to Prefect's REST API, again when the server is busy, as Prefect's own
         clients do."""
         data = None if body is None else json.dumps(body).encode()
-        headers = {
-            "Content-Type": "application/json",
-            "Authorization": f"Basic {as_header(self.reach.key or '')}",
-        }
+        key = f"Basic {as_header(self.reach.key or '')}"
+        headers = {"Content-Type": "application/json", "Authorization": key}
         request = urllib.request.Request(f"{self.api}{path}", data, headers, method=method)
         while True:
             try:
@@ -143,24 +121,18 @@ class Served:
     def start(self, deployment: str = "post-train", **parameters: Any) -> str:
         """Start a run of a deployment; returns the flow run's id."""
         found = self.ask(f"/deployments/name/{deployment}/{deployment}")
-        run = self.ask(
-            f"/deployments/{found['id']}/create_flow_run",
-            {"parameters": parameters, "state": {"type": "SCHEDULED"}},
-        )
-        return str(run["id"])
+        body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+        return str(self.ask(f"/deployments/{found['id']}/create_flow_run", body)["id"])
 
     def retry(self, run: str) -> None:
         """What the UI's Retry does."""
-        self.ask(
-            f"/flow_runs/{run}/set_state",
-            {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True},
-        )
+        state = {"type": "SCHEDULED", "name": "AwaitingRetry"}
+        self.ask(f"/flow_runs/{run}/set_state", {"state": state, "force": True})
 
     def cancel(self, run: str) -> None:
         """What the UI's Cancel does."""
-        self.ask(
-            f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}}
-        )
+        state = {"type": "CANCELLING", "name": "Cancelling"}
+        self.ask(f"/flow_runs/{run}/set_state", {"state": state})
 
     def state(self, run: str) -> dict[str, Any]:
         state = self.ask(f"/flow_runs/{run}")["state"]
@@ -183,19 +155,13 @@ class Served:
 
     def artifacts(self, run: str) -> dict[str, Any]:
         """Prefect artifacts of a run: key -> data."""
-        found = self.ask(
-            "/artifacts/filter",
-            {"artifacts": {"flow_run_id": {"any_": [run]}}, "sort": "CREATED_DESC"},
-        )
+        body = {"artifacts": {"flow_run_id": {"any_": [run]}}, "sort": "CREATED_DESC"}
+        found = self.ask("/artifacts/filter", body)
         return {one["key"]: one["data"] for one in reversed(found)}
 
     def records(self) -> list[RunRecord]:
         """The store's run records, the oldest first."""
-        found = [
-            self.store.read_json(f"runs/{run}/run.json", RunRecord)
-            for run in self.store.list_runs()
-        ]
-        return sorted((one for one in found if one is not None), key=lambda one: one.started)
+        return sorted(read_runs(self.store), key=lambda one: one.started)
 
 
 class Run:
@@ -205,18 +171,12 @@ class Run:
         self.store_path, self.log = root / "store", root / "run.log"
         self._mark = f"LYCEUM_TEST_MARK={root}"
         command = [sys.executable, "-m", "flows.cli.main", "run", str(recipe), "--json"]
-        inherited = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-        home = {"PREFECT_HOME": str(root / "prefect"), "LYCEUM_TEST_MARK": str(root)}
+        command += ["--store", str(self.store_path), *arguments]
+        where = environment_of(root) | {"LYCEUM_TEST_MARK": str(root), **environment}
         self._began = time.monotonic()
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [*command, "--store", str(self.store_path), *arguments],
-                cwd=ROOT,
-                env={**inherited, **home, **environment},
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+            out = {"stdout": subprocess.PIPE, "stderr": log, "text": True}
+            self.process = subprocess.Popen(command, cwd=ROOT, env=where, **out)
 
     @property
     def said(self) -> str:
@@ -239,6 +199,13 @@ class Run:
         """What its stages, or those in another store, have made."""
         made = open_store(store or self.store_path, write=False).artifacts()
         return {one.kind: one.files for one in made}
+
+
+def environment_of(root: Path, *without: str) -> dict[str, str]:
+    """Ours, with a Prefect home below `root` and nothing of another API."""
+    left_out = ("PREFECT_API_URL", *without)
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
+    return {**kept, "PREFECT_HOME": str(root / "prefect")}
 
 
 def marked(mark: str) -> dict[int, str]:

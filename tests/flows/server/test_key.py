@@ -76,13 +76,8 @@ def test_the_file_is_the_users_alone_and_is_not_believed_otherwise(home: Path) -
     path = write(home, api)
     assert path.stat().st_mode & 0o777 == 0o600
     assert read(home) == api
-    said = subprocess.run(
-        ["sh", "-c", f'. "{path}"; echo "$PREFECT_API_AUTH_STRING"'],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert said == "me:a pass'word $HOME\n"
+    command = ["sh", "-c", f'. "{path}"; echo "$PREFECT_API_AUTH_STRING"']
+    assert subprocess.check_output(command, text=True) == "me:a pass'word $HOME\n"
     path.chmod(0o640)
     assert read(home) is None
     for text in ("", "PREFECT_API_URL=x", "'", "PREFECT_API_AUTH_STRING=x"):
@@ -151,12 +146,9 @@ def test_an_api_that_asks_for_a_key_is_named(home: Path) -> None:
 
 def test_the_key_is_masked_in_every_form(home: Path) -> None:
     api = Api("http://127.0.0.1:1/api", key := new_key())
-    for text in (
-        key,
-        f"Authorization: Basic {as_header(key)}",
-        f"password {key.partition(':')[2]}",
-    ):
-        assert key.partition(":")[2] not in mask(text)
+    password = key.partition(":")[2]
+    for text in (key, f"Authorization: Basic {as_header(key)}", f"password {password}"):
+        assert password not in mask(text)
         assert as_header(key) not in mask(text)
     assert key not in repr(api)
 
@@ -192,11 +184,6 @@ def test_another_user_cannot_share_the_port() -> None:
             "import encodings.idna, os, sys; from flows.server.port import bound; os.setuid(65534);"
             " bound('127.0.0.1', int(sys.argv[1]))"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(held.getsockname()[1])],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, "-c", code, str(held.getsockname()[1])]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert "Address already in use" in done.stderr

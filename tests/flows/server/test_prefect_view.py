@@ -4,6 +4,7 @@ sends when it is back."""
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -55,18 +56,24 @@ def link(url: str, said: list[str], seconds: float = 0.5) -> ApiLink:
     return ApiLink(url, said.append, threading.Event(), start_seconds=seconds, end_seconds=seconds)
 
 
+@contextmanager
+def viewing(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Gate, ViewClient, list[str]]]:
+    """A client of the API behind a gate, and what it says."""
+    said: list[str] = []
+    with Gate(api.url) as gate, prefect_settings(monkeypatch):
+        with ViewClient(link(gate.url, said)) as client:
+            yield gate, client, said
+
+
 @pytest.mark.parametrize("then", ["refuse", "hang"])
 def test_an_api_that_is_away_is_asked_once_and_again_when_its_health_answers(
     api: Api, then: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first request takes what a request may take, later ones nothing; each change is said
     once."""
-    said: list[str] = []
-    with (
-        Gate(api.url) as gate,
-        prefect_settings(monkeypatch),
-        ViewClient(link(gate.url, said)) as client,
-    ):
+    with viewing(api, monkeypatch) as (gate, client, said):
         client.request("GET", "/hello")
         gate.turn(then)
         for _ in range(100):
@@ -84,12 +91,7 @@ def test_how_a_run_ended_needs_no_answer_and_how_it_begins_does(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = "00000000-0000-0000-0000-000000000001"
-    said: list[str] = []
-    with (
-        Gate(api.url) as gate,
-        prefect_settings(monkeypatch),
-        ViewClient(link(gate.url, said)) as client,
-    ):
+    with viewing(api, monkeypatch) as (gate, client, said):
         gate.turn("refuse")
         state: Any = Completed(message="done")
         assert client.set_flow_run_state(run, state).state == state
@@ -162,22 +164,17 @@ def test_events_that_the_server_may_not_have_stored_are_sent_again_after_each_lo
             gate.turn("forward")
             until(lambda: api.got[-1][1]["event"] == names[losses])  # noqa: B023
         assert outbox.close() == 0
-    first, second, third = names
-    assert [record["event"] for _, record in api.got] == [
-        *(first, first, second, first, second, third)
-    ]
+    sent = " ".join(record["event"] for _, record in api.got)
+    assert sent == "first first second first second third"
 
 
 def prefect_settings(monkeypatch: pytest.MonkeyPatch) -> Any:
     """As `prefect_view` sets them, with three seconds per request."""
-    from prefect.settings import (
-        PREFECT_API_REQUEST_TIMEOUT,
-        PREFECT_CLIENT_MAX_RETRIES,
-        temporary_settings,
-    )
+    from prefect import settings
 
     monkeypatch.setattr(prefect_view, "ANSWER_SECONDS", 3.0)
-    return temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: 3.0})
+    given = {settings.PREFECT_CLIENT_MAX_RETRIES: 0, settings.PREFECT_API_REQUEST_TIMEOUT: 3.0}
+    return settings.temporary_settings(given)
 
 
 def test_what_a_busy_server_refuses_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 
 from flows.server import process_tree
 from infra.process import ROOT
+from tests.fakes.process import until
+from tests.flows.lab import alive
 
 STARTER = """
 import os, sys, tempfile, time
@@ -19,38 +20,19 @@ time.sleep(600)
 """
 
 
-def ended(pid: int, seconds: float = 120) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def test_it_ends_when_its_starter_is_killed() -> None:
-    starter = subprocess.Popen(
-        [sys.executable, "-c", STARTER], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    pid = int(starter.stdout.readline())
-    starter.kill()
-    starter.wait()
-    starter.stdout.close()
-    assert ended(pid)
+    command = [sys.executable, "-c", STARTER]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as starter:
+        pid = int(starter.stdout.readline())
+        starter.kill()
+    until(lambda: not alive(pid))
 
 
 def test_stop_leaves_nothing_of_it() -> None:
+    command = ("http.server", "0", "--bind", "127.0.0.1")
     with tempfile.TemporaryFile() as log:
-        process = process_tree.start(
-            "http.server",
-            "0",
-            "--bind",
-            "127.0.0.1",
-            environment={**os.environ, "PYTHONPATH": str(ROOT)},
-            log=log,
-        )
+        where = {**os.environ, "PYTHONPATH": str(ROOT)}
+        process = process_tree.start(*command, environment=where, log=log)
         assert process.poll() is None
         process_tree.stop(process)
-        assert ended(process.pid)
+        until(lambda: not alive(process.pid))

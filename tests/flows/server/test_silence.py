@@ -59,24 +59,17 @@ def test_a_variable_is_heard_however_it_is_written(
     assert not silence.is_silent()
 
 
-def test_a_profile_that_a_variable_names_is_heard(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PREFECT_PROFILE", "local")
-    assert not silence.is_silent()
-
-
-def test_a_project_file_that_cannot_be_read_is_left_to_prefect(here: Path) -> None:
-    (here / "pyproject.toml").write_text("[tool", encoding="utf-8")
-    assert not silence.is_silent()
-
-
-def test_lyceum_serve_is_heard(here: Path) -> None:
-    write(here, Api(URL, new_key()))
-    assert not silence.is_silent()
-
-
-def test_once_prefect_is_loaded_it_is_asked(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its settings may have been set in memory, as its own test harness does."""
-    monkeypatch.setattr(silence, "sys", type("Sys", (), {"modules": {"prefect": None}}))
+@pytest.mark.parametrize("what", ["profile", "project", "serve", "prefect"])
+def test_what_else_is_heard(here: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """A profile that a variable names, a project file that cannot be read, `lyceum serve`, and
+    Prefect once it is loaded: its settings may have been set in memory, as by its harness."""
+    assert silence.is_silent()
+    if what == "profile":
+        monkeypatch.setenv("PREFECT_PROFILE", "local")
+    elif what == "project":
+        (here / "pyproject.toml").write_text("[tool", encoding="utf-8")
+    elif what == "serve":
+        write(here, Api(URL, new_key()))
+    else:
+        monkeypatch.setattr(silence, "sys", type("Sys", (), {"modules": {"prefect": None}}))
     assert not silence.is_silent()

@@ -19,7 +19,7 @@ from schemas.job import JobStatus, Progress
 from schemas.reports import RunRecord
 from tasks.running.watch import Watch
 from tests.fakes.trackers import Mlflow, Trackio, Wandb
-from tests.flows.runs.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import with_stage, write_run
 
 GRPO_EVAL = 9
 """The place of that stage in the recipe."""
@@ -27,9 +27,8 @@ GRPO_EVAL = 9
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, RunRecord]:
-    return write_run(
-        tmp_path_factory.mktemp("store"), per_domain=4, config={"sft": {"a b?": [1, 2]}}
-    )
+    root, config = tmp_path_factory.mktemp("store"), {"sft": {"a b?": [1, 2]}}
+    return write_run(root, per_domain=4, config=config)
 
 
 @pytest.fixture
@@ -82,24 +81,16 @@ def test_mlflow_gets_curves_metrics_and_configs(
     monkeypatch.setattr(mlflow_tracker, "MOST_METRICS", 7)
     assert sent(run) == []
     assert fake.experiments == ["demo"]
-    assert (fake.created["run_name"], fake.created["start_time"], fake.ended) == (
-        "demo-1",
-        1_700_000_000_000,
-        ("FINISHED", 1_700_000_372_000),
-    )
-    assert fake.created["tags"]["lyceum.store"] == run.record.store
-    assert [fake.metrics["sft/loss", step] for step in (1, 2, 39)] == [
-        3.0,
-        1.5,
-        pytest.approx(3 / 39),
-    ]
+    created = fake.created
+    assert (created["run_name"], created["start_time"]) == ("demo-1", 1_700_000_000_000)
+    assert fake.ended == ("FINISHED", 1_700_000_372_000)
+    assert created["tags"]["lyceum.store"] == run.record.store
+    losses = [fake.metrics["sft/loss", step] for step in (1, 2, 39)]
+    assert losses == [3.0, 1.5, pytest.approx(3 / 39)]
     assert fake.metrics["grpo/reward/format", 1] == 0.9
     assert fake.metrics["grpo_eval/metrics/exact_answer", GRPO_EVAL] == 0.75
-    assert (
-        fake.parameters["model"],
-        fake.parameters["simpo.beta"],
-        fake.parameters["sft.a b_.1"],
-    ) == ("gemma3-tiny", "2.0", "2")
+    expected = {"model": "gemma3-tiny", "simpo.beta": "2.0", "sft.a b_.1": "2"}
+    assert fake.parameters.items() >= expected.items()
     assert capsys.readouterr().out == "", "standard output is for --json"
 
 
@@ -109,9 +100,8 @@ def test_the_experiment_can_be_named_and_a_failed_run_is_a_failed_one(
     fake = Mlflow()
     fake.install(monkeypatch)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "ours")
-    assert (
-        sent(read_results(*write_run(tmp_path, stop_before="sft", failure="the loss is nan"))) == []
-    )
+    failed = write_run(tmp_path, stop_before="sft", failure="the loss is nan")
+    assert sent(read_results(*failed)) == []
     assert fake.experiments == ["ours"]
     assert fake.ended[0] == "FAILED"
 
@@ -125,20 +115,13 @@ def test_wandb_gets_curves_metrics_and_the_recipe(
     fake = Wandb()
     fake.install(monkeypatch, variable)
     assert sent(run) == []
-    assert (fake.given["project"], fake.given["id"], fake.given["group"]) == (
-        project,
-        "demo-1",
-        "demo",
-    )
+    told = (fake.given["project"], fake.given["id"], fake.given["group"])
+    assert told == (project, "demo-1", "demo")
     assert fake.given["config"]["stages"][6]["config"] == {"beta": 2.0}
     assert fake.steps["sft/*"] == "sft/step"
     [second] = [row for row in fake.rows if row.get("sft/step") == 2]
-    assert second == {
-        "sft/loss": 1.5,
-        "sft/grad_norm": 1.0,
-        "sft/learning_rate": 1e-3,
-        "sft/step": 2,
-    }
+    values = {"loss": 1.5, "grad_norm": 1.0, "learning_rate": 1e-3, "step": 2}
+    assert second == {f"sft/{name}": value for name, value in values.items()}
     assert fake.summary["grpo_eval/metrics/exact_answer"] == 0.75
     assert fake.code == 0
 
@@ -154,10 +137,7 @@ def test_a_tracker_that_fails_is_one_warning_without_secrets_and_the_others_go_o
     Broken().install(monkeypatch)
     (well := Wandb()).install(monkeypatch)
     [warning] = sent(run)
-    assert warning.startswith(
-        "run demo-1 was not sent to mlflow, which MLFLOW_TRACKING_URI asks for: SystemExit: 401 for"
-        " token"
-    )
+    assert "not sent to mlflow, which MLFLOW_TRACKING_URI asks for: SystemExit: 401" in warning
     assert "abcdefghijklmnopqrstuvwxyz" not in warning
     assert well.code == 0
 
@@ -186,9 +166,8 @@ def test_a_flow_sends_its_run_with_the_place_of_its_report_and_survives_a_tracke
     watch = Watch(say=lambda about, text: said.append((about, text)))
     post_train.publish_report(made[0], log, watch)
     assert str(fake.summary["report"]).endswith("runs/demo-1/report.html")
-    assert [(about, text.partition(",")[0]) for about, text in said] == [
-        ("trackers", "run demo-1 was not sent to mlflow")
-    ]
+    [(about, text)] = said
+    assert (about, text.partition(",")[0]) == ("trackers", "run demo-1 was not sent to mlflow")
 
 
 def training(done: int, **values: float) -> JobStatus:
@@ -230,12 +209,8 @@ def test_a_run_that_goes_on_is_in_the_curve_of_the_one_that_was_stopped(
     watch.record(first)
     assert fake.finished == 1, "a run that was stopped is closed, too"
     _, second = write_run(tmp_path, "demo-2")
-    later = second.model_copy(update={"started": first.started + 1000})
-    stages = [
-        one.model_copy(update={"status": "cached"}) if one.kind == "sft" else one
-        for one in later.stages
-    ]
-    later = later.model_copy(update={"stages": tuple(stages), "recipe": first.recipe})
+    later = with_stage(second, "sft", status="cached")
+    later = later.model_copy(update={"started": first.started + 1000, "recipe": first.recipe})
     assert sent(read_results(store, later)) == []
     assert list(fake.runs) == ["demo-1"], "the second run has no curves of its own"
     assert fake.curve("sft/loss") == [(1, 3.0)], "the first run has sent what is cached"
@@ -250,13 +225,8 @@ def test_a_run_goes_on_with_those_since_the_last_that_succeeded(
         return made[1].model_copy(update=told)
 
     other = made[1].recipe.model_copy(update={"seed": 5})
-    known = [
-        one(1, "failed"),
-        one(2, "succeeded"),
-        one(3, "paused"),
-        one(4, "failed", recipe=other),
-        one(5, "cancelled"),
-    ]
+    known = [one(1, "failed"), one(2, "succeeded"), one(3, "paused")]
+    known += [one(4, "failed", recipe=other), one(5, "cancelled")]
     assert trackers.first_name(one(6, "running"), known) == "r3"
     assert trackers.first_name(one(2, "running"), known) == "r1"
     assert trackers.first_name(one(6, "running", target="v5e-8"), known) == "r6"
