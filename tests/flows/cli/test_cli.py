@@ -11,7 +11,7 @@ from flows.cli import show
 from flows.cli.main import COMMANDS, GROUPS, main
 from flows.cli.terminal import Terminal
 from flows.recipe.resolve import resolve
-from flows.recipe.shipped import shipped_recipes
+from flows.recipe.shipped import shipped_recipes, takes
 from flows.runs.record import record_name
 from infra.accelerator import Accelerator, Found
 from infra.store.store import open_store
@@ -41,12 +41,18 @@ def test_recipes_lists_what_is_shipped(capsys: pytest.CaptureFixture[str]) -> No
     assert {row["target"] for row in found["default"]["takes"]} == {"v5e-8", "v3-8"}
 
 
+def test_each_recipe_is_planned_on_both_targets() -> None:
+    planned = {(one.recipe, one.target) for one in takes() if one.by == "plan"}
+    for name in shipped_recipes().keys() - {"quickstart", "open_data"}:
+        assert {(name, "v5e-8"), (name, "v3-8")} <= planned, name
+
+
 def test_recipes_are_read_on_a_terminal_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) < 80
     text = " ".join(" ".join(lines).split())
-    assert "takes: 1 h 58 min, 9.49 USD on v5e-8, plus export (planned 2026-11-23)" in text
+    assert "takes: 1 h 57 min, 9.39 USD on v5e-8, plus export (planned 2026-11-25)" in text
     assert "A tiny Gemma 3 learns to reason, on a laptop, from nothing" in text
 
 
