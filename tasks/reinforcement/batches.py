@@ -317,7 +317,7 @@ class RolloutBatches:
             "compiles": self.compiles(),
             "chooser": self.chooser.state(),
             "next": self._next,
-            "frozen_at": self._frozen_at,
+            "held": self._frozen_at,
             "put_back_before": self._put_back_before,
         }
 
@@ -325,7 +325,7 @@ class RolloutBatches:
         """Go on after `step` updates with the `state` of then, and with the rollouts that later
         updates train on."""
         self.samples, self._compiled_before = values["samples"], values["compiles"]
-        self._frozen_at, self._put_back_before = values["frozen_at"], values["put_back_before"]
+        self._frozen_at, self._put_back_before = values["held"], values["put_back_before"]
         self.chooser.restore(values["chooser"])
         self.audit.restore(values["audit"])
         self._next = values["next"]
