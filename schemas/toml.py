@@ -61,9 +61,18 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
+def require_utf_8(text: str, where: str) -> None:
+    """Raises InputError: an argument, or a file's name, held bytes that are not UTF-8, which Python
+    hands on as lone surrogates; no file and no key can be made from them."""
+    for line in text.splitlines():
+        if line.encode("utf-8", "replace").decode("utf-8") != line:
+            raise InputError(f"{where}: {line.strip()!r} is not valid UTF-8 text.")
+
+
 def toml_table(text: str, where: str) -> dict[str, Any]:
     """TOML as a plain table. Raises NotToml, or InputError for a value that cannot be kept; the
     message begins with `where`."""
+    require_utf_8(text, where)
     try:
         table = tomllib.loads(text)
     except RecursionError as error:

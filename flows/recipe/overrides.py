@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from schemas.base import InputError, nearest
 from schemas.recipe import Recipe, StageSpec
-from schemas.toml import MOST_LEVELS, NotToml, toml_table
+from schemas.toml import MOST_LEVELS, NotToml, require_utf_8, toml_table
 
 TINY = "tiny"
 """The override that is a bare word: the recipe as it runs on a laptop; `--tiny` on the command
@@ -38,8 +38,7 @@ def apply_override(table: dict[str, Any], override: str, written: Mapping[str, A
     Raises:
         InputError: no UTF-8, no `=`, a value that is no TOML, or a path that leads nowhere.
     """
-    if override.encode("utf-8", "replace").decode("utf-8") != override:
-        raise InputError(f"--set {override!r} is not valid UTF-8 text.")
+    require_utf_8(override, "--set")
     path, equals, text = override.partition("=")
     if not equals:
         raise InputError(

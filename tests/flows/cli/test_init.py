@@ -137,6 +137,14 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     assert not (tmp_path / "mine.toml").exists()
 
 
+def test_a_file_whose_name_is_no_utf_8_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    """As the command line hands on the byte 0xff."""
+    file = rows(tmp_path, *WORKED, name="mine\udcff.jsonl")
+    with pytest.raises(InputError, match=r"mine\\udcff.jsonl.* is not valid UTF-8 text"):
+        draft_recipe(tmp_path / "mine.toml", told(data=str(file)))
+    assert not (tmp_path / "mine.toml").exists()
+
+
 @pytest.mark.parametrize("name", ["Mine.toml", "mine", "mine.csv", "1.toml"])
 def test_a_name_that_is_no_recipes_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"give a file such as mine\.toml"):
