@@ -29,6 +29,9 @@ _FOREIGN = (
 )  # fmt: skip
 """Packages whose exceptions are no OSError even when the network is at fault."""
 
+_MOST_NAMES = 12
+"""Names that a message lists of a directory."""
+
 
 @dataclass(frozen=True)
 class RemoteFile:
@@ -110,9 +113,6 @@ def _above(system: Any, path: str, bucket: str) -> str:
                 )
     system.ls(bucket, False)
     return f"{bucket} is empty"
-
-
-_MOST_NAMES = 12
 
 
 def storage_options(url: str) -> dict[str, Any]:

@@ -14,12 +14,11 @@ import pytest
 from flows.cli.main import main
 from flows.planning import compiling
 from flows.planning import stage_plans as planning
-from flows.planning.compiling import Compiled, Compiler, Question
-from flows.planning.estimate import cost, estimate
+from flows.planning.compiling import Compiler, Question
 from flows.planning.fitting import settings_to_try
 from flows.recipe.resolve import ResolvedStage, resolve
 from flows.runs.wording import duration
-from infra.settings import Settings, TpuSettings
+from infra.settings import Settings
 from infra.store.store import Store, open_store
 from schemas.artifact import Manifest
 from schemas.base import StageFailed
@@ -378,32 +377,3 @@ def test_what_ran_is_cached_and_measures_the_next_plan(
     _, value = plan(capsys, "--set", "stages.sft.config.sequence_length=512", "--target", "v3-8")
     sft = next(stage for stage in value["stages"] if stage["name"] == "sft")
     assert sft["basis"].startswith("40% of the roofline")
-
-
-PARTS = ("argument", "temporary", "output", "alias", "code", "accessed", "link")
-REPORT = {f"{part}_bytes": 0 for part in PARTS} | {"bytes_accessed": 0.0, "hbm_bytes": 1}
-REPORT |= {"refusal": None, "flops": 197e12, "uncounted": [], "compile_seconds": 1}
-"""One second of a v5e chip."""
-
-
-def test_times_are_the_median_of_what_was_measured() -> None:
-    programs = [Compiled("train_step", "", 200, 0, REPORT)]
-    guessed = estimate(programs, [], "v5e-8", TpuSettings())
-    measured = estimate(programs, [3.0, 4.0, 40.0], "v5e-8", TpuSettings())
-    assert guessed.seconds == pytest.approx(360 + 200 / 0.4)
-    assert measured.seconds == pytest.approx(360 + 200 * 4.0)
-    assert cost(3600, "v5e-8", TpuSettings(usd_per_chip_hour=2.0)) == 16.0
-
-
-def test_programs_on_devices_of_their_own_take_no_time_while_the_others_compute() -> None:
-    """A judge beside the policy: the stage takes as long as the longer of both; one that is waited
-    for adds its time."""
-
-    def seconds(beside: bool, calls: int) -> float:
-        judge = Compiled("judge", "", calls, 0, REPORT, beside)
-        calls_of = {"generate": 60, "train_step": 40}
-        policy = [Compiled(name, "", calls, 0, REPORT) for name, calls in calls_of.items()]
-        return estimate([*policy, judge], [1.0], "v5e-8", TpuSettings()).seconds - 360
-
-    cases = {(False, 80): 180, (True, 80): 100, (True, 130): 130}
-    assert {case: round(seconds(*case)) for case in cases} == cases
