@@ -66,7 +66,7 @@ def post_train(
         if target != "local":
             get_run_logger().info("planning for %s", target)
         plan, opened = prepared.plan, context().store(prepared.store.uri)
-    except (InputError, DoesNotFit, StageFailed) as error:
+    except (InputError, DoesNotFit, StageFailed, OSError) as error:
         return bad_input(error)
     resolved = prepared.resolved
     run = begun or RunLog(opened, resolved, target, watch.record, group=prepared.group)

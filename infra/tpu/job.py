@@ -289,13 +289,14 @@ class TpuJob:
             self._end("failed", failure(why))
             return None
         if not self._sent:  # its time begins now: this process may have stood still before
-            self._since = self._asked = time.monotonic()
+            self._since = time.monotonic()
             self._sent = True
         try:
             # with its name, so that the VM can delete itself
             metadata = {**self._order.metadata, "lyceum-resource": name}
             expiry = self._tpu.queue_seconds + EXPIRY_SECONDS
             self._api.create(name, self._order.labels, metadata, expiry)
+            self._asked = time.monotonic()  # accepted, late if the API was away: it waits from here
             self._resource = self._api.look(name)
         except ApiError as error:
             if error.problem.kind == "transient":
@@ -346,12 +347,12 @@ class TpuJob:
         ask."""
         self._leaving |= set(self.record.resources)
         self._following = time.monotonic() + self._tpu.delete_seconds
-        written = refused = False
+        written, began, ended = False, time.time(), self.record.ended
         while self._leaving:
             swept = self._sweep()
-            if refused and not self._accepted.is_set():  # it is paid for until now
-                self.record = self.record.model_copy(update={"ended": time.time()})
-            refused = not swept
+            if ended is not None and not self._accepted.is_set():  # it is paid for until now
+                later = ended + time.time() - began
+                self.record = self.record.model_copy(update={"ended": later})
             if swept:
                 self._accepted.set()
             written = written or self._write()

@@ -19,6 +19,9 @@ class Follower:
 
     Args:
         taken_over: whether another run works on the stage now, and so follows its job.
+
+    Attributes:
+        overtaken: one did when the job was lost, so that it was not started again.
     """
 
     def __init__(
@@ -34,11 +37,18 @@ class Follower:
         self.machines = backend(job.target)
         self._watch, self._listener, self._settings = watch, listener, settings
         self._spent = 0.0
+        self.overtaken = False
 
     @property
     def pausing(self) -> bool:
         """Whether no job is to begin any more."""
         return self._watch.pause.is_set()
+
+    def is_overtaken(self) -> bool:
+        """Whether another run, which took this one for dead, works on the stage now: then it is not
+        ours to start again. It stays so."""
+        self.overtaken = self.overtaken or self._taken_over()
+        return self.overtaken
 
     def say(self, message: str) -> None:
         """Something that people at the terminal should know, too."""
@@ -104,7 +114,7 @@ def run_to_the_end(follower: Follower, store: Store, attempt: str, restarts: int
         follower.say(f"job {running.attempt} of an earlier run goes on; following it")
     status = follower.follow(running) if running else follower.submit(next(attempts))
     while (status.lost or status.state == "paused") and not follower.pausing:
-        if (again := next(attempts, None)) is None:
+        if (again := next(attempts, None)) is None or follower.is_overtaken():
             break
         follower.say(
             f"{status.error}\nstarted again from its last checkpoint (attempt {again}; up to"

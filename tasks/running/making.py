@@ -81,6 +81,9 @@ def make(job: JobRequest, watch: Watch, listener: Listener) -> bool:
     if status is None:
         _release(job, store, say)
         return False
+    if follower.overtaken:
+        say("another run works on this stage now")
+        return make(job, watch, listener)
     if watch.pause.is_set() and (status.state == "paused" or status.lost):
         raise Stopped(status.error)
     if status.artifact is None and _valid(job, store, watch, say) is None:

@@ -126,6 +126,16 @@ def test_restarts_end_when_the_budget_is_used_up(bench: Bench) -> None:
     assert backend.submitted == ["4", "4-1", "4-2"]
 
 
+def test_a_lost_job_is_not_started_again_beside_that_of_the_run_that_took_over(
+    bench: Bench,
+) -> None:
+    """A flow stood still: two machines were paid for one stage."""
+    bench.taken_over = True
+    backend = Scripted([[LOST], [DONE]])
+    assert bench.run(backend) == LOST
+    assert backend.submitted == ["4"]
+
+
 def test_a_failure_of_the_stage_itself_is_not_tried_again(bench: Bench) -> None:
     failed = status("failed", error="the loss is nan")
     backend = Scripted([[failed]])

@@ -1,0 +1,30 @@
+"""The flow's own frame, without Prefect's engine."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.logging import disable_run_logger
+
+from flows.post_train import post_train
+from flows.preamble import Prepared, handed
+from flows.recipe.resolve import resolve
+from infra.store.store import open_store
+
+
+def test_a_store_that_goes_away_before_the_run_begins_ends_it_with_a_message(
+    tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a page of Prefect's own code: what is planned asks the store what is there."""
+
+    def away(*rest: Any) -> None:
+        raise ConnectionError("the store did not answer for 2 min.")
+
+    store = open_store(tmp_path / "store")
+    prepared = Prepared(resolve(str(tiny_recipe)), store, "local", None, ())
+    monkeypatch.setattr(type(store), "lookup", away)
+    with disable_run_logger(), handed(prepared):
+        state = post_train.fn()
+    assert state.is_failed()
+    assert state.message == "the store did not answer for 2 min."
+    assert not store.list_runs()
