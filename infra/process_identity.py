@@ -1,6 +1,7 @@
 """Which process did something, and whether it is still there to be asked: a pid counts on its own
 machine, in its own container, since its last start."""
 
+import functools
 import os
 import socket
 from pathlib import Path
@@ -16,7 +17,7 @@ def this_process() -> Process:
 def is_here(process: Process) -> bool:
     """Whether a process would be found from here if it were alive: it ran on this machine, since
     its last start."""
-    return (process.host, process.namespace) == (socket.gethostname(), _namespace())
+    return process.host == socket.gethostname() and process.namespace == _namespace()
 
 
 def is_gone(process: Process) -> bool:
@@ -33,9 +34,10 @@ def is_gone(process: Process) -> bool:
     return False
 
 
+@functools.cache
 def _namespace() -> str:
     """What tells machines of one name apart: on Linux the id of the running kernel, and of the
-    process namespace for containers."""
+    process namespace for containers. It stays what it is for as long as a process lives."""
     boot, link = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
     return (
         f"{boot.read_text(encoding='ascii').strip()} {os.readlink(link)}"

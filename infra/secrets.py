@@ -50,6 +50,8 @@ def mask(text: str, environment: Mapping[str, str] = os.environ) -> str:
     - what is assigned to such a name: `api_key=...`, `"token": "..."`, `?access_token=...`;
     - what was read from Secret Manager.
     """
+    if not text:  # as of a log that says nothing new, each time that it is looked at
+        return text
     for value in sorted(_secrets(environment), key=len, reverse=True):
         text = text.replace(value, MASK)
     return _ASSIGNED.sub(rf"\g<1>{MASK}", _USERINFO.sub(f"{MASK}@", text))

@@ -80,6 +80,7 @@ class BucketObjects(Objects):
         self._patience = settings.store_seconds
         self._requests = Requests(self.uri, bucket, self._patience, self._account)
         self.ask = self._requests.ask
+        self._client: tuple[str, storage.Client] | None = None
 
     def prepare(self) -> None:
         """See Objects: creates, lists and deletes one object. The bucket must exist."""
@@ -276,8 +277,10 @@ class BucketObjects(Objects):
     # The client library
 
     def _handle(self) -> "storage.Bucket":
-        client = self.ask(lambda timeout: _client(os.environ.get("STORAGE_EMULATOR_HOST", "")))
-        return client.bucket(self.name, user_project=self._payer or None)
+        emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
+        if self._client is None or self._client[0] != emulator:
+            self._client = emulator, self.ask(lambda timeout: _client(emulator))
+        return self._client[1].bucket(self.name, user_project=self._payer or None)
 
     def _blob(self, path: str, generation: int | None = None) -> "storage.Blob":
         return self._handle().blob(path, generation=generation)
@@ -355,6 +358,7 @@ def crc32c(data: bytes) -> str:
     return base64.b64encode(google_crc32c.Checksum(data).digest()).decode("ascii")
 
 
+@functools.lru_cache(4096)
 def content_type(name: str) -> str:
     """By the name's suffix, for the Cloud console and browsers."""
     return mimetypes.guess_type(name)[0] or "application/octet-stream"

@@ -8,6 +8,7 @@ request is repeated with exponential backoff and jitter for as long as the setti
 of more than a second is logged once, and so is its end.
 """
 
+import functools
 import http.client
 import json
 import logging
@@ -107,11 +108,6 @@ class Requests:
                 can do.
             InputError: a person must do something first: what, and how, is in the message.
         """
-        from google.api_core.exceptions import GoogleAPICallError
-        from google.auth.exceptions import GoogleAuthError
-        from requests.exceptions import RequestException
-        from urllib3.exceptions import HTTPError
-
         patience = self._seconds if seconds is None else seconds
         deadline = time.monotonic() + patience
         failures, since = 0, 0.0
@@ -120,14 +116,7 @@ class Requests:
             most = min(ATTEMPT_SECONDS, max(deadline - began, 0.1))
             try:
                 result = call((most, most))
-            except (
-                GoogleAPICallError,
-                GoogleAuthError,
-                RequestException,
-                HTTPError,
-                http.client.HTTPException,
-                OSError,
-            ) as error:
+            except _failures() as error:
                 reason = self._reason_to_repeat(error, of_bucket)
                 # what took longer than it may was no silence of the service: bytes came, or this
                 # process stood still, as after Ctrl-Z
@@ -300,10 +289,23 @@ def raise_for(answer: Any) -> None:
         raise from_http_response(answer)
 
 
+@functools.cache
+def _failures() -> tuple[type[Exception], ...]:
+    """What a request may raise."""
+    from google.api_core.exceptions import GoogleAPICallError
+    from google.auth.exceptions import GoogleAuthError
+    from requests.exceptions import RequestException
+    from urllib3.exceptions import HTTPError
+
+    named = GoogleAPICallError, GoogleAuthError, RequestException, HTTPError
+    return (*named, http.client.HTTPException, OSError)
+
+
 def _words_of_service(error: Any) -> str:
     """The message that the service gave with its refusal, on one line."""
-    response = error.response
-    text = "" if response is None else response.text
+    if error.response is None:
+        return "no reason given"
+    text = error.response.text
     try:
         text = json.loads(text)["error"]["message"]
     except (ValueError, KeyError, TypeError):

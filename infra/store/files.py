@@ -310,8 +310,10 @@ def files_below(directory: Path) -> list[str]:
 def file_entry(directory: Path, name: str) -> FileEntry:
     """The size and digests of a local file, read once."""
     sha256, crc32c, size = hashlib.sha256(), google_crc32c.Checksum(), 0
-    buffer = memoryview(bytearray(1 << 20))
     with (directory / name).open("rb", buffering=0) as file:
+        # no larger than the file, for making a buffer takes longer than reading a small file
+        most = min(1 << 20, os.fstat(file.fileno()).st_size + 1)
+        buffer = memoryview(bytearray(most))
         while count := file.readinto(buffer):
             sha256.update(buffer[:count])
             crc32c.update(bytes(buffer[:count]))

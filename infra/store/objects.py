@@ -10,6 +10,7 @@ and never changed; whether it is complete is for somebody else to say (a manifes
 bucket; `infra.store.store` is their only user.
 """
 
+import functools
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ def checked_name(name: str) -> str:
     return name
 
 
+@functools.lru_cache(4096)
 def name_problem(name: str) -> str | None:
     """Why an object may not have this name, or None."""
     for segment in name.split("/"):

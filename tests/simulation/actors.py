@@ -1,28 +1,30 @@
-"""Flows and operators: the frames around Lyceum's own chain, garbage collection and reaper, as
-`flows.post_train` and the command line have them, without Prefect's engine and its API."""
+"""Flows and operators: the functions of both flows, garbage collection and the reaper, as they are,
+without Prefect's engine and its API."""
 
 import functools
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 from uuid import uuid4
 
 from prefect.futures import PrefectFuture
 from prefect.states import State
 
 from flows import nightly
+from flows import post_train as flow
 from flows.chain import Chain
 from flows.cli.gc import collect_garbage
-from flows.preamble import Prepared
-from flows.promotion.champion import current, promote_by_hand, protected, rollback
-from flows.promotion.nights import NewRows, decision_name, is_unchanged, last_nightly
+from flows.preamble import Prepared, handed
+from flows.promotion.champion import promote_by_hand, protected, rollback
 from flows.recipe.resolve import ResolvedRecipe, resolve
-from flows.runs.record import RunLog, left, read_runs, run_status
+from flows.runs.record import read_runs, run_status
 from infra.context import context
 from infra.store.store import Store
-from schemas.base import InputError, StageFailed, Stopped
 from schemas.job import JobRequest
 from schemas.reports import RunRecord
 from tasks.running.backends import backend
@@ -34,10 +36,10 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 TRAINING = """
-[stages.sft]
+[stages.{name}]
 kind = "sft"
 inputs = {{ examples = "rebalance" }}
-[stages.sft.config]
+[stages.{name}.config]
 steps = {steps}
 batch_size = 8
 sequence_length = 64
@@ -47,12 +49,15 @@ optimizer = {{ learning_rate = 1e-3 }}
 
 @functools.cache
 def resolved_recipe(stages: int, day: int) -> ResolvedRecipe:
-    """A recipe of one stage, two or three, the third with something of its `day`."""
+    """A recipe of one stage, two or three, the third with something of its `day`; or four, of which
+    the last two need the second only."""
     parts = [*TINY.replace('"tiny"', '"simulated"').partition("[stages.rebalance]")]
     text = "".join(parts[: 1 if stages == 1 else 3])
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "simulated.toml")
-        path.write_text(text + TRAINING.format(steps=10 + day) * (stages == 3), encoding="utf-8")
+        text += TRAINING.format(name="sft", steps=10 + day) * (stages >= 3)
+        text += TRAINING.format(name="beside", steps=8) * (stages == 4)
+        path.write_text(text, encoding="utf-8")
         return resolve(str(path))
 
 
@@ -94,68 +99,61 @@ class TaskFuture(PrefectFuture[Any]):
             self._told.append(fn)
 
 
+FLOW: ContextVar[tuple[Prepared, Callable[..., State[Any]]]] = ContextVar("flow")
+"""Of a process: what its nightly flow prepares, and the run that it starts."""
+
+
+@contextmanager
+def frames() -> Iterator[None]:
+    """Inside, the functions of both flows find their like without Prefect's engine and API, without
+    reports, and without handlers of this process' signals."""
+    with ExitStack() as stack:
+        for module, name, stand_in in (
+            (flow, "Chain", functools.partial(Chain, submit=TaskFuture)),
+            (flow, "announce", lambda *rest: None),
+            (flow, "publish_report", lambda *rest: None),
+            (flow, "interruptible", lambda stop: nullcontext()),
+            (nightly, "interruptible", lambda stop: nullcontext()),
+            (nightly, "submit_stage", TaskFuture),
+            (nightly, "prepare", lambda given: FLOW.get()[0]),
+            (nightly, "post_train", lambda **given: FLOW.get()[1]()),
+        ):
+            stack.enter_context(patch.object(module, name, stand_in))
+        yield
+
+
 def follow(history: "History", resolved: ResolvedRecipe, forced: bool, day: int) -> int:
-    """One run of the recipe, as `flows.post_train` frames it, and with a day as `flows.nightly`
-    does. Returns the exit code."""
+    """One run of the recipe by `flows.post_train`, and with a day by `flows.nightly`. Returns the
+    exit code."""
     process = history.world.check().process
 
     def say(stage: str, text: str) -> None:
         history.world.say(history.rootless(f"{process.name}: {stage}: {text}"))
 
-    watch = Watch(say=say)
+    versions: list[RunRecord] = []
+    watch = Watch(say=say, record=lambda version: versions.__setitem__(slice(None), [version]))
     WATCH.set(watch)
-    threading.Thread(target=_stop_when_asked, args=(history, watch)).start()
+    process.on_signal = {"stop": watch.stop.set, "pause": watch.pause.set}
     store = context().store()
     force = (resolved.stages[0].name,) if forced else ()
     if forced:
         history.laws.forced.add(resolved.stages[0].key({}))
     prepared = Prepared(resolved, store, history.plan.target, None, force)
-    name = resolved.recipe.name
-    try:
-        last = last_nightly(store, name) if day else None
-        if last and is_unchanged(store, resolved, *last, current(store, name)):
-            return 0
-    except OSError as error:
-        history.world.say(f"{process.name} cannot begin: {error}")
-        return 1
-    run = RunLog(store, resolved, history.plan.target, watch.record)
-    try:
-        Chain(prepared, store, run.record.run_id, run.stage, TaskFuture).walk(watch)
-    except BaseException:
-        watch.stop.set()
-        run.finish("failed")
-        raise
-    failed = [one for one in run.record.stages if one.status == "failed"]
-    status = "failed" if failed else "succeeded"
-    if watch.stop.is_set() or (watch.pause.is_set() and left(run.record) and not failed):
-        status = "cancelled" if watch.stop.is_set() else "paused"
-    run.finish(status)  # type: ignore[arg-type]
-    why = "; ".join(f"{one.name}: {one.error}" for one in failed)
-    history.ended(process, run.record, f"{status} {why}".strip())
-    if day and status == "succeeded":
-        _decide(history, prepared, run.record, watch)
-    return 0 if status == "succeeded" else 1
 
+    def run() -> State[Any]:
+        with handed(prepared):
+            state = flow.post_train.fn()
+        if versions:
+            record = versions[0]
+            failed = [one for one in record.stages if one.status == "failed"]
+            why = "; ".join(f"{one.name}: {one.error}" for one in failed)
+            history.ended(process, record, f"{record.status} {why}".strip())
+        return state
 
-def _decide(history: "History", prepared: Prepared, run: RunRecord, watch: Watch) -> None:
-    """The end of a night."""
-    fresh = NewRows(rows=0, new=0, changed=0, gone=0, since=None)
-    try:
-        decision, _ = nightly._decide(prepared, run, fresh, watch)
-        prepared.store.write_json(decision_name(run.run_id), decision)
-    except (Stopped, InputError, StageFailed, OSError) as error:
-        history.world.say(f"run {run.run_id} is not judged: {error}")
-
-
-def _stop_when_asked(history: "History", watch: Watch) -> None:
-    """Ctrl-C, and the deadline of `--hours`."""
-    process = history.world.check().process
-    while not watch.stop.is_set():
-        history.world.sleep(1.0)
-        if process.asked_to_pause:
-            watch.pause.set()
-        if process.asked_to_stop:
-            watch.stop.set()
+    FLOW.set((prepared, run))
+    state = nightly.nightly.fn(store=store.uri) if day else run()
+    history.world.say(history.rootless(f"{process.name}: {state.name}: {state.message}"))
+    return 0 if state.is_completed() else 1
 
 
 def operate(history: "History", what: str) -> int:

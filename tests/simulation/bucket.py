@@ -14,6 +14,7 @@ from google.api_core import exceptions
 from requests.exceptions import ConnectionError as BrokenConnection
 
 from infra.gcs.objects import crc32c
+from infra.gcs.requests import DAMAGED_UPLOAD
 from tests.simulation.faults import Faults, Refused
 from tests.simulation.naming import operation
 from tests.simulation.world import EPOCH, World
@@ -39,19 +40,23 @@ class Service:
         objects: what there is, by complete name.
         storm: until when requests are answered 503, virtual seconds.
         stale: until when listings lag behind.
+        refused, refusal: until when requests are answered with that.
     """
 
-    def __init__(self, world: World, faults: Faults) -> None:
+    def __init__(self, world: World, faults: Faults, where: str) -> None:
         self._world, self._faults = world, faults
         self.objects: dict[str, Stored] = {}
-        self.storm = self.stale = 0.0
+        self.storm = self.stale = self.refused = 0.0
+        self.refusal: Exception | None = None
+        self._uploads: dict[str, _Arriving] = {}
+        self._forgot: set[str] = set()  # names of objects of which an upload was, once
         self._seen_before: dict[str, Stored] = {}
         self._generation = 0
         self.client = self
         self.api_endpoint = "https://storage.simulated"
         self._http = self
         self._credentials = None
-        self.location, self.data_locations = "US", None
+        self.location, self.data_locations = where, None
 
     def lag(self, seconds: float) -> None:
         """Listings show for so long what is there now."""
@@ -126,6 +131,55 @@ class Service:
 
         return _Answer(f"bytes {start}-{stop}/*", take)
 
+    def post(
+        self, url: str, *, params: Mapping[str, str], json: Mapping[str, str], **more: Any
+    ) -> Any:
+        """A resumable upload begins."""
+        name = json["name"]
+
+        def begin() -> str:
+            self._generation += 1
+            place = f"{url}?upload_id={self._generation}"
+            size = int(more["headers"]["X-Upload-Content-Length"])
+            self._uploads[place] = _Arriving(name, size, json["crc32c"])
+            return place
+
+        place = self.request("put tree", name, begin)
+        return SimpleNamespace(status_code=200, headers={"Location": place})
+
+    def put(self, url: str, *, data: Any, headers: Mapping[str, str], **more: Any) -> Any:
+        """A part of a resumable upload, or the question how much of it has arrived."""
+        name = self._uploads[url].name if url in self._uploads else "?"
+        body = b"".join(data) if data else b""
+
+        def arrive() -> Any:
+            there = self._uploads.get(url)
+            if there and there.name not in self._forgot and self._world.random.random() < 0.02:
+                self._forgot.add(there.name)
+                del self._uploads[url]
+                there = None
+            if there is None:
+                raise exceptions.NotFound("the upload is not known")
+            if there.made is None and body:
+                start = int(headers["Content-Range"].removeprefix("bytes ").partition("-")[0])
+                # of what is sent some may be lost on its way, at the end
+                lost = self._world.random.choice((0, 0, 0, len(body) // 2))
+                there.data = there.data[:start] + body[: len(body) - lost]
+            if there.made is None and len(there.data) == there.size:
+                if self.objects.get(there.name) is not None:
+                    raise exceptions.PreconditionFailed("the object exists")
+                if crc32c(there.data) != there.crc32c:
+                    return SimpleNamespace(status_code=400, text=DAMAGED_UPLOAD, headers={})
+                there.made = self.keep(there.name, there.data, {})
+            if there.made is not None:
+                answer = {"size": there.size, "crc32c": there.crc32c}
+                answer |= {"generation": there.made.generation}
+                return SimpleNamespace(status_code=200, json=lambda: answer)
+            arrived = {"Range": f"bytes=0-{len(there.data) - 1}"} if there.data else {}
+            return SimpleNamespace(status_code=308, headers=arrived)
+
+        return self.request("put tree", name, arrive)
+
     # The service
 
     def find(self, name: str) -> Stored:
@@ -143,6 +197,8 @@ class Service:
         self._world.sleep(self._world.random.uniform(0.005, 0.06))
         if self._world.now < self.storm:
             raise exceptions.ServiceUnavailable("Service Unavailable")
+        if self.refusal is not None and self._world.now < self.refused:
+            raise self.refusal
         failed: list[Exception] = []
 
         def attempt() -> T | bool | None:
@@ -163,6 +219,17 @@ class Service:
         if failed:
             raise failed[0]
         return result  # type: ignore[return-value]
+
+
+@dataclass
+class _Arriving:
+    """A resumable upload."""
+
+    name: str
+    size: int
+    crc32c: str
+    data: bytes = b""
+    made: Stored | None = None
 
 
 class _Answer:

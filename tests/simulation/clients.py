@@ -1,13 +1,16 @@
-"""Google's client of Cloud Storage, in front of the simulated service."""
+"""Google's clients of Cloud Storage and Cloud TPU, in front of the simulated services."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 
+import google.auth
 import google.cloud.storage as storage
+from google.cloud import tpu_v2alpha1 as tpu
 
 from tests.simulation.bucket import Service
+from tests.simulation.cloud import Cloud
 
 _NUMBERS = count()
 
@@ -27,3 +30,15 @@ def simulated_storage(service: Service) -> Iterator[None]:
             del os.environ["STORAGE_EMULATOR_HOST"]
         else:
             os.environ["STORAGE_EMULATOR_HOST"] = before
+
+
+@contextmanager
+def simulated_client(cloud: Cloud) -> Iterator[None]:
+    """While inside, the client library makes clients of the cloud `cloud`."""
+    real = tpu.TpuClient, google.auth.default
+    tpu.TpuClient = lambda **options: cloud
+    google.auth.default = lambda **options: (None, "simulated")
+    try:
+        yield
+    finally:
+        tpu.TpuClient, google.auth.default = real

@@ -1,14 +1,12 @@
 """Cloud TPU, and its client as `infra.tpu.api` uses it: requests, their nodes and what befalls
 them. A node's VM runs Lyceum's own agent."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-import google.auth
 from google.api_core import exceptions
 from google.cloud import tpu_v2alpha1 as tpu
 
@@ -28,6 +26,7 @@ DELETE_SECONDS = 3.0
 LATE_SECONDS = 8.0
 """So much of a machine's time its flow may not know of: it looks every few seconds."""
 _NEXT = {"CREATING": State.ACCEPTED, "ACCEPTED": State.WAITING_FOR_RESOURCES}
+_USELESS = (State.FAILED, State.SUSPENDING, State.SUSPENDED)
 _HOPEFUL = (State.CREATING, State.ACCEPTED, State.WAITING_FOR_RESOURCES, State.PROVISIONING)
 
 
@@ -101,6 +100,7 @@ class Cloud:
     Attributes:
         machines: all that were ever asked for.
         away, reluctant, full: until when calls, deletions and requests for capacity fail.
+        refused, refusal: until when requests for machines are answered with that.
     """
 
     def __init__(
@@ -115,14 +115,15 @@ class Cloud:
         self._world, self._faults, self._laws, self._boot = world, faults, laws, boot
         self._events = [event for event in plan.events if event.who.startswith("machine")]
         self.machines: list[Machine] = []
-        self.away = self.reluctant = self.full = 0.0
+        self.away = self.reluctant = self.full = self.refused = 0.0
+        self.refusal: Exception | None = None
         # the code's archive is of no use here: it counts as sent
         place = SimpleNamespace(uri=uri, create_bytes=lambda name, data: True)
         ship_source(place)  # type: ignore[arg-type]
 
     def calm(self) -> None:
         """From here on nothing befalls anybody."""
-        self.away = self.reluctant = self.full = 0.0
+        self.away = self.reluctant = self.full = self.refused = 0.0
         self._events.clear()
 
     # The client's methods
@@ -133,6 +134,8 @@ class Cloud:
         until = request["queued_resource"]["queueing_policy"]["valid_until_duration"]["seconds"]
 
         def create() -> bool:
+            if self.refusal is not None and self._world.now < self.refused:
+                raise self.refusal
             if any(one.name == name and (one.state or one.node) for one in self.machines):
                 raise exceptions.AlreadyExists(f"Resource '{name}' already exists")
             made = Machine(
@@ -164,7 +167,8 @@ class Cloud:
                 raise exceptions.FailedPrecondition("the resource is being deleted")
             working = bool(found.processes) and found.working()
             process, key = self._world.check().process, found.labels["lyceum-key"]
-            self._laws.deleted(process, key, found.number, working)
+            if found.state not in _USELESS:
+                self._laws.deleted(process, key, found.number, working)
             found.left_in = found.state
             self._enter(found, State.DELETING)
             self._end_vm(found, "is shut down with its machine")
@@ -187,6 +191,8 @@ class Cloud:
 
     def list_queued_resources(self, *, request: dict[str, Any], retry: Any, timeout: float) -> Any:
         def look() -> list[Any]:
+            if self.refusal is not None and self._world.now < self.refused:
+                raise self.refusal
             here = (one for one in self.machines if one.state is not None)
             return [self._view(one) for one in here if one.name.startswith(request["parent"] + "/")]
 
@@ -223,13 +229,13 @@ class Cloud:
             if one.labels["lyceum-key"] == key
             and one.there
             and not one.leaving
-            and one.state not in (State.FAILED, State.SUSPENDING, State.SUSPENDED)
+            and one.state not in _USELESS
             and one.asked_by is not None
             and (one.asked_by is process or not one.asked_by.alive)
             and self._world.now > max(self.away, self.reluctant) + 10.0
         ]
         self._laws.machine(process, made.metadata["lyceum-job"].split("/")[1], attempt, others)
-        for one in self.machines:
+        for one in self.machines if not self._laws.refused else ():
             lasted = self._world.now - one.asked
             of = one.metadata["lyceum-job"]
             if of == made.metadata["lyceum-job"] and one.left_in in _HOPEFUL and lasted < 30.0:
@@ -386,15 +392,3 @@ class Cloud:
         if one.state in (State.CREATING, State.ACCEPTED, State.WAITING_FOR_RESOURCES):
             one.error = "The start timing constraint 'valid until' of the request has expired."
             self._enter(one, State.FAILED)
-
-
-@contextmanager
-def simulated_client(clouds: Mapping[str, Cloud]) -> Iterator[None]:
-    """While inside, the client library makes clients of the cloud `clouds["now"]`."""
-    real = tpu.TpuClient, google.auth.default
-    tpu.TpuClient = lambda **options: clouds["now"]
-    google.auth.default = lambda **options: (None, "simulated")
-    try:
-        yield
-    finally:
-        tpu.TpuClient, google.auth.default = real

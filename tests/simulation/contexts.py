@@ -1,5 +1,6 @@
 """The context of a simulated process: settings with short times, and the store of its machine."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +23,8 @@ class SimulatedContext(Context):
     """The context of a simulated process."""
 
     def __init__(self, settings: Settings, opened: Callable[[], Store]) -> None:
-        super().__init__()
+        # as Context.__init__, except that nothing is read from this machine's environment
+        self.backends, self._lock = {}, threading.Lock()
         self.settings, self.tpu, self._opened = settings, TPU, opened  # type: ignore[misc]
         self._store: Store | None = None
 

@@ -1,8 +1,10 @@
 """A directory as the place of a store: Lyceum's own `Files` on a real (memory) disk, whose
 operations, and the system calls inside them, others may come between."""
 
-from collections.abc import Collection, Iterator, Sequence
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from infra.store.files import Files
 from infra.store.objects import Found
@@ -11,20 +13,28 @@ from tests.simulation.faults import Faults
 from tests.simulation.naming import operation
 from tests.simulation.world import World
 
+T = TypeVar("T")
 SECONDS = 8.0
 """How long the system may keep what is written in memory."""
 
 
 class Disk:
-    """What has been written without waiting for the disk, by machine."""
+    """What has been written without waiting for the disk, by machine; `watched` if anybody will
+    ask. Until `refused` whoever writes hears the number of an error, `refusal`."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, watched: bool) -> None:
+        self._world, self.watched = world, watched
+        self.refused, self.refusal = 0.0, 0
         self._written: list[tuple[float, str, str, bytes | None]] = []
 
     def note(self, name: str, before: bytes | None) -> None:
         machine = self._world.check().process.machine
         self._written.append((self._world.now, machine, name, before))
+
+    def require_room(self, name: str) -> None:
+        """Raises what the system says where nothing can be written."""
+        if self._world.now < self.refused:
+            raise OSError(self.refusal, os.strerror(self.refusal), name)
 
     def lost(self, machine: str) -> list[tuple[str, bytes | None]]:
         """What a power cut may take back: names, and the bytes before the oldest such write."""
@@ -39,6 +49,20 @@ class SimulatedFiles(Files):
     def __init__(self, root: Path, uri: str, faults: Faults, disk: Disk) -> None:
         super().__init__(root, uri)
         self._faults, self._disk = faults, disk
+        self._paths: dict[str, Path] = {}
+
+    def path(self, name: str) -> Path:
+        if name not in self._paths:
+            self._paths[name] = super().path(name)
+        return self._paths[name]
+
+    def _writing(self, name: str, effect: Callable[[], T]) -> Callable[[], T]:
+        def write() -> T:
+            with self.explained(self.path(name)):
+                self._disk.require_room(name)
+            return effect()
+
+        return write
 
     def prepare(self) -> None:
         """See Files: it is there."""
@@ -49,18 +73,19 @@ class SimulatedFiles(Files):
         )
 
     def write(self, name: str, data: bytes, seconds: float | None = None) -> None:
-        self._disk.note(name, super().read(name))
+        if self._disk.watched:
+            self._disk.note(name, super().read(name))
         return self._faults.operation(
             operation("write", name),
             name,
-            lambda: super(SimulatedFiles, self).write(name, data, seconds),
+            self._writing(name, lambda: super(SimulatedFiles, self).write(name, data, seconds)),
         )
 
     def create(self, name: str, data: bytes) -> bool:
         return self._faults.operation(
             operation("create", name),
             name,
-            lambda: super(SimulatedFiles, self).create(name, data),
+            self._writing(name, lambda: super(SimulatedFiles, self).create(name, data)),
         )
 
     def set_aside(self, name: str, aside: str, expected: bytes) -> bool:
@@ -93,7 +118,9 @@ class SimulatedFiles(Files):
         return self._faults.operation(
             "put tree",
             name,
-            lambda: super(SimulatedFiles, self).put_tree(directory, name, entries),
+            self._writing(
+                name, lambda: super(SimulatedFiles, self).put_tree(directory, name, entries)
+            ),
         )
 
     def check_tree(self, name: str, entries: Sequence[FileEntry]) -> list[str]:

@@ -50,7 +50,8 @@ class Faults:
         world, thread = self._world, self._world.check()
         process = thread.process
         striking = self._striking(process, what)
-        world.give_way()
+        if not remote:  # who sends a request has just waited for its way to the service
+            world.give_way()
         for fault in striking:
             if fault.when == "before" and fault.action in ("kill", "pause"):
                 self._strike(fault, process)

@@ -1,11 +1,12 @@
 """What happens by itself at the moments that a plan names."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from infra.store.store import data_name
 from tests.simulation.naming import short
 from tests.simulation.plan import Event
+from tests.simulation.refusals import BUCKET, CLOUD, DIRECTORY
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -28,10 +29,10 @@ def happening(history: "History", event: Event, number: int) -> Callable[[], Non
                     one.rate, one.disturbed = event.amount, float("inf")
             case "cancel":
                 for one in of:
-                    one.asked_to_stop = True
+                    world.signal(one, "stop")
             case "deadline":
                 for one in of:
-                    one.asked_to_pause = True
+                    world.signal(one, "pause")
             case "force":
                 history.start_flow(f"{number} forced", "server", forced=True)
             case "night":
@@ -45,7 +46,8 @@ def happening(history: "History", event: Event, number: int) -> Callable[[], Non
             case "gc":
                 history.start_operator(number, "gc and drop" if event.amount else "gc")
             case "storm":
-                history.service.storm, history.laws.stormy = until, True
+                history.service.storm = until
+                history.laws.away()
             case "stale":
                 history.service.lag(event.seconds)
                 history.laws.lagging = True
@@ -55,6 +57,10 @@ def happening(history: "History", event: Event, number: int) -> Callable[[], Non
                 history.cloud.reluctant = until
             case "stockout":
                 history.cloud.full = until
+            case "refusal":
+                _refuse(history, event, until)
+            case "spoil":
+                _spoil(history)
 
     return act
 
@@ -74,6 +80,27 @@ def _cut_power(history: "History", machine: str) -> None:
             path.write_bytes(data)
         else:
             path.unlink(missing_ok=True)
+
+
+def _refuse(history: "History", event: Event, until: float) -> None:
+    """Somebody must do something first, and does."""
+    who: Any = history.cloud if event.who == "cloud" else history.service or history.disk
+    said = CLOUD if event.who == "cloud" else BUCKET if history.service else DIRECTORY
+    if event.who == "store":
+        history.laws.away()
+    who.refused, who.refusal = until, said[int(event.amount) % len(said)]
+    history.world.say(f"refused: {who.refusal}")
+
+
+def _spoil(history: "History") -> None:
+    """The record of a run, or of a champion, becomes something else."""
+    names = [*history.names("runs/"), *history.names("champions/")]
+    kept = [one for one in names if one.endswith("run.json") or one.startswith("champions/")]
+    if kept:
+        name = history.world.random.choice(kept)
+        history.world.say(f"spoiled: {short(name)}")
+        history.laws.spoil(name)
+        history.rot(name, b"{")
 
 
 def _damage(history: "History") -> None:

@@ -26,7 +26,8 @@ from schemas.base import InputError
 from schemas.job import JobSpec
 from schemas.reports import RunRecord
 from tasks import stage
-from tests.simulation.actors import follow, operate, resolved_recipe
+from tests.simulation.actors import follow, frames, operate, resolved_recipe
+from tests.simulation.bucket import Service, objects_of
 from tests.simulation.contexts import SETTINGS, TPU, SimulatedContext
 from tests.simulation.disk import Disk, SimulatedFiles
 from tests.simulation.faults import Faults
@@ -37,9 +38,6 @@ from tests.simulation.naming import short
 from tests.simulation.plan import Plan
 from tests.simulation.worker import Work
 from tests.simulation.world import Endless, Process, World
-
-LONGEST = 4000.0
-"""Virtual seconds after which everything must have ended."""
 
 
 @dataclass
@@ -65,14 +63,12 @@ class History:
         self.laws = Laws(self.world, self.read, SETTINGS.lease_seconds)
         self.machines = Machines(self.world, self._start_worker, self._metadata, self.faults.change)
         self.flows: list[Process] = []
-        self.disk = Disk(self.world)
-        self.service: Any = None
+        self.disk = Disk(self.world, any(one.action == "power" for one in plan.events))
+        self.service: Service | None = None
         self.cloud: Any = None
         self._uri = f"gs://simulated/{_PREFIX}"
         if plan.place == "bucket":
-            from tests.simulation.bucket import Service
-
-            self.service = Service(self.world, self.faults)
+            self.service = Service(self.world, self.faults, plan.region)
         if plan.target != "local":
             from tests.simulation.cloud import Cloud
 
@@ -85,6 +81,9 @@ class History:
             event.action in outages and (event.seconds >= 100.0 or event.action != "storm")
             for event in plan.events
         )
+        refused = [event.who for event in plan.events if event.action == "refusal"]
+        self.laws.refused = bool(refused)
+        self.laws.lenient |= "store" in refused
         self._ends: dict[Process, str] = {}
         self._last_keys: set[str] = set()
 
@@ -105,6 +104,21 @@ class History:
             (self.root / "store" / name).write_bytes(data)
         else:
             self.service.damage(f"{_PREFIX}/{name}", data)
+
+    def names(self, prefix: str) -> list[str]:
+        """Names of objects, sorted."""
+        if self.service is not None:
+            return sorted(name for name, _ in objects_of(self.service, prefix))
+        root = self.root / "store"
+        found = sorted(root.glob(f"{prefix}**/*"))
+        return [one.relative_to(root).as_posix() for one in found if one.is_file()]
+
+    def remove(self, name: str) -> None:
+        """Somebody removes an object by hand."""
+        if self.service is not None:
+            self.service.objects.pop(f"{_PREFIX}/{name}", None)
+        else:
+            (self.root / "store" / name).unlink(missing_ok=True)
 
     def _open(self, machine: str) -> Callable[[], Store]:
         def opened() -> Store:
@@ -226,16 +240,12 @@ class History:
         return Result(self.plan, lines, law, how, world.now, world.steps, self.laws.commits)
 
     def _run(self, done: Callable[[], bool]) -> None:
-        self.world.run(lambda: self.laws.broken is not None or done(), self._look)
+        self.world.run(done, self._failed)
         if self.laws.broken is None and not done():
             self.laws.break_("every run ends", "nobody can go on, and not all have ended")
 
-    def _look(self) -> None:
-        if self.world.now > LONGEST:
-            raise Endless(f"no end after {LONGEST:.0f} virtual seconds")
-        while self.world.troubled:
-            process = self.world.troubled.pop()
-            self.laws.fault_of(process, _EXPECTED.get(process.role, ()))
+    def _failed(self, process: Process) -> None:
+        self.laws.fault_of(process, _EXPECTED.get(process.role, ()))
 
     def _last_flow(self) -> None:
         """Undisturbed, the same command ends well, and nothing is left."""
@@ -247,7 +257,11 @@ class History:
         self.laws.on_first.clear()
         self.world.now += 1.0
         if self.service is not None:
-            self.service.storm = self.service.stale = 0.0
+            self.service.storm = self.service.stale = self.service.refused = 0.0
+        self.disk.refused = 0.0
+        for name in self.laws.spoiled:  # as messages say
+            if name.startswith("runs/"):
+                self.remove(name)
         if self.cloud is not None:
             self.cloud.calm()
         last = self.start_flow("last", "desk")
@@ -316,14 +330,24 @@ class History:
             for view in ("create_progress_artifact", "create_link_artifact"):
                 stack.enter_context(patch.object(stage, view, away))
             stack.enter_context(patch.object(nightly, "gate", self.laws.champions.judged))
+            stack.enter_context(patch.object(nightly, "publish_page", away))
+            stack.enter_context(frames())
             if self.service is not None:
+                from infra.gcs import download, upload
                 from tests.simulation.clients import simulated_storage
+
+                # files are large already when they are small
+                for module, name, size in (
+                    *((upload, "SMALL", 64), (upload, "CHUNK", 64), (upload, "PIECE", 16)),
+                    *((download, "SLICE", 48), (download, "PIECE", 16)),
+                ):
+                    stack.enter_context(patch.object(module, name, size))
 
                 stack.enter_context(simulated_storage(self.service))
             if self.cloud is not None:
-                from tests.simulation.cloud import simulated_client
+                from tests.simulation.clients import simulated_client
 
-                stack.enter_context(simulated_client({"now": self.cloud}))
+                stack.enter_context(simulated_client(self.cloud))
             yield
 
 

@@ -47,7 +47,9 @@ class Laws:
         forced, damaged: keys that somebody discards on purpose, or whose bytes have rotted.
         broken: the first law that did not hold.
         lenient: the store was away, so that a record may be missing.
-        stormy: the store was away at all.
+        stormy, away_since: the store was away at all; since when it was the last time.
+        refused: somebody was refused what only people can put right.
+        spoiled: records that have rotted.
         lagging: listings did, so that a checkpoint may not be found.
         on_first: what happens so many seconds after the first commit.
         budget: seconds of machines that a run may pay for.
@@ -61,6 +63,9 @@ class Laws:
     broken: Broken | None = None
     lenient: bool = False
     stormy: bool = False
+    away_since: float = -1.0
+    refused: bool = False
+    spoiled: set[str] = field(default_factory=set)
     lagging: bool = False
     committed: dict[tuple[str, str], Manifest] = field(default_factory=dict)
     commits: int = 0
@@ -71,20 +76,25 @@ class Laws:
     _digests: dict[tuple[str, str], str] = field(default_factory=dict)
     _holders: dict[tuple[str, int], _Holder] = field(default_factory=dict)
     _jobs: set[tuple[str, str, str]] = field(default_factory=set)
-    _runs: set[str] = field(default_factory=set)
+    _runs: dict[str, set[str]] = field(default_factory=dict)
     _named: dict[str, float] = field(default_factory=dict)
     _looked: dict[Process, float] = field(default_factory=dict)
     _asked: dict[Process, float] = field(default_factory=dict)
     _steps: dict[tuple[str, str], int] = field(default_factory=dict)
     _kept: dict[str, int] = field(default_factory=dict)
+    _floor: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.champions = Champions(self)
 
     def break_(self, law: str, how: str) -> None:
         if self.broken is None:
-            self.broken = Broken(law, how)
+            self.broken, self.world.over = Broken(law, how), True
             self.world.say(f"BROKEN: {law}: {how}")
+
+    def away(self) -> None:
+        """From now on the store does not answer for a while."""
+        self.stormy, self.away_since = True, self.world.now
 
     def observe(self, process: Process, what: str, name: str, result: object) -> None:
         """After an operation of a process; `result` is None in the middle of one that it did not
@@ -111,7 +121,8 @@ class Laws:
             self._kept[key] = max(self._kept.get(key, 0), int(name.split("/")[4].split("-")[0]))
         elif what.startswith("remove") and name.startswith("work/"):
             key = name.split("/")[1]
-            if name.endswith("/kept") or process.role == "operator":
+            done = any(of == key for _, of in self.committed)
+            if name.endswith("/kept") or process.role == "operator" or done:
                 self._kept.pop(key, None)
             self._forget_what_is_removed(key)
 
@@ -191,12 +202,18 @@ class Laws:
 
     def _record(self, name: str) -> None:
         """Which keys runs on record name, and since when."""
-        self._runs |= {name} if name.endswith("run.json") else set()
-        named: set[str] = set()
-        for run in sorted(self._runs):
-            if raw := self.read(run):
-                named |= {stage["key"] for stage in json.loads(raw)["stages"] if stage["key"]}
+        for run in [name] if name in self._runs or name.endswith("run.json") else list(self._runs):
+            raw = self.read(run)
+            stages = json.loads(raw)["stages"] if raw and raw != b"{" else ()
+            self._runs[run] = {stage["key"] for stage in stages if stage["key"]}
+        named = set().union(*self._runs.values())
         self._named = {key: self._named.get(key, self.world.now) for key in sorted(named)}
+
+    def spoil(self, name: str) -> None:
+        """A record rots: of what it names nobody knows any more."""
+        self.spoiled.add(name)
+        self._runs.pop(name, None)
+        self.champions.spoil()
 
     def record(self, process: Process, record: RunRecord) -> None:
         """A run has ended with this record: what it says that it made is there, none of its workers
@@ -205,11 +222,11 @@ class Laws:
             if child.parent is process and child.alive:
                 self.break_("nothing runs after the end", f"{child.name} outlives {process.name}")
         for stage in record.stages:
-            if stage.exit_code == 2:
+            if stage.exit_code == 2 and not self.refused:
                 self.break_("no bad input", f"{process.name}: {short(stage.error or '')[:300]}")
             spent = "no more are started" in (stage.error or "") and self.budget is not None
             used_up = any(of == stage.key and last.endswith("-3") for of, last, _ in self._jobs)
-            if stage.status == "failed" and not (self.lenient or spent or used_up):
+            if stage.status == "failed" and not (self.lenient or self.refused or spent or used_up):
                 self.break_(
                     "no run fails for nothing", f"{process.name}: {short(stage.error or '')[:300]}"
                 )
@@ -222,7 +239,7 @@ class Laws:
             if made and there and there.digest != made.digest:
                 self.break_("records agree", f"{process.name}: {stage.name} is another one")
         kept = self.read(f"runs/{record.run_id}/run.json")
-        said = json.loads(kept)["status"] if kept else "nothing"
+        said = json.loads(kept)["status"] if kept and kept != b"{" else "nothing"
         if said != record.status and not self.lenient:
             self.break_("records agree", f"{process.name} {record.status}, its record: {said}")
 
@@ -258,7 +275,9 @@ class Laws:
             last.passed = number < generation
             if not last.released and last.process.alive:
                 silent = self.world.now - last.beat
-                well = last.process.disturbed < last.beat and not self.lenient
+                # whose stage ended while the store was away could not say that it is released
+                heard = last.beat > max(last.process.disturbed, self.away_since)
+                well = heard and not self.lenient
                 how = f"{process.name} took {key[:6]} from {last.process.name}"
                 if last.process is process:
                     if not self.stormy:
@@ -272,6 +291,7 @@ class Laws:
         if (key, attempt, host) in self._jobs:
             self.break_("one worker an attempt", f"{key[:6]}/{attempt} is started twice")
         self._jobs.add((key, attempt, host))
+        self._floor[key, attempt] = self._kept.get(key, 0)
         self._not_done(key, attempt, process.name)
 
     def _not_done(self, key: str, attempt: str, who: str) -> None:
@@ -328,9 +348,10 @@ class Laws:
     def step(self, key: str, attempt: str, step: int) -> None:
         """A worker begins a step."""
         first = (key, attempt) not in self._steps
-        if first and step < self._kept.get(key, 0) and not self.lagging:
+        kept = min(self._kept.get(key, 0), self._floor.get((key, attempt), 0))
+        if first and step < kept and not self.lagging:
             how = f"attempt {attempt} of {key[:6]} begins at step {step}"
-            self.break_("no work is lost", f"{how}, though step {self._kept[key]} was kept")
+            self.break_("no work is lost", f"{how}, though step {kept} was kept")
         self._steps[key, attempt] = step
 
     def fault_of(self, process: Process, allowed: tuple[type[BaseException], ...]) -> None:

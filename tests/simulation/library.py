@@ -22,6 +22,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 from tests.simulation.threads import Condition, Lock, Queue, SimulatedThread
@@ -114,13 +115,15 @@ class Opener:
 @contextmanager
 def simulated_library(machines: Machines) -> Iterator[None]:
     """While inside, the names of the standard library mean the world's to its threads."""
-    world = machines.world
+    world, ident = machines.world, get_ident()
     platform.platform()  # starts a process, and remembers what it said
     tempfile.gettempdir()  # writes a file and unlinks it, and remembers where
 
     def to_threads(simulated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
         def choose(*arguments: Any, **options: Any) -> Any:
-            return (simulated if world.inside() else real)(*arguments, **options)
+            if world.current is not None and get_ident() == ident:  # world.inside(), but faster
+                return simulated(*arguments, **options)
+            return real(*arguments, **options)
 
         return choose
 

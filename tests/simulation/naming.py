@@ -1,5 +1,6 @@
 """What operations on objects are called, in plans and in histories."""
 
+import functools
 import re
 
 _LONG = re.compile(r"[0-9a-f]{16,}")
@@ -19,6 +20,7 @@ _PARTS = (
 )
 
 
+@functools.lru_cache(1 << 14)
 def operation(verb: str, name: str) -> str:
     """The name of an operation: `create lease`, `write status`, `read any`."""
     return f"{verb} {next((part for sign, part in _PARTS if sign in name), 'any')}"

@@ -21,6 +21,8 @@ OPERATIONS = {
     ),
 }
 """Role of a process -> operations that a fault may strike."""
+REGIONS = ("US", "US", "US-CENTRAL1", "NAM4", "US-WEST4+US-SOUTH1", "EUROPE-WEST4")
+"""Where buckets lie."""
 OPERATORS = ("gc", "promote", "rollback")
 """Events that an operator's process is made of."""
 
@@ -65,7 +67,8 @@ class Event:
             that have ended are dropped), force (a flow that computes again), night (a nightly flow,
             of the data of that day), promote and rollback (by hand), preempt, mute (its machine is
             cut off), freeze (nothing of it runs any more), unbootable, stuck (a request), stockout,
-            reluctant (deletions are refused).
+            reluctant (deletions are refused), refusal (of `store` or `cloud`: what only people can
+            put right, by its number in `refusals`), spoil (of a record of a run or a champion).
         at: virtual seconds; of machines and artifacts, since they were there.
     """
 
@@ -92,6 +95,7 @@ class Plan:
         stages: how many the recipe has.
         flows: when each begins, seconds.
         budget: US dollars that a run may spend on machines.
+        region: where a bucket lies.
     """
 
     seed: int
@@ -102,6 +106,7 @@ class Plan:
     faults: tuple[Fault, ...] = ()
     events: tuple[Event, ...] = ()
     budget: float | None = None
+    region: str = "US"
 
     @property
     def parts(self) -> int:
@@ -121,6 +126,7 @@ class Plan:
         flows = ", ".join(f"{at:.0f}" for at in self.flows)
         stages = f"{self.stages} stage{'s' * (self.stages > 1)}"
         head = f"{stages} on {self.target}, store in a {self.place}, flows begin at {flows} s"
+        head += f", which lies in {self.region}" if self.region != "US" else ""
         head += f", each may spend {self.budget} dollars" if self.budget else ""
         return [head, *map(str, self.faults), *map(str, self.events)]
 
@@ -143,7 +149,9 @@ def drawn(seed: int, targets: Sequence[str] = ("local", "local", "v5e-8")) -> Pl
     later = (lambda: 0.0, lambda: 0.0, lambda: moment(60))
     flows = (0.0, *sorted(chance.choice(later)() for _ in range(chance.choice((0, 1, 1, 2)))))
     budget = chance.choice((None, None, 0.01, 0.03)) if target != "local" else None
-    plan = Plan(seed, place, target, chance.choice((1, 2, 3)), flows, budget=budget)
+    plan = Plan(seed, place, target, chance.choice((1, 2, 3, 4)), flows, budget=budget)
+    if place == "bucket":
+        plan = replace(plan, region=chance.choice(REGIONS))
     events = tuple(_event(chance, plan, moment) for _ in range(chance.choice((0, 1, 1, 2, 3))))
     plan = replace(plan, events=events)
     faults = tuple(_fault(chance, plan) for _ in range(chance.choice((0, 1, 2, 2, 3, 4))))
@@ -175,14 +183,15 @@ def _event(chance: random.Random, plan: Plan, moment: Callable[[float], float]) 
     at = moment(90)
     flow = f"flow {chance.randint(1, len(plan.flows))}"
     actions = ["jump", "drift", "cancel", "gc", "gc", "gc", "force", "deadline", "damage"]
-    actions += ["night", "night", "promote", "rollback"] if plan.stages == 3 else []
+    actions += ["night", "night", "promote", "rollback"] if plan.stages >= 3 else []
+    actions += ["refusal", "spoil"]
     if plan.place == "bucket":
         actions += ["storm", "storm", "stale", "stale"]
     if plan.place == "directory":
         actions += ["power", "power"]
     if plan.target != "local":
         actions += ["preempt", "preempt", "mute", "freeze", "unbootable", "stuck", "stockout"]
-        actions += ["reluctant", "away", "preempt"]
+        actions += ["reluctant", "away", "preempt", "refusal"]
     action = chance.choice(actions)
     if action == "jump":
         return Event(action, at, flow, amount=chance.choice((-7200.0, -40.0, 40.0, 7200.0)))
@@ -194,6 +203,10 @@ def _event(chance: random.Random, plan: Plan, moment: Callable[[float], float]) 
         return Event(action, at, flow)
     if action == "night":
         return Event(action, at, amount=chance.choice((1.0, 2.0)))
+    if action == "refusal":
+        who = chance.choice(("store", "cloud")) if plan.target != "local" else "store"
+        seconds = chance.choice((2.0, 10.0, 45.0))
+        return Event(action, at, who, seconds, float(chance.randint(0, 35)))
     if action in ("storm", "away", "stale", "reluctant", "stockout"):
         return Event(action, at, seconds=chance.choice((2.0, 10.0, 45.0, 150.0)))
     if action in ("preempt", "mute", "freeze", "unbootable", "stuck"):

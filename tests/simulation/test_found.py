@@ -90,6 +90,33 @@ def test_a_zone_has_its_time_from_the_first_request_on() -> None:
     holds("bucket", "v5e-8", seed=500076, faults=stood_still, events=stuck)
 
 
+def test_a_zone_is_not_given_up_as_soon_as_its_request_is_accepted() -> None:
+    """A flow stood still within its request, or the API was away: that counted as the queue's."""
+    slept = (Fault("pause", "flow", "ask create", 1, "before", 200.0),)
+    holds("bucket", "v5e-8", seed=923193, stages=4, faults=slept)
+    away = (Event("away", 42.4, seconds=150.0),)
+    holds("bucket", "v5e-8", seed=921917, stages=4, events=away)
+
+
+def test_a_store_that_is_away_when_a_run_begins_ends_it_with_a_message() -> None:
+    """Whether a recipe fits this machine asks the store what is there: the flow raised."""
+    storm = (Event("storm", 20.6, seconds=150.0),)
+    holds("bucket", "local", seed=910037, flows=(0.0, 37.0), events=storm)
+
+
+def test_a_run_that_lost_its_lease_starts_no_job_again() -> None:
+    """A flow stood still, another one took over and asked for a machine; the first woke, found its
+    own job lost, and asked for one beside it."""
+    faults = (
+        Fault("kill", "worker", "read manifest", 1, "after"),
+        Fault("pause", "flow 2", "write tpu", 4, "before", 15.0),
+        Fault("kill", "flow 2", "ask delete", 1, "before"),
+    )
+    mute = (Event("mute", 14.7, "machine 2"),)
+    more: dict[str, Any] = {"region": "US-CENTRAL1", "faults": faults, "events": mute}
+    holds("bucket", "v5e-8", seed=2001898, stages=3, flows=(0.0, 0.0), **more)
+
+
 def test_a_run_that_lost_its_lease_and_is_stopped_leaves_the_machine_to_the_other() -> None:
     """A laptop's lid is shut for 15 s, another run takes the job over meanwhile, and Ctrl-C is
     pressed: the machine was deleted, and the other run began again from the last checkpoint."""

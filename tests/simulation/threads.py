@@ -23,6 +23,9 @@ class Lock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         world = self._world
+        if not self._depth:  # as mostly
+            self._owner, self._depth = world.current or "outside", 1
+            return True
         me: object = world.current if world.inside() else "outside"
         while self._depth and not (self._again and self._owner is me):
             if not blocking or not world.inside():
@@ -35,7 +38,7 @@ class Lock:
         return True
 
     def release(self) -> None:
-        self._depth = max(0, self._depth - 1)
+        self._depth -= self._depth > 0
         if not self._depth:
             self._owner = None
             while self._waiting:

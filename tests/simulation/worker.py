@@ -118,6 +118,9 @@ class Work:
         work = Workspace(store, spec.key, spec.attempt)
         out = work.scratch("out")
         (out / "result").write_text(self._result(work), encoding="utf-8")
+        if spec.kind == "distill":
+            rows = [{"id": str(row), "day": spec.config} for row in range(2)]
+            (out / "examples.jsonl").write_text("\n".join(map(json.dumps, rows)))
         (out / "config.json").write_bytes(canonical_json(spec.config))
         draft = Manifest(
             kind=spec.kind,

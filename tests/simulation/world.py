@@ -29,6 +29,9 @@ EPOCH = 1_800_000_000.0
 MOST_STEPS = 60_000
 """Of a history; one that takes more goes round in circles."""
 
+LONGEST = 4000.0
+"""Virtual seconds after which everything must have ended."""
+
 
 BUSY = ("flow", "operator")
 """Roles of processes that come to an end by themselves."""
@@ -55,6 +58,8 @@ class Process:
         offset, rate: of its clock: seconds beside the truth, and seconds a second.
         disturbed: when a fault has last struck it, or will have.
         seen: how many operations of each name it has begun.
+        asked_to_stop: it was sent SIGTERM, and is a worker.
+        on_signal: what a signal does: `stop` (Ctrl-C), `pause` (the deadline of `--hours`).
         errors: exceptions that left one of its threads.
     """
 
@@ -68,15 +73,14 @@ class Process:
     rate: float = 1.0
     disturbed: float = -1.0
     asked_to_stop: bool = False
-    asked_to_pause: bool = False
+    on_signal: dict[str, Callable[[], None]] = field(default_factory=dict)
     seen: Counter[str] = field(default_factory=Counter)
     threads: list["Thread"] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
     ended: list[Callable[[], None]] = field(default_factory=list)
 
-    @property
-    def role(self) -> str:
-        return self.name.split()[0]
+    def __post_init__(self) -> None:
+        self.role = self.name.split()[0]
 
     @property
     def alive(self) -> bool:
@@ -109,6 +113,7 @@ class World:
         troubled: processes that a thread has left with an exception.
         numbers: for what must be told apart, or kept in order.
         busy: how many flows and operators live.
+        over: nothing more is to happen.
     """
 
     def __init__(self, seed: str) -> None:
@@ -119,6 +124,7 @@ class World:
         self.processes: list[Process] = []
         self.troubled: list[Process] = []
         self.busy = self.steps = 0
+        self._still_until, self._dying, self.over = 0.0, False, False
         self._ident = get_ident()
         self._hub = getcurrent()
         self._ready: list[Thread] = []
@@ -185,7 +191,7 @@ class World:
         """A process ends: its other threads do nothing more."""
         if not process.alive:
             return
-        process.code, process.paused = code, 0.0
+        process.code, process.paused, self._dying = code, 0.0, True
         self.busy -= process.role in BUSY
         for thread in process.threads:
             if not thread.over and thread is not self.current:
@@ -197,7 +203,13 @@ class World:
         """Schedule nothing of a process for so long."""
         self.say(f"{process.name} stands still for {seconds:.0f} s")
         process.paused = process.disturbed = max(process.paused, self.now + seconds)
+        self._still_until = max(self._still_until, process.paused)
         self.at(process.paused, lambda: None)
+
+    def signal(self, process: Process, name: str) -> None:
+        """A flow is asked for something, as soon as it is scheduled."""
+        if process.alive and name in process.on_signal:
+            self.thread(process, process.on_signal[name], name, copy_context())
 
     # What threads do
 
@@ -212,8 +224,9 @@ class World:
 
     def check(self) -> Thread:
         """The current thread. Raises Killed when its process is dead."""
-        thread = self.thread_now
-        if not thread.process.alive:
+        thread = self.current
+        assert thread is not None, "only simulated threads wait"
+        if thread.process.code is not None:
             raise Killed
         return thread
 
@@ -244,9 +257,10 @@ class World:
     def sleep(self, seconds: float) -> None:
         if seconds <= 0:
             self.give_way()
-        until = self.now + seconds / self.thread_now.process.rate
+        process = self.check().process
+        until = self.now + seconds / process.rate
         while self.now < until - 1e-9:
-            self.park((until - self.now) * self.thread_now.process.rate)
+            self.park((until - self.now) * process.rate)
 
     def make_ready(self, thread: Thread) -> None:
         """A thread may go on."""
@@ -256,7 +270,7 @@ class World:
 
     def _switch(self, thread: Thread) -> None:
         self._hub.switch()
-        if not thread.process.alive:
+        if thread.process.code is not None:
             raise Killed
 
     # Time
@@ -278,27 +292,33 @@ class World:
 
     # The course of things
 
-    def run(self, done: Callable[[], bool], after: Callable[[], None]) -> None:
-        """Until `done`, or nothing can happen any more. Raises Endless."""
-        while not done():
-            ready = [one for one in self._ready if one.process.paused <= self.now]
-            dead = [one for one in ready if not one.process.alive]
+    def run(self, done: Callable[[], bool], failed: Callable[[Process], None]) -> None:
+        """Until `done`, or `over`, or nothing can happen any more; `failed` is told of processes
+        that an exception has left. Raises Endless."""
+        draw, timers = self.random.random, self._timers
+        while not self.over and not done():
+            ready = self._ready
+            if self.now < self._still_until:
+                ready = [one for one in ready if one.process.paused <= self.now]
             if not ready:
-                if not self._timers:
+                if not timers:
                     return
-                moment, _, act = heapq.heappop(self._timers)
-                self.now = max(self.now, moment)
+                moment, _, act = heapq.heappop(timers)
+                if moment > self.now:
+                    self.now = moment
                 act()
                 continue
-            thread = dead[0] if dead else ready[int(self.random.random() * len(ready))]
-            self.step(thread)
-            after()
+            dead = [one for one in ready if one.process.code is not None] if self._dying else ()
+            self._dying = bool(dead)
+            self.step(dead[0] if dead else ready[int(draw() * len(ready))])
+            while self.troubled:
+                failed(self.troubled.pop())
 
     def step(self, thread: Thread) -> None:
         """One thread goes on until it gives way."""
         self.steps += 1
-        if self.steps > MOST_STEPS:
-            raise Endless(f"no end after {MOST_STEPS} steps and {self.now:.0f} virtual seconds")
+        if self.steps > MOST_STEPS or self.now > LONGEST:
+            raise Endless(f"no end after {self.steps} steps and {self.now:.0f} virtual seconds")
         self._ready.remove(thread)
         thread.ready = False
         self.current = thread
@@ -309,7 +329,7 @@ class World:
 
     def close(self) -> None:
         """Nothing of the history runs any more."""
-        self.steps = 0
+        self.steps, self.now = 0, 0.0
         for process in self.processes:
             if process.alive:
                 self.end(process, -9)
