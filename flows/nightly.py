@@ -22,6 +22,7 @@ from flows.post_train import bad_input, post_train
 from flows.preamble import Parameters, Prepared, handed, prepare
 from flows.promotion.champion import Champion, current, history, model_of, promote, withdrawn
 from flows.promotion.gate import gate, rematches
+from flows.promotion.levels import take
 from flows.promotion.nights import (
     Decision,
     NewRows,
@@ -105,8 +106,9 @@ def nightly(
         publish_page(run, "nightly", _page(run, decision, said), said)
     except httpx.HTTPError as error:
         get_run_logger().warning("the decision could not be shown in Prefect: %s", error)
+    asked = f"; {decision.gate.night.text}" if decision.gate.night else ""
     return Completed(
-        name="Promoted" if decision.promoted else "Kept", message=f"{said}; {fresh.text}"
+        name="Promoted" if decision.promoted else "Kept", message=f"{said}{asked}; {fresh.text}"
     )
 
 
@@ -157,6 +159,9 @@ def _decide(
         opponent = _run_of(store, champion) if champion else None
         _evaluate(prepared, run, opponent, watch)
         verdict = gate(store, run, opponent)
+        if verdict.night and not take(store, run.recipe.name, verdict.night):
+            get_run_logger().warning("another night was judged in this moment; deciding again")
+            continue
         model = model_of(run).artifact
         given_up = withdrawn(entries).get(model.digest) if model else None
         why, entry = verdict.why, None

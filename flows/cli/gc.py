@@ -228,7 +228,7 @@ class _Sweep:
             ]:
                 self.leases[key] = max(attempts)
             yield from self._work("work", f"work/{key}", key, below)
-        for top in ("runs", "champions"):
+        for top in ("runs", "champions", "nights"):
             for _ in self._grouped(self._store, top, 1):
                 pass  # for their temporary files
         if not self._store.is_directory:

@@ -4,20 +4,23 @@ The rules are the recipe's `[gate]` or, where it has none, the default one
 (`flows.promotion.gate_rules`). The first champion has to beat its own base in the same way. Both
 models answered the same prompts, in the same way: where their runs' evaluations do not compare
 them, the opponent is evaluated again as the candidate was (`flows.promotion.rematch`), which the
-nightly flow does.
+nightly flow does. How sure it has to be depends on how many nights were judged before
+(`flows.promotion.levels`).
 """
 
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from flows.promotion.champion import current, model_of
-from flows.promotion.gate_rules import Answers, Finding, default_gate, findings
+from flows.promotion.gate_rules import default_gate, findings
+from flows.promotion.levels import Night, night_of
+from flows.promotion.looks import Answers, Finding
 from flows.promotion.rematch import Match, meet
 from flows.recipe.code import runs_code
 from flows.runs.record import read_run
 from infra.store.store import Store
 from schemas.artifact import ArtifactRef
-from schemas.base import InputError, StrictModel
+from schemas.base import InputError, StrictModel, digest
 from schemas.job import JobRequest
 from schemas.recipe import GateSpec
 from schemas.reports import RunRecord
@@ -34,6 +37,8 @@ class Gate(StrictModel):
         default: whether these rules are the default ones, because the recipe has none.
         findings: what became of each rule, must_win first.
         evaluations: artifacts outside of both runs that this rests on.
+        night: which one this is, or would be; None where nothing was compared. A gate of before
+            2026-11-25 has none: it held every night to 2.5 %.
     """
 
     promote: bool
@@ -44,10 +49,16 @@ class Gate(StrictModel):
     default: bool = False
     findings: tuple[Finding, ...] = ()
     evaluations: tuple[ArtifactRef, ...] = ()
+    night: Night | None = None
 
 
-def gate(store: Store, candidate: RunRecord, champion: RunRecord | None) -> Gate:
+def gate(
+    store: Store, candidate: RunRecord, champion: RunRecord | None, *, first: bool = False
+) -> Gate:
     """Whether the candidate's last trained model is to replace the champion's. Looks only.
+
+    Args:
+        first: as if no night had been before; else the store says how many were.
 
     Raises:
         InputError: either run did not succeed or has no trained model, or a rule of the candidate's
@@ -71,7 +82,11 @@ def gate(store: Store, candidate: RunRecord, champion: RunRecord | None) -> Gate
     }
     rules, opponent = candidate.recipe.gate or default_gate(answers), "the base"
     opponent = "the champion" if champion else opponent
-    found = findings(rules, answers, opponent, candidate.recipe.seed) if rules else []
+    night, found = None, list[Finding]()
+    if rules:
+        look = digest([rules.model_dump(mode="json"), [match.digests for match in matches]])
+        night = night_of(None if first else store, candidate.recipe.name, candidate.run_id, look)
+        found = findings(rules, answers, opponent, candidate.recipe.seed, night.level)
     promote, why = decide(rules, found)
     return Gate(
         promote=promote,
@@ -82,6 +97,7 @@ def gate(store: Store, candidate: RunRecord, champion: RunRecord | None) -> Gate
         default=candidate.recipe.gate is None,
         findings=tuple(found),
         evaluations=tuple(match.made.ref() for match in matches if match.made),
+        night=night,
     )
 
 

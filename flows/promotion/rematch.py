@@ -47,6 +47,12 @@ class Match:
         return self.theirs.manifest if self.spec and self.theirs else None
 
     @property
+    def digests(self) -> list[str | None]:
+        """What both answered, in bytes."""
+        sides = (self.ours.manifest, self.theirs and self.theirs.manifest)
+        return [side.ref().digest if side else None for side in sides]
+
+    @property
     def kind(self) -> str:
         return self.ours.spec.kind
 

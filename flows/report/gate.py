@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from flows.promotion.gate import Gate, gate
-from flows.promotion.gate_rules import Finding, Side
+from flows.promotion.looks import Finding, Side
 from flows.report.blocks import Block, Details, Paragraph, Span, Table, code
 from flows.runs.results import RunResults
 from flows.runs.wording import bounds, gap, level
@@ -23,6 +23,8 @@ def gate_table(verdict: Gate, title: str = "") -> Iterator[Block]:
         yield Table((*_COLUMNS, "p", ""), rows, title)
     if verdict.default:
         yield "The recipe has no [gate]: these are the default rules."
+    if verdict.night:
+        yield f"{verdict.night.text.capitalize()}."
 
 
 def _row(one: Finding, win: str) -> tuple[str, ...]:
@@ -59,7 +61,7 @@ def gate_blocks(run: RunResults) -> Iterator[Block]:
     if record.recipe.gate is None or record.status != "succeeded":
         return
     try:
-        found = gate(next(iter(run.stages.values())).store, record, champion=None)
+        found = gate(next(iter(run.stages.values())).store, record, None, first=True)
         passed, why, table = found.promote, found.why, list(gate_table(found))
     # a rule about nothing that the run measures: the rest of the page is as good as ever
     except InputError as error:

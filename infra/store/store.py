@@ -7,6 +7,8 @@
     runs/<run_id>/{run,nightly}.json, report.html
     champions/<recipe>/<number>.json            the champion is the highest number's
                                                 (`flows.promotion.champion`)
+    nights/<recipe>/<number>.json               how many nights were judged
+                                                (`flows.promotion.levels`)
     answers/<xx>/<digest>                       what teachers and judges were paid for
                                                 (`infra.store.answers`); nothing deletes it
     src/ data/ env/ models/ compiled/           what machines in the cloud are sent, and keep for

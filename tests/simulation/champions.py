@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.promotion.champion import Champion
 from flows.promotion.gate import Gate, same_model
+from flows.promotion.levels import night_of
 from schemas.reports import RunRecord
 from tests.simulation.world import Process
 
@@ -28,7 +29,11 @@ class Champions:
         against = opponent.run_id if opponent else None
         if passed:
             self._passed.add((run.run_id, against))
-        return Gate(promote=passed, why="a coin", candidate=run.run_id, champion=against)
+        look = f"{run.run_id} against {against}"
+        night = None if same else night_of(store, run.recipe.name, run.run_id, look)
+        return Gate(
+            promote=passed, why="a coin", candidate=run.run_id, champion=against, night=night
+        )
 
     def needed(self, key: str) -> float:
         """Since when the champion's model is of this key."""

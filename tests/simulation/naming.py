@@ -12,6 +12,7 @@ _PARTS = (
     ("tpu.json", "tpu"),
     ("run.json", "run"),
     ("champions/", "champion"),
+    ("nights/", "night"),
     ("/journal/", "journal"),
     ("/log/", "log"),
     ("/data/", "data"),

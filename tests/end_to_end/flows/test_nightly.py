@@ -143,6 +143,10 @@ def test_the_first_night_promotes_what_beats_its_base_and_a_better_one_replaces_
     assert entry.why.startswith("won: exact answer +20.0 points")
     decided = decision(nights, NIGHT.format(2))
     assert (decided.promoted, decided.champion) == (True, 2)
+    assert decided.gate.night is not None
+    assert decided.gate.night.number == 2
+    asked = "; night 2 asks for p of at most 0.0033 by each rule, so that all nights together"
+    assert asked in (state.message or "")
 
 
 STAYS = f"the champion stays run {NIGHT.format(1)}; run {NIGHT.format(2)} was not promoted: no win"
@@ -158,7 +162,7 @@ def test_without_a_win_the_champion_stays_and_the_page_says_why(nights: Nights) 
     assert page["description"].startswith(STAYS)
     assert "# demo: not promoted" in page["markdown"]
     assert "against the champion, run `demo-20261101" in page["markdown"]
-    assert "| any win | exact answer | 70.0% [62.9, 76.2] |" in page["markdown"]
+    assert "| any win | exact answer | 70.0% [65.5, 74.2] |" in page["markdown"]
     assert "The recipe has no [gate]: these are the default rules." in page["markdown"]
 
 
@@ -223,7 +227,7 @@ def test_retry_in_prefect_resumes_the_flow_run_and_promotes_once(
     )
     with get_client(sync_client=True) as client:
         [page] = client.read_artifacts(artifact_filter=ours)
-    assert page.description == (state.message or "").rpartition(";")[0]
+    assert (state.message or "").startswith(f"{page.description}; ")
     assert "# demo: not promoted" in page.data
 
 
@@ -247,6 +251,26 @@ def test_a_night_that_another_one_overtakes_decides_again(
     assert state.name == "Kept"
     assert "lost: exact answer −10.0 points" in (state.message or "")
     assert nights.champions == [NIGHT.format(1), NIGHT.format(3)]
+
+
+def test_a_promotion_by_hand_between_gate_and_promotion_is_decided_against(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same comparison, against another champion, is another night."""
+    nights.run(lambda: nights.make(0.7))
+    take = module.take
+
+    def taken(*arguments: Any) -> bool:
+        if len(nights.champions) == 1:
+            promote_by_hand(nights.store, nights.make(1.0).run_id, "")
+        return take(*arguments)
+
+    monkeypatch.setattr(module, "take", taken)
+    state = nights.run(lambda: nights.make(0.9))
+    assert state.name == "Kept"
+    assert "lost: exact answer −10.0 points" in (state.message or "")
+    assert "; night 3 asks for" in (state.message or "")
+    assert len(nights.champions) == 2
 
 
 def test_a_model_that_people_rolled_back_is_not_promoted_again_by_night(nights: Nights) -> None:

@@ -15,8 +15,9 @@ from schemas.reports import RunRecord
 from tasks.contract.job import read_jsonl, write_jsonl
 from tests.flows.runs.synthetic_run import SKILL, manifest_of, with_stage, write_run
 
-PER_DOMAIN = 30
-"""The default gate proves nothing in a domain of fewer prompts."""
+PER_DOMAIN = 70
+"""Of so many the default gate excludes a loss in the first nights, if nothing changes. Safety is
+asked 60 prompts, which do that where some are won."""
 NUMBERS = count()
 """Names of what is made, never the same."""
 

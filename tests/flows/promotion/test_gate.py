@@ -2,6 +2,7 @@
 like. `test_gate_rules.py` is the rules."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from flows.cli import show
 from flows.cli.main import main
 from flows.promotion.champion import promote_by_hand
 from flows.promotion.gate import Gate, gate, gate_run, rematches
-from flows.promotion.gate_rules import Finding
+from flows.promotion.levels import take
+from flows.promotion.looks import Finding
 from flows.runs.record import read_run
 from infra.store.store import Store, open_store
 from schemas.examples import Domain
@@ -35,8 +37,7 @@ EVALUATIONS = {"reasoning_eval": "grpo_eval", "safety_eval": "safety_eval"}
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with finished runs, each with a model of its own. The default gate proves nothing in
-    a domain of fewer than 30 prompts."""
+    """A store with finished runs, each with a model of its own."""
     root = tmp_path_factory.mktemp("made")
     for name, skill in {"old": 0.7, "equal": 0.7, "new": 0.9, "fresh": 0.9}.items():
         make(root, name, skill, prompts="fresh" if name == "fresh" else "held")
@@ -83,7 +84,7 @@ def test_a_proven_gain_without_a_possible_loss_is_promoted_with_a_reason_per_rul
     assert (verdict.promote, verdict.default) == (True, True)
     assert (verdict.candidate, verdict.champion) == ("new", "old")
     exact = finding(verdict, "exact_answer")
-    assert (exact.before.value, exact.after.value, exact.n) == (0.7, 0.9, 180)
+    assert (exact.before.value, exact.after.value, exact.n) == (0.7, 0.9, 420)
     assert exact.outcome == "passed"
     headlines = ["exact_answer", "format_rate", "safe_rate", "correct_rate"]
     assert [one.metric for one in verdict.findings if one.rule == "must_win"] == headlines
@@ -111,8 +112,8 @@ def test_a_loss_in_another_metric_keeps_the_champion(
 def test_a_loss_in_one_domain_keeps_the_champion(
     store: Store, old: RunRecord, new: RunRecord
 ) -> None:
-    """The other five domains gain 30 answers; math loses 15 of its 21."""
-    verdict = gate(store, grade(store, new, Domain.MATH, range(15, 21)), old)
+    """The other five domains gain 70 answers; math loses 35 of its 49."""
+    verdict = gate(store, grade(store, new, Domain.MATH, range(35, 49)), old)
     assert finding(verdict, "exact_answer").outcome == "passed"
     assert finding(verdict, "exact_answer", "must_not_lose", "math").outcome == "failed"
     assert verdict.why.startswith("lost: exact answer in math −50.0 points")
@@ -168,16 +169,17 @@ def test_all_evaluations_of_a_kind_count_and_a_suite_that_two_ask_counts_once(
         return record.model_copy(update={"recipe": recipe, "stages": (*record.stages, made)})
 
     exact = finding(gate(store, twice(new, True), twice(old, False)), "exact_answer")
-    assert (exact.n, exact.before.value, exact.after.value) == (220, 126 / 220, (162 + 40) / 220)
+    assert (exact.n, exact.before.value, exact.after.value) == (460, 294 / 460, (378 + 40) / 460)
     assert [spec.stage for spec in rematches(store, twice(new, True), old)] == [
         "champion_more_eval"
     ]
 
 
 def test_sampled_answers_say_what_noise_is(store: Store) -> None:
-    """Nine of 180 answers won, and samples of one model that differ by more than that."""
+    """Of 420 answers 21 won, and samples of one model that differ by more than that."""
     old, new = run(store, "old"), run(store, "equal")
-    new = grade(store, new, Domain.MATH, range(30))
+    new = grade(store, new, Domain.MATH, range(70))
+    new = with_gate(new, must_win=(GateRule(metric="exact_answer"),))
     assert gate(store, new, old).promote
     known = items(store, new, "grpo_eval")
     samples = [
@@ -189,7 +191,7 @@ def test_sampled_answers_say_what_noise_is(store: Store) -> None:
     assert not noisy.promote
     exact = finding(noisy, "exact_answer")
     assert exact.outcome == "failed"
-    assert exact.noise == pytest.approx(1.96 / (180 + 2) ** 0.5, rel=1e-3)
+    assert exact.noise == pytest.approx(1.96 / (420 + 2) ** 0.5, rel=1e-3)
 
 
 def test_a_model_of_the_same_bytes_is_nothing_new(store: Store, old: RunRecord) -> None:
@@ -206,6 +208,8 @@ def test_the_first_champion_has_to_beat_its_own_base(store: Store, tmp_path: Pat
     before = finding(verdict, "exact_answer").before
     assert before.value == 0.0
     _, same = make(tmp_path / "store", "same", 0.0)
+    rules = GateRule(metric="exact_answer"), GateRule(metric="format_rate")
+    same = with_gate(same, must_win=rules, wins="any")
     verdict = gate(store, same, None)
     assert finding(verdict, "exact_answer").outcome == "failed"
     assert verdict.promote, "the base babbles, and this model keeps the format"
@@ -244,7 +248,7 @@ def test_a_champion_that_was_asked_other_prompts_is_evaluated_on_the_candidate_s
     verdict = gate(store, new, old)
     assert verdict.promote
     exact = finding(verdict, "exact_answer")
-    assert (exact.before.value, exact.n) == (0.0, 180)
+    assert (exact.before.value, exact.n) == (0.0, 420)
     assert {ref.key for ref in verdict.evaluations} == {spec.key for spec in specs.values()}
 
 
@@ -276,8 +280,8 @@ def test_half_of_the_prompts_in_each_domain_are_enough(
     kept = [item for n, item in enumerate(items(store, old, "grpo_eval")) if n % 2 == 0]
     half = answer(store, old, "grpo_eval", kept)
     assert rematches(store, new, half) == []
-    assert finding(gate(store, new, half), "exact_answer").n == 90
-    fewer = answer(store, half, "grpo_eval", kept[1:])  # 14 of 30 in math
+    assert finding(gate(store, new, half), "exact_answer").n == 210
+    fewer = answer(store, half, "grpo_eval", kept[1:])  # 34 of 70 in math
     assert [spec.kind for spec in rematches(store, new, fewer)] == ["reasoning_eval"]
 
 
@@ -288,7 +292,7 @@ def test_a_prompt_whose_reference_was_corrected_is_not_the_same_prompt(
         item.model_copy(update={"answer": "other"}) for item in items(store, old, "grpo_eval")[:1]
     ]
     old = answer(store, old, "grpo_eval", corrected + items(store, old, "grpo_eval")[1:])
-    assert finding(gate(store, new, old), "exact_answer").n == 179
+    assert finding(gate(store, new, old), "exact_answer").n == 419
 
 
 def test_a_champion_that_was_asked_in_another_way_is_evaluated_again(
@@ -352,8 +356,35 @@ def test_the_command_compares_with_the_champion_with_another_run_or_with_the_bas
     assert "new against old" in shown
     assert "The recipe has no [gate]: these are the default rules." in shown
     assert "Passed: won: exact answer +20.0 points" in shown
-    for text in ("any win", "no loss of 10", "exact answer in math", "70.0% [62.9, 76.2]", "180"):
+    for text in ("any win", "no loss of 10", "exact answer in math", "70.0% [65.5, 74.2]", "420"):
         assert text in shown
+    assert "Night 1 asks for p of at most 0.0092 by each rule" in shown
+    assert value["night"]["level"] == pytest.approx(0.025 * (1 - 1 / math.log2(3)))
+
+
+def test_every_night_asks_for_more_and_the_same_comparison_for_the_same(
+    store: Store, old: RunRecord, new: RunRecord
+) -> None:
+    """Nights are taken from the store; to look takes none. After 5,000 nights a loss of ten points
+    in a domain is not excluded by 70 answers of which none was lost."""
+    first = gate(store, new, old).night
+    assert (first.number, first.run_id) == (1, "new")
+    assert gate(store, new, old).night == first
+    assert take(store, "demo", first)
+    assert gate(store, new, old).night == first, "a night that is retried"
+    other = gate(store, run(store, "equal"), old).night
+    assert (other.number, other.level < first.level / 2) == (2, True)
+    rules = with_gate(new, must_win=(GateRule(metric="exact_answer"),))
+    assert gate(store, rules, old).night.number == 2, "other rules are another comparison"
+    assert gate(store, new, old, first=True).night.number == 1
+    take(store, "demo", other.model_copy(update={"number": 5000, "look": "another"}))
+    late = gate(store, run(store, "equal"), old)
+    assert late.night.number == 5001
+    asked = f"where the night asks for {late.night.level:.2g}"
+    math_ = finding(late, "exact_answer", "must_not_lose", "math")
+    assert (math_.outcome, asked in math_.text) == ("too few prompts", True)
+    assert math_.needed > 70
+    assert finding(late, "exact_answer", "must_not_lose").outcome == "passed", "of 420"
 
 
 def test_the_exit_code_says_whether_it_passed(

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.promotion import gate_rules
+from flows.promotion import gate_rules, looks
 from flows.promotion.gate import decide
-from flows.promotion.gate_rules import LEAST, Answers, Finding, default_gate, findings
+from flows.promotion.gate_rules import default_gate, findings
+from flows.promotion.looks import LEAST, Answers, Finding
 from flows.runs.effects import METRICS
 from schemas.base import InputError
 from schemas.evaluation import EvalItem
@@ -22,6 +23,8 @@ from tasks.statistics import intervals
 from tests.tasks.statistics.simulation import paired_cell
 
 WIN = GateSpec(must_win=(GateRule(metric="exact_answer"),))
+LEVEL = 0.025
+"""No night's level is higher."""
 KEEP = GateSpec(must_not_lose=(MustNotLose(metric="exact_answer", margin=0.05),))
 
 
@@ -50,12 +53,14 @@ def renamed(of: Answers, prefix: str) -> Answers:
     )
 
 
-def found(spec: GateSpec, of: Answers, kind: str = "reasoning_eval") -> list[Finding]:
-    return findings(spec, {kind: of}, "the champion", 7)
+def found(
+    spec: GateSpec, of: Answers, kind: str = "reasoning_eval", level: float = LEVEL
+) -> list[Finding]:
+    return findings(spec, {kind: of}, "the champion", 7, level)
 
 
-def one(spec: GateSpec, of: Answers, kind: str = "reasoning_eval") -> Finding:
-    [finding] = found(spec, of, kind)
+def one(spec: GateSpec, of: Answers, kind: str = "reasoning_eval", level: float = LEVEL) -> Finding:
+    [finding] = found(spec, of, kind, level)
     return finding
 
 
@@ -65,7 +70,7 @@ def test_a_win_is_an_interval_above_zero_and_a_small_p() -> None:
     assert finding.difference.value == pytest.approx(25 / 400)
     assert finding.difference.low > 0
     assert finding.text.startswith("exact answer +6.2 points [")
-    assert finding.text.endswith("], a gain (400 prompts, paired)")
+    assert finding.text.endswith("], a gain, p = 1.1e-05 (400 prompts, paired)")
 
 
 def test_a_gain_that_may_be_chance_says_what_could_be_found_and_what_it_takes() -> None:
@@ -81,8 +86,8 @@ def test_a_gain_that_may_be_chance_says_what_could_be_found_and_what_it_takes() 
 
 
 def test_wins_are_corrected_for_their_number() -> None:
-    """Seven wins and none lost: an interval above zero and p = 0.0156, which four looks make
-    0.0625. Looks at which nothing changed take nothing away."""
+    """Seven wins and none lost: an interval above zero and p = 0.0078, which four looks make
+    0.0312. Looks at which nothing changed take nothing away."""
     won = answers(200, won=7)
     assert one(WIN, won).outcome == "passed"
     others = {Domain.CODING: (9, 7), Domain.SCIENCE: (8, 9), Domain.GENERAL: (5, 6)}
@@ -92,7 +97,7 @@ def test_wins_are_corrected_for_their_number() -> None:
     every = Answers([it for one in parts for it in one[0]], [it for one in parts for it in one[1]])
     rules = [GateRule(metric="exact_answer", domain=one) for one in (Domain.MATH, *others)]
     math = found(GateSpec(must_win=tuple(rules), wins="any"), every)[0]
-    assert math.p == pytest.approx(4 * 2 / 2**7)
+    assert math.p == pytest.approx(4 / 2**7)
     assert math.difference.low > 0
     assert math.outcome == "too few prompts"
 
@@ -140,9 +145,41 @@ def test_a_loss_is_excluded_only_where_the_interval_leaves_it_out() -> None:
     few = one(KEEP, answers(50))
     assert few.outcome == "too few prompts"
     assert few.needed is not None
-    assert 54 <= few.needed < 65, "the rule of three"
+    assert few.needed == 72, "0.95^72 is 2.49 %"
     assert one(KEEP, answers(few.needed)).outcome == "passed"
-    assert "a loss of 5.0 points is not excluded (50 prompts, paired, which find" in few.text
+    why = "a loss of 5.0 points is not excluded, p = 0.077 where the night asks for 0.025"
+    assert f"{why} (50 prompts, paired, which find" in few.text
+
+
+def test_a_lower_level_asks_for_more_of_every_rule() -> None:
+    """35 changes, five lost: p = 1.1e-5. None of 400 lost where five points are the margin: p is
+    0.95^400 = 1.2e-9."""
+    won, kept = answers(400, won=30, lost=5), answers(400)
+    assert one(WIN, won, level=1.2e-5).outcome == "passed"
+    missed = one(WIN, won, level=1e-5)
+    assert missed.outcome == "too few prompts"
+    assert "p = 1.1e-05 after correction where the night asks for 1e-05 (400" in missed.text
+    assert missed.needed > 400
+    assert one(KEEP, kept, level=1.3e-9).outcome == "passed"
+    open_ = one(KEEP, kept, level=1e-9)
+    assert open_.outcome == "too few prompts"
+    assert open_.p == pytest.approx(0.95**400)
+    assert one(KEEP, answers(open_.needed), level=1e-9).outcome == "passed"
+
+
+def test_a_metric_function_is_held_to_the_level_too() -> None:
+    """Of a hundred values fifty rise by 1: Student's t is 9.95, p = 6e-17, and the signs of fifty
+    equal changes are all the same with at most exp(-25) = 1.4e-11 (Hoeffding)."""
+    before = [item(n, False, measured={"brevity": 0.0}) for n in range(100)]
+    after = [item(n, False, measured={"brevity": n % 2.0}) for n in range(100)]
+    rules = GateSpec(must_win=(GateRule(metric="brevity"),))
+    of = Answers(before, after)
+    assert one(rules, of, level=1e-6).outcome == "passed"
+    assert one(rules, of, level=1e-12).outcome == "too few prompts"
+    guard = GateSpec(must_not_lose=(MustNotLose(metric="brevity", margin=0.5),))
+    lost = Answers(after, before)
+    assert one(guard, lost).outcome != "passed"
+    assert one(guard, of, level=1e-12).outcome == "passed"
 
 
 def test_a_bounded_loss_is_told_from_too_few_prompts() -> None:
@@ -176,7 +213,7 @@ def test_the_intervals_of_the_fewest_prompts_hold_the_truth(
 
 
 def test_few_prompts_prove_nothing_whatever_they_show() -> None:
-    """Ten of ten won, p = 0.002, and a loss of 5 points is excluded."""
+    """Ten of ten won, p = 0.001, and a loss of 5 points is excluded."""
     for n in (1, 10, LEAST - 1):
         for spec in (WIN, KEEP):
             finding = one(spec, answers(n, won=n))
@@ -318,7 +355,7 @@ def drawn(rng: np.random.Generator, n: int, lost: float = 0.0) -> dict[str, Answ
 
 def passed(spec: GateSpec, nights: Sequence[dict[str, Answers]]) -> int:
     return sum(
-        decide(spec, findings(spec, night, "the champion", seed))[0]
+        decide(spec, findings(spec, night, "the champion", seed, LEVEL))[0]
         for seed, night in enumerate(nights)
     )
 
@@ -328,7 +365,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not decide is left out, and the bootstrap is smaller."""
     monkeypatch.setattr(intervals, "RESAMPLES", 500)
     for name in ("detectable_effect", "needed_n", "needed_n_noninferiority"):
-        monkeypatch.setattr(gate_rules, name, lambda *arguments: 1)
+        monkeypatch.setattr(looks, name, lambda *arguments, **named: 1)
 
 
 def test_an_equal_model_wins_in_at_most_one_night_of_forty(quick: None) -> None:

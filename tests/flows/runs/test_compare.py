@@ -100,8 +100,10 @@ def test_a_gate_holds_a_model_to_it(measured: tuple[Store, RunRecord, RunRecord]
     win, kept = better.findings
     assert win.text.startswith("depth +2.25 [+1.")
     assert (win.quantity, win.detectable, win.n) == (True, None, 120)
-    assert kept.text.endswith("no loss of 0.5 (120 prompts, paired)")
-    [table] = gate_table(better)
+    assert ", no loss of 0.5, p = " in kept.text
+    assert kept.text.endswith(" (120 prompts, paired)")
+    table, asked = gate_table(better)
+    assert asked.startswith("Night 1 asks for p of at most 0.0092 by each rule")
     assert [plain(cell) for cell in table.rows[1]][:2] == ["no loss of 0.5", "depth"]
     worse = gate(store, first.model_copy(update={"recipe": recipe}), second)
     assert not worse.promote

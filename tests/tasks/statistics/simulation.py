@@ -28,6 +28,7 @@ from tasks.statistics.intervals import (
 )
 from tasks.statistics.means import student
 from tasks.statistics.noise_floor import noise_floor
+from tasks.statistics.noninferiority import evidence
 
 SOLVED = {
     "few prompts ever solved": (0.05, 1.0),
@@ -133,10 +134,10 @@ def power_of_mcnemar(n: int, effect: float, discordant: float, trials: int) -> t
 def shown_not_inferior(
     n: int, margin: float, discordant: float, difference: float, trials: int
 ) -> float:
-    """How often the interval lies above -margin."""
+    """How often a loss of the margin is excluded at 2.5 %."""
     found = changes(n, max(discordant, abs(difference)), difference, trials)
-    intervals = ((paired_interval(n, wins, losses), share) for wins, losses, share in found)
-    return sum(share for interval, share in intervals if interval.low > -margin)
+    tests = ((evidence(n, wins, losses, margin), share) for wins, losses, share in found)
+    return sum(share for p, share in tests if p <= ALPHA / 2)
 
 
 def family_errors(
