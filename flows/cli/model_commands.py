@@ -139,7 +139,8 @@ def gate(options: argparse.Namespace) -> Answer:
     Both models are compared over the same prompts. Without a [gate], the model must gain for
     certain in one of exact answer, format, safe rate and correct rate, and a loss of 5 points in
     any of them, or of 10 in a domain, must be excluded. A rule that too few prompts leave open
-    fails.
+    fails. The more nights a recipe has had, the more certain each rule must be; this command asks
+    what the next night would, and counts as none.
     """
     from flows.cli import show
     from flows.promotion.gate import gate_run
