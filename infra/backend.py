@@ -76,9 +76,9 @@ class JobBackend(Protocol):
             StageFailed: the run has spent what it may (`LYCEUM_MAX_USD`).
         """
 
-    def attach(self, store: Store, key: str) -> JobHandle | None:
+    def attach(self, store: Store, key: str, run: str) -> JobHandle | None:
         """The job of this key that runs on although whoever submitted it is gone, for a new holder
-        of the key's lease.
+        of the key's lease. What it costs from now on, `run` pays.
 
         None where there is none; then nothing of the jobs that others submitted for this key is
         left running either.

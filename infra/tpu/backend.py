@@ -85,6 +85,7 @@ class CloudTpuBackend(JobBackend):
         self._api = TpuApi(kind, tpu)
         self._lock = threading.Lock()
         self.jobs: dict[JobHandle, TpuJob] = {}
+        self._payers: dict[JobHandle, tuple[str, float]] = {}  # run, dollars that others have paid
         self._releases: list[threading.Thread] = []
         self._near: dict[str, tuple[str, ...]] = {}
         listed = kind.usd_per_chip_hour[tpu.tier]
@@ -116,12 +117,12 @@ class CloudTpuBackend(JobBackend):
                 usd_per_hour=self._usd_per_hour,
                 requested=time.time(),
             )
-            self._follow(store, handle, record, zones, source)
+            self._follow(store, handle, record, spec.run, zones, source)
         else:
-            self._take_over(store, handle, record)
+            self._take_over(store, handle, record, spec.run)
         return handle
 
-    def attach(self, store: Store, key: str) -> JobHandle | None:
+    def attach(self, store: Store, key: str, run: str) -> JobHandle | None:
         """See JobBackend. Goes on: the newest attempt of this type whose TPU is there or asked for,
         unless it has failed."""
         found: JobHandle | None = None
@@ -133,12 +134,12 @@ class CloudTpuBackend(JobBackend):
                 continue
             if found is None and self._goes_on(store, handle, record):
                 found = handle
-                self._take_over(store, handle, record)
+                self._take_over(store, handle, record, run)
             else:
                 log.info(
                     "attempt %s of an earlier run is deleted: %s", attempt, record.resources[-1]
                 )
-                self._take_over(store, handle, record, dispose=True).cancel()
+                self._take_over(store, handle, record, run, dispose=True).cancel()
         return found
 
     def poll(self, handle: JobHandle) -> JobStatus:
@@ -214,12 +215,12 @@ class CloudTpuBackend(JobBackend):
                 f"store {store.uri}: no TPU was asked for by attempt {handle.attempt} of job"
                 f" {handle.key}."
             )
-        return self._take_over(store, handle, record)
+        return self._take_over(store, handle, record, record.run)
 
     def _take_over(
-        self, store: Store, handle: JobHandle, record: TpuRecord, dispose: bool = False
+        self, store: Store, handle: JobHandle, record: TpuRecord, run: str, dispose: bool = False
     ) -> TpuJob:
-        """Follow a job that another process submitted, or see to its deletion."""
+        """Follow a job that another process submitted, for a run, or see to its deletion."""
         if dispose and record.ended is None:
             record = record.model_copy(
                 update={"state": "failed", "ended": time.time(), "reason": "no run went on with it"}
@@ -228,25 +229,27 @@ class CloudTpuBackend(JobBackend):
             last = store.read_json(host_status(handle.key, handle.attempt, 0), JobStatus)
             lost = failure(record.reason or "it was given up", lost=True)
             final = last if last is not None and last.state in FINAL else lost
-            return self._follow(store, handle, record, (), "", final)
-        return self._follow(store, handle, record, self.zones(store), ship_source(store))
+            return self._follow(store, handle, record, run, (), "", final)
+        return self._follow(store, handle, record, run, self.zones(store), ship_source(store))
 
     def _follow(
         self,
         store: Store,
         handle: JobHandle,
         record: TpuRecord,
+        run: str,
         zones: tuple[str, ...],
         source: str,
         final: JobStatus | None = None,
     ) -> TpuJob:
         order = self.order(store, handle, record.run, source)
-        dear = functools.partial(self._too_dear, record.run)
+        dear = functools.partial(self._too_dear, run)
         job = TpuJob(
             self._api, self._kind, store, handle, record, zones, order, self._tpu, dear, final
         )
         with self._lock:
             known = self.jobs.setdefault(handle, job)
+            self._payers.setdefault(handle, (run, record.cost_usd(time.time())))
         if known is job:
             job.start()
         return known
@@ -269,7 +272,9 @@ class CloudTpuBackend(JobBackend):
     def _too_dear(self, run: str) -> str | None:
         """Why a run may ask for no machine any more; None if it may."""
         limit = self._settings.max_usd
-        spent = sum(job.cost_usd() for job in list(self.jobs.values()) if job.record.run == run)
+        with self._lock:
+            jobs = [(job, *self._payers[handle]) for handle, job in self.jobs.items()]
+        spent = sum(job.cost_usd() - before for job, payer, before in jobs if payer == run)
         if limit is None or spent < limit:
             return None
         return (

@@ -109,7 +109,7 @@ def run_to_the_end(follower: Follower, store: Store, attempt: str, restarts: int
     """Take over the job that outlived whoever submitted it, or submit one; and again, a limited
     number of times, for one that was lost, or that paused for an earlier run's sake."""
     attempts = iter([attempt, *(f"{attempt}-{restart}" for restart in range(1, restarts + 1))])
-    running = follower.machines.attach(store, follower.job.key)
+    running = follower.machines.attach(store, follower.job.key, follower.job.run)
     if running:
         follower.say(f"job {running.attempt} of an earlier run goes on; following it")
     status = follower.follow(running) if running else follower.submit(next(attempts))

@@ -1,5 +1,4 @@
-"""Flows and operators: the functions of both flows, garbage collection and the reaper, as they are,
-without Prefect's engine and its API."""
+"""Flows: the functions of both, as they are, without Prefect's engine and its API."""
 
 import functools
 import tempfile
@@ -12,22 +11,23 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 from uuid import uuid4
 
+import httpx
+from markupsafe import Markup
 from prefect.futures import PrefectFuture
 from prefect.states import State
 
-from flows import nightly
+from flows import nightly, preamble
 from flows import post_train as flow
 from flows.chain import Chain
-from flows.cli.gc import collect_garbage
-from flows.preamble import Prepared, handed
-from flows.promotion.champion import promote_by_hand, protected, rollback
+from flows.cli import main
+from flows.post_train import post_train
+from flows.recipe import resolve as recipes
 from flows.recipe.resolve import ResolvedRecipe, resolve
-from flows.runs.record import read_runs, run_status
-from infra.context import context
-from infra.store.store import Store
+from flows.report import plots, publish
+from flows.report.blocks import Figure
 from schemas.job import JobRequest
 from schemas.reports import RunRecord
-from tasks.running.backends import backend
+from tasks import stage
 from tasks.running.watch import WATCH, Watch
 from tasks.stage import run_stage
 from tests.fakes.recipe import TINY
@@ -59,6 +59,17 @@ def resolved_recipe(stages: int, day: int) -> ResolvedRecipe:
         text += TRAINING.format(name="beside", steps=8) * (stages == 4)
         path.write_text(text, encoding="utf-8")
         return resolve(str(path))
+
+
+def recipe_name(stages: int, day: int) -> str:
+    """What people type for it."""
+    return f"{stages} stages, day {day}"
+
+
+def _resolved(name: str, *rest: Any, **more: Any) -> ResolvedRecipe:
+    """`resolve`, which would read the same file again in each history."""
+    stages, day = (int(part.split()[-1 if "day" in part else 0]) for part in name.split(", "))
+    return resolved_recipe(stages, day)
 
 
 class TaskFuture(PrefectFuture[Any]):
@@ -99,32 +110,44 @@ class TaskFuture(PrefectFuture[Any]):
             self._told.append(fn)
 
 
-FLOW: ContextVar[tuple[Prepared, Callable[..., State[Any]]]] = ContextVar("flow")
-"""Of a process: what its nightly flow prepares, and the run that it starts."""
+ENDED: ContextVar[Callable[[State[Any]], State[Any]]] = ContextVar("ended")
+"""Of a process: is told when its run has ended."""
 
 
 @contextmanager
-def frames() -> Iterator[None]:
+def frames(reports: bool) -> Iterator[None]:
     """Inside, the functions of both flows find their like without Prefect's engine and API, without
-    reports, and without handlers of this process' signals."""
+    handlers of this process' signals, and reports without plots. A run writes its report if
+    `reports`."""
+    run = post_train.fn
+
+    def api(*given: Any, **more: Any) -> None:
+        raise httpx.ConnectError("there is no Prefect API in a simulation")
+
     with ExitStack() as stack:
         for module, name, stand_in in (
             (flow, "Chain", functools.partial(Chain, submit=TaskFuture)),
-            (flow, "announce", lambda *rest: None),
-            (flow, "publish_report", lambda *rest: None),
             (flow, "interruptible", lambda stop: nullcontext()),
             (nightly, "interruptible", lambda stop: nullcontext()),
             (nightly, "submit_stage", TaskFuture),
-            (nightly, "prepare", lambda given: FLOW.get()[0]),
-            (nightly, "post_train", lambda **given: FLOW.get()[1]()),
+            (nightly, "post_train", lambda return_state, **given: ENDED.get()(run(**given))),
+            *((module, "resolve", _resolved) for module in (preamble, recipes)),
+            (main, "parser", functools.cache(main.parser)),  # of one store, in all of a history
+            *((publish, name, api) for name in ("get_client", "create_markdown_artifact")),
+            *((stage, name, api) for name in ("create_progress_artifact", "create_link_artifact")),
+            *((plots, name, lambda *rest, **more: _DRAWN) for name in _PLOTS),
+            *([] if reports else [(flow, "publish_report", lambda *rest: None)]),
         ):
             stack.enter_context(patch.object(module, name, stand_in))
         yield
 
 
-def follow(history: "History", resolved: ResolvedRecipe, forced: bool, day: int) -> int:
-    """One run of the recipe by `flows.post_train`, and with a day by `flows.nightly`. Returns the
-    exit code."""
+_PLOTS = [name for name, one in vars(plots).items() if hasattr(one, "__wrapped__")]
+_DRAWN = Figure("a plot", Markup("<svg/>"))
+
+
+def follow(history: "History", recipe: str, forced: bool, nightly_too: bool) -> int:
+    """One run of the recipe by `flows.post_train`, or by `flows.nightly`. Returns the exit code."""
     process = history.world.check().process
 
     def say(stage: str, text: str) -> None:
@@ -134,15 +157,13 @@ def follow(history: "History", resolved: ResolvedRecipe, forced: bool, day: int)
     watch = Watch(say=say, record=lambda version: versions.__setitem__(slice(None), [version]))
     WATCH.set(watch)
     process.on_signal = {"stop": watch.stop.set, "pause": watch.pause.set}
-    store = context().store()
-    force = (resolved.stages[0].name,) if forced else ()
+    force: tuple[str, ...] = ()
     if forced:
-        history.laws.forced.add(resolved.stages[0].key({}))
-    prepared = Prepared(resolved, store, history.plan.target, None, force)
+        first = _resolved(recipe).stages[0]
+        history.laws.forced.add(first.key({}))
+        force = (first.name,)
 
-    def run() -> State[Any]:
-        with handed(prepared):
-            state = flow.post_train.fn()
+    def ended(state: State[Any]) -> State[Any]:
         if versions:
             record = versions[0]
             failed = [one for one in record.stages if one.status == "failed"]
@@ -150,36 +171,8 @@ def follow(history: "History", resolved: ResolvedRecipe, forced: bool, day: int)
             history.ended(process, record, f"{record.status} {why}".strip())
         return state
 
-    FLOW.set((prepared, run))
-    state = nightly.nightly.fn(store=store.uri) if day else run()
+    ENDED.set(ended)
+    given: dict[str, Any] = {"recipe": recipe, "target": history.plan.target, "force": force}
+    state = nightly.nightly.fn(**given) if nightly_too else ended(post_train.fn(**given))
     history.world.say(history.rootless(f"{process.name}: {state.name}: {state.message}"))
     return 0 if state.is_completed() else 1
-
-
-def operate(history: "History", what: str) -> int:
-    """What an operator types: `lyceum promote`, or `lyceum gc --delete`, for the machines of the
-    target too; to drop are all runs that have ended."""
-    store = context().store()
-    if what == "promote":
-        runs = [one.run_id for one in read_runs(store) if run_status(one) == "succeeded"]
-        if runs:
-            promote_by_hand(store, history.world.random.choice(runs), "by hand")
-    elif what == "rollback":
-        rollback(store, "simulated", "by hand")
-    else:
-        _collect(history, store, what == "gc and drop")
-    return 0
-
-
-def _collect(history: "History", store: Store, drop: bool) -> None:
-    say = lambda text: history.world.say(f"an operator is told: {text}")  # noqa: E731
-    runs = read_runs(store) if drop else []
-    kept = protected(store) if drop else {}
-    ended = [one.run_id for one in runs if not run_status(one).startswith("running")]
-    dropped = [one for one in ended if one not in kept]
-    found = collect_garbage(store, dropped, True, context().settings, say)
-    for item in found:
-        history.world.say(f"gc: {item.kind} {item.name[:40]}: {'gone' if item.deleted else 'left'}")
-    if history.plan.target != "local":
-        for one in backend(history.plan.target).reap(store, True):
-            history.world.say(f"gc: {one.name.split('/')[-1][:16]}: {one.why}: {one.removed}")

@@ -2,7 +2,6 @@
 them. A node's VM runs Lyceum's own agent."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -13,82 +12,19 @@ from google.cloud import tpu_v2alpha1 as tpu
 from infra.source import ship_source
 from tests.simulation.faults import Faults, Refused
 from tests.simulation.laws import Laws
+from tests.simulation.machine import Machine, NodeState, State
 from tests.simulation.plan import Event, Plan
 from tests.simulation.threads import Condition
 from tests.simulation.world import EPOCH, Process, World
 
 T = TypeVar("T")
-State, NodeState = tpu.QueuedResourceState.State, tpu.Node.State
 SECONDS = {"CREATING": 1.0, "ACCEPTED": 1.0, "WAITING_FOR_RESOURCES": 4.0, "PROVISIONING": 5.0}
 """How long a request is in a state."""
 BOOT_SECONDS = 4.0
 DELETE_SECONDS = 3.0
-LATE_SECONDS = 8.0
-"""So much of a machine's time its flow may not know of: it looks every few seconds."""
 _NEXT = {"CREATING": State.ACCEPTED, "ACCEPTED": State.WAITING_FOR_RESOURCES}
 _USELESS = (State.FAILED, State.SUSPENDING, State.SUSPENDED)
 _HOPEFUL = (State.CREATING, State.ACCEPTED, State.WAITING_FOR_RESOURCES, State.PROVISIONING)
-
-
-@dataclass(eq=False)
-class Machine:
-    """A request, its node, and the VM of it.
-
-    Attributes:
-        number: which of all, from 1.
-        state, node: None when there is none (any more).
-        ready, gone: when the VM was there to pay for, virtual seconds.
-        taken: what the metadata server says of its preemption.
-        frozen: nothing of its VM runs any more, and the service does not know.
-        asked, left_in: when it was asked for, and the state in which its deletion was.
-        processes: of its VM.
-    """
-
-    number: int
-    name: str
-    labels: dict[str, str]
-    metadata: dict[str, str]
-    state: Any = State.CREATING
-    node: Any = None
-    error: str = ""
-    ready: float | None = None
-    gone: float | None = None
-    taken: str = "FALSE"
-    frozen: bool = False
-    asked: float = 0.0
-    left_in: Any = None
-    told: Condition | None = None
-    asked_by: Process | None = None
-    processes: list[Process] = field(default_factory=list)
-    working: Callable[[], bool] = lambda: True
-
-    @property
-    def there(self) -> bool:
-        """Whether anything of it is left."""
-        return self.state is not None or self.node is not None
-
-    @property
-    def leaving(self) -> bool:
-        """Whether the service has accepted to delete it."""
-        return self.state == State.DELETING or self.node == NodeState.DELETING
-
-    @property
-    def followed(self) -> bool:
-        """Whether it works, and nobody has asked for its end."""
-        return self.state == State.ACTIVE and self.node == NodeState.READY
-
-    @property
-    def done(self) -> bool:
-        """Whether it is paid for, though no worker of it lives."""
-        return self.followed and bool(self.processes) and not self.frozen and not self.working()
-
-    def seconds(self, now: float) -> float:
-        """For how long it was paid for."""
-        return 0.0 if self.ready is None else (self.gone or now) - self.ready
-
-    @property
-    def node_name(self) -> str:
-        return self.name.replace("/queuedResources/", "/nodes/")
 
 
 class Cloud:
@@ -241,8 +177,7 @@ class Cloud:
             if of == made.metadata["lyceum-job"] and one.left_in in _HOPEFUL and lasted < 30.0:
                 how = f"{process.name} gave machine {one.number} up after {lasted:.0f} s"
                 self._laws.break_("no zone is given up for nothing", how)
-        paid = [one.seconds(self._world.now) for one in self.machines if one.asked_by is process]
-        self._laws.paid(process, sum(max(0.0, each - LATE_SECONDS) for each in paid))
+        self._laws.payments.another(process, self.machines)
 
     def _call(self, what: str, name: str, effect: Callable[[], T], retry: Any) -> T:
         def once() -> T:

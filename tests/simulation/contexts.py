@@ -1,13 +1,20 @@
-"""The context of a simulated process: settings with short times, and the store of its machine."""
+"""The context of a simulated process: settings with short times, and stores that are opened as
+everywhere, on the simulated disk or in the simulated bucket."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from infra.context import Context
 from infra.settings import Settings, TpuSettings
+from infra.store import store
 from infra.store.files import Files
-from infra.store.store import Store
+
+DIRECTORY = "file:///simulated"
+BUCKET = "gs://simulated/lyceum"
+"""Where the store lies, for all machines of a history."""
 
 SETTINGS = Settings(
     poll_seconds=1.0, heartbeat_seconds=2.0, lease_seconds=9.0, stop_seconds=3.0, parallel_jobs=2,
@@ -20,18 +27,22 @@ TPU = TpuSettings(
 
 
 class SimulatedContext(Context):
-    """The context of a simulated process."""
+    """The context of a simulated process, whose machine keeps its copies in `cache`."""
 
-    def __init__(self, settings: Settings, opened: Callable[[], Store]) -> None:
+    def __init__(self, settings: Settings, where: str, cache: Path) -> None:
         # as Context.__init__, except that nothing is read from this machine's environment
         self.backends, self._lock = {}, threading.Lock()
-        self.settings, self.tpu, self._opened = settings, TPU, opened  # type: ignore[misc]
-        self._store: Store | None = None
+        self._stores, self._writable = {}, set()
+        self.settings = settings.model_copy(update={"store": where, "cache": str(cache)})
+        self.tpu = TPU
 
-    def store(self, location: str | Path | None = None, *, write: bool = True) -> Store:
-        if isinstance(location, Path):  # this machine's copies of a bucket
-            here = Files(location, location.as_uri())
-            return Store(here, here)
-        if self._store is None:
-            self._store = self._opened()
-        return self._store
+
+@contextmanager
+def stores_on(disk: Callable[[], Files]) -> Iterator[None]:
+    """Inside, a store in the directory of `DIRECTORY` lies on this disk."""
+
+    def directory(root: Path) -> Files:
+        return disk() if root.as_uri() == DIRECTORY else Files(root, root.as_uri())
+
+    with patch.object(store, "_directory", directory):
+        yield

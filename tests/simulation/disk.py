@@ -65,7 +65,9 @@ class SimulatedFiles(Files):
         return write
 
     def prepare(self) -> None:
-        """See Files: it is there."""
+        """See Files."""
+        prepared = super().prepare
+        self._faults.operation("write any", "probe", self._writing("probe", prepared))
 
     def read(self, name: str) -> bytes | None:
         return self._faults.operation(

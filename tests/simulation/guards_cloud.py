@@ -62,6 +62,13 @@ def _never_silent() -> AbstractContextManager[Any]:
     return patch.object(machine, "_running", running)
 
 
+def _charged_to_the_first(self: CloudTpuBackend, run: str) -> str | None:
+    """What a job costs counts for the run that has submitted it."""
+    spent = sum(job.cost_usd() for job in self.jobs.values() if job.record.run == run)
+    limit = self._settings.max_usd
+    return None if limit is None or spent < limit else "no more are started"
+
+
 PLANTS = (
     Plant(
         "a machine of a job that ended is deleted",
@@ -81,7 +88,7 @@ PLANTS = (
     Plant(
         "a job that outlived its flow is taken over",
         "infra/tpu/backend.py",
-        replaced(CloudTpuBackend, "attach", lambda self, store, key: None),
+        replaced(CloudTpuBackend, "attach", lambda self, store, key, run: None),
         "v5e-8",
         "bucket",
         ("flow.* (is killed|stands still)",),
@@ -133,6 +140,14 @@ PLANTS = (
         replaced(TpuJob, "cancel", lambda self: None),
         "v5e-8",
         "bucket",
+    ),
+    Plant(
+        "a run pays for what it has taken over",
+        "infra/tpu/backend.py",
+        replaced(CloudTpuBackend, "_too_dear", _charged_to_the_first),
+        "v5e-8",
+        "bucket",
+        ("may spend", "begin at .*,"),
     ),
     Plant("a silent machine is given up", "infra/tpu/machine.py", _never_silent, "v5e-8", "bucket"),
 )

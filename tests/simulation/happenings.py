@@ -37,7 +37,7 @@ def happening(history: "History", event: Event, number: int) -> Callable[[], Non
                 history.start_flow(f"{number} forced", "server", forced=True)
             case "night":
                 history.start_flow(f"{number} by night", "server", day=int(event.amount))
-            case "promote" | "rollback":
+            case "promote" | "rollback" | "look":
                 history.start_operator(number, event.action)
             case "power":
                 _cut_power(history, event.who)
@@ -74,6 +74,7 @@ def _cut_power(history: "History", machine: str) -> None:
             world.kill(process, "loses power")
     for name, before in history.disk.lost(machine):
         path = history.root / "store" / name
+        history.laws.payments.lost(name)
         data = world.random.choice((before, before, b""))
         world.say(f"lost: {short(name)} {'is empty' if data == b'' else 'is as before'}")
         if data is not None and path.parent.is_dir():
@@ -93,9 +94,9 @@ def _refuse(history: "History", event: Event, until: float) -> None:
 
 
 def _spoil(history: "History") -> None:
-    """The record of a run, or of a champion, becomes something else."""
-    names = [*history.names("runs/"), *history.names("champions/")]
-    kept = [one for one in names if one.endswith("run.json") or one.startswith("champions/")]
+    """The record of a run or a champion, or a paid answer, becomes something else."""
+    names = [one for top in ("runs/", "champions/", "answers/") for one in history.names(top)]
+    kept = [one for one in names if one.endswith("run.json") or not one.startswith("runs/")]
     if kept:
         name = history.world.random.choice(kept)
         history.world.say(f"spoiled: {short(name)}")

@@ -3,6 +3,7 @@ command is given once more, undisturbed, and must succeed with what is there."""
 
 import json
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,28 +14,33 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import httpx
 from prefect.logging import disable_run_logger
 
 from flows import nightly
 from infra.context import Context, using
 from infra.settings import Settings
-from infra.store.files import Files
-from infra.store.store import Store
+from infra.store import compiled
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError
 from schemas.job import JobSpec
 from schemas.reports import RunRecord
-from tasks import stage
-from tests.simulation.actors import follow, frames, operate, resolved_recipe
+from tests.simulation.actors import follow, frames, recipe_name, resolved_recipe
 from tests.simulation.bucket import Service, objects_of
-from tests.simulation.contexts import SETTINGS, TPU, SimulatedContext
+from tests.simulation.contexts import (
+    BUCKET,
+    DIRECTORY,
+    SETTINGS,
+    TPU,
+    SimulatedContext,
+    stores_on,
+)  # fmt: skip
 from tests.simulation.disk import Disk, SimulatedFiles
 from tests.simulation.faults import Faults
 from tests.simulation.happenings import happening
 from tests.simulation.laws import Laws
 from tests.simulation.library import Machines, simulated_library
 from tests.simulation.naming import short
+from tests.simulation.operators import Terminal, operate, terminals
 from tests.simulation.plan import Plan
 from tests.simulation.worker import Work
 from tests.simulation.world import Endless, Process, World
@@ -66,7 +72,7 @@ class History:
         self.disk = Disk(self.world, any(one.action == "power" for one in plan.events))
         self.service: Service | None = None
         self.cloud: Any = None
-        self._uri = f"gs://simulated/{_PREFIX}"
+        self.uri = BUCKET if plan.place == "bucket" else DIRECTORY
         if plan.place == "bucket":
             self.service = Service(self.world, self.faults, plan.region)
         if plan.target != "local":
@@ -74,8 +80,8 @@ class History:
 
             kind = TPU_TYPES[plan.target]
             price = kind.usd_per_chip_hour[TPU.tier] * kind.chips / 3600
-            self.laws.budget = None if plan.budget is None else plan.budget / price
-            self.cloud = Cloud(self.world, self.faults, self.laws, plan, self._uri, self._boot)
+            self.laws.payments.budget = None if plan.budget is None else plan.budget / price
+            self.cloud = Cloud(self.world, self.faults, self.laws, plan, self.uri, self._boot)
         outages = ("storm", "away", "reluctant", "stockout", "stuck", "unbootable")
         self.laws.lenient = any(
             event.action in outages and (event.seconds >= 100.0 or event.action != "storm")
@@ -84,6 +90,7 @@ class History:
         refused = [event.who for event in plan.events if event.action == "refusal"]
         self.laws.refused = bool(refused)
         self.laws.lenient |= "store" in refused
+        self.terminals: tuple[Terminal, ...] = ()
         self._ends: dict[Process, str] = {}
         self._last_keys: set[str] = set()
 
@@ -120,21 +127,11 @@ class History:
         else:
             (self.root / "store" / name).unlink(missing_ok=True)
 
-    def _open(self, machine: str) -> Callable[[], Store]:
-        def opened() -> Store:
-            if self.service is None:
-                root = self.root / "store"
-                files = SimulatedFiles(root, "file:///simulated", self.faults, self.disk)
-                return Store(files, files)
-            from infra.gcs.bucket import Bucket
-
-            bucket = Bucket("simulated", _PREFIX, self.root / machine, SETTINGS)
-            return Store(bucket, Files(bucket.cache, bucket.cache.as_uri()))
-
-        return opened
+    def _directory(self) -> SimulatedFiles:
+        return SimulatedFiles(self.root / "store", DIRECTORY, self.faults, self.disk)
 
     def context(self, machine: str, settings: Settings = SETTINGS) -> Context:
-        return SimulatedContext(settings, self._open(machine))
+        return SimulatedContext(settings, self.uri, self.root / machine)
 
     # Who there is
 
@@ -142,11 +139,12 @@ class History:
         """A run; of the nightly flow, with the data of a `day`."""
         budget = None if number == "last" else self.plan.budget
         settings = SETTINGS.model_copy(update={"max_usd": budget})
-        recipe = resolved_recipe(self.plan.stages, day)  # out here: kept for all histories
+        recipe = recipe_name(self.plan.stages, day)
+        resolved_recipe(self.plan.stages, day)  # out here: kept for all histories
 
         def main() -> int:
             with using(self.context(machine, settings)):
-                return follow(self, recipe, forced, day)
+                return follow(self, recipe, forced, bool(day))
 
         process = self.world.process(f"flow {number}", machine, main, context=copy_context())
         self.flows.append(process)
@@ -166,7 +164,7 @@ class History:
 
         def main() -> int:
             with using(self.context(parent.machine)):
-                return Work(self.world, process, job, self._step).run()
+                return Work(self.world, process, job, self._step, self.laws.payments.pay).run()
 
         number = sum(one.role == "worker" for one in self.world.processes) + 1
         process = self.world.process(
@@ -253,7 +251,7 @@ class History:
             return
         self.world.say("from here on nothing goes wrong")
         self.faults.end()
-        self.laws.budget = None
+        self.laws.payments.budget = None
         self.laws.on_first.clear()
         self.world.now += 1.0
         if self.service is not None:
@@ -322,16 +320,14 @@ class History:
 
     @contextmanager
     def _clients(self) -> Iterator[None]:
-        def away(*given: Any, **more: Any) -> None:
-            raise httpx.ConnectError("there is no Prefect API in a simulation")
-
         with ExitStack() as stack:
             stack.enter_context(disable_run_logger())
-            for view in ("create_progress_artifact", "create_link_artifact"):
-                stack.enter_context(patch.object(stage, view, away))
             stack.enter_context(patch.object(nightly, "gate", self.laws.champions.judged))
-            stack.enter_context(patch.object(nightly, "publish_page", away))
-            stack.enter_context(frames())
+            stack.enter_context(patch.dict(os.environ))
+            self.terminals = stack.enter_context(terminals(self.world))
+            stack.enter_context(frames(self.plan.reports))
+            stack.enter_context(stores_on(self._directory))
+            stack.enter_context(patch.object(compiled, "SMALLEST", 16))
             if self.service is not None:
                 from infra.gcs import download, upload
                 from tests.simulation.clients import simulated_storage
@@ -353,7 +349,7 @@ class History:
 
 _PREFIX = "lyceum"
 _EXPECTED: dict[str, tuple[type[BaseException], ...]] = {
-    "operator": (InputError, OSError),
+    "operator": (),
     "worker": (OSError, InputError),
     "agent": (),
     "script": (),

@@ -11,6 +11,7 @@ from schemas.artifact import Manifest
 from schemas.reports import RunRecord
 from tests.simulation.champions import Champions
 from tests.simulation.naming import short
+from tests.simulation.payments import Payments
 from tests.simulation.worker import made_of
 from tests.simulation.world import Process, World
 
@@ -52,7 +53,6 @@ class Laws:
         spoiled: records that have rotted.
         lagging: listings did, so that a checkpoint may not be found.
         on_first: what happens so many seconds after the first commit.
-        budget: seconds of machines that a run may pay for.
     """
 
     world: World
@@ -70,7 +70,6 @@ class Laws:
     committed: dict[tuple[str, str], Manifest] = field(default_factory=dict)
     commits: int = 0
     on_first: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
-    budget: float | None = None
     removed: set[str] = field(default_factory=set)
     _since: dict[tuple[str, str], float] = field(default_factory=dict)
     _digests: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -86,6 +85,7 @@ class Laws:
 
     def __post_init__(self) -> None:
         self.champions = Champions(self)
+        self.payments = Payments(self.world, self.break_)
 
     def break_(self, law: str, how: str) -> None:
         if self.broken is None:
@@ -108,6 +108,10 @@ class Laws:
         elif name.endswith("/lease.json") and result is not False:
             if result is not None or what != "create lease":
                 self._lease(process, what, name)
+        elif name.startswith("answers/"):
+            self.payments.answered(name)
+        elif what == "write tpu":
+            self.payments.follows(process, "/".join(name.split("/")[1:3]))
         elif what == "create champion" and result:
             self.champions.entered(process, name)
         elif what in ("write run", "remove run", "remove any") and name.startswith("runs/"):
@@ -118,6 +122,8 @@ class Laws:
                 self._looked[process] = self.world.now
         elif what == "create seal" and "/checkpoints/" in name and result:
             key = name.split("/")[1]
+            if self.read(name.replace("seal.json", "data/values.json")) is None:
+                return  # somebody ended the stage and removed it, before its worker woke
             self._kept[key] = max(self._kept.get(key, 0), int(name.split("/")[4].split("-")[0]))
         elif what.startswith("remove") and name.startswith("work/"):
             key = name.split("/")[1]
@@ -211,6 +217,7 @@ class Laws:
 
     def spoil(self, name: str) -> None:
         """A record rots: of what it names nobody knows any more."""
+        self.payments.lost(name)
         self.spoiled.add(name)
         self._runs.pop(name, None)
         self.champions.spoil()
@@ -224,7 +231,9 @@ class Laws:
         for stage in record.stages:
             if stage.exit_code == 2 and not self.refused:
                 self.break_("no bad input", f"{process.name}: {short(stage.error or '')[:300]}")
-            spent = "no more are started" in (stage.error or "") and self.budget is not None
+            spent = (
+                "no more are started" in (stage.error or "") and self.payments.budget is not None
+            )
             used_up = any(of == stage.key and last.endswith("-3") for of, last, _ in self._jobs)
             if stage.status == "failed" and not (self.lenient or self.refused or spent or used_up):
                 self.break_(
@@ -309,13 +318,6 @@ class Laws:
             self.break_("one machine a stage", how)
         self._not_done(key, attempt, process.name)
 
-    def paid(self, process: Process, seconds: float) -> None:
-        """A run asks for one more machine, and has paid for so many seconds of others."""
-        right = (process.offset, process.rate) == (0.0, 1.0)
-        if right and self.budget is not None and seconds >= self.budget:
-            how = f"{process.name} paid for {seconds:.0f} s of {self.budget:.0f} and asks for more"
-            self.break_("a budget is kept", how)
-
     def deleted(self, process: Process, key: str, number: int, working: bool) -> None:
         """The cloud has accepted the deletion of a machine. Whose run began after the last look at
         the lease is unlucky: the cloud knows no leases, so between look and deletion nobody can
@@ -353,6 +355,16 @@ class Laws:
             how = f"attempt {attempt} of {key[:6]} begins at step {step}"
             self.break_("no work is lost", f"{how}, though step {kept} was kept")
         self._steps[key, attempt] = step
+
+    def answered(self, process: Process, code: int, told: str | None) -> None:
+        """A command has answered with an exit code, and with `told` if a program asked."""
+        if code not in (0, 1, 2):
+            self.break_("commands answer", f"{process.name}: exit code {code}")
+        if told is not None and (told or not code):
+            try:
+                json.loads(told)
+            except ValueError:
+                self.break_("commands answer", f"{process.name}: no JSON: {told[:200]}")
 
     def fault_of(self, process: Process, allowed: tuple[type[BaseException], ...]) -> None:
         """No process ends with an exception that nobody expects."""

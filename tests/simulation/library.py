@@ -159,7 +159,11 @@ def simulated_library(machines: Machines) -> Iterator[None]:
         (time, "monotonic", world.monotonic),
         (time, "perf_counter", world.monotonic),
         (time, "sleep", world.sleep),
-        (time, "strftime", lambda form: _STRFTIME(form, time.gmtime(world.clock()))),
+        (
+            time,
+            "strftime",
+            lambda form, *at: _STRFTIME(form, *(at or (time.gmtime(world.clock()),))),
+        ),
         (threading, "Lock", made(Lock)),
         (threading, "RLock", made(Lock, again=True)),
         (threading, "Condition", made(Condition)),

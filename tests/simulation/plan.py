@@ -23,7 +23,7 @@ OPERATIONS = {
 """Role of a process -> operations that a fault may strike."""
 REGIONS = ("US", "US", "US-CENTRAL1", "NAM4", "US-WEST4+US-SOUTH1", "EUROPE-WEST4")
 """Where buckets lie."""
-OPERATORS = ("gc", "promote", "rollback")
+OPERATORS = ("gc", "promote", "rollback", "look")
 """Events that an operator's process is made of."""
 
 
@@ -65,7 +65,8 @@ class Event:
             jump (of a clock, by `amount` seconds), drift (a clock's rate), cancel and deadline (of
             a flow), power (of a machine is cut), damage (of an artifact), gc (with an amount: runs
             that have ended are dropped), force (a flow that computes again), night (a nightly flow,
-            of the data of that day), promote and rollback (by hand), preempt, mute (its machine is
+            of the data of that day), promote and rollback (by hand), look (with a
+            command that changes nothing but a report), preempt, mute (its machine is
             cut off), freeze (nothing of it runs any more), unbootable, stuck (a request), stockout,
             reluctant (deletions are refused), refusal (of `store` or `cloud`: what only people can
             put right, by its number in `refusals`), spoil (of a record of a run or a champion).
@@ -96,6 +97,7 @@ class Plan:
         flows: when each begins, seconds.
         budget: US dollars that a run may spend on machines.
         region: where a bucket lies.
+        reports: runs that have ended write theirs.
     """
 
     seed: int
@@ -107,6 +109,7 @@ class Plan:
     events: tuple[Event, ...] = ()
     budget: float | None = None
     region: str = "US"
+    reports: bool = False
 
     @property
     def parts(self) -> int:
@@ -127,6 +130,7 @@ class Plan:
         stages = f"{self.stages} stage{'s' * (self.stages > 1)}"
         head = f"{stages} on {self.target}, store in a {self.place}, flows begin at {flows} s"
         head += f", which lies in {self.region}" if self.region != "US" else ""
+        head += ", runs write reports" if self.reports else ""
         head += f", each may spend {self.budget} dollars" if self.budget else ""
         return [head, *map(str, self.faults), *map(str, self.events)]
 
@@ -155,7 +159,7 @@ def drawn(seed: int, targets: Sequence[str] = ("local", "local", "v5e-8")) -> Pl
     events = tuple(_event(chance, plan, moment) for _ in range(chance.choice((0, 1, 1, 2, 3))))
     plan = replace(plan, events=events)
     faults = tuple(_fault(chance, plan) for _ in range(chance.choice((0, 1, 2, 2, 3, 4))))
-    return replace(plan, faults=faults)
+    return replace(plan, faults=faults, reports=chance.random() < 0.1)
 
 
 def _fault(chance: random.Random, plan: Plan) -> Fault:
@@ -182,7 +186,8 @@ def _fault(chance: random.Random, plan: Plan) -> Fault:
 def _event(chance: random.Random, plan: Plan, moment: Callable[[float], float]) -> Event:
     at = moment(90)
     flow = f"flow {chance.randint(1, len(plan.flows))}"
-    actions = ["jump", "drift", "cancel", "gc", "gc", "gc", "force", "deadline", "damage"]
+    actions = ["jump", "drift", "cancel", "gc", "gc", "gc", "look", "look"]
+    actions += ["force", "deadline", "damage"]
     actions += ["night", "night", "promote", "rollback"] if plan.stages >= 3 else []
     actions += ["refusal", "spoil"]
     if plan.place == "bucket":

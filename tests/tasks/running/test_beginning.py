@@ -31,7 +31,7 @@ class Gate:
     def submit(self, spec: JobSpec) -> JobHandle:
         return JobHandle(spec.store, spec.key, spec.attempt)
 
-    def attach(self, store: Store, key: str) -> None:
+    def attach(self, store: Store, key: str, run: str) -> None:
         return None
 
     def poll(self, handle: JobHandle) -> JobStatus:

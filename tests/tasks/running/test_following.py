@@ -50,7 +50,7 @@ class Scripted:
         self.submitted.append(spec.attempt)
         return self._start(JobHandle(spec.store, spec.key, spec.attempt))
 
-    def attach(self, store: Store, key: str) -> JobHandle | None:
+    def attach(self, store: Store, key: str, run: str) -> JobHandle | None:
         return self._start(self.running) if self.running else None
 
     def _start(self, handle: JobHandle) -> JobHandle:

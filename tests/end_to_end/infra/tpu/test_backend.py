@@ -84,7 +84,9 @@ def test_a_job_that_pauses_before_a_deadline_gives_its_machine_back(shop: Worksh
     backend.cancel(handle)
     assert backend.close() == []
     assert shop.tpu.leaked() == []
-    assert backend.attach(shop.store, KEY) is None, "the next session begins an attempt of its own"
+    assert backend.attach(shop.store, KEY, "run-2") is None, (
+        "the next session begins an attempt of its own"
+    )
 
 
 def test_a_full_zone_gives_way_to_the_next_and_is_left_empty(shop: Workshop) -> None:

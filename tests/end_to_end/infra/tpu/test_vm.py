@@ -153,7 +153,7 @@ def test_a_flow_that_is_killed_leaves_a_job_that_the_next_one_takes_over(
         flow.send_signal(signal.SIGKILL)
         flow.wait()
     backend = cloud.backend()
-    handle = backend.attach(cloud.store, spec.key)
+    handle = backend.attach(cloud.store, spec.key, spec.run)
     assert handle == JobHandle(cloud.store.uri, spec.key, "1")
     cloud.tpu.faults.clear()
     cloud.go.touch()
@@ -176,8 +176,8 @@ def test_a_machine_that_nobody_follows_deletes_itself(
     cloud.tpu.wait(spec.key[:24], "GONE", seconds=120)
     assert cloud.store.valid("toy", spec.key) is not None
     backend = cloud.backend()
-    handle = backend.attach(cloud.store, spec.key)
+    handle = backend.attach(cloud.store, spec.key, spec.run)
     assert final(backend, handle).state == "succeeded"
     backend.close()
     cloud.store.discard("toy", spec.key)  # --force: the old job must not be taken for the answer
-    assert cloud.backend().attach(cloud.store, spec.key) is None
+    assert cloud.backend().attach(cloud.store, spec.key, spec.run) is None
