@@ -7,9 +7,12 @@ that not even these are paid twice by a run that is killed in between.
 
 import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields
-from functools import cached_property
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 from infra.store.answers import Answers
@@ -17,6 +20,11 @@ from tasks.chat.budget import Cost, Prices
 from tasks.chat.reply import Content, Problem, Reply, read_value
 from tasks.chat.request import ChatRequest
 from tasks.chat.transport import Failure
+
+_LATE = 0.1
+"""Seconds that reads and writes wait for a thread before there is one more."""
+
+_Job = tuple[float, "asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
 
 EMPTY_TRIES = 3
 """How often a question is paid for, at most, when there is no text in the answers."""
@@ -32,6 +40,7 @@ class Record:
         max_tokens: the bound of this one's response.
         cost: of all attempts.
         account: who paid.
+        content: what the body says; not stored.
     """
 
     body: Any
@@ -39,20 +48,18 @@ class Record:
     max_tokens: int | None
     cost: Cost
     account: str
-
-    @cached_property
-    def content(self) -> Content:
-        return read_value(self.body)
+    content: Content
 
     def to_bytes(self) -> bytes:
-        value = {one.name: getattr(self, one.name) for one in fields(self)}
+        value = {name: one for name, one in vars(self).items() if name != "content"}
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Record":
         """Raises ValueError, KeyError or TypeError for what `to_bytes` did not write."""
         value = json.loads(raw)
-        return cls(**{**value, "cost": Cost(*value["cost"])})
+        content = read_value(value["body"])
+        return cls(**{**value, "cost": Cost(*value["cost"]), "content": content})
 
     def is_final(self, request: ChatRequest, longer: bool) -> bool:
         """Whether the question should not be paid for again. `longer`: a truncated answer may be,
@@ -122,7 +129,8 @@ class Question:
         cost = cost_of(content, self.request, self.bound, prices)
         asked = self.record.asked + 1 if self.record else 1
         body = self.request.trimmed(value)
-        return Record(body, asked, self.bound, self.cost + cost, self.account), cost
+        kept = content if body is value else read_value(body)
+        return Record(body, asked, self.bound, self.cost + cost, self.account, kept), cost
 
     def lost(self, failure: Failure, why: str = "") -> Reply:
         """What the asker gets when this attempt was the last."""
@@ -132,10 +140,16 @@ class Question:
 
 
 class RecordStore:
-    """The store of records as a loop sees it: read and written in threads."""
+    """The store of records as a loop sees it: read and written in threads, which wake the loop once
+    for all that they have done meanwhile. One thread is enough for a directory, where more would
+    only wait for each other; there are more, `threads` at most, where it comes late."""
 
     def __init__(self, answers: Answers, threads: int) -> None:
-        self._answers, self._threads = answers, ThreadPoolExecutor(threads, "answers")
+        self._answers, self._most, self._told = answers, threads, False
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._threads: list[Thread] = []
+        self._start()
 
     async def record(self, request: ChatRequest) -> Record | None:
         """The record of a request."""
@@ -151,14 +165,51 @@ class RecordStore:
 
     async def get(self, name: str) -> bytes | None:
         """What stands below a name."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._answers.get, name)
+        found: bytes | None = await self._in_thread(self._answers.get, name)
+        return found
 
     async def put(self, name: str, value: bytes) -> None:
         """Put something below a name."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, self._answers.put, name, value)
+        await self._in_thread(self._answers.put, name, value)
 
     def close(self) -> None:
         """Wait for what is under way."""
-        self._threads.shutdown()
+        self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self) -> None:
+        self._grown = time.monotonic()
+        self._threads.append(Thread(target=self._work, name="answers", daemon=True))
+        self._threads[-1].start()
+
+    def _in_thread(self, call: Callable[..., Any], *arguments: Any) -> "asyncio.Future[Any]":
+        future = asyncio.get_running_loop().create_future()
+        self._jobs.put((time.monotonic(), future, call, arguments))
+        return future
+
+    def _work(self) -> None:
+        while job := self._jobs.get():
+            asked, future, call, arguments = job
+            late = time.monotonic() - max(asked, self._grown) > _LATE
+            if late and len(self._threads) < self._most:
+                self._start()
+            try:
+                self._done.append((future, call(*arguments), None))
+            except BaseException as error:  # noqa: BLE001, it is raised where the answer is awaited
+                self._done.append((future, None, error))
+            if not self._told:
+                self._told = True
+                future.get_loop().call_soon_threadsafe(self._hand_on)
+        self._jobs.put(None)  # for the next thread
+
+    def _hand_on(self) -> None:
+        self._told = False  # first: of what is done from here on it is told anew
+        while self._done:
+            future, value, error = self._done.popleft()
+            if future.done():  # whoever asked was cancelled
+                continue
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)

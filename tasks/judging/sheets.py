@@ -11,6 +11,7 @@ says.
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 from schemas.base import digest
@@ -148,6 +149,7 @@ def token_questions(sheet: Sheet, material: Material, *, sample: int = 0) -> lis
     return questions
 
 
+@lru_cache(maxsize=1024)  # the same criteria are in every question about a prompt
 def one_line(text: str) -> str:
     """A criterion in one line of a question. Teachers write criteria; even they must not open a
     turn or a line in it."""
