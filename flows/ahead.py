@@ -56,10 +56,9 @@ def run_cached(prepared: Prepared, store: Store, outlooks: Sequence[Outlook], wa
     run = RunLog(store, prepared.resolved, prepared.target, watch.record, started, prepared.group)
     if prepared.plan is not None:
         run.plan(prepared.plan)
-    run.stage(*stages)
     for message in close_backends():
         watch.say("machines", message)
-    run.finish("succeeded")
+    run.finish("succeeded", stages)
     report_run(store, run, watch.say)
     return True
 

@@ -64,6 +64,10 @@ class Chain:
         self._begin = submit
         self._resolved, self._force = prepared.resolved, set(prepared.force)
         self._stages = {stage.name: stage for stage in self._resolved.stages}
+        self._users: dict[str, list[str]] = {name: [] for name in self._stages}
+        for stage in self._resolved.stages:
+            for source in set(stage.inputs.values()):
+                self._users[source].append(stage.name)
         self._waiting = list(self._resolved.stages)
         self._running: dict[PrefectFuture[Any], _Submitted] = {}
         self._made: dict[str, Manifest] = {}
@@ -146,7 +150,7 @@ class Chain:
         made = {"artifact": manifest.ref(), "metrics": manifest.metrics}
         repaired = watch.repairs.get(job.stage.name)
         self._end(job, {"status": status, **made, "repaired": repaired}, watch)
-        self._run_again_what_is_stale(watch)
+        self._run_again_what_is_stale(job.stage.name, watch)
 
     def _end(self, job: _Submitted, changes: dict[str, Any], watch: Watch) -> None:
         if changes["status"] not in ("ran", "cached"):
@@ -194,11 +198,11 @@ class Chain:
         self._again(name, watch, f"{why}; trying once more")
         return True
 
-    def _run_again_what_is_stale(self, watch: Watch) -> None:
-        """Run the stages again that were made from an artifact whose place another one has taken
-        since, with other bytes."""
-        for name in list(self._made):
-            for source, given in self._made_from[name].items():
+    def _run_again_what_is_stale(self, ended: str, watch: Watch) -> None:
+        """Run the stages again, of the one that ended and those that need it, that were made from
+        an artifact whose place another one has taken since, with other bytes."""
+        for name in (ended, *self._users[ended]):
+            for source, given in self._made_from.get(name, {}).items():
                 both = name in self._made and source in self._made
                 if both and self._made[source].digest != given.digest:
                     self._again(name, watch, f"its input {source} has other bytes now")

@@ -45,6 +45,14 @@ class StageRecord(StrictModel):
         return "stopped" if self.status == "skipped" and self.key else self.status
 
 
+class StageVersion(StrictModel):
+    """`runs/<run_id>/stages/<name>.json`: a stage of a run that goes on, as of `updated` (seconds
+    since the epoch)."""
+
+    updated: float
+    stage: StageRecord
+
+
 class Process(StrictModel):
     """A process; `host` and `namespace` tell whether `pid` can be looked up from where one is."""
 

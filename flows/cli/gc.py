@@ -36,7 +36,7 @@ from pydantic import ValidationError
 from flows.cli.unsent import discard_unsent, unsent
 from flows.promotion.champion import protected
 from flows.promotion.nights import DECISION, Decision
-from flows.runs.record import record_name, run_status
+from flows.runs.record import in_full, record_name, run_status
 from infra.context import context
 from infra.settings import Settings
 from infra.store.lease import seize, unheld
@@ -165,7 +165,7 @@ def _needed(store: Store, drop: Collection[str]) -> set[str]:
                 f" run {run} needs. Nothing was removed. Restore the file, or give up the run with"
                 f" --drop-run {run}."
             ) from error
-        needed |= {stage.key for stage in record.stages if stage.key}
+        needed |= {stage.key for stage in in_full(store, record).stages if stage.key}
     decided = [
         found.name for found in store.each("runs", DECISION) if found.name.split("/")[1] in runs
     ]

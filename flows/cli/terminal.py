@@ -119,9 +119,10 @@ class Terminal:
     def record(self, record: RunRecord) -> None:
         """The run's record changed: print the stages that ended since the last one."""
         with self._lock:
-            known = self.latest.stages if self.latest else ()
+            known = {one.name: one for one in self.latest.stages} if self.latest else {}
             for stage in record.stages:
-                if stage in known:
+                before = known.get(stage.name)
+                if before is stage or before == stage:
                     continue
                 if stage.status == "running":
                     self._began[stage.name] = time.monotonic()

@@ -1,5 +1,6 @@
-"""The run record: `runs/<run_id>/run.json`, written again whenever a stage begins or ends. A view;
-the manifests are the truth.
+"""The run record: `runs/<run_id>/run.json`, written when a run begins and when it ends, and
+`stages/<name>.json` beside it whenever a stage begins or ends, so that what a run writes grows as
+its stages do. `read_run` and `read_runs` put both together. A view; the manifests are the truth.
 
 Beside it lies `plan.json`, of a run that was planned: what it began with, to be compared with what
 came of it.
@@ -16,7 +17,7 @@ import platform
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any, Literal
@@ -28,7 +29,7 @@ from infra.secrets import mask
 from infra.store.objects import name_problem
 from infra.store.store import Store
 from schemas.base import InputError, nearest
-from schemas.reports import RunRecord, StageRecord
+from schemas.reports import RunRecord, StageRecord, StageVersion
 
 log = logging.getLogger("lyceum.run")
 
@@ -55,8 +56,8 @@ class RunLog:
     """Keeps the record of a run in the store while the run goes on; `watch` sees every new version
     of it.
 
-    A store that does not take a version does not end the run: that is logged, and the next version
-    says all that this one would have said.
+    A store that does not take a version does not end the run: that is logged, and what it would
+    have said is written with the next one.
 
     Args:
         started: when the run began, seconds since the epoch; None: now.
@@ -77,6 +78,7 @@ class RunLog:
         self._watch = watch
         self._order = {stage.name: place for place, stage in enumerate(resolved.stages)}
         self._began: dict[str, float] = {}
+        self._unwritten: dict[str, StageRecord] = {}
         recipe = resolved.recipe
         name = recipe.name if group is None else f"{recipe.name}-seed{recipe.seed}"
         self.record = RunRecord(
@@ -94,19 +96,34 @@ class RunLog:
 
     def stage(self, *changed: StageRecord) -> None:
         """Stages began or ended; what was recorded of them before is replaced."""
-        now = time.monotonic()
+        now, updated = time.monotonic(), time.time()
         self._began |= {one.name: now for one in changed if one.status == "running"}
-        known = {one.name: one for one in (*self.record.stages, *changed)}
-        stages = sorted(known.values(), key=lambda one: self._order[one.name])
-        self._update(SAVE_SECONDS, stages=tuple(stages))
+        self._unwritten |= {one.name: one for one in changed}
+        stages = self._with(changed)
+        self.record = self.record.model_copy(update={"stages": stages, "updated": updated})
+        with self._going_on("record"):
+            for name, stage in list(self._unwritten.items()):
+                version = StageVersion(updated=updated, stage=stage)
+                place = _version_name(self.record.run_id, name)
+                self._store.write_json(place, version, SAVE_SECONDS)
+                del self._unwritten[name]
+        self._watch(self.record)
 
-    def finish(self, status: Literal["succeeded", "failed", "cancelled", "paused"]) -> None:
-        """The run ended. Stages without a record were never begun."""
+    def finish(
+        self,
+        status: Literal["succeeded", "failed", "cancelled", "paused"],
+        ended: Sequence[StageRecord] = (),
+    ) -> None:
+        """The run ended, and these stages with it. Stages without a record were never begun."""
         stages = tuple(
             stage if stage.status != "running" else self._interrupted(stage)
-            for stage in self.record.stages
+            for stage in self._with(ended)
         )
         self._update(None, status=status, finished=time.time(), stages=stages)
+
+    def _with(self, changed: Sequence[StageRecord]) -> tuple[StageRecord, ...]:
+        known = {one.name: one for one in (*self.record.stages, *changed)}
+        return tuple(sorted(known.values(), key=lambda one: self._order[one.name]))
 
     def plan(self, plan: dict[str, Any]) -> None:
         """The run was planned like this."""
@@ -174,7 +191,7 @@ def read_run(store: Store, run_id: str) -> RunRecord:
             f"store {store.uri}: {record_name(run_id)} is the record of another run,"
             f" {record.run_id!r}. Remove the file."
         )
-    return record
+    return in_full(store, record)
 
 
 def read_runs(store: Store) -> list[RunRecord]:
@@ -185,7 +202,23 @@ def read_runs(store: Store) -> list[RunRecord]:
         store.parsed(record_name(run), raw, RunRecord)
         for run, raw in zip(known, store.read_all(list(map(record_name, known))), strict=True)
     )
-    return sorted(filter(None, records), key=lambda record: record.started)
+    found = [in_full(store, record) for record in records if record]
+    return sorted(found, key=lambda record: record.started)
+
+
+def in_full(store: Store, record: RunRecord) -> RunRecord:
+    """A record with what `stages/` says, where its run has not come to write all of it. Raises
+    InputError for a damaged part."""
+    if record.status != "running":
+        return record
+    # by name: a listing may lag behind
+    names = [_version_name(record.run_id, stage.name) for stage in record.recipe.stages]
+    read = zip(names, store.read_all(names), strict=True)
+    versions = [one for name, raw in read if (one := store.parsed(name, raw, StageVersion))]
+    known = {one.name: one for one in (*record.stages, *(version.stage for version in versions))}
+    ordered = (known[stage.name] for stage in record.recipe.stages if stage.name in known)
+    updated = max([record.updated or 0.0, *(version.updated for version in versions)])
+    return record.model_copy(update={"stages": tuple(ordered), "updated": updated})
 
 
 def read_plan(store: Store, run_id: str) -> dict[str, Any] | None:
@@ -199,6 +232,10 @@ def read_plan(store: Store, run_id: str) -> dict[str, Any] | None:
             f"store {store.uri}: {_plan_name(run_id)} is damaged ({error}). Remove the file."
         ) from error
     return plan
+
+
+def _version_name(run_id: str, stage: str) -> str:
+    return f"runs/{run_id}/stages/{stage}.json"
 
 
 def _plan_name(run_id: str) -> str:

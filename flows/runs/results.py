@@ -165,9 +165,8 @@ class RunResults:
 
     def producing(self, *products: Product) -> list[StageOutput]:
         """The stages that leave one of these, in file order."""
-        return [
-            stage for stage in self.stages.values() if stage.spec.kind in kinds_producing(*products)
-        ]
+        kinds = kinds_producing(*products)
+        return [stage for stage in self.stages.values() if stage.spec.kind in kinds]
 
     @property
     def left_out(self) -> dict[str, str]:

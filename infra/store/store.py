@@ -4,7 +4,7 @@
                                                 if and only if it exists and verifies
     artifacts/<kind>/<key>/data/<attempt>/...   the artifact's files
     work/<key>/<attempt>/{lease,job,status}.json, log.txt, out/
-    runs/<run_id>/{run,nightly}.json, report.html
+    runs/<run_id>/{run,nightly}.json, stages/<name>.json, report.html
     champions/<recipe>/<number>.json            the champion is the highest number's
                                                 (`flows.promotion.champion`)
     nights/<recipe>/<number>.json               how many nights were judged

@@ -208,10 +208,12 @@ class Laws:
 
     def _record(self, name: str) -> None:
         """Which keys runs on record name, and since when."""
-        for run in [name] if name in self._runs or name.endswith("run.json") else list(self._runs):
-            raw = self.read(run)
-            stages = json.loads(raw)["stages"] if raw and raw != b"{" else ()
-            self._runs[run] = {stage["key"] for stage in stages if stage["key"]}
+        known = name in self._runs or name.endswith("run.json") or "/stages/" in name
+        for part in [name] if known else list(self._runs):
+            raw = self.read(part)
+            said = json.loads(raw) if raw and raw != b"{" else {"stages": ()}
+            stages = said["stages"] if "stages" in said else [said["stage"]]
+            self._runs[part] = {stage["key"] for stage in stages if stage["key"]}
         named = set().union(*self._runs.values())
         self._named = {key: self._named.get(key, self.world.now) for key in sorted(named)}
 
@@ -219,7 +221,8 @@ class Laws:
         """A record rots: of what it names nobody knows any more."""
         self.payments.lost(name)
         self.spoiled.add(name)
-        self._runs.pop(name, None)
+        beside = name.removesuffix("run.json")
+        self._runs = {one: keys for one, keys in self._runs.items() if not one.startswith(beside)}
         self.champions.spoil()
 
     def record(self, process: Process, record: RunRecord) -> None:

@@ -11,6 +11,7 @@ _PARTS = (
     ("status.json", "status"),
     ("tpu.json", "tpu"),
     ("run.json", "run"),
+    ("/stages/", "run"),
     ("champions/", "champion"),
     ("nights/", "night"),
     ("/journal/", "journal"),

@@ -9,10 +9,12 @@ import pytest
 
 from flows.cli import gc
 from flows.cli.main import main
-from flows.runs.record import record_name
+from flows.recipe.resolve import resolve
+from flows.runs.record import RunLog, record_name
 from infra.process_identity import this_process
 from infra.store.lease import hold
 from infra.store.store import attempt_file, open_store
+from schemas.reports import StageRecord
 from tests.flows.cli.gc_yard import ELSEWHERE, Yard, key, short
 
 
@@ -175,6 +177,16 @@ def test_a_damaged_run_record_ends_the_matter(yard: Yard) -> None:
     gone = {("run", "runs/bad"), ("artifact", "artifacts/sft/2")}
     assert yard.found("--delete", "--drop-run", "bad") == gone
     assert yard.store.valid("sft", key(1))
+
+
+def test_what_a_killed_run_had_on_record_of_its_stages_is_needed(
+    yard: Yard, tiny_recipe: Path
+) -> None:
+    yard.commit(1)
+    yard.commit(2)
+    log = RunLog(yard.store, resolve(str(tiny_recipe)), "local", lambda record: None)
+    log.stage(StageRecord(name="distill", kind="distill", key=key(1), status="running"))
+    assert yard.found("--delete") == {("artifact", "artifacts/sft/2")}
 
 
 def test_dropping_a_run_makes_garbage_of_what_only_it_needs(yard: Yard) -> None:

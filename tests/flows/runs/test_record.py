@@ -1,6 +1,7 @@
 """The run record: what it says while a run goes on, when the store fails, and when the run's
 process is gone."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,14 @@ import pytest
 from flows.cli import show
 from flows.recipe.resolve import resolve
 from flows.report.page import report_of
-from flows.runs.record import RunLog, read_run, record_name, run_status
+from flows.runs.record import RunLog, read_run, read_runs, record_name, run_status
 from flows.runs.results import read_results
 from infra.process_identity import this_process
 from infra.store.store import Store, open_store
 from schemas.reports import RunRecord, StageRecord
+from tests.flows.growing_stores import write_recipe
+
+METRICS = {f"metric_{number}": number / 7 for number in range(100)}
 
 
 @pytest.fixture
@@ -33,10 +37,9 @@ def begun(name: str, key: str = "k") -> StageRecord:
 
 def test_a_stage_is_on_record_from_its_beginning_and_once(store: Store, run: RunLog) -> None:
     """Also when it begins a second time, with another key."""
-    name = record_name(run.record.run_id)
     for stage in (begun("rebalance"), begun("distill"), begun("rebalance", key="other")):
         run.stage(stage)
-        assert store.read_json(name, RunRecord) == run.record
+        assert read_run(store, run.record.run_id) == run.record == read_runs(store)[0]
     stages = [(stage.name, stage.key) for stage in run.record.stages]
     assert stages == [("distill", "k"), ("rebalance", "other")]
 
@@ -83,6 +86,38 @@ def test_a_store_that_takes_no_record_does_not_end_the_run(
     run.stage(begun("rebalance"))
     stages = [stage.name for stage in read_run(store, run.record.run_id).stages]
     assert stages == ["distill", "rebalance"]
+
+
+def test_the_record_of_a_run_that_has_ended_is_one_object(store: Store, run: RunLog) -> None:
+    """What its stages said meanwhile counts no more."""
+    run.stage(begun("distill"))
+    run.finish("succeeded", [begun("rebalance").model_copy(update={"status": "ran"})])
+    assert [stage.status for stage in run.record.stages] == ["skipped", "ran"]
+    assert store.read_json(record_name(run.record.run_id), RunRecord) == run.record
+    assert read_run(store, run.record.run_id) == run.record
+
+
+@pytest.mark.parametrize("stages", [40, 80])
+def test_what_a_run_writes_grows_as_its_stages_do(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stages: int
+) -> None:
+    """Each stage begins and ends, and is written both times, and once with all others."""
+    resolved = write_recipe(tmp_path / "growth.toml", stages)
+    run, written = RunLog(store, resolved, "local", lambda record: None), list[int]()
+    write = store.write_bytes
+    monkeypatch.setattr(
+        store,
+        "write_bytes",
+        lambda name, data, *rest: written.append(len(data)) or write(name, data),
+    )
+    for stage in resolved.stages:
+        run.stage(begun(stage.name))
+        run.stage(begun(stage.name).model_copy(update={"status": "ran", "metrics": METRICS}))
+    assert len(written) == 2 * stages
+    assert max(written) < 2 * len(json.dumps(METRICS, indent=2))
+    before = sum(written)
+    run.finish("succeeded")
+    assert sum(written) - before < 2 * before
 
 
 def test_a_run_whose_process_is_gone_was_interrupted(run: RunLog) -> None:
