@@ -4,7 +4,8 @@ recipes` and docs/recipes.md show.
     python -m benchmarks.recipe_plans [RECIPE ...] [--target v5e-8 --target v3-8] [--store DIR]
 
 Each row that is computed replaces that recipe's and target's row in the file, with today's date;
-the others stay as they are. A plan takes minutes when nothing of it is in the store.
+the others stay as they are. What takes more than nine hours is planned once more with the settings
+of `SHORTER`. A plan takes minutes when nothing of it is in the store.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,30 @@ from infra.process import ROOT
 
 TARGETS = ("v5e-8", "v3-8")
 
+SHORTER = {
+    "dipg_safety": (
+        "stages.grpo.config.steps=800",
+        "stages.grpo.config.rewards.1.penalties.to_step=800",
+    ),
+    "g_rar": ("stages.grpo.config.steps=190",),
+    "gemma2_deep": ("stages.grpo.config.steps=200",),
+    "legal": ("stages.grpo.config.steps=180",),
+    "on_policy_distillation": (
+        "stages.teacher_simpo.config.prompts=1024",
+        "stages.teacher_grpo.config.steps=55",
+    ),
+}
+"""Settings with which a recipe that takes longer on a v3-8 ends within nine hours there: fewer
+updates by GRPO, which is most of their time."""
 
-def planned(recipe: str, target: str, store: str) -> dict[str, Any] | None:
+
+def planned(
+    recipe: str, target: str, store: str, settings: Sequence[str] = ()
+) -> dict[str, Any] | None:
     """`lyceum plan --json`; None: it failed, and said why on stderr. Exit code 3 is a plan that
     does not fit."""
-    command = (sys.executable, "-m", "flows.cli.main", "plan", recipe, "--target", target)
+    command = [sys.executable, "-m", "flows.cli.main", "plan", recipe, "--target", target]
+    command += [word for one in settings for word in ("--set", one)]
     done = subprocess.run(
         [*command, "--hours", "9", "--store", store, "--json"],
         cwd=ROOT,
@@ -39,7 +60,7 @@ def planned(recipe: str, target: str, store: str) -> dict[str, Any] | None:
     return json.loads(done.stdout) if done.returncode in (0, 3) and done.stdout else None
 
 
-def row(recipe: str, target: str, plan: dict[str, Any]) -> Takes:
+def row(recipe: str, target: str, plan: dict[str, Any], settings: Sequence[str] = ()) -> Takes:
     """What the plan says; times are of the stages that are known."""
     programs = [one for stage in plan["stages"] for one in stage["programs"] or ()]
     most = max((one["hbm_bytes"] for one in programs), default=0)
@@ -55,14 +76,14 @@ def row(recipe: str, target: str, plan: dict[str, Any]) -> Takes:
         most_gib=f"{most / 2**30:.1f}",
         limit_gib=f"{limit / 2**30:.1f}",
         without=" ".join(plan["at_least"]["without"]),
+        settings=" ".join(settings),
     )
 
 
-def put(new: Takes) -> None:
-    """Into the file, in place of the row of the same recipe and target."""
-    same = (new.recipe, new.target)
-    rows = [one for one in takes() if (one.recipe, one.target) != same]
-    rows = sorted([*rows, new], key=lambda one: (one.recipe, one.target != "v5e-8", one.target))
+def put(recipe: str, target: str, new: Sequence[Takes]) -> None:
+    """Into the file, in place of the rows of this recipe and target."""
+    rows = [one for one in takes() if (one.recipe, one.target) != (recipe, target)]
+    rows = sorted([*rows, *new], key=lambda one: (one.recipe, one.target != "v5e-8", one.target))
     with Path(str(TAKES)).open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, [*Takes.model_fields], lineterminator="\n")
         writer.writeheader()
@@ -83,8 +104,13 @@ def main() -> None:
             if plan is None:
                 print(f"{recipe} on {target}: not planned", file=sys.stderr)
                 continue
-            put(row(recipe, target, plan))
-            print(row(recipe, target, plan))
+            rows = [row(recipe, target, plan)]
+            settings = SHORTER.get(recipe, ())
+            if not plan["fits"] and settings:
+                shorter = planned(recipe, target, given.store, settings)
+                rows += [row(recipe, target, shorter, settings)] if shorter else []
+            put(recipe, target, rows)
+            print(*rows, sep="\n")
     reference.write()
 
 

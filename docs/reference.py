@@ -141,7 +141,7 @@ def _taken(row: Takes) -> str:
         row.without.replace(" ", ", "),
         memory,
         row.fits,
-        f"{said} {row.date}",
+        " ".join((f"{said} {row.date}", *(f"`--set {one}`" for one in row.settings.split()))),
     )
     return f"| {' | '.join(cells)} |"
 

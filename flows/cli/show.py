@@ -359,7 +359,8 @@ def _takes(row: Mapping[str, Any]) -> str:
     more = f", plus {', '.join(row['without'])}" if row["without"] else ""
     by = "planned" if row["by"] == "plan" else "measured"
     time_ = duration(60 * row["minutes"]).removesuffix(" 0 s")
-    return f"takes: {time_}{price} {where}{more} ({by} {row['date']})"
+    settings = "".join(f" --set {one}" for one in row["settings"])
+    return f"takes: {time_}{price} {where}{more} ({by} {row['date']}{settings})"
 
 
 def checks(doctor: dict[str, Any]) -> Iterator[Block]:

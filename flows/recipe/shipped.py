@@ -44,6 +44,7 @@ class Takes(StrictModel):
         most_gib, limit_gib: device memory of the program that needs most, and a device's own; empty
             where it was not written down.
         without: stages whose own time is not known, with spaces between them.
+        settings: what `--set` changes of the recipe, with spaces between; empty as it is shipped.
     """
 
     recipe: str
@@ -56,11 +57,12 @@ class Takes(StrictModel):
     most_gib: str = ""
     limit_gib: str = ""
     without: str = ""
+    settings: str = ""
 
     def told(self) -> dict[str, Any]:
         """As `lyceum recipes --json` prints it."""
         known = self.model_dump(include={"target", "by", "date", "minutes", "usd"})
-        return {**known, "without": self.without.split()}
+        return {**known, "without": self.without.split(), "settings": self.settings.split()}
 
 
 def takes() -> list[Takes]:

@@ -10,8 +10,9 @@ import pytest
 from flows.cli import show
 from flows.cli.main import COMMANDS, GROUPS, main
 from flows.cli.terminal import Terminal
-from flows.recipe.resolve import resolve
+from flows.recipe.resolve import resolve, resolve_table
 from flows.recipe.shipped import shipped_recipes, takes
+from flows.recipe.table import read_recipe
 from flows.runs.record import record_name
 from infra.accelerator import Accelerator, Found
 from infra.store.store import open_store
@@ -41,10 +42,17 @@ def test_recipes_lists_what_is_shipped(capsys: pytest.CaptureFixture[str]) -> No
     assert {row["target"] for row in found["default"]["takes"]} == {"v5e-8", "v3-8"}
 
 
-def test_each_recipe_is_planned_on_both_targets() -> None:
-    planned = {(one.recipe, one.target) for one in takes() if one.by == "plan"}
+def test_each_recipe_fits_both_targets_as_shipped_or_with_settings_that_it_takes() -> None:
+    planned = [one for one in takes() if one.by == "plan"]
+    fitting = {(one.recipe, one.target) for one in planned if one.fits == "yes"}
     for name in shipped_recipes().keys() - {"quickstart", "open_data"}:
-        assert {(name, "v5e-8"), (name, "v3-8")} <= planned, name
+        assert {(name, "v5e-8"), (name, "v3-8")} <= fitting, name
+        as_shipped = [one.target for one in planned if one.recipe == name and not one.settings]
+        assert as_shipped == ["v5e-8", "v3-8"]
+    for one in planned:
+        table = read_recipe(one.recipe, None)
+        table.change(tuple(one.settings.split()))
+        resolve_table(table, None, need_data=False)
 
 
 def test_recipes_are_read_on_a_terminal_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
