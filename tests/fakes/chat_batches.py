@@ -26,38 +26,33 @@ class Batches:
         self.fail: dict[str, dict[str, Any]] = {}
         self.unanswered: set[str] = set()
         self.ending = "completed"
-        self.polls = 0
         self._server = server
         self._files: dict[str, bytes] = {}
 
     async def handle(self, request: "Request", connection: "_Connection") -> None:
         path = request.path.split("?")[0]
         parts = path.removeprefix("/v1/").split("/")
+        if parts[0] == "files" and parts[-1] == "content" and parts[1] in self._files:
+            binary = {"content-type": "application/octet-stream"}
+            return connection.send(200, self._files[parts[1]], binary)
+        found = self._answer(request, parts)
+        missing = {"error": {"message": f"no {path}", "code": "not_found"}}
+        connection.send(200 if found else 404, json.dumps(found or missing).encode())
+
+    def _answer(self, request: "Request", parts: list[str]) -> dict[str, Any] | None:
         if parts == ["files"] and request.method == "POST":
             name = self._keep(_file_in(request))
-            connection.send(200, json.dumps(_file(name, len(self._files[name]))).encode())
-        elif parts == ["batches"] and request.method == "POST":
-            connection.send(200, json.dumps(self._create(request.body)).encode())
-        elif parts == ["batches"]:
-            data = list(reversed(self.created))
-            connection.send(
-                200, json.dumps({"object": "list", "data": data, "has_more": False}).encode()
-            )
-        elif parts[0] == "batches" and (
-            batch := next((batch for batch in self.created if batch["id"] == parts[1]), None)
-        ):
-            self.polls += 1
-            if self.ready and batch["status"] == "in_progress":
-                self.finish(batch)
-            connection.send(200, json.dumps(batch).encode())
-        elif parts[0] == "files" and parts[-1] == "content" and parts[1] in self._files:
-            connection.send(
-                200, self._files[parts[1]], {"content-type": "application/octet-stream"}
-            )
-        else:
-            connection.send(
-                404, json.dumps({"error": {"message": f"no {path}", "code": "not_found"}}).encode()
-            )
+            return _file(name, len(self._files[name]))
+        if parts == ["batches"] and request.method == "POST":
+            return self._create(request.body)
+        if parts == ["batches"]:
+            return {"object": "list", "data": self.created[::-1], "has_more": False}
+        for batch in self.created:
+            if parts == ["batches", batch["id"]]:
+                if self.ready and batch["status"] == "in_progress":
+                    self.finish(batch)
+                return batch
+        return None
 
     def _keep(self, content: bytes) -> str:
         name = f"file-{len(self._files)}"
@@ -66,20 +61,11 @@ class Batches:
 
     def _create(self, body: dict[str, Any]) -> dict[str, Any]:
         lines = self._files[body["input_file_id"]].splitlines()
-        batch = {
-            "id": f"batch_{len(self.created)}",
-            "object": "batch",
-            "endpoint": body["endpoint"],
-            "errors": None,
-            "input_file_id": body["input_file_id"],
-            "completion_window": body["completion_window"],
-            "status": "in_progress",
-            "output_file_id": None,
-            "error_file_id": None,
-            "created_at": 1,
-            "metadata": body.get("metadata"),
-            "request_counts": {"total": len(lines), "completed": 0, "failed": 0},
-        }
+        asked = {key: body[key] for key in ("endpoint", "input_file_id", "completion_window")}
+        asked |= {"id": f"batch_{len(self.created)}", "metadata": body.get("metadata")}
+        counts = {"total": len(lines), "completed": 0, "failed": 0}
+        batch = {**asked, "object": "batch", "status": "in_progress", "request_counts": counts}
+        batch |= {"errors": None, "output_file_id": None, "error_file_id": None, "created_at": 1}
         self.created.append(batch)
         return batch
 
@@ -89,12 +75,8 @@ class Batches:
 
         batch["status"] = self.ending
         if self.ending == "failed":
-            problem = {
-                "code": "invalid",
-                "message": "the model has no batches",
-                "line": 1,
-                "param": None,
-            }
+            problem = {"code": "invalid", "message": "the model has no batches", "line": 1}
+            problem["param"] = None
             batch["errors"] = {"object": "list", "data": [problem]}
             return
         output, errors = [], []
@@ -110,31 +92,17 @@ class Batches:
             answer = completion(body, self._server.reply(body))
             response = {"status_code": 200, "request_id": "r", "body": answer}
             output.append({"id": "x", "custom_id": name, "response": response, "error": None})
-        if output:
-            batch["output_file_id"] = self._keep(
-                b"".join(json.dumps(line).encode() + b"\n" for line in reversed(output))
-            )
-        if errors:
-            batch["error_file_id"] = self._keep(
-                b"".join(json.dumps(line).encode() + b"\n" for line in errors)
-            )
-        batch["request_counts"] = {
-            "total": len(output) + len(errors),
-            "completed": len(output),
-            "failed": len(errors),
-        }
+        for name, lines in (("output_file_id", output[::-1]), ("error_file_id", errors)):
+            if lines:
+                text = "".join(json.dumps(line) + "\n" for line in lines)
+                batch[name] = self._keep(text.encode())
+        counts = {"completed": len(output), "failed": len(errors)}
+        batch["request_counts"] = {"total": sum(counts.values()), **counts}
 
 
 def _file(name: str, size: int) -> dict[str, Any]:
-    return {
-        "id": name,
-        "object": "file",
-        "bytes": size,
-        "created_at": 1,
-        "filename": "x.jsonl",
-        "purpose": "batch",
-        "status": "processed",
-    }
+    about = {"object": "file", "created_at": 1, "filename": "x.jsonl", "purpose": "batch"}
+    return {"id": name, "bytes": size, "status": "processed", **about}
 
 
 def _file_in(request: "Request") -> bytes:

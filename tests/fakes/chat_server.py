@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -79,10 +79,8 @@ def echo(body: dict[str, Any]) -> str:
     """A trace whose answer is the question's last number."""
     question = body["messages"][-1]["content"] if body["messages"] else ""
     numbers = re.findall(r"\d+", question)
-    return (
-        "<reasoning>The question is:"
-        f" {question[-80:]}</reasoning>\n<answer>{numbers[-1] if numbers else 'none'}</answer>"
-    )
+    answer = numbers[-1] if numbers else "none"
+    return f"<reasoning>The question is: {question[-80:]}</reasoning>\n<answer>{answer}</answer>"
 
 
 class ChatServer:
@@ -112,14 +110,8 @@ class ChatServer:
         record: bool = True,
         port: int = 0,
     ) -> None:
-        self.faults, self.latency, self.slots, self.idempotent, self.reply, self.record = (
-            faults,
-            latency,
-            slots,
-            idempotent,
-            reply,
-            record,
-        )
+        self.faults, self.latency, self.slots = faults, latency, slots
+        self.idempotent, self.reply, self.record = idempotent, reply, record
         self.paths: tuple[str, ...] = ("/v1/chat/completions",)
         self.seen: list[Request] = []
         self.billed: Counter[str] = Counter()
@@ -133,7 +125,7 @@ class ChatServer:
     def __enter__(self) -> Self:
         started = threading.Event()
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self.serve(started)), name="chat-server", daemon=True
+            target=lambda: asyncio.run(self.serve(started)), daemon=True
         )
         self._thread.start()
         assert started.wait(20)
@@ -222,30 +214,20 @@ class ChatServer:
             connection.send(200, json.dumps(value).encode(), fault.headers)
 
     def counts(self) -> dict[str, Any]:
-        return {
-            "requests": self.count,
-            "billed": self.billed.total(),
-            "questions": len(self.billed),
-            "most": self.most,
-        }
+        billed = {"billed": self.billed.total(), "questions": len(self.billed)}
+        return {"requests": self.count, "most": self.most, **billed}
 
 
 def completion(body: dict[str, Any], text: str) -> dict[str, Any]:
     """A chat completion as OpenAI writes it; a token is four characters."""
     inputs, outputs = len(json.dumps(body["messages"])) // 4, len(text) // 4
+    message = {"role": "assistant", "content": text}
+    usage = {"prompt_tokens": inputs, "completion_tokens": outputs}
     return {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": int(time.time()),
+        **{"id": "chatcmpl-1", "object": "chat.completion", "created": int(time.time())},
         "model": body["model"],
-        "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-        ],
-        "usage": {
-            "prompt_tokens": inputs,
-            "completion_tokens": outputs,
-            "total_tokens": inputs + outputs,
-        },
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {**usage, "total_tokens": inputs + outputs},
     }
 
 
@@ -278,9 +260,8 @@ class _Connection(asyncio.Protocol):
         if end < 0:
             return
         first, *lines = self._buffer[:end].decode("latin-1").split("\r\n")
-        headers = {
-            name.lower(): value for name, _, value in (line.partition(": ") for line in lines)
-        }
+        pairs = (line.partition(": ") for line in lines)
+        headers = {name.lower(): value for name, _, value in pairs}
         whole = end + 4 + int(headers.get("content-length", "0"))
         if len(self._buffer) < whole:
             return
@@ -290,18 +271,13 @@ class _Connection(asyncio.Protocol):
         self._task = self._server.loop.create_task(self._handle(request))
 
     async def _handle(self, request: Request) -> None:
-        handler: Callable[[Request, _Connection], Awaitable[None]] = self._server.batches.handle
+        told = {"/counts": self._server.counts, "/billed": lambda: self._server.billed}
         if request.path in self._server.paths:
-            handler = self._server.chat
-        elif request.path in ("/counts", "/billed"):
-            self.send(
-                200,
-                json.dumps(
-                    self._server.counts() if request.path == "/counts" else self._server.billed
-                ).encode(),
-            )
-            return
-        await handler(request, self)
+            await self._server.chat(request, self)
+        elif request.path in told:
+            self.send(200, json.dumps(told[request.path]()).encode())
+        else:
+            await self._server.batches.handle(request, self)
 
     def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.transport.write(b"".join(_parts(status, body, headers or {})))
@@ -314,9 +290,7 @@ class _Connection(asyncio.Protocol):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="An OpenAI-compatible server for tests. Prints its URL."
-    )
+    parser = argparse.ArgumentParser(description="An OpenAI-compatible server. Prints its URL.")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--latency", type=float, default=0.2)
     parser.add_argument("--slots", type=int, default=64)
@@ -328,15 +302,8 @@ def main() -> None:
     def reply(body: dict[str, Any]) -> str:
         return echo(body).replace("</reasoning>", " word" * options.words + "</reasoning>")
 
-    server = ChatServer(
-        latency=options.latency,
-        slots=options.slots,
-        idempotent=options.idempotent,
-        reply=reply,
-        record=False,
-        port=options.port,
-    )
-    with server:
+    given = {name: getattr(options, name) for name in ("latency", "slots", "idempotent", "port")}
+    with ChatServer(reply=reply, record=False, **given) as server:
         sys.stdout.write(server.url + "\n")
         sys.stdout.flush()
         while os.getppid() == parent:

@@ -14,12 +14,8 @@ from playwright.sync_api import Browser, Error, Page, sync_playwright
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = (
     "--no-sandbox",  # root has none, in containers and in CI
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
+    *("--disable-gpu", "--disable-quic", "--disable-sync", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update"),
 )
 
 
@@ -32,9 +28,8 @@ def chromium(*more: str) -> Iterator[Browser]:
         try:
             browser = playwright.chromium.launch(executable_path=found, args=list(arguments))
         except Error as error:
-            pytest.skip(
-                f"no Chromium: install the package `chromium` ({error.message.splitlines()[0]})"
-            )
+            why = error.message.splitlines()[0]
+            pytest.skip(f"no Chromium: install the package `chromium` ({why})")
         yield browser
         browser.close()
 

@@ -31,19 +31,11 @@ from tests.fakes.gcs_emulator import Emulator
 from tests.fakes.tpu_fake import FakeTpu, Resource
 
 BUCKET = "demo"
-STATE_SECONDS = {
-    "CREATING": 0.5,
-    "WAITING_FOR_RESOURCES": 1.5,
-    "PROVISIONING": 1.5,
-    "DELETING": 1.0,
-    "SUSPENDING": 1.0,
-}
+STATE_SECONDS = {"CREATING": 0.5, "WAITING_FOR_RESOURCES": 1.5, "PROVISIONING": 1.5}
+STATE_SECONDS |= {"DELETING": 1.0, "SUSPENDING": 1.0}
 """Long enough to be seen, short enough not to bore."""
-SETTINGS = {
-    "LYCEUM_TPU_POLL_SECONDS": "0.3",
-    "LYCEUM_HEARTBEAT_SECONDS": "1",
-    "LYCEUM_PLAN": "false",
-}
+SETTINGS = {"LYCEUM_TPU_POLL_SECONDS": "0.3", "LYCEUM_HEARTBEAT_SECONDS": "1"}
+SETTINGS |= {"LYCEUM_PLAN": "false"}
 _WATCH_SECONDS = 0.2
 _USUAL = ("CREATING", "READY", "DELETING", "GONE")
 """States of a node that tell nothing that its request has not told."""
@@ -53,11 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        help="what to run in this cloud; nothing: print the variables and wait",
-    )
+    what = "what to run in this cloud; nothing: print the variables and wait"
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=what)
     command: list[str] = parser.parse_args(arguments).command
     say = Console(stderr=True, highlight=False)
     with Emulator(BUCKET) as gcs, FakeTpu(vm_environment=gcs.environment) as tpu:
@@ -96,11 +85,8 @@ class Watch:
             for index, resource in enumerate(self._tpu.resources()):
                 if index == len(self._said):
                     self._said.append(0)
-                    self._line(
-                        resource.history[0][0],
-                        index,
-                        f"asked for: {resource.accelerator} ({resource.tier}) in {resource.zone}",
-                    )
+                    what = f"{resource.accelerator} ({resource.tier}) in {resource.zone}"
+                    self._line(resource.history[0][0], index, f"asked for: {what}")
                 for moment, what, state, why in resource.history[self._said[index] :]:
                     if what == "request" or state not in _USUAL:
                         self._line(moment, index, f"[bold]{state}[/bold] {why}")
@@ -128,13 +114,10 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
 
 
 def _wait(environment: dict[str, str]) -> int:
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    lines.append(f"# e.g. lyceum run quickstart --target v5e-8 --store gs://{BUCKET}/lyceum\n")
     with contextlib.suppress(KeyboardInterrupt):  # which may come as soon as the last line is read
-        sys.stdout.write(
-            "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-        )
-        sys.stdout.write(
-            f"# e.g. lyceum run quickstart --target v5e-8 --store gs://{BUCKET}/lyceum\n"
-        )
+        sys.stdout.write("\n".join(lines))
         sys.stdout.flush()
         threading.Event().wait()
     return 0
@@ -148,14 +131,10 @@ def _report(say: Console, made: Sequence[Resource], left: Sequence[str]) -> None
     chip_hours = sum(one.billed_seconds * one.chips for one in made) / 3600
     together = f"Together {chip_hours:.4f} chip-hours, which a real cloud would have billed."
     say.print(together if made else "No TPU was asked for.")
-    if left:
-        say.print(
-            "[bold red]Left behind[/bold red], and in a real cloud billed on, or holding quota:"
-        )
-        for name in left:
-            say.print(f"  {name}", soft_wrap=True)
-    else:
-        say.print("[bold green]Nothing is left.[/bold green]")
+    behind = "[bold red]Left behind[/bold red], and in a real cloud billed on, or holding quota:"
+    say.print(behind if left else "[bold green]Nothing is left.[/bold green]")
+    for name in left:
+        say.print(f"  {name}", soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -74,11 +74,8 @@ class FakeHub(HttpServer):
 
     def commit(self, name: str) -> str:
         """The revision of a repository: it changes with its files."""
-        files = sorted(
-            (path.name, hashlib.sha1(path.read_bytes()).hexdigest())
-            for path in self.repositories[name].rglob("*")
-            if path.is_file()
-        )
+        paths = [path for path in self.repositories[name].rglob("*") if path.is_file()]
+        files = sorted((path.name, hashlib.sha1(path.read_bytes()).hexdigest()) for path in paths)
         return hashlib.sha1(json.dumps([name, files]).encode()).hexdigest()
 
     def downloads(self) -> list[str]:
@@ -126,36 +123,20 @@ class _Handler(UploadHandler):
             below = "/".join(what[2:])
             return self.answer(200, _tree(directory, below, asked.lower() == "true"))
         siblings = [{"rfilename": path} for path, _ in _files(directory)]
-        return self.answer(
-            200,
-            {
-                "id": name,
-                "sha": commit,
-                "siblings": siblings,
-                "gated": name in self.server.gated,
-                "private": name in self.server.private,
-            },
-        )
+        who = {"gated": name in self.server.gated, "private": name in self.server.private}
+        return self.answer(200, {"id": name, "sha": commit, "siblings": siblings, **who})
 
     def _file(self, name: str, revision: str, path: str) -> None:
         if name in self.server.gated and (refusal := self._refusal()):
-            return self.answer(
-                refusal,
-                b"",
-                {
-                    "X-Error-Code": "GatedRepo",
-                    "X-Error-Message": f"Access to model {name} is restricted.",
-                },
-            )
+            said = f"Access to model {name} is restricted."
+            why = {"X-Error-Code": "GatedRepo", "X-Error-Message": said}
+            return self.answer(refusal, b"", why)
         file = self.server.repositories[name] / path
         if not file.is_file():
             return self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
         data = file.read_bytes()
-        headers = {
-            "ETag": f'"{hashlib.sha256(data).hexdigest()}"',
-            "X-Repo-Commit": self.server.commit(name),
-            "Accept-Ranges": "bytes",
-        }
+        headers = {"X-Repo-Commit": self.server.commit(name), "Accept-Ranges": "bytes"}
+        headers["ETag"] = f'"{hashlib.sha256(data).hexdigest()}"'
         start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
         return self.answer(206 if start else 200, data[start:], headers)
 
@@ -167,13 +148,8 @@ class _Handler(UploadHandler):
         if directory is None:
             return self.answer(401, b"{}", {"X-Error-Message": "Invalid username or password."})
         wanted = [asked] if isinstance(asked, str) else asked
-        found = [
-            one
-            for path in wanted
-            for one in _tree(directory, str(Path(path).parent).removeprefix("."))
-            if one["path"] == path
-        ]
-        return self.answer(200, found)
+        every = _tree(directory, "", recursive=True)
+        return self.answer(200, [one for one in every if one["path"] in wanted])
 
     def _refusal(self) -> int:
         said = self.headers.get("Authorization")
@@ -194,35 +170,18 @@ class _Handler(UploadHandler):
         directory = self.server.repositories.get(name)
         if directory is None:
             return self.answer(404, {"code": 404, "message": "Not found"})
-        if (
-            call != "GetModelInstance"
-            and name in self.server.gated
-            and (refusal := self._refusal())
-        ):
-            return self.answer(refusal, {"code": refusal, "message": "Permission denied"})
+        files = [{"name": path, "size": size} for path, size in _files(directory)]
         if call == "GetModelInstance":
-            return self.answer(
-                200,
-                {
-                    "slug": wish["instanceSlug"],
-                    "versionNumber": 3,
-                    "totalUncompressedBytes": sum(size for _, size in _files(directory)),
-                },
-            )
+            about = {"slug": wish["instanceSlug"], "versionNumber": 3}
+            about["totalUncompressedBytes"] = sum(one["size"] for one in files)
+            return self.answer(200, about)
+        if name in self.server.gated and (refusal := self._refusal()):
+            return self.answer(refusal, {"code": refusal, "message": "Permission denied"})
         if call == "ListModelInstanceVersionFiles":
-            return self.answer(
-                200,
-                {
-                    "files": [{"name": path, "size": size} for path, size in _files(directory)],
-                    "nextPageToken": "",
-                },
-            )
+            return self.answer(200, {"files": files, "nextPageToken": ""})
         self.server.requests.append(("FILE", wish["path"]))
-        return self.answer(
-            200,
-            (directory / wish["path"]).read_bytes(),
-            {"Content-Type": "application/octet-stream"},
-        )
+        binary = {"Content-Type": "application/octet-stream"}
+        return self.answer(200, (directory / wish["path"]).read_bytes(), binary)
 
 
 def _tree(directory: Path, below: str, recursive: bool = False) -> list[dict[str, Any]]:

@@ -20,10 +20,7 @@ from tests.fakes.gcs_uploads import Chunk, Session, Uploads
 Json = dict[str, Any]
 LISTING = {"prefix", "delimiter", "matchGlob", "maxResults", "pageToken"}
 ANYWHERE = {"projection", "prettyPrint", "fields", "alt", "userProject", "quotaUser", "key"}
-REQUESTER_PAYS = (
-    "required",
-    "Bucket is a requester pays bucket but no user project provided.",
-)
+REQUESTER_PAYS = ("required", "Bucket is a requester pays bucket but no user project provided.")
 OFF = {"versions", "includeFoldersAsPrefixes"}  # refused unless they are false
 _BOUNDARY = re.compile(r'boundary="?([^";]+)"?')
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
@@ -122,16 +119,7 @@ class Api:
                 return Call("list", bucket, prefix, lambda now: self._list(now, bucket))
             case ["GET", "storage", "v1", "b", bucket, "o", name] if not media:
                 return Call("metadata", bucket, name, lambda now: found(now).resource(now.host))
-            case ["GET", "storage", "v1", "b", bucket, "o", name] | [
-                "GET",
-                "download",
-                "storage",
-                "v1",
-                "b",
-                bucket,
-                "o",
-                name,
-            ]:
+            case ["GET", "storage" | "download", *_, "v1", "b", bucket, "o", name]:
                 return Call("download", bucket, name, lambda now: _media(now, found(now)))
             case ["DELETE", "storage", "v1", "b", bucket, "o", name]:
                 return Call("delete", bucket, name, lambda now: self._delete(now, bucket, name))
@@ -153,10 +141,8 @@ class Api:
         listing: Json = {"kind": "storage#objects"}
         listing |= {"nextPageToken": page.token} if page.token else {}
         listing |= {"prefixes": page.prefixes} if page.prefixes else {}
-        listing |= (
-            {"items": [one.resource(request.host) for one in page.items]} if page.items else {}
-        )
-        return listing
+        items = [one.resource(request.host) for one in page.items]
+        return listing | ({"items": items} if items else {})
 
     def _delete(self, request: Request, bucket: str, name: str) -> Response:
         self.buckets.delete(bucket, name, request.query.get("generation"), request.precondition)
@@ -180,9 +166,8 @@ class Api:
         elif request.method == "POST" and form == "media":
             fields = {"contentType": headers.get("content-type")}
         else:
-            raise ApiError(
-                400, "badRequest", f"Bad Request: uploadType {form!r} with {request.method}"
-            )
+            wrong = f"Bad Request: uploadType {form!r} with {request.method}"
+            raise ApiError(400, "badRequest", wrong)
         fields |= _checksums(headers)
         name = query.get("name") or fields.get("name", "")
 
@@ -203,9 +188,8 @@ class Api:
 
     def _session(self, request: Request, session: Session) -> Json | Response:
         chunk = Chunk.of(request.headers.get("content-range"), request.declared)
-        self.uploads.append(
-            session, chunk, request.body, _checksums(request.headers), broken=request.broken
-        )
+        sums = _checksums(request.headers)
+        self.uploads.append(session, chunk, request.body, sums, broken=request.broken)
         if isinstance(session.outcome, StoredObject):
             return session.outcome.resource(request.host)
         headers = {"X-GUploader-UploadID": session.id}
@@ -214,27 +198,20 @@ class Api:
         return Response(308, headers)
 
 
-def json_response(value: Any) -> Response:
+def json_response(value: Any, status: int = 200) -> Response:
     """The whole of it: partial responses (`fields`) are not cut."""
-    body = json.dumps(value).encode()
-    return Response(200, {"Content-Type": "application/json; charset=UTF-8"}, Content.of(body))
+    kind = {"Content-Type": "application/json; charset=UTF-8"}
+    return Response(status, kind, Content.of(json.dumps(value).encode()))
 
 
 def error_response(error: ApiError, *, media: bool = False) -> Response:
     """The API's error object; the error of a download is plain text, as the real service has it."""
     if media:
-        return Response(
-            error.status,
-            {"Content-Type": "text/html; charset=UTF-8"},
-            Content.of(error.message.encode()),
-        )
+        kind = {"Content-Type": "text/html; charset=UTF-8"}
+        return Response(error.status, kind, Content.of(error.message.encode()))
     detail = {"message": error.message, "domain": "global", "reason": error.reason}
-    body = json.dumps(
-        {"error": {"code": error.status, "message": error.message, "errors": [detail]}}
-    ).encode()
-    return Response(
-        error.status, {"Content-Type": "application/json; charset=UTF-8"}, Content.of(body)
-    )
+    whole = {"code": error.status, "message": error.message, "errors": [detail]}
+    return json_response({"error": whole}, error.status)
 
 
 def _media(request: Request, found: StoredObject) -> Response:
@@ -245,12 +222,10 @@ def _media(request: Request, found: StoredObject) -> Response:
         "Accept-Ranges": "bytes",
         "ETag": found.etag,
         "Last-Modified": format_datetime(datetime.fromisoformat(found.created), usegmt=True),
-        "x-goog-generation": str(found.generation),
-        "x-goog-metageneration": "1",
-        "x-goog-hash": f"crc32c={found.crc32c}",
+        **{"x-goog-generation": str(found.generation), "x-goog-metageneration": "1"},
+        **{"x-goog-hash": f"crc32c={found.crc32c}", "x-goog-storage-class": "STANDARD"},
         "x-goog-stored-content-encoding": "identity",
         "x-goog-stored-content-length": str(found.size),
-        "x-goog-storage-class": "STANDARD",
     }
     asked = _RANGE.fullmatch(request.headers.get("range", ""))
     if not asked or asked[0] == "bytes=-":
@@ -276,11 +251,8 @@ def _multipart(content_type: str, body: Content) -> tuple[Json, Content]:
     # of one kind throughout: media may end in CR
     line = rb"\r\n" if head.partition(b"\n")[0].endswith(b"\r") else rb"\n"
     mark = re.escape(b"--" + boundary[1].encode())
-    parts = re.match(
-        mark + line + b".*?" + line * 2 + b"(.*?)" + line + mark + line + b"(.*?)" + line * 2,
-        head,
-        re.DOTALL,
-    )
+    form = mark + line + b".*?" + line * 2 + b"(.*?)" + line + mark + line + b"(.*?)" + line * 2
+    parts = re.match(form, head, re.DOTALL)
     end = re.search(line + mark + rb"--\s*\Z", tail)
     if not parts or not end:
         raise malformed

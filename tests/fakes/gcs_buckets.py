@@ -107,24 +107,15 @@ class StoredObject:
         """The object's metadata in the API's words; `host` is the service's URL, for the links in
         it."""
         path = f"b/{self.bucket}/o/{quote(self.name, safe='')}"
+        media = f"{host}/download/storage/v1/{path}?generation={self.generation}&alt=media"
         return {
-            "kind": "storage#object",
+            **{"kind": "storage#object", "metageneration": "1", "storageClass": "STANDARD"},
             "id": f"{self.bucket}/{self.name}/{self.generation}",
-            "selfLink": f"{host}/storage/v1/{path}",
-            "mediaLink": (
-                f"{host}/download/storage/v1/{path}?generation={self.generation}&alt=media"
-            ),
-            "name": self.name,
-            "bucket": self.bucket,
-            "generation": str(self.generation),
-            "metageneration": "1",
-            "storageClass": "STANDARD",
-            "size": str(self.size),
-            "crc32c": self.crc32c,
+            **{"selfLink": f"{host}/storage/v1/{path}", "mediaLink": media},
+            **{"name": self.name, "bucket": self.bucket, "generation": str(self.generation)},
+            **{"size": str(self.size), "crc32c": self.crc32c, "etag": self.etag},
             **({"md5Hash": self.md5} if self.size <= MD5_LIMIT else {}),
-            "etag": self.etag,
-            "timeCreated": self.created,
-            "updated": self.created,
+            **{"timeCreated": self.created, "updated": self.created},
             **self.fields,
         }
 
@@ -151,6 +142,10 @@ class Precondition:
             raise ApiError(412, "conditionNotMet", CONDITION_NOT_MET)
 
 
+def _long() -> deque[tuple[str, "StoredObject | None"]]:
+    return deque(maxlen=10_000)
+
+
 @dataclass
 class Bucket:
     """A bucket; `history` holds what each change of an object replaced, newest last, without the
@@ -158,9 +153,7 @@ class Bucket:
 
     resource: dict[str, Any]
     objects: dict[str, StoredObject] = field(default_factory=dict)
-    history: deque[tuple[str, StoredObject | None]] = field(
-        default_factory=lambda: deque(maxlen=10_000)
-    )
+    history: deque[tuple[str, StoredObject | None]] = field(default_factory=_long)
 
     @property
     def requester_pays(self) -> bool:
@@ -208,17 +201,9 @@ class Buckets:
         with self.lock:
             if name in self.buckets:
                 raise ApiError(409, "conflict", "You already own this bucket.")
-            made = {
-                "kind": "storage#bucket",
-                "id": name,
-                "projectNumber": "0",
-                "timeCreated": _now(),
-                "storageClass": "STANDARD",
-                "metageneration": "1",
-                "locationType": kind,
-                **resource,
-                "location": location,
-            }
+            made = {"kind": "storage#bucket", "id": name, "projectNumber": "0"}
+            made |= {"timeCreated": _now(), "storageClass": "STANDARD", "metageneration": "1"}
+            made |= {"locationType": kind, **resource, "location": location}
             self.buckets[name] = Bucket(made)
             return made
 
@@ -280,9 +265,7 @@ class Buckets:
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         glob = _glob(query["matchGlob"]) if "matchGlob" in query else None
         limit = min(max(int(query.get("maxResults", 1000)), 1), 1000)
-        after = (
-            base64.urlsafe_b64decode(query["pageToken"]).decode() if "pageToken" in query else None
-        )
+        after = base64.urlsafe_b64decode(query.get("pageToken", "")).decode()
         with self.lock:
             objects = self.bucket(bucket).as_of(changes_ago)
         items: list[StoredObject] = []
@@ -293,7 +276,7 @@ class Buckets:
                 continue
             head, found, _ = name[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
             entry = prefix + head + found if found else name
-            if (after is not None and entry <= after) or (prefixes and entry == prefixes[-1]):
+            if entry <= after or (prefixes and entry == prefixes[-1]):
                 continue
             if len(items) + len(prefixes) == limit:
                 token = base64.urlsafe_b64encode((last or "").encode()).decode()
@@ -309,9 +292,8 @@ class Buckets:
 def _glob(pattern: str) -> re.Pattern[str]:
     """Of the service's globs those with `*` alone, which stands for anything but a slash."""
     if set(pattern) & set("?[]{}\\") or "**" in pattern:
-        raise ApiError(
-            400, "invalid", f"This fake of Cloud Storage knows only * in a matchGlob: {pattern}"
-        )
+        wrong = f"This fake of Cloud Storage knows only * in a matchGlob: {pattern}"
+        raise ApiError(400, "invalid", wrong)
     return re.compile("[^/]*".join(map(re.escape, pattern.split("*"))))
 
 

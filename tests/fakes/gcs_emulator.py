@@ -81,18 +81,15 @@ class Emulator(FakeProcess):
     def _post(self, path: str, value: Any) -> bytes:
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=60)
         try:
-            connection.request(
-                "POST", path, json.dumps(value), {"Content-Type": "application/json"}
-            )
+            kind = {"Content-Type": "application/json"}
+            connection.request("POST", path, json.dumps(value), kind)
             answer = connection.getresponse()
             body = answer.read()
         finally:
             connection.close()
         if answer.status != 200:
-            raise RuntimeError(
-                f"the fake of Cloud Storage answered {answer.status} to {path} {value}:"
-                f" {body.decode()}"
-            )
+            said = f"{answer.status} to {path} {value}: {body.decode()}"
+            raise RuntimeError(f"the fake of Cloud Storage answered {said}")
         return body
 
 
@@ -141,12 +138,9 @@ def environment(url: str) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description="A fake of Cloud Storage's JSON API on 127.0.0.1. Prints its URL."
-    )
-    parser.add_argument(
-        "--bucket", action="append", default=[], help="a bucket to begin with; may be repeated"
-    )
+    parser = argparse.ArgumentParser(description="A fake of Cloud Storage. Prints its URL.")
+    begin = "a bucket to begin with; may be repeated"
+    parser.add_argument("--bucket", action="append", default=[], help=begin)
     options = parser.parse_args(arguments)
     from tests.fakes.gcs_http import Server
 

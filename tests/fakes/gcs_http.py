@@ -152,15 +152,8 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection |= body.size < declared
         segments = [unquote(segment) for segment in url.path.strip("/").split("/")]
         host = f"http://{headers.get('host', '127.0.0.1')}"
-        return Request(
-            self.command,
-            segments,
-            dict(parse_qsl(url.query, keep_blank_values=True)),
-            headers,
-            body,
-            declared,
-            host,
-        )
+        query = dict(parse_qsl(url.query, keep_blank_values=True))
+        return Request(self.command, segments, query, headers, body, declared, host)
 
     def _receive(self, size: int) -> memoryview:
         """The next `size` bytes, fewer if the connection ends before."""

@@ -61,12 +61,8 @@ class Chunk:
             return cls(None, 0, total)
         start, stop = int(match[2]), int(match[3]) + 1
         if stop - start != size:
-            raise ApiError(
-                400,
-                "badRequest",
-                f"Invalid request.  There were {size} byte(s) in the request body.  There should"
-                f" have been {stop - start} byte(s) according to the Content-Range header.",
-            )
+            wrong = f"There were {size} byte(s) in the request body, not {stop - start}."
+            raise ApiError(400, "badRequest", f"Invalid request.  {wrong}")
         return cls(start, stop, total)
 
 
@@ -117,20 +113,12 @@ class Uploads:
             session.fields |= checksums
             if chunk.start is not None:
                 if chunk.start > have:
-                    raise ApiError(
-                        400,
-                        "badRequest",
-                        f"Invalid request.  The upload offset is {chunk.start} byte(s), which"
-                        f" exceeds already uploaded size of {have} byte(s).",
-                    )
+                    wrong = f"The upload offset {chunk.start} exceeds the uploaded size of {have}."
+                    raise ApiError(400, "badRequest", f"Invalid request.  {wrong}")
                 final = chunk.stop == chunk.total
                 if not final and body.size < CHUNK_UNIT and not broken:
-                    raise ApiError(
-                        400,
-                        "badRequest",
-                        "Invalid request.  The number of bytes uploaded is required to be equal or"
-                        f" greater than {CHUNK_UNIT}, except for the final request.",
-                    )
+                    wrong = f"A request but the final one has at least {CHUNK_UNIT} bytes."
+                    raise ApiError(400, "badRequest", f"Invalid request.  {wrong}")
                 reached = chunk.start + body.size
                 if broken or not final:
                     reached -= reached % CHUNK_UNIT
@@ -142,9 +130,8 @@ class Uploads:
 
     def _finish(self, session: Session) -> None:
         try:
-            made = self.buckets.insert(
-                session.bucket, session.name, session.content, session.fields, session.precondition
-            )
+            what = (session.content, session.fields, session.precondition)
+            made = self.buckets.insert(session.bucket, session.name, *what)
             # later requests want its metadata; its bytes may be deleted
             session.outcome = replace(made, content=Content())
         except ApiError as error:

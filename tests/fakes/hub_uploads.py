@@ -120,10 +120,8 @@ class UploadHandler(Handler):
     def _batch(self, dataset: str | None, name: str) -> None:
         asked = self.body()
         assert asked["operation"] == "upload"
-        self.answer(
-            200,
-            {"transfer": "basic", "objects": [self._upload_of(one) for one in asked["objects"]]},
-        )
+        objects = [self._upload_of(one) for one in asked["objects"]]
+        self.answer(200, {"transfer": "basic", "objects": objects})
 
     def _upload_of(self, wanted: dict[str, Any]) -> dict[str, Any]:
         oid, size = wanted["oid"], wanted["size"]
@@ -162,9 +160,8 @@ class UploadHandler(Handler):
     def _complete(self, oid: str) -> None:
         asked = self.body()
         parts = [self.server.parts.pop((oid, one["partNumber"])) for one in asked["parts"]]
-        assert [hashlib.md5(one).hexdigest() for one in parts] == [
-            one["etag"] for one in asked["parts"]
-        ]
+        for part, told in zip(parts, asked["parts"], strict=True):
+            assert hashlib.md5(part).hexdigest() == told["etag"]
         data = b"".join(parts)
         if hashlib.sha256(data).hexdigest() != oid:
             return self.answer(400, {"error": "another content"})
@@ -232,15 +229,8 @@ def card_problems(text: str, kind: str) -> list[dict[str, str]]:
         if not model.get("name"):
             problems.append("model-index[0].name is required")
         for result in model["results"]:
-            problems += ["results.task.type"] if not result["task"].get("type") else []
-            problems += [
-                f"results.dataset.{key}"
-                for key in ("name", "type")
-                if not result["dataset"].get(key)
-            ]
-            problems += [
-                "results.metrics"
-                for one in result["metrics"]
-                if not one.get("type") or "value" not in one
-            ]
+            told = {"task.type": result["task"].get("type")}
+            told |= {f"dataset.{key}": result["dataset"].get(key) for key in ("name", "type")}
+            told["metrics"] = all(one.get("type") and "value" in one for one in result["metrics"])
+            problems += [f"results.{name}" for name, well in told.items() if not well]
     return [{"message": one} for one in problems]

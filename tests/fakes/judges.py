@@ -35,11 +35,8 @@ class FakeJudge(Judge):
         if isinstance(said, Ruling):
             return said
         key = digest([question.messages[0]["content"], question.sample])
-        return (
-            Ruling(text=said, digest=key)
-            if isinstance(said, str)
-            else Ruling(probabilities=said, digest=key)
-        )
+        given = {"text" if isinstance(said, str) else "probabilities": said}
+        return Ruling(digest=key, **given)
 
     def close(self) -> None:
         self.closed = True
@@ -66,9 +63,6 @@ def items_in(question: Question) -> list[str]:
 
 def ruling(question: Question, *grades: bool | int, **changes: Any) -> str:
     """A ruling in the right form."""
-    value = {
-        "mark": mark_in(question),
-        "reason": "because",
-        "grades": {str(number): grade for number, grade in enumerate(grades, 1)},
-    }
+    numbered = {str(number): grade for number, grade in enumerate(grades, 1)}
+    value = {"mark": mark_in(question), "reason": "because", "grades": numbered}
     return json.dumps(value | changes)

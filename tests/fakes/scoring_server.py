@@ -70,42 +70,18 @@ class ScoringServer:
 
     def _scored(self, body: dict[str, Any]) -> dict[str, Any]:
         ids = body["prompt"]
-        assert (
-            body.items() >= {"echo": True, "max_tokens": 0, "logprobs": 1, "temperature": 1}.items()
-        ), body
+        asked = {"echo": True, "max_tokens": 0, "logprobs": 1, "temperature": 1}
+        assert body.items() >= asked.items(), body
         tokens = np.zeros((1, self._length), np.int32)
         tokens[0, : len(ids)] = ids
         values = [None, *np.asarray(self._logps(tokens))[: len(ids) - 1].tolist()]
-        names = [
-            f"token_id:{token}" if body.get("return_tokens_as_token_ids") else str(token)
-            for token in ids
-        ]
-        top = [
-            None,
-            *(
-                {name: value, "token_id:9": -0.5}
-                for name, value in zip(names[1:], values[1:], strict=True)
-            ),
-        ]
-        logprobs = {
-            "text_offset": [0] * len(ids),
-            "token_logprobs": values,
-            "tokens": names,
-            "top_logprobs": top,
-        }
+        prefix = "token_id:" if body.get("return_tokens_as_token_ids") else ""
+        names = [f"{prefix}{token}" for token in ids]
+        pairs = zip(names[1:], values[1:], strict=True)
+        top = [None, *({name: value, "token_id:9": -0.5} for name, value in pairs)]
+        logprobs = {"text_offset": [0] * len(ids), "token_logprobs": values}
+        logprobs |= {"tokens": names, "top_logprobs": top}
         usage = {"prompt_tokens": len(ids), "total_tokens": len(ids), "completion_tokens": 0}
-        choice = {
-            "index": 0,
-            "text": "...",
-            "logprobs": logprobs,
-            "finish_reason": "length",
-            "prompt_logprobs": None,
-        }
-        return {
-            "id": "cmpl-1",
-            "object": "text_completion",
-            "created": 1,
-            "model": body["model"],
-            "choices": [choice],
-            "usage": usage,
-        }
+        choice = {"index": 0, "text": "...", "logprobs": logprobs, "finish_reason": "length"}
+        answer = {"id": "cmpl-1", "object": "text_completion", "created": 1, "usage": usage}
+        return {**answer, "model": body["model"], "choices": [{**choice, "prompt_logprobs": None}]}

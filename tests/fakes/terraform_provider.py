@@ -63,25 +63,19 @@ def _message_classes() -> dict[str, Any]:
         message = DescriptorProto(name=name)
         for field in fields.split():
             kind, label, number = field.split(":")
-            added = message.field.add(
-                name=label, number=int(number), label=FieldDescriptorProto.LABEL_OPTIONAL
-            )
-            if kind.startswith("*"):
-                added.label = FieldDescriptorProto.LABEL_REPEATED
-            if kind.lstrip("*")[0].isupper():
-                added.type, added.type_name = (
-                    FieldDescriptorProto.TYPE_MESSAGE,
-                    f".tfplugin5.{kind.lstrip('*')}",
-                )
-            else:
-                added.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
+            many = "REPEATED" if kind.startswith("*") else "OPTIONAL"
+            added = message.field.add(name=label, number=int(number))
+            added.label = FieldDescriptorProto.Label.Value(f"LABEL_{many}")
+            kind = kind.lstrip("*")
+            if kind[0].isupper():
+                added.type_name = f".tfplugin5.{kind}"
+                kind = "MESSAGE"
+            added.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
         file.message_type.append(message)
     pool = DescriptorPool()
     pool.Add(file)
-    return {
-        name.rpartition(".")[2]: made
-        for name, made in GetMessageClassesForFiles([file.name], pool).items()
-    }
+    made = GetMessageClassesForFiles([file.name], pool)
+    return {name.rpartition(".")[2]: kind for name, kind in made.items()}
 
 
 _M = _message_classes()
@@ -93,28 +87,16 @@ def google_provider(provider: Block, resources: dict[str, Block]) -> Iterator[di
     uses it."""
     server = grpc.server(ThreadPoolExecutor(4))
     port = server.add_insecure_port("127.0.0.1:0")
-    handlers = {
-        name: _handler(request, method)
-        for name, (request, method) in _methods(provider, resources).items()
-    }
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("tfplugin5.Provider", handlers),)
-    )
+    methods = _methods(provider, resources).items()
+    handlers = {name: _handler(request, method) for name, (request, method) in methods}
+    handler = grpc.method_handlers_generic_handler("tfplugin5.Provider", handlers)
+    server.add_generic_rpc_handlers((handler,))
     server.start()
-    address = {"Network": "tcp", "String": f"127.0.0.1:{port}"}
-    attached = {
-        "Protocol": "grpc",
-        "ProtocolVersion": 5,
-        "Pid": os.getpid(),
-        "Test": True,
-        "Addr": address,
-    }
+    attached = {"Protocol": "grpc", "ProtocolVersion": 5, "Pid": os.getpid(), "Test": True}
+    attached["Addr"] = {"Network": "tcp", "String": f"127.0.0.1:{port}"}
+    told = json.dumps({"registry.terraform.io/hashicorp/google": attached})
     try:
-        yield {
-            "TF_REATTACH_PROVIDERS": json.dumps(
-                {"registry.terraform.io/hashicorp/google": attached}
-            )
-        }
+        yield {"TF_REATTACH_PROVIDERS": told}
     finally:
         server.stop(None).wait()
 
@@ -135,10 +117,8 @@ def _methods(
         return _M["GetSchema"](provider=_schema(provider), resource_schemas=entries)
 
     def plan(request: Any) -> Any:
-        proposed, prior = (
-            msgpack.unpackb(state.msgpack)
-            for state in (request.proposed_new_state, request.prior_state)
-        )
+        states = (request.proposed_new_state, request.prior_state)
+        proposed, prior = (msgpack.unpackb(state.msgpack) for state in states)
         if prior is None:
             for name, attribute in resources[request.type_name]["attributes"].items():
                 if attribute.get("computed") and proposed[name] is None:
@@ -152,22 +132,23 @@ def _methods(
     def upgrade(request: Any) -> Any:
         return _M["Upgraded"](upgraded_state=_M["Dynamic"](json=request.raw_state.json))
 
+    def prepare(request: Any) -> Any:
+        return _M["Prepared"](prepared_config=request.config)
+
+    def read(request: Any) -> Any:
+        return _M["State"](new_state=request.current_state)
+
+    def nothing(_: Any) -> Any:
+        return _M["Nothing"]()
+
     return {
-        "GetSchema": ("Nothing", schema),
-        "PrepareProviderConfig": (
-            "Config",
-            lambda request: _M["Prepared"](prepared_config=request.config),
-        ),
-        "ValidateResourceTypeConfig": ("Request", lambda request: _M["Nothing"]()),
-        "Configure": ("Nothing", lambda request: _M["Nothing"]()),
+        **{"GetSchema": ("Nothing", schema), "PrepareProviderConfig": ("Config", prepare)},
+        **{"ValidateResourceTypeConfig": ("Request", nothing), "Configure": ("Nothing", nothing)},
         "UpgradeResourceState": ("UpgradeRequest", upgrade),
-        "ReadResource": (
-            "ReadRequest",
-            lambda request: _M["State"](new_state=request.current_state),
-        ),
+        "ReadResource": ("ReadRequest", read),
         "PlanResourceChange": ("PlanRequest", plan),
         "ApplyResourceChange": ("ApplyRequest", apply),
-        "Stop": ("Nothing", lambda request: _M["Nothing"]()),
+        "Stop": ("Nothing", nothing),
     }
 
 
@@ -176,28 +157,16 @@ def _schema(block: Block) -> Any:
 
 
 def _block(block: Block) -> Any:
-    return _M["Block"](
-        attributes=[
-            _M["Attribute"](
-                name=name,
-                type=json.dumps(attribute["type"]).encode(),
-                **{
-                    flag: bool(attribute.get(flag)) for flag in ("required", "optional", "computed")
-                },
-            )
-            for name, attribute in block["attributes"].items()
-        ],
-        block_types=[
-            _M["Nested"](
-                type_name=name,
-                block=_block(nested["block"]),
-                nesting=NESTING[nested["nesting"]],
-                min_items=nested.get("min", 0),
-                max_items=nested.get("max", 0),
-            )
-            for name, nested in block["blocks"].items()
-        ],
-    )
+    found = _M["Block"]()
+    for name, attribute in block["attributes"].items():
+        kind = json.dumps(attribute["type"]).encode()
+        flags = {one: bool(attribute.get(one)) for one in ("required", "optional", "computed")}
+        found.attributes.add(name=name, type=kind, **flags)
+    for name, nested in block["blocks"].items():
+        sizes = {"min_items": nested.get("min", 0), "max_items": nested.get("max", 0)}
+        inner, nesting = _block(nested["block"]), NESTING[nested["nesting"]]
+        found.block_types.add(type_name=name, block=inner, nesting=nesting, **sizes)
+    return found
 
 
 def _dynamic(value: Any) -> Any:
@@ -217,9 +186,6 @@ def _made(block: Block, planned: dict[str, Any] | None) -> dict[str, Any] | None
     known = {"email": email, "member": f"serviceAccount:{email}", "url": f"gs://{title}"}
     made = dict(planned)
     for name in [name for name, value in planned.items() if value == UNKNOWN]:
-        made[name] = (
-            known.get(name, f"made-up-{name}")
-            if block["attributes"][name]["type"] == "string"
-            else None
-        )
+        is_text = block["attributes"][name]["type"] == "string"
+        made[name] = known.get(name, f"made-up-{name}") if is_text else None
     return made

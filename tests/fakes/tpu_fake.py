@@ -130,10 +130,8 @@ class FakeTpu(FakeProcess):
         state, or is GONE. Raises TimeoutError."""
         found = self.control("wait", name=name, state=state, seconds=seconds)
         if found is None:
-            raise TimeoutError(
-                f"{name} was not {state} within {seconds} s; there are"
-                f" {[(one.name, one.history) for one in self.resources()]}"
-            )
+            there = [(one.name, one.history) for one in self.resources()]
+            raise TimeoutError(f"{name} was not {state} within {seconds} s; there are {there}")
         return _resource(found)
 
     def output(self, name: str, host: int = 0) -> str:
@@ -165,11 +163,8 @@ class FakeTpu(FakeProcess):
 
     def control(self, verb: str, **wish: Any) -> Any:
         """One wish by the control path, which no fault strikes and no count counts."""
-        answer = json.loads(
-            self._channel.unary_unary(f"/{_CONTROL}{verb}")(
-                json.dumps(wish).encode(), timeout=600, wait_for_ready=True
-            )
-        )
+        call = self._channel.unary_unary(f"/{_CONTROL}{verb}")
+        answer = json.loads(call(json.dumps(wish).encode(), timeout=600, wait_for_ready=True))
         if "error" in answer:
             raise RuntimeError(f"the fake of Cloud TPU does not {verb} {wish}: {answer['error']}")
         return answer["result"]
@@ -189,25 +184,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from tests.fakes.tpu_service import Service
     from tests.fakes.tpu_vm import Warden, adopt_orphans, reap
 
-    parser = argparse.ArgumentParser(
-        description="A fake of the Cloud TPU API. Prints its endpoint, and that of its controls."
-    )
-    parser.add_argument(
-        "--vm",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a variable of every VM; may be repeated",
-    )
+    what = "A fake of the Cloud TPU API. Prints its endpoint, and that of its controls."
+    parser = argparse.ArgumentParser(description=what)
+    every = "a variable of every VM; may be repeated"
+    parser.add_argument("--vm", action="append", default=[], metavar="NAME=VALUE", help=every)
     options = parser.parse_args(arguments)
     fake, root = f"tpu-{uuid.uuid4().hex[:12]}", Path(tempfile.mkdtemp(prefix="lyceum-fake-tpu-"))
     warden = Warden(fake, root)
     adopt_orphans()
     cloud = Cloud(fake, root)
     service = Service(cloud)
-    server = grpc.server(
-        ThreadPoolExecutor(_THREADS), handlers=(service, Control(service, _CONTROL))
-    )
+    handlers = (service, Control(service, _CONTROL))
+    server = grpc.server(ThreadPoolExecutor(_THREADS), handlers=handlers)
     inner = server.add_insecure_port("127.0.0.1:0")
     server.start()
     service.relay = Relay(inner)

@@ -17,10 +17,8 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 """Faults that strike calls, and their own parameters with defaults. They need a `method`."""
 
-COURSE: dict[str, dict[str, Any]] = {
-    "stuck": {},  # stays in `state` as long as the fault is there
-}
-"""Faults that strike the course of a resource."""
+STUCK: dict[str, dict[str, Any]] = {"stuck": {}}
+"""A resource stays in `state` as long as the fault is there."""
 
 EVENTS: dict[str, dict[str, Any]] = {
     # The VM is killed, the node PREEMPTED, the request SUSPENDING, then SUSPENDED. With `notice`
@@ -68,7 +66,7 @@ class TpuFault(Fault):
     state: str | None = None
     delay: float = 0.0
 
-    KNOWN: ClassVar = {**CALLS, **COURSE, **EVENTS}
+    KNOWN: ClassVar = {**CALLS, **STUCK, **EVENTS}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,7 +75,7 @@ class TpuFault(Fault):
         if (self.method is None) != (self.action not in CALLS):
             needs = "needs a" if self.action in CALLS else "knows no"
             raise WrongFault(f"{self.action} {needs} method")
-        if self.action in ("stuck", *EVENTS) and self.state is None:
+        if self.action not in CALLS and self.state is None:
             raise WrongFault(f"{self.action} needs the state in which it shall happen")
         self._struck: set[str] = set()
 
@@ -126,7 +124,7 @@ class TpuFaults(FaultList[TpuFault]):
     def stuck(self, resource: str, name: str, state: str) -> bool:
         """Whether a resource stays in its state for now."""
         with self.lock:
-            return any(fault.holds(resource, name, state) for fault in self._of(("stuck",)))
+            return any(fault.holds(resource, name, state) for fault in self._of(STUCK))
 
     def _of(self, actions: Iterable[str]) -> list[TpuFault]:
         return [fault for fault in self if fault.action in actions]
@@ -134,7 +132,5 @@ class TpuFaults(FaultList[TpuFault]):
 
 def status_of(parameters: Mapping[str, Any]) -> tuple[grpc.StatusCode, str]:
     """The answer of a `status` or `lost` fault."""
-    return (
-        grpc.StatusCode[parameters["code"]],
-        parameters["message"] or MESSAGES[parameters["code"]],
-    )
+    code = parameters["code"]
+    return grpc.StatusCode[code], parameters["message"] or MESSAGES[code]

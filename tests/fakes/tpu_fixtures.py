@@ -29,15 +29,8 @@ def tpu(tpu_process: FakeTpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeT
 def tpu_cloud(tpu: FakeTpu, gcs_bucket: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both fakes and settings that hurry: returns the URI of an empty store in the test's
     bucket."""
-    hurry = {
-        "LYCEUM_TPU_POLL_SECONDS": "0.05",
-        "LYCEUM_POLL_SECONDS": "0.05",
-        "LYCEUM_HEARTBEAT_SECONDS": "0.3",
-        "LYCEUM_STOP_SECONDS": "2",
-        "LYCEUM_TPU_SILENCE_SECONDS": "10",
-        "LYCEUM_TPU_BOOT_SECONDS": "60",
-        "LYCEUM_TPU_DELETE_SECONDS": "20",
-    }
+    hurry = {"TPU_POLL": "0.05", "POLL": "0.05", "HEARTBEAT": "0.3", "STOP": "2"}
+    hurry |= {"TPU_SILENCE": "10", "TPU_BOOT": "60", "TPU_DELETE": "20"}
     for name, value in hurry.items():
-        monkeypatch.setenv(name, value)
+        monkeypatch.setenv(f"LYCEUM_{name}_SECONDS", value)
     return f"gs://{gcs_bucket}/lyceum"

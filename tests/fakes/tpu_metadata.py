@@ -102,11 +102,8 @@ def instance_values(
 ) -> dict[str, str]:
     """What the metadata server of one host of a TPU slice knows, by path. All hosts of a fake slice
     are 127.0.0.1."""
-    token = {
-        "access_token": f"ya29.fake-{name}-{host}",
-        "expires_in": TOKEN_SECONDS,
-        "token_type": "Bearer",
-    }
+    token = {"access_token": f"ya29.fake-{name}-{host}", "expires_in": TOKEN_SECONDS}
+    token["token_type"] = "Bearer"
     attributes = {
         **metadata,
         "accelerator-type": accelerator,
@@ -115,22 +112,17 @@ def instance_values(
         "tpu-env": f"ACCELERATOR_TYPE: '{accelerator}'\nZONE: '{zone}'\nWORKER_ID: '{host}'\n",
     }
     scope = "https://www.googleapis.com/auth/cloud-platform"
-    account = {
-        "email": email,
-        "aliases": "default\n",
-        "scopes": f"{scope}\n",
-        "token": json.dumps(token),
-    }
+    account = {"email": email, "aliases": "default\n", "scopes": f"{scope}\n"}
+    account["token"] = json.dumps(token)
     values = {f"instance/attributes/{key}": value for key, value in attributes.items()}
     values |= {
         f"instance/service-accounts/{who}/{key}": value
         for who in ("default", email)
         for key, value in account.items()
     }
+    number = int(hashlib.sha256(f"{zone}/{name}/{host}".encode()).hexdigest()[:15], 16)
     return values | {
-        "instance/id": str(
-            int(hashlib.sha256(f"{zone}/{name}/{host}".encode()).hexdigest()[:15], 16)
-        ),
+        "instance/id": str(number),
         "instance/name": f"t1v-n-{name}-w-{host}",
         "instance/hostname": f"t1v-n-{name}-w-{host}.{zone}.c.{project}.internal",
         "instance/zone": f"projects/123456789012/zones/{zone}",

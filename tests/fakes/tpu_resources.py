@@ -72,19 +72,17 @@ class Cloud:
 
     def request(self, name: str) -> Request:
         """A queued resource that exists. Raises ApiError."""
-        found = next((one for one in self.made if one.exists and one.name == name), None)
-        if found is None:
-            raise ApiError(grpc.StatusCode.NOT_FOUND, f"Resource '{name}' was not found")
-        return found
+        for one in self.made:
+            if one.exists and one.name == name:
+                return one
+        raise ApiError(grpc.StatusCode.NOT_FOUND, f"Resource '{name}' was not found")
 
     def owner(self, node: str) -> Request:
         """The queued resource, gone or not, of a node that exists. Raises ApiError."""
-        found = next(
-            (one for one in self.made if one.node_exists and one.the_node.name == node), None
-        )
-        if found is None:
-            raise ApiError(grpc.StatusCode.NOT_FOUND, f"Resource '{node}' was not found")
-        return found
+        for one in self.made:
+            if one.node_exists and one.the_node.name == node:
+                return one
+        raise ApiError(grpc.StatusCode.NOT_FOUND, f"Resource '{node}' was not found")
 
     def create(
         self, name: str, spec: tpu.QueuedResource, accelerator: TpuType, tier: str
@@ -123,16 +121,14 @@ class Cloud:
             self._enter(request, State.SUSPENDING, initiator=Initiator.USER)
 
     def _check_quota(self, request: Request) -> None:
-        limit = self.quota.get(
-            f"{request.zone}/{request.tier}", self.quota.get(request.tier, QUOTA_CHIPS)
-        )
+        everywhere = self.quota.get(request.tier, QUOTA_CHIPS)
+        limit = self.quota.get(f"{request.zone}/{request.tier}", everywhere)
         here = (one for one in self.made if one.exists and one.zone == request.zone)
         held = sum(one.accelerator.chips for one in here if one.metric == request.metric)
         if held + request.accelerator.chips > limit:
+            said = f"has been exceeded. Limit: {limit} in zone {request.zone}."
             raise ApiError(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"Quota limit '{request.metric}' has been exceeded. Limit: {limit} in zone"
-                f" {request.zone}.",
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"Quota limit '{request.metric}' {said}"
             )
 
     # What tests do
@@ -194,16 +190,14 @@ class Cloud:
         until = request.valid_until() if request.state in _QUEUED else None
         lasts = self.seconds.get(request.state.name, 1e9)
         if until is not None and time.time() > until:
-            self._fail(
-                request, 4, "The start timing constraint 'valid until' of the request has expired."
-            )
+            why = "The start timing constraint 'valid until' of the request has expired."
+            self._fail(request, 4, why)
         elif now - request.since >= lasts and not self._is_stuck(request):
             self._advance(request)
 
     def _is_stuck(self, request: Request) -> bool:
-        return self.faults.stuck(
-            f"{request.number} {request.state.name}", request.name, request.state.name
-        )
+        state = request.state.name
+        return self.faults.stuck(f"{request.number} {state}", request.name, state)
 
     def _advance(self, request: Request) -> None:
         match request.state:
@@ -327,25 +321,20 @@ class Cloud:
         if not node.hosts:
             self._slices += 1
             node.directory = self._root / "disks" / f"{self._slices}"
-            node.hosts = [
-                self._host(request, node, index) for index in range(request.accelerator.hosts)
-            ]
+            hosts = range(request.accelerator.hosts)
+            node.hosts = [self._host(request, node, index) for index in hosts]
         for one in node.hosts:
             one.boot()
             request.starts += 1
 
     def _host(self, request: Request, node: Node, index: int) -> Host:
-        spec = node.spec
+        spec, kind = node.spec, request.accelerator
         values = instance_values(
-            project=request.project,
-            zone=request.zone,
+            **{"project": request.project, "zone": request.zone, "host": index},
+            **{"hosts": kind.hosts, "accelerator": kind.accelerator, "metadata": spec.metadata},
             name=node.name.rsplit("/", 1)[-1],
-            host=index,
-            hosts=request.accelerator.hosts,
-            accelerator=request.accelerator.accelerator,
             email=spec.service_account.email or DEFAULT_ACCOUNT,
             spot=request.tier == "spot",
-            metadata=spec.metadata,
         )
         serial, disk = self.serial(request, index), node.directory / f"{index}"
         serial.parent.mkdir(parents=True, exist_ok=True)

@@ -46,19 +46,16 @@ class _Handler(Handler):
         call = _CALLS.get((self.command, name.split("/")[-2] if "/" in name else ""))
         try:
             if not self.headers.get("Authorization", "").startswith("Bearer ya29."):
-                raise ApiError(
-                    grpc.StatusCode.UNAUTHENTICATED,
-                    "Request is missing required authentication credential.",
-                )
+                missing = "Request is missing required authentication credential."
+                raise ApiError(grpc.StatusCode.UNAUTHENTICATED, missing)
             if call is None or not url.path.startswith("/v2alpha1/"):
                 raise ApiError(grpc.StatusCode.NOT_FOUND, "Not Found")
             method, kind = call
             given = {"force": True} if parse_qs(url.query).get("force") == ["true"] else {}
             answer = self.server.service.call(method, kind(name=name, **given), self._reset)
             shown = hasattr(answer, "DESCRIPTOR")
-            self._tell(
-                200, json_format.MessageToJson(answer) if shown else type(answer).to_json(answer)
-            )
+            write = json_format.MessageToJson if shown else type(answer).to_json
+            self._tell(200, write(answer))
         except ApiError as error:
             code = int(from_grpc_status(error.code, "").code or 500)
             told = {"code": code, "message": error.message, "status": error.code.name}

@@ -111,14 +111,10 @@ class Service(grpc.GenericRpcHandler):
         if method == "CreateQueuedResource":
             name = f"{name}/queuedResources/{request.queued_resource_id}"
         with self.cloud.lock:
-            return name, next(
-                (
-                    one.state.name
-                    for one in self.cloud.made
-                    if one.exists and name in (one.name, one.node and one.node.name)
-                ),
-                None,
-            )
+            for one in self.cloud.made:
+                if one.exists and name in (one.name, one.node and one.node.name):
+                    return name, one.state.name
+        return name, None
 
     # Queued resources
 

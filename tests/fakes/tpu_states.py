@@ -43,9 +43,8 @@ class Node:
     directory: Path | None = None
 
     def billed_seconds(self) -> float:
-        return self.billed + (
-            time.monotonic() - self.ready_at if self.ready_at is not None else 0.0
-        )
+        now = time.monotonic()
+        return self.billed + (now - self.ready_at if self.ready_at is not None else 0.0)
 
 
 @dataclass
@@ -105,9 +104,9 @@ class Request:
         """Whether the request or its node is in a state; GONE when neither is left."""
         if state == "GONE":
             return not self.exists and not self.node_exists
-        return (self.exists and self.state.name == state) or (
-            self.node is not None and self.node.exists and self.node.state.name == state
-        )
+        if self.exists and self.state.name == state:
+            return True
+        return self.node_exists and self.the_node.state.name == state
 
     def valid_until(self) -> float | None:
         """When it fails if it still waits, in seconds since the epoch."""

@@ -24,10 +24,8 @@ _STATE_DATA = {
 
 
 def bad_request(what: str) -> ApiError:
-    return ApiError(
-        grpc.StatusCode.INVALID_ARGUMENT,
-        f"Cloud TPU received a bad request. {what} [EID: 0x5be9ca99d1d1a7c3]",
-    )
+    said = f"Cloud TPU received a bad request. {what} [EID: 0x5be9ca99d1d1a7c3]"
+    return ApiError(grpc.StatusCode.INVALID_ARGUMENT, said)
 
 
 def check_place(name: str, collection: str | None = None) -> tuple[str, str]:
@@ -37,10 +35,8 @@ def check_place(name: str, collection: str | None = None) -> tuple[str, str]:
     if match is None or match[3] != collection:
         raise ApiError(grpc.StatusCode.INVALID_ARGUMENT, f"Malformed name: '{name}'")
     if match[2] not in _ZONES:
-        raise ApiError(
-            grpc.StatusCode.PERMISSION_DENIED,
-            f"Location {match[2]} is not found or access is unauthorized.",
-        )
+        said = f"Location {match[2]} is not found or access is unauthorized."
+        raise ApiError(grpc.StatusCode.PERMISSION_DENIED, said)
     return match[1], match[2]
 
 
@@ -96,8 +92,6 @@ def timestamp(seconds: float) -> timestamp_pb2.Timestamp:
 
 
 def as_bytes(message: Any) -> bytes:
-    return (
-        message.SerializeToString()
-        if hasattr(message, "SerializeToString")
-        else type(message).serialize(message)
-    )
+    if hasattr(message, "SerializeToString"):
+        return message.SerializeToString()
+    return type(message).serialize(message)

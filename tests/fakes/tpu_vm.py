@@ -140,15 +140,10 @@ class Host:
     def boot(self) -> None:
         """Run the startup script."""
         with self._serial.open("ab") as out:
-            subprocess.Popen(
-                ["/bin/bash", str(self._script)],
-                cwd=self._environment["HOME"],
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            where = {"cwd": self._environment["HOME"], "env": self._environment}
+            said = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": subprocess.STDOUT}
+            command = ["/bin/bash", str(self._script)]
+            subprocess.Popen(command, start_new_session=True, **where, **said)
 
     def shut_down(self) -> None:
         """SIGTERM to all processes, as an operating system that is told to shut down sends it."""
@@ -162,12 +157,8 @@ class Warden:
 
     def __init__(self, fake: str, root: Path) -> None:
         command = [sys.executable, "-m", "tests.fakes.tpu_vm", fake, str(root)]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            cwd=Path(__file__).resolve().parents[2],
-            start_new_session=True,
-        )
+        where = {"cwd": Path(__file__).resolve().parents[2], "start_new_session": True}
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, **where)
 
     def dismiss(self) -> None:
         """The fake has come to its end: wait until all of its VMs are gone."""

@@ -72,17 +72,8 @@ def toy_job(store: Store, code: str, **changes: Any) -> JobSpec:
     """A job that executes `code`; its spec is in the store."""
     config = {"code": code}
     key = stage_key("toy", 1, {}, config, {})
-    spec = JobSpec(
-        stage="play",
-        kind="toy",
-        key=key,
-        attempt="1",
-        store=store.uri,
-        target="v5e-8",
-        run="r",
-        config=config,
-    )
-    spec = spec.model_copy(update=changes)
+    given = {"stage": "play", "kind": "toy", "attempt": "1", "target": "v5e-8", "run": "r"}
+    spec = JobSpec(key=key, store=store.uri, config=config, **given).model_copy(update=changes)
     store.create_json(attempt_file(spec.key, spec.attempt, "job.json"), spec)
     return spec
 
@@ -113,30 +104,23 @@ class Vm:
     ) -> None:
         self.store, self.spec, self.host = store, spec, host
         self.root = root / f"vm-{host}"
+        hurry = {"LYCEUM_HEARTBEAT_SECONDS": "0.2", "LYCEUM_STOP_SECONDS": "2"}
         metadata = {
-            "lyceum-store": store.uri,
+            **{"lyceum-store": store.uri, "lyceum-source": archive, "lyceum-port": "8476"},
             "lyceum-job": attempt_file(spec.key, spec.attempt, "job.json"),
-            "lyceum-source": archive,
-            "lyceum-resource": resource,
-            "lyceum-environment": json.dumps(
-                {"LYCEUM_HEARTBEAT_SECONDS": "0.2", "LYCEUM_STOP_SECONDS": "2"}
-            ),
-            "lyceum-port": "8476",
+            **{"lyceum-resource": resource, "lyceum-environment": json.dumps(hurry)},
             "lyceum-silence": f"{silence:g}",
         }
         values = instance_values(
-            project="lyceum-test",
-            zone="us-central1-a",
-            name="lyceum-test-1",
-            host=host,
-            hosts=hosts,
-            accelerator="v5litepod-8",
+            **{"project": "lyceum-test", "zone": "us-central1-a", "name": "lyceum-test-1"},
+            **{"host": host, "hosts": hosts, "accelerator": "v5litepod-8", "spot": True},
             email="vm@lyceum-test.iam.gserviceaccount.com",
-            spot=True,
             metadata=metadata,
         )
         self.metadata = MetadataServer(values)
         self._mark = f"{os.getpid()}-{next(_numbers)}"
+        prefixes = ("STORAGE_", "NO_", "no_", "DISABLE_GCS", "GOOGLE_")
+        inherited = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
         self.environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(root),
@@ -145,11 +129,7 @@ class Vm:
             "LYCEUM_VM_PYTHON": sys.executable,
             "LYCEUM_VM_TPU_API": "http://127.0.0.1:9",  # nobody listens there
             "JAX_PLATFORMS": "cpu",
-            **{
-                name: value
-                for name, value in os.environ.items()
-                if name.startswith(("STORAGE_", "NO_", "no_", "DISABLE_GCS", "GOOGLE_"))
-            },
+            **inherited,
             **environment,
             MARKER: self._mark,
         }
@@ -157,16 +137,10 @@ class Vm:
 
     def boot(self) -> "Vm":
         """Run the startup script; its output is `serial`."""
+        where = {"env": self.environment, "cwd": self.root.parent, "start_new_session": True}
         with (self.root.parent / f"serial-{self.host}").open("a") as out:
-            self.process = subprocess.Popen(
-                ["bash", str(SCRIPT)],
-                env=self.environment,
-                cwd=self.root.parent,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            said = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": subprocess.STDOUT}
+            self.process = subprocess.Popen(["bash", str(SCRIPT)], **where, **said)
         return self
 
     def wait(self, seconds: float = 120) -> int:
@@ -178,19 +152,14 @@ class Vm:
         return (self.root.parent / f"serial-{self.host}").read_text()
 
     def status(self) -> JobStatus | None:
-        return self.store.read_json(
-            host_status(self.spec.key, self.spec.attempt, self.host), JobStatus
-        )
+        name = host_status(self.spec.key, self.spec.attempt, self.host)
+        return self.store.read_json(name, JobStatus)
 
     def final(self, seconds: float = 120) -> JobStatus:
         """Wait for the host's last word."""
-        found = until(
-            self.status,
-            lambda status: status is not None and status.state not in ("queued", "running"),
-            seconds,
-        )
-        assert found is not None
-        return found
+        unfinished = (None, "queued", "running")
+        until(self.status, lambda one: (one and one.state) not in unfinished, seconds)
+        return self.status()
 
     def log(self, offset: int = 0, *, final: bool = False) -> str:
         return read_log(self.store, self.spec.key, self.spec.attempt, offset, final)[0]
@@ -204,9 +173,8 @@ class Vm:
         found, mark = [], f"{MARKER}={self._mark}\0".encode()
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if mark in (entry / "environ").read_bytes() and command in (
-                    entry / "cmdline"
-                ).read_text().replace("\0", " "):
+                line = (entry / "cmdline").read_text().replace("\0", " ")
+                if command in line and mark in (entry / "environ").read_bytes():
                     found.append(int(entry.name))
         return found
 
