@@ -41,10 +41,8 @@ def test_the_exit_code_is_the_command_s() -> None:
 
 
 def test_without_a_command_it_prints_variables_and_serves_until_it_is_interrupted() -> None:
-    process = subprocess.Popen(
-        FAKE_CLOUD, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(FAKE_CLOUD, cwd=ROOT, **piped)
     exported = {}
     while (line := process.stdout.readline()).startswith("export "):
         name, _, value = line.removeprefix("export ").partition("=")

@@ -6,11 +6,9 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -18,7 +16,7 @@ from flows.cli.main import main
 from infra.store.store import open_store
 from schemas.base import InputError
 from tests.conftest import TINY
-from tests.fakes.process import ROOT
+from tests.fakes.process import ROOT, until
 from tests.flows.server.served import marked
 from tests.infra.canaries import CANARIES, VARIABLES, dump, findings, findings_below
 
@@ -42,10 +40,8 @@ def planted(directory: Path) -> dict[str, str]:
     """An environment with a canary in every place where people keep credentials. Files that hold
     some lie in `directory`."""
     key_file = directory / "service-account.json"
-    key_file.write_text(
-        json.dumps({"type": "service_account", "private_key": CANARIES["private"]}),
-        encoding="utf-8",
-    )
+    account = {"type": "service_account", "private_key": CANARIES["private"]}
+    key_file.write_text(json.dumps(account), encoding="utf-8")
     proxy = f"http://user:{CANARIES['proxy']}@127.0.0.1:9"
     return {
         **{name: CANARIES[name] for name in VARIABLES.split()},
@@ -80,27 +76,16 @@ def run(place: Path, secrets: Path, environment: Mapping[str, str]) -> Left:
     row = {"q": "1 + 1?", "a": "2", "kind": CANARIES["HF_TOKEN"]}
     (secrets / "data" / "rows.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     (place / "work" / "tiny.toml").write_text(TINY + QUOTING, encoding="utf-8")
-    homes = {
-        "HOME": place / "home",
-        "XDG_CACHE_HOME": place / "home" / "cache",
-        "PREFECT_HOME": place / "home" / "prefect",
+    where = {
+        **{"HOME": f"{place}/home", "XDG_CACHE_HOME": f"{place}/home/cache"},
+        **{"PREFECT_HOME": f"{place}/home/prefect", "TMPDIR": f"{place}/tmp"},
+        **{"PYTHONPATH": str(ROOT), "LYCEUM_TEST_MARK": str(place)},
     }
     arguments = ["--store", "store", "--data", str(secrets / "data")]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "flows.cli.main", "run", "tiny.toml", *arguments],
-        cwd=place / "work",
-        env={
-            **environment,
-            **planted(secrets),
-            **{name: str(path) for name, path in homes.items()},
-            "TMPDIR": str(place / "tmp"),
-            "PYTHONPATH": str(ROOT),
-            "LYCEUM_TEST_MARK": str(place),
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-m", "flows.cli.main", "run", "tiny.toml", *arguments]
+    given = {**environment, **planted(secrets), **where}
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=place / "work", env=given, **piped)
     seen: set[str] = set()
     ended = threading.Event()
 
@@ -120,86 +105,45 @@ def run(place: Path, secrets: Path, environment: Mapping[str, str]) -> Left:
 
 
 @pytest.fixture(scope="module")
-def others_results(prefect_api: str) -> set[str]:
-    """References to results that tests before these left in the database that all share."""
-    return references_to_results()
+def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """Of a run with a temporary Prefect server, which has the canaries in its environment, and
+    whose database is in Prefect's home. The proxy of that environment does not exist; the server on
+    this machine is found all the same."""
+    variables = os.environ.items()
+    environment = {name: value for name, value in variables if not name.startswith("PREFECT_")}
+    return run(tmp_path_factory.mktemp("left"), tmp_path_factory.mktemp("secrets"), environment)
 
 
-def references_to_results() -> set[str]:
-    return {row for row in dump(harness_database()).splitlines() if '"serializer"' in row}
-
-
-@pytest.fixture(scope="module")
-def left(others_results: set[str], tmp_path_factory: pytest.TempPathFactory) -> Left:
-    return run(tmp_path_factory.mktemp("left"), tmp_path_factory.mktemp("secrets"), os.environ)
-
-
-def assert_kept_no_secret(left: Left, database: Path) -> None:
-    """No canary anywhere; and the text that quoted one is in all those places without it, so they
-    were rightly looked at."""
+def test_no_secret_is_left_by_a_run(left: Left) -> None:
+    """The store, Prefect's database and home, caches, the working directory, the terminal, and the
+    command lines of all processes: no canary anywhere; and the text that quoted one is in all those
+    places without it, so they were rightly looked at."""
+    database = left.place / "home" / "prefect" / "prefect.db"
     assert left.code == 2, left.err
-    deadline = time.monotonic() + 120
     # the server writes logs by and by
-    while "'***' is not in the table" not in dump(database).replace("''", "'"):
-        assert time.monotonic() < deadline, "the stage's message is not in the database"
-        time.sleep(0.2)
-    found = (
-        findings_below(left.place)
-        + findings(left.out.encode(), "standard output")
-        + findings(left.err.encode(), "standard error")
-    )
+    until(lambda: "'***' is not in the table" in dump(database).replace("''", "'"))
+    found = findings_below(left.place)
+    found += findings(left.out.encode(), "standard output")
+    found += findings(left.err.encode(), "standard error")
     found += findings(dump(database).encode(), f"Prefect's database {database}")
     found += findings("\n".join(left.command_lines).encode(), "a command line")
     assert found == []
 
     quoted = "kind = '***' is not in the table"
     [record], [report] = left.store.glob("runs/*/run.json"), left.store.glob("runs/*/report.html")
-    [log] = [
-        log
-        for log in left.store.glob("work/*/*/log.txt")
-        if "not in the table" in log.read_text(encoding="utf-8")
-    ]
+    logs = left.store.glob("work/*/*/log.txt")
+    [log] = [log for log in logs if "not in the table" in log.read_text(encoding="utf-8")]
     for kept in (record, report, log, log.with_name("status.json")):
         assert quoted in kept.read_text(encoding="utf-8").replace("&#39;", "'"), kept
     assert quoted in left.err
     assert any("tasks.worker" in line for line in left.command_lines)
 
 
-def harness_database() -> Path:
-    """The database of the `prefect_api` fixture's server."""
-    from prefect.settings import get_current_settings
-
-    url = get_current_settings().server.database.connection_url
-    return Path("/", urlsplit(url.get_secret_value()).path.lstrip("/"))
-
-
-def test_no_secret_is_left_by_a_run(left: Left) -> None:
-    """The store, Prefect's database and home, caches, the working directory, the terminal, and the
-    command lines of all processes."""
-    assert_kept_no_secret(left, harness_database())
-
-
-def test_no_secret_is_left_by_a_run_with_a_server_of_its_own(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    """The same with the temporary Prefect server, which has the canaries in its environment, and
-    whose database is in Prefect's home.
-
-    The proxy of that environment does not exist; the server on this machine is found all the same.
-    """
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")
-    }
-    left = run(tmp_path_factory.mktemp("left"), tmp_path_factory.mktemp("secrets"), environment)
-    assert_kept_no_secret(left, left.place / "home" / "prefect" / "prefect.db")
-
-
-def test_prefect_is_given_no_results(left: Left, others_results: set[str]) -> None:
+def test_prefect_is_given_no_results(left: Left) -> None:
     """Nothing in its result storage, and no reference to a result in its database."""
-    assert [
-        path for path in (left.place / "home" / "prefect" / "storage").rglob("*") if path.is_file()
-    ] == []
-    assert references_to_results() <= others_results
+    home = left.place / "home" / "prefect"
+    assert [path for path in (home / "storage").rglob("*") if path.is_file()] == []
+    assert '"serializer"' not in dump(home / "prefect.db")
 
 
 class Bomb:
@@ -212,6 +156,7 @@ class Bomb:
         return Path.touch, (self.path,)
 
 
+@pytest.mark.usefixtures("prefect_api")
 def test_forged_results_in_prefect_s_storage_are_not_read(
     left: Left, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,12 +172,9 @@ def test_forged_results_in_prefect_s_storage_are_not_read(
     keys = [manifest.key for manifest in open_store(left.store, write=False).artifacts()]
     assert len(keys) == 2
     for key in keys:
-        metadata = ResultRecordMetadata(
-            serializer=PickleSerializer(), storage_key=str(storage / key)
-        )
-        (storage / key).write_bytes(
-            ResultRecord(result=Bomb(exploded), metadata=metadata).serialize()
-        )
+        about = {"serializer": PickleSerializer(), "storage_key": str(storage / key)}
+        record = ResultRecord(result=Bomb(exploded), metadata=ResultRecordMetadata(**about))
+        (storage / key).write_bytes(record.serialize())
     try:
         (left.store.parent / "tiny.toml").write_text(TINY, encoding="utf-8")
         assert main(["run", "tiny.toml", "--store", "store", "--json"]) == 0

@@ -6,7 +6,6 @@ import gzip
 import importlib.metadata
 import io
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -68,22 +67,14 @@ def test_the_archive_holds_what_a_wheel_would_and_the_environment(store: Store) 
     archive = store.read_bytes(name)
     found = set(members(archive))
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    expected = {
-        path.relative_to(ROOT).as_posix()
-        for package in PACKAGES
-        for path in (ROOT / package).rglob("*.py")
-    }
-    expected |= {
-        path.relative_to(ROOT).as_posix()
-        for package, patterns in setuptools["package-data"].items()
-        if package.startswith("tasks")
-        for pattern in patterns
-        for path in (ROOT / package.replace(".", "/")).glob(pattern)
-    }
-    assert found == expected | {
-        f"environment/{name}"
-        for name in ("python", "requirements.txt", "constraints.txt", "overrides.txt")
-    }
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    for package, patterns in setuptools["package-data"].items():
+        if package.startswith("tasks"):
+            for pattern in patterns:
+                paths += (ROOT / package.replace(".", "/")).glob(pattern)
+    expected = {path.relative_to(ROOT).as_posix() for path in paths}
+    names = ("python", "requirements.txt", "constraints.txt", "overrides.txt")
+    assert found == expected | {f"environment/{name}" for name in names}
     assert any(path.endswith(".tsv") for path in found)
 
 
@@ -98,39 +89,20 @@ def test_it_has_the_same_bytes_in_every_process_and_says_nothing_of_this_machine
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         (copy / name).write_bytes(content)
         os.utime(copy / name, (1, 1))
-    (copy / "infra" / "terraform").mkdir()
-    (copy / "infra" / "terraform" / "terraform.tfstate").write_text("secret")
-    (copy / "infra" / "notes.txt").write_text("mine")
-    (copy / "tasks" / "__pycache__").mkdir()
-    (copy / "tasks" / "__pycache__" / "x.py").write_text("")
-    script = "from infra import source; print(source.archive()[0])"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=copy,
-        env={
-            **os.environ,
-            "PYTHONHASHSEED": "7",
-            "HF_TOKEN": "hf_canary_canary",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        },
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    for name in ("infra/terraform/terraform.tfstate", "infra/notes.txt", "tasks/__pycache__/x.py"):
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_text("mine")
+    command = [sys.executable, "-c", "from infra import source; print(source.archive()[0])"]
+    other = {"PYTHONHASHSEED": "7", "HF_TOKEN": "hf_canary_canary", "PYTHONDONTWRITEBYTECODE": "1"}
+    said = subprocess.check_output(command, cwd=copy, env={**os.environ, **other}, text=True)
     name, archive = source.archive()
-    assert done.stdout.strip() == name
+    assert said.strip() == name
     text = b"\n".join(members(archive).values()).decode()
-    for private in (
-        str(ROOT),
-        str(Path.home()) + "/",
-        "hf_canary_canary",
-        socket.gethostname() + ".",
-    ):
-        assert private not in text
+    private = (str(ROOT), f"{Path.home()}/", "hf_canary_canary", f"{socket.gethostname()}.")
+    assert [one for one in private if one in text] == []
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive))) as tar:
-        assert {
-            (member.mtime, member.uid, member.gid, member.uname, member.mode) for member in tar
-        } == {(0, 0, 0, "", 0o644)}
+        about = {(one.mtime, one.uid, one.gid, one.uname, one.mode) for one in tar}
+    assert about == {(0, 0, 0, "", 0o644)}
 
 
 def test_it_is_sent_once_and_again_only_when_it_was_damaged(
@@ -168,35 +140,24 @@ def test_everything_that_a_worker_imports_is_in_its_environment() -> None:
     and for exports and endpoints, which stay at home."""
     distributions = importlib.metadata.packages_distributions()
     locked = versions("constraints.txt")
-    at_home = {
-        "tasks/stage.py",
-        "tasks/stages/export.py",
-        "tasks/exporting/model_card.py",
-        "tasks/exporting/round_trip.py",
-        "tasks/serving/app.py",
-        "tasks/serving/server.py",
-        "tasks/data/cluster.py",
-    }
+    at_home = ("stage", "stages/export", "exporting/model_card", "exporting/round_trip")
+    at_home += ("serving/app", "serving/server", "data/cluster")
+    left_out = {f"tasks/{name}.py" for name in at_home}
     assert stage_kind("export").at_home({}, {})
-    needed = {(file, module) for file, module in imported() if file not in at_home}
+    needed = {(file, module) for file, module in imported() if file not in left_out}
     assert len(needed) > 30
     for file, module in needed:
         candidates = {canonicalize_name(name) for name in distributions[module.split(".")[0]]}
         assert candidates & set(locked), f"{file} imports {module}"
         assert not candidates & FLOW_ONLY, f"{file} imports {module}, which is not sent"
-    assert {module.split(".")[0] for file, module in imported() if file == "tasks/stage.py"} == {
-        "prefect",
-        "httpx",
-    }
+    of_the_task = {module.split(".")[0] for file, module in imported() if file == "tasks/stage.py"}
+    assert of_the_task == {"prefect", "httpx"}
 
 
 def test_every_requirement_of_the_project_is_a_workers_or_the_flows() -> None:
     requirements = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
-    at_home = {
-        one.name
-        for one in requirements
-        if one.marker and str(one.marker) in ('extra == "export"', 'extra == "cluster"')
-    }
+    extras = ('extra == "export"', 'extra == "cluster"')
+    at_home = {one.name for one in requirements if one.marker and str(one.marker) in extras}
     ours = {canonicalize_name(one.name) for one in requirements} - at_home
     assert ours >= FLOW_ONLY
     assert set(versions("requirements.txt")) == ours - FLOW_ONLY
@@ -208,29 +169,21 @@ def test_versions_are_those_installed_here_and_jax_comes_with_its_tpu_extra() ->
         assert version == f"=={importlib.metadata.version(name)}"
     assert set(direct) <= set(locked)
     # some only under Linux
-    assert {"jaxlib", "requests", "tensorstore", "pydantic-core", "array-record", "cffi"} <= set(
-        locked
-    )
+    there = {"jaxlib", "requests", "tensorstore", "pydantic-core", "array-record", "cffi"}
+    assert there <= set(locked)
     assert not {"prefect", "pytest", "colorama", "mypy", "torch"} & set(locked)
-    assert re.search(
-        rf"^jax\[tpu\]=={re.escape(importlib.metadata.version('jax'))}$",
-        environment()["requirements.txt"],
-        re.MULTILINE,
-    )
+    jax = f"jax[tpu]=={importlib.metadata.version('jax')}"
+    assert jax in environment()["requirements.txt"].splitlines()
     assert environment()["python"] == f"{sys.version_info.major}.{sys.version_info.minor}\n"
 
 
-def test_what_is_left_out_there_is_left_out_here() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert (
-        environment()["overrides.txt"].splitlines()
-        == project["tool"]["uv"]["override-dependencies"]
-    )
-
-
-def test_without_an_installed_lyceum_nobody_knows_what_it_needs(
+def test_what_is_left_out_there_is_left_out_here_and_an_install_is_needed_to_know(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    overrides = environment()["overrides.txt"].splitlines()
+    assert overrides == project["tool"]["uv"]["override-dependencies"]
+
     def missing(name: str) -> list[str]:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -245,12 +198,9 @@ def test_without_an_installed_lyceum_nobody_knows_what_it_needs(
 def test_data_are_sent_once_and_found_again_whole(store: Store, data: Path, gcs: Emulator) -> None:
     before = {path: path.stat().st_mtime_ns for path in data.rglob("*")}
     name = ship_data(store, data)
-    loaded = store.load_tree(name)
-    found = {
-        path.relative_to(loaded[0]).as_posix(): path.read_text()
-        for path in loaded[0].rglob("*")
-        if path.is_file()
-    }
+    root, *_ = store.load_tree(name)
+    files = [path for path in root.rglob("*") if path.is_file()]
+    found = {path.relative_to(root).as_posix(): path.read_text() for path in files}
     assert found == {"rows.jsonl": "{}\n", "link.jsonl": "{}\n", "more/rows.jsonl": "[]\n"}
     assert {path: path.stat().st_mtime_ns for path in data.rglob("*")} == before
     assert list(store.path("data").iterdir()) == []
@@ -288,39 +238,28 @@ def test_a_file_that_cannot_be_sent_is_named(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "/cache")
 
+    why = r"cannot copy the data file .*No space left on device \(/cache\).*LYCEUM_CACHE"
     with monkeypatch.context() as patched:
         patched.setattr("shutil.copyfile", full)
-        with pytest.raises(
-            InputError,
-            match=r"cannot copy the data file .*No space left on device \(/cache\).*LYCEUM_CACHE",
-        ):
+        with pytest.raises(InputError, match=why):
             ship_data(store, data)
     assert store.children("data") == []
     (data / "a b.csv").write_text("")
-    with pytest.raises(
-        InputError, match=r"--data .*my data: the name 'a b\.csv' is not allowed.*Rename it"
-    ):
+    why = r"--data .*my data: the name 'a b\.csv' is not allowed.*Rename it"
+    with pytest.raises(InputError, match=why):
         ship_data(store, data)
 
 
 def test_a_worker_finds_the_data_wherever_they_are_said_to_be(store: Store, data: Path) -> None:
     """Nowhere, on this machine, or in the store; from there they come whole or not at all."""
-    spec = JobSpec(
-        stage="distill",
-        kind="distill",
-        key="k",
-        attempt="1",
-        store=store.uri,
-        target="v5e-8",
-        config={},
-    )
+    given = {"stage": "distill", "kind": "distill", "target": "v5e-8", "config": {}}
+    spec = JobSpec(key="k", attempt="1", store=store.uri, **given)
     assert _data_directory(spec, store) is None
     assert _data_directory(spec.model_copy(update={"data": str(data)}), store) == data
     name = ship_data(store, data)
     found = _data_directory(spec.model_copy(update={"data": name}), store)
     assert (found / "rows.jsonl").read_text() == "{}\n"
     store.remove(name)
-    with pytest.raises(
-        StageFailed, match=f"stage distill: the files of --data, {name} in store gs://"
-    ):
+    why = f"stage distill: the files of --data, {name} in store gs://"
+    with pytest.raises(StageFailed, match=why):
         _data_directory(spec.model_copy(update={"data": name}), store)

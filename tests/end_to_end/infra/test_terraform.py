@@ -27,9 +27,8 @@ class Applied:
     """Resources and outputs after `terraform apply`."""
 
     def __init__(self, state: dict[str, Any]) -> None:
-        self.resources = {
-            one["address"]: one["values"] for one in state["root_module"].get("resources", [])
-        }
+        found = state["root_module"].get("resources", [])
+        self.resources = {one["address"]: one["values"] for one in found}
         self.outputs = {name: one.get("value") for name, one in state["outputs"].items()}
 
     def one(self, address: str) -> dict[str, Any]:
@@ -37,20 +36,16 @@ class Applied:
 
     def environment(self) -> dict[str, str]:
         """What a shell has after `eval` of the output."""
-        script = f"{self.outputs['environment']}\nenv -0"
-        shell = subprocess.run(
-            ["bash", "-c", script],
-            env={"PATH": os.environ["PATH"]},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        lines = [line.split("=", 1) for line in shell.stdout.split("\0") if line]
-        return {
-            name: value
-            for name, value in lines
-            if name.startswith("LYCEUM_") or name.endswith("_SECRET")
-        }
+        command = ["bash", "-c", f"{self.outputs['environment']}\nenv -0"]
+        where = {"PATH": os.environ["PATH"]}
+        said = subprocess.check_output(command, env=where, text=True)
+        lines = [line for line in said.split("\0") if re.match(r"LYCEUM_|\w+_SECRET=", line)]
+        return dict(line.split("=", 1) for line in lines)
+
+    def readers(self) -> list[dict[str, Any]]:
+        """Who may read which secret."""
+        prefix = "google_secret_manager_secret_iam"
+        return [one for name, one in self.resources.items() if name.startswith(prefix)]
 
 
 Terraform = Callable[..., Applied | str]
@@ -65,21 +60,15 @@ def terraform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terraform]:
         environment = {**clean, **attached, "CHECKPOINT_DISABLE": "1"}
 
         def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                ["terraform", *arguments],
-                cwd=directory,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=120,
-            )
+            where = {"cwd": directory, "env": environment, "timeout": 120}
+            command = ["terraform", *arguments]
+            return subprocess.run(command, capture_output=True, text=True, **where)
 
         def apply(**variables: Any) -> Applied | str:
             directory = tmp_path_factory.mktemp("terraform")
             shutil.copytree(TERRAFORM, directory, dirs_exist_ok=True)
-            (directory / "terraform.tfvars.json").write_text(
-                json.dumps({"project": "demo-project", **variables})
-            )
+            given = json.dumps({"project": "demo-project", **variables})
+            (directory / "terraform.tfvars.json").write_text(given)
             done = run(directory, "apply", "-auto-approve", "-no-color", "-input=false")
             if done.returncode:
                 return done.stderr
@@ -90,10 +79,8 @@ def terraform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terraform]:
 
 def _resources() -> dict[str, Block]:
     """A schema for each resource type, made of what the files use of it."""
-    return {
-        kind: _block(list(named.values()), {"id", "name", "email", "member", "url"})
-        for kind, named in FILES["resource"].items()
-    }
+    made = {"id", "name", "email", "member", "url"}
+    return {kind: _block([*named.values()], made) for kind, named in FILES["resource"].items()}
 
 
 META = {"count", "for_each", "depends_on", "lifecycle", "dynamic"}
@@ -107,32 +94,20 @@ def _block(bodies: list[dict[str, Any]], computed: set[str] = frozenset()) -> Bl
         for dynamic in body.get("dynamic", []):
             for name, value in dynamic.items():
                 used.setdefault(name, []).append(value["content"])
-    blocks = {
-        name: {"nesting": "list", "block": _block([one for value in values for one in value])}
-        for name, values in used.items()
-        if name not in META
-        and all(
-            isinstance(value, list) and value and isinstance(value[0], dict) for value in values
-        )
-    }
-    given = {
-        name: {"type": "dynamic", "optional": True}
-        for name in used
-        if name not in META | set(blocks)
-    }
-    return {
-        "attributes": (
-            {name: {"type": "string", "optional": True, "computed": True} for name in computed}
-            | given
-        ),
-        "blocks": blocks,
-    }
+    blocks: dict[str, Any] = {}
+    attributes = {name: {"type": "string", "optional": True, "computed": True} for name in computed}
+    for name in used.keys() - META:
+        if all(isinstance(one, list) and one and isinstance(one[0], dict) for one in used[name]):
+            inner = _block([one for value in used[name] for one in value])
+            blocks[name] = {"nesting": "list", "block": inner}
+        else:
+            attributes[name] = {"type": "dynamic", "optional": True}
+    return {"attributes": attributes, "blocks": blocks}
 
 
 def test_the_files_are_formatted() -> None:
-    done = subprocess.run(
-        ["terraform", "fmt", "-check", "-diff"], cwd=TERRAFORM, capture_output=True, text=True
-    )
+    command = ["terraform", "fmt", "-check", "-diff"]
+    done = subprocess.run(command, cwd=TERRAFORM, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
@@ -140,20 +115,12 @@ def test_the_output_is_what_lyceum_reads(terraform: Terraform) -> None:
     applied = terraform(labels={"team": "nlp", "cost-center": "42"}, zones=["us-central1-a"])
     assert isinstance(applied, Applied), applied
     environment = applied.environment()
-    settings, tpu = (
-        Settings.from_environment(environment),
-        TpuSettings.from_environment(environment),
-    )
-    assert (settings.store, settings.zones) == (
-        "gs://demo-project-lyceum/lyceum",
-        ("us-central1-a",),
-    )
-    assert (tpu.project, tpu.network, tpu.subnetwork, tpu.external_ips) == (
-        "demo-project",
-        "lyceum",
-        "lyceum",
-        True,
-    )
+    settings = Settings.from_environment(environment)
+    tpu = TpuSettings.from_environment(environment)
+    assert settings.store == "gs://demo-project-lyceum/lyceum"
+    assert settings.zones == ("us-central1-a",)
+    network = (tpu.network, tpu.subnetwork, tpu.external_ips)
+    assert (tpu.project, *network) == ("demo-project", "lyceum", "lyceum", True)
     assert tpu.service_account == "lyceum-tpu@demo-project.iam.gserviceaccount.com"
     assert tpu.labels == {"team": "nlp", "cost-center": "42"}
     for rule in ("ssh", "hosts"):
@@ -174,90 +141,57 @@ def test_the_bucket_is_near_all_zones_and_each_region_has_its_subnetwork(
     assert isinstance(applied, Applied), applied
     for zone in zones:
         require_near("gs://some-name", applied.one("google_storage_bucket.store")["location"], zone)
-    subnetworks = [
-        applied.one(f'google_compute_subnetwork.tpu["{region}"]')
-        for region in ("europe-west4", "europe-west1")
-    ]
-    assert {one["name"] for one in subnetworks} == {
-        applied.environment()["LYCEUM_TPU_SUBNETWORK"]
-    }, "the TPU API looks the name up by region"
+    regions = ("europe-west4", "europe-west1")
+    subnetworks = [applied.one(f'google_compute_subnetwork.tpu["{one}"]') for one in regions]
+    name = applied.environment()["LYCEUM_TPU_SUBNETWORK"]
+    assert {one["name"] for one in subnetworks} == {name}, "the TPU API looks it up by region"
     assert [one["private_ip_google_access"] for one in subnetworks] == [True, True]
     ranges = [one["ip_cidr_range"] for one in subnetworks]
     assert ranges == ["10.64.0.0/20", "10.64.16.0/20"]
     assert sorted(applied.one("google_compute_firewall.hosts")["source_ranges"]) == ranges
-    assert {
-        'google_compute_router_nat.nat["europe-west4"]',
-        'google_compute_router_nat.nat["europe-west1"]',
-    } <= set(applied.resources)
+    assert {f'google_compute_router_nat.nat["{one}"]' for one in regions} <= set(applied.resources)
     assert TpuSettings.from_environment(applied.environment()).external_ips is False
 
 
 def test_the_vm_has_code_that_tpus_cannot_change_and_settings_and_secrets(
     terraform: Terraform,
 ) -> None:
-    applied = terraform(
-        prefect_vm=True, external_ips=False, secrets=["HF_TOKEN", "PREFECT_API_AUTH_STRING"]
-    )
+    secrets = ["HF_TOKEN", "PREFECT_API_AUTH_STRING"]
+    applied = terraform(prefect_vm=True, external_ips=False, secrets=secrets)
     assert isinstance(applied, Applied), applied
-    vm, flow = (
-        applied.one("google_compute_instance.prefect[0]"),
-        "lyceum-flow@demo-project.iam.gserviceaccount.com",
-    )
+    vm = applied.one("google_compute_instance.prefect[0]")
+    flow = "lyceum-flow@demo-project.iam.gserviceaccount.com"
     assert vm["service_account"] == [{"email": flow, "scopes": ["cloud-platform"]}]
     assert not vm["network_interface"][0]["access_config"], "no public address"
     metadata = vm["metadata"]
     assert metadata["startup-script"] == (TERRAFORM / "prefect_vm.sh").read_text(encoding="utf-8")
-    assert (
-        dict(line.split("=", 1) for line in metadata["lyceum-environment"].splitlines())
-        == applied.environment()
-    )
-    assert metadata["lyceum-secrets"].split() == ["HF_TOKEN", "PREFECT_API_AUTH_STRING"]
-    assert (
-        metadata["lyceum-code"]
-        == applied.outputs["code_archive"]
-        == "gs://demo-project-lyceum-code/lyceum.tar.gz"
-    )
-    code = [
-        one for one in applied.resources.values() if one.get("bucket") == "demo-project-lyceum-code"
-    ]
-    assert [(one["role"], one["member"]) for one in code] == [
-        ("roles/storage.objectViewer", f"serviceAccount:{flow}")
-    ]
-    readers = {
-        address: one
-        for address, one in applied.resources.items()
-        if address.startswith("google_secret_manager_secret_iam")
-    }
-    assert {one["secret_id"] for one in readers.values()} == {
-        "lyceum-HF_TOKEN",
-        "lyceum-PREFECT_API_AUTH_STRING",
-    }
-    assert {one["member"] for one in readers.values()} == {f"serviceAccount:{flow}"}
+    told = dict(line.split("=", 1) for line in metadata["lyceum-environment"].splitlines())
+    assert told == applied.environment()
+    assert metadata["lyceum-secrets"].split() == secrets
+    place = "gs://demo-project-lyceum-code/lyceum.tar.gz"
+    assert metadata["lyceum-code"] == applied.outputs["code_archive"] == place
+    bucket, made = "demo-project-lyceum-code", applied.resources.values()
+    [code] = [one for one in made if one.get("bucket") == bucket]
+    assert code["role"] == "roles/storage.objectViewer"
+    assert code["member"] == f"serviceAccount:{flow}"
+    readable = {(one["secret_id"], one["member"]) for one in applied.readers()}
+    assert readable == {(f"lyceum-{name}", f"serviceAccount:{flow}") for name in secrets}
     assert "-L 4200:localhost:4200" in applied.outputs["prefect_tunnel"]
 
 
 def test_tpu_vms_read_the_keys_that_are_named_for_them_and_no_others(terraform: Terraform) -> None:
-    applied = terraform(
-        prefect_vm=True,
-        secrets=["OPENAI_API_KEY"],
-        tpu_secrets=["OPENAI_API_KEY", "MY_VLLM_API_KEY"],
-    )
+    named = ["OPENAI_API_KEY", "MY_VLLM_API_KEY"]
+    applied = terraform(prefect_vm=True, secrets=named[:1], tpu_secrets=named)
     assert isinstance(applied, Applied), applied
     tpu = f"serviceAccount:{applied.environment()['LYCEUM_TPU_SERVICE_ACCOUNT']}"
-    grants = [
-        one
-        for address, one in applied.resources.items()
-        if address.startswith("google_secret_manager_secret_iam")
-    ]
+    grants = applied.readers()
     readable = {one["secret_id"] for one in grants if one["member"] == tpu}
     assert readable == {"lyceum-tpu-OPENAI_API_KEY", "lyceum-tpu-MY_VLLM_API_KEY"}
     assert {one["role"] for one in grants} == {"roles/secretmanager.secretAccessor"}
-    names = {
-        name: value for name, value in applied.environment().items() if name.endswith("_SECRET")
-    }
-    assert (
-        names["OPENAI_API_KEY_SECRET"] == "projects/demo-project/secrets/lyceum-tpu-OPENAI_API_KEY"
-    )
+    variables = applied.environment().items()
+    names = {name: value for name, value in variables if name.endswith("_SECRET")}
+    key = "projects/demo-project/secrets/lyceum-tpu-OPENAI_API_KEY"
+    assert names["OPENAI_API_KEY_SECRET"] == key
     assert all(NAME.fullmatch(value) for value in names.values())
     told = travelling({"provider": "openai"}, names)
     assert told["OPENAI_API_KEY_SECRET"] == names["OPENAI_API_KEY_SECRET"]

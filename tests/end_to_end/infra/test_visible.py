@@ -2,6 +2,7 @@
 
 import unicodedata
 from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -30,20 +31,16 @@ numbers."""
 
 def unseen(text: str) -> set[str]:
     """The characters of a text that act or are not seen, by their categories."""
-    by_category = {
-        one for one in set(text) if unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-    }
+    kinds = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    by_category = {one for one in set(text) if unicodedata.category(one) in kinds}
     return by_category - set(PREPENDED) - set("\t\n")
 
 
 def test_every_character_that_formats_or_controls_is_spelled_out_and_text_is_left_alone() -> None:
     every = "".join(map(chr, range(0x110000)))
     assert unseen(visible(every)) == set()
-    seen = "".join(
-        one
-        for one in every
-        if unicodedata.category(one)[0] in "LNPS" and unicodedata.category(one) != "Lo"
-    )
+    kinds = {one: unicodedata.category(one) for one in every}
+    seen = "".join(one for one, kind in kinds.items() if kind[0] in "LNPS" and kind != "Lo")
     assert visible(seen) == seen
     assert visible("naïve 数学 🙂 مرحبا\tא\r\nb") == "naïve 数学 🙂 مرحبا\tא\nb"
     assert visible("\ud800") == r"\ud800"
@@ -57,22 +54,13 @@ def test_pages_show_it(tmp_path: Path) -> None:
     page = report_of(read_results(store, record)).html()
     assert unseen(page) == set()
     assert page.count(SHOWN) > 10
-    _, other = write_run(
-        tmp_path,
-        "demo-2",
-        stop_before="simpo",
-        failure=NASTY,
-        text=NASTY,
-        config={"sft": {"note": NASTY}},
-    )
-    compared = Path(render_comparison(store, compare_runs(store, record, [other]))).read_text(
-        encoding="utf-8"
-    )
-    assert unseen(compared) == set()
-    assert SHOWN in compared
+    nasty = {"failure": NASTY, "text": NASTY, "config": {"sft": {"note": NASTY}}}
+    _, other = write_run(tmp_path, "demo-2", stop_before="simpo", **nasty)
+    compared = Path(render_comparison(store, compare_runs(store, record, [other])))
     failed = report_of(read_results(store, other)).html()
-    assert unseen(failed) == set()
-    assert SHOWN in failed
+    for page in (compared.read_text(encoding="utf-8"), failed):
+        assert unseen(page) == set()
+        assert SHOWN in page
 
 
 def test_prefect_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,17 +69,18 @@ def test_prefect_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     sent: list[str] = []
     # otherwise Prefect starts a server to ask how it is
     monkeypatch.setattr(publish, "get_client", MagicMock())
-    monkeypatch.setattr(
-        publish, "create_markdown_artifact", lambda markdown, **_: sent.append(markdown)
-    )
-    monkeypatch.setattr(
-        publish,
-        "create_table_artifact",
-        lambda table, **_: sent.extend(str(row["error"]) for row in table),
-    )
+    for kind in ("markdown", "table"):
+        name = f"create_{kind}_artifact"
+        monkeypatch.setattr(publish, name, lambda **given: sent.extend(texts(given)))
     publish.publish(report_of(results))
     assert unseen("".join(sent)) == set()
     assert sum(SHOWN in one for one in sent) >= 3  # the table, the page of the failure, the samples
+
+
+def texts(given: dict[str, Any]) -> list[str]:
+    """The page of an artifact, or the errors in its table."""
+    rows = given.get("table", ())
+    return [given["markdown"]] if "markdown" in given else [str(row["error"]) for row in rows]
 
 
 def test_a_terminal_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,42 +91,18 @@ def test_a_terminal_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_cards_show_it(tmp_path: Path) -> None:
-    row = {
-        "prompt": f"Why {NASTY}?",
-        "reasoning": NASTY,
-        "answer": NASTY,
-        "domain": "math",
-        "difficulty": 1,
-    }
-    rows = [
-        {
-            **row,
-            "grounding": None,
-            "family": f"f{NASTY}",
-            "source": "s",
-            "context": None,
-            "split": "train",
-            "domain": Domain.MATH.value,
-        }
-    ]
+    row = {"prompt": f"Why {NASTY}?", "reasoning": NASTY, "answer": NASTY, "difficulty": 1}
+    row |= {"grounding": None, "family": f"f{NASTY}", "source": "s", "context": None}
+    row |= {"split": "train", "domain": Domain.MATH.value}
     (tmp_path / "data").mkdir()
-    write_jsonl(tmp_path / "data" / "examples.jsonl", rows)
-    card.of_distill(
-        tmp_path / "data",
-        [{"name": "procedural"}],
-        {"domains": {}, "groundings": {}, "dropped": {}},
-    )
+    write_jsonl(tmp_path / "data" / "examples.jsonl", [row])
+    counts = {"domains": {}, "groundings": {}, "dropped": {}}
+    card.of_distill(tmp_path / "data", [{"name": "procedural"}], counts)
     origin = Origin(NASTY, "sft", 1, "examples: rebalance", "k", "d")
     proof = Proof("float32", 1, 1, 0.0, 1e-4, 1, 0, "4", "2")
-    write_card(
-        tmp_path,
-        Card(f"title {NASTY}", "gemma3-tiny", origins=[origin], recipe=f"name = '{NASTY}'\n"),
-        proof,
-        "gemma3",
-    )
-    for text in (
-        (tmp_path / "data" / "README.md").read_text("utf-8"),
-        (tmp_path / "README.md").read_text("utf-8"),
-    ):
+    about = {"origins": [origin], "recipe": f"name = '{NASTY}'\n"}
+    write_card(tmp_path, Card(f"title {NASTY}", "gemma3-tiny", **about), proof, "gemma3")
+    for place in (tmp_path / "data", tmp_path):
+        text = (place / "README.md").read_text("utf-8")
         assert unseen(text) == set()
         assert SHOWN in text

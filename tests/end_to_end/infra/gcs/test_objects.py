@@ -19,17 +19,7 @@ from infra.gcs.objects import crc32c
 from infra.settings import Settings
 from schemas.artifact import FileEntry
 from schemas.base import InputError
-from tests.end_to_end.infra.gcs.trees import (  # noqa: F401
-    BROKEN_BODIES,
-    MB,
-    PASSING,
-    Tree,
-    bucket,
-    digests,
-    label,
-    small_and_quick,
-    tree,
-)
+from tests.end_to_end.infra.gcs.trees import BROKEN_BODIES, PASSING, Tree, label
 from tests.fakes.gcs_emulator import Emulator
 from tests.fakes.process import ROOT
 
@@ -186,10 +176,8 @@ def test_more_objects_than_a_page_holds(
     names = ["many/a", "many/b", "many/c/1", "many/c/2", "many/c/3", "many/d", "many/e"]
     for name in names:
         bucket.write(name, b"1")
-    entries = [
-        FileEntry(path=name.removeprefix("many/"), size=1, sha256="", crc32c=crc32c(b"1"))
-        for name in names
-    ]
+    same = {"size": 1, "sha256": "", "crc32c": crc32c(b"1")}
+    entries = [FileEntry(path=name.removeprefix("many/"), **same) for name in names]
     gcs.forget_requests()
     assert bucket.check_tree("many", entries) == []
     assert gcs.requests() == {"GET list": 4}
@@ -205,20 +193,10 @@ def test_more_objects_than_a_page_holds(
 
 @pytest.mark.parametrize("name", ["../x", "a//b", ".x", "gs://other/x"])
 def test_names_that_leave_the_prefix_are_refused(bucket: Bucket, gcs: Emulator, name: str) -> None:
-    actions: list[Callable[[], object]] = [
-        lambda: bucket.read(name),
-        lambda: bucket.write(name, b""),
-        lambda: bucket.create(name, b""),
-        lambda: bucket.set_aside(name, "x", b""),
-        lambda: bucket.children(name),
-        lambda: list(bucket.objects(name)),
-        lambda: bucket.remove(name),
-        lambda: bucket.check_tree(name, []),
-        lambda: bucket.get_tree(name, []),
-    ]
-    for action in actions:
+    more = {"write": [b""], "create": [b""], "set_aside": ["x", b""], "check_tree": [[]]}
+    for method in ("read", "children", "objects", "remove", "get_tree", *more):
         with pytest.raises(InputError, match="is not allowed"):
-            action()
+            list(getattr(bucket, method)(name, *more.get(method, [[]] * (method == "get_tree"))))
     assert gcs.requests() == {}
 
 
@@ -248,15 +226,13 @@ def test_names_of_buckets(tmp_path: Path) -> None:
 def test_the_location_of_a_bucket(gcs: Emulator, gcs_bucket: str, tmp_path: Path) -> None:
     both = {"dataLocations": ["US-EAST1", "US-WEST1"]}
     dual = {"location": "US", "locationType": "dual-region", "customPlacementConfig": both}
-    for number, (resource, expected) in enumerate(
-        [
-            ({"location": "europe-west4"}, "EUROPE-WEST4"),
-            ({"location": "US"}, "US"),
-            ({"location": "NAM4", "locationType": "dual-region"}, "NAM4"),
-            (dual, "US-EAST1+US-WEST1"),
-        ]
-    ):
-        name = gcs.create_bucket(f"{gcs_bucket}-{number}", **resource)
+    for expected, resource in {
+        "EUROPE-WEST4": {"location": "europe-west4"},
+        "US": {"location": "US"},
+        "NAM4": {"location": "NAM4", "locationType": "dual-region"},
+        "US-EAST1+US-WEST1": dual,
+    }.items():
+        name = gcs.create_bucket(f"{gcs_bucket}-{expected.lower().replace('+', '-')}", **resource)
         assert Bucket(name, "", tmp_path, Settings()).location() == expected
 
 

@@ -7,18 +7,7 @@ import pytest
 from infra.gcs.bucket import Bucket
 from infra.store.objects import Damaged
 from schemas.base import InputError
-from tests.end_to_end.infra.gcs.trees import (  # noqa: F401
-    KB,
-    MB,
-    PASSING,
-    Tree,
-    are_intact,
-    bucket,
-    hasty,
-    label,
-    small_and_quick,
-    tree,
-)
+from tests.end_to_end.infra.gcs.trees import KB, MB, PASSING, Tree, are_intact, label
 from tests.fakes.gcs_emulator import Emulator
 
 
@@ -59,12 +48,7 @@ def test_large_files_go_in_pieces(bucket: Bucket, tree: Tree, gcs: Emulator) -> 
     ids=lambda value: label(value) or "the first request",
 )
 def test_put_tree_outlasts_a_passing_fault(
-    bucket: Bucket,
-    gcs: Emulator,
-    gcs_bucket: str,
-    tree: Tree,
-    fault: dict[str, Any],
-    strike: dict[str, Any],
+    bucket: Bucket, gcs: Emulator, gcs_bucket: str, tree: Tree, fault: Any, strike: Any
 ) -> None:
     """It strikes the first request, or the last chunk of the large file."""
     directory, entries = tree()
@@ -77,13 +61,18 @@ def test_put_tree_outlasts_a_passing_fault(
     assert are_intact(bucket.get_tree("t", entries), entries)
 
 
-def test_a_broken_upload_goes_on_where_it_ended(bucket: Bucket, gcs: Emulator, tree: Tree) -> None:
+@pytest.mark.parametrize(
+    ("fault", "begun"), [({"code": 503}, 1), ({"code": 404, "message": "Not Found"}, 2)]
+)
+def test_a_broken_upload_goes_on_where_it_ended_and_one_that_was_forgotten_begins_anew(
+    bucket: Bucket, gcs: Emulator, tree: Tree, fault: Any, begun: int
+) -> None:
     """The second of three chunks is refused: the service is asked how much it has, and gets the
     rest. From the beginning it would take six requests."""
     directory, entries = tree()
-    gcs.faults.add("status", code=503, method="PUT", skip=1, times=1)
+    gcs.faults.add("status", method="PUT", skip=1, times=1, **fault)
     bucket.put_tree(directory, "t", entries[:1])
-    assert gcs.requests() == {"POST upload": 1, "PUT upload": 5}
+    assert gcs.requests() == {"POST upload": begun, "PUT upload": 5}
     assert bucket.check_tree("t", entries[:1]) == []
 
 
@@ -94,16 +83,6 @@ def test_an_upload_of_which_nothing_arrives_is_given_up(
     directory, entries = tree()
     with pytest.raises(ConnectionError, match="nothing of what was sent has arrived"):
         hasty.put_tree(directory, "t", entries)
-
-
-def test_an_upload_that_the_service_forgot_begins_anew(
-    bucket: Bucket, gcs: Emulator, tree: Tree
-) -> None:
-    directory, entries = tree()
-    gcs.faults.add("status", code=404, message="Not Found", method="PUT", skip=1, times=1)
-    bucket.put_tree(directory, "t", entries[:1])
-    assert gcs.requests() == {"POST upload": 2, "PUT upload": 5}
-    assert bucket.check_tree("t", entries[:1]) == []
 
 
 def test_a_failed_put_leaves_nothing(

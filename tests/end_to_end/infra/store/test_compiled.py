@@ -8,10 +8,6 @@ from pathlib import Path
 from infra import process
 from infra.process import ROOT
 from infra.store.store import open_store
-from tests.infra.store import test_compiled
-
-store = test_compiled.store
-
 
 PROGRAM = """
 import sys
@@ -32,20 +28,10 @@ with compiled.Compiled(open_store(sys.argv[1]), "compiled/v5e-8/sft", directory)
 def compute(store: str, directory: Path) -> tuple[float, int]:
     """What a fresh process computes, and how many programs it found compiled."""
     # whatever this process was told
-    environment = {
-        **process.worker_environment(str(directory)),
-        "JAX_COMPILATION_CACHE_DIR": str(directory),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, store, str(directory)],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    value, hits = done.stdout.split()
+    environment = process.worker_environment(str(directory))
+    environment |= {"JAX_COMPILATION_CACHE_DIR": str(directory)}
+    command = [sys.executable, "-c", PROGRAM, store, str(directory)]
+    value, hits = subprocess.check_output(command, cwd=ROOT, env=environment).split()
     return float(value), int(hits)
 
 

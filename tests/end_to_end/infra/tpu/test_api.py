@@ -12,6 +12,7 @@ from infra.tpu.api import GONE, ApiError, TpuApi, deletion_command
 from infra.tpu.problems import explain
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError
+from tests.fakes.process import until
 from tests.fakes.tpu_fake import PROJECT, FakeTpu
 
 ZONE = "us-central1-a"
@@ -25,12 +26,8 @@ def api(target: str = "v5e-8", **settings: object) -> TpuApi:
 
 def create(one: TpuApi, short: str = "lyceum-1", zone: str = ZONE, **more: float) -> str:
     name = one.name(zone, short)
-    one.create(
-        name,
-        LABELS,
-        {"startup-script": "exec sleep 600", "lyceum-job": "work/k/1/job.json"},
-        more.get("seconds", 3600),
-    )
+    metadata = {"startup-script": "exec sleep 600", "lyceum-job": "work/k/1/job.json"}
+    one.create(name, LABELS, metadata, more.get("seconds", 3600))
     return name
 
 
@@ -40,10 +37,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def removed(one: TpuApi, name: str) -> None:
-    limit = time.monotonic() + 120
-    while not one.remove(name):
-        assert time.monotonic() < limit
-        time.sleep(0.02)
+    until(lambda: one.remove(name))
 
 
 def test_a_resource_is_made_seen_and_removed(tpu: FakeTpu) -> None:
@@ -78,13 +72,10 @@ def test_every_setting_reaches_the_service(tpu: FakeTpu) -> None:
         return order["tpu"]["node_spec"][0]["node"]
 
     plain = asked()
-    assert (node(plain)["accelerator_type"], node(plain)["runtime_version"]) == (
-        "v5litepod-8",
-        "v2-alpha-tpuv5-lite",
-    )
-    assert node(plain)["service_account"]["scope"] == [
-        "https://www.googleapis.com/auth/cloud-platform"
-    ]
+    assert node(plain)["accelerator_type"] == "v5litepod-8"
+    assert node(plain)["runtime_version"] == "v2-alpha-tpuv5-lite"
+    [scope] = node(plain)["service_account"]["scope"]
+    assert scope == "https://www.googleapis.com/auth/cloud-platform"
     assert node(plain)["network_config"]["enable_external_ips"] is True
     assert plain["queueing_policy"]["valid_until_duration"] == "77s"
     assert "spot" in plain
@@ -175,30 +166,24 @@ def test_somebody_elses_resource_of_our_name_is_not_taken_for_ours(tpu: FakeTpu)
     with pytest.raises(ApiError, match="is not this job's") as raised:
         one.create(name, {**LABELS, "lyceum-store": "s2"}, {}, 60)
     assert raised.value.problem.kind == "invalid"
-    assert "gcloud compute tpus queued-resources delete lyceum-1 --zone=us-central1-a" in str(
-        raised.value
-    )
+    command = "gcloud compute tpus queued-resources delete lyceum-1 --zone=us-central1-a"
+    assert command in str(raised.value)
 
 
-def test_a_request_that_failed_says_why(tpu: FakeTpu) -> None:
+@pytest.mark.parametrize(
+    ("action", "words"), [("fail", "There is no more capacity"), ("stuck", "The start timing")]
+)
+def test_a_request_that_failed_says_why_and_one_expires_when_nobody_is_left_to_give_it_up(
+    tpu: FakeTpu, action: str, words: str
+) -> None:
     one = api()
-    tpu.faults.add("fail", state="WAITING_FOR_RESOURCES")
-    name = create(one)
+    tpu.faults.add(action, state="WAITING_FOR_RESOURCES")
+    name = create(one, seconds=0.6 if action == "stuck" else 3600)
     tpu.wait("lyceum-1", "FAILED")
     problem = one.look(name).problem
     assert problem.kind == "stockout"
-    assert problem.text.startswith(
-        "v5e-8 (spot) in us-central1-a: the zone has no free TPUs (There is no more capacity"
-    )
-
-
-def test_a_request_expires_by_itself_when_nobody_is_left_to_give_it_up(tpu: FakeTpu) -> None:
-    one = api()
-    tpu.faults.add("stuck", state="WAITING_FOR_RESOURCES")
-    name = create(one, seconds=0.6)
-    tpu.wait("lyceum-1", "FAILED")
-    problem = one.look(name).problem
-    assert problem.kind == "stockout"
+    said = f"v5e-8 (spot) in us-central1-a: the zone has no free TPUs ({words}"
+    assert problem.text.startswith(said)
 
 
 def test_nodes_without_a_request_are_listed_and_removed(tpu: FakeTpu) -> None:
@@ -209,10 +194,7 @@ def test_nodes_without_a_request_are_listed_and_removed(tpu: FakeTpu) -> None:
         tpu.wait(short, "READY")
     tpu.strike("vanish", "lyceum-2", what="request")
     tpu.wait("lyceum-2", "READY")
-    found = {
-        seen.name.rsplit("/", 2)[1] + "/" + seen.name.rsplit("/", 1)[1]: seen
-        for seen in one.list(ZONE)
-    }
+    found = {"/".join(seen.name.split("/")[-2:]): seen for seen in one.list(ZONE)}
     assert sorted(found) == ["nodes/lyceum-2", "queuedResources/lyceum-1"]
     assert (found["nodes/lyceum-2"].request, found["nodes/lyceum-2"].node) == (GONE, "READY")
     assert LABELS.items() <= found["nodes/lyceum-2"].labels.items()
@@ -279,12 +261,8 @@ def test_refusals_have_one_meaning_and_say_what_to_do() -> None:
 def test_without_credentials_or_a_project_one_is_told_how_to_get_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in (
-        "LYCEUM_TPU_ENDPOINT",
-        "GOOGLE_APPLICATION_CREDENTIALS",
-        "GOOGLE_CLOUD_PROJECT",
-        "LYCEUM_TPU_PROJECT",
-    ):
+    unset = "LYCEUM_TPU_ENDPOINT LYCEUM_TPU_PROJECT GOOGLE_APPLICATION_CREDENTIALS"
+    for name in [*unset.split(), "GOOGLE_CLOUD_PROJECT"]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
@@ -295,13 +273,8 @@ def test_without_credentials_or_a_project_one_is_told_how_to_get_them(
 
 
 def test_what_people_type_to_delete_by_hand() -> None:
-    place = "projects/p/locations/us-west4-a"
-    assert (
-        deletion_command(f"{place}/queuedResources/q")
-        == "gcloud compute tpus queued-resources delete q --zone=us-west4-a --project=p --force"
-        " --quiet"
-    )
-    assert (
-        deletion_command(f"{place}/nodes/n")
-        == "gcloud compute tpus tpu-vm delete n --zone=us-west4-a --project=p --quiet"
-    )
+    place, where = "projects/p/locations/us-west4-a", "--zone=us-west4-a --project=p"
+    typed = f"gcloud compute tpus queued-resources delete q {where} --force --quiet"
+    assert deletion_command(f"{place}/queuedResources/q") == typed
+    typed = f"gcloud compute tpus tpu-vm delete n {where} --quiet"
+    assert deletion_command(f"{place}/nodes/n") == typed

@@ -69,12 +69,10 @@ def test_what_cannot_be_deleted_is_reported_with_the_command_that_deletes_it(
     shop.tpu.faults.add("status", method="DeleteQueuedResource", code="PERMISSION_DENIED")
     shop.says("succeeded", artifact=REF.model_dump())
     assert final(backend, handle).state == "succeeded"
-    left = backend.close()
-    assert len(left) == 1
-    assert resource.name in left[0]
-    assert (
-        f"gcloud compute tpus queued-resources delete {resource.id} --zone=us-central1-a" in left[0]
-    )
+    [left] = backend.close()
+    assert resource.name in left
+    command = f"gcloud compute tpus queued-resources delete {resource.id} --zone=us-central1-a"
+    assert command in left
     shop.tpu.forget()
     shop.backends.remove(backend)
 

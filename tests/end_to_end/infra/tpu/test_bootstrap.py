@@ -21,6 +21,7 @@ from tests.fakes.http import Handler, HttpServer
 from tests.fakes.vm import NAME, SCRIPT, Vm, machines, until
 
 Machine = Callable[..., Vm]
+Tools = Callable[..., str]
 
 
 @pytest.fixture
@@ -32,17 +33,9 @@ def store(gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
 def spec(store: Store, tiny_recipe: Path) -> JobSpec:
     """The real stage `distill` of the tiny recipe, submitted for a TPU."""
     stage = resolve(str(tiny_recipe), [], None).stages[0]
-    spec = JobSpec(
-        stage=stage.name,
-        kind=stage.kind,
-        key=stage.key({}),
-        attempt="1",
-        store=store.uri,
-        target="v5e-8",
-        run="r",
-        config=stage.config_json,
-        dependencies=stage.dependencies,
-    )
+    what = {"stage": stage.name, "kind": stage.kind, "key": stage.key({})}
+    what |= {"config": stage.config_json, "dependencies": stage.dependencies}
+    spec = JobSpec(attempt="1", store=store.uri, target="v5e-8", run="r", **what)
     store.create_json(attempt_file(spec.key, "1", "job.json"), spec)
     return spec
 
@@ -97,20 +90,13 @@ def test_the_script_is_sound(tmp_path: Path) -> None:
     """It is text for metadata (256 KiB at most), and bash takes it. shellcheck looks at it where
     there is one."""
     assert SCRIPT.stat().st_size < 100_000
-    assert (
-        subprocess.run(
-            ["bash", "-n", str(SCRIPT)], capture_output=True, text=True, check=False
-        ).stderr
-        == ""
-    )
-    if shellcheck := shutil.which("shellcheck"):
-        found = subprocess.run(
-            [shellcheck, "--severity=warning", str(SCRIPT)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert found.stdout == ""
+    checks = [
+        ["bash", "-n"],
+        *([["shellcheck", "-Swarning"]] if shutil.which("shellcheck") else []),
+    ]
+    for command in checks:
+        done = subprocess.run([*command, str(SCRIPT)], capture_output=True, text=True, check=False)
+        assert done.stdout + done.stderr == ""
 
 
 def test_a_machine_runs_a_real_stage_with_the_code_it_was_sent_and_a_second_boot_only_deletes_it(
@@ -124,9 +110,8 @@ def test_a_machine_runs_a_real_stage_with_the_code_it_was_sent_and_a_second_boot
     assert manifest.execution["git"] is None  # it was no checkout that ran
     assert manifest.execution["target"] == "v5e-8"
     log = vm.log(final=True)
-    assert log.splitlines()[0].endswith(
-        f"bootstrap: host 0 of 1, job {store.uri}/work/{spec.key}/1/job.json"
-    )
+    begins = f"bootstrap: host 0 of 1, job {store.uri}/work/{spec.key}/1/job.json"
+    assert log.splitlines()[0].endswith(begins)
     assert "starting the agent" in log
     assert vm.children() == ["job.json", "log.txt", "status.json"]
     [directory] = (vm.root / "src").iterdir()
@@ -153,13 +138,9 @@ def failure(vm: Vm, asked: list[tuple[str, str | None]]) -> str:
 
 
 def test_a_damaged_archive_is_refused(
-    machine: Machine,
-    store: Store,
-    gcs: Emulator,
-    gcs_bucket: str,
-    deletions: Deletions,
-    tools: Callable[..., str],
+    machine: Machine, store: Store, gcs: Emulator, deletions: Deletions, tools: Tools
 ) -> None:
+    gcs_bucket = store.uri.split("/")[2]
     archive = ship_source(store)
     gcs.corrupt(gcs_bucket, f"a/b+c/{archive}", recompute=True)
     vm = machine(LYCEUM_VM_TPU_API=deletions[0], PATH=tools())
@@ -181,24 +162,18 @@ def test_a_missing_archive_is_told_at_once_and_another_host_speaks_for_itself(
     assert "once more in" not in vm.serial
 
 
-def test_metadata_that_are_missing_are_named(
-    machine: Machine, deletions: Deletions, tools: Callable[..., str]
-) -> None:
+def test_metadata_that_are_missing_are_named(machine: Machine, deletions: Deletions) -> None:
     vm = machine(LYCEUM_VM_TPU_API=deletions[0])
     del vm.metadata["instance/attributes/lyceum-source"]
     assert "reading the metadata attribute lyceum-source failed" in failure(vm, deletions[1])
 
 
-def test_a_machine_that_does_not_know_its_store_says_so_on_its_console(
-    machine: Machine, tools: Callable[..., str]
-) -> None:
+def test_a_machine_that_does_not_know_its_store_says_so_on_its_console(machine: Machine) -> None:
     vm = machine()
     del vm.metadata["instance/attributes/lyceum-store"]
     assert vm.boot().wait() != 0
-    assert (
-        "reading the metadata attribute lyceum-store failed, so nobody can be told of it"
-        in vm.serial
-    )
+    said = "reading the metadata attribute lyceum-store failed, so nobody can be told of it"
+    assert said in vm.serial
     assert vm.status() is None
 
 
@@ -231,9 +206,8 @@ def installer(tools: Callable[..., str], tmp_path: Path, stub: Path) -> Callable
     asked is in the file `uv`."""
 
     def make(install: str = ":", **programs: str) -> str:
-        return tools(
-            uv=INSTALLER.format(record=tmp_path / "uv", python=stub, install=install), **programs
-        )
+        uv = INSTALLER.format(record=tmp_path / "uv", python=stub, install=install)
+        return tools(uv=uv, **programs)
 
     return make
 
@@ -248,12 +222,7 @@ def test_a_store_that_does_not_answer_for_a_moment_is_asked_again(
 
 
 def test_an_environment_is_installed_once_for_this_machine_and_those_after_it(
-    machine: Machine,
-    store: Store,
-    installer: Callable[..., str],
-    tmp_path: Path,
-    gcs: Emulator,
-    gcs_bucket: str,
+    machine: Machine, store: Store, installer: Tools, tmp_path: Path, gcs: Emulator
 ) -> None:
     """The second boot finds it on the disk, the next machine in the store; one that is damaged
     there is installed and replaced. While it is packed Python writes bytecode into it, of which tar
@@ -276,9 +245,8 @@ def test_an_environment_is_installed_once_for_this_machine_and_those_after_it(
     assert f"--python {sys.version_info.major}.{sys.version_info.minor} " in asked
     [code] = (vm.root / "src").iterdir()
     files = {"-r": "requirements.txt", "-c": "constraints.txt", "--overrides": "overrides.txt"}
-    assert (
-        " ".join(f"{option} {code}/environment/{name}" for option, name in files.items()) in asked
-    )
+    options = [f"{option} {code}/environment/{name}" for option, name in files.items()]
+    assert " ".join(options) in asked
     first = until(kept)
     assert installs() == 1
     # neither installed nor fetched
@@ -286,7 +254,7 @@ def test_an_environment_is_installed_once_for_this_machine_and_those_after_it(
     shutil.rmtree(vm.root)
     assert installs() == 1
     assert "another machine has left in the store" in (vm.root / "boot.log").read_text()
-    gcs.corrupt(gcs_bucket, first, recompute=True)
+    gcs.corrupt(store.uri.split("/")[2], first, recompute=True)
     shutil.rmtree(vm.root)
     assert installs() == 2
     until(kept, lambda name: name not in ("", first))
@@ -296,13 +264,11 @@ def test_an_environment_that_cannot_be_installed_is_told_with_the_last_words(
     machine: Machine, installer: Callable[..., str], deletions: Deletions, tmp_path: Path
 ) -> None:
     words = r"""printf 'No solution: "jax" \\ https://u:secret@mirror × \t1\n' >&2; exit 2"""
-    vm = machine(
-        LYCEUM_VM_PYTHON="", PATH=installer(words), LYCEUM_VM_TPU_API=deletions[0], silence=7.0
-    )
+    where = {"LYCEUM_VM_PYTHON": "", "PATH": installer(words), "LYCEUM_VM_TPU_API": deletions[0]}
+    vm = machine(**where, silence=7.0)
     error = failure(vm, deletions[1])
-    assert error.startswith(
-        "host 0: preparing the Python environment failed with exit code 2\nthe end of its log:\n"
-    )
+    what = "host 0: preparing the Python environment failed with exit code 2\nthe end of its log:\n"
+    assert error.startswith(what)
     assert 'No solution: "jax" \\ https://***@mirror  \t1\n' in error
     assert "secret" not in vm.log(final=True)
     assert (tmp_path / "uv").read_text().count("uv pip install") == 5
@@ -312,23 +278,25 @@ def test_an_environment_that_cannot_be_installed_is_told_with_the_last_words(
 def test_a_full_disk_is_called_by_its_name(
     machine: Machine, tools: Callable[..., str], deletions: Deletions
 ) -> None:
-    vm = machine(
-        PATH=tools(tar="echo 'tar: x: Cannot write: No space left on device' >&2; exit 2"),
-        LYCEUM_VM_TPU_API=deletions[0],
-    )
-    assert (
-        f"host 0: getting the code failed with exit code 2\nthe disk of {vm.root} is full: "
-        in failure(vm, deletions[1])
-    )
+    path = tools(tar="echo 'tar: x: Cannot write: No space left on device' >&2; exit 2")
+    vm = machine(PATH=path, LYCEUM_VM_TPU_API=deletions[0])
+    what = f"host 0: getting the code failed with exit code 2\nthe disk of {vm.root} is full: "
+    assert what in failure(vm, deletions[1])
+
+
+def dying(tmp_path: Path) -> str:
+    """An interpreter that is killed."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/bash\necho 'last words' >&2; kill -KILL $$\n")
+    python.chmod(0o755)
+    return str(python)
 
 
 def test_an_agent_that_dies_is_spoken_for(
     machine: Machine, deletions: Deletions, tmp_path: Path
 ) -> None:
-    python = tmp_path / "python"
-    python.write_text("#!/bin/bash\necho 'last words' >&2; kill -KILL $$\n")
-    python.chmod(0o755)
-    vm = machine(LYCEUM_VM_PYTHON=str(python), LYCEUM_VM_TPU_API=deletions[0]).boot()
+    python = dying(tmp_path)
+    vm = machine(LYCEUM_VM_PYTHON=python, LYCEUM_VM_TPU_API=deletions[0]).boot()
     assert vm.wait() == 137
     status = vm.status()
     assert (status.state, status.lost) == ("failed", True)
@@ -350,16 +318,9 @@ def test_a_machine_whose_deletion_is_refused_for_long_asks_until_it_is_accepted(
             asked.append(self.path)
             self.answer(200 if len(asked) == 12 else 503, {})
 
-    python = tmp_path / "python"
-    python.write_text("#!/bin/bash\nkill -KILL $$\n")
-    python.chmod(0o755)
     with HttpServer(Refusing) as api:
-        vm = machine(
-            LYCEUM_VM_PYTHON=str(python),
-            LYCEUM_VM_TPU_API=api.url,
-            PATH=tools(),
-            BASH_ENV=str(slow),
-        )
+        where = {"LYCEUM_VM_PYTHON": dying(tmp_path), "LYCEUM_VM_TPU_API": api.url}
+        vm = machine(**where, PATH=tools(), BASH_ENV=str(slow))
         assert vm.boot().wait() == 137
     assert len(asked) == 12
 
@@ -368,9 +329,8 @@ def test_a_machine_that_is_shut_down_while_it_boots_is_lost(
     machine: Machine, installer: Callable[..., str], tmp_path: Path, deletions: Deletions
 ) -> None:
     path = installer("touch $HOME/installing; exec /bin/sleep 30")
-    vm = machine(
-        LYCEUM_VM_PYTHON="", PATH=path, LYCEUM_VM_TPU_API=deletions[0], silence=300.0
-    ).boot()
+    where = {"LYCEUM_VM_PYTHON": "", "PATH": path, "LYCEUM_VM_TPU_API": deletions[0]}
+    vm = machine(**where, silence=300.0).boot()
     until((tmp_path / "installing").exists)
     vm.signal(signal.SIGTERM)
     assert vm.wait() == 143
@@ -384,16 +344,10 @@ def test_hosts_know_each_other_and_get_the_settings_of_the_job(
 ) -> None:
     vm = machine(LYCEUM_VM_PYTHON=str(stub), host=3, hosts=4)
     assert vm.boot().wait() == 0
-    seen = dict(
-        line.split("=", 1)
-        for line in (vm.root / "boot.log").read_text().splitlines()
-        if "=" in line
-    )
-    assert (seen["LYCEUM_HOST"], seen["LYCEUM_HOSTS"], seen["LYCEUM_COORDINATOR"]) == (
-        "3",
-        "4",
-        "127.0.0.1:8476",
-    )
+    lines = (vm.root / "boot.log").read_text().splitlines()
+    seen = dict(line.split("=", 1) for line in lines if "=" in line)
+    hosts = {"HOST": "3", "HOSTS": "4", "COORDINATOR": "127.0.0.1:8476"}
+    assert {name: seen[f"LYCEUM_{name}"] for name in hosts} == hosts
     assert json.loads(seen["LYCEUM_ENVIRONMENT"])["LYCEUM_STOP_SECONDS"] == "2"
     assert seen["LYCEUM_CACHE"].startswith(str(vm.root))
     assert seen["JAX_PLATFORMS"] == "cpu"

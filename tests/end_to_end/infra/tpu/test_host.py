@@ -71,18 +71,10 @@ class Desk:
         self.refusals: list[Any] = []
         removed, refusals = self.removed, self.refusals
         self.store = store
-        self.metadata = MetadataServer(
-            {"instance/preempted": "FALSE", "instance/maintenance-event": "NONE"}
-        )
-        spec = JobSpec(
-            stage="s",
-            kind="s",
-            key="k",
-            attempt="1",
-            store=self.store.uri,
-            target="v5e-16",
-            config={},
-        )
+        values = {"instance/preempted": "FALSE", "instance/maintenance-event": "NONE"}
+        self.metadata = MetadataServer(values)
+        given = {"stage": "s", "kind": "s", "target": "v5e-16", "config": {}}
+        spec = JobSpec(key="k", attempt="1", store=store.uri, **given)
         self.store.create_json("work/k/1/job.json", spec)
 
         class Api:
@@ -103,11 +95,8 @@ class Desk:
         """Run a worker to its end; returns the host's last word."""
         command = [sys.executable, "-c", WORKER + lines]
         self._patch.setattr(agent_module, "Worker", functools.partial(Worker, command=command))
-        self.agent = Agent(
-            place(host, silence),
-            self.store,
-            Settings(heartbeat_seconds=0.05, stop_seconds=1.0, compile_cache=""),
-        )
+        settings = Settings(heartbeat_seconds=0.05, stop_seconds=1.0, compile_cache="")
+        self.agent = Agent(place(host, silence), self.store, settings)
         self.agent.run()
         status = self.store.read_json(host_status("k", "1", host), JobStatus)
         assert status is not None
@@ -117,10 +106,7 @@ class Desk:
         """Do something once the log that is sent has these words."""
 
         def look() -> None:
-            until(
-                lambda: read_log(self.store, "k", "1", 0, final=False)[0],
-                lambda text: words in text,
-            )
+            until(lambda: words in read_log(self.store, "k", "1", 0, final=False)[0])
             then()
 
         threading.Thread(target=look, daemon=True).start()
@@ -209,29 +195,21 @@ pathlib.Path("{tmp_path}/gone").touch()
 
 
 @pytest.mark.parametrize(
-    ("what", "harmless", "end", "words"),
+    ("event", "words"),
     [
-        ("preempted", "", "TRUE", "is being preempted"),
-        (
-            "maintenance-event",
-            "MIGRATE_ON_HOST_MAINTENANCE",
-            "TERMINATE_ON_HOST_MAINTENANCE",
-            "taken away for maintenance",
-        ),
+        ("preempted=TRUE", "is being preempted"),
+        ("maintenance-event=TERMINATE_ON_HOST_MAINTENANCE", "taken away for maintenance"),
     ],
 )
 def test_a_machine_that_is_taken_away_stops_the_worker_and_the_job_is_lost(
-    desk: Desk,
-    what: str,
-    harmless: str,
-    end: str,
-    words: str,
-    caplog: pytest.LogCaptureFixture,
+    desk: Desk, event: str, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At once: nobody is waited for, since the machine is going. Other events are told alone."""
+    what, _, end = event.partition("=")
+    harmless = "MIGRATE_ON_HOST_MAINTENANCE"
 
     def announce() -> None:
-        if harmless:
+        if "maintenance" in what:
             desk.metadata[f"instance/{what}"] = harmless
             until(lambda: f"{what} is {harmless}" in caplog.text)
         desk.metadata[f"instance/{what}"] = end
@@ -250,13 +228,11 @@ def said(desk: Desk) -> JobStatus:
 
 
 def test_a_worker_that_ends_well_in_the_last_moment_has_succeeded(desk: Desk) -> None:
-    desk.when(
-        "started",
-        lambda: (
-            until(lambda: said(desk).progress.done)
-            and desk.agent.stop("the machine is being preempted")
-        ),
-    )
+    def stop() -> None:
+        until(lambda: said(desk).progress.done)
+        desk.agent.stop("the machine is being preempted")
+
+    desk.when("started", stop)
     assert desk.run(POLITE).state == "succeeded"
 
 
@@ -291,9 +267,8 @@ def test_the_machine_is_deleted_after_a_while_however_often_the_api_does_not_ans
 def test_a_host_leaves_the_machine_to_the_first_as_long_as_it_hears_of_it(desk: Desk) -> None:
     """A host that is done early must not delete the machine under one that boots, or still writes
     the artifact."""
-    done = threading.Thread(
-        target=lambda: desk.run("status('succeeded')", host=1, silence=1.0), daemon=True
-    )
+    given = {"lines": "status('succeeded')", "host": 1, "silence": 1.0}
+    done = threading.Thread(target=desk.run, kwargs=given, daemon=True)
     done.start()
     until(
         lambda: desk.store.read_json("work/k/1/hosts/1.json", JobStatus),
@@ -302,9 +277,8 @@ def test_a_host_leaves_the_machine_to_the_first_as_long_as_it_hears_of_it(desk: 
     done.join(1.5)
     assert desk.removed == []  # host 0 boots
     for beat in range(10):
-        desk.store.write_json(
-            "work/k/1/status.json", JobStatus(state="running", heartbeat=float(beat))
-        )
+        running = JobStatus(state="running", heartbeat=float(beat))
+        desk.store.write_json("work/k/1/status.json", running)
         done.join(0.15)
         assert desk.removed == []
     began = time.monotonic()
@@ -321,14 +295,8 @@ def test_however_the_log_is_cut_its_masked_bytes_are_the_same(
     """Sent in pieces, by an agent that started twice in between, the pieces are the whole."""
     monkeypatch.setenv("HF_TOKEN", SECRET)
     store, path = open_store(tmp_path / "store"), tmp_path / "raw.log"
-    lines = [
-        b"token:\n",
-        b"abcdefghijkl\n",
-        f"größe {SECRET} {SECRET}\n".encode(),
-        b"password=0123456789\n",
-        b"\xff\xfe\n",
-        b"\n",
-    ] * 3
+    lines = [b"token:\n", b"abcdefghijkl\n", f"größe {SECRET} {SECRET}\n".encode()]
+    lines = [*lines, b"password=0123456789\n", b"\xff\xfe\n", b"\n"] * 3
     whole = masked_lines(b"".join(lines))
     log, seen, offset = Log(store, place(0), path), "", 0
     for number, line in enumerate(lines):

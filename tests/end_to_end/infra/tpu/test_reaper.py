@@ -61,31 +61,23 @@ def test_a_zone_that_may_not_be_used_is_passed_over_and_an_api_that_is_silent_is
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.orphan()
-    shop.tpu.faults.add(
-        "status",
-        method="ListQueuedResources",
-        name="us-west4-a",
-        code="PERMISSION_DENIED",
-        message="Location us-west4-a is not found",
-    )
+    denied = {"code": "PERMISSION_DENIED", "message": "Location us-west4-a is not found"}
+    shop.tpu.faults.add("status", method="ListQueuedResources", name="us-west4-a", **denied)
     assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [True]
     monkeypatch.setattr("infra.tpu.api.CALL_SECONDS", 0.3)
     shop.tpu.faults.add("status", method="ListNodes", name="us-south1-a", code="UNAVAILABLE")
-    with pytest.raises(
-        InputError, match="TPUs in us-south1-a cannot be listed: the Cloud TPU API does not answer"
-    ):
+    said = "TPUs in us-south1-a cannot be listed: the Cloud TPU API does not answer"
+    with pytest.raises(InputError, match=said):
         reaper(shop).reap(shop.store, delete=True)
 
 
 def test_what_does_not_go_away_is_not_reported_as_removed(shop: Workshop) -> None:
     shop.orphan()
     shop.tpu.faults.add("stuck", state="DELETING")
-    found = shop.backend(lease_seconds=0.6, poll_seconds=0.05, tpu_delete_seconds=0.5).reap(
-        shop.store, delete=True
-    )
+    backend = shop.backend(lease_seconds=0.6, poll_seconds=0.05, tpu_delete_seconds=0.5)
+    found = backend.reap(shop.store, delete=True)
     assert [(one.removable, one.removed) for one in found] == [(True, False)]
-    assert [one.why for one in reaper(shop).reap(shop.store, delete=False)] == [
-        "it is being deleted"
-    ]
+    [left] = reaper(shop).reap(shop.store, delete=False)
+    assert left.why == "it is being deleted"
     shop.tpu.faults.clear()
     shop.tpu.wait(KEY[:24], "GONE")

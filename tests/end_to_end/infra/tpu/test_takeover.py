@@ -40,9 +40,8 @@ def test_a_record_without_a_request_begins_where_the_killed_process_ended(shop: 
     backend.cancel(handle)
     assert backend.close() == []
     shop.store.remove(host_status(KEY, "1", 0))
-    shop.store.write_json(
-        record_name(handle), record.model_copy(update={"state": "requested", "active": None})
-    )
+    before = record.model_copy(update={"state": "requested", "active": None})
+    shop.store.write_json(record_name(handle), before)
     second = shop.backend()
     assert second.submit(shop.spec()) == handle
     booted(shop, second, handle)

@@ -56,10 +56,8 @@ class Cloud(Workshop):
         """Another process that submits the job, says `running` when it runs, and then does
         nothing."""
         command = [sys.executable, "-c", FLOW, spec.model_dump_json()]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
-        )
+        where = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **where)
 
 
 @pytest.fixture
