@@ -14,7 +14,7 @@ from tunix.sft import peft_trainer
 from tunix.sft.dpo import dpo_trainer
 
 from tasks.data.tokens import prompt_tokens
-from tasks.models.gemma import weight_shapes
+from tasks.models.decoder import weight_shapes
 from tasks.models.loading import base_model
 
 PAD = 0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flows.report import blocks as ui
 from flows.report.markdown import markdown
-from flows.report.samples import Sample, answer_blocks, samples
+from flows.report.sample_choice import Sample, answer_blocks, samples
 from flows.report.sections import effects, safety, time
 from flows.report.verdict import stage_verdicts, verdict, verdict_table
 from flows.runs.record import read_run

@@ -3,7 +3,7 @@
 Where every stage is cached nothing is started at all, as make does it; the run is recorded and
 reported like any other. Else the first stage that has to run is begun, if it runs on this machine,
 while the server starts; the flow finds it under way. What is cached is decided by the stage's own
-rule (`tasks.running.making`): a look that changes nothing only says whether to ask.
+rule (`tasks.running.execution`): a look that changes nothing only says whether to ask.
 """
 
 import time
@@ -19,8 +19,8 @@ from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.reports import StageRecord
 from tasks.running.backends import close_backends
-from tasks.running.beginning import begin, take
-from tasks.running.making import adopt
+from tasks.running.early_start import begin, take
+from tasks.running.execution import adopt
 from tasks.running.watch import Watch
 
 

@@ -19,7 +19,7 @@ from schemas.base import InputError
 from schemas.job import JobRequest
 from schemas.reports import StageRecord
 from tasks.running.backends import backend, close_backends
-from tasks.running.beginning import begun_since
+from tasks.running.early_start import begun_since
 from tasks.running.watch import Watch
 from tasks.stage import BAD_INPUT, CACHED, UNSOUND, submit_stage
 

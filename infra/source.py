@@ -30,7 +30,7 @@ from packaging.utils import canonicalize_name
 
 from infra.distribution import DISTRIBUTION
 from infra.process import ROOT
-from infra.store.files import file_entry
+from infra.store.local_objects import file_entry
 from infra.store.objects import name_problem
 from infra.store.store import Store
 from schemas.artifact import FileEntry

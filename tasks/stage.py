@@ -1,6 +1,6 @@
-"""THE Prefect task: what becomes of a stage (`tasks.running.making`), as Prefect shows it. A stage
-that has nothing to do ends at once, in a state called Cached; a job's log goes to Prefect's logger,
-its progress to a Prefect progress artifact, and what it made is a link.
+"""THE Prefect task: what becomes of a stage (`tasks.running.execution`), as Prefect shows it. A
+stage that has nothing to do ends at once, in a state called Cached; a job's log goes to Prefect's
+logger, its progress to a Prefect progress artifact, and what it made is a link.
 
 The manifest is the truth: Prefect's records may all be deleted, and nothing runs again. Prefect is
 given no result to keep and asked for none. A stored result names its own serializer, and one of
@@ -27,8 +27,8 @@ from prefect.states import Cancelled, Completed, Failed, State
 from infra.backend import FINAL
 from schemas.base import AuditFailed, InputError, StageFailed, Stopped
 from schemas.job import JobRequest, JobStatus
-from tasks.running.beginning import take
-from tasks.running.making import make
+from tasks.running.early_start import take
+from tasks.running.execution import make
 from tasks.running.watch import WATCH, Listener
 
 LINK_TRIES = 3

@@ -115,12 +115,12 @@ def finished(
 def one_layer() -> Iterator[None]:
     """`gemma3-tiny` with one layer, which compiles quickly, whose heads share keys, as in published
     Gemmas; its stages are those of bench.py."""
-    from tasks.models import gemma
+    from tasks.models import decoder
 
     small = {"num_layers": 1, "num_kv_heads": 1, "hidden_dim": 128}
     with pytest.MonkeyPatch.context() as patch:
-        tiny = gemma.SIZES["gemma3-tiny"]
-        patch.setitem(gemma.SIZES, "gemma3-tiny", replace(tiny, **small))
+        tiny = decoder.SIZES["gemma3-tiny"]
+        patch.setitem(decoder.SIZES, "gemma3-tiny", replace(tiny, **small))
         yield
 
 

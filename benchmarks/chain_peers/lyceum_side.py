@@ -187,7 +187,7 @@ def save_first_model(settings: Settings, directory: Path) -> Any:
     """The trained weights, or random ones of the size with the tiny tokenizer, in Hugging Face's
     format. Returns the tokenizer."""
     from tasks.devices.hosts import make_mesh
-    from tasks.models.gemma import SIZES
+    from tasks.models.decoder import SIZES
     from tasks.models.hf_tokenizer import write_tokenizer
     from tasks.models.loading import LoadedModel, load_model, save_model
     from tasks.models.tiny import tiny_tokenizer

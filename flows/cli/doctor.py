@@ -13,7 +13,7 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 
-from flows.planning.compiling import usable_cores
+from flows.planning.compile_cache import usable_cores
 from flows.server.key import ours
 from flows.server.prefect_api import api_problem, bypass_proxy, configured_api
 from flows.server.silence import is_silent

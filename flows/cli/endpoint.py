@@ -62,7 +62,7 @@ def serve(
     from tasks.devices.hosts import make_mesh
     from tasks.models.loading import load_model
     from tasks.serving.app import application
-    from tasks.serving.engine import Engine
+    from tasks.serving.continuous_batching import Engine
     from tasks.serving.server import served
 
     stop = threading.Event()

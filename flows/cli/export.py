@@ -22,7 +22,7 @@ from schemas.artifact import Manifest
 from schemas.base import InputError, StageFailed
 from schemas.reports import RunRecord
 from tasks.models.adapters import ADAPTERS
-from tasks.models.source import ADAPTER_CONFIG
+from tasks.models.model_source import ADAPTER_CONFIG
 
 if TYPE_CHECKING:
     from tasks.exporting.model_card import Card
@@ -126,7 +126,7 @@ def export_orbax(
     chosen, manifest = trained_stage(store, record, stage)
     to = require_new(to)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from tasks.exporting.orbax import export_orbax as write
+    from tasks.exporting.orbax_checkpoint import export_orbax as write
 
     with new_directory(to) as partial:
         write(store.local_dir(manifest), partial, say)

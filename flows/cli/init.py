@@ -17,13 +17,13 @@ from flows.cli.answer import say
 from flows.recipe.draft import CHECKS, Draft, propose, propose_check, propose_domain, text
 from flows.recipe.resolve import resolve_table
 from flows.recipe.table import parse_table
-from infra.store.files import given_path
+from infra.store.local_objects import given_path
 from infra.targets import check_target
 from infra.visible import plain
 from schemas.base import InputError, Stopped, nearest
 from schemas.examples import Domain
 from schemas.recipe import STAGE_NAME
-from tasks.models.source import check_model
+from tasks.models.model_source import check_model
 
 FIRST, COUNTED = 50, 10_000
 """Rows that are looked at, and rows that are counted at most."""

@@ -7,7 +7,7 @@ from typing import Any
 from flows.recipe.overrides import TINY
 from flows.scores import FORMATS
 from infra.context import context
-from tasks.models.source import TINY as TINY_MODEL
+from tasks.models.model_source import TINY as TINY_MODEL
 
 
 def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:

@@ -18,7 +18,7 @@ from flows.runs.record import record_name
 from flows.runs.results import read_results
 from infra.context import context
 from schemas.reports import RunRecord
-from tasks.models.source import TINY, check_model
+from tasks.models.model_source import TINY, check_model
 from tasks.rehearsal.scripted import Script
 from tasks.rehearsal.stand_in import URL_VARIABLE, StandIn, Tally
 

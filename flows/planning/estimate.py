@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from flows.planning.compiling import Compiled, Compiler, Question
+from flows.planning.compile_cache import Compiled, Compiler, Question
 from flows.planning.machine import planned
 from flows.recipe.explain import COMPARED
 from infra.settings import TpuSettings

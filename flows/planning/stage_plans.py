@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flows.planning.compiling import Compiler, Question, has_compiler
+from flows.planning.compile_cache import Compiler, Question, has_compiler
 from flows.planning.estimate import cost, estimate, measured_ratios, program_json
-from flows.planning.fitting import suggest
+from flows.planning.fit_search import suggest
 from flows.planning.machine import BOOT_SECONDS, Machine, machine_of
 from flows.planning.sessions import sessions
 from flows.recipe import explain

@@ -13,7 +13,7 @@ from prefect import Flow
 from pydantic import ConfigDict, Field, create_model
 
 from flows.recipe.shipped import shipped_names
-from infra.store.files import given_path
+from infra.store.local_objects import given_path
 from infra.targets import TARGETS
 from schemas.base import InputError
 

@@ -19,7 +19,7 @@ from schemas.recipe import Recipe, StageSpec
 from tasks.contract.kind import Kind
 from tasks.contract.kinds import kinds_producing, stage_kind, training_kinds
 from tasks.models.adapters import adapters_of, check_adapters
-from tasks.models.source import check_model, extra_dependencies
+from tasks.models.model_source import check_model, extra_dependencies
 
 
 @dataclass(frozen=True)

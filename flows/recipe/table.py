@@ -23,7 +23,7 @@ from schemas.recipe import (
 from schemas.toml import toml_table, toml_text
 from tasks.contract.kinds import stage_kind
 from tasks.contract.small import LAPTOP, Sizes
-from tasks.models.source import TINY as TINY_MODEL
+from tasks.models.model_source import TINY as TINY_MODEL
 
 DATA, PROCEDURAL = "data", "procedural"
 """`data = "procedural"` in `[tiny]`: the procedural teacher poses all problems, and nothing is read

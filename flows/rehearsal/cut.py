@@ -25,8 +25,8 @@ from tasks.contract.small import Sizes
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 from tasks.evaluation.evaluate import EvalConfig
 from tasks.evaluation.suite_prompts import parse_suites, suite_prompts
-from tasks.models.download import tokenizer_of
-from tasks.models.source import TINY
+from tasks.models.model_download import tokenizer_of
+from tasks.models.model_source import TINY
 from tasks.rehearsal.first_rows import FirstRows, first_rows
 from tasks.rehearsal.scripted import reference
 from tasks.rehearsal.stand_in import PREFIX, PROVIDER

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flows.rehearsal.cut import Rehearsed
+from flows.rehearsal.row_counts_by_stage import stage_json
 from flows.rehearsal.setting_findings import of_settings, setting_notes
-from flows.rehearsal.stages import stage_json
 from flows.runs.results import RunResults
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain, Example, Prompt

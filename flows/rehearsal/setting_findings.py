@@ -7,7 +7,7 @@ from typing import Any
 
 from flows.recipe.resolve import ResolvedStage
 from schemas.recipe import StageSpec
-from schemas.training import TrainerConfig
+from schemas.trainer_config import TrainerConfig
 from tasks.contract.kinds import stage_kind
 from tasks.rehearsal.reward_findings import Finding
 from tasks.training.preferences import PreferenceConfig

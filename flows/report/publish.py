@@ -18,7 +18,7 @@ from flows.recipe.resolve import ResolvedRecipe
 from flows.report.blocks import Block, Figure, walk
 from flows.report.markdown import markdown
 from flows.report.page import Report
-from flows.report.samples import right_and_wrong, samples
+from flows.report.sample_choice import right_and_wrong, samples
 from flows.report.summaries import plan_page, run_page
 from flows.runs.wording import headline
 from infra.store.objects import Damaged

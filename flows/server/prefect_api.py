@@ -165,7 +165,7 @@ def prefect_server(
         def start(stop: threading.Event) -> "subprocess.Popen[bytes]":
             with _starting_alone(stop):
                 process = process_tree.start(
-                    "flows.server.app", *arguments, environment=environment, log=log
+                    "flows.server.guarded_server", *arguments, environment=environment, log=log
                 )
                 try:
                     _wait_until_ready(process, api, stop, log.fileno())

@@ -4,8 +4,8 @@ and whole trees of them."""
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from infra.gcs.bucket_objects import BucketObjects
 from infra.gcs.download import Receiver
-from infra.gcs.objects import BucketObjects
 from infra.gcs.upload import send_tree
 from infra.store.objects import checked_name
 from schemas.artifact import FileEntry

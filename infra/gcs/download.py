@@ -24,9 +24,9 @@ from urllib.parse import quote
 
 import google_crc32c
 
-from infra.gcs.objects import BucketObjects
+from infra.gcs.bucket_objects import BucketObjects
 from infra.gcs.requests import PARALLEL, Missing, Timeout, Unusable, in_parallel, raise_for
-from infra.store.files import is_disk_full
+from infra.store.local_objects import is_disk_full
 from infra.store.objects import Damaged
 from schemas.artifact import FileEntry
 from schemas.base import InputError, digest

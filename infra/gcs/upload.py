@@ -15,7 +15,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from infra.gcs.objects import BucketObjects, content_type
+from infra.gcs.bucket_objects import BucketObjects, content_type
 from infra.gcs.requests import (
     DAMAGED_UPLOAD,
     Changed,
@@ -26,7 +26,7 @@ from infra.gcs.requests import (
     in_parallel,
     raise_for,
 )
-from infra.store.files import file_entry
+from infra.store.local_objects import file_entry
 from infra.store.objects import Damaged
 from schemas.artifact import FileEntry
 from schemas.base import InputError

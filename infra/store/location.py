@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from infra.secrets import has_userinfo
-from infra.store.files import given_path
+from infra.store.local_objects import given_path
 from schemas.base import InputError
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")

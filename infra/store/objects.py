@@ -6,8 +6,8 @@ can leave the root. What an object store cannot express is not offered: no appen
 renaming of what others read. A set of objects below one prefix, a *tree*, is written file by file
 and never changed; whether it is complete is for somebody else to say (a manifest, created last).
 
-`infra.store.files.Files` is a directory, `infra.gcs.bucket.Bucket` a prefix of a Cloud Storage
-bucket; `infra.store.store` is their only user.
+`infra.store.local_objects.Files` is a directory, `infra.gcs.bucket.Bucket` a prefix of a Cloud
+Storage bucket; `infra.store.store` is their only user.
 """
 
 import functools

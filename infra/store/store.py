@@ -19,8 +19,8 @@ of one stage the first to commit wins and the others adopt what it committed. Im
 enforced by digests, not by permissions: every reader verifies before it uses, and what does not
 verify is set aside and computed again.
 
-A store lies in a directory (`infra.store.files`) or in a bucket (`infra.gcs.bucket`); both are
-`infra.store.objects.Objects`, and nothing else differs.
+A store lies in a directory (`infra.store.local_objects`) or in a bucket (`infra.gcs.bucket`); both
+are `infra.store.objects.Objects`, and nothing else differs.
 """
 
 import logging
@@ -33,7 +33,7 @@ from pydantic import ValidationError
 
 from infra.gcs.region import require_near
 from infra.settings import Settings
-from infra.store.files import Files, file_entry, files_below
+from infra.store.local_objects import Files, file_entry, files_below
 from infra.store.location import parsed_location
 from infra.store.objects import Damaged, Objects, checked_name
 from schemas.artifact import FileEntry, Manifest, Seal
@@ -203,7 +203,7 @@ class Store:
         Args:
             draft: the manifest with `files` empty.
             directory: the job's output; plain files below it, names as
-                `infra.store.files.checked_name` allows them.
+                `infra.store.local_objects.checked_name` allows them.
 
         Returns:
             The committed manifest: this one, or the winner's (its `attempt` tells).

@@ -3,7 +3,7 @@ to it that none is left over.
 
     infra.tpu.types     what there is, where, at what price
     infra.tpu.api       the API of Google, and `infra.tpu.problems` what its refusals mean
-    infra.tpu.machine   the state machine: what follows from what is seen
+    infra.tpu.state_machine   the state machine: what follows from what is seen
     infra.tpu.job       one job: the threads that look and act
     infra.tpu.reaper      machines that nobody follows any more
 
@@ -30,9 +30,9 @@ from infra.store.remote import host_status
 from infra.store.store import Store, attempt_file
 from infra.tpu.api import ApiError, TpuApi
 from infra.tpu.job import Order, TpuJob
-from infra.tpu.machine import DEAD, TAKEN, failure
+from infra.tpu.job_record import TpuRecord, record_name, store_label
 from infra.tpu.reaper import RELEASE_SECONDS, reap, release, unfinished
-from infra.tpu.record import TpuRecord, record_name, store_label
+from infra.tpu.state_machine import DEAD, TAKEN, failure
 from infra.tpu.types import TpuType
 from schemas.base import InputError, StageFailed
 from schemas.job import JobSpec, JobStatus

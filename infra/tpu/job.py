@@ -1,5 +1,5 @@
-"""One job on TPUs, from its request to the moment when nothing of it is left: `infra.tpu.machine`
-decides, this does.
+"""One job on TPUs, from its request to the moment when nothing of it is left:
+`infra.tpu.state_machine` decides, this does.
 
 The job's thread asks the API, decides and acts; it never waits long for anything, so that a
 cancellation is acted upon within seconds. What the VMs say is read by another
@@ -17,10 +17,10 @@ from infra.secrets import mask
 from infra.settings import TpuSettings
 from infra.store.store import Store
 from infra.tpu.api import QUEUED, ApiError, Resource, TpuApi, deletion_command, zone_of
+from infra.tpu.job_record import TpuRecord, record_name
 from infra.tpu.listener import Listener
-from infra.tpu.machine import BEFORE, Seen, State, Step, Terms, duration, failure, next_step
 from infra.tpu.problems import Problem
-from infra.tpu.record import TpuRecord, record_name
+from infra.tpu.state_machine import BEFORE, Seen, State, Step, Terms, duration, failure, next_step
 from infra.tpu.types import TpuType
 from schemas.base import InputError
 from schemas.job import JobStatus

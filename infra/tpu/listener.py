@@ -14,7 +14,7 @@ from infra.secrets import mask
 from infra.store.lease import Silence
 from infra.store.remote import host_status, read_log
 from infra.store.store import Store
-from infra.tpu.machine import Host
+from infra.tpu.state_machine import Host
 from schemas.base import InputError
 from schemas.job import JobStatus
 

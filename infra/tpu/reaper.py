@@ -19,7 +19,7 @@ from infra.settings import Settings, TpuSettings
 from infra.store.lease import seize, unheld
 from infra.store.store import Store, attempt_file
 from infra.tpu.api import GONE, ApiError, Resource, TpuApi, deletion_command
-from infra.tpu.record import TpuRecord, record_name, store_label
+from infra.tpu.job_record import TpuRecord, record_name, store_label
 from schemas.base import InputError
 from schemas.job import JobSpec
 

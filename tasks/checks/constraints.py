@@ -13,7 +13,7 @@ constraint counts words.
 
 from schemas.examples import Prompt
 from tasks.contract.check import Check, Outcome, unusable
-from tasks.verification.constraints import CONSTRAINTS, shown, validate, words
+from tasks.verification.form_constraints import CONSTRAINTS, shown, validate, words
 
 _WORDLESS = {"json", "json_keys", "one_of"}
 _COUNTING = {"counts", "min_counts"}

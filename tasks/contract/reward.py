@@ -183,7 +183,7 @@ class Reward(Configured[RewardConfigT], Generic[RewardConfigT, PreparedT]):
         close: closes the prepared object.
         dependencies: what else decides its values, given the config and `--data`: versions of
             packages, of checks, of models.
-        models: base models that it loads (`tasks.models.source`): they are sent to a TPU.
+        models: base models that it loads (`tasks.models.model_source`): they are sent to a TPU.
         computes: whether it computes on devices: then it has one half of them, and the policy the
             other.
         programs: what it compiles to score so many responses, given the config, a model on the

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import ceil, gcd
 from typing import Any, TypeVar
 
-from schemas.training import TrainerConfig
+from schemas.trainer_config import TrainerConfig
 
 _LIKELY = 0.95
 _SCORES = 1 << 24

@@ -27,7 +27,7 @@ from tasks.data.sources import (
     Source,
 )
 from tasks.verification.choices import as_constraint, asked, letters
-from tasks.verification.constraints import validate
+from tasks.verification.form_constraints import validate
 
 
 class NotAnExample(Exception):

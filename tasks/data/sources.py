@@ -15,7 +15,7 @@ from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Grounding
 from tasks.contract.check import CHECKS, check_of
 from tasks.data.data_files import check_data_path
 from tasks.data.mapping import Pick, Text
-from tasks.verification.constraints import validate
+from tasks.verification.form_constraints import validate
 
 DataPath = Annotated[str, AfterValidator(check_data_path)]
 Difficulty = Annotated[int, Field(ge=1, le=5)]

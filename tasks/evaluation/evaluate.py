@@ -19,7 +19,7 @@ from pydantic import Field
 from schemas.base import InputError, StageFailed, StrictModel
 from schemas.evaluation import HELDOUT, EvalItem, EvalPrompt
 from schemas.examples import Prompt, parse_trace
-from schemas.training import Nucleus
+from schemas.trainer_config import Nucleus
 from tasks.contract.function import FunctionConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.journal import Journal

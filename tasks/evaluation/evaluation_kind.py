@@ -30,7 +30,7 @@ from tasks.judging.opinions import (
     opinion_programs,
     with_opinions,
 )
-from tasks.models.source import model_dependencies
+from tasks.models.model_source import model_dependencies
 from tasks.verification.verify import check_versions
 
 if TYPE_CHECKING:

@@ -79,7 +79,7 @@ def _write(source: Path, out: Path, say: Callable[[str], None]) -> None:
     from tasks.data.tokens import Tokenizer
     from tasks.models.directory import TOKENIZER
     from tasks.models.hf_tokenizer import write_tokenizer
-    from tasks.models.source import COMPANIONS
+    from tasks.models.model_source import COMPANIONS
 
     files = sorted({path for pattern in (*FILES, *COMPANIONS) for path in source.glob(pattern)})
     size, free = sum(path.stat().st_size for path in files), shutil.disk_usage(out).free

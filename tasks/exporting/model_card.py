@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from infra.visible import visible
 from tasks.contract.kinds import evaluation_of
 from tasks.exporting.round_trip import NEW_TOKENS, Proof
-from tasks.models.source import SHIPPED, TINY
+from tasks.models.model_source import SHIPPED, TINY
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult

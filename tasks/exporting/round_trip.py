@@ -37,8 +37,8 @@ from schemas.examples import Trace
 from tasks.data.control_tokens import CONTROL_TOKENS
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 from tasks.devices.hosts import BATCH, TENSOR
+from tasks.models.decoder import Gemma
 from tasks.models.directory import TOKENIZER
-from tasks.models.gemma import Gemma
 from tasks.models.loading import LoadedModel, load_model
 from tasks.sampling.streaming import Streamer
 

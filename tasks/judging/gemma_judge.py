@@ -29,7 +29,7 @@ from tasks.data.tokens import Tokenizer, pad_left, prompt_tokens
 from tasks.devices.hosts import by_rows, fetch, make_mesh, spread
 from tasks.judging.judge import GemmaJudge, Judge, Question, Ruling
 from tasks.models.loading import LoadedModel, base_model, model_config
-from tasks.models.source import model_dependencies
+from tasks.models.model_source import model_dependencies
 from tasks.planning.programs import Program, abstract_model, compilations, rows, shapes
 
 VERSION = 1

@@ -31,7 +31,7 @@ def judge_dependencies(config: EndpointJudge | GemmaJudge) -> dict[str, str | in
 
 
 def judge_models(config: EndpointJudge | GemmaJudge) -> tuple[str, ...]:
-    """The models that the judge loads (`tasks.models.source`)."""
+    """The models that the judge loads (`tasks.models.model_source`)."""
     return (config.model,) if isinstance(config, GemmaJudge) else ()
 
 

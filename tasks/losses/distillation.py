@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from tasks.distillation.gkd_batches import DistillBatch
-from tasks.models.gemma import GemmaConfig, unembed
+from tasks.models.decoder import GemmaConfig, unembed
 from tasks.models.vocabulary import per_token, positions_of
 
 

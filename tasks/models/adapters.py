@@ -3,10 +3,11 @@ ones that a recipe's `lora` table can go on with. No JAX, and no download.
 
     lora = { rank = 16, alpha = 32.0, adapters = "hf://me/my-adapters" }
 
-`adapters` says where they lie in the forms of `model` (`tasks.models.source`): a hub's repository,
-a bucket's or this machine's directory with `adapter_config.json` and `adapter_model.safetensors`,
-as `lyceum export --adapters` and PEFT write them. They belong to the base model, so the stage has
-no policy; rank, alpha and targets are those of the file. What we cannot train on is refused.
+`adapters` says where they lie in the forms of `model` (`tasks.models.model_source`): a hub's
+repository, a bucket's or this machine's directory with `adapter_config.json` and
+`adapter_model.safetensors`, as `lyceum export --adapters` and PEFT write them. They belong to the
+base model, so the stage has no policy; rank, alpha and targets are those of the file. What we
+cannot train on is refused.
 """
 
 import json
@@ -16,8 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from schemas.base import InputError
-from schemas.training import LoraConfig
-from tasks.models.source import ADAPTER_CONFIG, ADAPTER_WEIGHTS, SHIPPED, check_readable, source_of
+from schemas.trainer_config import LoraConfig
+from tasks.models.model_source import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    SHIPPED,
+    check_readable,
+    source_of,
+)
 
 ADAPTERS = "adapters"
 """The directory of an artifact that a stage's own are in."""

@@ -1,4 +1,4 @@
-"""One layer of the decoder (`tasks.models.gemma`), whose backward pass keeps little."""
+"""One layer of the decoder (`tasks.models.decoder`), whose backward pass keeps little."""
 
 import math
 from collections.abc import Callable

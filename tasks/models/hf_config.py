@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from schemas.base import InputError
 from tasks.data.tokens import Tokenizer
-from tasks.models.gemma import GemmaConfig
+from tasks.models.decoder import GemmaConfig
 
 _TEXT = {"gemma2": "gemma2", "gemma3_text": "gemma3"}
 _CLASSES = {

@@ -19,9 +19,9 @@ from safetensors import SafetensorError, safe_open, serialize_file
 
 from schemas.base import InputError
 from tasks.data.tokens import Tokenizer
+from tasks.models.decoder import GemmaConfig, weight_shapes
 from tasks.models.decoder_layer import PROJECTIONS
 from tasks.models.directory import INDEX, WEIGHTS, weight_files
-from tasks.models.gemma import GemmaConfig, weight_shapes
 from tasks.models.hf_config import write_config
 
 SHARD_BYTES = 4 << 30

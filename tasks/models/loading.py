@@ -20,15 +20,15 @@ from schemas.base import InputError
 from tasks.data.tokens import Tokenizer
 from tasks.devices.hosts import fetch as fetch_array
 from tasks.devices.hosts import make_mesh
-from tasks.models import gemma
+from tasks.models import decoder
+from tasks.models.decoder import Gemma, GemmaConfig, weight_shapes
 from tasks.models.directory import TOKENIZER, check_tokenizer
-from tasks.models.download import fetch
-from tasks.models.gemma import Gemma, GemmaConfig, weight_shapes
 from tasks.models.hf_config import read_config
 from tasks.models.huggingface import Weights, write_model
+from tasks.models.model_download import fetch
+from tasks.models.model_source import COMPANIONS, TINY, Source, source_of
 from tasks.models.orbax import as_huggingface
 from tasks.models.sharding import place, weight_specs
-from tasks.models.source import COMPANIONS, TINY, Source, source_of
 from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise
 
@@ -59,8 +59,8 @@ def model_config(model: str) -> GemmaConfig:
         InputError: as `base_model`.
     """
     source = source_of(model)
-    if model in gemma.SIZES:
-        return gemma.SIZES[model]
+    if model in decoder.SIZES:
+        return decoder.SIZES[model]
     return read_config(_in_format(source, context().settings, weights=False))[0]
 
 
@@ -71,7 +71,7 @@ def base_model(
     are downloaded or found.
 
     Args:
-        name: a recipe's `model`: see `tasks.models.source`.
+        name: a recipe's `model`: see `tasks.models.model_source`.
         mesh: None for one device.
         trained: as in `tasks.models.sharding.weight_specs`.
 
@@ -81,13 +81,13 @@ def base_model(
     """
     source, mesh = source_of(name), mesh or make_mesh()
     if source.kind == "tiny":
-        config = gemma.SIZES[TINY]
+        config = decoder.SIZES[TINY]
         model = initialise(config, seed)
         place(model, mesh, weight_specs(config, mesh, trained=trained))
         return LoadedModel(name, config, model, tiny_tokenizer(), mesh)
     directory = _in_format(source, context().settings, weights=True)
     config, _ = read_config(directory)
-    if name in gemma.SIZES:
+    if name in decoder.SIZES:
         config = _as_published(name, config)
     return _loaded(
         directory, Path(name).name if source.kind == "local" else name, config, mesh, trained
@@ -153,7 +153,7 @@ def _in_format(source: Source, settings: Settings, *, weights: bool) -> Path:
 def _as_published(name: str, config: GemmaConfig) -> GemmaConfig:
     """The config that goes by this name, if that of the checkpoint is the same. Some are published
     in float32; we hold all in bfloat16."""
-    known = gemma.SIZES[name]
+    known = decoder.SIZES[name]
     if replace(config, dtype=known.dtype) != known:
         wrong = [
             key

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from schemas.training import LoraConfig
+from schemas.trainer_config import LoraConfig
+from tasks.models.decoder import Gemma
 from tasks.models.decoder_layer import PROJECTIONS
-from tasks.models.gemma import Gemma
 
 
 def add_lora(model: Gemma, lora: LoraConfig, seed: int) -> None:

@@ -22,12 +22,12 @@ from infra.settings import Settings
 from infra.store.space import require_space
 from schemas.base import InputError, digest
 from tasks.data.tokens import Tokenizer
-from tasks.models import gemma
+from tasks.models import decoder
+from tasks.models.decoder import GemmaConfig
 from tasks.models.directory import TOKENIZER
-from tasks.models.gemma import GemmaConfig
 from tasks.models.hf_config import write_config
 from tasks.models.huggingface import expected_tensors, write_weights
-from tasks.models.source import find_orbax
+from tasks.models.model_source import find_orbax
 
 log = logging.getLogger("lyceum.models")
 
@@ -114,7 +114,7 @@ def config_of(shapes: Mapping[str, tuple[int, ...]], where: str) -> GemmaConfig:
     layers = len({match[1] for name in shapes if (match := _LAYER.match(name))})
     family = "gemma3" if "layer_0/attn/_query_norm/scale" in shapes else "gemma2"
     found = (family, layers, embed, hidden, heads, kv_heads, head)
-    for config in gemma.SIZES.values():
+    for config in decoder.SIZES.values():
         known = (
             config.family,
             config.num_layers,
@@ -129,7 +129,7 @@ def config_of(shapes: Mapping[str, tuple[int, ...]], where: str) -> GemmaConfig:
     raise InputError(
         f"{where} is no published Gemma: {family}, {layers} layers, width {embed}, feed-forward"
         f" {hidden}, {heads} heads of {head}, {kv_heads} of keys. Valid: the sizes of"
-        f" {', '.join(gemma.SIZES)}."
+        f" {', '.join(decoder.SIZES)}."
     )
 
 

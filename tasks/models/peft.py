@@ -16,13 +16,13 @@ from safetensors.numpy import save_file
 
 from infra.context import context
 from schemas.base import InputError
-from schemas.training import LoraConfig
+from schemas.trainer_config import LoraConfig
 from tasks.devices.hosts import fetch
-from tasks.models import download
+from tasks.models import model_download
 from tasks.models.adapters import require_fit
-from tasks.models.gemma import Gemma
+from tasks.models.decoder import Gemma
 from tasks.models.huggingface import opened, tensor_name
-from tasks.models.source import ADAPTER_CONFIG, ADAPTER_WEIGHTS, source_of
+from tasks.models.model_source import ADAPTER_CONFIG, ADAPTER_WEIGHTS, source_of
 
 _PREFIX = re.compile(r"^base_model\.model\.(model\.)?(language_model\.)?(model\.)?(?=layers\.)")
 """Before a layer's name, whether it is adapted in the language model alone or inside one that
@@ -74,7 +74,7 @@ def load_adapters(model: Gemma, lora: LoraConfig, base: str) -> None:
         InputError: they cannot be had, or are not what `lora` and the model need (`require_fit`;
             missing, unknown or misshapen tensors).
     """
-    directory = download.fetch(source_of(str(lora.adapters)), context().settings)
+    directory = model_download.fetch(source_of(str(lora.adapters)), context().settings)
     require_fit(directory, lora, base)
     file = opened(directory / ADAPTER_WEIGHTS)
     tensors = {_PREFIX.sub("model.", key): key for key in file.keys()}  # noqa: SIM118  no dict

@@ -12,7 +12,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from schemas.base import InputError
-from tasks.models.gemma import Gemma
+from tasks.models.decoder import Gemma
 from tasks.models.huggingface import read_head
 from tasks.models.loading import LoadedModel, load_model
 from tasks.models.sharding import placed

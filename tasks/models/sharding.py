@@ -19,8 +19,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from infra.context import context
 from tasks.devices.hosts import BATCH, TENSOR, put
+from tasks.models.decoder import GemmaConfig, weight_shapes
 from tasks.models.decoder_layer import PROJECTIONS
-from tasks.models.gemma import GemmaConfig, weight_shapes
 
 TRAINED_BYTES = 16
 """Of a trained weight: itself, its gradient and Adam's two moments, each float32."""

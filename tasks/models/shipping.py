@@ -19,9 +19,9 @@ from infra.store.store import Store
 from schemas.base import StageFailed, digest
 from schemas.job import JobRequest
 from tasks.contract.kinds import stage_kind
-from tasks.models import download
+from tasks.models import model_download
 from tasks.models.adapters import adapters_of
-from tasks.models.source import AT_HAND, extra_key, needed, source_of
+from tasks.models.model_source import AT_HAND, extra_key, needed, source_of
 
 
 def shipped_models(request: JobRequest) -> list[str]:
@@ -49,14 +49,14 @@ def ship_model(
         say: is told what takes a while.
 
     Raises:
-        InputError: as `download.fetch`, or the store cannot be written.
+        InputError: as `model_download.fetch`, or the store cannot be written.
         ConnectionError: a service does not answer.
     """
     source = source_of(model)
     name = _tree(model, dependencies)
     if source.kind in ("tiny", "gs") or store.has_tree(name):
         return
-    directory = download.fetch(source, settings)
+    directory = model_download.fetch(source, settings)
     place = store.path("models")
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as temporary:

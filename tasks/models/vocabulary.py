@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from tasks.devices.hosts import BATCH, batch_parts
-from tasks.models.gemma import GemmaConfig, unembed
+from tasks.models.decoder import GemmaConfig, unembed
 
 CHUNK = 512
 """Tokens whose float32 logits exist at one time on one device: 0.54 GB at Gemma 3's 262,144 words.

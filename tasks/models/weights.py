@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from tasks.models.decoder import Gemma, GemmaConfig, weight_shapes
 from tasks.models.decoder_layer import PROJECTIONS
-from tasks.models.gemma import Gemma, GemmaConfig, weight_shapes
 
 
 def initialise(config: GemmaConfig, seed: int) -> Gemma:

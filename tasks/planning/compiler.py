@@ -10,11 +10,11 @@ both JSON, until its input ends:
 | `{"stage": {...}, "program": 0}` | `{"report": {...}}`: the `ProgramReport` of that program |
 
 `stage` is a `StageQuestion`. What cannot be answered is `{"error": text, "kind": "input" |
-"failed"}`. Whoever asks keeps the answers (`flows.planning.compiling`). For a TPU the compiler is
-libtpu's, the one on the TPU; it needs no TPU. For this machine it is that of the devices that JAX
-finds, which the process has for itself meanwhile; of a GPU's programs only memory is told, for our
-reading of FLOPs and bytes (`tasks.planning.hlo_cost`) knows no GPU's kernels. What it refuses to
-compile for want of HBM is an answer: `refusal` says what it said. Verified with jax 0.10.2 and
+"failed"}`. Whoever asks keeps the answers (`flows.planning.compile_cache`). For a TPU the compiler
+is libtpu's, the one on the TPU; it needs no TPU. For this machine it is that of the devices that
+JAX finds, which the process has for itself meanwhile; of a GPU's programs only memory is told, for
+our reading of FLOPs and bytes (`tasks.planning.hlo_cost`) knows no GPU's kernels. What it refuses
+to compile for want of HBM is an answer: `refusal` says what it said. Verified with jax 0.10.2 and
 libtpu 0.0.42.1, never on a GPU; see `analyse` for use without the process.
 """
 

@@ -21,9 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tasks.planning.hlo import Computation, Instruction, attribute, read_module
-from tasks.planning.hlo_kernels import kernel_cost
+from tasks.planning.hlo_flops import kernel_cost, product_flops
 from tasks.planning.hlo_loops import Loops
-from tasks.planning.hlo_products import product_flops
 
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "partition-id", "replica-id",

@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tasks.devices.hosts import BATCH, make_mesh
-from tasks.models.gemma import GemmaConfig
+from tasks.models.decoder import GemmaConfig
 from tasks.models.loading import LoadedModel
 from tasks.models.sharding import place, weight_specs
 from tasks.models.vocabulary import CHUNK, LOOP

@@ -37,7 +37,7 @@ from tasks.data.packing import Text
 from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import is_committer
 from tasks.reinforcement.audit import Tally
-from tasks.reinforcement.config import Chooser, Config
+from tasks.reinforcement.grpo_config import Chooser, Config
 from tasks.reinforcement.rewarding import Rewards, Scorer, agreed, parse_rewards
 from tasks.reinforcement.rollout import (
     PolicyBatch,

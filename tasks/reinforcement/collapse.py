@@ -44,7 +44,7 @@ import numpy as np
 
 from schemas.base import StageFailed
 from tasks.contract.job import Job
-from tasks.reinforcement.config import Collapse, Config
+from tasks.reinforcement.grpo_config import Collapse, Config
 from tasks.reinforcement.rewarding import combine
 
 if TYPE_CHECKING:

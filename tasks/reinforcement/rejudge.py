@@ -35,8 +35,8 @@ from schemas.rubrics import Criterion
 from tasks.contract.kinds import stage_kind
 from tasks.contract.reward import Resources, Response, RewardConfig
 from tasks.judging.judge import EndpointJudge
-from tasks.judging.rubrics import RubricConfig, criteria_of, weighed_again
-from tasks.reinforcement.config import Config
+from tasks.judging.rubric_value import RubricConfig, criteria_of, weighed_again
+from tasks.reinforcement.grpo_config import Config
 from tasks.reinforcement.rewarding import Rewards, Scorer, combine, parse_rewards, values_of
 from tasks.reinforcement.rollout import group_advantages, number_of
 

@@ -28,7 +28,7 @@ from tasks.contract.reward import Judged, Resources, Response
 from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Case
 from tasks.judging.judging_reward import Judging, judging_reward
-from tasks.judging.rubrics import Criteria, RubricConfig, criteria_of, value_of
+from tasks.judging.rubric_value import Criteria, RubricConfig, criteria_of, value_of
 from tasks.judging.sheets import Item, Sheet, one_line
 
 _CRITERIA_IN_ALL = 12

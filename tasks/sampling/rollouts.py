@@ -78,7 +78,7 @@ def sample_groups(
 
 def sampler_of(config: Any, loaded: "LoadedModel") -> "Sampler":
     """What samples before training, for a config with `sampling_batch_size`, both lengths and what
-    `schemas.training.Nucleus` has."""
+    `schemas.trainer_config.Nucleus` has."""
     from tasks.sampling.sampler import Sampler
 
     return Sampler(
@@ -126,7 +126,7 @@ def sample_before_training(
 def rollout_programs(config: Any, loaded: "LoadedModel", sampled: int) -> "tuple[Sampler, Any]":
     """What samples so many responses of a policy that is trained, and the program that gives their
     log-probabilities under any weights; for a config with `group_size`, both lengths and what
-    `schemas.training.Nucleus` has."""
+    `schemas.trainer_config.Nucleus` has."""
     from tasks.sampling.sampler import Sampler
     from tasks.training.packed_logps import token_logps_fn
 

@@ -90,7 +90,7 @@ class Sampler:
             prompt_length, response_length: tokens, fixed.
             group_size: how many prompts, one after the other, are the same. Such a group is read
                 once, or once on each of the devices that share it.
-            top_k, top_p: see `schemas.training.Nucleus`.
+            top_k, top_p: see `schemas.trainer_config.Nucleus`.
         """
         self.loaded, self.top_k, self.top_p = loaded, top_k, top_p
         self._shared = gcd(group_size, batch_size // loaded.mesh.shape[BATCH])
@@ -293,9 +293,9 @@ class Sampler:
 def truncated(
     logits: jax.Array, temperature: jax.Array, top_k: int | None, top_p: float | jax.Array | None
 ) -> jax.Array:
-    """(B, V) logits -> the same, -inf where `schemas.training.Nucleus` lets no token be drawn at a
-    temperature above 0. The likeliest always may; of tokens as likely as the least of those that
-    may, all may."""
+    """(B, V) logits -> the same, -inf where `schemas.trainer_config.Nucleus` lets no token be drawn
+    at a temperature above 0. The likeliest always may; of tokens as likely as the least of those
+    that may, all may."""
     if top_k is None:
         if top_p is None:
             return logits

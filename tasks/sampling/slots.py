@@ -70,7 +70,7 @@ class SlotSampler:
             prompt_length, response_length: tokens that a prompt and a response have at most.
             sampled: whether there will be a temperature. Random numbers are a third of what there
                 is to compile.
-            top_k, top_p: of what is sampled, see `schemas.training.Nucleus`.
+            top_k, top_p: of what is sampled, see `schemas.trainer_config.Nucleus`.
         """
         self.loaded, self.batch_size, self.sampled = loaded, batch_size, sampled
         self.prompt_length, self.response_length = prompt_length, response_length

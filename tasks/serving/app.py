@@ -14,8 +14,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tasks.serving.answers import Answer, closed
-from tasks.serving.engine import Busy, Closed, Engine
+from tasks.serving.completions import Answer, closed
+from tasks.serving.continuous_batching import Busy, Closed, Engine
 from tasks.serving.protocol import ChatRequest, CompletionRequest, Refused, Request
 
 LONGEST_BODY = 4 << 20

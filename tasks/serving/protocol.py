@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from schemas.base import StrictModel, nearest, problem_text
 from tasks.data.tokens import Tokenizer, Turns, prompt_tokens
-from tasks.serving.programs import LIKELIEST
+from tasks.serving.request_programs import LIKELIEST
 
 MOST_CHOICES = 16
 """Answers to one prompt, and prompts of one request, at most."""

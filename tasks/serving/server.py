@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.applications import Starlette
 
-from tasks.serving.engine import Engine
+from tasks.serving.continuous_batching import Engine
 
 LEAVING_SECONDS = 5
 """How long open connections may take when the server ends."""

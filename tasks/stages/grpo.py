@@ -4,7 +4,7 @@ policy gradient updates it.
 The config's `algorithm` is GRPO, Dr.GRPO, DAPO or GSPO. Five files lead from here to the gradient:
 
     tasks/stages/grpo.py            the stage
-    tasks/reinforcement/config.py   its settings; the curriculum, which chooses prompts
+    tasks/reinforcement/grpo_config.py   its settings; the curriculum, which chooses prompts
     tasks/reinforcement/batches.py  sampling and scoring of rollouts, ahead of the updates
     tasks/reinforcement/rollout.py  a rollout, its advantages and weights, the batch in packed rows
     tasks/losses/grpo.py            the loss, with formulas and papers
@@ -38,7 +38,7 @@ from tasks.contract.small import FEW, Sizes, small_trainer
 from tasks.data.packing import lengths_for
 from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
-from tasks.reinforcement.config import Config
+from tasks.reinforcement.grpo_config import Config
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.sampling.rollouts import curve_mean, fitting_prompts, rollout_programs
 from tasks.verification.verify import check_versions

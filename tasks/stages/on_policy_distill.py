@@ -30,17 +30,17 @@ from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import FEW, Sizes, small_trainer
 from tasks.devices.hosts import make_mesh
-from tasks.distillation.batches import (
+from tasks.distillation.endpoint_teacher import EndpointTeacher, EndpointTeacherConfig
+from tasks.distillation.feedback import Teacher
+from tasks.distillation.gemma_teacher import GemmaTeacherConfig, require_same_tokenizer
+from tasks.distillation.on_policy_config import Config, Gkd
+from tasks.distillation.student_samples import (
     DistillBatches,
     Scored,
     fitting_traces,
     gemma_teacher,
     make_batch,
 )
-from tasks.distillation.config import Config, Gkd
-from tasks.distillation.endpoint_teacher import EndpointTeacher, EndpointTeacherConfig
-from tasks.distillation.feedback import Teacher
-from tasks.distillation.gemma_teacher import GemmaTeacherConfig, require_same_tokenizer
 from tasks.sampling.rollouts import curve_mean, fitting_prompts, rollout_programs
 
 if TYPE_CHECKING:

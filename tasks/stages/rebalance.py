@@ -49,8 +49,8 @@ from tasks.evaluation.suite_prompts import (
     suite_dependencies,
     suite_prompts,
 )
-from tasks.models.download import tokenizer_of
-from tasks.models.source import model_dependencies
+from tasks.models.model_download import tokenizer_of
+from tasks.models.model_source import model_dependencies
 from tasks.teaching.teachers import asks_an_api
 from tasks.teaching.topping_up import (
     KnownIds,

@@ -26,13 +26,13 @@ from pydantic import Field, model_validator
 
 from schemas.base import StageFailed
 from schemas.examples import Example, Rejection
-from schemas.training import Nucleus, TrainerConfig
+from schemas.trainer_config import Nucleus, TrainerConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import FEW, Sizes, small_trainer
 from tasks.data import steps
 from tasks.devices.hosts import make_mesh
-from tasks.models.source import model_dependencies
+from tasks.models.model_source import model_dependencies
 from tasks.reward_models.pairs import (
     TracePair,
     damaged_pairs,

@@ -16,14 +16,14 @@ from pydantic import Field
 
 from schemas.base import InputError, StageFailed
 from schemas.examples import Example
-from schemas.training import TrainerConfig
+from schemas.trainer_config import TrainerConfig
 from tasks.contract.job import Job, read_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import Sizes, small_trainer
 from tasks.data.packing import Packed, pack
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 from tasks.devices.hosts import make_mesh
-from tasks.models.source import model_dependencies
+from tasks.models.model_source import model_dependencies
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel

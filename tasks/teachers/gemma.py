@@ -24,11 +24,11 @@ from pydantic import Field, model_validator
 
 from schemas.base import digest
 from schemas.examples import Prompt
-from schemas.training import Nucleus
+from schemas.trainer_config import Nucleus
 from tasks.contract.teacher import Teacher
 from tasks.data.dropped import Dropped
 from tasks.data.tokens import prompt_tokens
-from tasks.models.source import model_dependencies
+from tasks.models.model_source import model_dependencies
 from tasks.teaching import rejection_sampling
 from tasks.teaching.lesson import Lesson, Row
 from tasks.teaching.rejection_sampling import Answering, Sample, messages, prompts_to_ask, rows
@@ -46,7 +46,8 @@ class Config(Answering, Nucleus):
         model: as in a recipe: a shipped name, one of a hub, or a directory.
         prompt_length: tokens of a prompt with its instructions; longer ones are dropped.
         batch_size: responses sampled at a time.
-        top_k, top_p: see `schemas.training.Nucleus`. (An endpoint takes them as `parameters`.)
+        top_k, top_p: see `schemas.trainer_config.Nucleus`. (An endpoint takes them as
+            `parameters`.)
     """
 
     name: Literal["gemma"]

@@ -17,14 +17,14 @@ import numpy as np
 from flax import nnx
 
 from schemas.base import StageFailed, Stopped
-from schemas.training import TrainerConfig
+from schemas.trainer_config import TrainerConfig
 from tasks.contract.job import Job
 from tasks.devices.hosts import agree, put, spread
 from tasks.models.adapters import ADAPTERS
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.lora import merge_lora
+from tasks.models.model_source import published_as
 from tasks.models.peft import write_adapters
-from tasks.models.source import published_as
 from tasks.training.checkpoints import Array, Checkpoint, Checkpoints, fingerprint
 from tasks.training.optimizers import learning_rate_schedule
 from tasks.training.trainer import Reported, Trainer

@@ -6,7 +6,7 @@ import jax
 import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
-from schemas.training import OptimizerConfig
+from schemas.trainer_config import OptimizerConfig
 from tasks.models.decoder_layer import PROJECTIONS
 
 

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from tasks.data.packing import Shape, Text, pack_responses
 from tasks.devices.hosts import fetch, spread
-from tasks.models.gemma import GemmaConfig, weight_shapes
+from tasks.models.decoder import GemmaConfig, weight_shapes
 from tasks.models.vocabulary import token_logps
 
 

@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import StageFailed
 from schemas.examples import Example, PreferencePair, Rejection
-from schemas.training import Nucleus, TrainerConfig
+from schemas.trainer_config import Nucleus, TrainerConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.journal import Journal
 from tasks.contract.kind import Input, Kind, Product

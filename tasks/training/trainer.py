@@ -22,7 +22,7 @@ from flax import nnx
 from tunix.sft.peft_trainer import PeftTrainer, TrainingConfig
 from tunix.sft.utils import is_lora_enabled
 
-from schemas.training import TrainerConfig
+from schemas.trainer_config import TrainerConfig
 from tasks.devices.hosts import by_rows, constrained, spread
 from tasks.models.loading import LoadedModel
 from tasks.models.lora import add_lora

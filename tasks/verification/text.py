@@ -19,7 +19,7 @@ def split_sentences(text: str) -> list[str]:
     Others have rules of their own, which artifacts or verdicts rest on: `tasks.data.steps` (an
     equation before a comma ends a step), `tasks.data.mapping` (a quotation goes on after "e.g."),
     `tasks.suites.injection` (single spaces, which join the pieces again), `tasks.judging.address`
-    (every character stays, and Chinese ends count), `tasks.verification.constraints` (IFEval's) and
-    `tasks.evaluation.dipg_protocol` (the published scorer's).
+    (every character stays, and Chinese ends count), `tasks.verification.form_constraints`
+    (IFEval's) and `tasks.evaluation.dipg_protocol` (the published scorer's).
     """
     return _SENTENCE_END.split(text)

@@ -33,7 +33,7 @@ from infra.context import context
 from infra.distribution import DISTRIBUTION
 from infra.secrets import mask, mask_output
 from infra.store.compiled import Compiled
-from infra.store.files import is_disk_full
+from infra.store.local_objects import is_disk_full
 from infra.store.objects import Damaged
 from infra.store.remote import host_status
 from infra.store.store import Store

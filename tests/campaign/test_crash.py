@@ -17,7 +17,12 @@ POINTS = [
         1,
         "before",
     ),
-    ("sft", "infra.store.files:Files.create", 4, "before"),  # a checkpoint is kept and not sealed
+    (
+        "sft",
+        "infra.store.local_objects:Files.create",
+        4,
+        "before",
+    ),  # a checkpoint is kept and not sealed
     ("grpo", "tasks.sampling.sampler:Sampler.generate", 2, "after"),  # between rollout and update
     # samples that are drawn and not kept
     (
@@ -36,7 +41,7 @@ POINTS = [
     # a checkpoint is written and not kept
     (
         "sft",
-        "infra.store.files:Files.put_tree",
+        "infra.store.local_objects:Files.put_tree",
         3,
         "before",
     ),

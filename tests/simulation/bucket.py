@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from google.api_core import exceptions
 from requests.exceptions import ConnectionError as BrokenConnection
 
-from infra.gcs.objects import crc32c
+from infra.gcs.bucket_objects import crc32c
 from infra.gcs.requests import DAMAGED_UPLOAD
 from tests.simulation.faults import Faults, Refused
 from tests.simulation.naming import operation

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from infra.context import Context
 from infra.settings import Settings, TpuSettings
 from infra.store import store
-from infra.store.files import Files
+from infra.store.local_objects import Files
 
 DIRECTORY = "file:///simulated"
 BUCKET = "gs://simulated/lyceum"

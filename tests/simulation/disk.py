@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from infra.store.files import Files
+from infra.store.local_objects import Files
 from infra.store.objects import Found
 from schemas.artifact import FileEntry
 from tests.simulation.faults import Faults

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from infra.store import lease
 from infra.store.store import Store
-from infra.tpu import machine, reaper
+from infra.tpu import reaper, state_machine
 from infra.tpu.api import TpuApi
 from infra.tpu.backend import CloudTpuBackend
 from infra.tpu.host import Agent
@@ -53,13 +53,13 @@ def _zone_left_alone() -> AbstractContextManager[Any]:
 
 
 def _never_silent() -> AbstractContextManager[Any]:
-    real = machine._running
+    real = state_machine._running
 
     def running(state: Any, seen: Any, terms: Any) -> Any:
         hosts = [replace(host, silent=0.0) for host in seen.hosts]
         return real(state, replace(seen, hosts=hosts), terms)
 
-    return patch.object(machine, "_running", running)
+    return patch.object(state_machine, "_running", running)
 
 
 def _charged_to_the_first(self: CloudTpuBackend, run: str) -> str | None:
@@ -149,5 +149,11 @@ PLANTS = (
         "bucket",
         ("may spend", "begin at .*,"),
     ),
-    Plant("a silent machine is given up", "infra/tpu/machine.py", _never_silent, "v5e-8", "bucket"),
+    Plant(
+        "a silent machine is given up",
+        "infra/tpu/state_machine.py",
+        _never_silent,
+        "v5e-8",
+        "bucket",
+    ),
 )

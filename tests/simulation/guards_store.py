@@ -12,15 +12,15 @@ from flows.chain import Chain
 from flows.cli import gc
 from infra import process_identity
 from infra.backend import JobHandle
-from infra.gcs.objects import BucketObjects
+from infra.gcs.bucket_objects import BucketObjects
 from infra.gcs.requests import Changed, Requests
 from infra.local import LocalBackend
 from infra.store import lease
-from infra.store.files import Files
+from infra.store.local_objects import Files
 from infra.store.store import Store, data_name, manifest_name
 from schemas.artifact import Manifest
 from tasks.contract.journal import Journal
-from tasks.running import making
+from tasks.running import execution
 from tests.simulation.plan import Event, Fault, Plan
 from tests.simulation.plant import Plant, replaced
 
@@ -177,12 +177,12 @@ def _gc_stands_still(place: str, removal: int, stages: int, flow: str) -> Plan:
 PLANTS = (
     Plant(
         "create-only in a directory",
-        "infra/store/files.py",
+        "infra/store/local_objects.py",
         replaced(Files, "create", _create_replaces),
     ),
     Plant(
         "create-only in a bucket",
-        "infra/gcs/objects.py",
+        "infra/gcs/bucket_objects.py",
         replaced(BucketObjects, "create", _create_without_condition),
         place="bucket",
     ),
@@ -214,14 +214,14 @@ PLANTS = (
     ),
     Plant(
         "the artifact is looked for again under the lease",
-        "tasks/running/making.py",
+        "tasks/running/execution.py",
         _no_check_after_lease,
     ),
     Plant("the lease's generation names the attempt", "infra/store/lease.py", _one_attempt),
     Plant(
         "a restart is another attempt",
-        "tasks/running/making.py",
-        replaced(making, "run_to_the_end", _same_attempt_again),
+        "tasks/running/execution.py",
+        replaced(execution, "run_to_the_end", _same_attempt_again),
     ),
     Plant(
         "whatever ends the task cancels its job",
@@ -261,7 +261,7 @@ PLANTS = (
     ),
     Plant(
         "a lost acknowledgement of a create is understood",
-        "infra/gcs/objects.py",
+        "infra/gcs/bucket_objects.py",
         replaced(BucketObjects, "create", _blind_create),
         place="bucket",
     ),

@@ -8,7 +8,7 @@ from infra.context import context
 from infra.store.remote import host_status
 from infra.tpu.api import ApiError, TpuApi
 from infra.tpu.host import Agent, Place
-from infra.tpu.machine import failure
+from infra.tpu.state_machine import failure
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError
 from schemas.job import JobStatus

@@ -7,7 +7,7 @@ from itertools import product
 
 from flows.report.blocks import Block, Box, Code, Details, Paragraph, Raw, Span, code, small
 from flows.report.html import tag
-from flows.report.samples import RULE, Sample, answer_blocks, samples
+from flows.report.sample_choice import RULE, Sample, answer_blocks, samples
 from flows.report.section import Section
 from flows.runs.results import RunResults
 

@@ -1,1 +1,1 @@
-"""Templates of the training prompts of `tasks.routing.router_training`, a file a domain."""
+"""Templates of the training prompts of `tasks.routing.classifier`, a file a domain."""

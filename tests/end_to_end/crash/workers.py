@@ -107,7 +107,7 @@ def _work(start: Start) -> None:
         os.dup2(log, 2)
         import sitecustomize
 
-        from tasks.models.gemma import SIZES
+        from tasks.models.decoder import SIZES
         from tasks.worker.__main__ import main
 
         tiny = SIZES["gemma3-tiny"]

@@ -18,7 +18,7 @@ from schemas.base import InputError, digest
 from schemas.recipe import Recipe, StageSpec
 from schemas.reports import RunRecord, StageRecord
 from tasks.devices.hosts import make_mesh
-from tasks.models.gemma import SIZES
+from tasks.models.decoder import SIZES
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise

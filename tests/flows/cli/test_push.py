@@ -14,7 +14,7 @@ from flows.cli.main import main
 from flows.cli.unsent import alone
 from infra.store.store import Store
 from tasks.devices.hosts import make_mesh
-from tasks.models.gemma import SIZES
+from tasks.models.decoder import SIZES
 from tasks.models.loading import LoadedModel, load_model, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise

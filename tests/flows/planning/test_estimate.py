@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.planning.compiling import Compiled
+from flows.planning.compile_cache import Compiled
 from flows.planning.estimate import cost, estimate
 from infra.settings import TpuSettings
 

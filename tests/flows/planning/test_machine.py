@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli.main import main
-from flows.planning import compiling, machine
+from flows.planning import compile_cache, machine
 from infra.accelerator import Accelerator, Found
 from infra.tpu.types import GIB
 from tests.flows.planning.test_planning import fake  # noqa: F401
@@ -22,7 +22,7 @@ def accelerator(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         one = Accelerator(
             platform=platform, kind=kind, devices=2, memory_bytes=int(gib * GIB), driver="a test's"
         )
-        for module in (compiling, machine):
+        for module in (compile_cache, machine):
             monkeypatch.setattr(module, "find", lambda: Found(one))
 
     return found

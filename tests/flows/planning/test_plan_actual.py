@@ -23,7 +23,7 @@ from schemas.reports import RunRecord
 from tasks.worker.usage import Meter, peak_device_bytes
 from tests.flows.report.reading import rows
 from tests.flows.runs.synthetic_run import with_stage, write_run
-from tests.tasks.running.test_following import JOB, Bench, Scripted, bench  # noqa: F401
+from tests.tasks.running.test_follower import JOB, Bench, Scripted, bench  # noqa: F401
 from tests.tasks.worker.test_worker import WRITE
 from tests.tasks.worker.test_worker import Bench as Workers
 
@@ -213,7 +213,7 @@ def test_planned_and_real_figures_stand_side_by_side_and_what_was_far_off_is_sai
         planned("sft", 200.0, 1.4, 3 * GB, 14 * GB),
         planned("grpo", 360.0, None, 5 * GB),
     )
-    sentences, frame, _ = SECTIONS["plan"].blocks(read_results(store, record))
+    sentences, frame, _ = SECTIONS["plan_and_actual"].blocks(read_results(store, record))
     assert isinstance(sentences, Sentences)
     assert isinstance(frame, Box)
     [table] = [one for one in frame.blocks if isinstance(one, Table)]
@@ -237,7 +237,7 @@ HEAD = ("time", "memory of one device", "list price")
 
 
 def said(store: Store, record: RunRecord) -> str:
-    return markdown(SECTIONS["plan"].blocks(read_results(store, record)))
+    return markdown(SECTIONS["plan_and_actual"].blocks(read_results(store, record)))
 
 
 def test_the_report_says_what_was_far_off_right_not_planned_or_damaged(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from flows.cli.main import main
-from flows.planning import compiling
+from flows.planning import compile_cache
 from flows.planning import stage_plans as planning
-from flows.planning.compiling import Compiler, Question
-from flows.planning.fitting import settings_to_try
+from flows.planning.compile_cache import Compiler, Question
+from flows.planning.fit_search import settings_to_try
 from flows.recipe.resolve import ResolvedStage, resolve
 from flows.runs.wording import duration
 from infra.settings import Settings
@@ -103,8 +103,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "fake.py").write_text(FAKE, encoding="utf-8")
     (tmp_path / "tiny.toml").write_text(RECIPE, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compiling, "COMMAND", (sys.executable, str(tmp_path / "fake.py")))
-    monkeypatch.setattr(compiling, "has_compiler", lambda: True)
+    monkeypatch.setattr(compile_cache, "COMMAND", (sys.executable, str(tmp_path / "fake.py")))
+    monkeypatch.setattr(compile_cache, "has_compiler", lambda: True)
     monkeypatch.setattr(planning, "has_compiler", lambda: True)
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "asked.txt"))
     monkeypatch.setenv("FAKE_GIB", "1.0")
@@ -152,7 +152,7 @@ def test_a_plan_seen_before_starts_no_compiler(
     fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = plan(capsys)
-    monkeypatch.setattr(compiling, "COMMAND", ("false",))
+    monkeypatch.setattr(compile_cache, "COMMAND", ("false",))
     assert plan(capsys) == first
 
 
@@ -283,7 +283,7 @@ def test_a_run_that_does_not_fit_is_not_submitted(
 def test_without_the_compiler_a_run_says_that_it_is_not_planned_and_a_plan_how_to_get_it(
     fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (compiling, planning):
+    for module in (compile_cache, planning):
         monkeypatch.setattr(module, "has_compiler", lambda: False)
     assert main(PLAN) == 2
     assert "`uv sync --extra tpu`" in capsys.readouterr().err
@@ -311,7 +311,7 @@ def test_a_compile_that_runs_out_of_memory_is_tried_again_alone(
     fake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_KILLED", "train_step")
-    monkeypatch.setattr(compiling, "_workers", lambda: 2)
+    monkeypatch.setattr(compile_cache, "_workers", lambda: 2)
     with Compiler("v5e-8", Settings.from_environment(), print) as compiler:
         assert all(program.report for program in compiler.compile([question()])[0])
 

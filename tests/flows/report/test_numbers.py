@@ -7,7 +7,7 @@ from pathlib import Path
 from flows.report.blocks import Box, Cell, Details, Paragraph, Sentences, Table, plain
 from flows.report.gate import gate_blocks
 from flows.report.page import report_of, tiles
-from flows.report.samples import samples
+from flows.report.sample_choice import samples
 from flows.report.sections import effects, safety
 from flows.report.verdict import verdict
 from flows.runs.results import RunResults, read_results

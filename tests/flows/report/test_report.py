@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.report.page import report_of
-from flows.report.samples import samples
+from flows.report.sample_choice import samples
 from flows.report.sections.effects import heat_maps
 from flows.report.sections.training import curves
 from flows.runs.results import RunResults, read_results

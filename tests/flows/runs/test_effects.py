@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.report.markdown import markdown
-from flows.report.samples import samples
+from flows.report.sample_choice import samples
 from flows.report.sections.effects import heat_maps
 from flows.report.summaries import run_page
 from flows.report.verdict import Sentence, stage_verdicts, verdict

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.store import files
+from infra.store import local_objects
 from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError
@@ -234,7 +234,7 @@ def test_setting_aside_spares_an_artifact_that_was_committed_meanwhile(store: St
     """Whoever found the old manifest damaged must not set aside the new one."""
     committed(store)
     name = f"artifacts/sft/{KEY}/manifest.json"
-    assert not files.Files(store.path("work").parent, store.uri).set_aside(
+    assert not local_objects.Files(store.path("work").parent, store.uri).set_aside(
         name, f"artifacts/sft/{KEY}/aside.json", b"the old manifest"
     )
     assert store.valid("sft", KEY) is not None

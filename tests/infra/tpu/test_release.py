@@ -13,7 +13,7 @@ from infra.store.lease import hold
 from infra.store.store import attempt_file
 from schemas.artifact import Manifest
 from tasks.running.backends import close_backends
-from tasks.running.making import adopt
+from tasks.running.execution import adopt
 from tasks.running.watch import Watch
 from tests.infra.tpu.workshop import KEY, Workshop, until
 

@@ -24,7 +24,7 @@ from schemas.base import InputError
 from schemas.job import JobSpec, JobStatus
 from tasks import stage
 from tasks.chat.provider import endpoint_of, travelling
-from tasks.running import following
+from tasks.running import follower
 from tasks.running.watch import WATCH, Watch
 from tests.conftest import TINY
 from tests.fakes.http import Handler, HttpServer
@@ -215,7 +215,7 @@ def test_a_job_for_a_machine_is_told_and_one_for_this_machine_is_not(
         log=lambda handle, offset: ("", offset),
         cancel=lambda handle: None,
     )
-    monkeypatch.setattr(following, "backend", lambda target: machines)
+    monkeypatch.setattr(follower, "backend", lambda target: machines)
     monkeypatch.setattr(stage, "get_run_logger", lambda: logging.getLogger("test"))
     WATCH.set(Watch())
     for target in ("v5e-8", "local"):

@@ -15,8 +15,8 @@ from infra.store.remote import host_status
 from infra.store.store import Store
 from infra.tpu.api import TpuApi
 from infra.tpu.backend import CloudTpuBackend
-from infra.tpu.machine import State
-from infra.tpu.record import TpuRecord, record_name
+from infra.tpu.job_record import TpuRecord, record_name
+from infra.tpu.state_machine import State
 from infra.tpu.types import TPU_TYPES
 from schemas.artifact import ArtifactRef
 from schemas.job import JobSpec, JobStatus

@@ -12,7 +12,7 @@ from infra.store.store import open_store
 from infra.store.workspace import Workspace
 from schemas.base import InputError
 from tasks.contract.journal import Journal
-from tasks.models import gemma
+from tasks.models import decoder
 from tasks.models.loading import base_model
 from tasks.sampling import sampler
 from tasks.sampling.sampler import Sampler
@@ -72,8 +72,8 @@ PROMPTS = [f"Add {number} and 2." for number in range(7)]
 
 @pytest.fixture
 def make_sampler(monkeypatch: pytest.MonkeyPatch):
-    small = replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128)
-    monkeypatch.setitem(gemma.SIZES, "gemma3-tiny", small)
+    small = replace(decoder.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128)
+    monkeypatch.setitem(decoder.SIZES, "gemma3-tiny", small)
     shapes = {"batch_size": 3, "prompt_length": 24, "response_length": 5}
     return lambda: Sampler(base_model("gemma3-tiny", seed=0), **shapes)
 

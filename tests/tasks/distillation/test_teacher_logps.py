@@ -11,8 +11,8 @@ import pytest
 from infra.store.answers import Answers
 from infra.store.store import open_store
 from schemas.base import InputError, StageFailed
-from tasks.distillation.batches import gemma_teacher
 from tasks.distillation.endpoint_teacher import EndpointTeacher, EndpointTeacherConfig
+from tasks.distillation.student_samples import gemma_teacher
 from tasks.models.loading import LoadedModel
 from tests.fakes.scoring_server import Fault, ScoringServer
 from tests.tasks.stages.bench import TEACHER, model

@@ -16,7 +16,7 @@ from tasks.devices.hosts import make_mesh
 from tasks.judging import judges
 from tasks.judging.gemma_judge import MOST_CHOICES, AskGemma
 from tasks.judging.judge import GemmaJudge, Question, Ruling
-from tasks.models.gemma import SIZES
+from tasks.models.decoder import SIZES
 from tasks.models.loading import base_model
 from tasks.planning.programs import abstract_model
 

@@ -15,7 +15,7 @@ from tasks.devices.hosts import make_mesh
 from tasks.evaluation.evaluate import Answers
 from tasks.judging import opinions
 from tasks.judging.opinions import opinion_metrics, rules_say, with_opinions
-from tasks.models.gemma import SIZES
+from tasks.models.decoder import SIZES
 from tasks.planning.programs import abstract_model
 from tasks.stages import reasoning_eval, rebalance, safety_eval
 from tasks.statistics.intervals import wilson

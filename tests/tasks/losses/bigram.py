@@ -6,7 +6,7 @@ import numpy as np
 from flax import nnx
 
 from tasks.data.packing import Shape
-from tasks.models.gemma import SIZES
+from tasks.models.decoder import SIZES
 from tasks.training.pair_batches import PairBatch, pair_batch
 
 PAD, EOS, VOCABULARY = 0, 1, 6

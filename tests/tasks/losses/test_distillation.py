@@ -15,7 +15,7 @@ from flax import nnx
 from tasks.distillation.gkd_batches import DistillBatch, attach_teacher
 from tasks.losses.distillation import generalized_jsd, gkd_loss_fn, token_divergences
 from tasks.models import vocabulary
-from tasks.models.gemma import SIZES, unembed
+from tasks.models.decoder import SIZES, unembed
 from tasks.models.weights import initialise
 from tasks.reinforcement.rollout import row_weights
 

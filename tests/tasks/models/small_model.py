@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks.models.decoder import SIZES, weight_shapes
 from tasks.models.directory import TOKENIZER
-from tasks.models.gemma import SIZES, weight_shapes
 from tasks.models.huggingface import write_model
-from tasks.models.source import TINY
+from tasks.models.model_source import TINY
 from tasks.models.tiny import tiny_tokenizer
 
 SMALL_MODEL = replace(

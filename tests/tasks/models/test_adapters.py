@@ -12,11 +12,11 @@ from infra.settings import Settings
 from infra.store.store import open_store
 from schemas.base import InputError
 from schemas.job import JobRequest
-from schemas.training import LoraConfig
-from tasks.models import shipping, source
+from schemas.trainer_config import LoraConfig
+from tasks.models import model_source, shipping
 from tasks.models.adapters import check_adapters
+from tasks.models.model_source import check_model, extra_dependencies, needed
 from tasks.models.shipping import receive_model, ship_model, shipped_models
-from tasks.models.source import check_model, extra_dependencies, needed
 
 CONFIG: dict[str, Any] = {
     "peft_type": "LORA", "base_model_name_or_path": "google/gemma-3-1b-it", "r": 4, "lora_alpha": 8,
@@ -102,10 +102,10 @@ def test_a_machine_in_the_cloud_is_sent_them(tmp_path, monkeypatch):
     assert shipped_models(job) == [str(place), "gemma3-tiny"]
     dependencies = extra_dependencies([str(place)])
     ship_model(store, str(place), dependencies, Settings(), lambda said: None)
-    monkeypatch.setattr(source, "AT_HAND", {})
-    monkeypatch.setattr(shipping, "AT_HAND", source.AT_HAND)
+    monkeypatch.setattr(model_source, "AT_HAND", {})
+    monkeypatch.setattr(shipping, "AT_HAND", model_source.AT_HAND)
     receive_model(store, str(place), dependencies)
-    [there] = source.AT_HAND.values()
+    [there] = model_source.AT_HAND.values()
     names = {path.name for path in there.iterdir()}
     assert names == {"adapter_config.json", "adapter_model.safetensors"}
 

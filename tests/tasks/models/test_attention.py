@@ -14,7 +14,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 from tasks.devices.hosts import make_mesh
 from tasks.models import attention, splash
-from tasks.models.gemma import SIZES, Gemma, GemmaConfig, weight_shapes
+from tasks.models.decoder import SIZES, Gemma, GemmaConfig, weight_shapes
 
 BATCH, WINDOW = 2, 40
 

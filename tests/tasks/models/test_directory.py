@@ -12,11 +12,11 @@ from sentencepiece import sentencepiece_model_pb2
 from flows.cli.main import main
 from schemas.base import InputError
 from tasks.models import huggingface
+from tasks.models.decoder import weight_shapes
 from tasks.models.directory import INDEX, TOKENIZER, WEIGHTS
-from tasks.models.gemma import weight_shapes
 from tasks.models.huggingface import write_model
 from tasks.models.loading import load_model
-from tasks.models.source import check_model
+from tasks.models.model_source import check_model
 from tasks.models.tiny import tiny_tokenizer
 from tests.tasks.models.small_model import SMALL_MODEL, write_small_model
 

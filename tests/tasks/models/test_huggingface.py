@@ -13,9 +13,9 @@ from safetensors.numpy import load_file, save_file
 
 from schemas.base import InputError
 from tasks.devices.hosts import make_mesh
-from tasks.models import gemma, huggingface
+from tasks.models import decoder, huggingface
+from tasks.models.decoder import GemmaConfig, weight_shapes
 from tasks.models.directory import INDEX, WEIGHTS
-from tasks.models.gemma import GemmaConfig, weight_shapes
 from tasks.models.hf_config import config_from_json, config_to_json, read_config
 from tasks.models.huggingface import Weights
 from tasks.models.loading import LoadedModel, base_model, load_model, save_model
@@ -123,7 +123,7 @@ def test_the_same_weights_make_the_same_bytes_through_a_chain_of_models(tmp_path
     for name, data in companions.items():
         (tmp_path / "a" / name).write_bytes(data)
     loaded = load_model(tmp_path / "a")
-    assert (loaded.name, loaded.config) == ("gemma3-tiny", gemma.SIZES["gemma3-tiny"])
+    assert (loaded.name, loaded.config) == ("gemma3-tiny", decoder.SIZES["gemma3-tiny"])
     save_model(loaded, _new(tmp_path / "b"))
     assert {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()} == {
         path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()
@@ -227,7 +227,7 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_configs_are_our_sizes_and_survive_being_written(name: str) -> None:
-    known = gemma.SIZES[f"{name}-it"]
+    known = decoder.SIZES[f"{name}-it"]
     found = config_from_json(PUBLISHED[name], name)
     assert replace(found, dtype=known.dtype) == known
     written = config_to_json(

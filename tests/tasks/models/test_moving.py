@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from schemas.training import LoraConfig, Remat
+from schemas.trainer_config import LoraConfig, Remat
 from tasks.devices.hosts import make_mesh
 from tasks.losses.cross_entropy import cross_entropy
-from tasks.models.gemma import SIZES, UNROLLED_LAYERS, Gemma
+from tasks.models.decoder import SIZES, UNROLLED_LAYERS, Gemma
 from tasks.models.lora import add_lora
 from tasks.models.moving import layer_of
 from tasks.models.weights import initialise

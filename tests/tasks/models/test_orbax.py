@@ -11,9 +11,9 @@ import orbax.checkpoint as ocp
 import pytest
 
 from schemas.base import InputError
-from tasks.models import gemma, orbax
+from tasks.models import decoder, orbax
+from tasks.models.decoder import GemmaConfig
 from tasks.models.directory import INDEX
-from tasks.models.gemma import GemmaConfig
 from tasks.models.loading import LoadedModel, base_model, model_config
 from tasks.models.tiny import tiny_tokenizer
 
@@ -22,8 +22,8 @@ SMALL: dict[str, Any] = {
     "head_dim": 8,
 }  # fmt: skip
 CONFIGS = {
-    "gemma3": replace(gemma.SIZES["gemma3-tiny"], **SMALL, num_kv_heads=1),
-    "gemma2": replace(gemma.SIZES["gemma2-2b-it"], **SMALL, num_kv_heads=2, dtype="float32"),
+    "gemma3": replace(decoder.SIZES["gemma3-tiny"], **SMALL, num_kv_heads=1),
+    "gemma2": replace(decoder.SIZES["gemma2-2b-it"], **SMALL, num_kv_heads=2, dtype="float32"),
 }
 ROWS = 1700
 """The library pads vocabularies to other lengths than Hugging Face does."""
@@ -68,7 +68,7 @@ def save(directory: Path, params: dict[str, Any], *, ocdbt: bool = True) -> None
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, GemmaConfig]:
     for family, config in CONFIGS.items():
-        monkeypatch.setitem(gemma.SIZES, f"{family}-small-it", config)
+        monkeypatch.setitem(decoder.SIZES, f"{family}-small-it", config)
     monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
     return CONFIGS
 

@@ -12,14 +12,14 @@ from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from schemas.base import InputError
-from schemas.training import LoraConfig, OptimizerConfig, TrainerConfig
+from schemas.trainer_config import LoraConfig, OptimizerConfig, TrainerConfig
 from tasks.devices.hosts import make_mesh
-from tasks.models.gemma import SIZES, Gemma
+from tasks.models.decoder import SIZES, Gemma
 from tasks.models.huggingface import to_tensors
 from tasks.models.loading import LoadedModel
 from tasks.models.lora import add_lora, merge_lora
+from tasks.models.model_source import published_as
 from tasks.models.peft import load_adapters, write_adapters
-from tasks.models.source import published_as
 from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import abstract, initialise
 from tasks.training.trainer import Trainer, make_trainer

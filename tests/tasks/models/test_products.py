@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from schemas.training import LoraConfig
+from schemas.trainer_config import LoraConfig
 from tasks.devices.hosts import make_mesh
 from tasks.losses.cross_entropy import cross_entropy
-from tasks.models.gemma import SIZES
+from tasks.models.decoder import SIZES
 from tasks.models.lora import add_lora
 from tasks.models.products import product, product_of_rows
 from tasks.models.weights import initialise

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from tasks.models.gemma import SIZES
+from tasks.models.decoder import SIZES
 from tasks.models.sharding import weight_specs
 
 

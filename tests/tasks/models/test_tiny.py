@@ -3,8 +3,8 @@
 from dataclasses import asdict
 
 from schemas.base import digest
-from tasks.models.gemma import SIZES
-from tasks.models.source import TINY, TINY_VERSION
+from tasks.models.decoder import SIZES
+from tasks.models.model_source import TINY, TINY_VERSION
 from tasks.models.tiny import VOCABULARY
 
 KNOWN = {"2": "3de22ee85325f97a03f5dc82f069ee23d79f7148364f608411b337b5560c6306"}

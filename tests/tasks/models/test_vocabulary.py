@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from schemas.training import LoraConfig
+from schemas.trainer_config import LoraConfig
 from tasks.models import vocabulary
-from tasks.models.gemma import SIZES, GemmaConfig, unembed
+from tasks.models.decoder import SIZES, GemmaConfig, unembed
 from tasks.models.lora import add_lora
 from tasks.models.vocabulary import token_logps
 from tasks.models.weights import initialise

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tasks.reinforcement.collapse import Detector, Sign, sign_of
-from tasks.reinforcement.config import Collapse
+from tasks.reinforcement.grpo_config import Collapse
 from tasks.reinforcement.rewarding import Rewards
 from tests.tasks.reinforcement.test_batches import FakeScorer, alternate, batches_of, config
 

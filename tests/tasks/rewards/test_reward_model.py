@@ -12,7 +12,7 @@ from schemas.base import InputError
 from schemas.examples import Domain, Prompt, Trace, parse_trace
 from tasks.contract.reward import Resources, Response
 from tasks.devices.hosts import make_mesh
-from tasks.models.gemma import SIZES
+from tasks.models.decoder import SIZES
 from tasks.models.loading import base_model, save_model
 from tasks.models.scalar_head import add_head
 from tasks.planning.programs import abstract_model

@@ -17,12 +17,9 @@ from schemas.base import InputError
 from schemas.examples import Domain
 from tasks import routing
 from tasks.contract.teacher import TEACHERS
-from tasks.routing import route
+from tasks.routing import confusion, difficulty, route, rule
 from tasks.routing.asking import RoutingTeacher, asking
-from tasks.routing.confusion import confusion
-from tasks.routing.difficulty import difficulty
-from tasks.routing.router_training import training_prompts
-from tasks.routing.rules import rule
+from tasks.routing.classifier import training_prompts
 from tasks.teachers import dataset
 from tasks.teaching.lesson import Lesson
 from tests.fakes.chat_server import ChatServer
@@ -33,7 +30,7 @@ def test_training_prompts_are_many_of_every_domain_and_the_same_in_another_proce
     assert min(counts.values()) >= 100
     assert len({prompt for prompt, _ in training_prompts()}) == counts.total() > 1800
     code = (
-        "from tasks.routing.router_training import training_prompts\n"
+        "from tasks.routing.classifier import training_prompts\n"
         "from schemas.base import digest\nprint(digest(training_prompts()))"
     )
     run = partial(subprocess.run, [sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)

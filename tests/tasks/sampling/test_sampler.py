@@ -11,9 +11,9 @@ import pytest
 from flax import nnx
 
 from schemas.base import InputError
-from schemas.training import LoraConfig
+from schemas.trainer_config import LoraConfig
 from tasks.data.tokens import prompt_tokens
-from tasks.models.gemma import SIZES
+from tasks.models.decoder import SIZES
 from tasks.models.loading import base_model
 from tasks.models.lora import add_lora
 from tasks.sampling.sampler import Sampler, truncated

@@ -14,7 +14,7 @@ from infra.store.workspace import Workspace
 from tasks.contract.journal import Journal
 from tasks.data.tokens import TooLong, prompt_tokens
 from tasks.devices.hosts import make_mesh
-from tasks.models import gemma
+from tasks.models import decoder
 from tasks.models.loading import LoadedModel, base_model
 from tasks.planning.programs import abstract_model
 from tasks.sampling.sampler import Sampler, first_best
@@ -38,9 +38,9 @@ def loaded() -> LoadedModel:
     """One layer, random, whose answers end after 1 to 24 tokens and do not repeat themselves: the
     terminator and `<eos>` have longer embeddings than other tokens, and the last norm turns some
     dimensions round, without which the tied embedding says the last token again."""
-    small = replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=64)
+    small = replace(decoder.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(gemma.SIZES, "gemma3-tiny", small)
+        patch.setitem(decoder.SIZES, "gemma3-tiny", small)
         loaded = base_model("gemma3-tiny", seed=0)
     embedding, norm = loaded.model.embedding.get_value(), loaded.model.final_norm.get_value()
     turned = -2.0 * jax.random.bernoulli(jax.random.key(2), 0.5, norm.shape)
@@ -180,7 +180,7 @@ def test_what_does_not_fit_and_a_temperature_without_random_numbers_are_refused(
 def test_the_plan_counts_full_lengths() -> None:
     """100 greedy and 200 sampled answers in 16 slots, 2 prompts at a time; 24 tokens are the
     prompt's and three chunks of 8."""
-    model = abstract_model("gemma3-tiny", gemma.SIZES["gemma3-tiny"], make_mesh({"devices": 1}))
+    model = abstract_model("gemma3-tiny", decoder.SIZES["gemma3-tiny"], make_mesh({"devices": 1}))
     programs = SlotSampler(model, batch_size=16, **SHAPE).programs([100, 200])
     planned = {program.name: program for program in programs}
     calls = {name: program.calls for name, program in planned.items()}

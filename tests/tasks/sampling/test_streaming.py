@@ -8,7 +8,7 @@ import pytest
 
 from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import make_mesh
-from tasks.models.gemma import SIZES
+from tasks.models.decoder import SIZES
 from tasks.models.loading import LoadedModel
 from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise

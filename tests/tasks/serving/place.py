@@ -11,7 +11,7 @@ import httpx
 
 from tasks.models.loading import LoadedModel
 from tasks.serving.app import application
-from tasks.serving.engine import Engine
+from tasks.serving.continuous_batching import Engine
 from tasks.serving.server import served
 
 SHAPE = {"prompt_length": 72, "response_length": 24}

@@ -13,7 +13,7 @@ import pytest
 from tasks.data.tokens import Tokenizer
 from tasks.models.loading import LoadedModel
 from tasks.planning.programs import compilations
-from tasks.serving.engine import Drawn, Engine, Row, Sampling
+from tasks.serving.continuous_batching import Drawn, Engine, Row, Sampling
 from tests.fakes.chat_fixtures import engine as chat_engine
 from tests.fakes.chat_fixtures import question
 from tests.tasks.sampling import test_slots

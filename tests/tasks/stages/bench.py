@@ -25,7 +25,7 @@ from schemas.job import Progress
 from tasks.contract.job import Job, write_jsonl
 from tasks.contract.journal import Journal
 from tasks.devices.hosts import make_mesh
-from tasks.models import gemma
+from tasks.models import decoder
 from tasks.models.loading import LoadedModel, base_model, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise
@@ -115,12 +115,12 @@ def example(number: int, grounding: Grounding | None = None) -> Example:
     return Example(id=prompt_id(prompt), context=context, grounding=grounding, **fields)
 
 
-STUDENT = replace(gemma.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128)
+STUDENT = replace(decoder.SIZES["gemma3-tiny"], num_layers=1, hidden_dim=128)
 TEACHER = replace(STUDENT, hidden_dim=96, embed_dim=64)
 """What `one_layer` makes `gemma3-tiny`, and a teacher of another size."""
 
 
-def model(config: gemma.GemmaConfig, seed: int) -> LoadedModel:
+def model(config: decoder.GemmaConfig, seed: int) -> LoadedModel:
     weights = initialise(config, seed)
     return LoadedModel("gemma3-tiny", config, weights, tiny_tokenizer(), make_mesh())
 
@@ -281,7 +281,7 @@ def content(out: Path) -> dict[str, bytes]:
 def planned(case: Case) -> dict[str, str]:
     """Program name -> its text, as `lyceum plan` lowers it."""
     mesh, found = make_mesh({"devices": 1}), {}
-    student = abstract_model("gemma3-tiny", gemma.SIZES["gemma3-tiny"], mesh)
+    student = abstract_model("gemma3-tiny", decoder.SIZES["gemma3-tiny"], mesh)
     upstream = dict.fromkeys(case.kind.KIND.inputs, UPSTREAM)
     if case.kind is on_policy_distill:
         upstream["teacher"] = abstract_model("gemma3-tiny", TEACHER, mesh)

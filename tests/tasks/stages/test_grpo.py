@@ -13,7 +13,7 @@ from flax import nnx
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
 from schemas.examples import Example
-from schemas.training import LoraConfig
+from schemas.trainer_config import LoraConfig
 from tasks.contract.job import Job
 from tasks.contract.reward import Resources
 from tasks.devices.hosts import BATCH

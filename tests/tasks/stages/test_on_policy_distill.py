@@ -14,9 +14,9 @@ from schemas.base import InputError
 from tasks.contract.job import Job, write_jsonl
 from tasks.data.tokens import Tokenizer
 from tasks.devices.hosts import make_mesh
-from tasks.distillation.batches import DistillBatches, gemma_teacher
 from tasks.distillation.feedback import Feedback
 from tasks.distillation.gemma_teacher import require_same_tokenizer
+from tasks.distillation.student_samples import DistillBatches, gemma_teacher
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.planning.programs import abstract_model

@@ -17,7 +17,7 @@ from tasks.contract.job import Job, read_jsonl, read_rows, write_jsonl
 from tasks.data.packing import Shape
 from tasks.data.tokens import pad_right
 from tasks.devices.hosts import make_mesh
-from tasks.models import gemma
+from tasks.models import decoder
 from tasks.models.loading import base_model, load_model, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.planning import programs
@@ -138,7 +138,7 @@ def test_rows_are_as_short_and_few_as_the_pairs_allow_and_the_program_is_the_one
     assert shape.rows * shape.length < 8 * 130 / 2
     assert metrics["padding"] < 0.4
     mesh = make_mesh()
-    model = abstract_model("gemma3-tiny", gemma.SIZES["gemma3-tiny"], mesh)
+    model = abstract_model("gemma3-tiny", decoder.SIZES["gemma3-tiny"], mesh)
     (planned,) = simpo.KIND.programs(attempt.config, model, {"prompts": UPSTREAM})
     assert planned.args[3].tokens.shape == (8, 130)
     texts = preferences.pair_texts(TOKENIZER, rows[:4], attempt.config)

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from schemas.base import explain_validation
-from tasks.distillation.config import Config as DistillConfig
+from tasks.distillation.on_policy_config import Config as DistillConfig
 from tasks.stages import grpo, sft, simpo
 from tests.tasks.stages.bench import DISTILL, GKD, GRPO, PREFERENCES, SFT
 

@@ -13,10 +13,10 @@ from flax import nnx
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
 from schemas.base import StageFailed
-from schemas.training import LoraConfig, OptimizerConfig, TrainerConfig
+from schemas.trainer_config import LoraConfig, OptimizerConfig, TrainerConfig
 from tasks.contract.job import Job
 from tasks.losses.cross_entropy import cross_entropy
-from tasks.models.gemma import SIZES
+from tasks.models.decoder import SIZES
 from tasks.models.loading import LoadedModel, base_model
 from tasks.models.lora import merge_lora
 from tasks.training.loop import fit, rows_of_step

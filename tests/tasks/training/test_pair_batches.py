@@ -12,7 +12,7 @@ from flax import nnx
 
 from tasks.data.packing import Shape
 from tasks.devices.hosts import BATCH
-from tasks.models.gemma import SIZES, Gemma
+from tasks.models.decoder import SIZES, Gemma
 from tasks.models.loading import base_model
 from tasks.stages import dpo, simpo
 from tasks.training.loop import rows_of_step

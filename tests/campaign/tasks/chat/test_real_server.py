@@ -31,7 +31,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
     from tasks.devices.hosts import make_mesh
     from tasks.exporting.exported import export_model
     from tasks.exporting.model_card import Card
-    from tasks.models.gemma import SIZES
+    from tasks.models.decoder import SIZES
     from tasks.models.loading import LoadedModel, save_model
     from tasks.models.tiny import tiny_tokenizer
     from tasks.models.weights import initialise

@@ -18,7 +18,7 @@ from flows.report import publish
 from flows.report.blocks import Figure, walk
 from flows.report.markdown import markdown
 from flows.report.page import Report, report_of
-from flows.report.samples import right_and_wrong, samples
+from flows.report.sample_choice import right_and_wrong, samples
 from flows.report.summaries import plan_page, run_page
 from flows.runs.results import RunResults, read_results
 from infra.store.store import Store, open_store

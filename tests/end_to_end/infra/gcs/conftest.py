@@ -9,7 +9,7 @@ import pytest
 from infra.gcs import download, requests, upload
 from infra.gcs.bucket import Bucket
 from infra.settings import Settings
-from infra.store.files import file_entry
+from infra.store.local_objects import file_entry
 from tests.end_to_end.infra.gcs.trees import CHUNK, KB, MB, SLICE, Entries, Tree
 
 

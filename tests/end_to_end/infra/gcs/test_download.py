@@ -282,7 +282,7 @@ MEMORY = """
 import json, sys
 from pathlib import Path
 from infra.gcs import download
-from infra.store.files import file_entry
+from infra.store.local_objects import file_entry
 from infra.gcs.bucket import Bucket
 from infra.settings import Settings
 name, directory, cache, slice = sys.argv[1:]

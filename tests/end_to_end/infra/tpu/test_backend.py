@@ -18,7 +18,7 @@ from infra.settings import Settings, TpuSettings
 from infra.store.remote import log_chunk
 from infra.store.store import attempt_file
 from infra.tpu.backend import CloudTpuBackend
-from infra.tpu.record import store_label
+from infra.tpu.job_record import store_label
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError, StageFailed
 from schemas.job import JobSpec, Progress

@@ -24,13 +24,13 @@ from tasks.stages import sft
 from tasks.devices.hosts import make_mesh, spread
 from tasks.losses.cross_entropy import cross_entropy
 from dataclasses import replace
-from tasks.models import gemma
+from tasks.models import decoder
 from tasks.models.loading import base_model
 from tasks.sampling.sampler import Sampler
 from tasks.training.trainer import make_trainer, rows_at_once
 
 sizes = {"num_layers": 1, "hidden_dim": 96, "embed_dim": 64}
-gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], **sizes)
+decoder.SIZES["gemma3-tiny"] = replace(decoder.SIZES["gemma3-tiny"], **sizes)
 ROWS, LENGTH = 12, 40
 config = sft.Config.parse(
     {"model": "gemma3-tiny", "steps": 3, "batch_size": ROWS, "micro_batch_size": 6,

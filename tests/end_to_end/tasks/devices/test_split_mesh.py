@@ -21,13 +21,13 @@ from infra.store.store import open_store
 from tasks.devices.hosts import halves, make_mesh
 from tasks.judging.judge import GemmaJudge, Question
 from tasks.judging.judges import open_judge
-from tasks.models import gemma
+from tasks.models import decoder
 from tasks.models.loading import base_model
 from tasks.contract.reward import Resources
 from tasks.sampling.sampler import Sampler
 
 sizes = {"num_layers": 1, "hidden_dim": 96, "embed_dim": 64}
-gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], **sizes)
+decoder.SIZES["gemma3-tiny"] = replace(decoder.SIZES["gemma3-tiny"], **sizes)
 PROMPTS = [f"What is {i}?" for i in range(8)]
 table = {"name": "gemma", "model": "gemma3-tiny", "prompt_length": 24, "batch_size": 4}
 config = GemmaJudge.parse(table)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.models import gemma
+from tasks.models import decoder
+from tasks.models.decoder import GemmaConfig, weight_shapes
 from tasks.models.directory import WEIGHTS
-from tasks.models.gemma import GemmaConfig, weight_shapes
 from tasks.models.hf_config import config_from_json, config_to_json, read_config
 from tasks.models.huggingface import expected_tensors
 from tasks.models.loading import load_model, save_model
@@ -117,7 +117,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 from tasks.models import loading, sharding
-from tasks.models.gemma import weight_shapes
+from tasks.models.decoder import weight_shapes
 from tasks.models.loading import load_model, save_model
 whole = load_model(Path(sys.argv[1]))
 largest, reads, read = 0, 0, loading.Weights.read
@@ -152,7 +152,7 @@ def test_parts_lie_where_the_mesh_says_and_each_is_read_once(directories, tmp_pa
     largest, reads, embedding = found
     assert largest <= embedding // 4
     # norms lie on all four and are read once
-    assert reads < 4 * len(weight_shapes(gemma.SIZES["gemma3-tiny"]))
+    assert reads < 4 * len(weight_shapes(decoder.SIZES["gemma3-tiny"]))
     assert (tmp_path / WEIGHTS).read_bytes() == whole
 
 

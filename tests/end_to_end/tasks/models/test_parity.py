@@ -28,7 +28,7 @@ from flax import nnx
 
 from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import make_mesh
-from tasks.models.gemma import Gemma, GemmaConfig, weight_shapes
+from tasks.models.decoder import Gemma, GemmaConfig, weight_shapes
 from tasks.models.loading import LoadedModel
 from tasks.models.tiny import SIZE, tiny_tokenizer
 from tasks.sampling.sampler import Sampler

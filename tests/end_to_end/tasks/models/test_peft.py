@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from schemas.training import LoraConfig
+from schemas.trainer_config import LoraConfig
 from tasks.models.adapters import check_adapters
 from tasks.models.loading import base_model, save_model
 from tasks.models.lora import add_lora

@@ -13,13 +13,13 @@ import jax
 import numpy as np
 from tasks.stages import sft
 from tasks.devices.hosts import make_mesh, spread
-from tasks.models import gemma
+from tasks.models import decoder
 from tasks.models.loading import base_model
 from tasks.sampling.sampler import Sampler
 from tasks.training.trainer import rows_at_once
 
 sizes = {"num_layers": 2, "global_every": 2, "hidden_dim": 96, "embed_dim": 64}
-gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], **sizes)
+decoder.SIZES["gemma3-tiny"] = replace(decoder.SIZES["gemma3-tiny"], **sizes)
 ROWS, LENGTH = 4, 24
 lora = {"rank": 2, "alpha": 4.0} if sys.argv[1] == "lora" else None
 config = sft.Config.parse(

@@ -9,7 +9,7 @@ import pytest
 from schemas.examples import parse_trace
 from tasks.data.steps import trace_row
 from tasks.devices.hosts import make_mesh
-from tasks.models.gemma import SIZES
+from tasks.models.decoder import SIZES
 from tasks.models.loading import LoadedModel, load_model, save_model
 from tasks.models.scalar_head import add_head, load_scoring_model
 from tasks.models.weights import initialise

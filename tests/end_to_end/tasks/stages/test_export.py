@@ -22,7 +22,7 @@ from tasks.devices.hosts import make_mesh
 from tasks.exporting import round_trip
 from tasks.exporting.exported import export_model
 from tasks.exporting.model_card import Card
-from tasks.models.gemma import SIZES, GemmaConfig
+from tasks.models.decoder import SIZES, GemmaConfig
 from tasks.models.hf_tokenizer import write_tokenizer
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.tiny import tiny_tokenizer

@@ -7,7 +7,7 @@ import pytest
 
 from schemas.examples import Domain, Example, prompt_id
 from tasks.contract.job import write_jsonl
-from tasks.models.gemma import SIZES
+from tasks.models.decoder import SIZES
 from tasks.stages import reward_model
 from tasks.teaching.families.math import running_total
 from tests.tasks.jobs import job_at

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from schemas.base import Stopped
-from schemas.training import Remat
+from schemas.trainer_config import Remat
 from tasks.losses.cross_entropy import cross_entropy
 from tasks.models.loading import base_model
 from tests.tasks.training.test_loop import BATCH, batch, model_input, train, weights_of

@@ -14,7 +14,7 @@ from tasks.data.packing import Shape
 from tasks.devices.hosts import make_mesh
 from tasks.losses.grpo import grpo_loss_fn
 from tasks.losses.simpo import simpo_loss_fn
-from tasks.models import gemma
+from tasks.models import decoder
 from tasks.models.loading import base_model
 from tasks.reinforcement.rollout import policy_batch
 from tasks.sampling.sampler import Sampler
@@ -23,7 +23,7 @@ from tasks.training.pair_batches import mean_over_pairs, pair_batch
 from tasks.training.trainer import make_trainer
 
 sizes = {"num_layers": 1, "hidden_dim": 96, "embed_dim": 64}
-gemma.SIZES["gemma3-tiny"] = replace(gemma.SIZES["gemma3-tiny"], **sizes)
+decoder.SIZES["gemma3-tiny"] = replace(decoder.SIZES["gemma3-tiny"], **sizes)
 config = sft.Config.parse(
     {"model": "gemma3-tiny", "steps": 3, "batch_size": 8, "micro_batch_size": 4,
      "sequence_length": 40, "optimizer": {"learning_rate": 1e-2}}

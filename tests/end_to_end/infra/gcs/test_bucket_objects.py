@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from google.cloud.storage.client import Client
 
-from infra.gcs import objects, requests
+from infra.gcs import bucket_objects, requests
 from infra.gcs.bucket import Bucket
-from infra.gcs.objects import crc32c
+from infra.gcs.bucket_objects import crc32c
 from infra.settings import Settings
 from schemas.artifact import FileEntry
 from schemas.base import InputError
@@ -101,7 +101,7 @@ def test_an_object_that_is_replaced_between_two_attempts_is_read(bucket: Bucket)
         return "the checksum of other bytes"
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(objects, "crc32c", damaged_and_replaced)
+        patch.setattr(bucket_objects, "crc32c", damaged_and_replaced)
         assert bucket.read("lease.json") == b"new"
 
 

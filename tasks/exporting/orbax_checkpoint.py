@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from schemas.base import InputError, StageFailed
-from tasks.models.gemma import GemmaConfig, weight_shapes
+from tasks.models.decoder import GemmaConfig, weight_shapes
 from tasks.models.hf_config import read_config
 from tasks.models.huggingface import Weights
+from tasks.models.model_source import TOKENIZER
 from tasks.models.orbax import NORMS, Arrays
-from tasks.models.source import TOKENIZER
 
 CHECKPOINT = "checkpoint"
 

@@ -4,7 +4,7 @@ import hashlib
 
 from infra.backend import JobHandle
 from infra.store.store import Store, attempt_file
-from infra.tpu.machine import State
+from infra.tpu.state_machine import State
 from schemas.base import StrictModel
 
 
@@ -20,7 +20,7 @@ class TpuRecord(StrictModel):
         requested, active, ended: seconds since the epoch; `active` when the VMs of the newest
             resource came up, `ended` when the job did, or later: when its deletion was accepted.
         spent_usd: what the resources before the newest have cost.
-        state: see `infra.tpu.machine`.
+        state: see `infra.tpu.state_machine`.
         reason: why it ended like that, for people.
     """
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from infra.context import context
-from infra.store.files import given_path
+from infra.store.local_objects import given_path
 from schemas.base import InputError, digest, nearest
 from tasks.models.directory import TOKENIZER, check_directory, no_directory, others_in
 
@@ -47,7 +47,7 @@ SHIPPED = {
     "gemma2-9b-it": "hf://google/gemma-2-9b-it",
     "gemma2-9b-pt": "hf://google/gemma-2-9b",
 }
-"""Name -> where Google publishes it; the architectures are `tasks.models.gemma.SIZES`."""
+"""Name -> where Google publishes it; the architectures are `tasks.models.decoder.SIZES`."""
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 COMPANIONS = (

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from schemas.training import Remat
+from schemas.trainer_config import Remat
 from tasks.devices.hosts import BATCH, TENSOR, constrained
 from tasks.models.attention import attend
 from tasks.models.decoder_layer import ATTENDED, PROJECTIONS, decoder_layer, divides, rms_norm
@@ -182,7 +182,7 @@ class Gemma(nnx.Module):
 
     Attributes:
         remat: what the backward pass computes again instead of keeping it: see
-            `schemas.training.Remat`.
+            `schemas.trainer_config.Remat`.
         lora_scale: what the adapters' product is multiplied by, when there are adapters.
     """
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
 from schemas.job import JobRequest, JobStatus
-from tasks.running.making import make
+from tasks.running.execution import make
 from tasks.running.watch import Listener, Watch
 
 

@@ -24,7 +24,7 @@ from tasks.chat.provider import travelling
 from tasks.contract.kinds import stage_kind
 from tasks.models.shipping import ship_model, shipped_models
 from tasks.running.backends import backend
-from tasks.running.following import Follower, run_to_the_end
+from tasks.running.follower import Follower, run_to_the_end
 from tasks.running.watch import Listener, Watch
 
 _FAILURES: dict[int | None, type[Exception]] = {2: InputError, 3: AuditFailed}

@@ -9,12 +9,12 @@ import orbax.checkpoint as ocp
 import pytest
 
 from schemas.base import InputError
-from tasks.models import gemma
+from tasks.models import decoder
 from tasks.models.loading import base_model
-from tasks.models.source import TINY
+from tasks.models.model_source import TINY
 from tests.fakes.fake_hub import FakeHub
+from tests.tasks.models.test_model_source import assert_same, cache, hub, published  # noqa: F401
 from tests.tasks.models.test_orbax import library_params
-from tests.tasks.models.test_source import assert_same, cache, hub, published  # noqa: F401
 
 
 def test_kaggle_in_both_formats(hub, published, tmp_path, monkeypatch):
@@ -24,9 +24,9 @@ def test_kaggle_in_both_formats(hub, published, tmp_path, monkeypatch):
     base_model("kaggle://google/gemma-3/transformers/small/3", seed=0)
     assert hub.requests == []
     config = replace(
-        gemma.SIZES[TINY], num_layers=2, embed_dim=24, hidden_dim=40, num_heads=4, head_dim=8
+        decoder.SIZES[TINY], num_layers=2, embed_dim=24, hidden_dim=40, num_heads=4, head_dim=8
     )
-    monkeypatch.setitem(gemma.SIZES, "gemma3-small-it", config)
+    monkeypatch.setitem(decoder.SIZES, "gemma3-small-it", config)
     params = library_params(config)
     flax = tmp_path / "flax"
     ocp.PyTreeCheckpointer().save(flax / "small", params)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from tasks.models.loading import LoadedModel
 from tasks.sampling.slot_programs import Device
-from tasks.serving.programs import EVERY, ServedPrograms
+from tasks.serving.request_programs import EVERY, ServedPrograms
 
 
 class Busy(Exception):

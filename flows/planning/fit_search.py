@@ -19,10 +19,10 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from flows.planning.compiling import Compiled, Compiler, Question
+from flows.planning.compile_cache import Compiled, Compiler, Question
 from flows.planning.estimate import program_json
 from schemas.base import InputError
-from schemas.training import Remat
+from schemas.trainer_config import Remat
 from tasks.contract.kinds import stage_kind
 
 LENGTH_STEP = 128

@@ -14,8 +14,8 @@ from infra.store.store import Store, open_store
 from schemas.artifact import Manifest
 from schemas.base import StageFailed, Stopped
 from schemas.job import JobRequest, JobSpec, JobStatus
-from tasks.running.beginning import begin, begun_since, take
-from tasks.running.making import make
+from tasks.running.early_start import begin, begun_since, take
+from tasks.running.execution import make
 from tasks.running.watch import Listener, Watch
 
 KEY = "0" * 64

@@ -12,7 +12,7 @@ from infra.settings import Settings
 from infra.store.space import require_space
 from schemas.base import InputError
 from tasks.models.directory import TOKENIZER
-from tasks.models.source import AT_HAND, NEEDED, Source, needed, source_of
+from tasks.models.model_source import AT_HAND, NEEDED, Source, needed, source_of
 
 log = logging.getLogger("lyceum.models")
 

@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Prompt
-from schemas.training import Nucleus, TrainerConfig
+from schemas.trainer_config import Nucleus, TrainerConfig
 from tasks.rehearsal.config import RewardAudit
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.reinforcement.rollout import Aggregation, Scale

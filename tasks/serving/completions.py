@@ -10,10 +10,10 @@ from typing import Any
 from uuid import uuid4
 
 from tasks.data.tokens import Tokenizer
-from tasks.serving.engine import Drawn, Engine, Row, Sampling
-from tasks.serving.programs import EVERY
+from tasks.serving.continuous_batching import Drawn, Engine, Row, Sampling
+from tasks.serving.detokenizer import Detokenizer
 from tasks.serving.protocol import ChatRequest, Refused, Request
-from tasks.serving.speech import Speech
+from tasks.serving.request_programs import EVERY
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Piece:
 class _Choice:
     """An answer so far; `tokens` only where log-probabilities are wanted."""
 
-    speech: Speech
+    detokenizer: Detokenizer
     tokens: list[_Token] = field(default_factory=list)
     count: int = 0
     told: int = 0
@@ -75,8 +75,8 @@ class Answer:
                 top_p = request.top_p if request.top_p < 1 else EVERY
                 how = Sampling(request.temperature, top_p, seed, number, told is not None)
                 self._rows.append(Row(prompt, most, how, tell))
-                speech = Speech(self._tokenizer, stops, by_token=told is not None)
-                self._choices.append(_Choice(speech))
+                detokenizer = Detokenizer(self._tokenizer, stops, by_token=told is not None)
+                self._choices.append(_Choice(detokenizer))
         self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{uuid4().hex}"
         self._created = int(time.time())
         engine.ask(self._rows)
@@ -129,12 +129,12 @@ class Answer:
         said = list(drawn.tokens)
         if drawn.finish == "stop":  # the terminator
             said.pop()
-        text = choice.speech.hear(said, drawn.finish is not None)
-        starts = choice.speech.starts[len(choice.tokens) :]
+        text = choice.detokenizer.add(said, drawn.finish is not None)
+        starts = choice.detokenizer.starts[len(choice.tokens) :]
         told = zip(said, starts, drawn.logps, drawn.likeliest, strict=False)
         choice.tokens += [_Token(*one) for one in told]
-        before, choice.told = choice.told, choice.speech.told
-        choice.finish = "stop" if choice.speech.stopped else drawn.finish
+        before, choice.told = choice.told, choice.detokenizer.told
+        choice.finish = "stop" if choice.detokenizer.stopped else drawn.finish
         return Piece(index, text, choice.tokens[before : choice.told], choice.finish)
 
     async def whole(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class Answer:
         choices = []
         for index, choice in enumerate(self._choices):
             told = self._logprobs(choice.tokens[: choice.told])
-            text = choice.speech.text
+            text = choice.detokenizer.text
             said: dict[str, Any] = {"text": text}
             if self._chat:
                 said = {"message": {"role": "assistant", "content": text}}

@@ -11,8 +11,8 @@ import pytest
 from infra.backend import FINAL
 from infra.settings import TpuSettings
 from infra.tpu.api import GONE, Resource
-from infra.tpu.machine import BEFORE, Host, Seen, State, Step, Terms, duration, next_step
 from infra.tpu.problems import Kind, Problem
+from infra.tpu.state_machine import BEFORE, Host, Seen, State, Step, Terms, duration, next_step
 from schemas.artifact import ArtifactRef
 from schemas.job import JobStatus
 

@@ -1,8 +1,6 @@
-"""`python -m flows.server.app HOST PORT [ORIGIN]`: Prefect's server behind the guard. The key comes
-in PREFECT_SERVER_API_AUTH_STRING.
-
-This is what `prefect server start` runs (`prefect.cli._server_utils`, 3.8.8), with the guard around
-it.
+"""`python -m flows.server.guarded_server HOST PORT [ORIGIN]`: Prefect's server behind
+the guard (`flows.server.guard`). It reads the key from PREFECT_SERVER_API_AUTH_STRING, and starts
+what `prefect server start` starts (`prefect.cli._server_utils`, 3.8.8).
 """
 
 import sys

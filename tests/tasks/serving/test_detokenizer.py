@@ -3,42 +3,44 @@
 import pytest
 
 from tasks.models.tiny import tiny_tokenizer
-from tasks.serving.speech import Speech
+from tasks.serving.detokenizer import Detokenizer
 
 TOKENIZER = tiny_tokenizer()
 TEXT = "Which day comes after Monday? é数, and then."
 
 
-def told(text: str, stop: list[str], size: int, by_token: bool = False) -> tuple[list[str], Speech]:
+def told(
+    text: str, stop: list[str], size: int, by_token: bool = False
+) -> tuple[list[str], Detokenizer]:
     tokens = TOKENIZER.encode(text)
-    speech = Speech(TOKENIZER, stop, by_token=by_token)
+    detokenizer = Detokenizer(TOKENIZER, stop, by_token=by_token)
     pieces = []
     for start in range(0, len(tokens), size):
-        pieces.append(speech.hear(tokens[start : start + size], start + size >= len(tokens)))
-        if speech.stopped:
+        pieces.append(detokenizer.add(tokens[start : start + size], start + size >= len(tokens)))
+        if detokenizer.stopped:
             break
-    return pieces, speech
+    return pieces, detokenizer
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_pieces_are_whole_characters_and_joined_the_text(size: int) -> None:
-    pieces, speech = told(TEXT, ["nothing of it"], size)
-    assert "".join(pieces) == speech.text == TEXT
+    pieces, detokenizer = told(TEXT, ["nothing of it"], size)
+    assert "".join(pieces) == detokenizer.text == TEXT
     assert not any("\ufffd" in piece for piece in pieces)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
 @pytest.mark.parametrize("stop", ["after Mon", "day? é", "数", "W", "en."])
 def test_nothing_is_told_from_the_first_stop_sequence_on(stop: str, size: int) -> None:
-    pieces, speech = told(TEXT, ["never", stop], size)
-    assert "".join(pieces) == speech.text == TEXT[: TEXT.index(stop)]
-    assert speech.stopped
+    pieces, detokenizer = told(TEXT, ["never", stop], size)
+    assert "".join(pieces) == detokenizer.text == TEXT[: TEXT.index(stop)]
+    assert detokenizer.stopped
 
 
 def test_the_beginning_of_a_stop_sequence_that_never_comes_is_told_in_the_end() -> None:
-    pieces, speech = told(TEXT, ["then. And"], 1)
-    assert speech.text == TEXT
-    assert not speech.stopped
+    pieces, detokenizer = told(TEXT, ["then. And"], 1)
+    assert detokenizer.text == TEXT
+    assert not detokenizer.stopped
     assert "then" not in "".join(pieces[:-1])
 
 

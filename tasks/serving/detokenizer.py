@@ -1,20 +1,20 @@
-"""The text of an answer while its tokens come."""
+"""The text of an answer while its tokens arrive."""
 
 from collections.abc import Sequence
 
 from tasks.data.tokens import Tokenizer
 
 _INCOMPLETE = "\ufffd"
-"""What bytes that are no whole character decode to."""
+"""Bytes that end within a character decode to this."""
 
 
-class Speech:
-    """Text that may be told: whole characters, no control tokens, nothing from the first stop
-    sequence on. What may be the beginning of a stop sequence is held back.
+class Detokenizer:
+    """Turns tokens into text for a client: whole characters, without control tokens, up to
+    the first stop sequence. It holds back what may be the beginning of a stop sequence.
 
     Attributes:
-        text: what was told.
-        stopped: a stop sequence came.
+        text: what it has returned so far.
+        stopped: whether a stop sequence came.
         starts: where in the text each token begins; only with `by_token`, which takes longer.
     """
 
@@ -29,8 +29,8 @@ class Speech:
         """How many tokens begin in `text`."""
         return sum(start < len(self.text) for start in self.starts)
 
-    def hear(self, tokens: Sequence[int], last: bool) -> str:
-        """The next tokens; returns the text that may be told now. `last`: no more will come."""
+    def add(self, tokens: Sequence[int], last: bool) -> str:
+        """Take tokens and return the text that they complete. `last`: no more will come."""
         for token in tokens:
             if self._by_token:
                 known = self._tokenizer.decode(self._tokens).rstrip(_INCOMPLETE)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.base import StrictModel
-from schemas.training import Nucleus, TrainerConfig
+from schemas.trainer_config import Nucleus, TrainerConfig
 from tasks.distillation.endpoint_teacher import EndpointTeacherConfig
 from tasks.distillation.gemma_teacher import GemmaTeacherConfig
 

@@ -5,7 +5,7 @@ import pytest
 from schemas.base import InputError
 from schemas.examples import Constraint, Domain, Prompt
 from tasks.checks.constraints import agrees
-from tasks.verification.constraints import CONSTRAINTS, paragraphs, sentences, validate, words
+from tasks.verification.form_constraints import CONSTRAINTS, paragraphs, sentences, validate, words
 from tests.effort import takes_at_most
 
 LONG = "The rain falls on the roof. Does it stop? No, it goes on (all night)!"

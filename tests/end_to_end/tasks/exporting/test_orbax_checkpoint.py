@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from flows.cli.main import main
-from tasks.exporting.orbax import CHECKPOINT, export_orbax
+from tasks.exporting.orbax_checkpoint import CHECKPOINT, export_orbax
 from tasks.models.loading import LoadedModel
 from tests.flows.runs import synthetic_run
-from tests.tasks.exporting.test_orbax import CONFIG, saved
+from tests.tasks.exporting.test_orbax_checkpoint import CONFIG, saved
 
 
 def logits(loaded: LoadedModel, tokens: np.ndarray) -> np.ndarray:

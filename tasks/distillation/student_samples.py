@@ -14,9 +14,9 @@ from schemas.base import InputError, StageFailed
 from schemas.examples import Example, Prompt
 from tasks.data.packing import Text
 from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
-from tasks.distillation.config import Config
 from tasks.distillation.feedback import Teacher
 from tasks.distillation.gemma_teacher import GemmaTeacher
+from tasks.distillation.on_policy_config import Config
 from tasks.sampling.rollouts import (
     is_logged,
     rollout_compiles,

@@ -17,10 +17,9 @@ from flax import nnx
 from infra.settings import Settings
 from infra.store.store import open_store
 from schemas.base import InputError, StageFailed
-from tasks.models import gemma
+from tasks.models import decoder
 from tasks.models.loading import LoadedModel, base_model, load_model, model_config, save_model
-from tasks.models.shipping import receive_model, ship_model
-from tasks.models.source import (
+from tasks.models.model_source import (
     AT_HAND,
     TINY,
     TINY_VERSION,
@@ -30,11 +29,12 @@ from tasks.models.source import (
     needed,
     source_of,
 )
+from tasks.models.shipping import receive_model, ship_model
 from tests.fakes.fake_hub import FakeHub
 from tests.tasks.devices.fake_devices import printed
 
 CONFIG = replace(
-    gemma.SIZES[TINY], num_layers=2, embed_dim=16, hidden_dim=16, num_heads=2, head_dim=8
+    decoder.SIZES[TINY], num_layers=2, embed_dim=16, hidden_dim=16, num_heads=2, head_dim=8
 )
 UNWANTED = {
     "pytorch_model.bin": b"pickle",
@@ -49,7 +49,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of a tiny Gemma 3, with files that nobody reads."""
     directory = tmp_path_factory.mktemp("published")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(gemma.SIZES, TINY, CONFIG)
+        patch.setitem(decoder.SIZES, TINY, CONFIG)
         save_model(base_model(TINY, seed=3), directory)
     (directory / "tokenizer.json").write_text("{}")
     for name, data in UNWANTED.items():
@@ -120,7 +120,7 @@ def test_checks_need_no_jax_and_no_network(published: Path, tmp_path: Path) -> N
     code = """
 import json, socket, sys
 socket.socket = None
-from tasks.models.source import check_model, model_dependencies
+from tasks.models.model_source import check_model, model_dependencies
 names = "gemma3-tiny gemma3-1b-it hf://a/b gs://bucket/x kaggle://a/b/flax/c".split()
 for model in (*names, sys.argv[1]):
     check_model(model)
@@ -217,7 +217,7 @@ def test_a_shipped_name_must_be_what_it_says(hub, published, monkeypatch):
     differ = "num_layers is 2 instead of 26, vocab_size is 1536 instead of 262144"
     with pytest.raises(InputError, match=f"is no gemma3-1b-it: {differ}"):
         base_model("gemma3-1b-it", seed=0)
-    monkeypatch.setitem(gemma.SIZES, "gemma3-1b-it", replace(CONFIG, dtype="bfloat16"))
+    monkeypatch.setitem(decoder.SIZES, "gemma3-1b-it", replace(CONFIG, dtype="bfloat16"))
     loaded = base_model("gemma3-1b-it", seed=0)
     assert loaded.name == "gemma3-1b-it"
     assert loaded.config.dtype == loaded.model.embedding.get_value().dtype == "bfloat16"

@@ -17,7 +17,7 @@ from infra.store.store import Store, open_store
 from schemas.base import Stopped
 from schemas.job import JobRequest, JobSpec, JobStatus
 from tasks.running.backends import close_backends
-from tasks.running.following import Follower, run_to_the_end
+from tasks.running.follower import Follower, run_to_the_end
 from tasks.running.watch import Listener, Watch
 
 JOB = JobRequest(

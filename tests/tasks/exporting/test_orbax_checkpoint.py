@@ -9,16 +9,16 @@ import pytest
 
 from schemas.base import InputError, StageFailed
 from tasks.devices.hosts import make_mesh
-from tasks.exporting import orbax
-from tasks.exporting.orbax import export_orbax
-from tasks.models import gemma
-from tasks.models.gemma import GemmaConfig
+from tasks.exporting import orbax_checkpoint
+from tasks.exporting.orbax_checkpoint import export_orbax
+from tasks.models import decoder
+from tasks.models.decoder import GemmaConfig
 from tasks.models.loading import LoadedModel, base_model, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise
 
 CONFIG = replace(
-    gemma.SIZES["gemma3-tiny"], num_layers=7,  # the sixth sees all, in both
+    decoder.SIZES["gemma3-tiny"], num_layers=7,  # the sixth sees all, in both
     embed_dim=24, hidden_dim=40, num_heads=4, num_kv_heads=2, head_dim=8, query_scale=8**-0.5,
     window=4,
 )  # fmt: skip
@@ -39,7 +39,7 @@ def test_it_is_read_as_the_same_model(tmp_path: Path, monkeypatch: pytest.Monkey
     export_orbax(tmp_path / "stage", out, said.append)
     assert sorted(path.name for path in out.iterdir()) == ["checkpoint", "tokenizer.model"]
     assert len(said) == 2
-    monkeypatch.setitem(gemma.SIZES, "gemma3-small-it", CONFIG)
+    monkeypatch.setitem(decoder.SIZES, "gemma3-small-it", CONFIG)
     monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
     read = base_model(str(out), 0)
     state = {name: vars(model.layers) for name, model in (("a", ours.model), ("b", read.model))}
@@ -59,11 +59,11 @@ def test_what_tunix_does_not_load_is_refused(tmp_path: Path) -> None:
 def test_what_is_not_what_was_written_is_an_error(tmp_path, monkeypatch):
     saved(tmp_path / "stage", CONFIG)
     (tmp_path / "out").mkdir()
-    real = orbax.Arrays.read
+    real = orbax_checkpoint.Arrays.read
 
-    def damaged(self: orbax.Arrays, name: str) -> np.ndarray:
+    def damaged(self: orbax_checkpoint.Arrays, name: str) -> np.ndarray:
         return real(self, name) + (name == "layer_2/mlp/linear/w")
 
-    monkeypatch.setattr(orbax.Arrays, "read", damaged)
+    monkeypatch.setattr(orbax_checkpoint.Arrays, "read", damaged)
     with pytest.raises(StageFailed, match="layer_2/mlp/linear/w, one of 1"):
         export_orbax(tmp_path / "stage", tmp_path / "out", print)
