@@ -1,4 +1,4 @@
-"""Running code that a model wrote, so that it can neither do harm nor pass by a trick.
+"""Runs code that a model wrote, so that it can neither do harm nor pass its tests by a trick.
 
 examination.py two sandboxed processes, one with the answer's code and one with its tests, and the
 verdict of the second

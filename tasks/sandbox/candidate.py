@@ -1,9 +1,9 @@
-"""The candidate: it runs the answer's program and does what the examiner asks, a server of plain
-data. Runs inside the sandbox.
+"""The candidate: a server of plain data that runs the answer's program and does what the examiner
+asks. Runs inside the sandbox.
 
-The answer's code shares this process and may do anything to it, so nothing here protects anything:
-it is how honest code is served. What an answer cannot do is decided by `tasks.sandbox.client`, in
-the examiner's process.
+The answer's code shares this process and may do anything to it, so this module serves honest code
+and protects nothing. `tasks.sandbox.client`, in the examiner's process, decides what an answer can
+do.
 """
 
 import builtins
@@ -40,7 +40,7 @@ def serve(payload: dict[str, Any], pipe: Pipe) -> None:
 
 
 class _Server:
-    """What the candidate has handed over to the examiner, and what it was lent."""
+    """The objects that the candidate gave to the examiner, and those that the examiner lent it."""
 
     def __init__(self, pipe: Pipe, module: types.ModuleType) -> None:
         self._pipe, self._module = pipe, module
@@ -143,7 +143,7 @@ class _Server:
         return [place, after] if after != before and item != self._decode(before) else None
 
     def _raised(self, error: BaseException) -> list[Any]:
-        """An exception with what it holds of plain data."""
+        """An exception and the plain data that it holds."""
         names = _bases(type(error))
         try:
             public = {name: one for name, one in vars(error).items() if not name.startswith("_")}
@@ -233,7 +233,8 @@ for _name in _BINARY.split():
 
 
 def _bases(kind: type) -> list[str]:
-    """The names of a class and of its bases, the answer's own as `Stack.Empty`."""
+    """The names of a class and of its bases; classes of the answer by their path, as
+    `Stack.Empty`."""
     return [
         one.__qualname__ if one.__module__ == "answer" else one.__name__ for one in kind.__mro__
     ]

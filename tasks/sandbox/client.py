@@ -1,10 +1,10 @@
 """The examiner's end of the pipes: it asks the candidate for values and believes nothing else. Runs
 inside the sandbox.
 
-The candidate's process is hostile: the answer's code can write any bytes at any time. So whatever
-arrives is either exactly what the request under way may be answered with, built anew out of the
-types of `tasks.sandbox.plain`, or it ends the examination for good (`Client.stopped`): as
-`Stopped`, which is no Exception, and which stays known where tests swallow it.
+The candidate's process is hostile: the answer's code can write any bytes at any time. Whatever
+arrives is either a valid reply to the request under way, built anew out of the types of
+`tasks.sandbox.plain`, or it ends the examination for good. It then raises `Stopped`, which is no
+Exception, and `Client.stopped` remembers it where tests swallow that.
 """
 
 import threading
@@ -27,21 +27,21 @@ class Stopped(BaseException):
 
 
 class Client:
-    """The candidate, as the examiner has it.
+    """The examiner's connection to the candidate.
 
     Args:
-        failed: told of an assertion of the tests that failed while the answer called back.
-        shown: whether tests see every change of their arguments, whatever `tasks.sandbox.arguments`
-            says.
+        failed: called for an assertion of the tests that failed while the answer called back.
+        shown: whether tests see every change of their arguments, instead of those that
+            `tasks.sandbox.arguments` lets through.
 
     Attributes:
         used: requests that were answered, except the one for names.
         changes: requests that may have changed an object of the answer.
         last: the last call of one of the answer's functions, for a person.
         stopped: why the examination cannot go on; None: it can.
-        verifiable: whether that is something else than that the answer cannot be examined.
+        verifiable: False when it stopped because these tests cannot examine the answer.
         explaining: whether a detail is being written.
-        unseen: whether a call changed an argument of which the tests kept their copy.
+        unseen: whether a call changed an argument and the tests kept the old value.
     """
 
     def __init__(
@@ -128,15 +128,15 @@ class Client:
         return value
 
     def special(self, target: Remote, name: str) -> Any:
-        """What tests that say `hasattr(p, "__len__")` ask for: the proxy has it where the object
-        has. Raises AttributeError."""
+        """A special method that tests look up, as in `hasattr(p, "__len__")`: the proxy has it if
+        the object has. Raises AttributeError."""
         value = self.ask("getattr", target, name)
         has = any(name in vars(kind) for kind in Remote.__mro__)
         return object.__getattribute__(target, name) if has else value
 
     def measured(self, target: Remote, length: int, changes: int) -> None:
-        """Have an object be as long as it says, and give as many items as that, until the tests
-        call something of the answer."""
+        """Hold an object to the length that it states and to as many items, until the tests call
+        the answer again."""
         before, known = self._lengths.get(target, (changes, length))
         if before == changes and known != length:
             lengths = f"a length of {known} at one time, and of {length} at another"
@@ -144,24 +144,24 @@ class Client:
         self._lengths[target] = changes, length
 
     def attribute_of(self, number: int, name: str) -> Any:
-        """What an exception of the answer has by a name."""
+        """An attribute of an exception of the answer."""
         return self.attribute(self._remote(number), name)
 
     def plain(self, operation: str, kind: type, *arguments: Any) -> Any:
-        """What must be of one plain type."""
+        """A value that must have one plain type."""
         value = self.ask(operation, *arguments)
         return value if type(value) is kind else self.broken(f"{operation} gave something else")
 
     def remote(self, operation: str, *arguments: Any) -> Remote:
-        """What must be an object of the answer."""
+        """A value that must be an object of the answer."""
         value = self.ask(operation, *arguments)
         if type(value) is not Remote:
             self.refuse("arithmetic with an object of the answer gave plain data")
         return value
 
     def leave(self, target: Remote, error: BaseException | None) -> bool:
-        """Leave a `with` block of the answer. It can swallow an exception of the block's own, and
-        none that the answer has a part in."""
+        """Leave a `with` block of the answer. It can swallow an exception of the tests' own code,
+        but none in which the answer took part."""
         if isinstance(error, AssertionError):
             self._failed(error)
         if error is not None and not isinstance(error, Exception):
@@ -176,7 +176,7 @@ class Client:
         return True
 
     def ask(self, operation: str, target: Any, /, *arguments: Any, **named: Any) -> Any:
-        """What the candidate answers, or the exception that it raised."""
+        """The candidate's reply, or the exception that it raised."""
         with self._lock:
             given = [self._encode(one) for one in arguments]
             keywords = {name: self._encode(one) for name, one in named.items()}
@@ -250,8 +250,7 @@ class Client:
     def _do(
         self, number: int, operation: str, lent: Any, given: list[Any], named: dict[str, Any]
     ) -> None:
-        """Do what an answer asks of an object that the tests passed to it, and tell it what came of
-        it."""
+        """Do what the answer asks of an object that the tests passed to it, and send the result."""
         try:
             if operation not in _BACK or (operation == "getattr" and not _readable(lent, *given)):
                 raise PermissionError(f"{operation} of an object of the tests")
@@ -325,7 +324,7 @@ class Client:
         self.stop(f"the answer's process said what no answer is: {kind} {what}")
 
     def refuse(self, what: str) -> NoReturn:
-        """Say that the answer cannot be examined by these tests."""
+        """Stop, because these tests cannot examine the answer."""
         if self.stopped is None:
             self.verifiable = False
         self.stop(f"not verifiable: {what}")
@@ -349,8 +348,9 @@ _HERE = Client.ask.__code__.co_filename
 
 
 def _readable(lent: Any, name: Any) -> bool:
-    """Whether it is a public attribute of an instance of the tests' own classes, a file, or a name
-    for people. Others, of functions and generators, lead to the tests."""
+    """Whether an answer may read it: a public attribute of an instance of the tests' own classes,
+    of a file, or a name for people. Other attributes, of functions and generators, lead to the
+    tests."""
     if name in ("__name__", "__qualname__", "__doc__"):
         return True
     ours = type(lent).__module__ in ("tests", "_io") and not isinstance(lent, type)

@@ -1,10 +1,10 @@
-"""Exceptions of the answer in its tests' process: by name, of classes that the tests can know. Runs
-inside the sandbox.
+"""Exceptions of the answer in its tests' process, by the names of classes that the tests can know.
+Runs inside the sandbox.
 
-An exception arrives as the names of its class and its bases, its text, and what it holds of plain
-data. It becomes one of the first of these classes that is a builtin Exception, the answer's own
-where the tests ask for it by name, or the tests' own where they passed it. What would end an
-iteration in the tests, and what is no Exception (SystemExit), becomes `AnswerError`.
+An exception arrives as the names of its class and its bases, its text, and its plain data. It is
+raised as the first of these classes that is a builtin Exception, a class of the answer that the
+tests ask for by name, or one that the tests passed to it. An exception that would end an iteration
+in the tests, or is no Exception (SystemExit), becomes `AnswerError`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +19,12 @@ _ENDS_ITERATION = (StopIteration, StopAsyncIteration)
 
 
 class AnswerError(Exception):
-    """The answer raised what is no exception that its tests could know."""
+    """The answer raised an exception that its tests cannot know."""
 
 
 class Errors:
     """The exception classes that the tests know beside Python's own, and the tests' exceptions that
-    the answer was told of."""
+    were sent to the answer."""
 
     def __init__(self, client: Candidate) -> None:
         self._client = client
@@ -64,8 +64,8 @@ class Errors:
         return [base.__name__ for base in kind.__mro__]
 
     def described(self, error: Exception, encode: Callable[[Any], Any]) -> list[Any]:
-        """An exception of the tests as the answer is told of it: if the answer raises it again, it
-        is this very one."""
+        """An exception of the tests as it is sent to the answer. If the answer raises it again, the
+        tests get this very object."""
         names = self.known(type(error))
         if not isinstance(error, _ENDS_ITERATION):
             self._passing[names[0], str(error)] = error
@@ -83,7 +83,7 @@ class Errors:
         number: int,
         decode: Callable[[Any], Any],
     ) -> Exception:
-        """What the answer raised. Raises any Exception for what is none."""
+        """The exception that the answer raised. Raises an Exception for data that describe none."""
         named = 0 < len(names) < _MOST_BASES and all(type(name) is str for name in names)
         if type(text) is not str or not named:
             raise ValueError("no exception")
@@ -107,8 +107,8 @@ class Errors:
         return error
 
     def _known(self, names: Sequence[str]) -> type[Exception]:
-        """The class of these names of a class and its bases. One that nobody knows yet is made, for
-        tests may ask for it later."""
+        """The class with these names of a class and its bases. It makes an unknown one, since tests
+        may ask for it later."""
         if not names:
             return AnswerError
         known = self._classes.get(names[0]) or plain.ERRORS.get(names[0])
@@ -119,15 +119,14 @@ class Errors:
 
 
 def _attribute(error: Any, name: str) -> Any:
-    """What an exception of the answer's own class has beside plain data: its properties and
-    methods."""
+    """A property or method of an exception of the answer's own class."""
     if name.startswith("__") or " object" not in error.__dict__:
         raise AttributeError(f"{type(error).__name__!r} object has no attribute {name!r}")
     return error._client.attribute_of(error.__dict__[" object"], name)
 
 
 def _told(kind: type[Exception], arguments: list[Any], text: str) -> Exception:
-    """An exception that says this text, made of its arguments where they say so."""
+    """An exception with this text, made of its arguments if they give the text."""
     with suppress(Exception):  # it takes something else
         error = kind(*arguments)
         if type(error) is kind and str(error) == text:

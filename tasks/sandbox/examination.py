@@ -1,9 +1,9 @@
-"""Whether an answer's code passes its tests: two sandboxed guests joined by pipes, and what the
-examiner of the two says.
+"""Examines whether an answer's code passes its tests: two sandboxed guests joined by pipes, of
+which one, the examiner, gives the verdict.
 
-A pass is a verdict that the examiner wrote to a pipe which the candidate never had, within the
-limits. No verdict is no pass: exit statuses and printed text count for nothing.
-`tasks.sandbox.guest` says why an answer cannot trick it.
+An answer passes when the examiner writes so, within the limits, to a pipe that the candidate never
+had. Exit statuses and printed text count for nothing. `tasks.sandbox.guest` says why an answer
+cannot trick it.
 """
 
 import json
@@ -28,11 +28,11 @@ class Examined:
 
     Attributes:
         ok: whether all tests passed.
-        detail: if not, what was seen, for a person.
-        verifiable: whether the code could be examined. If not, it has not passed; `detail` says
-            why.
-        passed, cases: how many of how many cases passed, where every one was asked for. Tests
-            without assertions have no cases.
+        detail: if not, what happened, for a person.
+        verifiable: whether the tests could examine the code. If not, it has not passed, and
+            `detail` says why.
+        passed, cases: with `every`, how many of how many cases passed. Tests without assertions
+            have no cases.
     """
 
     ok: bool
@@ -52,8 +52,8 @@ def examine(
         tests: Python that raises when the answer's code is wrong. It sees the functions, classes
             and constants of the answer by their names. Functions called test... without parameters
             are run.
-        prefix: what goes before an answer that is no whole program. What it defines in full is the
-            tests' own.
+        prefix: code that precedes an answer that is no whole program. The tests use its full
+            definitions, even where the answer redefines them.
         every: go on after a case that failed, and count them (`tasks.sandbox.assembly.divide`). A
             failure outside of a case ends the function, or the module, that it happens in.
 
@@ -73,7 +73,7 @@ def examine(
 
 
 def _surely(run: Callable[[], tuple[Examined, bool]]) -> tuple[Examined, bool]:
-    """What an examination says, if need be at the second attempt."""
+    """The result of an examination; it tries a second time when the sandbox fails."""
     with suppress(SandboxFailed):
         return run()
     try:
@@ -88,7 +88,8 @@ def _surely(run: Callable[[], tuple[Examined, bool]]) -> tuple[Examined, bool]:
 def _examine(
     answer: str, tests: str, prefix: str, limits: Limits, every: bool, *, shown: bool
 ) -> tuple[Examined, bool]:
-    """What an examination found, and whether tests kept copies of arguments that calls changed."""
+    """The result of one examination, and whether tests kept copies of arguments that calls
+    changed."""
     with ExitStack() as stack:
         from_examiner, to_candidate = _pipe(stack)
         from_candidate, to_examiner = _pipe(stack)
@@ -123,8 +124,7 @@ def _examine(
 
 
 def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
-    """The end to read from and the end to write to; both are closed with the stack at the
-    latest."""
+    """The end to read from and the end to write to. The stack closes both."""
     reader, writer = os.pipe()
     ends = os.fdopen(reader, "rb", buffering=0), os.fdopen(writer, "wb", buffering=0)
     for end in ends:
@@ -133,7 +133,7 @@ def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
 
 
 def _end(candidate: Guest, limits: Limits) -> str:
-    """How a candidate that is no more has ended."""
+    """How a candidate that is gone ended."""
     status = candidate.status(1)
     if status is None:
         return "and closed its pipe before"
@@ -143,8 +143,8 @@ def _end(candidate: Guest, limits: Limits) -> str:
 
 
 def _read(end: int, deadline: float) -> list[dict[str, Any]]:
-    """The lines that are written to a pipe until it is closed, or the clock (monotonic) shows so
-    many seconds."""
+    """The lines that are written to a pipe until it is closed, or until a moment of
+    `time.monotonic`."""
     content = b""
     while len(content) < _LONGEST_VERDICT and readable(end, deadline - time.monotonic()):
         part = os.read(end, _LONGEST_VERDICT)

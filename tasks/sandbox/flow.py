@@ -1,8 +1,7 @@
-"""Where values go in tests: which come of the answer, and which share data with an argument. Runs
-inside the sandbox.
+"""Follows values through tests: which are made of the answer's results, and which share data with
+an argument. Runs inside the sandbox.
 
-Names count wherever they stand: two variables of one name are taken for one. That errs on the
-strict side.
+It takes two variables of one name for one, wherever they stand, which is the stricter reading.
 """
 
 import ast
@@ -16,12 +15,12 @@ _COPYING = {"list", "dict", "set", "sorted", "bytearray", "deque", "copy", "deep
 _FILLING = {"append", "appendleft", "add", "extend", "insert", "update", "setdefault"}
 _HELD_AGAINST = ast.Compare | ast.BinOp | ast.Tuple | ast.List | ast.Dict | ast.Call
 _Source = tuple[ast.AST | None, bool]
-"""What a name is bound to (None: nobody knows), and whether the name is all of it instead of a
+"""The expression that a name is bound to (None: unknown), and whether to the whole of it or to a
 part."""
 
 
 class Flow:
-    """Tests as values run through them.
+    """The flow of values through tests.
 
     Args:
         nodes: all nodes of the tests.
@@ -61,7 +60,7 @@ class Flow:
         return bound
 
     def _given(self, parameter: str) -> list[_Source]:
-        """What calls of the tests' functions give for a parameter."""
+        """The arguments that calls of the tests' functions give for a parameter."""
         found: list[_Source] = []
         for name, function in self._functions.items():
             names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
@@ -78,7 +77,7 @@ class Flow:
         return found or [(None, False)]
 
     def _edges(self, outside: Collection[ast.AST] = ()) -> dict[str, set[str]]:
-        """Of each name those that are made of it, outside of some expressions."""
+        """For each name the names that are made of it, outside of some expressions."""
         made: dict[str, set[str]] = {}
         for name, sources in self._bound.items():
             for one in {one for value, _ in sources if value for one in loads(value, outside)}:
@@ -90,8 +89,8 @@ class Flow:
         return made
 
     def sources(self, name: str) -> set[str] | None:
-        """A name with those that it may share data with because it was taken out of them. None:
-        nobody knows."""
+        """A name, and those that it may share data with because it was taken out of them. None:
+        unknown."""
         reached, left = {name}, [name]
         while left:
             for value, whole in self._bound.get(left.pop(), []):
@@ -104,7 +103,7 @@ class Flow:
         return reached
 
     def unshared(self, name: str) -> bool:
-        """Whether nothing else in the tests has the data that a variable has."""
+        """Whether no other variable of the tests shares data with this one."""
         sources = self.sources(name)
         return sources is not None and all(
             self._loaded[one] == 1 for one in sources - {name} - self.answers
@@ -112,8 +111,8 @@ class Flow:
 
     @cached_property
     def measures(self) -> set[str]:
-        """Variables passed to the answer that tests also hold against what comes of it:
-        `h.build(xs); assert h.total() == sum(xs)`."""
+        """Variables passed to the answer that tests also compare with its results: `h.build(xs);
+        assert h.total() == sum(xs)`."""
         passed: set[ast.expr] = set()
         checks: list[ast.AST] = []
         for node in self._nodes:
@@ -139,7 +138,7 @@ class Flow:
 
 
 def _reached(names: set[str], edges: Mapping[str, set[str]]) -> set[str]:
-    """Names with those beside them that are made of them."""
+    """These names, and all names that are made of them."""
     reached, left = set(names), list(names)
     while left:
         new = edges.get(left.pop(), set()) - reached
@@ -153,7 +152,7 @@ def conjuncts(test: ast.expr) -> list[ast.expr]:
 
 
 def loads(node: ast.AST, outside: Collection[ast.AST] = ()) -> set[str]:
-    """Names that an expression reads and does not bind itself, outside of some of its parts."""
+    """Names that an expression reads without binding them itself, outside of some of its parts."""
     left: list[ast.AST] = [node]
     found = set()
     while left:
@@ -186,14 +185,14 @@ def calls_by_name(nodes: Iterable[ast.AST]) -> dict[str, list[ast.Call]]:
 
 
 def roots(node: ast.AST) -> set[str]:
-    """The name that an attribute, an item or a call is of: `s` of `s.items[0].get(x)`."""
+    """The name at the root of an attribute, an item or a call: `s` of `s.items[0].get(x)`."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
         node = node.func if isinstance(node, ast.Call) else node.value
     return {node.id} if isinstance(node, ast.Name) else set()
 
 
 def pairs(target: ast.AST, value: ast.AST | None) -> Iterator[tuple[ast.AST, ast.AST | None]]:
-    """What an assignment assigns to what."""
+    """The targets of an assignment, each with its value."""
     sides = [one.elts for one in (target, value) if isinstance(one, ast.Tuple)]
     if len(sides) == 2 and len(sides[0]) == len(sides[1]):
         yield from zip(*sides, strict=True)

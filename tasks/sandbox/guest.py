@@ -1,14 +1,14 @@
-"""What runs inside a sandbox, alone with the standard library: the candidate holds an answer's
+"""The program inside a sandbox, with the standard library alone: the candidate has an answer's
 code, the examiner its tests.
 
 They are two processes in two sandboxes, joined by a pair of pipes (`wire`). The tests call the
 answer's functions by name; the candidate runs them and sends back what they return as plain data,
 which the examiner builds anew and compares *in its own process*. So an answer cannot pass by ending
 the process, by changing assert, builtins or the tests, by objects that equal everything, by
-printing a verdict, by forking, or by speaking the protocol itself: all that it reaches is its own
-process, and all that arrives from there is an answer to a call that the tests made (`client`). Only
-the examiner holds the pipe of the verdict, and only it ever saw the tests. A verdict is counted by
-the examiner: the tests ran to their end, none failed, and the answer was used.
+printing a verdict, by forking, or by speaking the protocol itself: it reaches its own process
+alone, and the examiner accepts nothing from there but replies to calls that the tests made
+(`client`). Only the examiner holds the pipe of the verdict, and only it ever saw the tests. An
+answer passes when the tests ran to their end, none failed, and they used the answer.
 """
 
 import ast
@@ -33,8 +33,8 @@ _LONGEST = 2000  # characters of a detail
 
 
 def main(role: str, given: int, *pipes: int) -> None:
-    """A guest's life, with a file that holds its payload and the ends of its pipes. `probe` only
-    shows that a guest can live."""
+    """Run a guest, given a file with its payload and the ends of its pipes. `probe` only shows that
+    a guest starts."""
     sys.set_int_max_str_digits(0)
     with os.fdopen(given, encoding="utf-8") as file:
         payload = json.load(file)
@@ -45,12 +45,12 @@ def main(role: str, given: int, *pipes: int) -> None:
 
 
 class _Report:
-    """What the examiner tells the host, in lines of JSON: how many cases there are, how each went,
+    """The examiner's report to the host, in lines of JSON: the number of cases, the result of each,
     and at the end the verdict.
 
     Attributes:
-        failures: how many things failed and were not swallowed.
-        detail: what the first was.
+        failures: how many failures nothing swallowed.
+        detail: the first of them.
     """
 
     def __init__(self, verdict: int, pipe: Pipe, tests: str, *, shown: bool) -> None:
@@ -69,8 +69,8 @@ class _Report:
             self.detail = _explained(error, self._tests, self.client)
 
     def asserted(self, value: Any) -> bool:
-        """Whether an assertion of the tests holds. If not it has failed, also where an answer sees
-        to it that nobody hears of that."""
+        """Record whether an assertion of the tests holds. A failure counts even where an answer
+        swallows its exception."""
         holds = bool(value)
         if not holds:
             self._refuted.append(sys._getframe(1).f_lineno)
@@ -78,9 +78,9 @@ class _Report:
 
     @contextmanager
     def case(self, number: int) -> Iterator[None]:
-        """Whatever a case raises ends this case, not the tests. One that runs again has passed when
-        it always did. Nothing has passed before the answer's code was used, or after the
-        examination had to be stopped."""
+        """Run a case: whatever it raises ends the case, and the tests go on. A case that runs
+        several times passes when it passed every time. No case passes before the tests used the
+        answer's code, or after the examination stopped."""
         before = self.failures, len(self._refuted)
         try:
             yield
@@ -94,7 +94,7 @@ class _Report:
             self.say(case=number, passed=passed)
 
     def conclude(self, finished: bool) -> None:
-        """Say the verdict."""
+        """Write the verdict."""
         client, detail = self.client, self.detail
         if self._refuted and not self.failures:
             detail = (
@@ -117,7 +117,7 @@ class _Report:
 
 
 def _examiner(payload: dict[str, Any], incoming: int, outgoing: int, verdict: int) -> None:
-    """Run the tests against the candidate and say what came of it."""
+    """Run the tests against the candidate and report the result."""
     report = _Report(verdict, Pipe(incoming, outgoing), payload["tests"], shown=payload["shown"])
     finished = False
     try:
@@ -166,7 +166,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _is_test(value: Any) -> bool:
-    """Whether it is a function of the tests that takes nothing, perhaps in a wrapper
+    """Whether it is a function of the tests without parameters, perhaps in a wrapper
     (`unittest.mock.patch`)."""
     return _code(value) is not None and not value.__code__.co_argcount
 
@@ -179,8 +179,8 @@ def _code(value: Any) -> types.CodeType | None:
 
 
 def _explained(error: BaseException, tests: str, client: Client) -> str:
-    """The failing line of the tests, the exception, and what the last call of the answer's code
-    gave."""
+    """The failing line of the tests, the exception, and the result of the last call of the answer's
+    code."""
     ours = isinstance(error, AnswerError | Stopped)
     if ours and not client.last:
         return str(error)

@@ -2,9 +2,9 @@
 inside the sandbox.
 
 None, bool, int, float and str are themselves. Every other value is an object of one key, its type's
-name: {"list": [1, 2]}, {"Decimal": "1.50"}. A reader builds exactly these types out of what it was
-sent, so that a value that crossed has no code of its sender's in it. A subclass crosses as the type
-that it derives from; a named tuple as a named tuple of the same fields.
+name: {"list": [1, 2]}, {"Decimal": "1.50"}. A reader builds exactly these types, so that a value
+that crossed contains no code of its sender. A subclass crosses as the type that it derives from, a
+named tuple as a named tuple of the same fields.
 """
 
 import builtins
@@ -50,7 +50,8 @@ _VALUES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 _BUILDERS = {kind.__name__: build for kind, (_, build) in _VALUES.items()}
 _CONTAINERS = (Counter, OrderedDict, defaultdict, dict, deque, list, tuple, set, frozenset)
 _ORDER = (*_EXACT, *_VALUES, *_CONTAINERS)
-"""A subclass before its base: what a value of another type derives from is the first of these."""
+"""Subclasses before their bases, so that a value of another type crosses as the first type here
+that it derives from."""
 
 _PLAIN = frozenset(_ORDER)
 _FACTORIES = {kind.__name__: kind for kind in _ORDER}
@@ -69,8 +70,8 @@ NAMES = frozenset(name for kind in _ORDER for name in dir(kind) if not name.star
 
 
 def encode(value: Any, other: Callable[[Any], Any], depth: int = DEEPEST) -> Any:
-    """A value as JSON has it; `other` encodes what is no plain data. Raises ValueError for a value
-    nested too deep."""
+    """A value as JSON; `other` encodes objects that are no plain data. Raises ValueError for a
+    value nested too deep."""
     kind = type(value)
     if kind in BARE:
         return value
@@ -106,8 +107,8 @@ def encode(value: Any, other: Callable[[Any], Any], depth: int = DEEPEST) -> Any
 
 
 def decode(data: Any, other: Callable[[str, Any], Any], depth: int = DEEPEST) -> Any:
-    """The value of JSON that `encode` made; `other` decodes what is no plain data. Raises any
-    Exception for other JSON."""
+    """The value of JSON that `encode` made; `other` decodes objects that are no plain data. Raises
+    an Exception of any kind for other JSON."""
     if type(data) in BARE:
         return data
     if type(data) is not dict or not depth:

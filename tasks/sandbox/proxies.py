@@ -1,11 +1,11 @@
-"""Objects of the answer as its tests have them: narrow proxies that never answer for plain data.
-Runs inside the sandbox.
+"""Proxies by which tests use objects of the answer; none passes for plain data. Runs inside the
+sandbox.
 
-A proxy hands on calls, attributes, items, iteration, length, truth, text and `with`. It refuses, as
-"not verifiable", whatever would let an object decide a test where plain data is expected:
-comparisons (an object may say that it equals everything), conversions to numbers, and methods that
-plain data has (`f(x).startswith("a")`), except those that tests use of instances that they made.
-Arithmetic gives another proxy.
+A proxy forwards calls, attributes, items, iteration, length, truth, text and `with`. It refuses, as
+"not verifiable", any operation that would let an object decide a test where plain data are
+expected: comparisons (an object may say that it equals everything), conversions to numbers, and
+methods that plain data has (`f(x).startswith("a")`), except those that tests use of instances that
+they made. Arithmetic gives another proxy.
 """
 
 import itertools
@@ -21,7 +21,8 @@ ENDED = object()
 
 
 class Candidate(Protocol):
-    """Whom a proxy asks: `tasks.sandbox.client.Client`, which says what each of these does."""
+    """The interface that proxies use of `tasks.sandbox.client.Client`, which documents each
+    method."""
 
     changes: int
     explaining: bool
@@ -40,8 +41,8 @@ class Candidate(Protocol):
 
 
 class Remote:
-    """An object of the answer: `client` asks the candidate for what it does, `number` is the
-    candidate's for it."""
+    """An object of the answer: `client` forwards its operations, `number` identifies it at the
+    candidate."""
 
     __slots__ = ("__client", "__number")
 
@@ -198,5 +199,5 @@ class ErrorClass(type):
 
 
 def decides(name: str) -> bool:
-    """Whether plain data has an attribute of this name, too."""
+    """Whether plain data have an attribute of this name, too."""
     return name in NAMES

@@ -1,8 +1,8 @@
-"""What tests say before they run: what they need of an answer, and how they treat it. Runs inside
-the sandbox.
+"""Reads tests before they run: what they need of an answer, and how they use it. Runs inside the
+sandbox.
 
-All of it is read off the tests and the prompt's prefix alone, so an answer has no say in it. Where
-the text cannot tell, the stricter reading holds: a name is a function, and an argument is a copy.
+It reads the tests and the prompt's prefix alone, so that an answer cannot influence it. Where the
+text is unclear, the stricter reading holds: a name is a function, and an argument is a copy.
 """
 
 import ast
@@ -25,14 +25,14 @@ _LIBRARY = (
 _BUILTINS = frozenset(dir(builtins))
 _GIVE_NOTHING = {"append", "insert", "reverse", "sort", "update"}
 _USUAL = {name for kind in (str, list, dict, set, tuple) for name in dir(kind)} - _GIVE_NOTHING
-"""What tests use of a function's result. Those that give nothing are used for a value of the
-methods of a class only."""
+"""Methods of plain data that tests call on a function's result. Those that return nothing have a
+value only as methods of a class."""
 _DECORATED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _SEEN_BY = {"list", "sorted", "tuple", "set", "len", "sum", "min", "max", "dict", "bytes"}
 
 
 class Reading:
-    """Tests as they read.
+    """The facts read from tests.
 
     Args:
         tests: their text. Raises SyntaxError for tests that are no Python.
@@ -50,8 +50,8 @@ class Reading:
         errors: those of the names that may be exception classes.
         methods: attributes that plain data has too and that the tests use of instances:
             `stack.pop`.
-        cases: functions of the tests that are run and that the answer could put something else in
-            the place of, as a decorator.
+        cases: functions of the tests that run as cases and that the answer, as a decorator, could
+            replace.
     """
 
     def __init__(self, tests: str, support: str, stubs: dict[str, set[str] | None]) -> None:
@@ -94,19 +94,18 @@ class Reading:
         self.closed = {name for name in others if not _camel(name)}
 
     def _is_module(self, name: str) -> bool:
-        """Whether a name is a module of the standard library and tests use nothing of it but its
-        attributes."""
+        """Whether a name is a module of the standard library of which tests use attributes
+        alone."""
         uses = sum(isinstance(node, ast.Name) and node.id == name for node in self._nodes)
         owners = [node.value for node in self._nodes if isinstance(node, ast.Attribute)]
         of_it = sum(isinstance(one, ast.Name) and one.id == name for one in owners)
         return name in sys.stdlib_module_names and uses == of_it
 
     def _tools(self, names: Iterable[str], stubbed: bool) -> dict[str, Any]:
-        """Names that the standard library defines and that tests use beside what they ask of the
-        answer: `isclose(f(2), 4)`.
+        """Names of the standard library that tests use beside the answer's: `isclose(f(2), 4)`.
 
-        Without stubs the answer may be asked for such a name (MBPP asks for `gcd`): where a test
-        has nothing but it and constants, or decorates with it.
+        Without stubs such a name may be the answer's own (MBPP asks for `gcd`): when a test uses it
+        with constants alone, or as a decorator.
         """
         known = {
             name: value
@@ -130,8 +129,8 @@ class Reading:
         return {name: value for name, value in known.items() if name not in subjects}
 
     def _instances(self) -> tuple[dict[str, set[str]], set[str]]:
-        """Attributes that tests use of what they make of each name; and the names that they treat
-        as classes."""
+        """Attributes that tests use of instances of each name, and the names that they treat as
+        classes."""
         classes: set[str] = set()
         made: dict[str, str] = {}
         for node in self._nodes:
@@ -170,16 +169,16 @@ class Reading:
         return methods, classes
 
     def _made(self, node: ast.AST | None) -> str:
-        """The name that an expression calls, itself or by a function of the tests, if it is one
-        that the answer is asked for."""
+        """The name of the answer that an expression calls, directly or through a function of the
+        tests."""
         match node:
             case ast.Call(func=ast.Name(id=called)):
                 return called if called in self.asked else self._makers.get(called, "")
         return ""
 
     def _free(self, given: Iterable[str]) -> set[str]:
-        """Names with nothing of the answer in them: builtins, and variables made of constants and
-        such names."""
+        """Names without data of the answer: builtins, and variables made of constants and such
+        names."""
         bindings: dict[str, list[ast.AST | None]] = {}
         for node in self._nodes:
             if isinstance(node, ast.Assign | ast.For | ast.comprehension):
@@ -211,8 +210,7 @@ class Reading:
 
     @cached_property
     def changeable(self) -> set[str]:
-        """Variables passed to the answer of which every use shows what became of them, beside the
-        tests' own data."""
+        """Variables passed to the answer whose every use compares them with the tests' own data."""
         calls: dict[ast.AST, set[str]] = {call: _given(call) for call in self._answering()}
         given = {name for names in calls.values() for name in names}
         free = self._free(given)
@@ -235,8 +233,8 @@ class Reading:
         return {name for name in shown if shown[name] == used[name] and self.flow.unshared(name)}
 
     def _answering(self) -> Iterator[ast.Call]:
-        """Calls that may be of the answer: of names that it is asked for, of parameters
-        (`candidate`), of methods of variables."""
+        """Calls that may reach the answer: of its names, of parameters (`candidate`), of methods of
+        variables."""
         parameters = {node.arg for node in self._nodes if isinstance(node, ast.arg)}
         aliases = [node for node in self._nodes if isinstance(node, ast.alias)]
         imported = {one.asname or one.name.partition(".")[0] for one in aliases}
@@ -252,7 +250,7 @@ class Reading:
 
     @cached_property
     def harmless(self) -> set[int]:
-        """Lines of `with` blocks that raise by themselves, whatever the answer gave."""
+        """Lines of `with` blocks that raise by themselves, whatever the answer returns."""
         free = self._free({name for call in self._answering() for name in _given(call)})
         lines: set[int] = set()
         blocks = [node.body for node in self._nodes if isinstance(node, ast.With)]
@@ -290,7 +288,8 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 
 def _library(name: str) -> Iterator[Any]:
-    """What the first module of the standard library that defines a name has by it, if any does."""
+    """The value of a name in the first module of the standard library that defines it, if any
+    does."""
     for module in map(importlib.import_module, _LIBRARY.split()):
         if name in getattr(module, "__all__", ()) or (
             not hasattr(module, "__all__") and name in vars(module)
@@ -300,7 +299,7 @@ def _library(name: str) -> Iterator[Any]:
 
 
 def _camel(name: str) -> bool:
-    """Whether a name is written as classes are."""
+    """Whether a name is in camel case, as classes' are."""
     return re.fullmatch(r"[A-Z][A-Za-z0-9]*", name) is not None
 
 
@@ -311,8 +310,7 @@ def _given(call: ast.Call) -> set[str]:
 
 
 def _shows(node: ast.expr) -> list[str]:
-    """The variable that an expression shows the items of: `nums`, `nums[:k]`,
-    `sorted(nums[:k])`."""
+    """The variable whose items an expression shows: `nums`, `nums[:k]`, `sorted(nums[:k])`."""
     match node:
         case ast.Name(id=name):
             return [name]

@@ -8,8 +8,8 @@ that lowered its own would be killed as if the machine had done it, and nobody w
 all, and no namespaces. Nothing that opens sockets, traces, mounts, loads, or keeps memory outside
 of the address space (memfd, SysV) is in the list.
 
-libseccomp does the assembling for any architecture; it is reached by ctypes because pyseccomp
-(0.1.2, of 2021) does the same and no more.
+libseccomp assembles the filter for any architecture. We call it by ctypes; pyseccomp (0.1.2, of
+2021) does nothing else.
 """
 
 import ctypes

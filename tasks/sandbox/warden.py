@@ -1,10 +1,10 @@
-"""The process inside bubblewrap that all guests of one host are forked from. It runs none of their
-code and reads nothing that they get.
+"""The process inside bubblewrap that forks all guests of one host. It runs none of their code and
+reads none of their input.
 
-A guest costs two forks instead of a container and a Python: the warden forks a keeper, who enters a
-new PID namespace (and, for a host who is not root, a user namespace) and forks the guest, its only
-process. The guest lives in the warden's mount and network namespaces, which hold nothing that could
-be written to, and gives up everything else before it looks at its payload:
+A guest costs two forks instead of a container and a Python: the warden forks a keeper, which enters
+a new PID namespace (and, for a host that is not root, a user namespace) and forks the guest, its
+only process. The guest lives in the warden's mount and network namespaces, where nothing is
+writable, and gives up everything else before it reads its payload:
 
 1. its session: it shares no process group with anybody, and sees no process but itself
 2. root, where there is one to give up: it becomes a user that nobody else is; all capabilities
@@ -40,7 +40,7 @@ _PRELOADED = """
     bisect collections copy dataclasses datetime decimal fractions functools hashlib heapq itertools
     math operator random statistics string typing
 """
-"""Modules that answers often import: once here instead of once in every guest."""
+"""Modules that answers often import, loaded once here instead of in every guest."""
 
 
 class _Program(ctypes.Structure):
@@ -71,14 +71,14 @@ def main(asked: int, seccomp: bytes) -> None:
 
 
 def _say(control: socket.socket, **what: Any) -> None:
-    """Tell the host, who may be gone already."""
+    """Send a message to the host, which may be gone."""
     with suppress(OSError):
         control.send(json.dumps(what).encode())
 
 
 def _keep(control: socket.socket, job: dict[str, Any], files: list[int], seccomp: bytes) -> None:
-    """A keeper's life: tells the host that the guest has begun, and how it ended; or ends it when
-    the host lets go. Never returns."""
+    """Keep a guest: tell the host that it has begun and how it ended, or end it when the host lets
+    go. Never returns."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         ready, tell = os.pipe()
@@ -110,7 +110,7 @@ def _keep(control: socket.socket, job: dict[str, Any], files: list[int], seccomp
 
 
 def _become_guest(tell: int, job: dict[str, Any], files: list[int], seccomp: bytes) -> None:
-    """Give up everything, say so, and live. Never returns."""
+    """Give up everything, report that, and run the guest. Never returns."""
     try:
         os.setsid()
         _limit(**job["limits"], keepers=int(job["user"] is None))
@@ -141,8 +141,8 @@ def _become_guest(tell: int, job: dict[str, Any], files: list[int], seccomp: byt
 
 
 def _limit(cpu_s: int, memory_bytes: int, threads: int, keepers: int) -> None:
-    """Hard limits: without root they cannot be raised. Threads are counted by user, or by user
-    namespace, which the keeper is in too."""
+    """Set hard limits, which nobody but root can raise. The kernel counts threads by user, or by
+    user namespace, so the keeper's count, too."""
     for kind, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
