@@ -1,13 +1,13 @@
-"""Adapters in the format of the PEFT library that a training stage begins with: whether they are
-ones that a recipe's `lora` table can go on with. No JAX, and no download.
+"""Checks adapters in the PEFT library's format with which a recipe's `lora` table begins training.
+It neither loads JAX nor downloads.
 
     lora = { rank = 16, alpha = 32.0, adapters = "hf://me/my-adapters" }
 
 `adapters` says where they lie in the forms of `model` (`tasks.models.model_source`): a hub's
 repository, a bucket's or this machine's directory with `adapter_config.json` and
 `adapter_model.safetensors`, as `lyceum export --adapters` and PEFT write them. They belong to the
-base model, so the stage has no policy; rank, alpha and targets are those of the file. What we
-cannot train on is refused.
+base model, so the stage has no `policy` input; rank, alpha and targets equal the file's. Adapters
+that we cannot train are refused.
 """
 
 import json
@@ -27,7 +27,7 @@ from tasks.models.model_source import (
 )
 
 ADAPTERS = "adapters"
-"""The directory of an artifact that a stage's own are in."""
+"""The directory of a stage's own adapters in its artifact."""
 
 _MERGE = (
     "merge them in PEFT, `model.merge_and_unload().save_pretrained(DIR)`, put the base's"
@@ -44,7 +44,7 @@ _UNUSED = (
     "trainable_token_indices",
     "target_parameters",
 )
-"""What PEFT can do beside a low-rank product of one rank for each matrix; unset as a rule."""
+"""Options of PEFT beyond one low-rank product for each matrix. We refuse adapters that set them."""
 
 
 def adapters_of(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -54,8 +54,8 @@ def adapters_of(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def check_adapters(lora: LoraConfig, model: str) -> None:
-    """Refuse adapters that cannot work with a recipe's `model`, before anything runs; nothing is
-    asked of the network. Raises InputError as `require_fit`, or where they cannot lie."""
+    """Refuse adapters that cannot work with a recipe's `model`, before anything runs and without
+    the network. Raises InputError as `require_fit`, or for a place where adapters cannot lie."""
     source = source_of(str(lora.adapters))
     if source.kind in ("tiny", "kaggle") or lora.adapters in SHIPPED:
         raise InputError(
@@ -68,14 +68,14 @@ def check_adapters(lora: LoraConfig, model: str) -> None:
 
 
 def require_fit(directory: Path, lora: LoraConfig, model: str) -> None:
-    """Whether the config of adapters is one that `lora` goes on with.
+    """Check that training can continue from the adapters with this config.
 
     Args:
-        model: the recipe's, to which they are put.
+        model: the recipe's, which they adapt.
 
     Raises:
-        InputError: there is none, it is damaged, of another rank, alpha, targets or base, or it
-            asks for what is not done here.
+        InputError: the config is missing or damaged, has another rank, alpha, targets or base, or
+            sets an option that we do not support.
     """
     path = directory / ADAPTER_CONFIG
     if not path.is_file() or not (directory / ADAPTER_WEIGHTS).is_file():

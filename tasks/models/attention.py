@@ -1,18 +1,18 @@
 """Attention of one layer over segments, causal by index, within a window: plain, or with the splash
 kernel where the target has it.
 
-The target is that of the mesh a program is lowered for (`jax.set_mesh`), so that what `lyceum plan`
-compiles on a machine without a TPU is what a stage runs on one. What the kernel saves of a step,
-measured with the TPU compiler (libtpu 0.0.42.1, v5e-8; LoRA SFT of 12 layers of Gemma 3 1B; per
-chip, plain -> kernel):
+The target is the mesh that a program is lowered for (`jax.set_mesh`), so that `lyceum plan`, on a
+machine without a TPU, compiles what a stage runs on one. The kernel's savings for a step, measured
+with the TPU compiler (libtpu 0.0.42.1, v5e-8; LoRA SFT of 12 layers of Gemma 3 1B; per chip, plain
+-> kernel):
 
     rows x tokens, remat    bytes moved      FLOPs              temporaries
     2 x 1,024, none         16.7 -> 15.4 GB  4.93 -> 4.84 T     2.70 -> 2.75 GB
     2 x 2,048, none         49.4 -> 34.9 GB  8.72 -> 8.18 T     4.30 -> 4.40 GB
     8 x 2,048, layer        233 -> 148 GB    41.7 -> 38.9 T     2.21 -> 2.08 GB
 
-Without remat the kernel's output is kept in two layouts; plain attention keeps nothing of the
-scores and computes them twice.
+Without remat the program keeps the kernel's output in two layouts; plain attention keeps no scores
+and computes them twice.
 
 On a GPU attention is plain, compiled by XLA. cuDNN's (`jax.nn.dot_product_attention`, jax 0.10.2)
 has no soft cap, and before Hopper takes heads of at most 128 numbers; Gemma's have 256.
@@ -47,7 +47,7 @@ def attend(
     window: int,
     softcap: float | None,
 ) -> jax.Array:
-    """What each query reads from the values.
+    """Attend: the weighted sum of values for each query.
 
     Args:
         q: (B, T, N, H) scaled queries, at indices `index`, `index` + 1, ...
@@ -81,8 +81,8 @@ def _dense(
     window: int,
     softcap: float | None,
 ) -> jax.Array:
-    """The reference. The backward pass computes the scores again: keeping them takes (B, N, T, S)
-    for every layer."""
+    """Plain attention, the reference. The backward pass computes the scores again: keeping them
+    takes (B, N, T, S) for every layer."""
     batch, length, heads, width = q.shape
     kv_heads = k.shape[2]
     groups = heads // kv_heads

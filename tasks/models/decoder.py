@@ -5,8 +5,8 @@ Sources: Gemma 2 (2408.00118), Gemma 3 (2503.19786), and `transformers`, with wh
 agree (tests/end_to_end/tasks/models/test_parity.py). Tunix's own modules unroll the layers, which
 takes the TPU compiler minutes for each program of the 1B; they end in logits for every position,
 (B, T, 262144); and their adapters act only inside `__call__`. Here a program is one layer long, the
-model ends in hidden states, adapters are part of the layer, and what may attend to what is told by
-segment ids and never by a (B, T, T) array.
+model ends in hidden states, adapters are part of the layer, and segment ids instead of a (B, T, T)
+array say which tokens attend to which.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class GemmaConfig:
             local.
         local_rope, global_rope: base frequencies of the rotary embedding; global_rope_scale divides
             the positions of global layers.
-        query_scale: what queries are multiplied by.
+        query_scale: factor of the queries.
         attention_softcap, final_softcap: x -> cap * tanh(x / cap) on attention scores and on
             logits; None for no cap.
         dtype: of frozen weights, activations and caches. Softmax, norms, logits and trained weights
@@ -69,7 +69,7 @@ class GemmaConfig:
         return self.family == "gemma3"
 
     def is_global(self) -> np.ndarray:
-        """(L,) bool: which layers see all that came before."""
+        """(L,) bool: which layers see all earlier tokens."""
         return (np.arange(self.num_layers) + 1) % self.global_every == 0
 
 
@@ -137,15 +137,16 @@ SIZES: dict[str, GemmaConfig] = {
 """Model name -> architecture. `it` is instruction-tuned, `pt` pretrained."""
 
 LAYER = "layer"
-"""What the input of a layer is called: for a policy of `jax.checkpoint`."""
+"""The name of a layer's input in a policy of `jax.checkpoint`."""
 
 UNROLLED_LAYERS = 8
-"""A model of at most so many layers runs without a loop over them: the compiler can merge across
-layers, and it does not take long."""
+"""A model of at most this many layers runs without a loop over them: the compiler can then fuse
+across layers, and compiling stays short."""
 
 
 def weight_shapes(config: GemmaConfig) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every weight; what is called `layers.*` has the layers as its first axis."""
+    """Name -> shape of every weight; weights named `layers.*` have the layers as their first
+    axis."""
     sizes = {
         "d": config.embed_dim,
         "f": config.hidden_dim,
@@ -181,9 +182,9 @@ class Gemma(nnx.Module):
     """The decoder.
 
     Attributes:
-        remat: what the backward pass computes again instead of keeping it: see
+        remat: which values the backward pass computes again instead of keeping them: see
             `schemas.trainer_config.Remat`.
-        lora_scale: what the adapters' product is multiplied by, when there are adapters.
+        lora_scale: factor of the adapters' product, when there are adapters.
     """
 
     embedding: nnx.Param[Any]

@@ -22,10 +22,10 @@ PROJECTIONS: dict[str, tuple[str, str]] = {
 """The matrices of a layer, by their Hugging Face names: axes in, axes out."""
 
 ATTENDED = "attended"
-"""What attention's result is called: for a policy of `jax.checkpoint`."""
+"""The name of attention's result in a policy of `jax.checkpoint`."""
 
 CHUNK = 64
-"""Positions of each row that go through the feed-forward part at a time with remat = "chunks"."""
+"""Positions of each row that the feed-forward part takes at a time with remat = "chunks"."""
 
 
 @jax.checkpoint
@@ -49,11 +49,11 @@ def decoder_layer(
     """One layer on (B, T, D).
 
     Args:
-        query_scale: what queries are multiplied by.
-        lora_scale: what the adapters' product is multiplied by, where there are adapters.
+        query_scale: factor of the queries.
+        lora_scale: factor of the adapters' product, where there are adapters.
         weights: of this layer, by their names; with `q_norm` queries and keys are normalised.
         rotate: cos and sin of the positions, each (B, T, 1, H/2).
-        attention: queries, keys and values to what they attend to.
+        attention: function of queries, keys and values, such as `attend`.
         chunked: the feed-forward part takes some positions at a time, and keeps nothing of them.
     """
 

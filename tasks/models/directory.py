@@ -1,9 +1,9 @@
-"""A model's directory in Hugging Face's format: what can be wrong with it that is known before any
-weight is read. Without JAX and numpy, for the flow asks before the first stage runs.
+"""Checks a model's directory in Hugging Face's format without reading weights. It loads neither JAX
+nor numpy, since the flow checks models before the first stage runs.
 
 Lyceum puts every prompt in Gemma's own turns (`tasks.data.tokens`), so a base model needs no chat
-template, and one with turns of another kind is refused: whoever uses the trained model would ask
-it in turns that it never saw.
+template. One with other turns is refused: users of the trained model would prompt it with turns
+that it never saw.
 """
 
 import json
@@ -18,8 +18,8 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER = "tokenizer.model"
 
 MOST_SPARE_ROWS = 1024
-"""Rows of an embedding that have no piece, at most: Gemma 3 4B has 64. More are another model's
-vocabulary, whose pieces mean other rows."""
+"""The most rows of an embedding without a piece (Gemma 3 4B has 64). More mean another model's
+vocabulary, whose pieces belong to other rows."""
 
 _TEMPLATES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 _TURN = "<start_of_turn>"
@@ -34,12 +34,12 @@ _TAKE = (
 
 
 def no_directory(path: Path) -> str:
-    """What is to be said of a file that was named as a model."""
+    """The error for a file that was given as a model."""
     return f"a {_kind(path)} and no directory. {_TAKE}"
 
 
 def others_in(directory: Path) -> str:
-    """The same of files of another format that a directory has, where it has any."""
+    """The error for a directory with files of another format, if it has any."""
     others = sorted(path for path in directory.iterdir() if path.suffix in (".gguf", ".bin"))
     return f", but {others[0].name}, a {_kind(others[0])}. {_TAKE[:-1]}" if others else ""
 
@@ -94,7 +94,7 @@ def check_tokenizer(path: Path, rows: int | None) -> None:
         rows: of the embedding; None where that is not known.
 
     Raises:
-        InputError: it is not there, is none, has no turns, or has another number of pieces.
+        InputError: it is missing, is no tokenizer, has no turns, or has another number of pieces.
     """
     if not path.is_file():
         raise InputError(
@@ -117,7 +117,7 @@ def check_tokenizer(path: Path, rows: int | None) -> None:
 
 @lru_cache(maxsize=16)
 def _pieces(path: Path, size: int, changed: int) -> tuple[int, list[str]]:
-    """How many pieces a tokenizer has, and which control tokens it lacks. Raises InputError."""
+    """A tokenizer's number of pieces, and the control tokens that it lacks. Raises InputError."""
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor()

@@ -56,12 +56,12 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "use_bidirectional_attention": (False, None),
     "quantization_config": (None,),
 }
-"""Keys that are no choice of ours, with the values that mean what our model computes."""
+"""Keys that our model fixes, with the values that mean what it computes."""
 
 
 def read_config(directory: Path) -> tuple[GemmaConfig, str]:
-    """The architecture in a directory's config.json, and the name that is written there (empty if
-    none is). Raises InputError."""
+    """The architecture in a directory's config.json, and the name in it (empty if there is none).
+    Raises InputError."""
     path = directory / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -155,8 +155,8 @@ def _rope(
 
 
 def _global_every(text: Mapping[str, Any], value: Mapping[str, Any], where: str) -> int:
-    """Every how many layers a global one comes. Raises InputError where the layers' types follow no
-    such pattern."""
+    """The distance between global layers. Raises InputError where the layers' types have no such
+    period."""
     every = int(text.get("_sliding_window_pattern", value["sliding_window_pattern"]))
     types = text.get("layer_types")
     if types is not None:
@@ -174,7 +174,7 @@ def _global_every(text: Mapping[str, Any], value: Mapping[str, Any], where: str)
 
 
 def layer_types(layers: int, every: int) -> list[str]:
-    """As `transformers` spells which layers are local and which are global."""
+    """The layers' types, local or global, in the words of `transformers`."""
     return [
         "sliding_attention" if (index + 1) % every else "full_attention" for index in range(layers)
     ]
@@ -242,8 +242,8 @@ def config_to_json(
 def write_config(
     directory: Path, config: GemmaConfig, name: str, tokenizer: Tokenizer, *, scalar: bool = False
 ) -> None:
-    """Write config.json and generation_config.json. A model stops at the end of its turn, and at
-    the end of a text."""
+    """Write config.json and generation_config.json. A model stops at the end of its turn or of the
+    text."""
     stops = list(tokenizer.stop_ids)
     tokens = {
         "bos_token_id": tokenizer.bos_id,

@@ -1,9 +1,9 @@
 """The weights of a Gemma in Hugging Face's format: safetensors, in one file or in several with an
 index, and their names for our weights.
 
-Base checkpoints come in it, and our own artifacts are written in it, so there is one reader.
-Tensors are read slice by slice: what a caller asks for is all that is ever in memory. A checkpoint
-of the multimodal class is read for its text part alone. config.json: `hf_config`.
+Base checkpoints and our own artifacts have this format, so there is one reader. It reads tensors
+slice by slice and holds no more in memory than a caller asks for. Of a multimodal checkpoint it
+reads the text part alone. `hf_config` reads config.json.
 """
 
 import json
@@ -25,18 +25,18 @@ from tasks.models.directory import INDEX, WEIGHTS, weight_files
 from tasks.models.hf_config import write_config
 
 SHARD_BYTES = 4 << 30
-"""Weights of more bytes are written as several files of at most so many each."""
+"""The largest file of weights; more bytes are written as several files."""
 
 READ_BYTES = 16 << 20
-"""The embedding is read so many bytes at a time: it is as large as ten layers."""
+"""Bytes of the embedding, which is as large as ten layers, to read at a time."""
 
 HEAD = "score.weight"
-"""The scalar head of a reward model, (1, D): the class for sequence classification with one label
-has it beside the text model."""
+"""The scalar head of a reward model, (1, D), as in the class for sequence classification with one
+label."""
 
 _IGNORED = ("vision_tower.", "multi_modal_projector.", "lm_head.", "rotary_emb.", HEAD)
-"""Parts of names of tensors that the text model has no use for. The unembedding is the embedding:
-Gemma ties them."""
+"""Parts of names of tensors that the text model does not use. Gemma ties the unembedding to the
+embedding."""
 
 _EXPONENT = np.uint16(0x7F80)
 """Of a bfloat16; that of NaN and infinity has all its bits."""
@@ -61,8 +61,8 @@ def tensor_name(name: str, layer: int = 0) -> str:
 
 
 def _axes(config: GemmaConfig, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Lengths of the axes that are rows, and columns, of one layer of a weight there: matrices are
-    (out, in), ours (in, out)."""
+    """Lengths of the axes that make the rows, and the columns, of one layer of a weight in the
+    file, where matrices are (out, in); ours are (in, out)."""
     shape = weight_shapes(config)[name]
     if not name.startswith("layers."):
         return shape, ()
@@ -106,9 +106,9 @@ def to_tensors(
 
 
 class Weights:
-    """The weights of a directory, opened and checked; tensors are read when they are asked for.
+    """The weights of a directory, opened and checked; it reads tensors on demand.
 
-    Raises InputError for weights that are not there, not whole, or not those of `config`.
+    Raises InputError for weights that are missing, incomplete, or not those of `config`.
     """
 
     def __init__(self, directory: Path, config: GemmaConfig) -> None:
@@ -165,7 +165,7 @@ class Weights:
             index: a slice of each of its axes, without a step.
 
         Raises:
-            InputError: the file is not whole, or has values that are no numbers.
+            InputError: the file is incomplete, or has values that are not finite.
         """
         shape = weight_shapes(self._config)[name]
         spans = [range(*one.indices(length)) for one, length in zip(index, shape, strict=True)]
@@ -240,8 +240,8 @@ def opened(path: Path) -> Any:
 
 
 def _finite(part: np.ndarray) -> bool:
-    """Whether all values are numbers; of bfloat16 by its exponent, which is several times faster
-    than what its type brings along."""
+    """Whether all values are finite; for bfloat16 by the exponent, several times faster than its
+    dtype's own test."""
     if part.dtype == ml_dtypes.bfloat16:
         return not bool(((part.view(np.uint16) & _EXPONENT) == _EXPONENT).any())
     return part.dtype.kind != "f" or bool(np.isfinite(part).all())
@@ -253,8 +253,8 @@ def _finite(part: np.ndarray) -> bool:
 def write_weights(
     directory: Path, tensors: Iterable[tuple[str, np.ndarray]], shard_bytes: int = SHARD_BYTES
 ) -> None:
-    """Write tensors as `model.safetensors`, or several files and an index if they have more than
-    `shard_bytes`. At most that is in memory.
+    """Write tensors as `model.safetensors`, or as several files and an index if they have more than
+    `shard_bytes`, with at most so many bytes in memory.
 
     The same tensors in the same order make the same bytes.
     """
@@ -307,10 +307,10 @@ def write_model(
     weight: Callable[[str], np.ndarray],
     head: np.ndarray | None = None,
 ) -> None:
-    """Write a model's directory, but for the tokenizer's own files.
+    """Write a model's directory, except the tokenizer's own files.
 
     Args:
-        weight: gives a weight of ours by its name, whole; asked for one at a time.
+        weight: returns a whole weight of ours by its name; called for one at a time.
         head: (D,) of a reward model; it stays float32.
     """
     write_config(directory, config, name, tokenizer, scalar=head is not None)

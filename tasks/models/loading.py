@@ -1,8 +1,8 @@
-"""Models in memory, and on disk: directories in Hugging Face's format, whether they are base
-checkpoints or what a stage has trained.
+"""Loads and saves models: directories in Hugging Face's format, of base checkpoints and of trained
+stages.
 
-Weights go straight to the devices where they belong: this host reads the part that one device holds
-of one weight, hands it over, and forgets it.
+Weights go straight to their devices: this host reads the part of one weight that one device holds,
+transfers it, and frees it.
 """
 
 import shutil
@@ -38,7 +38,7 @@ class LoadedModel:
     """A model on the devices of `mesh`, with its tokenizer.
 
     Attributes:
-        name: the recipe's `model` that the chain began with; of a directory, its last part.
+        name: the recipe's `model` with which the chain began; for a directory its last part.
         companions: where the tokenizer's other files lie (tokenizer.json, chat template), if it
             came with any: `save_model` copies them.
     """
@@ -52,8 +52,8 @@ class LoadedModel:
 
 
 def model_config(model: str) -> GemmaConfig:
-    """The architecture of a recipe's `model`. Of a shipped name nothing is read; of any other all
-    that comes before its weights.
+    """The architecture of a recipe's `model`. For a shipped name it reads nothing, for any other
+    the files except the weights.
 
     Raises:
         InputError: as `base_model`.
@@ -67,8 +67,8 @@ def model_config(model: str) -> GemmaConfig:
 def base_model(
     name: str, seed: int, mesh: Mesh | None = None, *, trained: bool = False
 ) -> LoadedModel:
-    """The model a chain starts from. `gemma3-tiny` is initialised at random from `seed`; all others
-    are downloaded or found.
+    """The model with which a chain begins. `gemma3-tiny` is initialised at random from `seed`; all
+    others are downloaded or read from disk.
 
     Args:
         name: a recipe's `model`: see `tasks.models.model_source`.
@@ -76,8 +76,8 @@ def base_model(
         trained: as in `tasks.models.sharding.weight_specs`.
 
     Raises:
-        InputError: an unknown name, a model that cannot be had, or one that is not what its name
-            says.
+        InputError: an unknown name, a model that is out of reach, or one whose content contradicts
+            its name.
     """
     source, mesh = source_of(name), mesh or make_mesh()
     if source.kind == "tiny":
@@ -151,8 +151,8 @@ def _in_format(source: Source, settings: Settings, *, weights: bool) -> Path:
 
 
 def _as_published(name: str, config: GemmaConfig) -> GemmaConfig:
-    """The config that goes by this name, if that of the checkpoint is the same. Some are published
-    in float32; we hold all in bfloat16."""
+    """The shipped config of this name, if the checkpoint's equals it apart from the dtype: some are
+    published in float32, and we hold all in bfloat16."""
     known = decoder.SIZES[name]
     if replace(config, dtype=known.dtype) != known:
         wrong = [

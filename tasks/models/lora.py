@@ -54,7 +54,7 @@ def merge_lora(model: Gemma) -> None:
 
 
 def _merged(weight: jax.Array, a: jax.Array, b: jax.Array, scale: float, product: str) -> jax.Array:
-    """In float32, rounded once."""
+    """The merged matrix, computed in float32 and rounded once."""
 
     @jax.jit
     def merge(weight: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:

@@ -1,5 +1,5 @@
-"""Models from a hub or a bucket to this machine's cache: only the files that are read, and not
-again when they are there and whole."""
+"""Downloads models from a hub or a bucket to this machine's cache: only the files that we read, and
+only those that are missing or incomplete."""
 
 import fcntl
 import logging
@@ -21,13 +21,13 @@ def fetch(source: Source, settings: Settings, *, weights: bool = True) -> Path:
     """A local directory with a model's files.
 
     Args:
-        source: anything but what is made at random.
-        weights: False leaves safetensors out: to learn the architecture. Where there are none, as
-            at Kaggle, all comes anyway.
+        source: any source except a random model.
+        weights: False leaves out safetensors, enough to learn the architecture. Without such files,
+            as at Kaggle, it downloads everything.
 
     Raises:
-        InputError: what a person must put right: no such model, a licence that was not accepted, no
-            network, a full disk.
+        InputError: a problem that a person must solve: no such model, a licence that was not
+            accepted, no network, a full disk.
         ConnectionError: a bucket's service does not answer.
     """
     if source in AT_HAND:
@@ -48,7 +48,7 @@ def fetch(source: Source, settings: Settings, *, weights: bool = True) -> Path:
 
 
 def tokenizer_of(model: str) -> bytes:
-    """The serialised SentencePiece model of a recipe's `model`; no weights are read. Raises
+    """The serialised SentencePiece model of a recipe's `model`, without reading weights. Raises
     InputError as `fetch`."""
     if source_of(model).kind == "tiny":
         from tasks.models.tiny import tiny_tokenizer
@@ -69,7 +69,8 @@ def _is_weight(name: str) -> bool:
 
 
 def _from_hub(source: Source, settings: Settings, weights: bool) -> Path:
-    """The hub's own cache layout, below ours; `HF_TOKEN` and `HF_ENDPOINT` are heeded."""
+    """Download into the hub's own cache layout, below ours. It respects `HF_TOKEN` and
+    `HF_ENDPOINT`."""
     import httpx
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import DryRunError, HFValidationError
@@ -154,8 +155,8 @@ def _explain_hub(source: Source, error: Exception) -> NoReturn:
 
 
 def _from_kaggle(source: Source, settings: Settings) -> Path:
-    """Kaggle's own cache layout, below ours unless KAGGLEHUB_CACHE says where; `KAGGLE_API_TOKEN`
-    or `~/.kaggle` is heeded."""
+    """Download into Kaggle's own cache layout, below ours unless KAGGLEHUB_CACHE is set. It
+    respects `KAGGLE_API_TOKEN` and `~/.kaggle`."""
     import kagglehub
     import requests
     from kagglehub.cache import Cache

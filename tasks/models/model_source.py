@@ -1,5 +1,5 @@
-"""Where the model of a recipe comes from: what its name means, whether it can be right, and what
-identifies it. No JAX, and no download.
+"""Resolves the model of a recipe: what its name means, whether it is valid, and what identifies it.
+It neither loads JAX nor downloads.
 
     model = "gemma3-tiny"                                   made at random from the recipe's seed
     model = "gemma3-1b-it"                                  a shipped name: hf://google/gemma-3-1b-it
@@ -10,7 +10,7 @@ identifies it. No JAX, and no download.
     model = "/path/of/a/directory"                          this machine
 
 A directory holds a model in Hugging Face's format, or an Orbax checkpoint of the Gemma library with
-its `tokenizer.model`. `tasks.models. download` brings models here, `tasks.models.loading` reads
+its `tokenizer.model`. `tasks.models.model_download` downloads models, `tasks.models.loading` reads
 them.
 """
 
@@ -30,8 +30,8 @@ from tasks.models.directory import TOKENIZER, check_directory, no_directory, oth
 
 TINY = "gemma3-tiny"
 TINY_VERSION = "2"
-"""Goes up when the tiny model's architecture or vocabulary changes: part of the key of stages that
-begin with it."""
+"""Part of the key of stages that begin with the tiny model; raise it when its architecture or
+vocabulary changes."""
 
 SHIPPED = {
     "gemma3-270m-it": "hf://google/gemma-3-270m-it",
@@ -70,7 +70,7 @@ NEEDED = (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
 )
-"""Patterns of the files that are read of a directory in Hugging Face's format, or PEFT's."""
+"""Patterns of the files that we read in a directory of Hugging Face's format, or PEFT's."""
 
 ORBAX_MARKS = ("_METADATA", "_CHECKPOINT_METADATA", "checkpoint")
 """A directory that has one of these files is an Orbax checkpoint."""
@@ -113,12 +113,13 @@ class Source:
 
 
 AT_HAND: dict[Source, Path] = {}
-"""Models whose files this machine was sent (`tasks.models.shipping`): their hubs are not asked."""
+"""Models whose files this machine received (`tasks.models.shipping`), so that it does not ask their
+hubs."""
 
 
 def source_of(model: str) -> Source:
-    """What a recipe's `model` means; whether it is there is not looked at. Raises InputError with
-    the valid names and forms."""
+    """Parse a recipe's `model`, without looking whether it exists. Raises InputError with the valid
+    names and forms."""
     if model == TINY:
         return Source("tiny")
     uri = SHIPPED.get(model, model)
@@ -157,11 +158,11 @@ def published_as(model: str) -> str | None:
 
 
 def check_model(model: str) -> None:
-    """Refuse a `model` that cannot work, before anything runs; nothing is asked of the network.
+    """Refuse a `model` that cannot work, before anything runs and without the network.
 
     Raises:
-        InputError: an unknown name, a malformed URI, a file, or a directory that is not there,
-            holds no model, or one that is not whole or no Gemma's (`tasks.models.directory`).
+        InputError: an unknown name, a malformed URI, a file, or a directory that is missing or
+            holds no complete Gemma (`tasks.models.directory`).
     """
     source = source_of(model)
     if source.kind == "local" and check_readable(model) == "adapters":
@@ -172,8 +173,8 @@ def check_model(model: str) -> None:
 
 
 def check_readable(model: str) -> Literal["model", "adapters"]:
-    """What a directory on this machine holds. Raises InputError: it is not there, or holds
-    neither."""
+    """Check a directory on this machine. Raises InputError: it is missing, or holds neither a model
+    nor adapters."""
     directory = Path(source_of(model).path)
     try:
         if directory.is_file():
@@ -197,12 +198,12 @@ def check_readable(model: str) -> Literal["model", "adapters"]:
 
 
 def model_dependencies(model: str) -> dict[str, str | int]:
-    """What else than its name decides which weights a model has, for the stage key.
+    """What identifies a model's weights beside its name, for the stage key.
 
-    `TINY_VERSION` for what is made at random; nothing for what a hub names, whose revision, if one
-    is given, is part of the name. A digest of the bytes for a directory here, which takes a while
-    for the first time and is remembered; a digest of the service's checksums for one in a bucket,
-    which takes one request.
+    `TINY_VERSION` for a random model. Nothing for a hub's, whose revision, if given, is part of the
+    name. A digest of the bytes for a directory of this machine, which takes a while once and is
+    then remembered; a digest of the service's checksums for one in a bucket, which takes one
+    request.
 
     Raises:
         InputError: as `check_model`, or the bucket cannot be read.
@@ -241,19 +242,19 @@ def model_dependencies(model: str) -> dict[str, str | int]:
 
 
 def extra_dependencies(models: Iterable[str]) -> dict[str, str | int]:
-    """`model_dependencies` of models beside the one that a stage begins with."""
+    """`model_dependencies` of a stage's further models, beside the one that it begins with."""
     found = {model: model_dependencies(model) for model in models}
     return {extra_key(model): known["model"] for model, known in found.items() if known}
 
 
 def extra_key(model: str) -> str:
-    """Under which a stage's dependencies have what decides the weights of such a model."""
+    """The key of such a model in a stage's dependencies."""
     return f"model {model}"
 
 
 def needed(names: Iterable[str]) -> list[str]:
-    """Which of the files below a model's directory are read, by their names relative to it: those
-    of Hugging Face's format, or else all."""
+    """The files below a model's directory that we read, by their names relative to it: those of
+    Hugging Face's format, or else all."""
     found = sorted(name for name in names if not name.startswith("."))
     if not {"config.json", ADAPTER_CONFIG} & set(found):
         return found
@@ -265,8 +266,7 @@ def needed(names: Iterable[str]) -> list[str]:
 
 
 def find_orbax(directory: Path) -> Path | None:
-    """The Orbax checkpoint that a directory is, or has in it (as Kaggle's have), if there is
-    one."""
+    """The Orbax checkpoint that a directory is or contains (as Kaggle's do); None without one."""
     places: Iterable[Path] = [
         directory,
         *sorted(path for path in directory.iterdir() if path.is_dir()),
@@ -277,8 +277,7 @@ def find_orbax(directory: Path) -> Path | None:
 
 
 def _sha256(path: Path, cache: Path) -> str:
-    """The file's digest, remembered for as long as its path, size and time of change are the
-    same."""
+    """The file's digest, remembered until its path, size or time of change differs."""
     status = path.stat()
     note = cache / "digests" / digest([str(path.resolve()), status.st_size, status.st_mtime_ns])
     if note.is_file():

@@ -1,10 +1,9 @@
-"""bfloat16 arrays that are only moved, as integers of 16 bits on a CPU.
+"""Moves bfloat16 arrays as integers of 16 bits on a CPU.
 
-XLA for the CPU computes in float32 and takes the reading of one layer of a stack, or the writing,
-for computing: it turns the whole stack into float32, takes the slice, and turns it back. In a loop
-over layers that is a copy of the weights, and, for every layer, a new copy of all that was written
-so far: what the backward pass reads, and the key/value cache. Integers are read and written in
-place. Other targets move bfloat16 as it is.
+XLA for the CPU computes in float32, also to read or write one layer of a stack: it converts the
+whole stack to float32, takes the slice, and converts back. In a loop over layers that copies the
+weights and, for every layer, all that was written so far: what the backward pass reads, and the
+key/value cache. It reads and writes integers in place. Other targets move bfloat16 as it is.
 """
 
 from functools import partial
@@ -22,19 +21,19 @@ def on_cpu() -> bool:
 
 
 def bits_dtype(dtype: Any) -> Any:
-    """The dtype in which arrays of `dtype` are moved."""
+    """The dtype that moves arrays of `dtype`."""
     narrow = jnp.dtype(dtype) == jnp.bfloat16 and on_cpu()
     return jnp.uint16 if narrow else jnp.dtype(dtype)
 
 
 def as_bits(array: jax.Array) -> jax.Array:
-    """The array as it is moved. Not differentiated."""
+    """The array in the dtype that moves it. Not differentiated."""
     dtype = bits_dtype(array.dtype)
     return array if dtype == array.dtype else jax.lax.bitcast_convert_type(array, dtype)
 
 
 def read(array: jax.Array) -> jax.Array:
-    """What `as_bits` was given."""
+    """The array that `as_bits` was given."""
     narrow = array.dtype == jnp.uint16
     return jax.lax.bitcast_convert_type(array, jnp.bfloat16) if narrow else array
 
@@ -66,7 +65,8 @@ _layer_of.defvjp(_layer_forward, _layer_backward)
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def checkpointed(array: jax.Array, name: str) -> jax.Array:
-    """The array, which a policy of `jax.checkpoint` may keep, as it is moved, by its name."""
+    """The array with a name for a policy of `jax.checkpoint`, which then keeps it in the dtype that
+    moves it."""
     return _named(array, name)
 
 

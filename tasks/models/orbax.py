@@ -1,10 +1,10 @@
-"""Orbax checkpoints of the Gemma library (Kaggle's `flax` variations): written once, in the cache,
-in Hugging Face's format.
+"""Converts Orbax checkpoints of the Gemma library (Kaggle's `flax` variations) to Hugging Face's
+format, once, in the cache.
 
 Layout: https://github.com/google-deepmind/gemma, and Tunix's `models/gemma3/params.py`. Per layer
 `attn/q_einsum/w` (N, D, H), `attn/kv_einsum/w` (2, K, D, H), `attn/attn_vec_einsum/w` (N, H, D),
-`mlp/gating_einsum/w` (2, F, D) or (2, D, F), `mlp/linear/w` (F, D), norms by names of their own.
-One tensor at a time is in memory.
+`mlp/gating_einsum/w` (2, F, D) or (2, D, F), `mlp/linear/w` (F, D), norms by names of their own. It
+holds one tensor at a time in memory.
 """
 
 import logging
@@ -45,8 +45,8 @@ _LAYER = re.compile(r"layer_(\d+)/(.+)")
 
 
 def as_huggingface(directory: Path, settings: Settings) -> Path:
-    """A directory in Hugging Face's format with the model of an Orbax checkpoint; made once and
-    kept in the cache.
+    """A directory in the cache, in Hugging Face's format, with the model of an Orbax checkpoint; it
+    is made once.
 
     Args:
         directory: the checkpoint, or a directory with it and `tokenizer.model`.
@@ -99,8 +99,8 @@ def as_huggingface(directory: Path, settings: Settings) -> Path:
 
 
 def config_of(shapes: Mapping[str, tuple[int, ...]], where: str) -> GemmaConfig:
-    """The published architecture that has these shapes; its vocabulary may have another number of
-    rows. Raises InputError."""
+    """The published architecture with these shapes, apart from the rows of its vocabulary. Raises
+    InputError."""
     try:
         vocab, embed = shapes["embedder/input_embedding"]
         heads, _, head = shapes["layer_0/attn/q_einsum/w"]

@@ -25,15 +25,14 @@ from tasks.models.huggingface import opened, tensor_name
 from tasks.models.model_source import ADAPTER_CONFIG, ADAPTER_WEIGHTS, source_of
 
 _PREFIX = re.compile(r"^base_model\.model\.(model\.)?(language_model\.)?(model\.)?(?=layers\.)")
-"""Before a layer's name, whether it is adapted in the language model alone or inside one that
-sees."""
+"""Prefixes of a layer's name, in a language model and in a multimodal one."""
 
 
 def write_adapters(model: Gemma, lora: LoraConfig, base: str | None, directory: Path) -> None:
     """Write the adapters of a model, which `merge_lora` has not merged yet, into a new directory.
 
     Args:
-        base: Hugging Face's name of the model that they belong to; None: an earlier stage made it.
+        base: Hugging Face's name of the model that they adapt; None: an earlier stage made it.
     """
     tensors: dict[str, np.ndarray] = {}
     for name in lora.targets:
@@ -65,13 +64,13 @@ def write_adapters(model: Gemma, lora: LoraConfig, base: str | None, directory: 
 
 
 def load_adapters(model: Gemma, lora: LoraConfig, base: str) -> None:
-    """Put the adapters `lora.adapters` where `add_lora` has put new ones, in float32.
+    """Replace the new adapters of `add_lora` by those in `lora.adapters`, in float32.
 
     Args:
         base: the recipe's model.
 
     Raises:
-        InputError: they cannot be had, or are not what `lora` and the model need (`require_fit`;
+        InputError: they are out of reach, or do not fit `lora` and the model (`require_fit`;
             missing, unknown or misshapen tensors).
     """
     directory = model_download.fetch(source_of(str(lora.adapters)), context().settings)
@@ -109,5 +108,5 @@ def load_adapters(model: Gemma, lora: LoraConfig, base: str) -> None:
 
 
 def _adapter(tensor: str, side: str) -> str:
-    """The name of a matrix of the adapters of a tensor: A or B."""
+    """The name of a tensor's adapter matrix, A or B."""
     return f"{tensor.removesuffix('.weight')}.lora_{side}.weight"

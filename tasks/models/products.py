@@ -1,15 +1,14 @@
-"""Products of matrices: narrow factors, sums in float32, whatever the backend.
+"""Products of matrices with bfloat16 factors and float32 sums, on every backend.
 
 XLA for the CPU has bfloat16 kernels (AMX, AVX-512) for one form alone: bfloat16 factors, both with
-their rows in memory order, and a float32 result. Every other form it turns into float32 copies of
-both factors and a float32 product, which takes two to four times as long: a result of bfloat16, a
-factor read by its columns, as the backward pass reads both, and float32 with bfloat16. So on a CPU
-the result is asked for in float32 and rounded afterwards, and a factor that is read by columns is
-copied to rows first (`_turned`). A single row has no kernel either, and its product with the
-vocabulary would widen the whole of that, for every token of an answer; so it gets a second one
-(`_paired`).
+their rows in memory order, and a float32 result. For every other form (a bfloat16 result, a factor
+read by its columns, as in the backward pass, float32 with bfloat16) it makes float32 copies of both
+factors, which takes two to four times as long. So on a CPU we ask for a float32 result and round
+it, and copy a factor that is read by columns to rows first (`_turned`). A single row has no kernel
+either: its product with the vocabulary would widen all of that for every token of an answer, so it
+gets a second row (`_paired`).
 
-Factors of float32, and those of other backends, are multiplied as they are.
+Factors of float32, and those on other backends, are multiplied as they are.
 """
 
 from functools import partial
@@ -21,7 +20,7 @@ import jax.numpy as jnp
 from tasks.models.moving import checkpointed, on_cpu
 
 PRODUCT = "product"
-"""What results of `product` are called: for a policy of `jax.checkpoint`."""
+"""The name of `product`'s results in a policy of `jax.checkpoint`."""
 
 
 def product(left: jax.Array, right: jax.Array) -> jax.Array:
@@ -46,7 +45,7 @@ def product_of_rows(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def _paired(left: jax.Array) -> jax.Array:
-    """The rows; of a single one two, the other of zeros."""
+    """The rows; a single one gets a second of zeros."""
     if left.shape[-2] != 1:
         return left
     return jnp.concatenate([left, jnp.zeros_like(left)], axis=-2)
@@ -59,7 +58,7 @@ def _narrow(turned: bool, left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def _keep(turned: bool, left: Any, right: Any) -> tuple[jax.Array, Any]:
-    """Kept is what the gradients that are wanted take."""
+    """Keep only what the wanted gradients need."""
     out = _narrow(turned, left.value, right.value)
     return out, (
         right.value if left.perturbed else None,
@@ -91,9 +90,8 @@ def _dot(left: jax.Array, right: jax.Array, *, turned: bool = False) -> jax.Arra
 
 
 def _turned(matrix: jax.Array) -> jax.Array:
-    """(..., M, N) -> (..., N, M), in memory, too: the last axis is moved in two halves, since a
-    plain transpose would become part of the product, which would then be none of the form that has
-    a kernel."""
+    """(..., M, N) -> (..., N, M), also in memory. It moves the last axis in two halves: XLA would
+    fuse a plain transpose into the product, which then has no kernel."""
     *leading, rows, columns = matrix.shape
     if 1 in (rows, columns):
         return matrix.reshape(*leading, columns, rows)

@@ -1,5 +1,5 @@
 """A Gemma with a scalar head: a score for each token, read from its hidden state by one vector. On
-disk it is what `transformers` calls `Gemma3TextForSequenceClassification` with one label, whose
+disk it is the class `Gemma3TextForSequenceClassification` of `transformers` with one label, whose
 logit is the score of the last token."""
 
 from pathlib import Path
@@ -24,9 +24,9 @@ def add_head(
     """Give the model the head `score` (D,), float32.
 
     Args:
-        head: 0 everywhere if not given: every trace is worth the same. Of a model of shapes it is a
-            shape.
-        beside_adapters: it is trained with adapters, and not with all weights.
+        head: by default 0 everywhere, so that every trace is worth the same. For an abstract model
+            it is a shape.
+        beside_adapters: it is trained beside adapters instead of all weights.
     """
     width = loaded.config.embed_dim
     abstract = isinstance(loaded.model.embedding.get_value(), jax.ShapeDtypeStruct)
@@ -42,7 +42,7 @@ def add_head(
 
 
 def load_scoring_model(directory: Path, mesh: Mesh) -> LoadedModel:
-    """What `tasks.models.loading.save_model` wrote of a model with a head.
+    """Load a model with a head that `tasks.models.loading.save_model` wrote.
 
     Raises:
         InputError: as `load_model`, or there is no head.

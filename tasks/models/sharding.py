@@ -1,4 +1,4 @@
-"""Where the weights of a model lie on the mesh: whole on every device while they are small, else in
+"""Places the weights of a model on the mesh: whole on every device while they are small, else in
 parts.
 
 A model that fits beside what a step needs is copied to every device, which moves a third fewer
@@ -23,15 +23,15 @@ from tasks.models.decoder import GemmaConfig, weight_shapes
 from tasks.models.decoder_layer import PROJECTIONS
 
 TRAINED_BYTES = 16
-"""Of a trained weight: itself, its gradient and Adam's two moments, each float32."""
+"""Bytes of a trained weight: itself, its gradient and Adam's two moments, each float32."""
 
 
 def weight_specs(config: GemmaConfig, mesh: Mesh, *, trained: bool) -> dict[str, PartitionSpec]:
-    """Name -> how a weight lies on the mesh, adapters (`layers.q_proj_lora_a`) included, which lie
-    with their matrix.
+    """Name -> the partition of a weight over the mesh. Adapters (`layers.q_proj_lora_a`) follow
+    their matrix.
 
-    `Settings.whole_weights_gib` decides what is small. The default leaves most of 16 GiB, what a
-    v5e chip or a v3 core has, to the rest.
+    `Settings.whole_weights_gib` decides what is small. Its default leaves most of the 16 GiB of a
+    v5e chip or a v3 core to the rest.
 
     Args:
         trained: all weights are trained, not adapters only.
@@ -88,9 +88,9 @@ def place(root: nnx.Module, mesh: Mesh, specs: dict[str, PartitionSpec]) -> None
     """Put the variables of a model or of its optimizer where they belong, one by one, each freeing
     what it replaces.
 
-    An optimizer keeps arrays of a weight's shape under that weight's name; what has no such name
-    lies whole on every device. A jax.ShapeDtypeStruct, a shape without a value, is told where its
-    value would lie.
+    An optimizer keeps arrays of a weight's shape under that weight's name; variables without such a
+    name lie whole on every device. A jax.ShapeDtypeStruct, a shape without a value, gets the
+    sharding that its value would have.
     """
     variables = list(_variables(root))
     abstract = any(isinstance(node.get_value(), jax.ShapeDtypeStruct) for _, node in variables)

@@ -1,11 +1,11 @@
-"""A base model on its way to a machine in the cloud, through the store: that machine has neither
-our tokens for a hub nor our disks.
+"""Sends a base model to a machine in the cloud, through the store: that machine has neither our
+tokens for a hub nor our disks.
 
     models/<digest>/    a tree (`Store.save_tree`) with the files that are read of a model, sent
                         once
 
-What is in a bucket already is not sent, and nothing is that is made at random. No JAX: the flow
-process sends.
+Models that lie in a bucket, and random ones, are not sent. The flow process sends, so this module
+does not load JAX.
 """
 
 import os
@@ -25,8 +25,8 @@ from tasks.models.model_source import AT_HAND, extra_key, needed, source_of
 
 
 def shipped_models(request: JobRequest) -> list[str]:
-    """The base models that a job on another machine reads: the one it begins with, if no policy is
-    connected, and those beside it; the adapters that it begins with."""
+    """The models that a job on another machine reads: the base model if no policy is connected,
+    further models, and the adapters that it begins with."""
     if request.target == "local":
         return []
     kind = stage_kind(request.kind)
@@ -42,11 +42,11 @@ def ship_model(
     settings: Settings,
     say: Callable[[str], None],
 ) -> None:
-    """Have a model's files in the store; they are brought here first if they are not yet.
+    """Put a model's files into the store, downloading them first if need be.
 
     Args:
-        dependencies: the stage's, as `model_dependencies` gave them.
-        say: is told what takes a while.
+        dependencies: the stage's, from `model_dependencies`.
+        say: called with a message about what takes a while.
 
     Raises:
         InputError: as `model_download.fetch`, or the store cannot be written.
@@ -74,8 +74,8 @@ def ship_model(
 
 
 def receive_model(store: Store, model: str, dependencies: Mapping[str, str | int]) -> None:
-    """On the machine: have `base_model` read what was sent. Raises StageFailed when it was not, or
-    is damaged."""
+    """On the machine: let `base_model` read the files that were sent. Raises StageFailed when they
+    are missing or damaged."""
     source, name = source_of(model), _tree(model, dependencies)
     if source.kind in ("tiny", "gs"):
         return
@@ -95,8 +95,8 @@ def _tree(model: str, dependencies: Mapping[str, str | int]) -> str:
 
 
 def _link(path: Path, target: Path) -> None:
-    """The same file under another name, or a copy where the disk is another. Whoever moves it on
-    leaves the first name alone."""
+    """Link the file under another name, or copy it to another disk; the first name stays when
+    somebody moves the second."""
     try:
         os.link(path.resolve(), target)
     except OSError:

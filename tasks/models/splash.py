@@ -1,5 +1,5 @@
-"""Attention by JAX's splash kernel, as `tasks.models.attention.attend` wants it. Loading the kernel
-takes a fifth of what JAX takes, so that only programs that have it do."""
+"""Attention by JAX's splash kernel, for `tasks.models.attention.attend`. Importing the kernel takes
+a fifth as long as JAX itself, so only programs that use it do."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from jax.sharding import PartitionSpec
 from tasks.devices.hosts import BATCH, TENSOR
 
 BLOCK = 512
-"""Queries, and keys, to a block of the kernel at most: the scores of one, float32, take 1 MiB of
-the memory of a core."""
+"""The most queries, and keys, in a block of the kernel: its float32 scores take 1 MiB of a core's
+memory."""
 
 
 def attend_by_kernel(
@@ -26,11 +26,11 @@ def attend_by_kernel(
     softcap: float | None,
     lanes: int,
 ) -> jax.Array:
-    """Scores in blocks that never leave the core, those outside the window left out
+    """Attend in blocks whose scores never leave the core, without those outside the window
     (FlashAttention, 2205.14135).
 
-    Rows run on the device that holds them, and heads, too, where the mesh spreads them. A block has
-    a multiple of `lanes` queries and keys.
+    Rows, and heads where the mesh spreads them, run on the device that holds them. A block has a
+    multiple of `lanes` queries and keys.
     """
     mesh = jax.sharding.get_abstract_mesh()
     length, heads, kv_heads = q.shape[1], q.shape[2], k.shape[2]

@@ -2,16 +2,16 @@
 without a (B, T, V) array.
 
 A token's log-probability depends on its hidden state h (D,) alone, so d log p / d h is one vector
-of D numbers. It is formed in the forward pass, while the token's logits exist, and is all that is
-kept: whatever scalar a loss makes of the log-probabilities, its gradient is that vector times a
-number, and no logits are computed twice. (Where the embedding itself is trained, its gradient needs
-them again.)
+of D numbers. The forward pass computes it while the token's logits exist, and keeps nothing else:
+whatever scalar a loss makes of the log-probabilities, its gradient is that vector times a number,
+so no logits are computed twice. (If the embedding itself is trained, its gradient computes them
+again.)
 
 Each device takes `CHUNK` of its own tokens at a time, those with a target first, and stops after
-the last of them: tokens that are masked out cost nothing. Liger's fused loss (2410.10989) forms
-gradients in the forward pass, too, but for cross-entropy alone.
+the last of them: masked tokens cost nothing. Liger's fused loss (2410.10989) forms gradients in the
+forward pass, too, but for cross-entropy alone.
 
-The same holds for whatever number a token's logits give (`per_token`), such as their divergence
+The same works for any number that a token's logits give (`per_token`), such as their divergence
 from a teacher's (`tasks.losses.distillation`).
 """
 
@@ -28,8 +28,8 @@ from tasks.models.decoder import GemmaConfig, unembed
 
 CHUNK = 512
 """Tokens whose float32 logits exist at one time on one device: 0.54 GB at Gemma 3's 262,144 words.
-XLA fuses the rest of a chunk (softmax, gradient, rounding) into its two products, so that this is
-all the memory it takes."""
+XLA fuses the rest of a chunk (softmax, gradient, rounding) into its two products, so it takes no
+other memory."""
 
 LOOP = "vocabulary_chunks"
 """The `jax.named_scope` of the loops over chunks; they run ceil(supervised tokens of the device /
@@ -81,19 +81,19 @@ def token_logps(
 def per_token(
     of_chunk: OfChunk, model: Any, hidden: jax.Array, mask: jax.Array, rows: Arrays, whole: Arrays
 ) -> tuple[jax.Array, Any]:
-    """A number for each token, and more that is not differentiated.
+    """A number for each token, and further outputs that are not differentiated.
 
     Differentiable in `hidden` and in the model's embedding; what is not differentiated is not
     computed.
 
     Args:
         of_chunk: (embedding (V, D), hidden (C, D), *rows, each (C, ...), *whole) -> (C,) float32,
-            and a tree of (C, ...) or None. What it gives for a token depends on that token's rows
+            and a tree of (C, ...) or None. Its result for a token depends on that token's rows
             alone.
         model: a Gemma: has `config` and `embedding`.
         hidden: (B, T, D) input of the unembedding.
         mask: (B, T) bool: the tokens wanted.
-        rows: arrays (B, T, ...), of which `of_chunk` gets those of its tokens.
+        rows: arrays (B, T, ...), from which `of_chunk` gets the elements of its tokens.
         whole: arrays that it gets as they are, such as a temperature.
 
     Returns:
@@ -131,7 +131,7 @@ def _per_token(
 def _keep(
     config: GemmaConfig, of_chunk: OfChunk, *primals: Any
 ) -> tuple[tuple[jax.Array, Any], Any]:
-    """The forward pass of a differentiated program. Kept are d value / d hidden if that is wanted,
+    """The forward pass of a differentiated program. It keeps d value / d hidden if that is wanted,
     and all arguments if d embedding is."""
     embedding, hidden = primals[:2]
     arrays = jax.tree.map(
@@ -265,8 +265,8 @@ def _chunk_logps(
 
 
 def _supervised_first(mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Indices of the flattened mask's True elements, filled up with its size to a multiple of
-    CHUNK; how many chunks have one at all."""
+    """Indices of the flattened mask's True elements, padded with its size to a multiple of CHUNK,
+    and the number of chunks that have any."""
     flat = mask.reshape(-1)
     order = jnp.sort(jnp.where(flat, jnp.arange(flat.size), flat.size))
     return jnp.pad(order, (0, -flat.size % CHUNK), constant_values=flat.size), -(
@@ -285,8 +285,8 @@ def _rows(chunk: jax.Array, *arrays: jax.Array) -> list[jax.Array]:
 def _each_device(
     function: Callable[..., Any], inputs: tuple[PartitionSpec, ...], outputs: PartitionSpec
 ) -> Callable[..., Any]:
-    """The function on each device's own rows. Axes of the mesh other than the batch's are left to
-    the compiler."""
+    """Run the function on each device's own rows. The compiler handles the other axes of the
+    mesh."""
     if batch_parts() == 1:
         return function
     return jax.shard_map(

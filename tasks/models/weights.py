@@ -1,5 +1,5 @@
-"""Models of no checkpoint: random weights, or shapes alone; and weights made wide enough to
-train."""
+"""Makes models without a checkpoint (random weights, or shapes alone), and widens weights for
+training."""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ def initialise(config: GemmaConfig, seed: int) -> Gemma:
 
 
 def widen(model: Gemma) -> None:
-    """Make all weights float32: what an optimizer adds to a bfloat16 weight is mostly lost in
+    """Make all weights float32: a bfloat16 weight would lose most of an optimizer's updates to
     rounding."""
     for root in (model, model.layers):
         for node in vars(root).values():
@@ -51,7 +51,7 @@ def widen(model: Gemma) -> None:
 
 
 def abstract(config: GemmaConfig) -> Gemma:
-    """A model of shapes and dtypes without values, for programs that are compiled and not run."""
+    """A model of shapes and dtypes without values, to compile programs without running them."""
     dtype = jnp.dtype(config.dtype)
     return Gemma(
         config,

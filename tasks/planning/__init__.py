@@ -1,1 +1,2 @@
-"""Planning: a stage's programs, what the TPU compiler says of them, and the cost read from HLO."""
+"""Planning: a stage's programs, the TPU compiler's reports on them, and their cost, read from
+HLO."""

@@ -9,13 +9,13 @@ both JSON, until its input ends:
 | `{"stage": {...}}` | `{"programs": [{"name", "digest", "calls", "resident_bytes", "beside"}]}` |
 | `{"stage": {...}, "program": 0}` | `{"report": {...}}`: the `ProgramReport` of that program |
 
-`stage` is a `StageQuestion`. What cannot be answered is `{"error": text, "kind": "input" |
-"failed"}`. Whoever asks keeps the answers (`flows.planning.compile_cache`). For a TPU the compiler
-is libtpu's, the one on the TPU; it needs no TPU. For this machine it is that of the devices that
-JAX finds, which the process has for itself meanwhile; of a GPU's programs only memory is told, for
-our reading of FLOPs and bytes (`tasks.planning.hlo_cost`) knows no GPU's kernels. What it refuses
-to compile for want of HBM is an answer: `refusal` says what it said. Verified with jax 0.10.2 and
-libtpu 0.0.42.1, never on a GPU; see `analyse` for use without the process.
+`stage` is a `StageQuestion`. An error is `{"error": text, "kind": "input" | "failed"}`. The caller
+keeps the answers (`flows.planning.compile_cache`). For a TPU the compiler is libtpu's, as on the
+TPU, and needs none. For this machine it is the compiler of the devices that JAX finds, which the
+process occupies meanwhile; it reports only the memory of a GPU's programs, since
+`tasks.planning.hlo_cost` cannot read GPU kernels. A program that needs more HBM than there is gets
+a report, too: `refusal` quotes the compiler. Verified with jax 0.10.2 and libtpu 0.0.42.1, never on
+a GPU; `analyse` works without the process.
 """
 
 import json
@@ -53,23 +53,23 @@ ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
-"""What libtpu needs to compile where there is no TPU; set before JAX is imported."""
+"""Environment for libtpu to compile without a TPU; set it before importing JAX."""
 
 _MOST_KEPT = 4
-"""Stages whose lowered programs are kept for the next question."""
+"""The most stages whose lowered programs stay in memory for the next question."""
 
 _SIZE = re.compile(r"([\d.]+)([KMGT]?)")
 _OUT_OF_MEMORY = ("Ran out of memory", "Out of memory")
-"""What the compilers of TPUs, and of GPUs, say."""
+"""Messages of the compilers of TPUs and of GPUs."""
 
 
 class StageQuestion(StrictModel):
     """A stage as its programs see it.
 
     Attributes:
-        model: the one that its chain of policies begins with.
+        model: the model with which its chain of policies begins.
         upstream: input -> kind and config of the stage that feeds it.
-        models: input -> the model that its own chain begins with, of the trained models beside the
+        models: input -> the model with which its chain begins, for trained models beside the
             policy.
     """
 
@@ -82,19 +82,19 @@ class StageQuestion(StrictModel):
 
 @dataclass(frozen=True)
 class ProgramReport:
-    """What the compiler says of one program; everything counts for one device.
+    """The compiler's report on one program; every figure is of one device.
 
     Attributes:
         argument_bytes, temporary_bytes, output_bytes, alias_bytes, code_bytes: of HBM, from
         `memory_analysis()`.
-        hbm_bytes: the most that is in use at one time, arguments included, and the code. It is what
-            the compiler holds against the chip's limit; temporaries may say more, for a loop's are
-            counted as if none shared a place. Of a refused program what the compiler said it would
+        hbm_bytes: the most in use at one time, including arguments and the code; the compiler
+            compares it with the chip's limit. Temporaries may be more, since those of a loop are
+            counted as if none shared memory. For a refused program, what the compiler said it would
             need.
         flops, bytes_accessed, link_bytes, uncounted: of one call, loops included: see
         `tasks.planning.hlo_cost.Cost`. 0 for a refused program.
-        compile_seconds: here.
-        refusal: what the compiler said when the program did not fit, else None.
+        compile_seconds: on this machine.
+        refusal: the compiler's message when the program did not fit, else None.
     """
 
     argument_bytes: int = 0
@@ -145,8 +145,8 @@ INSTALL = f"Plans for TPUs need the TPU compiler: {install('tpu')} (200 MB; no T
 
 
 def _topology(kind: TpuType) -> dict[str, Any]:
-    """libtpu's own terms: a v4 chip is one device if it is said so, and all chips of a machine of
-    one host are that host's."""
+    """The topology in libtpu's own terms: it states that a v4 chip is one device, and that all
+    chips of a machine with one host belong to that host."""
     found: dict[str, Any] = {"topology_name": f"{kind.name.partition('-')[0]}:{kind.topology}"}
     if kind.name.startswith("v4"):
         found["chip_config_name"] = "megacore"
@@ -227,8 +227,8 @@ def _refuses(line: str) -> bool:
 
 
 def needed_bytes(message: str) -> int:
-    """What a program would need, as the compiler says it: `Used 18.11G of 15.75G hbm`, or `...
-    temporaries (510.00G) exceeds ...`."""
+    """The bytes that a program would need, from the compiler's message: `Used 18.11G of 15.75G
+    hbm`, or `... temporaries (510.00G) exceeds ...`."""
     found = re.search(r"Used ([\d.]+[KMGT]?) of", message) or re.search(
         r"\(([\d.]+[KMGT]?)\) exceeds", message
     )
@@ -237,7 +237,7 @@ def needed_bytes(message: str) -> int:
 
 
 def bytes_per_device(tree: Any) -> int:
-    """Of a pytree of placed shapes: the bytes that the fullest device holds."""
+    """The bytes that the fullest device holds of a pytree of placed shapes."""
     import jax
 
     total = 0
@@ -317,13 +317,13 @@ class Planner:
         return kind.programs(kind.config.parse(stage.config), model, upstream)
 
     def _digest(self, program: "Program", lowered: "jax.stages.Lowered") -> str:
-        """What decides the report: the program, how often its loops run, the compiler, the machine,
-        and how we read what it says."""
+        """Digest of what the report depends on: the program, its loops' iterations, the compiler,
+        the machine, and our way of reading the compiler's text."""
         return digest([self.target, self.versions, dict(program.trips), lowered.as_text()])
 
 
 def _mesh_of(program: "Program") -> Any:
-    """The devices that a program's arguments lie on: not all of them, where a batch is small."""
+    """The devices of a program's arguments; for a small batch not all of the target's."""
     import jax
 
     shardings = (leaf.sharding for leaf in jax.tree.leaves(program.args))
@@ -338,8 +338,7 @@ def _own_source() -> str:
 
 
 def main(target: str) -> None:
-    """Answer until the input ends: whoever asked is gone then, and with it the interest in what is
-    being compiled."""
+    """Answer until the input ends. The caller is gone then, so a program under way is abandoned."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # libraries write to standard output as they like
     questions: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -25,7 +25,7 @@ _HBM = 0
 
 @dataclass(frozen=True)
 class Array:
-    """A part of an instruction's type: element type, dimensions, memory space (0 HBM, 1 VMEM, 5
+    """An array of an instruction's type: element type, dimensions, memory space (0 HBM, 1 VMEM, 5
     host; others are small)."""
 
     dtype: str
@@ -57,7 +57,7 @@ class Instruction:
 
     @cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """The arrays of the type, those of a tuple one after the other."""
+        """The arrays of the result; those of a tuple in order."""
         return tuple(_arrays(self.type))
 
     @property
@@ -71,25 +71,25 @@ class Instruction:
 
     @property
     def bytes(self) -> float:
-        """Of the result, wherever it lies."""
+        """Bytes of the result, in any memory."""
         return sum(array.bytes for array in self.arrays)
 
     @property
     def scope(self) -> str:
-        """The functions, scopes and loops it was written in:
+        """The functions, scopes and loops around it in the source:
         `jit(step)/decode/while/body/dot_general`."""
         found = _SCOPE.search(self.attributes)
         return found[1] if found else ""
 
     @property
     def branches(self) -> list[str]:
-        """Of a conditional: its computations."""
+        """The computations of a conditional."""
         found = _BRANCHES.search(self.attributes)
         return _NAME.findall(found[0]) if found else []
 
     @property
     def index(self) -> int:
-        """Of a get-tuple-element: which element."""
+        """The element's index of a get-tuple-element."""
         return int(attribute(self.attributes, "index"))
 
 
@@ -123,7 +123,7 @@ class Computation:
 
 @dataclass
 class Module:
-    """A compiled program. `partitions`: over how many devices it is spread."""
+    """A compiled program. `partitions`: the number of its devices."""
 
     computations: dict[str, Computation]
     entry: Computation

@@ -1,15 +1,14 @@
-"""What a compiled program computes and moves, read from XLA's optimized HLO text, loops included.
+"""FLOPs and bytes of a compiled program, read from XLA's optimized HLO text, loops included.
 
-`cost_analysis()` of a compiled program counts the body of every loop once; here it counts as often
-as it runs.
+`cost_analysis()` of a compiled program counts the body of every loop once; this module counts it as
+often as it runs.
 
 - FLOPs are those of matrix products (`dot`, `convolution`; a TPU has only the latter), inside
-  fusions too: what a chip's peak is about.
-- Bytes are what passes between HBM and the core: operands and outputs of every instruction that
-  runs, at the boundaries of fusions. Of an array that is only sliced, gathered or updated in place,
-  only the part counts. Arrays in VMEM (memory space 1) and other spaces count nothing; the copies
-  that bring them there do.
-- Link bytes are what one device sends to others in collectives, as rings do: 2 (n - 1) / n of an
+  fusions too, since a chip's peak counts those.
+- Bytes pass between HBM and the core: operands and outputs of every instruction that runs, at the
+  boundaries of fusions. Of an array that is sliced, gathered or updated in place, only the part
+  counts. Arrays in VMEM (memory space 1) and other spaces do not count; copies to them do.
+- Link bytes are those that one device sends to others in collectives on a ring: 2 (n - 1) / n of an
   array for an all-reduce, half of that for an all-gather or a reduce-scatter among n devices.
 
 All counts are of one device: programs are SPMD.
@@ -37,22 +36,22 @@ _COLLECTIVES = {
 }  # fmt: skip
 _KERNEL = "tpu_custom_call"
 _IN_PLACE = {"dynamic-update-slice": 1, "scatter": 2}
-"""They change a part of their first operand; how often that part passes: what is added to is read,
-too."""
+"""Instructions that change a part of their first operand -> how often that part passes: a scatter
+that adds reads it, too."""
 
 _TARGET = re.compile(r"custom_call_target=\"([^\"]*)\"")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one device does in one run of a program.
+    """The work of one device in one run of a program.
 
     Attributes:
         flops: of matrix products.
         bytes: to and from HBM.
         link_bytes: sent to other devices in collectives.
-        uncounted: what the text does not say: loops whose number of iterations depends on data and
-            is not known (they count once), and kernels without a cost.
+        uncounted: names of what the text does not tell: loops whose iterations depend on data and
+            are unknown (they count once), and kernels without a cost.
     """
 
     flops: float = 0.0
@@ -82,8 +81,8 @@ def cost_of(text: str, trips: Mapping[str, float] | None = None) -> Cost:
 
     Args:
         text: `compiled.as_text()`.
-        trips: how often loops whose number of iterations depends on data are expected to run, by
-            the `jax.named_scope` they are in.
+        trips: expected iterations of loops whose number depends on data, by their
+            `jax.named_scope`.
 
     Raises:
         ValueError: the text is no HLO module with an entry.
@@ -216,8 +215,8 @@ class _Program:
     # What happens inside fusions and kernels
 
     def _inside(self, inner: Computation, seen: set[str]) -> Cost:
-        """FLOPs and collectives of a fused computation. `seen`: channels met so far; the compiler
-        spreads a collective over fusions."""
+        """FLOPs and collectives of a fused computation. `seen`: channels counted so far, since the
+        compiler spreads a collective over fusions."""
         total = Cost()
         for one in inner.instructions.values():
             if one.opcode == "fusion":
@@ -258,7 +257,7 @@ class _Program:
         return given * share * (2 if opcode == "all-reduce" else 1)
 
     def _group(self, one: Instruction) -> int:
-        """How many devices take part: replica_groups={{0,1},{2,3}}, [4,2]<=[8], or
+        """The number of devices that take part: replica_groups={{0,1},{2,3}}, [4,2]<=[8], or
         mesh['a'=4,'b'=2] {'b'}."""
         mesh = re.search(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}", one.attributes)
         if mesh:
@@ -286,8 +285,8 @@ class _Program:
 
 
 def _passes(one: Instruction) -> bool:
-    """Whether an instruction hands arrays on untouched: tuples, the compiler's marks (the ends of a
-    collective), and collectives, which count apart."""
+    """Whether an instruction passes arrays on untouched: tuples, the compiler's marks (the ends of
+    a collective), and collectives, which count as link bytes."""
     target = _TARGET.search(one.attributes) if one.opcode == "custom-call" else None
     return (
         one.opcode in _COLLECTIVES

@@ -18,7 +18,7 @@ _PRODUCTS = {"fwd": 2, "dq": 3, "dkv": 4}
 
 
 def product_flops(one: Instruction, here: Computation) -> float:
-    """FLOPs of a `dot` or a `convolution`; 0 of anything else."""
+    """FLOPs of a `dot` or a `convolution`; 0 for any other instruction."""
     if one.opcode == "dot":
         left = here.instructions[one.operands[0]].arrays[0]
         axes = re.findall(r"\d+", attribute(one.attributes, "lhs_contracting_dims"))
@@ -28,7 +28,7 @@ def product_flops(one: Instruction, here: Computation) -> float:
 
 
 def _convolution_flops(one: Instruction, here: Computation) -> float:
-    """Two for each product that meets no padding and no hole."""
+    """Two FLOPs for each product with neither padding nor a hole of dilation."""
     left, right = (here.instructions[name].arrays[0].dims for name in one.operands[:2])
     labels = re.split("_|->", attribute(one.attributes, "dim_labels"))
     window = {
@@ -78,8 +78,8 @@ def _meetings(
 
 
 def kernel_cost(one: Instruction, here: Computation) -> tuple[float, float | None] | None:
-    """(FLOPs, bytes or None for those of operands and results) of a kernel; None for one that
-    nothing is known of.
+    """(FLOPs, bytes or None for those of operands and results) of a kernel; None for an unknown
+    one.
 
     A kernel's author may state both (`pallas_call(cost_estimate=...)`). JAX's splash attention
     states neither: see `_splash_flops`.
@@ -95,14 +95,15 @@ def kernel_cost(one: Instruction, here: Computation) -> tuple[float, float | Non
 
 
 def _splash_flops(one: Instruction, here: Computation, part: str) -> float:
-    """Of jax.experimental.pallas.ops.tpu.splash_attention (jax 0.10.2), for causal masks and
+    """FLOPs of jax.experimental.pallas.ops.tpu.splash_attention (jax 0.10.2), for causal masks and
     windows.
 
-    Its first operand says, by its shape (.., query blocks, blocks of keys that any of them meets),
-    which blocks it computes: of a causal mask block i meets i + 1 blocks of keys at most. The first
-    operands with heads are queries (.., T, H) and keys (.., S, H). Forward it multiplies twice
-    (scores, output); backward 3 times for queries and 4 times for keys and values, or 5 times for
-    all in one kernel, which then returns gradients of the queries by block, in one dimension more.
+    The shape of its first operand (.., query blocks, blocks of keys that any of them meets) tells
+    which blocks it computes: in a causal mask, block i meets at most i + 1 blocks of keys. The
+    first operands with heads are queries (.., T, H) and keys (.., S, H). The forward pass
+    multiplies twice (scores, output), the backward pass 3 times for queries and 4 times for keys
+    and values, or 5 times for all in one kernel, which then returns the queries' gradients by
+    block, with one more dimension.
     """
     arrays = [here.instructions[name].arrays[0] for name in one.operands]
     queries, keys = [array for array in arrays if array.dtype[0] in "bf" and len(array.dims) >= 3][

@@ -1,5 +1,5 @@
-"""How often the loops of a compiled program run: those that count from a constant to a constant,
-whose counter and limit are in the state, in constants, or in fusions of those."""
+"""Iterations of a compiled program's loops, as far as they count from a constant to a constant,
+with counter and limit in the state, in constants, or in fusions of those."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tasks.planning.hlo import Computation, Instruction, attribute
 
 _Scalar = tuple[int | None, int] | None
-"""(element of the loop's state or None, what is added to it); None where a scalar is anything
-else."""
+"""A scalar as (element of the loop's state or None, number added to it); None for any other
+scalar."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Loop:
 
     Attributes:
         unchanged: elements of its state that never change.
-        trips: how often it runs; None where that depends on data.
+        trips: iterations; None where they depend on data.
     """
 
     body: Computation
@@ -28,7 +28,7 @@ class Loop:
 
 
 class Loops:
-    """The loops of a module, and what is known of its scalars."""
+    """The loops of a module, and its known scalars."""
 
     def __init__(self, computations: Mapping[str, Computation]) -> None:
         self.computations = computations
@@ -95,8 +95,8 @@ class Loops:
     def _linear(
         self, here: Computation, name: str, arguments: Sequence[_Scalar] | None = None
     ) -> _Scalar:
-        """What is known of a scalar. `arguments`: of a fused computation, what is known of its
-        operands."""
+        """The value of a scalar as far as it is known. `arguments`: the same for the operands of a
+        fused computation."""
         if arguments is not None:
             return self._scalar(here, name, arguments)
         if (here.name, name) not in self._scalars:

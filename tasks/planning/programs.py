@@ -1,8 +1,8 @@
-"""What a stage compiles: the very functions it runs, with the shapes, dtypes and placement of what
-they take.
+"""The programs of a stage: the very functions it runs, with the shapes, dtypes and placement of
+their arguments.
 
 A stage file that computes on devices has `programs(config, model, upstream) -> list[Program]`, and
-its `run` calls the same functions on real arrays: what `lyceum plan` compiles for a TPU is what the
+its `run` calls the same functions on real arrays, so that `lyceum plan` compiles for a TPU what the
 stage runs there (tests/tasks/stages/test_laws.py compares the lowered texts).
 """
 
@@ -32,11 +32,10 @@ class Program:
             `jax.set_mesh(mesh)`.
         args: pytrees of jax.ShapeDtypeStruct with their NamedSharding.
         calls: how often the stage runs it.
-        resident: pytree of jax.ShapeDtypeStruct of what lies on the devices meanwhile without being
-            an argument.
+        resident: pytree of jax.ShapeDtypeStruct of further arrays on the devices meanwhile.
         trips: iterations of the loops whose number depends on data, as far as the config tells, by
             the loop's `jax.named_scope`.
-        beside: it has devices of its own and computes while the other programs do: a stage takes as
+        beside: it computes on its own devices beside the other programs, so that a stage takes as
             long as the longer of both.
     """
 
@@ -51,8 +50,8 @@ class Program:
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The ids that programs know, of a tokenizer that is not there: those of the published
-    checkpoints, and of `gemma3-tiny`."""
+    """The token ids that programs contain, without a tokenizer: those of the published checkpoints
+    and of `gemma3-tiny`."""
 
     pad_id: int
     stop_ids: tuple[int, ...]
@@ -66,7 +65,7 @@ _SPECIAL_TOKENS = {
 
 
 def abstract_model(name: str, config: GemmaConfig, mesh: Mesh) -> LoadedModel:
-    """A model of shapes, placed on `mesh` as a loaded one is."""
+    """A model of shapes, placed on `mesh` like a loaded one."""
     model = abstract(config)
     place(model, mesh, weight_specs(config, mesh, trained=False))
     tokenizer: Any = _SPECIAL_TOKENS.get(name) or _SPECIAL_TOKENS[config.family]
@@ -74,8 +73,7 @@ def abstract_model(name: str, config: GemmaConfig, mesh: Mesh) -> LoadedModel:
 
 
 def shapes(tree: Any) -> Any:
-    """The shapes of placed arrays, or of shapes: a tree of jax.ShapeDtypeStruct that say where
-    their values lie."""
+    """A tree of jax.ShapeDtypeStruct with the shapes and placement of arrays, or of shapes."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
             leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None)
@@ -97,22 +95,22 @@ def rows(tree: Any, mesh: Mesh) -> Any:
 
 
 def on_devices(model: LoadedModel, batch_sizes: Mapping[str, int]) -> LoadedModel:
-    """A model of shapes, on those of its devices that a stage with these batches uses, as
-    `make_mesh` chooses."""
+    """A model of shapes on the devices that a stage with these batches uses, as `make_mesh`
+    chooses."""
     return abstract_model(
         model.name, model.config, make_mesh(batch_sizes, list(model.mesh.devices.flat))
     )
 
 
 def vocabulary_trips(tokens: int, mesh: Mesh) -> dict[str, float]:
-    """Iterations of the loop over the vocabulary's chunks when so many tokens of a batch have a
-    target."""
+    """Iterations of the loop over the vocabulary's chunks for a batch with so many target
+    tokens."""
     return {LOOP: -(-tokens // mesh.shape[BATCH] // CHUNK)}
 
 
 def compilations(function: Any) -> int:
-    """How many programs a function that `jax.jit` returned has compiled: one for each shape, dtype
-    and placement of what it was given."""
+    """The number of programs that a function of `jax.jit` has compiled: one for each shape, dtype
+    and placement of its arguments."""
     count: int = function._cache_size()  # JAX has no public name for it
     return count
 

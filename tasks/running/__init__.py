@@ -1,2 +1,2 @@
-"""Running a stage: what it is reused by, what is submitted, and how its job is followed, whoever
-looks at it. Prefect's task is one that does (`tasks.stage`)."""
+"""Runs a stage: reuse its artifact, or submit one job and follow it. Prefect's task (`tasks.stage`)
+is one caller."""

@@ -15,9 +15,8 @@ def backend(target: str) -> JobBackend:
 
 
 def close_backends() -> list[str]:
-    """Wait until nothing of this process' jobs is left running or is paid for. Returns a message
-    per thing that is still there. Of backends that runs share (`shared_backends`) nothing is waited
-    for."""
+    """Wait until none of this process' jobs runs or costs money. Returns a message for each that is
+    still there. It does not wait for backends that runs share (`shared_backends`)."""
     if _SHARED.get():
         return []
     return [message for one in list(context().backends.values()) for message in one.close()]
@@ -25,8 +24,8 @@ def close_backends() -> list[str]:
 
 @contextmanager
 def shared_backends(say: Callable[[str], None]) -> Iterator[None]:
-    """Runs that go on side by side inside share the backends: the first that ends leaves the jobs
-    of the others alone. What is still there in the end is said."""
+    """Share the backends among runs inside that go on side by side: the first that ends leaves the
+    others' jobs alone. At the end, `say` names what is still there."""
     token = _SHARED.set(True)
     try:
         yield

@@ -1,5 +1,5 @@
-"""Stages that are begun before the task that runs them is there: Prefect's server takes seconds to
-start, which a stage that runs on this machine need not wait for."""
+"""Begins stages before their Prefect task exists: Prefect's server takes seconds to start, and a
+stage on this machine need not wait for it."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +11,10 @@ from tasks.running.watch import Listener, Watch
 
 
 class Begun:
-    """A stage under way in a thread of its own. What it says is kept until somebody listens.
+    """A stage under way in a thread of its own. It keeps its messages until somebody listens.
 
     Attributes:
-        since: when it was begun, a moment of `time.monotonic`.
+        since: its start, a moment of `time.monotonic`.
     """
 
     def __init__(self, job: JobRequest, watch: Watch) -> None:
@@ -27,7 +27,7 @@ class Begun:
         with_thread.shutdown(wait=False)
 
     def attend(self, listener: Listener) -> bool:
-        """Pass on all that the stage has said and says until it ends; returns and raises what
+        """Pass on the stage's messages, past and future, until it ends; returns and raises what
         `make` does."""
         while (said := self._said.get()) is not None:
             if isinstance(said, str):
@@ -37,7 +37,7 @@ class Begun:
         return self._made.result()
 
     def wait(self) -> None:
-        """Wait until it has ended, however it did."""
+        """Wait until it has ended, well or not."""
         self._made.exception()
 
 
@@ -45,17 +45,17 @@ _BEGUN: dict[str, Begun] = {}
 
 
 def begin(job: JobRequest, watch: Watch) -> None:
-    """Begin a stage; its task is going to `take` it."""
+    """Begin a stage, which its task will `take`."""
     _BEGUN[job.key] = Begun(job, watch)
 
 
 def begun_since(key: str) -> float | None:
-    """When the stage of this key was begun, a moment of `time.monotonic`; None: nobody did, or its
-    task has taken it."""
+    """The start of the stage with this key, a moment of `time.monotonic`; None: nobody began it, or
+    its task has taken it."""
     found = _BEGUN.get(key)
     return None if found is None else found.since
 
 
 def take(key: str) -> Begun | None:
-    """The stage of this key that was begun, once."""
+    """The stage with this key, for the first caller; None for others, or if nobody began it."""
     return _BEGUN.pop(key, None)

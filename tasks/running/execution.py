@@ -1,4 +1,4 @@
-"""What becomes of a stage: it is a key, a manifest, and, where there is none, one job.
+"""Executes a stage: adopts the artifact under its key, or runs one job that makes it.
 
 1. If there is a valid manifest, there is nothing to do (`adopt`, the one rule for what is cached).
 2. Otherwise it takes the lease of the key; another run that has it is waited for.
@@ -32,15 +32,15 @@ _FAILURES: dict[int | None, type[Exception]] = {2: InputError, 3: AuditFailed}
 Say = Callable[[str], None]
 
 LOOK_SECONDS = 10.0
-"""How long the store is asked whether another run has taken a stage over, before its job is
-cancelled."""
+"""How long to ask the store whether another run has taken a stage over, before cancelling its
+job."""
 
 
 def adopt(job: JobRequest, store: Store, watch: Watch, say: Say) -> Manifest | None:
     """The artifact of a stage that has nothing to do, because it is there and verifies; else None.
 
-    A damaged one is set aside. A machine of the stage's that a killed run left behind is not needed
-    any more. Raises InputError, and OSError when the store does not answer.
+    It sets a damaged artifact aside, and releases a machine that a killed run of the stage left
+    behind. Raises InputError, and OSError when the store does not answer.
     """
     manifest = _valid(job, store, watch, say)
     if manifest is not None:
@@ -106,7 +106,7 @@ def _valid(job: JobRequest, store: Store, watch: Watch, say: Say) -> Manifest | 
 
 
 def _release(job: JobRequest, store: Store, say: Say) -> None:
-    """See to the end of a machine that a killed run left behind, after the lease is released: what
-    is held is left alone."""
+    """Delete a machine that a killed run left behind, once the lease is free; a stage whose lease
+    is held keeps its machine."""
     if job.target != "local":
         backend(job.target).release(store, job.key, say)

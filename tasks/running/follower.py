@@ -1,5 +1,5 @@
-"""Following the jobs of one stage to their ends: what they say is passed on, none outlives whoever
-follows it, and one that was lost is submitted again."""
+"""Follows the jobs of one stage to their ends: passes their messages on, lets none outlive its
+follower, and submits a lost one again."""
 
 from collections.abc import Callable
 
@@ -14,14 +14,15 @@ from tasks.running.watch import Listener, Watch
 
 
 class Follower:
-    """Follows jobs of one stage to their ends: forwards what they say, and sees to it that none
-    outlives this process, except one that another run follows.
+    """Follows jobs of one stage to their ends and forwards their messages. None outlives this
+    process, except one that another run follows.
 
     Args:
         taken_over: whether another run works on the stage now, and so follows its job.
 
     Attributes:
-        overtaken: one did when the job was lost, so that it was not started again.
+        overtaken: another run worked on the stage when the job was lost, so that it was not started
+            again.
     """
 
     def __init__(
@@ -41,17 +42,17 @@ class Follower:
 
     @property
     def pausing(self) -> bool:
-        """Whether no job is to begin any more."""
+        """Whether the run is pausing, so that no further job begins."""
         return self._watch.pause.is_set()
 
     def is_overtaken(self) -> bool:
-        """Whether another run, which took this one for dead, works on the stage now: then it is not
-        ours to start again. It stays so."""
+        """Whether another run, which took this one for dead, works on the stage now, so that we
+        must not start it again. Once true, it stays true."""
         self.overtaken = self.overtaken or self._taken_over()
         return self.overtaken
 
     def say(self, message: str) -> None:
-        """Something that people at the terminal should know, too."""
+        """Log a message and show it to people at the terminal, too."""
         self._listener.log(message)
         self._watch.say(self.job.stage, message)
 
@@ -106,8 +107,8 @@ class Follower:
 
 
 def run_to_the_end(follower: Follower, store: Store, attempt: str, restarts: int) -> JobStatus:
-    """Take over the job that outlived whoever submitted it, or submit one; and again, a limited
-    number of times, for one that was lost, or that paused for an earlier run's sake."""
+    """Take over the job that outlived its submitter, or submit one. Submit again, a limited number
+    of times, after a job that was lost, or that paused for an earlier run."""
     attempts = iter([attempt, *(f"{attempt}-{restart}" for restart in range(1, restarts + 1))])
     running = follower.machines.attach(store, follower.job.key, follower.job.run)
     if running:

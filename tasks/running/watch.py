@@ -1,4 +1,4 @@
-"""Whom a run tells what happens, and who stops it."""
+"""The callbacks and events by which a run reports and is stopped."""
 
 import threading
 from collections.abc import Callable
@@ -11,20 +11,19 @@ from schemas.reports import RunRecord
 
 @dataclass(frozen=True)
 class Watch:
-    """What a flow and its running stages share within this process, and what cannot be a parameter
-    because it is not data.
+    """State that a flow and its running stages share within this process; not being data, it cannot
+    be a parameter.
 
     Attributes:
         stop: set it, and every stage cancels its job and ends.
         pause: set it, and no stage begins any more; every job is asked to save a checkpoint and to
             end, and one that waits for its machine is cancelled.
-        progress: is told how a running stage's job is, from the stage's thread.
-        say: is told what else there is to know of a stage, e.g. that it waits for another run.
-        record: is told each new version of the run record.
-        costs: stage -> what its jobs have cost in this run, US dollars; stages that cost nothing
-            are absent.
-        usages: stage -> what the worker of its last job measured.
-        repairs: stage -> what was wrong with its artifact, which is made again.
+        progress: called with the status of a running stage's job, in the stage's thread.
+        say: called with other messages about a stage, e.g. that it waits for another run.
+        record: called with each new version of the run record.
+        costs: stage -> US dollars that its jobs have cost in this run; free stages are absent.
+        usages: stage -> the measurements of its last job's worker.
+        repairs: stage -> the damage of its artifact, which is made again.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
@@ -42,11 +41,11 @@ WATCH: ContextVar[Watch] = ContextVar("lyceum_watch")
 
 @dataclass(frozen=True)
 class Listener:
-    """Who follows one stage.
+    """The callbacks of a stage's follower.
 
     Attributes:
-        log: is told a line: what happens, and what the job prints.
-        progress: is told how the job is, at each look at it.
+        log: called with each line: events, and the job's output.
+        progress: called with the job's status at each poll.
     """
 
     log: Callable[[str], None]

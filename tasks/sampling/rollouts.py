@@ -1,7 +1,7 @@
 """Rollouts: responses sampled from the current policy for training prompts.
 
-SimPO samples once before training, GRPO at every rollout step. What is sampled is a function of
-(weights, seed, rollout index) only.
+SimPO samples once before training, GRPO at every rollout step. Samples are a function of (weights,
+seed, rollout index) only.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,8 @@ def fitting_prompts(
     prompt_length: int,
     max_dropped_fraction: float,
 ) -> tuple[list[PromptT], int]:
-    """The prompts or examples whose prompt fits `prompt_length` tokens, and how many do not.
+    """The prompts, or examples, that fit `prompt_length` tokens, and the number of those that do
+    not.
 
     Raises:
         InputError: there are no examples, none fits, or more than `max_dropped_fraction` of them do
@@ -77,8 +78,8 @@ def sample_groups(
 
 
 def sampler_of(config: Any, loaded: "LoadedModel") -> "Sampler":
-    """What samples before training, for a config with `sampling_batch_size`, both lengths and what
-    `schemas.trainer_config.Nucleus` has."""
+    """The sampler before training, for a config with `sampling_batch_size`, both lengths and the
+    fields of `schemas.trainer_config.Nucleus`."""
     from tasks.sampling.sampler import Sampler
 
     return Sampler(
@@ -93,12 +94,12 @@ def sampler_of(config: Any, loaded: "LoadedModel") -> "Sampler":
 def sample_before_training(
     job: Job[Any], sampler: "Sampler", tokenizer: Tokenizer, rows: Sequence[PromptT]
 ) -> "tuple[list[PromptT], list[list[Completion]], int]":
-    """Sample `prompts` of the rows, in an order that the stage's seed draws, `samples_per_prompt`
-    times each, once before training; batches are journaled. For stages whose config has these
+    """Sample `prompts` of the rows, in an order drawn by the stage's seed, `samples_per_prompt`
+    times each, once before training, with a journal of batches. For stages whose config has these
     fields, `prompt_length`, `max_dropped_fraction`, `temperature` and `seed`.
 
     Returns:
-        the rows that were sampled, the samples of each, and how many rows do not fit.
+        the rows, the samples of each, and the number of rows that do not fit.
 
     Raises:
         InputError: as `fitting_prompts`.
@@ -124,9 +125,9 @@ def sample_before_training(
 
 
 def rollout_programs(config: Any, loaded: "LoadedModel", sampled: int) -> "tuple[Sampler, Any]":
-    """What samples so many responses of a policy that is trained, and the program that gives their
-    log-probabilities under any weights; for a config with `group_size`, both lengths and what
-    `schemas.trainer_config.Nucleus` has."""
+    """The sampler for so many responses of a policy in training, and the program for their
+    log-probabilities under any weights; for a config with `group_size`, both lengths and the fields
+    of `schemas.trainer_config.Nucleus`."""
     from tasks.sampling.sampler import Sampler
     from tasks.training.packed_logps import token_logps_fn
 
@@ -144,8 +145,8 @@ def rollout_programs(config: Any, loaded: "LoadedModel", sampled: int) -> "tuple
 def rollout_logps(
     program: Any, state: Any, texts: Sequence[Text], config: Any, loaded: "LoadedModel"
 ) -> np.ndarray:
-    """(N, R) float32 log-probabilities of the responses at the temperature of sampling, by blocks
-    of as many rows as a micro-batch has."""
+    """(N, R) float32 log-probabilities of the responses at the temperature of sampling, computed in
+    blocks of a micro-batch's rows."""
     from tasks.training.packed_logps import texts_logps
 
     length = config.prompt_length + config.response_length
@@ -172,7 +173,7 @@ def rollout_compiles(
 
 
 def compiled_once(counts: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    """Programs compiled, by name, in this attempt or in one that it goes on from. Raises
+    """The number of compiled programs by name, in this attempt or the one that it continues. Raises
     StageFailed: a shape was not fixed."""
     compiled = {name: max(count, before[name]) for name, count in counts.items()}
     for name, count in compiled.items():
@@ -184,13 +185,13 @@ def compiled_once(counts: Mapping[str, int], before: Mapping[str, int]) -> dict[
 
 
 def is_logged(config: Any, first: int) -> bool:
-    """Whether one of the updates on a rollout, the first of which is given, is a line of
-    curves.jsonl, for a config with `log_every`, `steps` and `num_iterations`."""
+    """Whether curves.jsonl has a line for one of the updates on a rollout, given the first of them,
+    for a config with `log_every`, `steps` and `num_iterations`."""
     updates = range(first, first + config.num_iterations)
     return any(update % config.log_every == 0 or update in (1, config.steps) for update in updates)
 
 
 def curve_mean(name: str, rows: Sequence[Mapping[str, float]]) -> float | None:
-    """The mean of a value over those rows of a curve that have it, None where none has."""
+    """The mean of a value over the rows of a curve that have it; None without any."""
     values = [row[name] for row in rows if name in row]
     return float(np.mean(values)) if values else None

@@ -3,7 +3,7 @@
 Tunix's sampler computes logits for every prompt position in prefill, assembles its state eagerly at
 each call, and draws one key for the whole batch. Here prefill unembeds the last position only, the
 loop stops when every row has ended its turn, and row i draws from `fold_in(fold_in(key(seed), i),
-t)`: what is sampled for a row does not depend on the batch it happens to sit in.
+t)`, so that a row's sample does not depend on the rest of its batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,14 +31,13 @@ class Completion:
     """One sampled response.
 
     Attributes:
-        tokens: its ids, the terminator included when there is one.
+        tokens: its ids, including the terminator if there is one.
         text: the decoded response without the terminator.
         terminated: False when the response was cut off at the fixed length.
-        logps: (len(tokens),) log-probability of each token under the model at the temperature it
-            was sampled with; greedy: at 1. Over all tokens, also where top_k or top_p left some
-            out: what they leave out is no difference between policies. (Over the tokens left, as
-            vLLM's "processed" ones are, a ratio to the trainer's is off by the mass that was left
-            out: TRL's issue 6789.)
+        logps: (len(tokens),) log-probability of each token under the model at the temperature of
+            sampling; greedy: at 1. It is normalised over all tokens, also with top_k or top_p, like
+            the trainer's. (vLLM's "processed" ones are normalised over the remaining tokens, so
+            that a ratio to the trainer's is off by the mass left out: TRL's issue 6789.)
     """
 
     tokens: list[int]
@@ -53,8 +52,8 @@ _UNKNOWN = np.zeros(0, np.float32)
 def completion(
     tokenizer: Tokenizer, tokens: Sequence[int] | np.ndarray, logps: np.ndarray = _UNKNOWN
 ) -> Completion:
-    """The completion of sampled tokens, which end with the first terminator; log-probabilities are
-    empty where they are not known."""
+    """The completion of sampled tokens up to the first terminator; unknown log-probabilities are
+    empty."""
     sampled = np.asarray(tokens)
     ends = np.flatnonzero(np.isin(sampled, tokenizer.stop_ids))
     terminated = len(ends) > 0
@@ -69,8 +68,8 @@ class Sampler:
     the rows.
 
     Attributes:
-        compiles: how many programs this sampler has compiled, or one before it whose results it
-            took from a journal: 1 after any number of calls.
+        compiles: the number of programs that this sampler has compiled, or an earlier one whose
+            results it took from a journal: 1 after any number of calls.
     """
 
     def __init__(
@@ -88,8 +87,8 @@ class Sampler:
         Args:
             batch_size: rows per call of the program.
             prompt_length, response_length: tokens, fixed.
-            group_size: how many prompts, one after the other, are the same. Such a group is read
-                once, or once on each of the devices that share it.
+            group_size: the number of consecutive equal prompts. Prefill reads such a group once, or
+                once on each device that shares it.
             top_k, top_p: see `schemas.trainer_config.Nucleus`.
         """
         self.loaded, self.top_k, self.top_p = loaded, top_k, top_p
@@ -119,12 +118,12 @@ class Sampler:
         """Sample one response for each prompt.
 
         Args:
-            prompts: any number of user prompts, of whole groups; the last batch is filled up by
+            prompts: any number of user prompts, in whole groups; the last batch is filled by
                 repeating rows.
             temperature: 0 is greedy.
             seed: row i's randomness is a function of (seed, i).
-            journal: batches that are in it are not sampled again, others are entered; it belongs to
-                this one call, with these arguments.
+            journal: batches in it are not sampled again, others are added; it belongs to this one
+                call, with these arguments.
             progress: called with the number of finished prompts after each batch.
 
         Raises:
@@ -185,7 +184,7 @@ class Sampler:
         return out
 
     def program(self, calls: float, resident: Any = None) -> Program:
-        """What `generate` compiles; `calls`: how many batches are sampled, `resident`: see
+        """The program that `generate` compiles. `calls`: the number of batches; `resident`: see
         `Program`."""
         batch = (
             np.zeros((self.batch_size // self._shared, self.prompt_length), np.int32),
@@ -203,8 +202,7 @@ class Sampler:
         )
 
     def completion_of(self, tokens: Sequence[int], logps: np.ndarray | None = None) -> Completion:
-        """The completion of tokens that were sampled before; its log-probabilities are empty where
-        they are not known any more."""
+        """The completion of tokens that were sampled before; lost log-probabilities are empty."""
         return self._completion(
             np.array(tokens), np.zeros(0, np.float32) if logps is None else logps
         )
@@ -238,7 +236,7 @@ class Sampler:
         heads = TENSOR if divides(TENSOR, self.loaded.config.num_kv_heads) else None
 
         def each(array: jax.Array, *axes: str | None) -> jax.Array:
-            """What was read of a prompt, for each response to it."""
+            """Repeat a prompt's values for each response to it."""
             if self._shared == 1:
                 return array
             return constrained(jnp.repeat(array, self._shared, axis=axes.index(BATCH)), *axes)
@@ -310,9 +308,9 @@ def truncated(
 
 
 def _in_nucleus(logits: jax.Array, share: jax.Array, top_p: float | jax.Array) -> jax.Array:
-    """(B, V) whether the tokens that are likelier have less than `top_p` of the shares. The least
-    logit of which that holds is looked for by halving, as integers in the order of floats: exact
-    after 32 times, where the TPU's compiler takes minutes for sorting a vocabulary."""
+    """(B, V) whether the likelier tokens have less than `top_p` of the probability. Bisection over
+    integers in the order of floats finds the least such logit, exactly after 32 steps; the TPU's
+    compiler takes minutes to sort a vocabulary."""
     bits = jax.lax.bitcast_convert_type(logits.astype(jnp.float32), jnp.int32)
     order = jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     highest = order.max(axis=-1, keepdims=True)
@@ -329,7 +327,7 @@ def _in_nucleus(logits: jax.Array, share: jax.Array, top_p: float | jax.Array) -
 
 
 def first_best(logits: jax.Array) -> jax.Array:
-    """(..., V) -> (...) int32: where the largest is, the first of equals. `argmax` takes twice as
-    long on a CPU."""
+    """(..., V) -> (...) int32: the index of the largest, the first of equals. `argmax` takes twice
+    as long on a CPU."""
     ids = jnp.arange(logits.shape[-1], dtype=jnp.int32)
     return jnp.where(logits == logits.max(axis=-1, keepdims=True), ids, ids[-1]).min(axis=-1)

@@ -4,7 +4,7 @@ All rows write the same column of the cache, which is shifted left before each c
 row's context always ends where the chunk begins, however long ago the row came in. Segment ids hide
 what another row left there. The cache is as wide as the longest context in it, in quarters of the
 widest; prompts are padded to `prompt_length`, its half, its quarter, and so on. Each of these few
-shapes is compiled once, when it is first needed.
+shapes compiles once, at its first use.
 """
 
 import math
@@ -25,7 +25,7 @@ from tasks.planning.programs import rows as rows_of
 from tasks.sampling.sampler import first_best, truncated
 
 SHORTEST = 32
-"""Prompts are not padded to less."""
+"""The least tokens that a prompt is padded to."""
 
 Slots = dict[str, jax.Array]
 """k and v (L, B, K, W, H), segments (B, W), and by row (B, ...): the prompt's `length`, the
@@ -36,13 +36,13 @@ _COLUMNS = {"k": 3, "v": 3, "segments": 1}
 
 
 class SlotPrograms:
-    """What reads prompts into slots and decodes them.
+    """The programs that read prompts into slots and decode them.
 
     Attributes:
-        together: prompts that are read at a time. Of fewer, slots wait less for each other; of
-            more, devices work better.
-        chunk: tokens between two looks at which rows have ended.
-        chunks: what a response of full length takes; its first token comes of the prompt.
+        together: prompts to read at a time. With fewer, slots wait less for each other; with more,
+            devices are busier.
+        chunk: tokens to decode before looking which rows have ended.
+        chunks: the chunks of a response of full length, whose first token comes from the prompt.
         wanted: the shapes that were needed so far.
     """
 
@@ -51,9 +51,9 @@ class SlotPrograms:
         "row": np.int32,
         "temperature": np.float32,
     }
-    """What comes with a prompt; its randomness is a function of `seed` and `row`."""
+    """The values that come with a prompt; its randomness is a function of `seed` and `row`."""
     DRAWN: ClassVar[dict[str, tuple[tuple[int, ...], Any]]] = {"token": ((), np.int32)}
-    """What is kept of each token: the shape and type of a row's."""
+    """The values kept of each token: their shape and dtype for a row."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class SlotPrograms:
     def read(
         self, prompts: Sequence[Sequence[int]], given: Mapping[str, Sequence[Any]], width: int
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """The arrays that `prefill` takes, filled up by empty rows."""
+        """The arrays for `prefill`, padded with empty rows."""
         empty = self.together - len(prompts)
         return (
             pad_left([*prompts, *[[]] * empty], width, self.loaded.tokenizer.pad_id),
@@ -145,15 +145,15 @@ class SlotPrograms:
         }
 
     def _resize(self, slots: Slots | None, width: int) -> Slots:
-        """A cache of another width (of nothing, an empty one): columns come and go on the left,
-        where no row has any."""
+        """A cache of another width, or an empty one without a cache. It adds and removes columns on
+        the left, where no row has any."""
         if slots is None:
             return self._empty(self.batch_size, width)
         return slots | _widened(slots, width)
 
     def _prefill(self, weights: nnx.State, prompts: jax.Array, given: Slots) -> Slots:
-        """(F, width) left-padded prompts -> what their slots will hold, the first token drawn; of
-        all widths, caches of one width."""
+        """(F, width) left-padded prompts -> the content of their slots, with the first token drawn;
+        the caches of all widths have one width."""
         model: Any = nnx.merge(self._graph, weights)
         real = prompts != self.loaded.tokenizer.pad_id
         positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
@@ -166,8 +166,8 @@ class SlotPrograms:
         return _widened(cache, self.prompt_length) | of_rows
 
     def _admit(self, slots: Slots, block: Slots, where: jax.Array) -> Slots:
-        """Put the rows of a block into the slots `where` (F,); a slot that there is not takes
-        none."""
+        """Put the rows of a block into the slots `where` (F,); an index out of range drops its
+        row."""
         end = slots["segments"].shape[1]
         width = min(end, block["segments"].shape[1])  # the rest is padding
         columns = slice(end - width, end)
@@ -217,8 +217,8 @@ class SlotPrograms:
         return slots | columns | last | {"number": number}, drawn
 
     def draw(self, logits: jax.Array, keys: jax.Array, numbers: jax.Array, given: Slots) -> Slots:
-        """(B, V) logits -> (B,) tokens; `numbers`: which token of its response each is. Greedy ones
-        take no random numbers."""
+        """(B, V) logits -> (B,) tokens; `numbers`: the index of each in its response. Greedy ones
+        use no random numbers."""
         temperature = given["temperature"][:, None]
 
         def noisy(logits: jax.Array) -> jax.Array:
@@ -238,7 +238,7 @@ class SlotPrograms:
 
 
 class Device:
-    """The slots on the devices, while a call is answered."""
+    """The slots on the devices during one call."""
 
     def __init__(self, programs: SlotPrograms) -> None:
         self._programs = programs
@@ -252,7 +252,7 @@ class Device:
         given: Mapping[str, Sequence[Any]],
         into: Sequence[int],
     ) -> None:
-        """Read prompts, the longest first, into slots, with what is `GIVEN` of each."""
+        """Read prompts, the longest first, into slots, with the values of `GIVEN` for each."""
         programs, length = self._programs, len(prompts[0])
         width = _fit(programs.prompt_widths, length)
         where = np.full(programs.together, programs.batch_size, np.int32)
@@ -266,7 +266,8 @@ class Device:
             self._slots = programs.admit(self._slots, block, where)
 
     def decode(self, context: int) -> dict[str, np.ndarray]:
-        """One chunk with room for so long a context; what `SlotPrograms._decode` drew."""
+        """Decode one chunk with room for so long a context; returns what `SlotPrograms._decode`
+        drew."""
         programs = self._programs
         self._resize(context + programs.chunk)
         programs.wanted.add(("decode", self._width))
@@ -311,7 +312,8 @@ def _keys(given: Slots) -> jax.Array:
 
 
 def _widened(cache: Slots, width: int) -> Slots:
-    """The k, v and segments of a cache, of another width: columns come and go on the left."""
+    """The k, v and segments of a cache at another width; it adds and removes columns on the
+    left."""
 
     def widened(array: jax.Array, axis: int) -> jax.Array:
         missing = width - array.shape[axis]

@@ -1,15 +1,15 @@
-"""Answering many prompts of many lengths: finished rows of a batch make room for the next prompts
+"""Answers many prompts of many lengths: finished rows of a batch make room for the next prompts
 while the others go on.
 
 `tasks.sampling.sampler` pads every prompt to one length and goes on until a batch's slowest row has
-ended its turn. Here a batch is `batch_size` slots. Prompts, the longest first, are read into free
-slots some at a time; all slots then decode a few tokens in one program, rows that ended are taken
-out, and so on: the continuous batching of Orca (OSDI 2022), with fixed shapes
+ended its turn. Here a batch has `batch_size` slots. The sampler reads prompts, the longest first,
+into free slots, some at a time; all slots then decode a few tokens in one program, rows that ended
+leave, and so on: the continuous batching of Orca (OSDI 2022), with fixed shapes
 (`tasks.sampling.slot_programs`).
 
-What shares a chunk depends on when rows end, so it is a function of the prompts and the model, and
-so is every byte of the result. Rows that a journal holds are "answered" again, in no time, in the
-slots and the chunks in which they were; only chunks with others are computed.
+The rows that share a chunk depend on when rows end, so they are a function of the prompts and the
+model, and so is every byte of the result. Rows in a journal take their former slots and chunks
+without being computed; only chunks with other rows are.
 
 Training samples with the other sampler: there a stage compiles one program, and a row's bytes,
 log-probabilities included, do not depend on its company. An answer that `lyceum ask` streams is one
@@ -32,7 +32,7 @@ from tasks.sampling.slot_programs import Device, SlotPrograms
 @dataclass(frozen=True)
 class Request:
     """A prompt to be answered. Token t is drawn from `fold_in(fold_in(key(seed), row), t)`, as in
-    `tasks.sampling.sampler`. `turns`: what was said before."""
+    `tasks.sampling.sampler`. `turns`: the conversation before it."""
 
     prompt: str
     row: int
@@ -42,7 +42,7 @@ class Request:
 
 @dataclass
 class _Row:
-    """A request in a slot. `answer`: of a row that a journal holds; nothing is computed for it."""
+    """A request in a slot. `answer`: the answer of a row in a journal, which is not computed."""
 
     index: int
     length: int
@@ -51,7 +51,7 @@ class _Row:
 
 
 class SlotSampler:
-    """Answers requests with a model's current weights, each device its part of the slots."""
+    """Answers requests with a model's current weights; each device has a part of the slots."""
 
     def __init__(
         self,
@@ -67,10 +67,9 @@ class SlotSampler:
         """
         Args:
             batch_size: slots.
-            prompt_length, response_length: tokens that a prompt and a response have at most.
-            sampled: whether there will be a temperature. Random numbers are a third of what there
-                is to compile.
-            top_k, top_p: of what is sampled, see `schemas.trainer_config.Nucleus`.
+            prompt_length, response_length: the most tokens of a prompt and of a response. sampled:
+                whether there will be a temperature. Random numbers are a third of what compiles.
+            top_k, top_p: see `schemas.trainer_config.Nucleus`.
         """
         self.loaded, self.batch_size, self.sampled = loaded, batch_size, sampled
         self.prompt_length, self.response_length = prompt_length, response_length
@@ -90,12 +89,12 @@ class SlotSampler:
         return self._programs.excess
 
     def programs(self, requests: Sequence[int], resident: Any = None) -> list[Program]:
-        """What `generate` compiles, at its widest: of the lengths nothing is known yet. It compiles
-        narrower ones, too, where they do.
+        """The programs that `generate` compiles, at their widest, since lengths are unknown yet. It
+        also compiles narrower ones when they suffice.
 
         Args:
-            requests: how many, of each call of `generate`; `calls` are those of prompts and
-                responses that all have full length.
+            requests: the number in each call of `generate`; `calls` assume prompts and responses of
+                full length.
             resident: see `Program`.
         """
         return self._programs.plan(requests, resident)
@@ -112,8 +111,8 @@ class SlotSampler:
 
         Args:
             temperature: 0 is greedy; more only where `sampled`.
-            journal: answers that are in it are not computed again, others are entered, `batch_size`
-                at a time; it belongs to this one call, with these arguments.
+            journal: answers in it are not computed again, others are added, `batch_size` at a time;
+                it belongs to this one call, with these arguments.
             progress: called with the number of finished requests.
 
         Raises:

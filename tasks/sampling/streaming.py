@@ -1,8 +1,8 @@
-"""A greedy answer, told as it is decoded: one slot of `tasks.sampling.slot_programs`, a few tokens
-at a time.
+"""Streams a greedy answer while it decodes: one slot of `tasks.sampling.slot_programs`, a few
+tokens at a time.
 
-A question shares its prefill with others of about its length, and the cache is only as wide as the
-context has become; the persistent compilation cache gives both to the next process.
+Questions of similar length share a compiled prefill, and the cache is only as wide as the context
+has become; the persistent compilation cache gives both programs to the next process.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,19 +12,18 @@ from tasks.models.loading import LoadedModel
 from tasks.sampling.slot_programs import Device, SlotPrograms
 
 CHUNK = 4
-"""Tokens that are decoded, and told, at a time: of fewer, each costs a dispatch; of more, a reader
-waits for each word."""
+"""Tokens to decode and to return at a time: fewer cost a dispatch each, more let a reader wait."""
 
 _INCOMPLETE = "\ufffd"
-"""What bytes that are no whole character decode to."""
+"""Bytes that end within a character decode to this."""
 
 
 class Streamer:
     """Decodes greedily, one prompt at a time."""
 
     def __init__(self, loaded: LoadedModel, *, response_length: int, longest_prompt: int = 2048):
-        """Args: response_length: tokens an answer may take; longest_prompt: how many there is room
-        for beside it; of a longer one as many as the next power of two."""
+        """Args: response_length: the most tokens of an answer; longest_prompt: tokens of room for a
+        prompt. A longer prompt gets room up to the next power of two."""
         self.loaded = loaded
         self.response_length, self.longest_prompt = response_length, longest_prompt
         self._programs: dict[int, SlotPrograms] = {}
@@ -35,8 +34,8 @@ class Streamer:
         return sum(len(programs.wanted) for programs in self._programs.values())
 
     def tokens(self, prompt: str, turns: Turns = ()) -> Iterator[int]:
-        """The answer's ids, the terminator included when there is one; at most `response_length`.
-        `turns`: what was said before."""
+        """The answer's ids, including the terminator if there is one; at most `response_length`.
+        `turns`: the conversation before it."""
         tokenizer = self.loaded.tokenizer
         context = prompt_tokens(tokenizer, prompt, turns)
         programs = self._programs_for(len(context))
@@ -52,7 +51,7 @@ class Streamer:
                     return
 
     def _programs_for(self, length: int) -> SlotPrograms:
-        """Those that have room for so long a prompt."""
+        """The programs with room for so long a prompt."""
         room = self.longest_prompt
         if length > room:
             room = 1 << (length - 1).bit_length()
@@ -71,7 +70,7 @@ class Streamer:
 
 
 def pieces(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:
-    """The text of tokens as they come. Joined, the pieces are `tokenizer.decode(tokens)`; a
+    """The text of tokens as they arrive. Joined, the pieces are `tokenizer.decode(tokens)`; a
     character of several tokens comes whole."""
     seen: list[int] = []
     told = 0
