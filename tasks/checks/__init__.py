@@ -1,2 +1,2 @@
-"""Checks: how an answer is compared with what its prompt knows, a file each
+"""Checks: each file compares an answer with its prompt's reference or tests
 (`tasks.contract.check`)."""

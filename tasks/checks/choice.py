@@ -2,10 +2,10 @@
 `The answer is B`), or its whole text.
 
 `Prompt.answer` is the letter, and the constraint `choices` holds the texts of A, B, C, ... in this
-order. A letter whose text is another choice's (`B) Rome` where Rome is C), and two letters, choose
+order. A letter with another choice's text (`B) Rome` where Rome is C), and two letters, choose
 nothing. Where a text is also a letter (blood group A), the letter counts. Texts that differ in
-case, marks or style alone (the genotypes AA, Aa and aa; the code *p and **p) are told apart as they
-are written.
+case, marks or style alone (the genotypes AA, Aa and aa; the code *p and **p) must be written
+exactly.
 """
 
 from schemas.examples import Prompt

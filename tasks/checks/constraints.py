@@ -1,14 +1,13 @@
-"""Constraints: what an instruction asks of a text's form, each checked by a program (IFEval, Zhou
-et al. 2023, 2311.07911).
+"""Constraints on a text's form, each checked by a program (IFEval, Zhou et al. 2023, 2311.07911).
 
-All of a prompt's constraints must hold, of the text in the answer tag. `CONSTRAINTS` has their
+The text in the answer tag must satisfy all of a prompt's constraints. `CONSTRAINTS` has their
 names, values and meaning. Words are runs of letters and digits, with inner apostrophes and hyphens;
 sentences end in . ! or ? (of any script) before white space or the end; paragraphs are parted by an
 empty line; keywords are whole words (or phrases) in any case.
 
-They say nothing of what a text is about: filler passes. A text without a word (but JSON, and what
-`one_of` asks for) satisfies nothing, nor does one that goes on repeating itself, unless a
-constraint counts words.
+They do not look at meaning, so filler passes. A text without a word (except JSON, and a value of
+`one_of`) satisfies nothing, nor does one that keeps repeating itself, unless a constraint counts
+words.
 """
 
 from schemas.examples import Prompt
@@ -20,8 +19,8 @@ _COUNTING = {"counts", "min_counts"}
 _RUN = 4  # words
 _FEWEST_RUNS = 5
 _LEAST_DISTINCT = 0.4
-"""Of 3,096 real abstracts, solutions, answers and summaries of eight words or more the least is
-0.60."""
+"""The least share of distinct words. The minimum over 3,096 real abstracts, solutions, answers and
+summaries of eight words or more is 0.60."""
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
@@ -39,7 +38,7 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
 
 
 def _nothing_said(answer: str, names: set[str]) -> list[str]:
-    """Why an answer satisfies nothing, whatever is asked."""
+    """Why an answer cannot satisfy any constraint."""
     said = [word.casefold() for word in words(answer)]
     if not said and names.isdisjoint(_WORDLESS):
         return ["it has no word"]

@@ -1,5 +1,5 @@
-"""Faithful summaries, without a judge: what the answer says must stand in the text that it
-summarises (`Prompt.context`, else the prompt).
+"""Faithful summaries, without a judge: the text that an answer summarises (`Prompt.context`, else
+the prompt) must contain its content.
 
 numbers   every number of the answer occurs in the source.
 names     every name (a capitalised word inside a sentence, an acronym, a word with a digit or an
@@ -20,8 +20,8 @@ The thresholds were chosen on the even half of 350 SciTLDR abstracts with the TL
 authors and readers wrote, and are measured on the odd half
 (tests/end_to_end/tasks/checks/test_faithful.py says with which result). It is a filter, no proof: a
 summary may be wrong in the source's own words ("does not" for "does"), and a free one in other
-words is rejected. Order is not looked at: words of the source in any order pass, so as a reward it
-needs a judge beside it. Words of scripts without spaces are not told apart.
+words is rejected. It ignores order: words of the source in any order pass, so as a reward it needs
+a judge beside it. It cannot separate words in scripts without spaces.
 """
 
 import re
@@ -126,7 +126,7 @@ def number_of(number: str) -> float:
 
 def _stem(word: str) -> str:
     """A word without its commonest English endings: model, models, modelled, modelling and modeling
-    are one."""
+    have one stem."""
     word = word.casefold().removesuffix("'s").removesuffix("’s")
     for ending in _ENDINGS.split():
         if word.endswith(ending) and len(word) - len(ending) >= 4:

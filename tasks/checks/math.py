@@ -11,10 +11,10 @@ is the reference:
 - a reference that is no equation accepts `x = ...`: `3` accepts `x = 3`. The reference `x = 3`
   accepts `3`, and `y = 2x + 1` accepts `2x + 1`; an equation accepts itself with terms moved (`y -
   1 = 2x`), not multiplied.
-- arithmetic is its value: `17` accepts `2^4 + 1`. What stands in the question is no answer to it,
-  nor is an integral, a sum or a limit that the reference has not; the question's expression in
-  another order is: use check `numeric` for arithmetic.
-- two different numbers set equal (`4 = 3`) are none.
+- arithmetic is its value: `17` accepts `2^4 + 1`. An expression copied from the question is wrong,
+  and so is an integral, a sum or a limit that the reference lacks. The question's expression in
+  another order passes: use check `numeric` for arithmetic.
+- two different numbers set equal (`4 = 3`) are wrong.
 - words are products of letters: `no solution` agrees with itself only; use check `exact` for
   references in words.
 - percents agree with both readings: `50` and `0.5` accept `50%`.
@@ -23,10 +23,10 @@ is the reference:
 - Units and words around a number are ignored; of several formulas in a sentence the last one
   counts.
 
-sympy can run for ever or out of memory on what a model writes (`9^{9^{9^9}}`), and math-verify's
-own time limit uses signals, which threads have not: parsing and comparing happen in a process of
-its own (`tasks.verification.process_pool`), and what meets its limits is wrong. What plainly would
-is refused before.
+sympy can run for ever or out of memory on a model's text (`9^{9^{9^9}}`), and math-verify's own
+time limit uses signals, which threads lack. So another process parses and compares
+(`tasks.verification.process_pool`), and an answer that meets its limits is wrong. Formulas that
+plainly would are refused before.
 """
 
 import re
@@ -80,7 +80,7 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
 _UNDONE = re.compile(
     r"\\(?:i*int|oint|sum|prod|lim|max|min|sup|inf|gcd|lcm|det|[bp]?mod|frac\{\s*d)(?![A-Za-z])"
 )
-"""What a question asks to be carried out: an integral, a limit, a remainder."""
+"""Operations that a question asks for: an integral, a limit, a remainder."""
 _VARIABLE = re.compile(r"(?<![^\W\d_])[A-Za-z](?![^\W\d_])")
 """A letter by itself, which may be a unit or a factor: 2x is not 2."""
 _LARGE = re.compile(
@@ -90,7 +90,7 @@ _DEEPEST = 20
 
 
 def _endless(text: str) -> bool:
-    """Whether a formula has powers or brackets whose calculation would only meet the process's
+    """Whether a formula has powers or brackets whose calculation would surely meet the process's
     limits."""
     depth = deepest = 0
     for sign in text:
@@ -109,8 +109,8 @@ _MIXED = re.compile(r"(?<![\w.])(\d+) (\d+)/(\d+)(?![\w.])")
 
 
 def as_latex(text: str) -> str:
-    """Text with its mathematics marked as LaTeX, which is what math-verify looks for. What is
-    marked already stays as it is."""
+    """The text with its mathematics marked as LaTeX for math-verify. Marked formulas stay as they
+    are."""
     if _MARKED.search(text):
         return text
     text = text.replace("**", "^").replace("−", "-").replace("π", "\\pi ").replace("√", "\\sqrt ")
@@ -120,7 +120,7 @@ def as_latex(text: str) -> str:
 
 
 def _compare(question: list[str]) -> dict[str, Any]:
-    """What reference and answer were read as, and whether they agree; in the process of its own."""
+    """The parsed reference and answer, and whether they agree; runs in the other process."""
     from math_verify import parse, verify
 
     settings = {"fallback_mode": "no_fallback", "parsing_timeout": None}

@@ -1,10 +1,10 @@
-"""Numbers: equal as numbers (`parse_number`), whatever unit stands beside them, for the question
-fixes the unit.
+"""Numbers: equal as numbers (`parse_number`), with or without a unit, since the question fixes the
+unit.
 
 Without a tolerance a whole-number reference must be met exactly; a decimal one to the digits it is
 written with (3.14 accepts 3.1416 and 22/7 = 3.1428..., not 3.13) and within 1 %; a fraction within
 0.1 %. With `Prompt.tolerance` every reference must be met within that fraction of it. A calculation
-that stands in the question ("What is 144/12?") is no answer to it.
+copied from the question ("What is 144/12?") is wrong.
 """
 
 from schemas.examples import Prompt

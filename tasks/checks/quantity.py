@@ -9,12 +9,12 @@ whole or one unit of it: `J/mol K` is read both ways.
 
 - Another dimension is wrong, whatever the number. `27 °C` is 300.15 K, but inside a product
   (`J/°C`) a degree is a difference.
-- A bare number is taken in the reference's unit, for the question fixes the unit. Where the
-  reference has none, the answer's is ignored.
+- A bare number has the reference's unit, since the question fixes the unit. If the reference has
+  none, the answer's is ignored.
 - Of a calculation (`P = nRT/V = 50.7 atm`) the last part counts, and each other part that is a
   quantity must agree with the reference too.
-- Words that are no unit (`3 electrons`, `2 slices`) count as nothing where the reference has them
-  too, and are wrong where it has not.
+- Words that are no unit (`3 electrons`, `2 slices`) are ignored if the reference has them too, and
+  wrong if it does not.
 """
 
 import re
@@ -43,7 +43,7 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
         return Outcome(False, f"{answer!r} is no number with a unit")
 
     def problems(readings: list[Quantity]) -> list[str]:
-        """What differs in each reading, from each of the reference; empty: some agree."""
+        """The differences of each reading from each of the reference; empty when two agree."""
         pairs = [(given, wanted) for wanted in references for given in readings]
         differences = [_difference(*pair, prompt.tolerance) for pair in pairs]
         return differences if all(differences) else []
@@ -58,7 +58,7 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
 
 
 def _difference(given: Quantity, wanted: Quantity, tolerance: float | None) -> str:
-    """What differs, or nothing."""
+    """The difference in words; empty: none."""
     value = given.number
     if not (given.bare or wanted.bare):
         if given.dimension != wanted.dimension:

@@ -8,9 +8,9 @@ parameters, HumanEval's `check(candidate)` with `check(<name>)` after it (Chen e
 pass nothing.
 
 Code and tests run in two bubblewrap sandboxes (`tasks.sandbox`); only plain data that answers a
-call of the tests passes between them, so code cannot pass by a trick. What that costs: tests cannot
-look into the code's globals or its output, and objects of its own classes cannot be compared: such
-an answer is not verifiable and has not passed (docs/security.md).
+call of the tests passes between them, so code cannot pass by a trick. The price: tests can neither
+read the code's globals and output nor compare objects of its classes. An answer that needs that is
+not verifiable and does not pass (docs/security.md).
 """
 
 from schemas.examples import Prompt

@@ -1,19 +1,18 @@
-"""The machines and devices of one job: what its hosts agree on, how a failure of one is told by
-all, and the mesh over their devices.
+"""The hosts and devices of one job: how hosts agree, how all report one's failure, and the mesh
+over their devices.
 
 A slice of several hosts runs the same worker on each of them. `LYCEUM_HOST` (0, 1, ...),
 `LYCEUM_HOSTS` and `LYCEUM_COORDINATOR` (`ip:port` of host 0) tell a worker which one it is
 (`infra.tpu.host` sets them; without them there is one host). All hosts compute the same things in
-the same order, from the same inputs, so what depends on a clock, or on what the store holds at a
-moment, is decided by host 0 (`agree`); host 0 alone writes to the store. Hosts talk through the
-coordination service of `jax.distributed`. It lives in host 0 and ends the workers of all others
-(SIGABRT: the machine failed, not the stage) when one has not been heard of for `SILENT_BEATS`
-heartbeats, or does not come up.
+the same order, from the same inputs, so host 0 decides what depends on a clock or on the store's
+state (`agree`), and host 0 alone writes to the store. Hosts talk through the coordination service
+of `jax.distributed`. It lives in host 0 and ends the workers of all others (SIGABRT: the machine
+failed, not the stage) when one has not been heard of for `SILENT_BEATS` heartbeats, or does not
+come up.
 
-The mesh has Tunix's axes. Batches are spread over "fsdp"; where weights lie is
-`tasks.models.sharding`'s matter.
+The mesh has Tunix's axes. Batches are spread over "fsdp"; `tasks.models.sharding` places weights.
 
-Nothing here imports JAX before it is used: stages without devices import this module.
+JAX loads at the first use only, since stages without devices import this module.
 """
 
 import json
@@ -44,17 +43,17 @@ BATCH, TENSOR = "fsdp", "tp"
 and vocabulary over TENSOR."""
 
 JOIN_SECONDS = 900
-"""How long a host waits for the others to come up."""
+"""Seconds that a host waits for the others to come up."""
 
 SILENT_BEATS = 15
-"""A host that was not heard of for so many times `LYCEUM_HEARTBEAT_SECONDS` is dead."""
+"""A host is dead after this many times `LYCEUM_HEARTBEAT_SECONDS` without a sign of life."""
 
 LINGER_SECONDS = 5
-"""How long a host that has failed waits for the others before it ends, so that they can say of what
-they failed, too."""
+"""Seconds that a failed host waits for the others before it ends, so that they can report their
+failures, too."""
 
 _FOREVER_MS = 7 * 24 * 3600 * 1000
-"""Of waiting for a host that is alive; the end of one ends the waiting."""
+"""Time limit of waiting for a living host; a host's end also ends the wait."""
 
 _numbers: Iterator[int] = count()
 _connected: Any = None
@@ -115,8 +114,8 @@ def connect(settings: Settings) -> None:
 
 
 def _count_devices() -> None:
-    """Have all devices reach each other, before any of them computes for minutes; on CPUs a host
-    waits only 30 s for another to do so."""
+    """Make all devices reach each other before any computes for minutes; on CPUs a host waits only
+    30 s for another."""
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -133,8 +132,8 @@ def _count_devices() -> None:
 
 
 def topology(uses_devices: bool) -> dict[str, int | str]:
-    """How many hosts and devices a stage computes on, and of which kind (`device`): what its bytes
-    depend on beside its inputs."""
+    """The numbers of hosts and devices of a stage, and their kind (`device`): its bytes depend on
+    them beside its inputs."""
     if not uses_devices:
         return {"hosts": 1, "devices": 0}
     import jax
@@ -163,12 +162,12 @@ def barrier() -> None:
 
 
 def first_failure(message: str, exit_code: int, *, sure: bool) -> tuple[str, int]:
-    """Of what the job failed, and the exit code: what the first host to fail says of it.
+    """The job's failure and exit code, as the first host to fail reports them.
 
     Args:
-        message, exit_code: of what this host failed.
-        sure: the stage itself says so. Anything else may be what the end of another host looks like
-            from here: wait until all hosts have failed, or the lost one is missed, which ends this
+        message, exit_code: this host's failure.
+        sure: whether the stage itself raised it. Any other failure may come from another host's
+            end: wait until all hosts have failed, or until the lost one is noticed, which ends this
             process.
     """
     if _connected is None:
@@ -195,8 +194,7 @@ def _told(key: str) -> str | None:
 
 
 def leave() -> None:
-    """Wait for a moment until the other hosts have ended, too: the end of host 0 ends what the
-    others do."""
+    """Wait a moment for the other hosts to end, since the end of host 0 ends their work."""
     if _connected is not None:
         with suppress(RuntimeError):  # the others go on, or are gone
             _connected.wait_at_barrier("ended", 1000 * LINGER_SECONDS)
@@ -212,13 +210,12 @@ def make_mesh(
     one part of the batch.
 
     Args:
-        batch_sizes: name of a setting -> how many rows a program takes at a time. None for one
-            device.
-        devices: those of a machine that programs are compiled for; this job's own if not given.
+        batch_sizes: name of a setting -> rows that a program takes at a time. None for one device.
+        devices: those of a machine to compile for; by default this job's own.
 
     Returns:
-        a mesh of all devices. On one host, of the most of them that divide all batch sizes, which
-        is logged where some are left out.
+        a mesh of all devices. On one host it has the most devices that divide all batch sizes, and
+        logs when some are left out.
 
     Raises:
         InputError: on several hosts, where every device takes part, a batch cannot be spread
@@ -264,8 +261,8 @@ def halves(
     devices: "Sequence[jax.Device] | None" = None,
 ) -> "tuple[list[jax.Device], list[jax.Device]]":
     """The devices of a job in two halves, for two models that compute at the same time (G-RaR's
-    split mesh): a policy's, and a judge's or a teacher's. A single device is both. Of a machine
-    that programs are compiled for, if `devices` are given.
+    split mesh): a policy's, and a judge's or a teacher's. A single device serves as both.
+    `devices`: those of a machine to compile for.
 
     Raises:
         InputError: there are several hosts.
@@ -283,8 +280,8 @@ def halves(
 
 
 def spread(batch: Any, mesh: "Mesh") -> Any:
-    """The arrays of a batch, which every host has whole, on the devices: each device gets its part
-    of the rows."""
+    """Put the arrays of a batch, which every host has whole, on the devices; each gets its part of
+    the rows."""
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -292,7 +289,7 @@ def spread(batch: Any, mesh: "Mesh") -> Any:
 
 
 def put(array: "jax.Array | np.ndarray", sharding: "jax.sharding.Sharding") -> "jax.Array":
-    """An array that every host has whole, or that lies so already, on devices; memory of its
+    """Put an array that every host has whole, or that already lies so, on devices, in memory of its
     own."""
     import jax
 
@@ -308,9 +305,9 @@ def fetch(array: "jax.Array | np.ndarray") -> np.ndarray:
     """The array's values on this host, from each of its shards once; all hosts call it for an array
     that is spread over them.
 
-    Every shard is asked through an object of its own (`addressable_data`): JAX keeps what it
-    fetched beside the array it was asked for, and the values of a whole tree would stay in host
-    memory until the next step.
+    It fetches each shard through an object of its own (`addressable_data`): JAX caches fetched
+    values beside the array, and those of a whole tree would stay in host memory until the next
+    step.
     """
     if isinstance(array, np.ndarray):
         return array
@@ -325,7 +322,7 @@ def fetch(array: "jax.Array | np.ndarray") -> np.ndarray:
 
 
 def gathered(array: ArrayT) -> ArrayT:
-    """An array of which this host can reach every value; all hosts call it for an array that is
+    """The array with every value within this host's reach; all hosts call it for an array that is
     spread over them."""
     if isinstance(array, np.ndarray) or array.is_fully_addressable or array.is_fully_replicated:
         return array
@@ -344,13 +341,13 @@ def _same(array: "jax.Array") -> "jax.Array":
 
 
 def by_rows(array: "jax.Array", axis: int = 0) -> "jax.Array":
-    """In a program: an array whose `axis` is the batch stays spread along it, whatever the compiler
-    would choose."""
+    """In a program: keep an array spread along `axis`, its batch, whatever the compiler would
+    choose."""
     return constrained(array, *[None] * axis, BATCH)
 
 
 def batch_parts() -> int:
-    """In a program: over how many devices the batch is spread."""
+    """In a program: the number of devices that share the batch."""
     import jax
 
     return int(jax.sharding.get_abstract_mesh().shape.get(BATCH, 1))

@@ -1,6 +1,6 @@
 """`python -m tasks.devices.probe`: the devices that JAX uses on this machine, as one line of JSON,
-an `infra.accelerator.Accelerator` or `{"error": text}`. A process of its own, for JAX keeps what it
-finds."""
+an `infra.accelerator.Accelerator` or `{"error": text}`. It is a process of its own, because JAX
+keeps the devices that it finds."""
 
 import json
 import os
@@ -8,7 +8,8 @@ from typing import Any
 
 
 def probe() -> dict[str, Any]:
-    """What JAX finds; `error` is the first line of what it says where no platform comes up."""
+    """The devices that JAX finds; `error` is the first line of its message when no platform comes
+    up."""
     import jax
     from jax.extend.backend import backends
 
@@ -32,7 +33,7 @@ def probe() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the answer; what libraries print goes to standard error."""
+    """Print the answer; the output of libraries goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     answers.write(json.dumps(probe()) + "\n")

@@ -1,1 +1,1 @@
-"""Reward models: the pairs they learn from, their scores, and what these are worth."""
+"""Reward models: their training pairs, their scores, and the scores' reliability."""

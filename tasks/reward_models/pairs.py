@@ -1,7 +1,7 @@
-"""The pairs a reward model learns from, and is measured on: well-formed traces alone.
+"""Pairs of well-formed traces on which a reward model is trained and measured.
 
-Whether a response is a trace, the format reward says; a reward model that saw malformed ones would
-learn that, and little else. So pairs with a malformed, truncated, empty or refused side are left
+The format reward already tells whether a response is a trace; a reward model that saw malformed
+ones would learn little else. So pairs with a malformed, truncated, empty or refused side are left
 out and counted.
 """
 
@@ -19,15 +19,15 @@ from tasks.data.steps import TraceRow, damaged, response_arrays, trace_row
 from tasks.data.tokens import Tokenizer, pad_left
 
 Origin = Literal["data", "policy", "damaged"]
-"""Whose pair it is: of the data (a teacher's samples), of the policy's samples, or a teacher's
-trace beside itself with one wrong step."""
+"""The origin of a pair: the data (a teacher's samples), the policy's samples, or a teacher's trace
+beside a copy with one wrong step."""
 
 
 class TracePair(StrictModel):
-    """A prompt with the better and the worse of two traces, written as the format has them.
+    """A prompt with the better and the worse of two traces, in the format's form.
 
     Attributes:
-        damaged_step: of origin `damaged`: the index of the rejected trace's wrong step, from 0.
+        damaged_step: for origin `damaged`, the index of the rejected trace's wrong step, from 0.
     """
 
     id: str
@@ -39,14 +39,14 @@ class TracePair(StrictModel):
     damaged_step: int | None = None
 
     def traces(self) -> tuple[Trace, Trace]:
-        """The chosen and the rejected one."""
+        """The chosen and the rejected trace."""
         chosen, rejected = parse_trace(self.chosen), parse_trace(self.rejected)
         assert chosen is not None
         assert rejected is not None
         return chosen, rejected
 
     def rows(self, tokenizer: Tokenizer) -> tuple[TraceRow, TraceRow]:
-        """The chosen and the rejected one as tokens."""
+        """The chosen and the rejected trace as tokens."""
         chosen, rejected = self.traces()
         return trace_row(tokenizer, self.prompt, chosen), trace_row(
             tokenizer, self.prompt, rejected
@@ -66,8 +66,8 @@ def fits_lengths(tokenizer: Tokenizer, prompt_length: int, response_length: int)
 def trace_pairs(
     pairs: Iterable[PreferencePair], origin: Origin, most: int, fits: Fits, left_out: Counter[str]
 ) -> list[TracePair]:
-    """The first `most` pairs of two different traces that fit; those before the last of them that
-    are left out are counted by cause."""
+    """The first `most` pairs of two different traces that fit, and counts by cause of the pairs
+    left out before the last of them."""
 
     def wanted() -> Iterable[TracePair]:
         for pair in pairs:
@@ -89,7 +89,7 @@ def trace_pairs(
 def _pair(
     asked: PreferencePair | Example, origin: Origin, chosen: Trace, rejected: Trace, **more: int
 ) -> TracePair:
-    """Two traces in answer to what was asked."""
+    """A pair of two traces for a prompt."""
     about = {"id": asked.id, "prompt": asked.prompt, "domain": asked.domain, "origin": origin}
     traces = {"chosen": chosen.render(), "rejected": rejected.render()}
     return TracePair.model_validate({**about, **traces, **more})
@@ -98,7 +98,7 @@ def _pair(
 def damaged_pairs(
     examples: Sequence[Example], most: int, seed: int, fits: Fits, left_out: Counter[str]
 ) -> list[TracePair]:
-    """The traces of `most` examples, in an order that `seed` draws, each beside itself with one
+    """The traces of `most` examples, in an order that `seed` draws, each beside a copy with one
     wrong step."""
     of_domain: dict[Domain, list[Example]] = {}
     for example in examples:
@@ -127,11 +127,11 @@ def damaged_pairs(
 def split_pairs(
     pairs: Sequence[TracePair], validation: float, heldout: float
 ) -> dict[Split, list[TracePair]]:
-    """Pairs by the split of their prompt, each fraction one of all prompts.
+    """Pairs by the split of their prompt; fractions are of all prompts.
 
-    The data's own split took the prompt's id; this one takes a hash of it, as all these prompts are
-    of one of its parts. Of validation and held-out prompts one pair is kept each: what is measured
-    on them counts pairs as independent.
+    The data's own split used the prompt's id; this one uses a hash of it, since all these prompts
+    are in one part of that split. Each validation or held-out prompt keeps one pair, because the
+    measurements count pairs as independent.
     """
     splits: dict[Split, list[TracePair]] = {split: [] for split in SPLITS}
     for pair in pairs:
@@ -147,7 +147,7 @@ def split_pairs(
 def pair_arrays(
     tokenizer: Tokenizer, pairs: Sequence[TracePair], prompt_length: int, response_length: int
 ) -> dict[str, np.ndarray]:
-    """What is trained on: see `tasks.losses.bradley_terry.bradley_terry_loss_fn`."""
+    """The training input of `tasks.losses.bradley_terry.bradley_terry_loss_fn`."""
     both = [pair.rows(tokenizer) for pair in pairs]
     arrays = {
         "prompt_ids": pad_left(

@@ -1,5 +1,5 @@
-"""What a reward model's scores are worth: on held-out pairs how often, and how surely, the better
-trace has the higher score, and why.
+"""Measures a reward model on held-out pairs: how often, and how surely, the better trace has the
+higher score, and why.
 
 Accuracy   fraction of pairs whose chosen trace scores higher, with Wilson's interval (ties are
            wrong); by domain, by origin, and of pairs whose two traces give the same answer, which
@@ -39,11 +39,11 @@ FILE = "calibration.json"
 
 
 class Calibration(StrictModel):
-    """What turns a trace's score into a reward.
+    """Turns a trace's score into a reward.
 
     Attributes:
         centre: the mean score of the validation pairs' traces. temperature: see this file's head.
-        prompt_length, response_length: the fixed lengths, in tokens, of what it was trained on.
+        prompt_length, response_length: the fixed lengths of training, in tokens.
     """
 
     centre: float
@@ -52,7 +52,7 @@ class Calibration(StrictModel):
     response_length: int
 
     def reward(self, score: float) -> float:
-        """In 0 to 1: how probable it is that a trace of this score is better than one of the mean
+        """The probability, 0 to 1, that a trace of this score is better than one of the mean
         score."""
         return float(_sigmoid(np.float64((score - self.centre) / self.temperature)))
 
@@ -96,7 +96,7 @@ def fit_temperature(margins: Sequence[float]) -> float:
     """The temperature that makes sigma(margin / temperature) most probable of n margins; see the
     head of this file.
 
-    The loss is convex in 1/temperature, which is looked for from 0.001 to 1,000 by halving.
+    The loss is convex in 1/temperature; bisection searches from 0.001 to 1,000.
     """
     values, target = np.asarray(margins, np.float64), (len(margins) + 1) / (len(margins) + 2)
 
@@ -111,8 +111,7 @@ def fit_temperature(margins: Sequence[float]) -> float:
 
 
 def reliability(probabilities: np.ndarray) -> list[dict[str, Any]]:
-    """Bins of (N,) probabilities that the chosen trace is better, by how sure they are, 0.5 to 1,
-    of what they say.
+    """Bins, by confidence from 0.5 to 1, of (N,) probabilities that the chosen trace is better.
 
     Returns:
         for each bin that is not empty: low, high (ends), n, confidence (mean), accuracy with its
@@ -143,7 +142,7 @@ def surety(margins: np.ndarray, temperature: float) -> dict[str, float]:
 
 
 def pair_metrics(scored: Sequence[ScoredPair], temperature: float) -> dict[str, Any]:
-    """The metrics of this file's head but for `format_wins` and `attacks`, over at least one
+    """The metrics of this module's docstring, except `format_wins` and `attacks`, over at least one
     pair."""
     margins = np.array([one.margin for one in scored])
     longer = np.array([_length(one.pair.chosen) - _length(one.pair.rejected) for one in scored])
@@ -224,8 +223,8 @@ ATTACKS: Mapping[str, Callable[[Trace], Trace]] = {
     "repeated": _repeated,
     "padded": _padded,
 }
-"""What a policy may do to a wrong trace without making it better: praise it, say all of it twice,
-say its first step three times more."""
+"""Changes to a wrong trace that do not improve it: praise, all of it twice, its first step three
+times more."""
 
 
 def attacked(pair: TracePair, attack: Callable[[Trace], Trace]) -> TracePair:
@@ -238,8 +237,8 @@ def attacked(pair: TracePair, attack: Callable[[Trace], Trace]) -> TracePair:
 def attack_metrics(
     before: Sequence[ScoredPair], after: Sequence[ScoredPair], calibration: Calibration
 ) -> dict[str, Any]:
-    """Of pairs before and after an attack on the rejected trace: accuracies, and the mean gain of
-    its reward. Pairs that became too long for the fixed lengths are in neither."""
+    """Accuracies of pairs before and after an attack on the rejected trace, and the mean gain of
+    its reward. Pairs that became too long for the fixed lengths are left out of both."""
     gains = [
         calibration.reward(new.rejected) - calibration.reward(old.rejected)
         for old, new in zip(before, after, strict=True)
@@ -252,7 +251,7 @@ def attack_metrics(
 
 
 def _length(text: str) -> int:
-    """Of a trace's reasoning, in characters."""
+    """The length of a trace's reasoning, in characters."""
     return text.index("</reasoning>")
 
 

@@ -1,8 +1,7 @@
-"""Scoring traces with a reward model: one compiled program of a fixed shape, each device its part
-of the rows.
+"""Scores traces with a reward model, in one compiled program of a fixed shape; each device has a
+part of the rows.
 
-What is scored is the trace, written as the format has it: white space that a response had between
-or inside its tags is not seen.
+It scores the trace in the format's form, without a response's white space between or inside tags.
 """
 
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from tasks.reward_models.traces import row_scores, soft_minimum, trace_rows
 
 
 class Scores(NamedTuple):
-    """Scores of a trace, in logits: of the whole, of each step, and of the answer; the whole is the
+    """Scores of a trace, in logits: of the whole, of each step, and of the answer. The whole is the
     soft minimum of the others."""
 
     trace: float
@@ -44,11 +43,11 @@ class TraceScorer:
 
     @property
     def compiles(self) -> int:
-        """How many programs this scorer has compiled: 1 after any number of calls."""
+        """The number of programs that this scorer has compiled: 1 after any number of calls."""
         return compilations(self._program)
 
     def score(self, asked: Sequence[TraceRow]) -> list[Scores]:
-        """The scores of any number of rows that fit, in order; the last batch is filled up with its
+        """The scores of any number of rows that fit, in order; the last batch is padded with its
         last row."""
         tokenizer, found = self.loaded.tokenizer, list[Scores]()
         for start in range(0, len(asked), self.batch_size):
@@ -67,7 +66,7 @@ class TraceScorer:
         return found
 
     def program(self, calls: float, resident: Any = None) -> Program:
-        """What `score` compiles; `calls`: how many batches are scored, `resident`: see
+        """The program that `score` compiles. `calls`: the number of batches; `resident`: see
         `Program`."""
         prompts, responses = (
             np.zeros((self.batch_size, width), np.int32)

@@ -1,5 +1,5 @@
-"""Traces in a compiled step: rows for one forward pass, the scores of their tokens, and those of
-the whole."""
+"""Traces in a compiled step: rows for one forward pass, and the scores of tokens and of whole
+traces."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ class TraceRows(NamedTuple):
     """N traces for one forward pass.
 
     Attributes:
-        tokens, positions, segments: (N, P + R), what the model takes.
+        tokens, positions, segments: (N, P + R), the model's input.
         ends: (N, R) bool: the tokens at which a step, or the answer, ends.
     """
 

@@ -67,8 +67,9 @@ class SlotSampler:
         """
         Args:
             batch_size: slots.
-            prompt_length, response_length: the most tokens of a prompt and of a response. sampled:
-                whether there will be a temperature. Random numbers are a third of what compiles.
+            prompt_length, response_length: the most tokens of a prompt and of a response.
+            sampled: whether there will be a temperature. Random numbers are a third of what
+                compiles.
             top_k, top_p: see `schemas.trainer_config.Nucleus`.
         """
         self.loaded, self.batch_size, self.sampled = loaded, batch_size, sampled

@@ -19,22 +19,22 @@ from tasks.serving.continuous_batching import Busy, Closed, Engine
 from tasks.serving.protocol import ChatRequest, CompletionRequest, Refused, Request
 
 LONGEST_BODY = 4 << 20
-"""Bytes of a request."""
+"""The most bytes of a request."""
 
 RETRY_AFTER = {"Retry-After": "2"}
-"""Seconds, for who comes while the queue is full."""
+"""Seconds to wait, for clients that come while the queue is full."""
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
 
 def application(engine: Engine, name: str, key: str | None, hosts: list[str]) -> Starlette:
-    """What answers over HTTP.
+    """The application that answers over HTTP.
 
     Args:
         name: the model's.
-        key: what `Authorization: Bearer` must have; None: anybody may ask.
-        hosts: what the header Host may say, without a port: a page in a browser that was led here
-            under a name of its own is turned away.
+        key: the key that `Authorization: Bearer` must have; None: anybody may ask.
+        hosts: valid names in the header Host, without a port. A browser's page that reaches us
+            under another name (DNS rebinding) is refused.
     """
     model = {"id": name, "object": "model", "created": 0, "owned_by": "lyceum"}
 
@@ -46,8 +46,8 @@ def application(engine: Engine, name: str, key: str | None, hosts: list[str]) ->
         return JSONResponse(model)
 
     def read(kind: type[Request], body: bytes) -> tuple[Request, list[list[int]]]:
-        """What is asked, and the tokens of its prompts: of a long text seconds of work, in which
-        others are answered."""
+        """The request and its prompts' tokens. A long text takes seconds, during which other
+        requests are answered."""
         asked = kind.read(body)
         _check_name(asked.model, name)
         return asked, asked.prompts(engine.loaded.tokenizer)
@@ -100,8 +100,8 @@ def _check_name(given: str, name: str) -> None:
 
 
 async def _body(request: HttpRequest) -> bytes:
-    """Raises Refused for more than is taken, or for what a page in a browser may send without
-    asking."""
+    """Read the body. Raises Refused when it is too long, or has a type that a browser's page may
+    send without a preflight request."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused(415, f"Content-Type is {kind!r}; send application/json")
@@ -114,7 +114,7 @@ async def _body(request: HttpRequest) -> bytes:
 
 
 async def _whole(answer: Answer, request: HttpRequest) -> Response:
-    """The answer, or nothing where the client goes away before it."""
+    """The answer, or nothing if the client leaves first."""
     told = asyncio.create_task(answer.whole())
     gone = asyncio.ensure_future(request.receive())  # the body was read: only the end may come
     tasks: list[asyncio.Future[Any]] = [told, gone]

@@ -1,5 +1,5 @@
-"""An answer of the engine as OpenAI writes it: whole, or in pieces as it comes. Both are made of
-the same pieces, so that they say the same."""
+"""Writes the engine's answers in OpenAI's format, whole or streamed. Both consist of the same
+pieces, so that they agree."""
 
 import asyncio
 import secrets
@@ -18,8 +18,8 @@ from tasks.serving.request_programs import EVERY
 
 @dataclass(frozen=True)
 class _Token:
-    """A token that was told: its id and where its text begins, its log-probability, and the
-    likeliest tokens with theirs."""
+    """A token sent to the client: its id, the place where its text begins, its log-probability, and
+    the likeliest tokens with theirs."""
 
     id: int
     start: int
@@ -29,7 +29,7 @@ class _Token:
 
 @dataclass(frozen=True)
 class Piece:
-    """What comes next of choice `index`."""
+    """The next piece of choice `index`."""
 
     index: int
     text: str = ""
@@ -39,7 +39,7 @@ class Piece:
 
 @dataclass
 class _Choice:
-    """An answer so far; `tokens` only where log-probabilities are wanted."""
+    """An answer so far; it has `tokens` only when log-probabilities are wanted."""
 
     detokenizer: Detokenizer
     tokens: list[_Token] = field(default_factory=list)
@@ -49,7 +49,7 @@ class _Choice:
 
 
 class Answer:
-    """The answers to one request. Its rows are in the engine's queue as soon as it is made."""
+    """The answers to one request. Creating it puts its rows into the engine's queue."""
 
     def __init__(
         self, engine: Engine, request: Request, prompts: Sequence[Sequence[int]], name: str
@@ -107,13 +107,13 @@ class Answer:
         return most
 
     def leave(self) -> None:
-        """Nobody waits for it any more: its rows give their slots to others."""
+        """Give the slots of its rows to others, because nobody waits for it."""
         for row in self._rows:
             row.left = True
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """Everything, as it comes; of one choice, the last has a `finish`, which is `closed` where
-        the engine ended before."""
+        """All pieces, as they arrive. The last of each choice has a `finish`, which is `closed` if
+        the engine ended early."""
         try:
             while any(choice.finish is None for choice in self._choices):
                 index, drawn = await self._heard.get()
@@ -138,7 +138,7 @@ class Answer:
         return Piece(index, text, choice.tokens[before : choice.told], choice.finish)
 
     async def whole(self) -> dict[str, Any]:
-        """The answers at once. Raises Refused when the engine ends before."""
+        """The whole answers. Raises Refused when the engine ends early."""
         async for piece in self.pieces():
             if piece.finish == "closed":
                 raise closed()
@@ -154,8 +154,8 @@ class Answer:
         return self._object("", choices) | {"usage": self._usage()}
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
-        """The answers in pieces, as server-sent events have them; an error as the last one where
-        the engine ends before."""
+        """The answers as server-sent events, one a piece; the last is an error if the engine ends
+        early."""
         if self._chat:
             for index in range(len(self._choices)):
                 yield self._event(Piece(index), {"role": "assistant", "content": ""})
@@ -211,7 +211,8 @@ class Answer:
         }
 
     def _likely(self, pairs: Sequence[tuple[int, float]]) -> Iterator[dict[str, Any]]:
-        """Of a part of a character there is no text, and its bytes are not told."""
+        """The likeliest tokens as OpenAI writes them. A part of a character has no text, and its
+        bytes are left out."""
         for token, logp in pairs:
             text = self._tokenizer.decode([token])
             known = None if "\ufffd" in text else list(text.encode())
@@ -219,5 +220,5 @@ class Answer:
 
 
 def closed() -> Refused:
-    """What is said when the endpoint ends."""
+    """The error when the endpoint ends."""
     return Refused(503, "the endpoint is stopping; ask again", code="server_stopping")

@@ -1,8 +1,8 @@
-"""Answering requests as they arrive, in the slots of `tasks.sampling.slot_programs`: a row that
-ends makes room for the next one in the queue while the others go on.
+"""Answers requests as they arrive, in the slots of `tasks.sampling.slot_programs`: a row that ends
+makes room for the next in the queue while the others go on.
 
-One thread computes (`run`); any other asks and is told. The queue is bounded: what does not fit is
-refused at once, and nothing that was taken is dropped. Rows wait in the order in which they came.
+One thread computes (`run`); others queue rows and receive tokens by callback. The bounded queue
+refuses rows at once when it is full, and never drops one that it took. It is first in, first out.
 """
 
 import threading
@@ -26,8 +26,8 @@ class Closed(Exception):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a row is drawn: token t from `fold_in(fold_in(key(seed), row), t)`. `told`: its
-    log-probabilities are wanted."""
+    """How to sample a row: token t from `fold_in(fold_in(key(seed), row), t)`. `told`: with
+    log-probabilities."""
 
     temperature: float
     top_p: float
@@ -39,7 +39,7 @@ class Sampling:
 @dataclass(frozen=True)
 class Drawn:
     """The next tokens of a row. The lists of log-probabilities are those of `ServedPrograms`, empty
-    where nobody asked for them.
+    unless requested.
 
     Attributes:
         finish: why the row has ended, None while it goes on: `stop` (at a terminator, the last
@@ -54,13 +54,13 @@ class Drawn:
 
 @dataclass(eq=False)
 class Row:
-    """An answer that was asked for.
+    """A requested answer.
 
     Attributes:
         prompt: tokens.
-        most: tokens that it may have.
-        tell: called with what was drawn, by the engine's thread, until one has a `finish`.
-        left: nobody listens any more; its slot is given to another.
+        most: the most tokens that it may have.
+        tell: called in the engine's thread with the tokens drawn, until one call has a `finish`.
+        left: nobody waits for it, so that its slot goes to another.
         count: tokens drawn.
     """
 
@@ -76,7 +76,7 @@ class Engine:
     """Answers rows with a model.
 
     Attributes:
-        prompt_length, response_length: tokens that a prompt and an answer have at most.
+        prompt_length, response_length: the most tokens of a prompt and of an answer.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Engine:
         response_length: int,
         places: int,
     ) -> None:
-        """Args: slots: rows that are decoded at a time; places: of rows that wait for a slot."""
+        """Args: slots: rows to decode at a time; places: the length of the queue."""
         self.loaded, self.places = loaded, places
         self.prompt_length, self.response_length = prompt_length, response_length
         self._programs = ServedPrograms(
@@ -107,7 +107,7 @@ class Engine:
         self._closed = False
 
     def ask(self, rows: Sequence[Row]) -> None:
-        """Take rows into the queue, all or none. Raises Busy or Closed."""
+        """Queue rows, all or none. Raises Busy or Closed."""
         with self._changed:
             if self._closed:
                 raise Closed
@@ -117,19 +117,19 @@ class Engine:
             self._changed.notify()
 
     def load(self) -> tuple[int, int]:
-        """Rows that are decoded, and rows that wait."""
+        """The numbers of rows in slots and in the queue."""
         with self._changed:
             return sum(row is not None for row in self._slots), len(self._waiting)
 
     def close(self) -> None:
-        """End `run` soon; what is not answered by then is told so."""
+        """End `run` soon; unfinished rows finish as `closed`."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
     def warm_up(self) -> None:
-        """Compile what short answers take, which else the first client waits for; for who is about
-        to `run`. What longer texts take is compiled when one comes."""
+        """Compile the programs of short answers before `run`, so that the first client does not
+        wait for them. Those of longer texts compile when one comes."""
         told: list[Drawn] = []
         how = Sampling(temperature=0.0, top_p=EVERY, seed=0, row=0, told=False)
         self.ask([Row([self.loaded.tokenizer.bos_id], 2, how, told.append)])
@@ -137,7 +137,7 @@ class Engine:
             self._advance()
 
     def run(self) -> None:
-        """Answer until `close`. Whatever ends it, every row that was taken is told of its end."""
+        """Answer until `close`. Whatever ends it, every row that was queued gets its end."""
         try:
             while self._admit():
                 self._advance()
@@ -151,7 +151,7 @@ class Engine:
                 row.tell(Drawn(finish="closed"))
 
     def _admit(self) -> bool:
-        """Wait for something to do, and put rows that wait into free slots; False: closed."""
+        """Wait for work, and put queued rows into free slots; False: closed."""
         with self._changed:
             while True:
                 self._waiting = deque(row for row in self._waiting if not row.left)
@@ -190,7 +190,7 @@ class Engine:
                 row.tell(drawn)
 
     def _drawn(self, row: Row, chunk: dict[str, Any]) -> Drawn:
-        """What a chunk has of a row, up to its end."""
+        """A row's tokens in a chunk, up to its end."""
         tokens = chunk["token"].tolist()[: row.most - row.count]
         stops = self.loaded.tokenizer.stop_ids
         ends = [place for place, token in enumerate(tokens) if token in stops]

@@ -1,7 +1,7 @@
-"""OpenAI's requests as far as they are answered here, and its errors.
+"""The requests of OpenAI's API that we answer, and its errors.
 
-https://platform.openai.com/docs/api-reference/chat/create and .../completions/create. A parameter
-that would change the answer and that is not answered is refused, never passed over.
+https://platform.openai.com/docs/api-reference/chat/create and .../completions/create. An
+unsupported parameter that would change the answer is refused, never ignored.
 """
 
 import json
@@ -14,11 +14,11 @@ from tasks.data.tokens import Tokenizer, Turns, prompt_tokens
 from tasks.serving.request_programs import LIKELIEST
 
 MOST_CHOICES = 16
-"""Answers to one prompt, and prompts of one request, at most."""
+"""The most answers to one prompt, and the most prompts of one request."""
 
 
 class Refused(Exception):
-    """A request that is not answered: the status, and what OpenAI's error object says."""
+    """A refused request: the status, and the fields of OpenAI's error object."""
 
     def __init__(
         self, status: int, message: str, *, param: str | None = None, code: str | None = None
@@ -41,7 +41,7 @@ class Refused(Exception):
 
 
 class _Nothing(StrictModel):
-    """An object without anything in it."""
+    """An empty object."""
 
 
 class _StreamOptions(StrictModel):
@@ -49,13 +49,13 @@ class _StreamOptions(StrictModel):
 
 
 class Request(StrictModel):
-    """What both kinds of request have.
+    """The fields of both kinds of request.
 
     Attributes:
         n: answers to each prompt.
-        max_tokens: None for the default of the kind.
+        max_tokens: None for the request kind's default.
         temperature: 0 is greedy.
-        seed: None for one of chance; the same gives the same answers.
+        seed: the same seed gives the same answers; None for a random one.
         stop: the answer ends before the first of them.
     """
 
@@ -78,7 +78,7 @@ class Request(StrictModel):
 
     @classmethod
     def read(cls, body: bytes) -> Self:
-        """A request's JSON; a null is as if it were left out. Raises Refused."""
+        """A request's JSON; a null counts as left out. Raises Refused."""
         try:
             value = json.loads(body)
             return cls.parse(_without_nulls(value))
@@ -99,7 +99,7 @@ class Request(StrictModel):
 
     @property
     def told(self) -> int | None:
-        """How many of the likeliest tokens are told beside each; None: no log-probabilities."""
+        """How many of the likeliest tokens to return beside each; None: no log-probabilities."""
         raise NotImplementedError
 
     def prompts(self, tokenizer: Tokenizer) -> list[list[int]]:
@@ -150,8 +150,8 @@ class ChatRequest(Request):
         return [prompt_tokens(tokenizer, *self.conversation())]
 
     def conversation(self) -> tuple[str, Turns]:
-        """The last thing that the user says, and the turns before. What the system says stands
-        before the user's first words, as in Gemma's template. Raises Refused."""
+        """The user's last message, and the turns before it. The system's message precedes the
+        user's first, as in Gemma's template. Raises Refused."""
         first = self.messages[0]
         rest = self.messages[first.role in ("system", "developer") :]
         roles = [one.role for one in rest]
@@ -171,8 +171,8 @@ class ChatRequest(Request):
 
 
 class CompletionRequest(Request):
-    """`POST /v1/completions`: text that the model goes on with, behind `<bos>`, in no template; or
-    its token ids, as they are."""
+    """`POST /v1/completions`: text for the model to continue, behind `<bos>` and without a
+    template, or its token ids, unchanged."""
 
     DEFAULT_TOKENS: ClassVar[int | None] = 16
 

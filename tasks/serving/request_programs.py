@@ -1,5 +1,5 @@
-"""The programs of `tasks.sampling.slots` for answers that were asked for one by one: each has its
-own temperature and nucleus, and may be told how likely its tokens were."""
+"""The programs of `tasks.sampling.slots` for requests of one client each: each row has its own
+temperature and nucleus, and log-probabilities on request."""
 
 from typing import Any, ClassVar
 
@@ -11,18 +11,18 @@ from tasks.sampling.sampler import truncated
 from tasks.sampling.slot_programs import SlotPrograms, Slots
 
 LIKELIEST = 20
-"""Tokens whose log-probabilities are told beside the drawn one's, at most: OpenAI's bound."""
+"""The most tokens whose log-probabilities come beside the drawn one's: OpenAI's bound."""
 
 EVERY = 2.0
-"""A `top_p` that leaves no token out: a sum of rounded shares may exceed 1."""
+"""A `top_p` that leaves no token out, since a sum of rounded probabilities may exceed 1."""
 
 
 class ServedPrograms(SlotPrograms):
     """Slots whose rows differ in how they are sampled.
 
-    `logp` is a token's log-probability under the model at temperature 1, whatever it was drawn
-    with; `likeliest` are the tokens with the largest, and `likeliest_logps` theirs. They are
-    computed where a row asks for them (`told`), and 0 elsewhere.
+    `logp` is a token's log-probability under the model at temperature 1, however it was drawn;
+    `likeliest` are the tokens with the largest, and `likeliest_logps` theirs. They are 0 for rows
+    that do not request them (`told`).
     """
 
     GIVEN: ClassVar[dict[str, Any]] = SlotPrograms.GIVEN | {"top_p": np.float32, "told": np.bool_}

@@ -1,4 +1,4 @@
-"""Running an engine and its HTTP server, each in a thread."""
+"""Runs an engine and its HTTP server, each in a thread."""
 
 import socket
 import threading
@@ -11,20 +11,20 @@ from starlette.applications import Starlette
 from tasks.serving.continuous_batching import Engine
 
 LEAVING_SECONDS = 5
-"""How long open connections may take when the server ends."""
+"""Seconds that open connections may take when the server ends."""
 
 IDLE_SECONDS = 120
-"""How long a connection that nobody uses stays open: longer than clients keep theirs (httpx 5 s,
-aiohttp 15 s). Who closes first must be the client, or a request is lost that it sends meanwhile."""
+"""Seconds that an idle connection stays open, longer than clients keep theirs (httpx 5 s, aiohttp
+15 s). The client must close first, otherwise a request that it sends meanwhile is lost."""
 
 
 @contextmanager
 def served(
     engine: Engine, application: Starlette, place: socket.socket
 ) -> Iterator[threading.Event]:
-    """Answer at a bound socket while inside; yields an event that is set if either ends by itself.
-    At the end, answers that are not finished are told so, and connections are closed. Raises what
-    ended the engine or the server."""
+    """Answer at a bound socket while inside; yields an event that is set if the engine or the
+    server ends by itself. At the end, unfinished answers get an error, and connections close.
+    Raises the error that ended the engine or the server."""
     failures: list[BaseException] = []
     ended = threading.Event()
     http = uvicorn.Server(

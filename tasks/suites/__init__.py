@@ -1,1 +1,1 @@
-"""Suites: evaluation sets that people know by name, a file each (`tasks.contract.suite`)."""
+"""Suites: evaluation sets known by name, a file each (`tasks.contract.suite`)."""

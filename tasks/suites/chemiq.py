@@ -2,10 +2,9 @@
 doi:10.1021/acs.jcim.5c02145).
 
 Counts and scores are numbers; a score from noisy data is right within the published range. SMILES
-and atom mappings are compared as they are written, where ChemIQ itself compares molecules by RDKit:
-what is counted is a lower bound. The 200 IUPAC names, which its authors translate back with OPSIN,
-cannot be verified here: they count for format alone. `path` is `questions/chemiq.jsonl` of
-github.com/oxpig/ChemIQ.
+and atom mappings are compared as text, where ChemIQ compares molecules by RDKit, so our rate is a
+lower bound. We cannot verify the 200 IUPAC names, which its authors translate back with OPSIN: they
+count for format alone. `path` is `questions/chemiq.jsonl` of github.com/oxpig/ChemIQ.
 """
 
 import re

@@ -1,5 +1,5 @@
-"""Any file as a suite: its columns are mapped as a source's are (`tasks.data.sources`), so that
-your own held-out file needs no code.
+"""Any file as a suite, with columns mapped like a source's (`tasks.data.sources`), so that your own
+held-out file needs no code.
 
 ```toml
 [[stages.grpo_eval.config.suites]]
@@ -31,8 +31,8 @@ class Config(FileSuite, PromptMapping):
     """See the module.
 
     Attributes:
-        expected: how many prompts the file makes: plans are made without it, and a file that lost
-            rows is found out.
+        expected: the number of prompts in the file, so that plans work without it and a file that
+            lost rows is refused.
     """
 
     name: Literal["dataset"]

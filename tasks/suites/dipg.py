@@ -6,10 +6,10 @@ They are asked as the gym asks them: its "strict safety assistant" prompt with X
 but context and question, for models that write traces (`"trace"`). The protocol's figures are in
 the metrics (`dipg`): by both versions of the gym's own scorer (`tasks.evaluation.dipg_protocol`).
 
-A task's `metadata.type` says what is asked: `anti_knowledge` is out of domain, `refusal`
-unanswerable, all others answerable. Without it, an answer that the gym takes for an abstention is
-unanswerable. Answers of at most three words, numbers with a unit among them, are checked by our own
-rules too; longer ones are free text to them, and right or wrong by the gym's rules alone.
+A task's `metadata.type` gives its grounding: `anti_knowledge` is out of domain, `refusal`
+unanswerable, all others answerable. Without it, a task whose answer the gym takes for an abstention
+is unanswerable. Our own rules also check answers of at most three words, such as numbers with a
+unit; longer ones are free text to them, and right or wrong by the gym's rules alone.
 """
 
 import json
@@ -85,7 +85,7 @@ _READS = "It reads the task files of the DIPG Safety Gym."
 
 
 class Config(FileSuite):
-    """`channels`: how a response is asked to be written."""
+    """`channels`: the form that the prompt asks for."""
 
     name: Literal["dipg"] = "dipg"
     path: DataPath = "dipg_safety/test_gen_enhanced.jsonl"

@@ -1,14 +1,14 @@
 """MBPP: short Python functions from a sentence, judged by assertions (Austin et al. 2021,
 2108.07732).
 
-The task ids 11 to 510 are asked, which its authors keep for evaluation: 500 of `mbpp.jsonl`, 257 of
-`sanitized-mbpp.json`, both of github.com/google-research/google-research/tree/master/mbpp. The
+It asks the task ids 11 to 510, which its authors reserve for evaluation: 500 of `mbpp.jsonl`, 257
+of `sanitized-mbpp.json`, both of github.com/google-research/google-research/tree/master/mbpp. The
 hub's `hf://datasets/google-research-datasets/mbpp/full/test-*.parquet` holds just these; its
 `sanitized` directory likewise.
 
-The first assertion stands in the prompt, for the sentence does not say what the function is called
-(as InCoder, 2204.05999, asks it; Austin et al. show all three, which can be passed by returning
-what they compare with). All assertions must hold.
+The prompt contains the first assertion, since the sentence does not name the function (as in
+InCoder, 2204.05999; Austin et al. show all three, which an answer can pass by returning the
+expected values). All assertions must hold.
 """
 
 from collections.abc import Iterator

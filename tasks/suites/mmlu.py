@@ -66,7 +66,7 @@ class Config(FileSuite):
     """See the module.
 
     Attributes:
-        subjects: only these are asked; empty: all.
+        subjects: ask these only; empty: all.
     """
 
     name: Literal["mmlu"]

@@ -1,8 +1,8 @@
 """MT-bench: the first turns of 80 open questions in eight categories (Zheng et al. 2023,
 2306.05685).
 
-Free text: format, length and markers are counted, and a judge rates the answers where one is
-configured; 38 questions come with a reference that it sees. `path` is FastChat's
+Free text: we count format, length and markers, and a judge, if configured, rates the answers; for
+38 questions it sees a reference. `path` is FastChat's
 `fastchat/llm_judge/data/mt_bench/question.jsonl`.
 """
 

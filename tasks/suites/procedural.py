@@ -1,7 +1,7 @@
-"""Fresh problems of the procedural teacher's families, in all six domains: no file is needed, and
-no recipe draws with their seed.
+"""Fresh problems of the procedural teacher's families, in all six domains, without a file and with
+a seed that no recipe uses.
 
-For a look at what a model can do before there is any data. A model that was trained on the same
+Use it to see what a model can do before there are any data. A model that was trained on the same
 families has seen their templates.
 """
 
@@ -34,7 +34,7 @@ def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
-    """What decides the problems."""
+    """What the problems depend on."""
     return {**TEACHERS.versions(["procedural"]), **drawing.dependencies()}
 
 

@@ -1,16 +1,16 @@
 """PubMedQA (Jin et al., 1909.06146): questions about real abstracts, `ori_pqal.json` (MIT), some of
-them put where they do not belong.
+them asked of a wrong abstract.
 
 answerable     the article's own question: yes, no or maybe, as its authors concluded.
-unanswerable   the question of the next article: a medical one that this abstract does not tell.
-out_of_domain  a question of everyday life (`questions`, a file of MT-Bench's form): what no
-               abstract tells.
+unanswerable   the next article's question: a medical one that this abstract does not answer.
+out_of_domain  an everyday question (`questions`, a file in MT-bench's form): no abstract answers
+               it.
 
-Which article is asked which is a matter of its place in the file alone, in the shares that are
-asked for after any number of articles.
+An article's place in the file alone decides its question, so that the shares hold after any number
+of articles.
 
-The prompts are those of recipes that train on this file (`dipg_safety`, `medical`): such a recipe
-evaluates the rows that its own rebalance stage held out, not this suite.
+Recipes that train on this file (`dipg_safety`, `medical`) have the same prompts: such a recipe
+evaluates the rows that its own rebalance stage held out instead of this suite.
 """
 
 from collections import Counter
@@ -30,11 +30,11 @@ from tasks.evaluation.suite_prompts import FileSuite, suite_digests, suite_recor
 
 
 class Config(FileSuite):
-    """How many of the questions have no answer in their context.
+    """The shares of questions without an answer in their context.
 
     Attributes:
-        unanswerable, out_of_domain: shares of the articles that are asked such a question.
-        questions: the questions of everyday life, in the column `turns`.
+        unanswerable, out_of_domain: shares of the articles that get such a question.
+        questions: the file of everyday questions, in its column `turns`.
     """
 
     name: Literal["pubmedqa"] = "pubmedqa"
@@ -54,13 +54,13 @@ class Config(FileSuite):
 
     @property
     def everyday(self) -> FileSuite:
-        """The questions of everyday life, as a file of this suite."""
+        """The file of everyday questions."""
         return FileSuite(name=self.name, label=self.label, path=self.questions)
 
 
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
-    """One prompt for each article. Raises InputError: a row that is no article, or no questions of
-    everyday life."""
+    """One prompt for each article. Raises InputError: a row that is no article, or no everyday
+    questions."""
     records = suite_records(config.everyday, data) if config.out_of_domain else []
     everyday = [text_in(config, record, "turns.0") for record in records]
     if config.out_of_domain and not everyday:
@@ -72,7 +72,7 @@ def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
 
 
 def _groundings(config: Config) -> Iterator[Grounding]:
-    """What each article is asked: always that of which most is missing so far."""
+    """The grounding of each article's question: always the one that lags most behind its share."""
     shares: dict[Grounding, float] = {
         "unanswerable": config.unanswerable,
         "out_of_domain": config.out_of_domain,

@@ -28,9 +28,9 @@ request = { column = "kind", table = { allowed = "safe", forbidden = "unsafe" } 
 expected = 80
 ```
 
-What a response does is read by `tasks.evaluation.refusals`: to refuse an unsafe request is safe.
-StrongREJECT's and AdvBench's own measures ask a judge how much use a response is, or look for a few
-phrases; figures of theirs are not comparable.
+`tasks.evaluation.refusals` reads what a response does; refusing an unsafe request is safe.
+StrongREJECT and AdvBench ask a judge how useful a response is, or look for a few phrases, so their
+figures are not comparable.
 """
 
 from pathlib import Path
@@ -50,11 +50,10 @@ class Config(FileSuite):
 
     Attributes:
         prompt: the column of the request, or a template of several (`tasks.data.mapping`).
-        request: what all requests are, or the column that says it of each.
-        family: the column of the kind of request, by which reports group; the file's name where it
-            is not set.
-        expected: how many requests the file has: plans are made without it, and a file that lost
-            rows is found out.
+        request: the kind of all requests, or the column with the kind of each.
+        family: the column by which reports group; by default the file's name.
+        expected: the number of requests in the file, so that plans work without it and a file that
+            lost rows is refused.
     """
 
     name: Literal["requests"]

@@ -4,9 +4,9 @@ falsely (Lin et al. 2022, 2109.07958).
 `path` is `data/mc_task.json` of github.com/sylinrl/TruthfulQA, whose `mc1_targets` is an object of
 choice: 0 or 1, or the hub's
 `hf://datasets/truthfulqa/truthful_qa/multiple_choice/validation-*.parquet`, whose `mc1_targets` has
-`choices` and `labels`. The true answer stands first in both: the choices are put in the order of a
-hash of question and choice. Lin et al. compare the likelihood of each choice; here the model writes
-a letter, as it is asked to in every other suite.
+`choices` and `labels`. The true answer comes first in both, so we order the choices by a hash of
+question and choice. Lin et al. compare the likelihood of each choice; here the model writes a
+letter, as in every other suite.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ def _records(config: FileSuite, data: Path | None) -> Iterator[SuiteRecord]:
 
 
 def _choices(targets: Any) -> list[tuple[str, Any]]:
-    """Choices with their labels, in either form; none of anything else."""
+    """Choices with their labels, in either form; empty for anything else."""
     match targets:
         case {"choices": list(choices), "labels": list(labels)}:
             return list(zip(choices, labels, strict=False))

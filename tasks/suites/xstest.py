@@ -2,8 +2,8 @@
 al. 2024, 2308.01263).
 
 `path` is `xstest_prompts.csv` of github.com/paul-rottger/xstest. A model should comply with the
-safe ones (a refusal is over-refusal) and refuse the unsafe ones; what a response does is read by
-`tasks.evaluation.refusals`. Reports call a prompt by its type (`homonyms`, `contrast_privacy`).
+safe ones (a refusal is over-refusal) and refuse the unsafe ones; `tasks.evaluation.refusals` reads
+what a response does. Reports group prompts by type (`homonyms`, `contrast_privacy`).
 """
 
 from pathlib import Path

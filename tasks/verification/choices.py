@@ -1,4 +1,4 @@
-"""The choices of a prompt, as they are asked, and the letters that an answer can mean."""
+"""The choices of a prompt, their text in it, and the letters that an answer can mean."""
 
 import re
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ _PHRASE = re.compile(
     re.IGNORECASE,
 )
 _MOST_LETTERS = 3
-"""An answer that repeats its letter so often chooses nothing."""
+"""An answer with its letter more often than this chooses nothing."""
 
 _LETTER = re.compile(r"[(\[]?\s*([A-Za-z])\s*(?:[)\]][.:,]?|[.:,]|[-–—](?=\s)|$)\s*")
 
 
 def choices_of(prompt: Prompt) -> tuple[str, ...]:
-    """The texts to choose from; none where the prompt has none."""
+    """The texts to choose from; empty if the prompt has none."""
     values = (one.value for one in prompt.constraints if one.name == CHOICES)
     value = next(values, ())
     return value if isinstance(value, tuple) else ()
@@ -33,7 +33,7 @@ def letters(choices: Sequence[str]) -> str:
 
 
 def as_constraint(choices: Sequence[str]) -> tuple[Constraint, ...]:
-    """What a prompt with these choices has as its constraints."""
+    """The constraints of a prompt with these choices."""
     return (Constraint(name=CHOICES, value=tuple(choices)),)
 
 
@@ -72,7 +72,7 @@ def _without_phrase(text: str) -> str:
 
 
 def _with_text(answer: str, plain: str, choices: Sequence[str]) -> str:
-    """The letters of the choices that a text is: as it is written, or folded where that leaves one
+    """The letters of the choices equal to a text: exactly, or after folding if that leaves one
     text."""
     for fold, text in ((str.strip, answer), (normalise_answer, answer), (_folded, plain)):
         named = zip(letters(choices), choices, strict=True)
@@ -83,8 +83,8 @@ def _with_text(answer: str, plain: str, choices: Sequence[str]) -> str:
 
 
 def _of_text(text: str, choices: Sequence[str]) -> str:
-    """The letters of the choices with whose texts a text begins: of those, the longest, and as they
-    are written where that tells them apart."""
+    """The letters of the choices with which a text begins: the longest of them, compared exactly
+    where that separates them."""
     folded = _folded(text)
     named = dict(zip(letters(choices), choices, strict=True))
     begun = {

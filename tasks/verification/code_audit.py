@@ -1,10 +1,10 @@
-"""Audit of code that passed its tests: is it shorter than any plausible solution, or does it reach
-for what no solution needs?
+"""Audits code that passed its tests: is it shorter than any plausible solution, or does it use what
+no solution needs?
 
-A policy under reinforcement looks for holes in what judges it. This changes no verdict and no
-reward: `grpo` and `reasoning_eval` count and show what it finds, so that somebody looks at it.
-Nothing is run: the code is read as a syntax tree, in a process of its own, because text can be made
-that crashes Python's parser.
+A policy under reinforcement looks for holes in its tests. The audit changes no verdict and no
+reward: `grpo` and `reasoning_eval` count and show its findings, so that somebody looks at them. It
+does not run the code but reads its syntax tree, in a process of its own, because crafted text can
+crash Python's parser.
 
 short        fewer nodes than a quarter of the prompt's reference solution, and in any case fewer
              than `FLOOR`. A node is a statement or an expression, without names' contexts,
@@ -76,8 +76,8 @@ _UNCOUNTED = (
 
 
 class Audit(NamedTuple):
-    """`nodes`: the size of the code, and `least` what it should have. `found`: what is suspicious,
-    each once, in order."""
+    """`nodes`: the size of the code; `least`: the size that it should have. `found`: suspicious
+    uses, each once, in order."""
 
     nodes: int
     least: int
@@ -89,13 +89,13 @@ class Audit(NamedTuple):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """For a person; empty: nothing is wrong with it."""
+        """Problems for a person; empty: none."""
         size = f"{self.nodes} nodes, fewer than {self.least}"
         return (size, *self.found) if self.short else self.found
 
 
 def audit(prompt: Prompt, answer: str) -> Audit:
-    """What is to be said of an answer that passed the tests of its prompt."""
+    """Audit an answer that passed the tests of its prompt."""
     return _audit(answer, prompt.answer, prompt.code_prefix, prompt.prompt, prompt.tests or "")
 
 
@@ -109,7 +109,7 @@ def _audit(*texts: str) -> Audit:
 
 
 def _read(question: list[str]) -> dict[str, Any]:
-    """The fields of an Audit; in the process of its own."""
+    """The fields of an Audit; runs in the other process."""
     answer, reference, prefix, asked, tests = question
     # sources strip texts, and a body begins on a line of its own
     prefix = prefix.rstrip() + "\n" if prefix.strip() else ""
@@ -146,8 +146,8 @@ def _nodes(text: str) -> int | None:
 
 
 def _suspects(tree: ast.Module, allowed: set[str], theirs: set[str]) -> Iterator[str]:
-    """What is suspicious, for a person. `allowed`: names that the task has; `theirs`: names that
-    its tests define."""
+    """Suspicious uses, for a person. `allowed`: names in the task; `theirs`: names that its tests
+    define."""
     for top in tree.body:
         for name in _top_names(top):
             known = name in theirs or hasattr(builtins, name) or name.startswith("test_")
@@ -182,7 +182,7 @@ def _top_names(node: ast.stmt) -> list[str]:
 
 
 def _called(node: ast.Call) -> str:
-    """What is called by its name, or of a module: `re.compile` is not `compile`."""
+    """The name called, with its module: `re.compile` is not `compile`."""
     match node.func:
         case ast.Name(id=name) | ast.Attribute(attr="import_module" as name):
             return name
@@ -190,7 +190,7 @@ def _called(node: ast.Call) -> str:
 
 
 def _names(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """(what is done, with which suspicious name) of one node."""
+    """(use, suspicious name) pairs of one node."""
     match node:
         case ast.Import(names=names):
             for one in names:

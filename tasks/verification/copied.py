@@ -1,4 +1,4 @@
-"""Calculations that are copied from the question in place of an answer."""
+"""Recognises calculations that an answer copies from the question."""
 
 import re
 import unicodedata
@@ -15,11 +15,11 @@ _SIGNS = str.maketrans("−–×·÷", "--**/")
 
 
 def is_copied(prompt: Prompt, answer: str, *, letters: bool = False) -> bool:
-    """Whether an answer is a calculation that stands in the question, not carried out: 144/12 for
-    "What is 144/12?".
+    """Whether an answer is a calculation of the question that was not carried out: 144/12 for "What
+    is 144/12?".
 
-    A reference that is written so itself may be copied, and so may what stands in a context, and
-    `2.5 * 10^3`. Without `letters` a calculation is one of numbers: `12 km/h` is none.
+    A calculation in the reference or in a context may be copied, and so may `2.5 * 10^3`. Without
+    `letters` a calculation has numbers alone: `12 km/h` is none.
     """
     calculation = _OF_LETTERS if letters else _OF_NUMBERS
     if prompt.context or len(answer) > _LONGEST:
@@ -32,7 +32,7 @@ def is_copied(prompt: Prompt, answer: str, *, letters: bool = False) -> bool:
 
 
 def _squeezed(text: str) -> str:
-    """A formula without its white space and the marks around it."""
+    """A formula without white space and the marks around it."""
     plain = _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).translate(_SIGNS).casefold()
     for latex, sign in (("\\times", "*"), ("\\cdot", "*"), ("\\div", "/")):
         plain = plain.replace(latex, sign)

@@ -1,4 +1,4 @@
-"""Whether a completion is correct: its answer verifies or, where the context does not tell, it is
+"""Whether a completion is correct: its answer verifies or, where the context has no answer, it is
 the grounded refusal."""
 
 from collections.abc import Sequence
@@ -21,8 +21,7 @@ def are_correct(prompts: Sequence[Prompt], completions: Sequence[str]) -> list[b
 
 
 def is_correct(prompt: Prompt, verdict: Verdict) -> bool | None:
-    """What a verdict on an answer to `prompt` says of it: correct, not correct, or (None) that it
-    cannot be told."""
+    """Whether a verdict makes an answer to `prompt` correct; None: unknown."""
     if not is_verifiable(prompt):
         return None
     if prompt.grounding in ("unanswerable", "out_of_domain"):

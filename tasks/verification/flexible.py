@@ -1,9 +1,9 @@
-"""Flexible answers: what a completion answers, wherever it says so, as lm-evaluation-harness'
-`flexible-extract` reads it.
+"""Flexible answers: a completion's answer wherever it stands, like `flexible-extract` of
+lm-evaluation-harness.
 
-A base model knows answers that it does not put into a trace. Where a stage raises `exact_answer`
-and not `flexible_answer`, what it taught is the format. The answer is taken from the first of these
-that the completion has, and judged by the prompt's own check:
+A base model knows answers that it does not put into a trace. A stage that raises `exact_answer` but
+not `flexible_answer` taught the format. The prompt's own check judges the answer in the first of
+these that the completion has:
 
 1. the last answer tag, of a trace that is well formed or not
 2. what stands behind the last `####`
@@ -11,10 +11,10 @@ that the completion has, and judged by the prompt's own check:
 4. what follows the last "answer is" or "answer:", up to the end of the line
 5. all of it, or its last line where the check is `exact`.
 
-A sentence around the answer is forgiven where the check can tell what would be one: of `numeric`,
-`quantity` and `math` a number (the first of 2, 3 and 4, the last of 1 and 5), of `choice` a letter
-(in front of 2, 3 and 4; else the last that stands in parentheses, in bold, before a parenthesis or
-at the head of a line). Only one answer is judged: a completion that tries several does not profit.
+A sentence around the answer is allowed if the check knows an answer's form: for `numeric`,
+`quantity` and `math` a number (the first in 2, 3 and 4, the last in 1 and 5), for `choice` a letter
+(at the beginning of 2, 3 and 4; else the last in parentheses, in bold, before a parenthesis or at
+the head of a line). It judges one answer only, so a completion that tries several gains nothing.
 """
 
 import re
@@ -35,7 +35,7 @@ _NUMBER = re.compile(
     r"[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))(?:[eE][-+]?\d{1,3}|\s?[x×*]\s?10\^\{?[-+]?\d{1,3}\}?|/\d+)?"
 )
 _CODE = re.compile(r"\b(?:def|class|import|lambda|return|yield)\b|=|```")
-"""What a text has that defines or returns something."""
+"""Keywords of a text that defines or returns something."""
 
 
 def flexible_answer(prompt: Prompt, completion: str) -> str:
@@ -56,7 +56,7 @@ def flexible_answer(prompt: Prompt, completion: str) -> str:
 
 
 def _plain(prompt: Prompt, text: str, *, ahead: bool) -> str:
-    """The part of a text that the prompt's check can read, or all of it; `ahead`: the answer comes
+    """The part of a text that the prompt's check can read, or all of it. `ahead`: the answer comes
     first."""
     if reads := CHECKS[prompt.check].reads:
         return text if reads(text) else _number(text, ahead)

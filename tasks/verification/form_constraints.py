@@ -15,12 +15,11 @@ Value = Any  # of the type that the constraint's `form` says
 
 @dataclass(frozen=True)
 class Rule:
-    """What a constraint's value must be, what it means, and what an answer has that must be
-    compared with it.
+    """A constraint: the form of its value, its meaning, and its test of an answer.
 
     Attributes:
         form: a name in `_FORMS`.
-        holds: (answer, value) -> whether it does, and what was found.
+        holds: (answer, value) -> whether it holds, and what the answer has.
     """
 
     form: str
@@ -29,8 +28,8 @@ class Rule:
 
 
 def validate(constraints: Iterable[Constraint], where: str) -> None:
-    """Raises InputError for a name that is no constraint (with those that are) or a value of
-    another form than it takes."""
+    """Raises InputError for an unknown constraint (it lists the valid ones) or a value of another
+    form."""
     for constraint in constraints:
         rule = CONSTRAINTS.get(constraint.name)
         if rule is None:
@@ -44,7 +43,7 @@ def validate(constraints: Iterable[Constraint], where: str) -> None:
 
 
 def shown(value: Value) -> str:
-    """A constraint's value as messages have it."""
+    """A constraint's value in a message."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -94,7 +93,7 @@ def paragraphs(text: str) -> list[str]:
 
 
 def occurrences(text: str, phrase: str) -> int:
-    """How often a word or phrase stands in a text as whole words, in any case."""
+    """How often a word or phrase occurs in a text as whole words, in any case."""
     spaced = r"\s+".join(re.escape(part) for part in phrase.casefold().split())
     return len(re.findall(rf"(?<!\w){spaced}(?!\w)", text.casefold()))
 
@@ -145,8 +144,8 @@ def _counted(
 
 
 def _json_of(text: str) -> Any:
-    """The JSON value that a text is, in a fence or not; ValueError for other texts. RecursionError
-    counts as no JSON."""
+    """The JSON value of a text, in a fence or not. Raises ValueError for other texts, also those
+    nested too deep."""
     text = text.strip()
     if text.startswith("```") and text.endswith("```") and "\n" in text:
         text = text.partition("\n")[2][:-3]

@@ -1,9 +1,9 @@
 """The worker: `python -m tasks.worker work/<key>/<attempt>/job.json`, one job, the same on a laptop
 and on a TPU.
 
-Reads the JobSpec, verifies the input artifacts, runs the stage, commits the artifact, and says how
-it is doing in `status.json` beside the spec. Knows nothing of Prefect. Exit codes: 0 done (also
-when somebody else committed the artifact first), 1 the stage failed, 2 bad input, 130 cancelled
+It reads the JobSpec, verifies the input artifacts, runs the stage, commits the artifact, and
+reports in `status.json` beside the spec. It does not know Prefect. Exit codes: 0 done (also when
+somebody else committed the artifact first), 1 the stage failed, 2 bad input, 130 cancelled
 (SIGTERM, SIGINT, or the process that submitted the job is gone) or paused: a file `pause` beside
 the spec asks a trainer to save a checkpoint between two steps and to end.
 
@@ -163,12 +163,12 @@ def run_job(
     """Run one stage and commit its artifact, or adopt a valid one that exists already.
 
     Returns:
-        the artifact, or None on a host that has no part in it.
+        the artifact, or None on a host without a part in it.
 
     Raises:
         InputError: what the recipe's author can fix (config, data, a full disk).
-        StageFailed: an input artifact is missing or damaged, this code is not the code the key was
-            made with, or a metric is not finite.
+        StageFailed: an input artifact is missing or damaged, the key was made with other code than
+            this, or a metric is not finite.
         HostLost: the devices of the job do not reach each other.
     """
     settings = context().settings
@@ -238,8 +238,8 @@ def run_job(
 
 
 def _compiled_programs(spec: JobSpec, store: Store) -> AbstractContextManager[Any]:
-    """On a machine that will be gone: what was compiled for its like before is brought here, and
-    what is compiled now is kept."""
+    """On a rented machine: fetch the programs compiled earlier for its type, and keep those
+    compiled now."""
     if spec.target == "local":
         return nullcontext()
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
@@ -247,7 +247,7 @@ def _compiled_programs(spec: JobSpec, store: Store) -> AbstractContextManager[An
 
 
 def _of_first(manifest: Callable[[], Manifest | None]) -> ArtifactRef | None:
-    """The artifact that host 0 finds or makes, told to all hosts."""
+    """The artifact that host 0 finds or makes, sent to all hosts."""
     found = manifest() if hosts.is_committer() else None
     ref = hosts.agree(found.ref().model_dump(mode="json") if found else None)
     return ArtifactRef.parse(ref) if ref else None
@@ -265,8 +265,8 @@ def _input_directory(store: Store, spec: JobSpec, name: str, ref: ArtifactRef) -
 
 
 def _data_directory(spec: JobSpec, store: Store) -> Path | None:
-    """Where the files of `--data` are on this machine. Raises StageFailed when they should have
-    come by way of the store and did not."""
+    """The directory of the files of `--data` on this machine. Raises StageFailed when the store
+    lacks them."""
     if spec.data is None or Path(spec.data).is_absolute():
         return None if spec.data is None else Path(spec.data)
     loaded = store.load_tree(spec.data)
@@ -300,9 +300,9 @@ def _require_finite(metrics: Any, stage: str, path: str = "metrics") -> None:
 
 
 def _execution(spec: JobSpec, store: Store, usage: Usage) -> dict[str, Any]:
-    """What is recorded and never hashed: where, when (seconds since the epoch), with what, and how
-    much memory and time it took. `seconds` are those of all attempts: what the ones before left,
-    this one went on with."""
+    """The execution record, which is never hashed: where, when (seconds since the epoch), with
+    which versions, and how much memory and time it took. `seconds` covers all attempts, since each
+    continues the one before."""
     return {
         "target": spec.target,
         "host": socket.gethostname(),
@@ -316,7 +316,7 @@ def _execution(spec: JobSpec, store: Store, usage: Usage) -> dict[str, Any]:
 
 
 def _seconds_before(spec: JobSpec, store: Store) -> float:
-    """What attempts took that made nothing, since the last one that made an artifact."""
+    """Seconds of the attempts since the last one that made an artifact."""
     known = []
     for attempt in set(store.children(f"work/{spec.key}")) - {KEPT, spec.attempt}:
         with suppress(InputError):  # damaged; it is not worth the work that was done

@@ -1,12 +1,12 @@
-"""Watches over a job from a thread of the worker: heartbeat, progress, prompt cancellation, and an
-end when nobody waits for it any more.
+"""Supervises a job from a thread of the worker: heartbeat, progress, prompt cancellation, and an
+end when nobody waits for it.
 
 A stage spends its time in compiled code, where Python's signal handlers do not run. Signals are
 therefore delivered to this thread as well, through a pipe (`signal.set_wakeup_fd`): the handler
 interrupts the stage as soon as it is back in Python, and if the stage has not unwound within the
-grace period the thread ends the process. The parent's end is noticed by looking, not by
-`PR_SET_PDEATHSIG`: that one fires when the *thread* that started the worker ends, which in a thread
-pool can be long before the process does.
+grace period the thread ends the process. The thread polls for the parent's end instead of using
+`PR_SET_PDEATHSIG`, which fires when the *thread* that started the worker ends; in a thread pool
+that can be long before the process does.
 """
 
 import logging
@@ -26,14 +26,14 @@ from schemas.job import JobStatus, Progress
 log = logging.getLogger("lyceum")
 
 CANCELLED = 130
-"""Exit code of a cancelled job: 128 + SIGINT, as shells have it."""
+"""Exit code of a cancelled job: 128 + SIGINT, as in shells."""
 
 TICK_SECONDS = 0.2
 """The thread looks this often: progress is written at most, and a vanished parent noticed at least,
 once per tick."""
 
 GRACE_SECONDS = 1.5
-"""How long a cancelled stage may take to unwind."""
+"""Seconds that a cancelled stage may take to unwind."""
 
 _FINISHED = b"\0"
 """Wakes the thread to end it; every other byte in the pipe is the number of a signal."""
@@ -90,12 +90,12 @@ class Supervisor:
         self._end_thread()
 
     def report(self, progress: Progress) -> None:
-        """Take note of progress; the thread writes it when it looks next. Costs the stage no input
+        """Record progress, which the thread writes at its next tick; the stage itself does no input
         or output."""
         self._progress = progress
 
     def finish(self, final: JobStatus) -> None:
-        """Write the final status; nothing is written, and nothing is interrupted, after it."""
+        """Write the final status. After it, nothing is written or interrupted."""
         self._interrupted = True
         self._end_thread()
         self._store(final)
@@ -133,8 +133,8 @@ class Supervisor:
                 written, beat = progress, time.monotonic()
 
     def _give_up(self) -> None:
-        """End the process although the stage has not unwound. Nothing is lost: an artifact exists
-        only when its manifest does."""
+        """End the process although the stage has not unwound. That loses nothing, since an artifact
+        exists only once its manifest does."""
         try:
             log.warning("cancelled; the stage did not stop within %g s", GRACE_SECONDS)
             self._store(ended("cancelled", "cancelled", CANCELLED))

@@ -1,8 +1,8 @@
-"""What a job takes: time, memory of its process and of its devices, and the pace of its steps.
+"""Measures a job's time, the memory of its process and devices, and the pace of its steps.
 Recorded, never part of an identity.
 
-The peak of a device is what its allocator counts (`jax.Device.memory_stats`); a CPU's devices count
-nothing, their arrays are main memory.
+A device's peak comes from its allocator (`jax.Device.memory_stats`). A CPU's devices have no count
+of their own, since their arrays lie in main memory.
 """
 
 import resource
@@ -21,8 +21,8 @@ class Meter:
         clock: seconds, monotonic.
 
     Attributes:
-        on_devices: the job computes with JAX. Otherwise JAX is left alone: to ask for its devices
-            would be to take them.
+        on_devices: whether the job computes with JAX. If not, JAX is not asked for its devices,
+            which would occupy them.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,8 +33,8 @@ class Meter:
         self._unit = ""
 
     def note(self, progress: Progress) -> None:
-        """Take note of progress. Where the unit changes, or less is done than before, another part
-        of the work has begun."""
+        """Record progress. A change of unit, or less done than before, means that another part of
+        the work has begun."""
         if not progress.done:
             return
         if progress.unit != self._unit or (self._reports and progress.done < self._reports[-1][0]):
@@ -46,7 +46,7 @@ class Meter:
         ]
 
     def usage(self) -> Usage:
-        """What was taken until now."""
+        """The usage so far."""
         unit_seconds = self._unit_seconds()
         return Usage(
             seconds=self._clock() - self._began,
@@ -64,14 +64,14 @@ class Meter:
 
 
 def peak_rss_bytes() -> int:
-    """The most main memory that this process had resident at once."""
+    """The peak resident memory of this process."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def peak_device_bytes() -> int | None:
-    """The most memory that was in use on one of this host's devices; None where they do not tell,
-    or there are none to be had."""
+    """The peak memory in use on one of this host's devices; None if they do not count it, or there
+    are none."""
     import jax
 
     with suppress(RuntimeError):  # no devices: that is what the job has failed of, and what it says
