@@ -1,1 +1,1 @@
-"""The Prefect servers that we start: who is let in, and how our own processes know them."""
+"""The Prefect servers that we start: whom they admit, and how our own processes recognise them."""

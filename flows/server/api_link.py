@@ -1,8 +1,8 @@
-"""Whether the Prefect API answers, said once when it is lost and once when it is back.
+"""Tracks whether the Prefect API answers, and reports once when it is lost and once when it is
+back.
 
-After the first request that fails nobody asks again until the API's health answers, so an API that
-is away, or that accepts requests and never answers them, costs a run seconds once, not at every
-stage.
+After the first failed request nobody asks again until the API's health answers, so an API that is
+away, or accepts requests without answering, costs a run seconds once instead of at every stage.
 """
 
 import threading
@@ -19,7 +19,7 @@ class ApiLink:
 
     Args:
         url: the API's URL.
-        say: is told, in one line each, that the API is lost and that it is back.
+        say: called with one line when the API is lost, and one when it is back.
         stop: when set, nobody waits for the API any more.
         start_seconds: how long after its loss a flow that has not begun waits for the API.
         end_seconds: the same, once the flow has begun.
@@ -47,7 +47,7 @@ class ApiLink:
         return self._up.is_set()
 
     def lost(self) -> None:
-        """Note that a request was not answered; from now on the API's health is looked at."""
+        """Record that a request got no answer; from now on, check the API's health."""
         with self._lock:
             if not self.up or self._closed.is_set():
                 return
@@ -63,11 +63,11 @@ class ApiLink:
         threading.Thread(target=self._look, name="prefect-api-link", daemon=True).start()
 
     def begun(self) -> None:
-        """Note that the flow has begun."""
+        """Record that the flow has begun."""
         self._patience, self._begun = self._end_seconds, True
 
     def wait(self) -> bool:
-        """Wait for an API that has been away for a short time only; returns whether it answers."""
+        """Wait for an API that has been away only briefly; returns whether it answers."""
         while not self._up.wait(0.1):
             if self._stop.is_set() or time.monotonic() > self._since + self._patience:
                 return False

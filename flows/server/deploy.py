@@ -1,9 +1,9 @@
-"""The deployments: the flows `post-train` and `nightly` as Prefect offers them in its UI, to its
-API and to its scheduler. prefect.yaml has the same two for those who keep theirs in git.
+"""The deployments: the flows `post-train` and `nightly` in Prefect's UI, API and scheduler.
+prefect.yaml has the same two for teams that keep theirs in git.
 
 `lyceum serve` registers them with its own server, `lyceum deploy` with the configured one.
-Registering again brings the form up to date and leaves alone what people change in the UI: the
-deployment's own parameters, and the schedule, which begins switched off.
+Registering again updates the form and keeps people's changes in the UI: the deployment's own
+parameters, and the schedule, which begins switched off.
 """
 
 import os
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import DeploymentSchedule
 
 NIGHT = "0 2 * * *"
-"""When `nightly` runs, by the clock of the machine that registered it, once its schedule is
-switched on."""
+"""When `nightly` runs once its schedule is on, by the clock of the machine that registered it."""
 
 TAG = "lyceum"
 """Both deployments have it; `nightly` also its own name, for automations."""
@@ -42,8 +41,8 @@ installed; other types need images."""
 
 @dataclass(frozen=True)
 class Deployed:
-    """The deployments' names (`flow/deployment`) with the paths of their pages in the UI, and what
-    that Prefect leaves open."""
+    """The deployments' names (`flow/deployment`) with the paths of their pages in the UI, and the
+    exposures of that Prefect."""
 
     pages: dict[str, str]
     unprotected: list[str]
@@ -52,8 +51,8 @@ class Deployed:
 def deploy(pool: str, recipes: Path | None = None) -> Deployed:
     """Register the deployments with the configured Prefect API and a work pool of it.
 
-    Runs keep their artifacts in LYCEUM_STORE as it is here, now, where the pool's template lets a
-    deployment set a variable; all other settings are those of the worker's machine.
+    If the pool's template lets a deployment set variables, runs keep their artifacts in this
+    process' LYCEUM_STORE; all other settings are those of the worker's machine.
 
     Args:
         recipes: a directory whose TOML files are offered in the form; the paths have to exist where
@@ -128,8 +127,8 @@ def _register(
     job_variables: dict[str, Any],
     schedule: "DeploymentScheduleCreate | None",
 ) -> tuple[str, UUID]:
-    """Register one flow. One with a schedule runs once at a time; what would begin meanwhile is
-    skipped: nights must not queue up."""
+    """Register one flow. A scheduled one runs once at a time and skips runs that would begin
+    meanwhile, so that nights do not queue up."""
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
     from prefect.exceptions import ObjectNotFound
 
@@ -178,7 +177,7 @@ def _register(
 
 
 def _as_it_is(schedule: "DeploymentSchedule") -> "DeploymentScheduleCreate":
-    """What is not sent again would be removed."""
+    """A deployment's present values, since Prefect removes those that are not sent again."""
     from prefect.client.schemas.actions import DeploymentScheduleCreate
 
     return DeploymentScheduleCreate.model_validate(
@@ -199,7 +198,7 @@ def nightly_schedule() -> "DeploymentScheduleCreate":
 
 
 def _check_pool(client: "SyncPrefectClient", pool: str, url: str) -> dict[str, Any]:
-    """See that a pool is there and can run the flows; returns its base job template. Raises
+    """Check that a pool exists and can run the flows; returns its base job template. Raises
     InputError."""
     found = {one.name: one for one in client.read_work_pools()}
     pools = {name: one.type for name, one in found.items()}

@@ -1,7 +1,7 @@
-"""What somebody's own Prefect server leaves open to people who only reach it, and to web pages:
-asked of the server, never guessed.
+"""Finds what somebody's own Prefect server leaves open to people who can reach it, and to web
+pages, by asking the server.
 
-`lyceum deploy` says it. A server of ours is closed by `flows.server.guard` and `flows.server.key`.
+`lyceum deploy` reports it. `flows.server.guard` and `flows.server.key` close servers of ours.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,15 +12,14 @@ import httpx
 from flows.server.key import Api
 
 FOREIGN = "http://foreign.invalid"
-"""An origin that is nobody's."""
+"""An origin that belongs to nobody."""
 
 EXECUTES = ("command", "env", "working_dir")
-"""Variables of a process pool's template with which whoever starts a run chooses what is
-executed."""
+"""Variables of a process pool's template by which the starter of a run chooses what it executes."""
 
 
 def exposures(api: Api, template: Mapping[str, Any]) -> list[str]:
-    """What is not protected, one sentence each, with what mends it.
+    """What is not protected, one sentence each, with the remedy.
 
     Args:
         template: the work pool's base job template.
@@ -40,10 +39,10 @@ def exposures(api: Api, template: Mapping[str, Any]) -> list[str]:
 
 
 def choices(template: Mapping[str, Any]) -> list[str]:
-    """What a run may choose of `EXECUTES` under a base job template. An empty one becomes Prefect's
-    own, which is open.
+    """The variables of `EXECUTES` that a run may choose under a base job template. An empty
+    template becomes Prefect's own, which is open.
 
-    Prefect adds a run's `env` to one that is fixed, too.
+    Prefect adds a run's `env` even to a fixed one.
     """
     if not template:
         return list(EXECUTES)
@@ -56,7 +55,7 @@ def choices(template: Mapping[str, Any]) -> list[str]:
 
 
 def _of_server(client: httpx.Client) -> Iterator[str]:
-    """Ask as a stranger would: without a key, from a foreign page, under a foreign name."""
+    """Ask like a stranger: without a key, from a foreign page, under a foreign name."""
     open_to_all = client.post("/deployments/filter", json={"limit": 1}).status_code == 200
     if open_to_all:
         yield (

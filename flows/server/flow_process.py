@@ -1,8 +1,8 @@
-"""`python -m flows.server.flow_process`: the process of a run that a worker started: Prefect's
-engine, to which its server is a view.
+"""`python -m flows.server.flow_process`: the process of a run that a worker starts. It is Prefect's
+engine, and goes on while the server is away.
 
-The work pool of `lyceum serve` starts runs so; Prefect's worker puts the flow run's id into the
-environment.
+The work pool of `lyceum serve` starts runs this way; Prefect's worker puts the flow run's id into
+the environment.
 """
 
 import runpy
@@ -12,12 +12,12 @@ from flows.cli.answer import say
 from flows.server.prefect_api import bypass_proxy
 
 PATIENCE_SECONDS = 120.0
-"""How long a run waits for a server that is lost before the run begins, or shortly before it ends:
-it is being started again."""
+"""Seconds that a run waits for a server that is lost before the run begins, or shortly before it
+ends, while the server restarts."""
 
 
 def main() -> None:
-    """Run the flow. Ends as Prefect's engine does."""
+    """Run the flow. It ends like Prefect's engine."""
     bypass_proxy()
     from prefect.settings import get_current_settings
 

@@ -1,8 +1,8 @@
-"""What stands before Prefect's server: an ASGI application that lets through what its own pages and
-our own processes send.
+"""The guard before Prefect's server: an ASGI application that admits requests of the server's own
+pages and of our own processes.
 
-Prefect asks for the key. It does not look at where a request comes from, and a browser sends
-requests for every page that it shows. So here, in this order:
+Prefect asks for the key. It does not check where a request comes from, and a browser sends requests
+for every page that it shows. So the guard checks, in this order:
 
 1. `Host` must be a name of this server. A page whose name was rebound to this machine has its own.
 2. A browser says who asks (`Origin`, `Sec-Fetch-Site`): that must be a page of this very origin.
@@ -11,8 +11,8 @@ requests for every page that it shows. So here, in this order:
 3. What changes something has a body of JSON, or none. Other types are what a form of any page
    sends.
 
-And every answer tells the browser to run no script and to show no frame from elsewhere, since a
-page of ours keeps the key, as Prefect's login page does: in the local storage of its origin.
+Every answer tells the browser to run no script and to show no frame from elsewhere, since our page,
+like Prefect's login page, keeps the key in the local storage of its origin.
 """
 
 import json
@@ -27,11 +27,10 @@ from flows.server.key import as_header, entered, proof
 
 READING = ("GET", "HEAD", "OPTIONS")
 CLOSED = ("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
-"""Pages of FastAPI's own. They ask for no key and run scripts from another machine in our
-origin."""
+"""FastAPI's own pages. They ask for no key and run scripts from another machine in our origin."""
 
 MOST_BYTES = 2000
-"""The length of the body that a browser sends to be let in."""
+"""The most bytes of the body by which a browser asks for admission."""
 
 # 'unsafe-eval' is for the graph of a run, which both of Prefect's pages draw with PixiJS.
 HEADERS = {
@@ -95,7 +94,7 @@ class Guard:
         await app(scope, receive, send_with_headers)
 
     def refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """Why a request is not let through, with HTTP's code for it; None when it is."""
+        """Why a request is refused, with HTTP's code for it; None when it is admitted."""
         told, method = Headers(scope=scope).getlist, scope.get("method", "GET")
         hosts = [host.lower() for host in told("host")]
         if len(hosts) != 1 or hosts[0] not in self._origins:
@@ -140,7 +139,7 @@ class Guard:
 
 
 async def _token(request: Request) -> str:
-    """The token in a body of JSON, or nothing."""
+    """The token in a body of JSON; empty without one."""
     body = b""
     async for piece in request.stream():
         body += piece

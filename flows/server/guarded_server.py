@@ -14,7 +14,7 @@ from flows.server.port import bound
 
 
 def origins(host: str, port: int, front: str | None) -> dict[str, str]:
-    """What `Host` may say, and the origin of the pages that belongs to it.
+    """The valid values of `Host`, each with the origin of its pages.
 
     Args:
         host: the address that the server listens on.

@@ -1,9 +1,9 @@
-"""The key of a Prefect server of ours, and how a server proves that it is ours before anybody sends
-it the key.
+"""The key of a Prefect server of ours, and the proof by which a server shows that it is ours before
+anybody sends it the key.
 
-A key lives as long as its server: a browser that is left open sends it to whoever listens on the
-port later, and must give nothing away. `lyceum serve` writes its URL and key below the Prefect
-home, in a file that only its user reads; the server of a `lyceum run` has its key in memory only.
+A key lives as long as its server: an open browser sends it to whoever listens on the port later, so
+it must be worthless by then. `lyceum serve` writes its URL and key below the Prefect home, in a
+file that only its user can read; the server of a `lyceum run` has its key in memory only.
 
 Whoever holds the key can make two codes with it (HMAC-SHA256):
 
@@ -57,7 +57,7 @@ class Api:
 
     @property
     def ui(self) -> str:
-        """Where people look at it."""
+        """The URL of its UI."""
         return self.url.removesuffix("/api")
 
     @property
@@ -77,7 +77,7 @@ def new_key() -> str:
 
 
 def as_header(key: str) -> str:
-    """The key as HTTP's Basic scheme and Prefect's UI carry it."""
+    """The key as HTTP's Basic scheme and Prefect's UI send it."""
     return base64.b64encode(key.encode()).decode()
 
 
@@ -94,7 +94,7 @@ def write(home: Path, api: Api) -> Path:
 
 
 def read(home: Path) -> Api | None:
-    """What `write` kept and only this user can have written; None where there is nothing."""
+    """The file of `write`, if only this user can have written it; None without one."""
     try:
         with (home / FILE).open() as file:
             status = os.fstat(file.fileno())
@@ -146,8 +146,8 @@ def entry(key: str) -> str:
 
 
 def entered(key: str, token: str) -> bool:
-    """Whether a token was made with the key and has not expired; that it is used once is up to the
-    server."""
+    """Whether a token was made with the key and has not expired; the server sees to it that it is
+    used once."""
     stamp, _, code = token.rpartition(".")
     until, _, _ = stamp.partition(".")
     return (

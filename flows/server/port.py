@@ -1,4 +1,4 @@
-"""The port of a server of ours: whoever starts the server holds the port, too, so that nobody
+"""Holds the port of a server of ours: the starter of the server holds it, too, so that nobody
 else's server gets it when ours dies.
 
 Our processes send the key to that port. With SO_REUSEPORT several sockets may have one port, and
@@ -21,8 +21,8 @@ def check_port(port: int, any_port: bool = False) -> None:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that has the port and does not listen. Raises OSError where somebody listens, or
-    when another user has it."""
+    """A socket that is bound to the port and does not listen. Raises OSError when somebody listens
+    there, or another user has it."""
     if _somebody_listens(host, port):
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -36,7 +36,8 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def _somebody_listens(host: str, port: int) -> bool:
-    """Sockets of one user would share the port, and connections would go to either."""
+    """Whether somebody listens on the port: sockets of one user would share it, and connections
+    would go to either."""
     try:
         socket.create_connection((host, port), timeout=1).close()
     except OSError:

@@ -1,12 +1,12 @@
-"""The Prefect API a run talks to: the one that is configured, that of the running `lyceum serve`,
-or a temporary one.
+"""Chooses the Prefect API of a run: the configured one, that of the running `lyceum serve`, or a
+temporary one.
 
-A server that merely listens on this machine is nobody's word: it is used when the user names it, or
+We do not trust a server because it listens on this machine: it is used when the user names it, or
 when it proves that it has the key of our `lyceum serve` (`flows.server.key`).
 
-The temporary server is Prefect's own on the user's Prefect database, so its runs can be looked at
-later. It is not Prefect's "ephemeral mode": that server shares our process group (Ctrl-C would end
-it before the run is recorded as cancelled), writes to our standard output and survives a killed
+The temporary server is Prefect's own on the user's Prefect database, so that people can look at its
+runs later. It is not Prefect's "ephemeral mode": that server shares our process group (Ctrl-C would
+end it before the run is recorded as cancelled), writes to our standard output and survives a killed
 parent.
 """
 
@@ -53,7 +53,7 @@ TEMPORARY = {
     "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
 }
-"""What the server of a single run leaves out."""
+"""Settings that switch off what the server of a single run does not need."""
 
 
 def running_api() -> Api | None:
@@ -84,7 +84,7 @@ def running_api() -> Api | None:
 @contextmanager
 def prefect_api(stop: threading.Event, say: Callable[[str], None]) -> Iterator[Api]:
     """Make a Prefect API available to this process: the running one, or a temporary one. `say` is
-    told when the temporary server is started again.
+    called when the temporary server is started again.
 
     Raises:
         InputError: see `running_api`.
@@ -182,14 +182,13 @@ def prefect_server(
 
 
 def startup_seconds(api: Api) -> float | None:
-    """How long it may take until a server that dies answers again; None for one that we do not
-    start again."""
+    """Seconds until a server that died answers again; None for one that we do not restart."""
     return STARTUP_SECONDS if key.proves(api) else None
 
 
 def configured_api() -> Api | None:
-    """The API that PREFECT_API_URL or the Prefect profile names. If that is our `lyceum serve`, it
-    comes with its key."""
+    """The API that PREFECT_API_URL or the Prefect profile names; with its key, if it is our `lyceum
+    serve`."""
     from prefect.settings import get_current_settings
 
     settings = get_current_settings()
@@ -218,7 +217,7 @@ def api_problem(api: Api) -> str | None:
 
 
 def _admits(api: Api) -> bool:
-    """Whether an API lets the configured credentials in, as far as it says."""
+    """Whether an API admits the configured credentials, as far as it tells."""
     from prefect.settings import get_current_settings
 
     cloud = get_current_settings().api.key
@@ -246,8 +245,8 @@ def answers(url: str) -> bool:
 
 
 def bypass_proxy() -> None:
-    """Keep requests of this process and its children to this machine off a proxy that the
-    environment names: it could not find us."""
+    """Send requests of this process and its children to this machine past the environment's proxy,
+    which could not find us."""
     names = [
         name
         for name in (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")).split(",")
@@ -268,8 +267,8 @@ def free_port() -> int:
 
 @contextmanager
 def _starting_alone(stop: threading.Event) -> Iterator[None]:
-    """Servers that start at the same moment on a new database migrate it over each other and fail;
-    so they start one after another."""
+    """Start servers one after another: at the same moment on a new database they would all migrate
+    it, and fail."""
     from prefect.settings import get_current_settings
 
     home = get_current_settings().home

@@ -1,4 +1,4 @@
-"""Process trees that cannot outlive whoever started them.
+"""Process trees that cannot outlive their starter.
 
 `python -m flows.server.process_tree MODULE [ARGUMENTS]` runs a module as `python -m` would.
 
@@ -19,14 +19,14 @@ from contextlib import suppress
 from typing import IO
 
 STOP_SECONDS = 45.0
-"""How long a tree may take to stop by itself: running flows cancel their jobs first, for which
+"""Seconds that a tree may take to stop by itself: running flows cancel their jobs first, for which
 Prefect gives each 30 s."""
 
 
 def start(
     module: str, *arguments: str, environment: Mapping[str, str], log: IO[bytes]
 ) -> "subprocess.Popen[bytes]":
-    """Start a module as such a tree; what it prints goes to `log`."""
+    """Start a module as such a tree; its output goes to `log`."""
     command = [sys.executable, "-m", "flows.server.process_tree", module, *arguments]
     return subprocess.Popen(
         command,
@@ -39,8 +39,8 @@ def start(
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:
-    """Ask the tree's first process to stop, wait until all of the tree has ended, and kill what is
-    left of it after `STOP_SECONDS`."""
+    """Ask the tree's first process to stop, wait until the whole tree has ended, and kill the rest
+    after `STOP_SECONDS`."""
     deadline = time.monotonic() + STOP_SECONDS
     try:
         process.terminate()
@@ -51,7 +51,7 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
 
 
 def kill(process: "subprocess.Popen[bytes]") -> None:
-    """End all of the tree at once, also what its first process has left behind."""
+    """End the whole tree at once, including processes that its first one left behind."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -2,10 +2,9 @@
 this machine. Ctrl-C stops all of it.
 
 `python -m flows.server.serve` is the worker. Each run is a process of its own, tied to the worker:
-when the worker ends, however it ends, the run gets a SIGTERM, cancels its jobs and is recorded as
-cancelled.
+whenever the worker ends, the run gets a SIGTERM, cancels its jobs and is recorded as cancelled.
 
-Whoever may ask the server may start runs, so it asks for a key, and answers to its own pages only
+Whoever can use the server can start runs, so it asks for a key, and answers its own pages only
 (`flows.server`).
 """
 
@@ -37,14 +36,14 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
 POOL = "lyceum"
-"""The work pool of `lyceum serve`. Only one of its workers runs on a machine and Prefect home, so
-that what it finds there is its own."""
+"""The work pool of `lyceum serve`. Each machine and Prefect home runs one of its workers only, so
+that all runs there are its own."""
 
 LOOK_SECONDS = 0.5
-"""How often the main process looks whether the other one is still there."""
+"""Seconds between the main process' looks at the other one."""
 
 QUERY_SECONDS = "2"
-"""How often the worker asks for runs to start."""
+"""Seconds between the worker's queries for runs to start."""
 
 
 def serve(
@@ -112,8 +111,8 @@ def serve(
 
 
 def _checked(port: int, host: str, front: str | None) -> str | None:
-    """Refuse an address that would lay the key open; returns the front's origin as browsers write
-    it. Raises InputError."""
+    """Refuse an address that would expose the key; returns the front's origin as browsers write it.
+    Raises InputError."""
     check_port(port)
     if front is None:
         if host not in key.LOOPBACK:
@@ -140,15 +139,15 @@ def _checked(port: int, host: str, front: str | None) -> str | None:
 
 
 def _link(api: Api, page: str, front: str | None = None) -> str:
-    """The address that lets one browser in and then shows a page. What follows `#` is sent to
-    nobody."""
+    """The address that admits one browser and then shows a page. Browsers do not send the part
+    after `#`."""
     assert api.key is not None, "a server of ours has a key"
     return f"{front or api.ui}/lyceum/enter#{key.entry(api.key)}{page}"
 
 
 @contextmanager
 def _alone() -> Iterator[Path]:
-    """Hold the right to be the one `lyceum serve` of this Prefect home, which it yields. Raises
+    """Hold the lock of the only `lyceum serve` of this Prefect home, which it yields. Raises
     InputError."""
     from prefect.settings import get_current_settings
 
@@ -190,8 +189,8 @@ def _server(
 
 
 def _register(api: Api, recipes: Path | None) -> str:
-    """See to the work pool and the deployments; returns the path of the page where a run is
-    started."""
+    """Register the work pool and the deployments; returns the path of the page that starts a
+    run."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 
@@ -218,8 +217,8 @@ def _register(api: Api, recipes: Path | None) -> str:
 
 
 def template() -> dict[str, Any]:
-    """The work pool's template: how a run is started is fixed, and there is nothing that a run or a
-    deployment may choose.
+    """The work pool's template, which fixes how runs start: a run or a deployment can choose
+    nothing.
 
     `env` is left out, not empty: Prefect adds a run's variables to a template's `env`, even where
     the template names no variable. A run has the environment of the worker.
@@ -237,8 +236,8 @@ def template() -> dict[str, Any]:
 
 
 def _crash_what_is_left(client: "SyncPrefectClient") -> None:
-    """Runs that a worker had going when the machine went down, and those within them, have no
-    process any more. Nobody else says so: they would run for ever."""
+    """Record runs of a worker, and those within them, that lost their process with the machine, as
+    crashed: they would count as running for ever."""
     from prefect.client.schemas.filters import (
         FlowRunFilter,
         FlowRunFilterParentFlowRunId,
@@ -264,10 +263,8 @@ def _crash_what_is_left(client: "SyncPrefectClient") -> None:
 
 
 async def work() -> None:
-    """Run what is scheduled in the pool, until SIGTERM, which ends this process at once: its runs
-    notice that, and stop by themselves.
-
-    Nothing here stops them: Prefect's worker would kill them in mid-air.
+    """Run the pool's scheduled runs until SIGTERM, which ends this process at once. Its runs notice
+    that and stop by themselves; Prefect's worker would kill them halfway.
     """
     from prefect.workers.process import ProcessWorker
 

@@ -1,9 +1,9 @@
-"""Whether this machine says nothing of a Prefect API, told without loading Prefect, which takes a
-second.
+"""Tells whether no Prefect API is configured on this machine, without loading Prefect, which takes
+a second.
 
-Looks at every place that Prefect 3.8.8 reads settings from (`prefect.settings.sources`), and that
-`lyceum serve` writes to. One that says anything, whatever it is, makes the answer no, and then
-Prefect itself is asked: a wrong no costs a second, and a yes is certain.
+It looks at every place from which Prefect 3.8.8 reads settings (`prefect.settings.sources`), and
+where `lyceum serve` writes. Any setting there makes the answer no, and then Prefect itself is
+asked: a wrong no costs a second, and a yes is certain.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 from flows.server.key import FILE
 
 _SERVERS = ("PREFECT_SERVER_", "PREFECT_LOGGING_")
-"""How settings begin that say how a server of ours runs, not where one is."""
+"""Prefixes of settings that configure a server of ours and name no API."""
 
 
 def is_silent() -> bool:

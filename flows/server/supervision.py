@@ -1,8 +1,8 @@
-"""Keep a server of ours up: one that ended, or that hangs, is started again on its port, with its
-database and settings.
+"""Keeps a server of ours up: restarts one that ended, or hangs, on its port, with its database and
+settings.
 
-What uses the server goes on meanwhile (`flows.server.prefect_view`), so nothing here is in a hurry.
-A server that does not stay up is given up after a few tries, with one line for each.
+The server's users go on meanwhile (`flows.server.prefect_view`), so restarting is not urgent. A
+server that does not stay up is given up after a few tries, with one line for each.
 """
 
 import subprocess
@@ -20,11 +20,11 @@ HUNG_SECONDS = 60.0
 seconds."""
 
 MOST_RESTARTS = 5
-"""A server is started again so often within `MEMORY_SECONDS`."""
+"""The most restarts of a server within `MEMORY_SECONDS`."""
 
 MEMORY_SECONDS = 600.0
 RESTART_SECONDS = 2.0
-"""The second try waits so long, each later one twice as long as the one before."""
+"""Seconds before the second try; each later one waits twice as long."""
 
 Server = subprocess.Popen[bytes]
 

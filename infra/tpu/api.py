@@ -1,11 +1,10 @@
-"""The Cloud TPU API (v2alpha1, queued resources): the only importer of its client. Thin: requests
-and answers, nothing is decided here.
+"""The Cloud TPU API (v2alpha1, queued resources). This module, the only importer of its client,
+sends requests and reads answers; decisions are made elsewhere.
 
-The client library repeats nothing by itself. Here each call is repeated for CALL_SECONDS after 429
-(too many requests), 5xx, UNAVAILABLE, DEADLINE_EXCEEDED and broken connections; longer outages are
-an `ApiError` of kind `transient`, and the caller asks again as long as it likes. Lost
-acknowledgements do no harm: a request that exists already is ours if its labels say so, and what is
-not found is deleted.
+The client library does not retry. Here each call is repeated for CALL_SECONDS after 429 (too many
+requests), 5xx, UNAVAILABLE, DEADLINE_EXCEEDED and broken connections. A longer outage raises an
+`ApiError` of kind `transient`, and the caller may try again. Lost acknowledgements do no harm: an
+existing request is ours if its labels match, and a resource that is not found is deleted.
 
 `LYCEUM_TPU_ENDPOINT` points the client at a plaintext endpoint, such as a test double; there is no
 other difference. The client takes two seconds to import, so nothing is imported before it is
@@ -24,11 +23,11 @@ from infra.tpu.types import TpuType
 from schemas.base import InputError
 
 CALL_SECONDS = 10.0
-"""How long one call is repeated, and waited for."""
+"""Seconds to wait for one call, with its repetitions."""
 
 GONE = "GONE"
-"""State of what the API does not find. All other states are named as the API names them; "" is a
-state that is not known."""
+"""State of a resource that the API does not find. All other states have the API's names; "" is an
+unknown state."""
 
 QUEUED = ("", "CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES")
 """States of a request that has no node yet."""
@@ -52,16 +51,16 @@ class _AlreadyExists(ApiError):
 
 @dataclass(frozen=True)
 class Resource:
-    """What the API says of a queued resource and its node at one moment.
+    """The API's view of a queued resource and its node at one moment.
 
     Attributes:
         name: `projects/P/locations/Z/queuedResources/ID`, whose node is
             `projects/P/locations/Z/nodes/ID`; or of a node without a queued resource the node's.
         request, node: their states.
         problem: why the request is FAILED.
-        health: what the API says of the node's health, if it is ill.
+        health: the API's word for the node's health, if it is bad.
         labels, metadata: the node's.
-        created: when the node was created, seconds since the epoch; None if that is not known.
+        created: when the node was created, seconds since the epoch; None: unknown.
     """
 
     name: str
@@ -85,7 +84,7 @@ def node_of(name: str) -> str:
 
 
 def deletion_command(name: str) -> str:
-    """What people type to delete a queued resource with its node, or a node that has none."""
+    """The command that deletes a queued resource with its node, or a node without one."""
     _, project, _, zone, collection, short = name.split("/")
     where = f"delete {short} --zone={zone} --project={project}"
     if collection == "queuedResources":
@@ -98,7 +97,7 @@ class TpuApi:
 
     Args:
         kind: the type.
-        settings: how they are had.
+        settings: project, network, tier and so on.
     """
 
     def __init__(self, kind: TpuType, settings: TpuSettings) -> None:
@@ -148,11 +147,11 @@ class TpuApi:
     def create(
         self, name: str, labels: Mapping[str, str], metadata: Mapping[str, str], seconds: float
     ) -> None:
-        """Ask for a TPU. It is well if this very request was accepted before.
+        """Ask for a TPU. It succeeds, too, if this very request was accepted before.
 
         Args:
-            seconds: the request fails by itself when it was not granted for so long, whatever has
-                become of this process.
+            seconds: the request fails by itself when it is not granted for so long, even if this
+                process is gone.
 
         Raises:
             ApiError: it was refused, or nobody knows.
@@ -269,7 +268,7 @@ class TpuApi:
         return order
 
     def _resource(self, request: Any) -> Resource:
-        """What a QueuedResource message says."""
+        """The resource described by a QueuedResource message."""
         state = request.state.state.name if request.state.state else ""
         error, problem = request.state.failed_data.error, None
         if state == "FAILED":
@@ -285,8 +284,8 @@ class TpuApi:
             return _with(found, None)
 
     def _ask(self, name: str, method: str, request: dict[str, Any]) -> Any:
-        """Call a method of the client, repeatedly if need be. Raises ApiError, of which _NotFound
-        and _AlreadyExists are two."""
+        """Call a method of the client, repeatedly if need be. Raises ApiError, or its subclasses
+        _NotFound and _AlreadyExists."""
         from google.api_core.exceptions import GoogleAPICallError, RetryError
         from google.api_core.retry import Retry
         from google.auth.exceptions import GoogleAuthError, TransportError
@@ -320,7 +319,7 @@ class TpuApi:
 
 
 def _with(found: Resource, node: Any) -> Resource:
-    """What a Node message, or None for no node, adds."""
+    """The resource with the fields of a Node message, or of none."""
     if node is None:
         return replace(found, node=GONE)
     ill = node.health.name if node.health > 1 else ""
@@ -346,7 +345,7 @@ def _default_credentials() -> tuple[Any, str | None]:
 
 
 def _code_of(error: Any) -> str:
-    """gRPC's name of the code of what the client raised."""
+    """gRPC's name of the code of an exception of the client."""
     code = getattr(error, "grpc_status_code", None)
     return "UNKNOWN" if code is None else str(code.name)
 

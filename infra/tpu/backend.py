@@ -1,15 +1,15 @@
-"""Jobs on Cloud TPU, one queued resource per attempt: who starts them, finds them again, and sees
-to it that none is left over.
+"""Jobs on Cloud TPU, one queued resource per attempt: starts them, finds them again, and leaves
+none behind.
 
-    infra.tpu.types     what there is, where, at what price
-    infra.tpu.api       the API of Google, and `infra.tpu.problems` what its refusals mean
-    infra.tpu.state_machine   the state machine: what follows from what is seen
-    infra.tpu.job       one job: the threads that look and act
-    infra.tpu.reaper      machines that nobody follows any more
+    infra.tpu.types          TPU types, with zones and prices
+    infra.tpu.api            Google's API; `infra.tpu.problems` explains its refusals
+    infra.tpu.state_machine  the next step, given what was observed
+    infra.tpu.job            one job: the threads that look and act
+    infra.tpu.reaper         machines that nobody follows any more
 
 A VM runs `infra/tpu/bootstrap_tpu.sh`, which fetches the code from the store and starts the agent
-`infra.tpu.host`; `infra.store.remote` is how it talks to us. A job goes on when the process that
-submitted it is killed: `attach` finds it again through its record in the store.
+`infra.tpu.host`, which reports through the store (`infra.store.remote`). A job goes on when the
+process that submitted it is killed: `attach` finds it again through its record in the store.
 """
 
 import functools
@@ -42,7 +42,7 @@ log = logging.getLogger("lyceum.tpu")
 STARTUP_SCRIPT = Path(__file__).with_name("bootstrap_tpu.sh")
 COORDINATOR_PORT = 8476
 PAUSE_SECONDS = 10.0
-"""For how long a request to pause is sent."""
+"""Seconds to try to send a request to pause."""
 
 _SENT = {
     *("checkpoint_seconds", "checkpoint_steps", "heartbeat_seconds", "stop_seconds"),
@@ -64,7 +64,7 @@ class CloudTpuBackend(JobBackend):
         settings, tpu: execution settings.
 
     Attributes:
-        jobs: those that this process follows.
+        jobs: the jobs that this process follows.
 
     Raises:
         InputError: labels that no resource can have.
@@ -123,8 +123,8 @@ class CloudTpuBackend(JobBackend):
         return handle
 
     def attach(self, store: Store, key: str, run: str) -> JobHandle | None:
-        """See JobBackend. Goes on: the newest attempt of this type whose TPU is there or asked for,
-        unless it has failed."""
+        """See JobBackend. It continues the newest attempt of this type whose TPU exists or is
+        requested, unless it has failed."""
         found: JobHandle | None = None
         store = self._store(store.uri)
         for attempt in sorted(store.children(f"work/{key}"), key=_numbers, reverse=True):
@@ -153,8 +153,8 @@ class CloudTpuBackend(JobBackend):
         self._job(handle).leave()
 
     def pause(self, handle: JobHandle) -> None:
-        """See JobBackend. The agent of each host looks for what is written here. A bucket that is
-        away now takes from the job what it did since its last checkpoint, and no more."""
+        """See JobBackend. It writes a file for which each host's agent looks. If the bucket is
+        away, the job loses its work since the last checkpoint, and no more."""
         name = pause_file(handle.key, handle.attempt)
         with suppress(OSError):
             self._store(handle.store).write_bytes(name, b"", PAUSE_SECONDS)
@@ -176,8 +176,8 @@ class CloudTpuBackend(JobBackend):
         return left
 
     def release(self, store: Store, key: str, say: Callable[[str], None]) -> None:
-        """See JobBackend. Nothing is asked of the API where the store has no record of a machine
-        that may be there."""
+        """See JobBackend. It asks the API only if the store has a record of a machine that may
+        exist."""
         thread = threading.Thread(
             target=self._release, args=(store, key, say), name=f"release-{key[:8]}", daemon=True
         )
@@ -220,7 +220,7 @@ class CloudTpuBackend(JobBackend):
     def _take_over(
         self, store: Store, handle: JobHandle, record: TpuRecord, run: str, dispose: bool = False
     ) -> TpuJob:
-        """Follow a job that another process submitted, for a run, or see to its deletion."""
+        """Follow a job that another process submitted, for a run, or delete it."""
         if dispose and record.ended is None:
             record = record.model_copy(
                 update={"state": "failed", "ended": time.time(), "reason": "no run went on with it"}
@@ -255,7 +255,7 @@ class CloudTpuBackend(JobBackend):
         return known
 
     def _goes_on(self, store: Store, handle: JobHandle, record: TpuRecord) -> bool:
-        """Whether a job of an earlier run may still come to a good end, or has come to one."""
+        """Whether a job of an earlier run has succeeded, or may still."""
         status = store.read_json(host_status(handle.key, handle.attempt, 0), JobStatus)
         if status is not None and status.state in FINAL:
             made = status.artifact
@@ -270,7 +270,7 @@ class CloudTpuBackend(JobBackend):
         return not _HOPELESS & states
 
     def _too_dear(self, run: str) -> str | None:
-        """Why a run may ask for no machine any more; None if it may."""
+        """Why a run may not ask for further machines; None if it may."""
         limit = self._settings.max_usd
         with self._lock:
             jobs = [(job, *self._payers[handle]) for handle, job in self.jobs.items()]
@@ -303,7 +303,7 @@ class CloudTpuBackend(JobBackend):
         return self._near[store.uri]
 
     def _default_zones(self, store: Store) -> tuple[str, ...]:
-        """Where the type is offered: near the bucket first, elsewhere only if that is allowed."""
+        """The zones that offer the type: near the bucket first, others only if allowed."""
         near, refusal = [], None
         strict = self._settings.model_copy(update={"far_bucket": False})
         for zone in self._kind.zones:
@@ -321,11 +321,11 @@ class CloudTpuBackend(JobBackend):
         return tuple(near)
 
     def order(self, store: Store, handle: JobHandle, run: str, source: str) -> Order:
-        """What is asked of the API for a job. Two stores may hold the same job, and share a
-        project, so its name has a part of the store's.
+        """The request to the API for a job. Its name contains a part of the store's, since two
+        stores in one project may have the same job.
 
         Args:
-            run: who submitted it.
+            run: the run that submits it.
             source: the name of the code's archive in the store.
         """
         values = self._settings.model_dump(mode="json", include=_SENT, exclude_none=True)
@@ -353,13 +353,13 @@ class CloudTpuBackend(JobBackend):
         )
 
     def _warm_up(self) -> None:
-        """Import the client while others look for the store and the code. What stands against it is
-        said by `submit`."""
+        """Import the client while others prepare the store and the code. `submit` reports
+        errors."""
         with suppress(InputError):
             self._api.connect()
 
 
 def _numbers(attempt: str) -> tuple[int, ...]:
-    """`3-1` as (3, 1), to sort by; what is no attempt comes before all."""
+    """`3-1` as (3, 1), to sort by; names that are no attempt come first."""
     parts = attempt.split("-")
     return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else ()

@@ -1,5 +1,4 @@
-"""How fast the chips are, and how much memory a program may use: what `lyceum plan` measures
-programs against.
+"""Speed and usable memory of the chips, against which `lyceum plan` measures programs.
 
 All numbers are of one device as JAX counts them: half a chip before v4, a chip from v4 on.
 
@@ -7,8 +6,8 @@ All numbers are of one device as JAX counts them: half a chip before v4, a chip 
   and "TPU v6e" (read in November 2026 in a stored copy: 197 TFLOP/s and 819 GB/s; 459 TFLOP/s and
   2765 GB/s; 918 TFLOP/s and 1600 GB/s), "TPU v4" (275, 1200), "TPU v3" (123, 900) and "TPU v2"
   (46, 700); **v2, v3 and v4 from memory**.
-- Usable HBM: what libtpu 0.0.42.1 itself compares with when it compiles for that chip (asked for in
-  November 2026); it keeps the rest.
+- Usable HBM: libtpu 0.0.42.1's own limit when it compiles for that chip (asked in November 2026);
+  it keeps the rest.
 - Links: collectives are modelled as a ring in both directions along one axis of the torus, which
   uses two of a chip's ports. The pages give 1600 Gbit/s over 4 ports (v5e), 4800 over 6 (v5p), 3200
   over 4 (v6e), 2400 over 6 (v4, **from memory**); v2 and v3 have 4 links of 62 and 70 GB/s (Jouppi
@@ -22,7 +21,7 @@ from infra.tpu.types import GIB, TpuType
 
 @dataclass(frozen=True)
 class Chip:
-    """Of one device.
+    """The figures of one device.
 
     Attributes:
         flops: peak of bfloat16 matrix products, FLOP/s.
@@ -37,15 +36,15 @@ class Chip:
     link_bandwidth: float
 
     def roofline_seconds(self, flops: float, hbm_bytes: float, link_bytes: float) -> float:
-        """The time below which no program gets: products and memory at the same time, collectives
-        not hidden behind them."""
+        """A lower bound of a program's time: products and memory at the same time, collectives
+        after them."""
         return (
             max(flops / self.flops, hbm_bytes / self.hbm_bandwidth)
             + link_bytes / self.link_bandwidth
         )
 
     def bound(self, flops: float, hbm_bytes: float, link_bytes: float) -> str:
-        """What takes the most of that time: `compute`, `memory` or `links`."""
+        """The largest part of that time: `compute`, `memory` or `links`."""
         times = {
             "compute": flops / self.flops,
             "memory": hbm_bytes / self.hbm_bandwidth,

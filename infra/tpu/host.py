@@ -1,14 +1,13 @@
 """The agent on every host of a cloud machine: `python -m infra.tpu.host`, started by
 `infra/tpu/bootstrap_tpu.sh`.
 
-It runs the worker as the local backend does, and tells the store how it is doing: the contract is
-`infra.store.remote`. When the cloud takes the machine back, or the operating system ends, the
-worker is stopped, and what there is of a log and a status is written at once. When all is said it
-waits for the backend to delete the machine, and if nobody does, because the flow is gone, deletes
-it itself.
+It runs the worker like the local backend, and reports to the store by the contract of
+`infra.store.remote`. When the cloud takes the machine back, or the operating system shuts down, it
+stops the worker and writes the log and the status so far at once. At the end it waits for the
+backend to delete the machine, and deletes it itself if nobody does because the flow is gone.
 
-The agent loads no JAX. All that it must know is in its environment (see the script); settings for
-the worker come with it.
+The agent does not load JAX. Its environment contains all that it needs (see the script), and the
+worker's settings.
 """
 
 import http.client
@@ -39,13 +38,13 @@ from schemas.job import JobSpec, JobStatus
 log = logging.getLogger("lyceum.host")
 
 TICK_SECONDS = 0.2
-"""How often the worker is looked at."""
+"""Seconds between looks at the worker."""
 
 WRITE_SECONDS = 10.0
-"""For how long a status or a piece of the log is sent; after that there are newer ones."""
+"""Seconds to try to send a status or a piece of the log, until there are newer ones."""
 
 CHUNK_BYTES = 4 << 20
-"""Of the log, at most, in one object."""
+"""The most bytes of the log in one object."""
 
 _METADATA = (
     "http://{}/computeMetadata/v1/instance/{}?wait_for_change=true&timeout_sec=60&last_etag={}"
@@ -57,7 +56,7 @@ _WATCHED = {
         "the machine is being taken away for maintenance",
     ),
 }
-"""What the metadata server is asked for -> the value that means an end, and which."""
+"""Key of the metadata server -> the value that means an end, and the reason in words."""
 _METADATA_SECONDS = 5.0
 DELETE_SECONDS = 10.0
 _BOOT_SECONDS = 3600.0
@@ -72,7 +71,7 @@ class Place:
         host: this host's number, from 0.
         resource: complete name of the queued resource.
         silence: seconds after which a machine that nobody deletes deletes itself.
-        boot_log: what the startup script has said.
+        boot_log: the startup script's log.
     """
 
     key: str
@@ -84,7 +83,7 @@ class Place:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "Place":
-        """What the startup script has found out."""
+        """The place as the startup script found it."""
         _, key, attempt, _ = environment["LYCEUM_JOB"].split("/")
         return cls(
             key=key,
@@ -121,13 +120,13 @@ class Agent:
         self._ended = threading.Event()
 
     def stop(self, why: str) -> None:
-        """End the job, because the machine ends. Only the first reason is told."""
+        """End the job, because the machine ends. It reports only the first reason."""
         if not self._stop.is_set():
             self._taken = why
             self._stop.set()
 
     def run(self) -> None:
-        """Run the job to its end, and see to the machine's."""
+        """Run the job to its end, then have the machine deleted."""
         self._log.begin()
         reporter = threading.Thread(target=self._report, daemon=True)
         reporter.start()
@@ -172,7 +171,7 @@ class Agent:
         return self._worker.poll(self._settings.stop_seconds)
 
     def _report(self) -> None:
-        """Tell the store how the worker is doing, until it has ended. While the store is away the
+        """Report the worker's status to the store until it has ended. While the store is away, the
         log waits on the disk."""
         name, said = host_status(self._place.key, self._place.attempt, self._place.host), ""
         pause = pause_file(self._place.key, self._place.attempt)
@@ -192,8 +191,8 @@ class Agent:
                 return
 
     def _say_last(self, final: JobStatus) -> None:
-        """The whole log, then the final status. Raises OSError or InputError when the store does
-        not take the status."""
+        """Write the whole log, then the final status. Raises OSError or InputError when the store
+        refuses the status."""
         try:
             self._log.keep(final)
         except (OSError, InputError) as error:
@@ -205,8 +204,8 @@ class Agent:
         """Give the backend time to delete the machine, then delete it. Raises ApiError or
         InputError when that is refused.
 
-        Another host than the first may be done while that one still writes the artifact: it leaves
-        the machine to the first as long as it hears of it.
+        A host may be done while the first one still writes the artifact, and leaves the machine to
+        it as long as it shows signs of life.
         """
         place = self._place
         if place.host and final.state == "succeeded":
@@ -225,8 +224,8 @@ class Agent:
             time.sleep(DELETE_SECONDS)
 
     def _wait_for_silence(self, name: str) -> None:
-        """Until an object has not changed for twice the time after which the first host deletes the
-        machine, by this host's clock."""
+        """Wait until an object has not changed for twice the time after which the first host
+        deletes the machine, by this host's clock."""
         seen, since = None, time.monotonic()
         while not self._stop.wait(self._settings.heartbeat_seconds):
             with suppress(OSError, InputError):
@@ -261,10 +260,10 @@ class Agent:
 
 
 class Log:
-    """What the worker prints, on its way to the store: whole lines, masked one by one, so that
-    every way to cut them gives the same bytes.
+    """Sends the worker's output to the store: whole lines, masked one by one, so that every way to
+    cut them gives the same bytes.
 
-    Of another host than the first only the whole log is kept, and that only when it has failed.
+    Hosts other than the first keep only the whole log, and only when they have failed.
     """
 
     def __init__(self, store: Store, place: Place, path: Path) -> None:
@@ -276,8 +275,7 @@ class Log:
         self._before = sum(chunk.size for chunk in chunks)
 
     def begin(self) -> None:
-        """Put what the startup script has said before what is to come, which includes what this
-        process logs."""
+        """Begin with the startup script's log; this process' own messages follow."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
             file.write(self._place.boot_log.read_bytes())
@@ -289,8 +287,7 @@ class Log:
         logging.getLogger("lyceum").setLevel(logging.INFO)
 
     def ship(self) -> None:
-        """Send what is new. Raises OSError or InputError; what was not sent is sent the next
-        time."""
+        """Send new lines. Raises OSError or InputError; unsent lines go with the next call."""
         while self._place.host == 0 and (lines := read_lines(self._path, self._read, CHUNK_BYTES)):
             masked = masked_lines(lines)
             new = masked[max(0, self._before - self._sent) :]
@@ -312,8 +309,8 @@ class Log:
 
 
 def masked_lines(data: bytes) -> bytes:
-    """`data`, which are whole lines, masked. No line is masked because of the one before it: an
-    ampersand ends what looks like a value."""
+    """`data`, whole lines, masked. An ampersand between lines keeps one from being masked because
+    of the line before it."""
     return (
         mask(data.decode("utf-8", errors="replace").replace("\n", "\n&"))
         .replace("\n&", "\n")
@@ -322,8 +319,8 @@ def masked_lines(data: bytes) -> bytes:
 
 
 def _removed(api: TpuApi, resource: str) -> bool:
-    """Whether nothing is left of a queued resource, whose deletion is asked for. Raises ApiError
-    when that is refused."""
+    """Ask for the deletion of a queued resource; returns whether nothing is left of it. Raises
+    ApiError when that is refused."""
     try:
         return api.remove(resource)
     except ApiError as error:
@@ -333,8 +330,8 @@ def _removed(api: TpuApi, resource: str) -> bool:
 
 
 def main() -> None:
-    """Run the agent. What it says goes to the job's log; what ends it unexpectedly, to that of the
-    startup script."""
+    """Run the agent. Its messages go to the job's log, an unexpected error to that of the startup
+    script."""
     given = json.loads(os.environ["LYCEUM_ENVIRONMENT"])
     os.environ |= {name: value for name, value in given.items() if name not in os.environ}
     here = context()

@@ -1,4 +1,4 @@
-"""What a flow writes down of a TPU job before it asks for a machine."""
+"""The record that a flow writes about a TPU job before it asks for a machine."""
 
 import hashlib
 
@@ -9,19 +9,18 @@ from schemas.base import StrictModel
 
 
 class TpuRecord(StrictModel):
-    """`work/<key>/<attempt>/tpu.json`: what was asked for, before it was asked for; a killed flow
-    leaves no machine that nobody knows.
+    """`work/<key>/<attempt>/tpu.json`: a job's resources, written before they are requested, so
+    that a killed flow leaves no unknown machine.
 
     Attributes:
-        resources: complete names of all queued resources that were asked for, one per zone, the
-            newest last.
-        target, tier, run: what for.
+        resources: complete names of all requested queued resources, one per zone, the newest last.
+        target, tier, run: of the job.
         usd_per_hour: list price of all chips.
         requested, active, ended: seconds since the epoch; `active` when the VMs of the newest
             resource came up, `ended` when the job did, or later: when its deletion was accepted.
-        spent_usd: what the resources before the newest have cost.
+        spent_usd: the cost of the resources before the newest, US dollars.
         state: see `infra.tpu.state_machine`.
-        reason: why it ended like that, for people.
+        reason: why it ended so, for people.
     """
 
     resources: tuple[str, ...]
@@ -37,8 +36,8 @@ class TpuRecord(StrictModel):
     reason: str = ""
 
     def cost_usd(self, now: float) -> float:
-        """What was paid until `now` (seconds since the epoch), by list price: VMs are paid for as
-        long as they are there."""
+        """US dollars spent until `now` (seconds since the epoch), by list price: VMs cost money as
+        long as they exist."""
         if self.active is None:
             return self.spent_usd
         hours = max(0.0, (self.ended or now) - self.active) / 3600
@@ -51,5 +50,5 @@ def record_name(handle: JobHandle) -> str:
 
 
 def store_label(store: Store) -> str:
-    """What tells stores apart in labels."""
+    """The label that identifies a store."""
     return hashlib.sha256(store.uri.encode()).hexdigest()[:24]

@@ -1,7 +1,7 @@
-"""What the VMs of a job say in the store, read by a thread of its own: an outage of the store holds
-up nobody else.
+"""Reads the reports of a job's VMs from the store in a thread of its own, so that an outage of the
+store delays nobody else.
 
-See `infra.store.remote` for what there is to read.
+`infra.store.remote` lists the files.
 """
 
 import logging
@@ -21,23 +21,22 @@ from schemas.job import JobStatus
 log = logging.getLogger("lyceum.tpu")
 
 LISTEN_SECONDS = 1.0
-"""Time between two looks while VMs are there; without, it is that between two looks at the API."""
+"""Seconds between two looks while VMs exist; without VMs it looks as often as at the API."""
 HOSTS_AT_ONCE = 4
-"""So many hosts beside host 0 are looked at in one look, by turns."""
+"""Hosts beside host 0 to read in one look, in turns."""
 
 
 class Listener:
-    """Listens from `start` until `stop`, after which it looks once more. Whoever asks is answered
-    at once.
+    """Listens from `start` until `stop`, after which it looks once more. Its answers come at once.
 
     Args:
-        hosts: how many there are.
+        hosts: the number of hosts.
         seconds: time between two looks as long as no VM is there.
         attentive: whether VMs are there.
-        on_news: is called when there is a final status, or the store cannot be read.
+        on_news: called for a final status, or when the store cannot be read.
 
     Attributes:
-        trouble: why the store cannot be read, if a person must put it right.
+        trouble: why the store cannot be read, if a person must fix it.
     """
 
     def __init__(
@@ -67,12 +66,12 @@ class Listener:
         self._thread.start()
 
     def stop(self) -> None:
-        """The job has ended: what is there now is all."""
+        """Stop after a last look, because the job has ended."""
         self._stopped.set()
         self._wake.set()
 
     def hosts(self) -> list[Host]:
-        """What is known of each host."""
+        """The last status of each host."""
         return list(self._hosts)
 
     def log(self, offset: int) -> tuple[str, int]:
@@ -105,8 +104,8 @@ class Listener:
             self._wake.clear()
 
     def _hear(self, ended: bool) -> None:
-        """One look at what host 0 and the next of the others say, and at the log, which is complete
-        before a final status is known."""
+        """Read the statuses of host 0 and of the next others, and the log, which is complete before
+        a final status is reported."""
         key, attempt = self._handle.key, self._handle.attempt
         hosts = [0, *islice(self._turns, min(HOSTS_AT_ONCE, len(self._hosts) - 1))]
         found = {

@@ -1,4 +1,4 @@
-"""What the Cloud TPU API's refusals mean: a small closed set of kinds, each with a text that says
+"""Explains refusals of the Cloud TPU API: a small closed set of kinds, each with a text that says
 what to do.
 
 Codes are those of gRPC. The API uses one code for several things (RESOURCE_EXHAUSTED is a full
@@ -20,7 +20,7 @@ Kind = Literal[
 ]
 
 FOR_PEOPLE: tuple[Kind, ...] = ("quota", "permission", "invalid", "disabled", "credentials")
-"""Nothing changes until a person has done something."""
+"""Kinds that a person must solve."""
 
 _TRANSIENT = (
     "UNAVAILABLE",
@@ -54,7 +54,7 @@ _ACT_AS = re.compile(r"actAs|service.?account", re.I)
 
 @dataclass(frozen=True)
 class Problem:
-    """What stands against a request: its kind, and `text` for people, which says what to do."""
+    """Why a request fails: the kind of problem, and `text` for people, which says what to do."""
 
     kind: Kind
     text: str
@@ -134,7 +134,7 @@ def credentials_problem(words: str) -> Problem:
 
 
 def _invalid(words: str, zone: str, kind: TpuType, settings: TpuSettings) -> str | None:
-    """What of the request is wrong, and what would be right; None if that cannot be told."""
+    """The wrong part of the request, and valid values; None if unknown."""
     low, offered = words.lower(), f"{kind.name} is offered in {', '.join(kind.zones)}"
     if "reservation" in low:
         named = settings.reservation or "(the default)"

@@ -1,11 +1,10 @@
-"""TPUs that nobody follows any more: found by their labels, told from those that a flow holds, and
-removed.
+"""Finds TPUs that nobody follows by their labels, separates them from those in use, and removes
+them.
 
-A flow that was killed leaves its TPU running, so that a retry can take it over; the VM deletes
-itself when its job is done. What is left then is little, but it holds quota: requests that wait,
-failed or were suspended, and the TPUs of runs that nobody goes on with. A resource is in use when a
-flow holds the lease of its stage (`infra.store.lease`); it is removed under that lease, so that no
-flow begins meanwhile.
+A killed flow leaves its TPU running, so that a retry can take it over; the VM deletes itself when
+its job is done. The rest is little, but it holds quota: requests that wait, failed or were
+suspended, and the TPUs of abandoned runs. A resource is in use while a flow holds the lease of its
+stage (`infra.store.lease`); it is removed under that lease, so that no flow begins meanwhile.
 """
 
 import logging
@@ -26,11 +25,11 @@ from schemas.job import JobSpec
 log = logging.getLogger("lyceum.tpu")
 
 RELEASE_SECONDS = 15.0
-"""How long a run that needs nothing of a machine waits until it is gone."""
+"""Seconds that a run waits for the end of a machine that it does not need."""
 USELESS = ("FAILED", "SUSPENDING", "SUSPENDED")
-"""States of a request that comes to nothing any more, and holds quota until it is deleted."""
+"""States of a request that cannot succeed, and holds quota until it is deleted."""
 NO_PLACE = ("invalid", "permission")
-"""Problems of a zone that this project may not use: nothing of it can be there."""
+"""Problems of a zone that this project may not use, so that it has no resources there."""
 
 
 def reap(
@@ -73,8 +72,8 @@ def reap(
 
 
 def unfinished(store: Store, key: str) -> dict[JobHandle, TpuRecord]:
-    """The jobs of a key whose machines were not seen to be gone, by what is on record: the cloud is
-    not asked. A damaged record is none."""
+    """The jobs of a key whose machines may still exist according to the records, without asking the
+    cloud. It ignores damaged records."""
     found = {}
     for attempt in store.children(f"work/{key}"):
         handle = JobHandle(store.uri, key, attempt)
@@ -135,7 +134,7 @@ def release(
 
 
 def _free(store: Store, keys: Iterable[str], settings: Settings) -> dict[str, int]:
-    """Those of the keys that no flow works on, see `unheld`."""
+    """The keys that no flow works on, see `unheld`."""
     wait, look = settings.lease_seconds, settings.poll_seconds
     return unheld(store, dict.fromkeys(keys, 0), seconds=wait, poll_seconds=look)
 
@@ -157,7 +156,7 @@ def _listed_in(api: TpuApi, zone: str, zones: Sequence[str]) -> list[Resource]:
 
 
 def _job_of(resource: Resource) -> tuple[str, str]:
-    """The key and attempt of the job it was made for; its labels hold a part of the key only."""
+    """The key and attempt of a resource's job; its labels have only a part of the key."""
     parts = resource.metadata.get("lyceum-job", "").split("/")
     return (
         (parts[1], parts[2]) if len(parts) == 4 else ("", resource.labels.get("lyceum-attempt", ""))
@@ -165,8 +164,7 @@ def _job_of(resource: Resource) -> tuple[str, str]:
 
 
 def _is_done(store: Store, key: str, attempt: str) -> bool:
-    """Whether the stage that a job was for has its artifact, so that no run will come for the
-    machine."""
+    """Whether the stage of a job has its artifact, so that no run will use the machine again."""
     try:
         job = store.read_json(attempt_file(key, attempt, "job.json"), JobSpec)
     except InputError:
@@ -175,7 +173,7 @@ def _is_done(store: Store, key: str, attempt: str) -> bool:
 
 
 def _judged(resource: Resource, ours: bool, key: str, free: bool, done: bool) -> tuple[str, bool]:
-    """Why a resource is a leftover, and whether it may be removed."""
+    """Why a resource is a leftover, and whether to remove it."""
     if not ours:
         return "it belongs to another store; look from there (--store)", False
     if "DELETING" in (resource.request, resource.node):
@@ -194,8 +192,8 @@ def _judged(resource: Resource, ours: bool, key: str, free: bool, done: bool) ->
 
 
 def _delete(api: TpuApi, resource: Resource, tpu: TpuSettings, mine: Callable[[], bool]) -> bool:
-    """Whether nothing of it is left within `delete_seconds`; nothing is asked from the moment on in
-    which the lease is not `mine`."""
+    """Delete a resource; returns whether nothing of it is left within `delete_seconds`. It stops
+    asking once the lease is not `mine`."""
     until = time.monotonic() + tpu.delete_seconds
     problem = ""
     while time.monotonic() < until:

@@ -1,9 +1,9 @@
-"""Secrets on a machine in the cloud: read from Google Secret Manager by name when they are needed,
-and written nowhere.
+"""Reads secrets on a machine in the cloud from Google Secret Manager, by name, on demand, and
+writes them nowhere.
 
-A name (`projects/PROJECT/secrets/NAME`) is no secret: it travels with a job. Who may read the
-secret is decided by IAM: a TPU VM's account needs roles/secretmanager.secretAccessor on it
-(`infra/terraform/secrets.tf`). On other machines the application default credentials count.
+A name (`projects/PROJECT/secrets/NAME`) is not secret and travels with a job. IAM decides who may
+read the secret: a TPU VM's account needs roles/secretmanager.secretAccessor on it
+(`infra/terraform/secrets.tf`). Other machines use the application default credentials.
 """
 
 import base64
@@ -24,16 +24,16 @@ _RETRIED = {408, 429, 500, 502, 503, 504}
 
 
 def read_secret(name: str, variable: str) -> str:
-    """The newest version of a secret, or the one that the name says; from now on it is masked in
-    all that this process writes.
+    """The newest version of a secret, or the one in the name. From now on this process masks it in
+    all output.
 
     Args:
         name: `projects/PROJECT/secrets/NAME` or `.../versions/VERSION`.
-        variable: the environment variable that had the name, for messages.
+        variable: the environment variable with the name, for messages.
 
     Raises:
-        InputError: the name is none, there is no such secret, it may not be read from here, or the
-            service does not answer.
+        InputError: the name is malformed, there is no such secret, this machine may not read it, or
+            the service does not answer.
     """
     if not NAME.fullmatch(name):
         raise InputError(

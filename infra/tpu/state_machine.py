@@ -1,4 +1,4 @@
-"""The state machine of a TPU job: what is seen of it, and what follows. Pure: no clock, no network,
+"""The state machine of a TPU job: from observations to the next step. Pure: no clock, no network,
 no store.
 
     requested -> waiting -> provisioning -> booting -> running -> done / failed / preempted ->
@@ -14,12 +14,12 @@ no store.
     preempted     the cloud took the TPU back
     deleted       nothing of it is left
 
-What is said by the job itself counts first: a final status ends it, and one that moves shows that
-it runs, whatever the API reports. Then the API: a TPU that it says is gone is gone. Then time: no
-state lasts for ever. A zone that has no TPU or no quota, or keeps a request waiting for too long,
-gives way to the next one as long as no VM has started. A job is lost, so that another attempt may
-do better, unless only a person can put right what is wrong. What follows `done`, `failed` and
-`preempted` is the deletion (`infra.tpu.job`).
+The job's own reports count first: a final status ends it, and a changing one shows that it runs,
+whatever the API reports. Then the API: a TPU that it reports gone is gone. Then time: no state
+lasts for ever. A zone without a TPU or quota, or one that keeps a request waiting too long, gives
+way to the next as long as no VM has started. A failed job counts as lost, so that another attempt
+may succeed, unless a person must solve the problem. After `done`, `failed` and `preempted` comes
+the deletion (`infra.tpu.job`).
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ State = Literal[
     "deleted",
 ]
 BEFORE: tuple[State, ...] = ("requested", "waiting", "provisioning")
-"""No VM has started yet, so another zone is as good."""
+"""States before any VM has started, in which another zone is as good."""
 
 TAKEN = {
     "PREEMPTED": "was preempted",
@@ -52,7 +52,7 @@ TAKEN = {
     "SUSPENDING": "was preempted (its request is SUSPENDING)",
     "SUSPENDED": "was preempted (its request is SUSPENDED)",
 }
-"""States of a request or node that the cloud has taken back."""
+"""States of a request or node that the cloud took back."""
 
 DEAD = {
     "STOPPING": "was stopped by somebody",
@@ -62,15 +62,14 @@ DEAD = {
     "DELETING": "is being deleted by somebody",
     GONE: "has vanished: somebody deleted it, or the cloud did",
 }
-"""States of a request or node that come to no good end."""
+"""States of a request or node that cannot succeed."""
 
 Action = Literal["none", "create", "next_zone", "delete"]
 
 
 @dataclass(frozen=True)
 class Host:
-    """What is known of one VM: its last status, None when there was none, and for how many seconds
-    that has not changed."""
+    """One VM: its last status, None without one, and the seconds since that changed."""
 
     status: JobStatus | None = None
     silent: float = 0.0
@@ -78,14 +77,14 @@ class Host:
 
 @dataclass(frozen=True)
 class Terms:
-    """What holds for a job in one zone.
+    """The terms of a job in one zone.
 
     Attributes:
         what: for people, e.g. `v5e-8 (spot)`.
-        zone: where it was asked for.
-        tpu: how long what may take.
-        more_zones: there is another zone to try.
-        refusals: what became of the zones before.
+        zone: of the request.
+        tpu: settings with the limits of time.
+        more_zones: whether there is another zone to try.
+        refusals: why earlier zones failed.
     """
 
     what: str
@@ -97,15 +96,15 @@ class Terms:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is seen of a job at one moment.
+    """Observations of a job at one moment.
 
     Attributes:
-        seconds: for how long it has been in its state.
-        asked_seconds: for how long it has been asked for in this zone: requests go back and forth
-            between waiting and provisioning.
-        active_seconds: for how long its VMs have been there.
-        resource: what the API says; None when it did not say anything, or there was no time to ask.
-        problem: why the request could not be made, or why the API said nothing.
+        seconds: since it entered its state.
+        asked_seconds: since its request in this zone, which may go back and forth between waiting
+            and provisioning.
+        active_seconds: since its VMs came up.
+        resource: the API's answer; None without one, or without time to ask.
+        problem: why the request failed, or why the API did not answer.
         hosts: one for each VM.
     """
 
@@ -119,14 +118,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class Step:
-    """What follows.
+    """The next step.
 
     Attributes:
         state: the next state.
         action: what to do: `create` sends the request (again); `next_zone` deletes this one and
             goes on in the next zone; `delete` deletes.
-        phase: what people are told while the job is queued.
-        status: the job's final status, in the moment in which it ends.
+        phase: a text for people while the job is queued.
+        status: the job's final status, in the step that ends it.
         problem: why a zone is given up.
     """
 
@@ -138,7 +137,7 @@ class Step:
 
 
 def next_step(state: State, seen: Seen, terms: Terms) -> Step:
-    """The transition out of a `state` in which the job has not ended, which may lead back to it."""
+    """The transition from a `state` in which the job has not ended; it may stay there."""
     if (last := _last_word(seen.hosts)) is not None:
         return Step("preempted" if last.lost else "done", "delete", status=last)
     if (end := _end_by_cloud(state, seen, terms)) is not None:
@@ -162,7 +161,7 @@ def _last_word(hosts: Sequence[Host]) -> JobStatus | None:
 
 
 def _end_by_cloud(state: State, seen: Seen, terms: Terms) -> Step | None:
-    """The end of a job whose request or node is dead by what the API says; None if it is not."""
+    """The end of a job whose request or node the API reports dead; None if it is not."""
     resource = seen.resource
     if resource is None or (resource.request == GONE and state == "requested"):
         return None
@@ -182,7 +181,7 @@ def _end_by_cloud(state: State, seen: Seen, terms: Terms) -> Step | None:
 
 
 def _before(state: State, seen: Seen, terms: Terms) -> Step:
-    """No VM yet, as far as was known, and nothing dead."""
+    """The step before any known VM, with nothing dead."""
     resource, problem, what = seen.resource, seen.problem, f"{terms.what} in {terms.zone}"
     unheard = _silence_of_api(problem)
     if state == "requested" and (resource is None or resource.request == GONE):
@@ -213,7 +212,7 @@ def _before(state: State, seen: Seen, terms: Terms) -> Step:
 
 
 def _booting(state: State, seen: Seen, terms: Terms) -> Step:
-    """The VMs are there, or were heard of, and host 0 says nothing."""
+    """The step while VMs exist, or have reported, and host 0 has not."""
     if seen.seconds > terms.tpu.boot_seconds:
         return _lost(
             "failed",
@@ -228,7 +227,7 @@ def _booting(state: State, seen: Seen, terms: Terms) -> Step:
 
 
 def _running(state: State, seen: Seen, terms: Terms) -> Step:
-    """Host 0 was heard of, and has not said its last word."""
+    """The step while host 0 has reported, and not its end."""
     for index, host in enumerate(seen.hosts):
         who = f"host {index} of {len(seen.hosts)}" if len(seen.hosts) > 1 else "the VM"
         if host.status is None:
@@ -242,7 +241,7 @@ def _running(state: State, seen: Seen, terms: Terms) -> Step:
 
 
 def _refused(problem: Problem, terms: Terms) -> Step:
-    """The zone gives no TPU: on to the next, or the end."""
+    """The step after a zone's refusal: the next zone, or the end."""
     if problem.kind in FOR_PEOPLE and problem.kind != "quota":
         return Step("failed", "delete", status=failure(problem.text, exit_code=2), problem=problem)
     if terms.more_zones:
@@ -270,7 +269,7 @@ def _lost(state: State, how: str, seen: Seen, terms: Terms) -> Step:
 
 
 def failure(error: str, exit_code: int = 1, lost: bool = False) -> JobStatus:
-    """The final status of a job that its worker did not end."""
+    """The final status of a job without a final report of its worker."""
     return JobStatus(state="failed", heartbeat=0.0, error=error, exit_code=exit_code, lost=lost)
 
 

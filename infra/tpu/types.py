@@ -1,5 +1,4 @@
-"""TPU types that jobs can run on: what the Cloud TPU API calls them, how big they are, where they
-are offered and what they cost.
+"""TPU types for jobs: their names in the Cloud TPU API, sizes, zones and prices.
 
 A target is named as people name slices: `v5e-8` and `v6e-8` have 8 chips, but `v2-8`, `v3-8`,
 `v4-8` and `v5p-8` have 8 cores, that is 4 chips.
@@ -10,8 +9,8 @@ An account may be allowed in others: LYCEUM_ZONES takes any zone, and the API ha
 
 Prices are US dollars per chip and hour in US regions, **from memory (on-demand) and third hand
 (spot), as of mid 2025, not confirmed** against cloud.google.com/tpu/pricing; spot prices change
-every month. They are good for a spending cap and for comparing plans, not for accounting. Whoever
-knows better sets LYCEUM_TPU_USD_PER_CHIP_HOUR. A reservation is counted at the on-demand price.
+every month. They suffice for a spending cap and for comparing plans, not for accounting;
+LYCEUM_TPU_USD_PER_CHIP_HOUR overrides them. A reservation counts at the on-demand price.
 """
 
 import math
@@ -35,7 +34,7 @@ class TpuType:
         topology: how the chips are connected, e.g. `2x4`.
         hbm_bytes: memory of one chip.
         runtime: the software version that a VM of this generation boots.
-        zones: where it is offered, the preferred one first.
+        zones: that offer it, the preferred one first.
         usd_per_chip_hour: list price of one chip for an hour, by tier (`spot`, `on-demand`,
             `guaranteed`).
     """

@@ -1,5 +1,5 @@
-"""A trained stage as a directory in Hugging Face's format with a model card, and proven to be the
-model that was trained."""
+"""Exports a trained stage as a directory in Hugging Face's format with a model card, and proves
+that it is the trained model."""
 
 import json
 import shutil
@@ -21,11 +21,11 @@ FILES = (
     "model.safetensors.index.json",
     "tokenizer.model",
 )
-"""Patterns of what a trained stage's artifact has of the format; `COMPANIONS` of its base model
-come beside."""
+"""Patterns of the format's files in a trained stage's artifact; its base model's `COMPANIONS` are
+added."""
 
 PROMPTS_OF_EVALUATION = 3
-"""How many prompts of each evaluation the proof asks beside its own."""
+"""The number of prompts of each evaluation that the proof asks beside its own."""
 
 
 def export_model(
@@ -40,14 +40,14 @@ def export_model(
 
     Args:
         source: the artifact's directory.
-        card: what README.md tells beside the proof.
+        card: the content of README.md beside the proof.
         prompts: the proof asks these beside its own.
         dtype: in which the proof computes.
-        say: told what is being done.
+        say: called with each step.
 
     Raises:
-        StageFailed: `transformers` finds another model in `out` than was trained. What lies there
-            is to be thrown away.
+        StageFailed: `transformers` finds another model in `out` than was trained; delete the
+            directory.
         InputError: transformers or torch is not installed, or the disk is too small.
     """
     from tasks.exporting.model_card import write_card
@@ -75,7 +75,7 @@ def export_unproven(source: Path, out: Path, card: "Card", say: Callable[[str], 
 
 
 def _write(source: Path, out: Path, say: Callable[[str], None]) -> None:
-    """The model and what `transformers` wants of its tokenizer."""
+    """Write the model and the tokenizer files of `transformers`."""
     from tasks.data.tokens import Tokenizer
     from tasks.models.directory import TOKENIZER
     from tasks.models.hf_tokenizer import write_tokenizer
@@ -96,8 +96,8 @@ def _write(source: Path, out: Path, say: Callable[[str], None]) -> None:
 
 
 def _say_which_transformers(path: Path) -> None:
-    """Put the version that the proof is made with into config.json, as `save_pretrained` does:
-    where none stands, `transformers` warns of a wrong tokenizer, whatever the model is."""
+    """Put the proof's version of `transformers` into config.json, as `save_pretrained` does:
+    without one, `transformers` warns of a wrong tokenizer for every model."""
     from transformers import __version__
 
     config = json.loads(path.read_text(encoding="utf-8"))

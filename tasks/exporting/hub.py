@@ -1,8 +1,8 @@
-"""A directory as a repository of the Hugging Face hub, by its own client.
+"""Pushes a directory to a repository of the Hugging Face hub, by the hub's own client.
 
-One commit has all of it, so that nobody sees a part. Files go up first: those that the hub has
-already, from whatever attempt, are not sent again, and a commit without any change is not made.
-Nothing is ever made public that was not asked to be.
+One commit has all files, so that nobody sees a part. Files are uploaded first, except those that
+the hub already has from an earlier attempt, and a commit without changes is not made. Repositories
+are private unless public is requested.
 """
 
 import os
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 Kind = Literal["model", "dataset"]
 
 STALE = ("*.safetensors", "*.safetensors.index.json", "*.jsonl", "*.png")
-"""Files that are taken away where an upload has none of that name: shards of a model that was there
-before would be loaded with this one's."""
+"""Files of the repository to delete if the upload has none of that name: `transformers` would load
+an earlier model's shards with this one's."""
 
 TOKENS = "https://huggingface.co/settings/tokens"
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """What there is on the hub now: its page, the commit, and whether that is a new one."""
+    """The result of a push: the page, the commit, and whether that is new."""
 
     url: str
     commit: str
@@ -44,12 +44,12 @@ class Repository:
     """
 
     def __init__(self, name: str, kind: Kind, *, public: bool) -> None:
-        """Sees to it that there is one; makes it if need be.
+        """Open the repository, creating it if need be.
 
         Raises:
-            InputError: there is no token, or none that may write there; the name is none; the
-                repository is public although this should not be, or the other way round; or the hub
-                cannot be reached.
+            InputError: there is no token with write access; the name is malformed; the repository
+                is public although private was requested, or the other way round; or the hub is out
+                of reach.
         """
         from huggingface_hub import HfApi
         from huggingface_hub.utils import logging, validate_repo_id
@@ -76,8 +76,8 @@ class Repository:
             )
 
     def require_licence(self, model: str) -> None:
-        """Raise InputError where the account has not accepted the licence of `model`, which an
-        upload is derived from."""
+        """Raise InputError if the account has not accepted the licence of `model`, from which the
+        upload is derived."""
         from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
         with explained(self.name):
@@ -92,8 +92,8 @@ class Repository:
                 return  # it is not published any more
 
     def push(self, files: Mapping[str, Path], message: str) -> Pushed:
-        """Make a commit that has these files, by their names there; others that are there stay,
-        except `STALE` ones. Raises InputError; what was uploaded by then is not sent again."""
+        """Commit these files under their names in the repository; its other files stay, except
+        `STALE` ones. Raises InputError; a retry does not send uploaded files again."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         with explained(self.name):
@@ -127,7 +127,7 @@ def _require_writer(api: "HfApi") -> None:
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Inside, what the hub or the way to it refuses becomes an InputError with the fix."""
+    """Turn errors of the hub, or of the way to it, into an InputError with the fix."""
     import httpx
     from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled
 

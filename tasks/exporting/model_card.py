@@ -1,8 +1,7 @@
 """The model card of an export: README.md in the Hugging Face hub's format, plots of the
 evaluations, and the licence's notice.
 
-Equal lineage and evaluations give equal text. Nothing is measured here: rates come with the
-intervals that the evaluations computed.
+Equal lineage and evaluations give equal text. Rates and intervals are those of the evaluations.
 """
 
 import re
@@ -24,12 +23,12 @@ NOTICE = (
     " ai.google.dev/gemma/terms\n\nThe weights in this directory were modified: they were trained"
     " further from those that Google published.\n"
 )
-"""What the Gemma Terms of Use (section 3.1) ask of whoever passes on a model derived from Gemma."""
+"""The notice that the Gemma Terms of Use (section 3.1) require with a model derived from Gemma."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation: of which model, its kind, and the metrics of its manifest."""
+    """One evaluation: the model, the kind, and the metrics of its manifest."""
 
     model: str
     kind: str
@@ -38,7 +37,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Origin:
-    """A stage that the model was made from: its inputs as `name: stage`, and its artifact."""
+    """A stage in the model's lineage: its inputs as `name: stage`, and its artifact."""
 
     stage: str
     kind: str
@@ -50,15 +49,15 @@ class Origin:
 
 @dataclass(frozen=True)
 class Card:
-    """What is told of a model.
+    """The content of a model card.
 
     Attributes:
         title: the heading.
         base: the recipe's `model`, with which the training began.
-        evaluations: in the order of training; of each kind the last one is the exported model's.
-        origins: the stages it was made from, in the order of training.
+        evaluations: in the order of training; the last of each kind is the exported model's.
+        origins: the stages of its lineage, in the order of training.
         recipe: TOML that trains it again, or empty.
-        versions: package -> version with which it was trained.
+        versions: package -> version during training.
         beside: of adapters alone, the model that they belong to.
     """
 
@@ -143,7 +142,7 @@ def _text(card: Card, proof: Proof | None, family: str, plotted: Sequence[str]) 
 
 
 def _front_matter(card: Card, family: str) -> str:
-    """What the hub reads; the last evaluation of each kind is a `model-index`."""
+    """The metadata for the hub; the last evaluation of each kind is a `model-index`."""
     from huggingface_hub import ModelCardData
 
     last = {one.kind: one for one in card.evaluations}

@@ -1,11 +1,11 @@
-"""A trained stage as an Orbax checkpoint of the Gemma library: what Tunix's own Gemma 3 loads, and
-what `tasks.models.orbax` reads.
+"""Exports a trained stage as an Orbax checkpoint of the Gemma library, which Tunix's own Gemma 3
+and `tasks.models.orbax` read.
 
     DIR/checkpoint/         `tunix.models.gemma3.params.create_model_from_checkpoint` takes its path
     DIR/tokenizer.model     `create_tokenizer` takes its path
 
-Names and axes are the library's (`tasks.models.orbax` has them); the dtype is the model's. The
-whole model is in memory while it is written, and each array is read back and compared.
+Names and axes are the library's (`tasks.models.orbax` has them); the dtype is the model's. It holds
+the whole model in memory, and reads back and compares each array.
 """
 
 import shutil
@@ -29,11 +29,11 @@ def export_orbax(source: Path, out: Path, say: Callable[[str], None]) -> None:
 
     Args:
         source: the artifact's directory.
-        say: told what is being done.
+        say: called with each step.
 
     Raises:
         InputError: a model whose checkpoints Tunix does not load, or too little disk.
-        StageFailed: what was read back is not what was written.
+        StageFailed: an array read back differs from the one written.
     """
     import orbax.checkpoint as ocp
 
@@ -71,7 +71,7 @@ def export_orbax(source: Path, out: Path, say: Callable[[str], None]) -> None:
 
 
 def _arrays(config: GemmaConfig, weights: Weights) -> dict[str, np.ndarray]:
-    """The model by the library's names, `/`-joined."""
+    """The model's arrays by the library's names, `/`-joined."""
     shapes = weight_shapes(config)
 
     def read(name: str, layer: int | None = None) -> np.ndarray:

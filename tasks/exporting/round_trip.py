@@ -1,5 +1,5 @@
-"""The proof of an export: what `transformers` reads from the exported directory is the model that
-was trained, to the token.
+"""Proves an export: the model that `transformers` reads from the exported directory is the trained
+one, to the token.
 
 `transformers` loads the exported directory and our reader the trained artifact, so a tensor that
 was swapped on the way is seen. On fixed prompts (digits, code, emoji, one longer than the sliding
@@ -9,10 +9,9 @@ window) and on prompts from evaluations, these must agree:
   and sampling use; texts come back whole;
 - logits: at every compared position within a tolerance that depends on the dtype in which both
   compute;
-- greedy tokens: those of `transformers.generate` and ours, but for ties that the tolerance does not
-  decide;
-- stopping: `generate` ends at <end_of_turn> and at <eos> by itself, with the generation config that
-  lies in the directory.
+- greedy tokens: those of `transformers.generate` and ours, except ties within the tolerance;
+- stopping: `generate` ends at <end_of_turn> and at <eos> by itself, with the directory's generation
+  config.
 
 Both compute on this host's CPU, one after the other: one copy of the model is in memory.
 """
@@ -44,7 +43,7 @@ from tasks.sampling.streaming import Streamer
 
 Dtype = Literal["float32", "bfloat16"]
 TOLERANCES: dict[str, float] = {"float32": 1e-4, "bfloat16": 0.1}
-"""How far two logits may be apart, as a fraction of the largest (of 1, if all are smaller). In
+"""The largest difference of two logits, as a fraction of the largest (of 1, if all are smaller). In
 bfloat16 `transformers` also rounds angles, scores and logits, which we hold in float32: random
 models of two layers are 6 % apart."""
 
@@ -73,12 +72,12 @@ is 4096)."""
 
 @dataclass(frozen=True)
 class Proof:
-    """What was compared, and how close it was.
+    """The comparisons, and how close they were.
 
     Attributes:
         max_logit_difference: the largest, relative to the largest logit (or 1) of its text; at most
             `tolerance`.
-        greedy_ties: prompts whose greedy answers part at two tokens with the same logit, within the
+        greedy_ties: prompts whose greedy answers differ at two tokens of equal logit, within the
             tolerance.
     """
 
@@ -98,8 +97,8 @@ class Proof:
 
 @dataclass(frozen=True)
 class _Said:
-    """What `transformers` makes of a prompt: its answer, and the logits (n, V) of the last n
-    positions but one of prompt and answer."""
+    """The answer of `transformers` to a prompt, and the logits (n, V) of the n positions before the
+    last of prompt and answer."""
 
     prompt: str
     context: list[int]
@@ -108,7 +107,7 @@ class _Said:
 
 
 def absent() -> list[str]:
-    """What a proof needs and is not installed."""
+    """The packages that a proof needs and that are not installed."""
     return [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
 
 
@@ -130,9 +129,9 @@ def prove(
     Args:
         prompts: more prompts, e.g. of evaluations; those that spell a control token are left out:
             our token path takes it for text, and `transformers` for the token.
-        dtype: in which both compute, whatever the weights are stored in. float32 takes 4 bytes per
-            weight, and tells more.
-        say: told what is being done.
+        dtype: in which both compute, whatever dtype stores the weights. float32 takes 4 bytes per
+            weight, and is stricter.
+        say: called with each step.
 
     Raises:
         StageFailed: they differ; the message says where.
@@ -214,8 +213,8 @@ def _load_tokenizer(exported: Path) -> Any:
 
 
 def _same_ids(theirs: Any, tokenizer: Tokenizer, prompt: str) -> None:
-    """A prompt, and a prompt with its answer as training renders it, are the same ids in both, and
-    the same text again."""
+    """Check that a prompt, and a prompt with its answer as training renders it, have the same ids
+    in both, and decode to the same text."""
     chat = [{"role": "user", "content": prompt}]
     context = prompt_tokens(tokenizer, prompt)
     try:
@@ -244,7 +243,7 @@ def _same_ids(theirs: Any, tokenizer: Tokenizer, prompt: str) -> None:
 
 
 def _place(theirs: list[int], ours: list[int]) -> int:
-    """Where two lists begin to differ: the length of the shorter one, if they do not before."""
+    """The first place where two lists differ, at most the length of the shorter one."""
     pairs = enumerate(zip(theirs, ours, strict=False))
     shorter = min(len(theirs), len(ours))
     return next((index for index, (one, other) in pairs if one != other), shorter)
@@ -333,7 +332,8 @@ class _Says:
 
 
 def _stops_at(model: Any, context: list[int], stop: int) -> None:
-    """`generate` with the directory's own settings ends where the model says `stop`."""
+    """Check that `generate`, with the directory's own settings, ends where the model says
+    `stop`."""
     import torch
     from transformers import LogitsProcessorList
 
@@ -365,8 +365,8 @@ def _in_dtype(loaded: LoadedModel, dtype: Dtype) -> LoadedModel:
 
 
 def _our_logits(loaded: LoadedModel, tokens: list[int], count: int) -> np.ndarray:
-    """(count, V) logits of the last `count` positions but one. Lengths are padded to powers of two,
-    so that few programs are compiled."""
+    """(count, V) logits of the `count` positions before the last. Lengths are padded to powers of
+    two, so that few programs compile."""
     length = len(tokens)
     row = np.zeros((1, 1 << (length - 1).bit_length()), np.int32)
     row[0, :length] = tokens
@@ -385,8 +385,7 @@ def _logits(model: Gemma, row: jax.Array, length: jax.Array) -> jax.Array:
 
 
 def _greedy_tie(said: _Said, ours: list[int], logits: np.ndarray, tie: float) -> bool:
-    """Whether the greedy answers part at a tie. Raises StageFailed where they part at anything
-    else."""
+    """Whether the greedy answers differ at a tie. Raises StageFailed for any other difference."""
     if said.answer == ours:
         return False
     place = _place(said.answer, ours)

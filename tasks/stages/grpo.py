@@ -3,11 +3,11 @@ policy gradient updates it.
 
 The config's `algorithm` is GRPO, Dr.GRPO, DAPO or GSPO. Five files lead from here to the gradient:
 
-    tasks/stages/grpo.py            the stage
-    tasks/reinforcement/grpo_config.py   its settings; the curriculum, which chooses prompts
-    tasks/reinforcement/batches.py  sampling and scoring of rollouts, ahead of the updates
-    tasks/reinforcement/rollout.py  a rollout, its advantages and weights, the batch in packed rows
-    tasks/losses/grpo.py            the loss, with formulas and papers
+    tasks/stages/grpo.py                the stage
+    tasks/reinforcement/grpo_config.py  its settings; the curriculum, which chooses prompts
+    tasks/reinforcement/batches.py      sampling and scoring of rollouts, ahead of the updates
+    tasks/reinforcement/rollout.py      a rollout: advantages, weights, the batch in packed rows
+    tasks/losses/grpo.py                the loss, with formulas and papers
 
 Beside them, `rewarding` averages the rewards and `collapse` stops a run that collapses. The
 reference is a frozen copy of the initial policy. A truncated response stays in the loss with the

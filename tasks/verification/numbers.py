@@ -42,14 +42,15 @@ NO_UNITS = frozenset(
         twenty thirty forty fifty sixty seventy eighty ninety
         """)
 )
-"""Words beside a number that make it another one, or two: 5 or six, 5 and a half, 3 pi."""
+"""Words that turn the number beside them into another, or into two: 5 or six, 5 and a half, 3
+pi."""
 
 # characters; no honest answer is longer, and a model's endless digits must not cost quadratic time
 _LONGEST_NUMBER = 200
 
 
 def as_number(text: str) -> str | None:
-    """A form in which equal numbers are equal; None: it is no number."""
+    """A canonical form, equal for equal numbers; None: it is no number."""
     number = parse_number(text)
     return None if number is None else str(number.value)
 
@@ -119,8 +120,8 @@ def _integer(digits: str) -> int:
 
 
 def _scale(unit: str) -> int | None:
-    """The factor that the text after a number stands for (1 for a unit), or None when that text is
-    no unit."""
+    """The factor given by the text after a number (1 for a unit), or None when that text is no
+    unit."""
     if not unit:
         return 1
     words = unit.split()

@@ -1,10 +1,9 @@
-"""Asking a question in a process of its own, which has a limit of CPU time and memory and is used
-again.
+"""Answers questions in reusable processes with limits of CPU time and memory, for libraries that
+some inputs make run for ever or out of memory.
 
-For libraries that some inputs make run for ever or out of memory. The process is started by command
-line (never forked: the asker may run JAX and threads) and ends with its asker. An answer must be a
-function of the question alone: where a process that has answered others before meets a limit,
-because of what it has gathered, a fresh one is asked again.
+A process is started by command line (never forked: the caller may run JAX and threads) and ends
+with its caller. An answer must be a function of the question alone: when a used process meets a
+limit, perhaps because of what it has gathered, a fresh one gets the question again.
 """
 
 import contextlib
@@ -25,12 +24,12 @@ _PATIENCE = 20
 
 
 class LimitMet(Exception):
-    """The process was ended by its limits; the message says which they are."""
+    """The process met its limits, which the message states."""
 
 
 class ProcessPool:
-    """A pool of processes that run `python -m <module>`, whose main calls `serve`. As many as
-    threads ask at once; safe for threads."""
+    """A pool of processes that run `python -m <module>`, whose main calls `serve`: one for each
+    thread that asks at once. Thread-safe."""
 
     def __init__(self, module: str, *, cpu_s: int, memory_bytes: int) -> None:
         self.module, self.cpu_s, self.memory_bytes = module, cpu_s, memory_bytes
@@ -71,7 +70,7 @@ class _Process:
         )
 
     def ask(self, question: Any) -> bytes | None:
-        """A line of JSON, or None: it died or took too long, and is no more."""
+        """A line of JSON, or None: it died, or took too long and was killed."""
         assert self.process.stdin
         assert self.process.stdout
         self.asked += 1
@@ -94,7 +93,7 @@ class _Process:
 
 
 def serve(answer: Callable[[Any], Any]) -> None:
-    """The main of such a process: answer what comes, until there is no one left to ask.
+    """The main of such a process: answer questions until its input ends.
 
     The limit of CPU time is one of the kernel, whose signal ends the process: a handler in Python
     would wait for 9**9**9 to end.

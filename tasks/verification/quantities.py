@@ -14,7 +14,7 @@ LONGEST = 200  # characters
 @dataclass(frozen=True)
 class Quantity:
     """A number as written, its unit's factor and offset to SI, and the dimension as sorted (SI
-    unit, exponent). `things`: words that are no unit. `bare`: nothing stands beside the number."""
+    unit, exponent). `things`: words that are no unit. `bare`: the number stands alone."""
 
     number: float
     factor: float
@@ -24,7 +24,7 @@ class Quantity:
     bare: bool
 
     def unit(self) -> str:
-        """The dimension for a person."""
+        """The dimension, for a person."""
         parts = [name if power == 1 else f"{name}^{power:g}" for name, power in self.dimension]
         return " ".join(parts) or "no dimension"
 
@@ -69,8 +69,8 @@ _NUMBER = re.compile(
 
 
 def parse_quantity(text: str) -> list[Quantity]:
-    """The readings of a text as one number with a unit: one, two where a slash can be read in two
-    ways, none for anything else."""
+    """The readings of a text as one number with a unit: one, two where a slash is ambiguous, none
+    for anything else."""
     if len(text) > LONGEST:
         return []
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+", lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)
@@ -186,7 +186,7 @@ _SPELLINGS = {
     "photon": "", "photons": "", "electron": "", "electrons": "", "a": "", "an": "", "the": "",
     "of": "",
 }  # fmt: skip
-"""Units as they are written, by pint's name; with an empty name: things that are counted."""
+"""Spelling of a unit -> pint's name; an empty name: things that are counted."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Texts compared by what they say."""
+"""Normalised answers, and sentences."""
 
 import re
 import unicodedata
@@ -7,8 +7,8 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def normalise_answer(answer: str) -> str:
-    """NFKC, case folded, runs of white space as one space, one trailing period dropped: answers
-    that agree after this are equal."""
+    """The canonical form of an answer: NFKC, case folded, runs of white space as one space, one
+    trailing period dropped. Equal answers have the same."""
     folded = " ".join(unicodedata.normalize("NFKC", answer).casefold().split())
     return folded.removesuffix(".").rstrip()
 
@@ -16,10 +16,11 @@ def normalise_answer(answer: str) -> str:
 def split_sentences(text: str) -> list[str]:
     """The pieces between the ends of sentences (`.`, `!` or `?` before white space) and lines.
 
-    Others have rules of their own, which artifacts or verdicts rest on: `tasks.data.steps` (an
-    equation before a comma ends a step), `tasks.data.mapping` (a quotation goes on after "e.g."),
-    `tasks.suites.injection` (single spaces, which join the pieces again), `tasks.judging.address`
-    (every character stays, and Chinese ends count), `tasks.verification.form_constraints`
-    (IFEval's) and `tasks.evaluation.dipg_protocol` (the published scorer's).
+    Some modules have rules of their own, because artifacts or verdicts depend on them:
+    `tasks.data.steps` (an equation before a comma ends a step), `tasks.data.mapping` (a quotation
+    goes on after "e.g."), `tasks.suites.injection` (single spaces, which join the pieces again),
+    `tasks.judging.address` (every character stays, and Chinese ends count),
+    `tasks.verification.form_constraints` (IFEval's) and `tasks.evaluation.dipg_protocol` (the
+    published scorer's).
     """
     return _SENTENCE_END.split(text)

@@ -1,4 +1,4 @@
-"""What a prompt's tests say of an answer's code."""
+"""Runs a prompt's tests on an answer's code."""
 
 from schemas.examples import Prompt
 from tasks.contract.check import unusable
@@ -6,8 +6,8 @@ from tasks.sandbox.examination import Examined, examine
 
 
 def examined(prompt: Prompt, answer: str, *, every: bool) -> Examined:
-    """What the prompt's tests say of the answer's code; of `every` case, or up to the first that
-    fails.
+    """The result of the prompt's tests on the answer's code; of `every` case, or up to the first
+    that fails.
 
     Raises:
         InputError: the prompt has no tests, or there is no sandbox on this machine.

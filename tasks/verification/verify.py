@@ -1,11 +1,10 @@
-"""Answer verification: is a completion a well-formed trace, and does its answer agree with what the
-prompt knows?
+"""Verifies a completion: is it a well-formed trace, and is its answer the prompt's?
 
-The rewards, the preference pairs, the teachers' rejection sampling and the evaluations all ask this
-one function, so what is trained is what is measured. A completion whose format is wrong has no
-answer: an answer outside its tag, a repeated tag or text around the tags verifies as nothing. How
-an answer is judged is the prompt's `check`: a file in `tasks/checks/`, or `none`: free text, never
-exact, and to be left out of every denominator.
+Rewards, preference pairs, the teachers' rejection sampling and evaluations all call this one
+function, so that we measure what we train. A malformed completion has no answer: an answer outside
+its tag, a repeated tag or text around the tags does not verify. The prompt's `check` names the file
+in `tasks/checks/` that judges the answer, or is `none`: free text, which is never exact and belongs
+in no denominator.
 """
 
 import os
@@ -22,14 +21,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What verification found.
+    """The result of a verification.
 
     Attributes:
         format: a well-formed trace.
         exact: its answer agrees.
         answer: as written; None: malformed.
-        detail: for an answer that does not agree, what was found: the value, the constraint, the
-            failing assertion.
+        detail: why an answer does not agree: its value, the violated constraint, the failing
+            assertion.
     """
 
     format: bool
@@ -61,15 +60,14 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
 
 
 def verify_many(prompts: Sequence[Prompt], completions: Sequence[str]) -> list[Verdict]:
-    """`verify` for each completion and its prompt, in order, with all cores where a check is
-    slow."""
+    """`verify` for each completion and its prompt, in order; slow checks use all cores."""
     pairs = list(zip(prompts, completions, strict=True))
     return for_each(prompts, lambda index: verify(*pairs[index]))
 
 
 def for_each(prompts: Sequence[Prompt], judge: Callable[[int], T]) -> list[T]:
-    """`judge(index)` for each prompt, which verifies an answer to it: in order, with all cores
-    where a check is slow.
+    """`judge(index)`, which verifies an answer, for each prompt, in order; slow checks use all
+    cores.
 
     The threads only wait: slow checks work in processes of their own (`tasks.checks.math`,
     `tasks.sandbox`), started by command line and never forked, which a process that runs JAX must

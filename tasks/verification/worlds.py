@@ -1,4 +1,4 @@
-"""Worlds of a robot: their states, the actions that can be done, and the facts that hold."""
+"""Worlds of a robot: their states, the possible actions, and the facts that hold."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from schemas.examples import Constraint
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks in stacks, from the table up. The order of the stacks says nothing."""
+    """Blocks in stacks, from the table up. The order of the stacks does not matter."""
 
     stacks: tuple[tuple[str, ...], ...]
 
@@ -19,7 +19,7 @@ class Blocks:
         return isinstance(other, Blocks) and frozenset(self.stacks) == frozenset(other.stacks)
 
     def steps(self) -> Iterator[tuple[str, "Blocks"]]:
-        """Every action that can be done, and what comes of it."""
+        """Every possible action, with the state after it."""
         for stack in self.stacks:
             rest = tuple(
                 part for other in self.stacks if (part := other[:-1] if other == stack else other)
@@ -55,7 +55,7 @@ class Grid:
     charger: int = 0
 
     def steps(self) -> Iterator[tuple[str, "Grid"]]:
-        """Every action that can be done, and what comes of it."""
+        """Every possible action, with the state after it."""
         if self.power != 0:
             for cell in self.beside(self.robot):
                 power = None if self.power is None else self.power - 1
@@ -69,7 +69,7 @@ class Grid:
             yield "charge", replace(self, power=self.full)
 
     def beside(self, cell: int) -> list[int]:
-        """The cells that can be entered from one."""
+        """The neighbouring cells that the robot can enter."""
         row, column = divmod(cell - 1, self.width)
         around = [(row - 1, column), (row, column - 1), (row, column + 1), (row + 1, column)]
         inside = [(y, x) for y, x in around if 0 <= y < self.height and 0 <= x < self.width]
@@ -92,7 +92,7 @@ World = Blocks | Grid
 
 
 def told(state: World, goal: set[str]) -> tuple[Constraint, ...]:
-    """The constraints that `world` reads this from."""
+    """The constraints from which `world` reads this state."""
     if isinstance(state, Blocks):
         facts: dict[str, int | str | tuple[str, ...]] = {
             "stacks": tuple(" ".join(stack) for stack in state.stacks)
