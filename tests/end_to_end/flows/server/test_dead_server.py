@@ -17,7 +17,7 @@ from tests.flows.lab import SLOW
 from tests.flows.server.served import PATIENCE, Run, Served, until
 
 SERVER, WORKER = (
-    re.compile(r"prefect server |prefect\.server|flows\.server\.app"),
+    re.compile(r"prefect server |prefect\.server|flows\.server\.guarded_server"),
     re.compile(r"-m tasks\.worker"),
 )
 
