@@ -281,8 +281,12 @@ class Laws:
         if before is not None and before.process is not process:
             how = f"{before.process.name} and {process.name} both have generation {generation}"
             self.break_("one holder", f"{how} of {key[:6]}")
+        mine = _Holder(process, self.world.now, self.world.now)
         for (of, number), last in self._holders.items():
             if of != key or last is before or last.passed:
+                continue
+            if number > generation and process.disturbed >= last.since:
+                mine.passed = True  # it stood still between system calls, and was passed meanwhile
                 continue
             last.passed = number < generation
             if not last.released and last.process.alive:
@@ -296,7 +300,7 @@ class Laws:
                         self.break_("nobody waits for itself", how)
                 elif silent < 0.55 * self.seconds or well:
                     self.break_("one holder", f"{how}, heard of {silent:.1f} s ago")
-        self._holders[place] = _Holder(process, self.world.now, self.world.now)
+        self._holders[place] = mine
 
     def worker(self, process: Process, key: str, attempt: str, host: str) -> None:
         """A worker of an attempt starts."""
