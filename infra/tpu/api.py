@@ -13,7 +13,7 @@ needed.
 
 import functools
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -184,9 +184,9 @@ class TpuApi:
             return self._with_node(Resource(name, request=GONE))
         return found if found.request in QUEUED else self._with_node(found)
 
-    def remove(self, name: str) -> bool:
+    def remove(self, name: str, notice: Callable[[Resource], None] = lambda found: None) -> bool:
         """Ask for the deletion of a queued resource with its node, or of a node that has none,
-        unless it is under way.
+        unless it is under way. `notice` is told what there is before.
 
         Returns:
             True when nothing of it is left.
@@ -195,6 +195,7 @@ class TpuApi:
             ApiError: it was refused, or nobody knows.
         """
         found = self.look(name)
+        notice(found)
         try:
             if found.request not in (GONE, "DELETING"):
                 self._ask(name, "delete_queued_resource", {"name": name, "force": True})

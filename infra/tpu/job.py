@@ -16,7 +16,7 @@ from infra.backend import FINAL, JobHandle
 from infra.secrets import mask
 from infra.settings import TpuSettings
 from infra.store.store import Store
-from infra.tpu.api import QUEUED, ApiError, Resource, TpuApi, deletion_command, zone_of
+from infra.tpu.api import GONE, QUEUED, ApiError, Resource, TpuApi, deletion_command, zone_of
 from infra.tpu.job_record import TpuRecord, record_name
 from infra.tpu.listener import Listener
 from infra.tpu.problems import Problem
@@ -91,6 +91,7 @@ class TpuJob:
         self._next_look = 0.0
         self._unanswered = 0.0
         self._leaving: set[str] = set()
+        self._unseen: dict[str, float] = {}  # given up -> the last look that found no VM of it
         self._following = float("inf")
         self._cancelled, self._accepted = threading.Event(), threading.Event()
         self._left = threading.Event()
@@ -250,6 +251,8 @@ class TpuJob:
         log.warning("%s; trying %s", problem.text, self._zones[0])
         record = self.record
         self._leaving.add(record.resources[-1])
+        if record.active is None:
+            self._unseen[record.resources[-1]] = self._before[1]
         self._refusals = (*self._refusals, problem)
         name = self._api.name(self._zones.pop(0), self._order.short)
         changes = {
@@ -270,6 +273,8 @@ class TpuJob:
         if self.record.active is None and self._may_have_worked():
             changes["active"] = self._before[1]
         self.record = self.record.model_copy(update=changes)
+        if self.record.active is None:
+            self._unseen[self.record.resources[-1]] = self._before[1]
         self._final = status.model_copy(update={"error": error, "phase": ""})
 
     def _may_have_worked(self) -> bool:
@@ -332,7 +337,7 @@ class TpuJob:
         accepted = True
         for name in sorted(self._leaving):
             try:
-                gone = self._api.remove(name)
+                gone = self._api.remove(name, self._count_unseen)
             except ApiError as error:
                 accepted = False
                 log.warning("the deletion of %s is tried again: %s", name, error)
@@ -341,6 +346,17 @@ class TpuJob:
             if gone and time.monotonic() - self._unanswered > 2 * self._tpu.poll_seconds:
                 self._leaving.discard(name)
         return accepted
+
+    def _count_unseen(self, found: Resource) -> None:
+        """VMs that came while the API did not answer are paid for as well."""
+        if found.node in ("", GONE, "CREATING") or found.name not in self._unseen:
+            return
+        since, record = self._unseen.pop(found.name), self.record
+        changes = {"active": since}
+        if found.name != record.resources[-1]:
+            hours = max(0.0, time.time() - since) / 3600
+            changes = {"spent_usd": record.spent_usd + hours * record.usd_per_hour}
+        self.record = record.model_copy(update=changes)
 
     def _delete(self) -> None:
         """Until nothing is left, for as long as this process lives: nobody else may be there to

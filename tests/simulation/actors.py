@@ -173,6 +173,7 @@ def follow(history: "History", recipe: str, forced: bool, nightly_too: bool) -> 
 
     ENDED.set(ended)
     given: dict[str, Any] = {"recipe": recipe, "target": history.plan.target, "force": force}
+    given["data"] = str(history.root / "data") if history.plan.data else ""
     state = nightly.nightly.fn(**given) if nightly_too else ended(post_train.fn(**given))
     history.world.say(history.rootless(f"{process.name}: {state.name}: {state.message}"))
     return 0 if state.is_completed() else 1

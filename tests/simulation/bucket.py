@@ -21,6 +21,9 @@ from tests.simulation.world import EPOCH, World
 
 T = TypeVar("T")
 PREFIX = "lyceum"
+MODEL = "gs://simulated/models/tiny"
+WEIGHTS = {"config.json": b"{}", "weights": b"weights " * 20}
+"""A model that somebody else keeps in the bucket, and its files."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Service:
         self._forgot: set[str] = set()  # names of objects of which an upload was, once
         self._seen_before: dict[str, Stored] = {}
         self._generation = 0
+        for name, data in WEIGHTS.items():
+            self.keep(f"models/tiny/{name}", data, {})
         self.client = self
         self.api_endpoint = "https://storage.simulated"
         self._http = self

@@ -10,9 +10,11 @@ from google.api_core import exceptions
 from google.cloud import tpu_v2alpha1 as tpu
 
 from infra.source import ship_source
+from infra.tpu.types import TPU_TYPES
 from tests.simulation.faults import Faults, Refused
 from tests.simulation.laws import Laws
 from tests.simulation.machine import Machine, NodeState, State
+from tests.simulation.payments import LATE_SECONDS
 from tests.simulation.plan import Event, Plan
 from tests.simulation.threads import Condition
 from tests.simulation.world import EPOCH, Process, World
@@ -31,7 +33,7 @@ class Cloud:
     """The service.
 
     Args:
-        boot: starts the agent of a machine's VM.
+        boot: starts the agent of a host of a machine.
 
     Attributes:
         machines: all that were ever asked for.
@@ -46,9 +48,10 @@ class Cloud:
         laws: Laws,
         plan: Plan,
         uri: str,
-        boot: Callable[[Machine], Process],
+        boot: Callable[[Machine, int], Process],
     ) -> None:
         self._world, self._faults, self._laws, self._boot = world, faults, laws, boot
+        self._hosts = TPU_TYPES[plan.target].hosts
         self._events = [event for event in plan.events if event.who.startswith("machine")]
         self.machines: list[Machine] = []
         self.away = self.reluctant = self.full = self.refused = 0.0
@@ -177,7 +180,8 @@ class Cloud:
             if of == made.metadata["lyceum-job"] and one.left_in in _HOPEFUL and lasted < 30.0:
                 how = f"{process.name} gave machine {one.number} up after {lasted:.0f} s"
                 self._laws.break_("no zone is given up for nothing", how)
-        self._laws.payments.another(process, self.machines)
+        if self._world.now > self.away + LATE_SECONDS:  # else nobody knows what there is
+            self._laws.payments.another(process, self.machines)
 
     def _call(self, what: str, name: str, effect: Callable[[], T], retry: Any) -> T:
         def once() -> T:
@@ -280,16 +284,16 @@ class Cloud:
 
     def _boot_vm(self, one: Machine) -> None:
         if one.node == NodeState.READY:
-            one.processes.append(self._boot(one))
+            one.processes += [self._boot(one, host) for host in range(self._hosts)]
             one.working = lambda: any(each.role == "worker" for each in self._on(one))
 
     def _befalling(self, one: Machine, event: Event) -> Callable[[], None]:
         def mute() -> None:
-            for process in self._on(one):
+            for process in self._on_one_host(one):
                 self._world.pause(process, 60.0)
 
         def freeze() -> None:
-            for process in self._on(one):
+            for process in self._on_one_host(one):
                 self._world.kill(process, "stands still for ever")
                 one.frozen = True
 
@@ -316,8 +320,14 @@ class Cloud:
 
     def _on(self, one: Machine) -> list[Process]:
         """The processes of its VM that live."""
-        machine = f"vm{one.number}"
-        return [each for each in self._world.processes if each.machine == machine and each.alive]
+        machine, there = f"vm{one.number}", (each for each in self._world.processes if each.alive)
+        return [each for each in there if each.machine.partition(".")[0] == machine]
+
+    def _on_one_host(self, one: Machine) -> list[Process]:
+        """Those of one of its hosts."""
+        number = self._world.random.randrange(self._hosts)
+        host = f"vm{one.number}.{number}" if number else f"vm{one.number}"
+        return [each for each in self._on(one) if each.machine == host]
 
     def _remove_node(self, one: Machine) -> None:
         self._end_vm(one, "is gone with its machine")

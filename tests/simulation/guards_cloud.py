@@ -150,6 +150,14 @@ PLANTS = (
         ("may spend", "begin at .*,"),
     ),
     Plant(
+        "machines that came unseen are paid for",
+        "infra/tpu/job.py",
+        replaced(TpuJob, "_count_unseen", lambda self, found: None),
+        "v5e-8",
+        "bucket",
+        ("may spend", "away at"),
+    ),
+    Plant(
         "a silent machine is given up",
         "infra/tpu/state_machine.py",
         _never_silent,

@@ -17,6 +17,7 @@ from unittest.mock import patch
 from prefect.logging import disable_run_logger
 
 from flows import nightly
+from infra import source
 from infra.context import Context, using
 from infra.settings import Settings
 from infra.store import compiled
@@ -42,6 +43,7 @@ from tests.simulation.library import Machines, simulated_library
 from tests.simulation.naming import short
 from tests.simulation.operators import Terminal, operate, terminals
 from tests.simulation.plan import Plan
+from tests.simulation.threads import ProcessLock
 from tests.simulation.worker import Work
 from tests.simulation.world import Endless, Process, World
 
@@ -177,10 +179,11 @@ class History:
         self.laws.step(spec.key, spec.attempt, step)
         self.faults.operation("start step", f"{step} of {spec.stage}", lambda: None)
 
-    def _boot(self, machine: Any) -> Process:
+    def _boot(self, machine: Any, host: int) -> Process:
         from tests.simulation.vm import place_of, run_agent, run_script
 
-        name, world, place = f"vm{machine.number}", self.world, place_of(machine, self.root)
+        number = f"{machine.number}.{host}" if host else f"{machine.number}"
+        name, world, place = f"vm{number}", self.world, place_of(machine, host, self.root)
         environment = json.loads(machine.metadata["lyceum-environment"])
         given = {"LYCEUM_CACHE": "", "LYCEUM_COMPILE_CACHE": "", **environment}
         settings = Settings.from_environment(given)
@@ -191,13 +194,13 @@ class History:
 
         def of_script() -> int:
             with using(self.context(name, settings)):
-                return run_script(world, place, agent)
+                return run_script(world, place, self.plan.target, agent)
 
-        agent = world.process(f"agent {machine.number}", name, of_agent, context=copy_context())
-        return world.process(f"script {machine.number}", name, of_script, context=copy_context())
+        agent = world.process(f"agent {number}", name, of_agent, context=copy_context())
+        return world.process(f"script {number}", name, of_script, context=copy_context())
 
     def _metadata(self, url: str) -> str:
-        name = self.world.check().process.machine
+        name = self.world.check().process.machine.partition(".")[0]
         for machine in self.cloud.machines:
             if f"vm{machine.number}" == name:
                 return self.cloud.metadata(machine, url)
@@ -207,7 +210,10 @@ class History:
 
     def play(self) -> Result:
         """From the begin to the end."""
-        (self.root / "store").mkdir(parents=True)
+        for place in ("store", "data/more"):
+            (self.root / place).mkdir(parents=True)
+        for name in ("data/rows.csv", "data/more/rows.csv"):
+            (self.root / name).write_text(f"question,answer\n1+1,2\n{name}", encoding="utf-8")
         world, plan = self.world, self.plan
         with ExitStack() as stack:
             stack.enter_context(self._clients())
@@ -328,6 +334,7 @@ class History:
             stack.enter_context(frames(self.plan.reports))
             stack.enter_context(stores_on(self._directory))
             stack.enter_context(patch.object(compiled, "SMALLEST", 16))
+            stack.enter_context(patch.object(source, "_sending_data", ProcessLock(self.world)))
             if self.service is not None:
                 from infra.gcs import download, upload
                 from tests.simulation.clients import simulated_storage

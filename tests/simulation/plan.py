@@ -21,6 +21,8 @@ OPERATIONS = {
     ),
 }
 """Role of a process -> operations that a fault may strike."""
+SLICE = "v5e-16"
+"""A target of four hosts."""
 REGIONS = ("US", "US", "US-CENTRAL1", "NAM4", "US-WEST4+US-SOUTH1", "EUROPE-WEST4")
 """Where buckets lie."""
 OPERATORS = ("gc", "promote", "rollback", "look")
@@ -92,12 +94,13 @@ class Plan:
 
     Attributes:
         place: `directory` or `bucket`.
-        target: `local` or `v5e-8`.
+        target: `local`, `v5e-8` or `SLICE`.
         stages: how many the recipe has.
         flows: when each begins, seconds.
         budget: US dollars that a run may spend on machines.
         region: where a bucket lies.
         reports: runs that have ended write theirs.
+        data: the recipe reads files of `--data`.
     """
 
     seed: int
@@ -110,6 +113,7 @@ class Plan:
     budget: float | None = None
     region: str = "US"
     reports: bool = False
+    data: bool = False
 
     @property
     def parts(self) -> int:
@@ -131,6 +135,7 @@ class Plan:
         head = f"{stages} on {self.target}, store in a {self.place}, flows begin at {flows} s"
         head += f", which lies in {self.region}" if self.region != "US" else ""
         head += ", runs write reports" if self.reports else ""
+        head += ", they read data" if self.data else ""
         head += f", each may spend {self.budget} dollars" if self.budget else ""
         return [head, *map(str, self.faults), *map(str, self.events)]
 
@@ -143,6 +148,7 @@ def drawn(seed: int, targets: Sequence[str] = ("local", "local", "v5e-8")) -> Pl
     """The plan of a seed. In two of three plans most of what happens, happens around one moment."""
     chance = random.Random(f"plan {seed}")
     target = chance.choice(targets)
+    target = SLICE if target == "v5e-8" and chance.random() < 0.25 else target
     place = "bucket" if target != "local" else chance.choice(("directory", "directory", "bucket"))
     around, share = chance.uniform(3, 50), chance.choice((0.0, 0.7, 0.7))
 
@@ -159,7 +165,7 @@ def drawn(seed: int, targets: Sequence[str] = ("local", "local", "v5e-8")) -> Pl
     events = tuple(_event(chance, plan, moment) for _ in range(chance.choice((0, 1, 1, 2, 3))))
     plan = replace(plan, events=events)
     faults = tuple(_fault(chance, plan) for _ in range(chance.choice((0, 1, 2, 2, 3, 4))))
-    return replace(plan, faults=faults, reports=chance.random() < 0.1)
+    return replace(plan, faults=faults, reports=chance.random() < 0.1, data=chance.random() < 0.3)
 
 
 def _fault(chance: random.Random, plan: Plan) -> Fault:
@@ -196,7 +202,7 @@ def _event(chance: random.Random, plan: Plan, moment: Callable[[float], float]) 
         actions += ["power", "power"]
     if plan.target != "local":
         actions += ["preempt", "preempt", "mute", "freeze", "unbootable", "stuck", "stockout"]
-        actions += ["reluctant", "away", "preempt", "refusal"]
+        actions += ["reluctant", "away", "preempt", "refusal", "refusal"]
     action = chance.choice(actions)
     if action == "jump":
         return Event(action, at, flow, amount=chance.choice((-7200.0, -40.0, 40.0, 7200.0)))

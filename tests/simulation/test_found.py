@@ -98,6 +98,14 @@ def test_a_budget_counts_machines_of_a_job_that_was_taken_over() -> None:
     holds("bucket", "v5e-8", seed=4, faults=killed, events=stuck, **more)
 
 
+def test_a_budget_counts_machines_that_came_while_the_api_was_away() -> None:
+    """Its request was given up after a minute of silence, and its machine was there for longer than
+    the budget lasts when the API answered again."""
+    away = (Event("away", 6.1, seconds=150.0), Event("unbootable", 12.9, "machine 1"))
+    more: dict[str, Any] = {"stages": 2, "region": "EUROPE-WEST4", "budget": 0.03}
+    holds("bucket", "v5e-8", seed=7009487, events=away, **more)
+
+
 def test_a_zone_has_its_time_from_the_first_request_on() -> None:
     """A flow stood still after it had given a zone up: that counted for the next one, which was
     asked, and given up at once."""

@@ -54,6 +54,24 @@ class Lock:
         self.release()
 
 
+class ProcessLock:
+    """A lock of a module, of which each process has its own."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._locks: dict[object, Lock] = {}
+
+    def _mine(self) -> Lock:
+        process = self._world.thread_now.process
+        return self._locks.setdefault(process, Lock(self._world))
+
+    def __enter__(self) -> bool:
+        return self._mine().acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self._mine().release()
+
+
 class Condition:
     def __init__(self, world: World, lock: Any = None) -> None:
         self._world = world

@@ -15,19 +15,18 @@ from schemas.job import JobStatus
 from tests.simulation.threads import Condition
 from tests.simulation.world import Process, World
 
-TARGET = "v5e-8"
 AGAIN_SECONDS = 60.0
 """Time between two times that the script asks for the machine's deletion."""
 
 
-def place_of(machine: Any, root: Path) -> Place:
-    """What the startup script has found out."""
+def place_of(machine: Any, host: int, root: Path) -> Place:
+    """What the startup script has found out on a host."""
     metadata = machine.metadata
     _, key, attempt, _ = metadata["lyceum-job"].split("/")
-    log = root / f"boot-{machine.number}.log"
+    log = root / f"boot-{machine.number}-{host}.log"
     log.write_text("booted\n", encoding="utf-8")
     silence = float(metadata["lyceum-silence"])
-    return Place(key, attempt, 0, metadata["lyceum-resource"], silence, log)
+    return Place(key, attempt, host, metadata["lyceum-resource"], silence, log)
 
 
 def run_agent(world: World, place: Place) -> int:
@@ -40,7 +39,7 @@ def run_agent(world: World, place: Place) -> int:
     return 0
 
 
-def run_script(world: World, place: Place, agent: Process) -> int:
+def run_script(world: World, place: Place, target: str, agent: Process) -> int:
     """The startup script's, from the start of the agent on: it outlives the agent."""
     over = Condition(world)
     agent.ended.append(over.notify_all)
@@ -52,7 +51,7 @@ def run_script(world: World, place: Place, agent: Process) -> int:
     _report(place, lost=agent.code < 0)
     if agent.code > 0:
         world.sleep(place.silence)
-    api = TpuApi(TPU_TYPES[TARGET], context().tpu)
+    api = TpuApi(TPU_TYPES[target], context().tpu)
     while not _asked(api, place.resource):
         world.sleep(AGAIN_SECONDS)
     return 1
@@ -60,7 +59,7 @@ def run_script(world: World, place: Place, agent: Process) -> int:
 
 def _report(place: Place, lost: bool) -> None:
     """The script's last word, unless there is one."""
-    name = host_status(place.key, place.attempt, 0)
+    name = host_status(place.key, place.attempt, place.host)
     try:
         last = context().store().read_json(name, JobStatus)
         if last is None or last.state in ("queued", "running"):

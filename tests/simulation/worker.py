@@ -15,20 +15,25 @@ from typing import Any
 
 from infra.backend import pause_file
 from infra.context import context
+from infra.gcs.files import fetch
 from infra.store.compiled import Compiled
 from infra.store.objects import Damaged
 from infra.store.store import Store, attempt_file
 from infra.store.workspace import KEPT, Workspace
+from infra.tpu.types import TPU_TYPES
 from schemas.artifact import ArtifactRef, Manifest
 from schemas.base import InputError, StageFailed, Stopped, canonical_json, digest
 from schemas.job import JobSpec, JobStatus, Progress
 from tasks.contract.journal import Journal
+from tests.simulation.bucket import MODEL, WEIGHTS
 from tests.simulation.world import Process, World
 
 STEPS = 5
 EVERY = 2
 """A checkpoint is saved after so many steps."""
 STEP_SECONDS = 2.5
+JOIN_SECONDS = 30.0
+"""How long hosts of a slice wait for each other."""
 _SPLITS = {"train": 2, "validation": 0, "heldout": 0}
 METRICS: dict[str, dict[str, Any]] = {
     "distill": {"rows": 2, "domains": {"math": 2}, "groundings": {}, "teachers": []},
@@ -56,8 +61,13 @@ def _following(state: str, step: int) -> str:
     return hashlib.sha256(f"{state} {step}".encode()).hexdigest()
 
 
+class _HostLost(Exception):
+    """Another host of the slice does not compute any more."""
+
+
 class Work:
-    """One worker process.
+    """One worker process; of a slice of several hosts the first one computes, and the others stay
+    for as long as it does.
 
     Args:
         job: the path of `job.json`.
@@ -83,6 +93,7 @@ class Work:
         self._say(JobStatus(state="running", heartbeat=time.time()))
         heart = threading.Thread(target=self._beat, name="heart")
         heart.start()
+        self._host = int(self._process.machine.partition(".")[2] or 0)
         try:
             final = self._outcome()
         finally:
@@ -101,9 +112,14 @@ class Work:
 
     def _outcome(self) -> JobStatus:
         try:
+            self._join()
+            if self._host:
+                return self._stay()
             manifest = self._make()
             self._store.remove(f"work/{self._spec.key}/{KEPT}")
             return self._final("succeeded", 0, artifact=manifest.ref())
+        except _HostLost as error:
+            return self._final("failed", 1, str(error)).model_copy(update={"lost": True})
         except KeyboardInterrupt:
             return self._final("cancelled", 130, "cancelled")
         except Stopped as stopped:
@@ -112,6 +128,40 @@ class Work:
             return self._final("failed", 2, str(error))
         except (OSError, StageFailed) as error:
             return self._final("failed", 1, f"{type(error).__name__}: {error}")
+
+    def _fellows(self) -> list[Process]:
+        """The workers of the other hosts that have begun; a machine of a slice has no others."""
+        if self._spec.target == "local":
+            return []
+        mine = self._process.machine.partition(".")[0]
+        workers = (one for one in self._world.processes if one.role == "worker")
+        found = [one for one in workers if one.machine.partition(".")[0] == mine]
+        return [one for one in found if one is not self._process]
+
+    def _join(self) -> None:
+        """Wait for the other hosts. Raises _HostLost."""
+        others = TPU_TYPES[self._spec.target].hosts - 1 if self._spec.target != "local" else 0
+        until = self._world.now + JOIN_SECONDS
+        while len(self._fellows()) < others:
+            self._pass(1.0)
+            if self._world.now > until:
+                raise _HostLost("the other hosts are not reached")
+
+    def _stay(self) -> JobStatus:
+        """Until the first host has ended. Raises _HostLost."""
+        first = next(one for one in self._fellows() if "." not in one.machine)
+        while first.alive:
+            self._pass(1.0)
+        made = self._store.valid(self._spec.kind, self._spec.key) if first.code == 0 else None
+        if made is not None:
+            return self._final("succeeded", 0, artifact=made.ref())
+        if self._pausing:
+            raise Stopped("paused with the first host")
+        raise _HostLost("the first host is gone")
+
+    @property
+    def _pausing(self) -> bool:
+        return self._store.path(pause_file(self._spec.key, self._spec.attempt)).exists()
 
     @staticmethod
     def _final(
@@ -127,6 +177,7 @@ class Work:
             return adopted
         for name, ref in spec.inputs.items():
             self._read_input(name, ref)
+        self._read_data()
         work = Workspace(store, spec.key, spec.attempt)
         out = work.scratch("out")
         programs = Path(context().settings.cache, "programs") if spec.target != "local" else ""
@@ -160,6 +211,19 @@ class Work:
                 pass
         raise StageFailed(f"input {name} is missing or damaged")
 
+    def _read_data(self) -> None:
+        """The files of `--data`, and a model's weights of other people in a bucket."""
+        data, here = self._spec.data, context().settings
+        if data and not Path(data).is_absolute() and self._store.load_tree(data) is None:
+            raise StageFailed(f"the files of --data, {data}, are missing or damaged")
+        if self._spec.kind == "sft" and not self._store.is_directory:
+            try:
+                files = fetch(MODEL, here, lambda names: sorted(names))
+            except ConnectionError as error:
+                raise StageFailed(str(error)) from error
+            if {one.name for one in files.iterdir()} < {*WEIGHTS}:
+                raise StageFailed("a file of the model is missing")
+
     def _result(self, work: Workspace, programs: Path | str) -> str:
         """The steps, from the newest checkpoint on; their program is compiled to where `programs`
         are."""
@@ -179,12 +243,12 @@ class Work:
             if rows is None:
                 if spec.kind == "distill" and step == 1:
                     self._ask(work, digest([spec.key, step]))
-                self._work_on()
+                self._pass(STEP_SECONDS)
                 rows = [{"state": _following(state, step)}]
                 journal.put(str(step), rows)
             state, step = rows[0]["state"], step + 1
             self._progress = Progress(done=step, total=STEPS)
-            pausing = self._store.path(pause_file(spec.key, spec.attempt)).exists()
+            pausing = self._pausing
             if (step % EVERY == 0 or pausing) and step < STEPS:
                 self._save(work, state, step)
             if pausing and step < STEPS:
@@ -199,12 +263,15 @@ class Work:
             self._world.sleep(1.0)
             work.answers.put(question, f"the answer to {question}".encode())
 
-    def _work_on(self) -> None:
-        """A step's time. Raises KeyboardInterrupt: asked to stop, or nobody waits any more."""
-        self._world.sleep(STEP_SECONDS)
+    def _pass(self, seconds: float) -> None:
+        """Time goes by. Raises KeyboardInterrupt: asked to stop, or nobody waits any more; and
+        _HostLost."""
+        self._world.sleep(seconds)
         parent = self._process.parent
         if self._process.asked_to_stop or (parent is not None and not parent.alive):
             raise KeyboardInterrupt
+        if not self._host and not all(one.alive for one in self._fellows()):
+            raise _HostLost("another host is gone")
 
     @staticmethod
     def _load(work: Workspace, name: str) -> tuple[str, int] | None:
