@@ -96,7 +96,8 @@ def _refuse(history: "History", event: Event, until: float) -> None:
 def _spoil(history: "History") -> None:
     """The record of a run or a champion, or a paid answer, becomes something else."""
     names = [one for top in ("runs/", "champions/", "answers/") for one in history.names(top)]
-    kept = [one for one in names if one.endswith("run.json") or not one.startswith("runs/")]
+    runs = ("run.json", *(f"stages/{stage}.json" for stage in ("distill", "rebalance", "sft")))
+    kept = [one for one in names if one.endswith(runs) or not one.startswith("runs/")]
     if kept:
         name = history.world.random.choice(kept)
         history.world.say(f"spoiled: {short(name)}")
