@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.promotion.champion import Champion
 from flows.promotion.gate import Gate, same_model
-from flows.promotion.levels import night_of
+from flows.promotion.levels import Night, night_of
 from schemas.reports import RunRecord
 from tests.simulation.world import Process
 
@@ -21,19 +21,30 @@ class Champions:
         self._passed: set[tuple[str, str | None]] = set()
         self._entries: list[tuple[str, bytes, Champion]] = []
         self._since: dict[str, float] = {}
+        self._coins: dict[str, bool] = {}
+        self._nights: list[str] = []
 
     def judged(self, store: Any, run: RunRecord, opponent: RunRecord | None) -> Gate:
         """As `flows.promotion.gate.gate`, by chance."""
         same = opponent is not None and same_model(run, opponent)
-        passed = not same and self._laws.world.random.random() < 0.7
         against = opponent.run_id if opponent else None
+        look = f"{run.run_id} against {against}"
+        # who looks again finds the same
+        passed = not same and self._coins.setdefault(look, self._laws.world.random.random() < 0.7)
         if passed:
             self._passed.add((run.run_id, against))
-        look = f"{run.run_id} against {against}"
         night = None if same else night_of(store, run.recipe.name, run.run_id, look)
         return Gate(
             promote=passed, why="a coin", candidate=run.run_id, champion=against, night=night
         )
+
+    def night(self, process: Process, name: str) -> None:
+        """The number of a night was taken: one after the other, for one comparison each."""
+        night = Night.model_validate_json(self._laws.read(name) or b"")
+        if night.number != len(self._nights) + 1 or night.look in self._nights[-1:]:
+            how = f"{process.name} takes night {night.number} for {night.look}"
+            self._laws.break_("a night is counted once", f"{how}, after {self._nights}")
+        self._nights.append(night.look)
 
     def needed(self, key: str) -> float:
         """Since when the champion's model is of this key."""
@@ -65,6 +76,8 @@ class Champions:
             self._laws.break_("one champion after the other", f"{how}, which is champion already")
         if entry.by == "nightly" and (entry.run_id, against) not in self._passed:
             self._laws.break_("champions change by gate or by hand", how)
+        if entry.by == "nightly" and f"{entry.run_id} against {against}" not in self._nights:
+            self._laws.break_("a night is counted once", f"{how}, of which no night is on record")
         made = self._laws.committed.get((entry.model.kind, entry.model.key))
         if made is None or made.ref() != entry.model:
             self._laws.break_("a champion has a model", how)

@@ -94,8 +94,10 @@ def _refuse(history: "History", event: Event, until: float) -> None:
 
 
 def _spoil(history: "History") -> None:
-    """The record of a run or a champion, or a paid answer, becomes something else."""
-    names = [one for top in ("runs/", "champions/", "answers/") for one in history.names(top)]
+    """The record of a run, a champion or a night, or a paid answer, becomes something else."""
+    names = [
+        one for top in ("runs/", "champions/", "nights/", "answers/") for one in history.names(top)
+    ]
     runs = ("run.json", *(f"stages/{stage}.json" for stage in ("distill", "rebalance", "sft")))
     kept = [one for one in names if one.endswith(runs) or not one.startswith("runs/")]
     if kept:

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -365,6 +366,14 @@ _EXPECTED: dict[str, tuple[type[BaseException], ...]] = {
 """Role -> errors that its command line turns into a message."""
 
 
+LONGEST = 120
+"""Seconds of this machine after which a history is not going to end: somebody waits for ever."""
+
+
+def _late(*given: object) -> None:
+    raise TimeoutError(f"the history has not ended after {LONGEST} s")
+
+
 _QUIET = logging.NullHandler()
 """With it agents open no log files for all of this process."""
 
@@ -375,9 +384,13 @@ def play(plan: Plan) -> Result:
     logging.getLogger().addHandler(_QUIET)
     memory = Path("/dev/shm")
     root = Path(tempfile.mkdtemp(prefix="lyceum-", dir=memory if memory.is_dir() else None))
+    before = signal.signal(signal.SIGALRM, _late)
+    signal.alarm(LONGEST)
     try:
         return History(plan, root).play()
     finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
         logging.disable(logging.NOTSET)
         logging.getLogger().removeHandler(_QUIET)
         shutil.rmtree(root, ignore_errors=True)

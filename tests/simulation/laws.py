@@ -117,6 +117,8 @@ class Laws:
             self.payments.follows(process, "/".join(name.split("/")[1:3]))
         elif what == "create champion" and result:
             self.champions.entered(process, name)
+        elif what == "create night" and result:
+            self.champions.night(process, name)
         elif what in ("write run", "remove run", "remove any") and name.startswith("runs/"):
             self._record(name)
         elif process.role == "operator" and what.startswith(("read run", "create lease")):

@@ -9,6 +9,7 @@ OPERATIONS = {
     "flow": (
         *("create lease", "write lease", "read lease", "create manifest", "read manifest"),
         *("create job", "write run", "write tpu", "ask create", "ask get", "ask delete", "any"),
+        *("create night", "create champion"),
     ),
     "worker": (
         *("create manifest", "read manifest", "put tree", "put tree", "create seal", "read seal"),
