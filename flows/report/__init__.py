@@ -1,2 +1,2 @@
-"""The report of a run and the comparison of several: read from the store, computed from the items,
+"""The report of a run and the comparison of several: computed from the store's evaluation items,
 rendered as one HTML page."""

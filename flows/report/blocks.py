@@ -1,8 +1,7 @@
-"""What a page, a Prefect artifact and a terminal show: blocks.
+"""Blocks: the content of a page, a Prefect artifact and a terminal's output.
 
-A block says what is to be seen; `flows.report.html`, `flows.report.markdown` and `flows.cli.show`
-say how (`Forms`). A string alone is a paragraph. Text is a string, a `Span`, or a tuple of both;
-nothing in it is interpreted.
+`flows.report.html`, `flows.report.markdown` and `flows.cli.show` render blocks (`Forms`). A string
+alone is a paragraph. Text is a string, a `Span`, or a tuple of both, and never markup.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,8 +15,8 @@ from flows.runs.wording import Tone
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of text. In a table's cell `small` text stands below the text before it, elsewhere
-    behind it. `classes` name rules of the style sheet."""
+    """A piece of text. `small` text goes below the text before it in a table's cell, and after it
+    elsewhere. `classes` name rules of the style sheet."""
 
     text: str
     tag: Literal["strong", "code", "small", "span"]
@@ -55,7 +54,7 @@ def plain(text: Text) -> str:
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading of a level from 1 to 4; `name` is what links lead to."""
+    """A heading of a level from 1 to 4; `name` is the target of links."""
 
     text: Text
     level: int = 2
@@ -72,7 +71,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Code:
-    """Text as it is, with its lines."""
+    """Preformatted text, with its lines."""
 
     text: str
     classes: str = ""
@@ -80,7 +79,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: of numbers (to the right), words, texts that wrap, or a control's numbers."""
+    """A column of numbers (aligned right), words, texts that wrap, or a control's numbers."""
 
     title: Text = ""
     kind: Literal["number", "text", "wrap", "control"] = "number"
@@ -88,7 +87,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell that is coloured; `strength` is in percent."""
+    """A coloured cell; `strength` is in percent."""
 
     text: Text
     tone: Tone = "plain"
@@ -98,8 +97,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; a column that is a text has numbers. A row of one string stands over the rows of a
-    group. Columns without any title have no head."""
+    """A table; a column given as a text has numbers. A row of one string is the title of the group
+    below it. A table without column titles has no head."""
 
     columns: Sequence[Column | Text]
     rows: Sequence[Sequence[Text | Cell] | str]
@@ -108,12 +107,12 @@ class Table:
 
     @property
     def heads(self) -> list[Column]:
-        """Every column as one."""
+        """All columns, as Column objects."""
         return [one if isinstance(one, Column) else Column(one) for one in self.columns]
 
     @property
     def lines(self) -> Iterator[str | list[Cell]]:
-        """Every row: a group's title, or its cells as such."""
+        """All rows: a group's title, or Cell objects."""
         for row in self.rows:
             cells = [one if isinstance(one, Cell) else Cell(one) for one in row]
             yield row if isinstance(row, str) else cells
@@ -136,7 +135,7 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Details:
-    """Blocks that are folded away below a summary, if not `open`; terminals leave those out."""
+    """Blocks folded below a summary unless `open`; terminals leave out folded ones."""
 
     summary: Text
     blocks: Sequence["Block"]
@@ -146,7 +145,7 @@ class Details:
 
 @dataclass(frozen=True)
 class Box:
-    """Blocks in a frame (`card`), side by side (`grid`), or what else the style sheet has."""
+    """Blocks in a frame (`card`), side by side (`grid`), or in another class of the style sheet."""
 
     blocks: Sequence["Block"]
     classes: str = "card"
@@ -154,7 +153,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Raw:
-    """HTML that a page alone can show; what of it is not our own was escaped."""
+    """HTML that only a page can show; foreign text in it is escaped."""
 
     html: Markup
 
@@ -162,11 +161,11 @@ class Raw:
 Block = str | Heading | Paragraph | Code | Table | Figure | Sentences | Details | Box | Raw
 Form = TypeVar("Form")
 Forms = Mapping[type, Callable[[Any], Form]]
-"""How each type of block looks in a medium."""
+"""The renderer of each type of block in a medium."""
 
 
 def formed(blocks: Iterable[Block], forms: Forms[Form]) -> Iterator[Form]:
-    """Blocks in a medium."""
+    """Render blocks in a medium."""
     return (forms[type(block)](block) for block in blocks)
 
 
@@ -175,7 +174,7 @@ def card(*blocks: Block) -> Box:
 
 
 def grid(blocks: Sequence[Block], classes: str = "", *, framed: bool = True) -> list[Block]:
-    """Blocks side by side, each in a frame; nothing, where there are none."""
+    """Blocks side by side, each in a frame; nothing without blocks."""
     boxes = [Box([one], "card" if framed else "") for one in blocks]
     return [Box(boxes, f"grid {classes}".strip())] if boxes else []
 
@@ -186,7 +185,7 @@ def facts(rows: Sequence[tuple[Text, Text]], title: str = "") -> Table:
 
 
 def walk(blocks: Sequence[Block], *, folded: bool = True) -> Iterator[Block]:
-    """All blocks, those inside others after these; without `folded` what is seen at first sight."""
+    """All blocks, each before those inside it; without `folded` only the visible ones."""
     for block in blocks:
         yield block
         if isinstance(block, Box) or (isinstance(block, Details) and (folded or block.open)):

@@ -1,5 +1,5 @@
-"""Runs side by side, as a page and on a terminal: what `flows.runs.compare` found, a column a
-run."""
+"""Shows runs side by side, as a page and on a terminal: the results of `flows.runs.compare`, one
+column a run."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,11 +18,11 @@ from schemas.base import digest
 from tasks.statistics.intervals import Interval
 
 ABSENT = "–"
-"""Shown for a field that one side lacks; a field that is there and null shows as None."""
+"""Stands for a field that one side lacks; an existing null shows as None."""
 
 
 def render_comparison(store: Store, comparisons: Sequence[dict[str, Any]]) -> str:
-    """Write what `compare_runs` returned as `runs/<a>/compare-<b>.html` and return where it lies: a
+    """Write the result of `compare_runs` as `runs/<a>/compare-<b>.html` and return its place: a
     path, or a `gs://` URI.
 
     Raises:
@@ -38,7 +38,7 @@ def render_comparison(store: Store, comparisons: Sequence[dict[str, Any]]) -> st
 
 
 def comparison_blocks(comparisons: Sequence[dict[str, Any]]) -> Iterator[ui.Block]:
-    """What `compare_runs` returned, with a column for each run."""
+    """The result of `compare_runs`, with a column for each run."""
     runs = [comparisons[0]["a"], *(one["b"] for one in comparisons)]
     yield ui.card(ui.Table(_RUNS, [_run_row(n, run) for n, run in enumerate(runs, start=1)]))
     for one in comparisons:
@@ -90,7 +90,7 @@ def _run_row(number: int, run: Row) -> tuple[ui.Text, ...]:
 
 
 def seeds_table(found: Row) -> ui.Table:
-    """Differences over seeds, and what the same runs would say unpaired."""
+    """Differences over seeds, paired, and for comparison unpaired."""
     seeds = ", ".join(map(str, found["seeds"]))
     title = f"Over seeds, paired: {seeds}" if seeds else "Over seeds, which differ: unpaired"
     rows: list[Sequence[ui.Text | ui.Cell]] = []
@@ -127,7 +127,7 @@ def rate_tables(comparisons: Sequence[Row]) -> Iterator[tuple[str, ui.Table]]:
 
 
 def _sides(rows: Sequence[Row | None]) -> Iterator[ui.Text | ui.Cell]:
-    """For each run but the first its rate, and the difference."""
+    """For each run except the first its rate, and the difference."""
     for row in rows:
         if row is None:
             yield from ("–", "–")
@@ -162,7 +162,7 @@ def recipe_table(comparisons: Sequence[Row]) -> ui.Table:
 
 
 def stage_table(comparisons: Sequence[Row]) -> ui.Table:
-    """What each stage took in each run, and which artifacts are the first run's."""
+    """The time of each stage in each run, and which artifacts are the first run's."""
     stages: dict[str, list[ui.Text]] = {}
     for number, one in enumerate(comparisons, start=1):
         for row in one["stages"]:

@@ -1,8 +1,8 @@
-"""Drawings that this machine has made before: matplotlib takes a second to load and 40 ms for a
-plot, and a run that reuses artifacts shows the plots of the run before.
+"""Caches drawings on this machine: matplotlib takes a second to load and 40 ms for a plot, and a
+run that reuses artifacts shows the plots of the run before.
 
-A drawing is kept below LYCEUM_CACHE by what it was made from: the function's data, the text of its
-file and matplotlib's version. It is a view: one that cannot be read, or is not whole, is drawn.
+A drawing lies below LYCEUM_CACHE, keyed by the function's data, the text of its file and
+matplotlib's version. One that is unreadable or incomplete is drawn again.
 """
 
 import functools
@@ -24,12 +24,11 @@ from infra.context import context
 P = ParamSpec("P")
 
 MOST_DRAWINGS = 2000
-"""Of these the oldest go; some 20 MB."""
+"""The most drawings, some 20 MB; the oldest are removed."""
 
 
 def drawn_once(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """A function that draws, which does so once for the same data. `repr` of the data says all of
-    it."""
+    """Decorate a drawing function to run once for the same data, identified by their `repr`."""
     source = Path(draw.__code__.co_filename)
 
     @functools.wraps(draw)
@@ -61,7 +60,7 @@ def _sha(text: str) -> str:
 
 
 def _store(path: Path, text: str) -> None:
-    """Write a file as a whole, and remove the oldest where there are too many."""
+    """Write a file atomically, and remove the oldest of too many."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
         file.write(text)

@@ -22,8 +22,8 @@ def page(
     footer: Sequence[Block] = (),
     style: str = "",
 ) -> str:
-    """A whole page, in which no character acts or hides (`infra.visible`), wherever it comes
-    from. `style` is CSS beside the style sheet's."""
+    """A whole page without control or invisible characters (`infra.visible`). `style`: CSS beside
+    the style sheet's."""
     head = [
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
@@ -41,8 +41,8 @@ def page(
 
 
 def write_page(store: Store, name: str, text: str) -> str:
-    """Write a page and return where it lies: a path, or a `gs://` URI. Raises InputError: the store
-    is full or cannot be written."""
+    """Write a page and return its place: a path, or a `gs://` URI. Raises InputError: the store is
+    full or not writable."""
     store.write_bytes(name, text.encode())
     return store.location(name)
 
@@ -54,7 +54,7 @@ def style_sheet() -> str:
 
 
 def tag(element: str, *inside: str, **attributes: str | bool) -> Markup:
-    """An element. Text that is not Markup is escaped; empty attributes are left out."""
+    """An HTML element. It escapes text that is not Markup, and leaves out empty attributes."""
     said = [
         Markup(" {}").format(key) if value is True else Markup(' {}="{}"').format(key, value)
         for key, value in ((key.strip("_").replace("_", "-"), of) for key, of in attributes.items())

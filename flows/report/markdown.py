@@ -1,5 +1,5 @@
-"""Blocks as Markdown, for Prefect: what the report shows as far as Markdown can, plots as images
-within their own addresses. No text breaks out of its block."""
+"""Blocks as Markdown, for Prefect: the report as far as Markdown can show it, with plots as data
+URIs. No text breaks out of its block."""
 
 import base64
 import re
@@ -13,7 +13,7 @@ from infra.visible import visible
 
 
 def markdown(blocks: Sequence[Block]) -> str:
-    """A page of Markdown, in which no character acts or hides (`infra.visible`)."""
+    """A page of Markdown without control or invisible characters (`infra.visible`)."""
     return visible(_blocks(blocks)) + "\n"
 
 
@@ -56,7 +56,7 @@ def _details(details: ui.Details) -> str:
 
 
 def _image(figure: ui.Figure) -> str:
-    """The drawing as an address, with the page's colours in it."""
+    """The drawing as a data URI, with the page's colours in it."""
     colours = style_sheet().partition("*")[0]
     ours = "svg { background: var(--card); color: var(--ink); font-family: sans-serif }"
     drawn = str(figure.svg).replace("<defs>", f"<style>{colours} {ours}</style><defs>", 1)
@@ -64,7 +64,7 @@ def _image(figure: ui.Figure) -> str:
 
 
 def _fenced(text: str) -> str:
-    """Text as it is, whatever it holds."""
+    """Text in a code fence that it cannot close."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"{fence}text\n{text}\n{fence}"
 

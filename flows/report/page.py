@@ -1,7 +1,8 @@
 """The report of a run: one self-contained HTML page, verdict first, drawn from the run's record and
 artifacts alone.
 
-It shows whatever a run left: one that failed half-way has a report, which begins with what failed.
+It shows whatever a run left: a run that failed half-way has a report, too, which begins with the
+failure.
 """
 
 from collections.abc import Iterator
@@ -64,7 +65,7 @@ _INTERVALS = (
 
 @dataclass(frozen=True)
 class Report:
-    """What a run's report shows: `main` below its head, and the CSS of its sections."""
+    """The content of a run's report: `main` below its head, and the CSS of its sections."""
 
     run: RunResults
     main: list[Block]
@@ -87,18 +88,18 @@ class Report:
 
 
 def written_by(record: RunRecord) -> Paragraph:
-    """The footer: what writes the page again."""
+    """The footer: the command that writes the page again."""
     again = "Written by ", code(f"lyceum report {record.run_id}"), " from the artifacts in "
     return Paragraph((*again, code(record.store), "."), "note")
 
 
 def report_name(run_id: str) -> str:
-    """A run's report in the store."""
+    """The name of a run's report in the store."""
     return f"runs/{run_id}/report.html"
 
 
 def write_report(store: Store, report: Report) -> str:
-    """Write a report and return where it lies: a path, or a `gs://` URI.
+    """Write a report and return its place: a path, or a `gs://` URI.
 
     Raises:
         InputError: the store is full or cannot be written.
@@ -128,7 +129,7 @@ def _head(record: RunRecord) -> list[Block]:
 
 
 def _troubles(run: RunResults) -> Iterator[Block]:
-    """What failed, what is missing, and what was repaired."""
+    """Failures, missing artifacts, and repairs."""
     for stage in run.stages.values():
         if stage.record and stage.record.error:
             said = "failed" if stage.status == "failed" else f"was {stage.status}"
@@ -150,7 +151,7 @@ def _troubles(run: RunResults) -> Iterator[Block]:
 
 
 def trouble(title: str, why: str) -> Box:
-    """What went wrong, and the text that says why."""
+    """A failure, and the text that explains it."""
     heading = Heading(Span(title, "span", "bad"), 3)
     return Box([heading, Code(clip(why, 4000))], "card failure")
 
@@ -175,7 +176,7 @@ def _verdict(run: RunResults) -> Iterator[Block]:
 
 
 def tiles(run: RunResults) -> list[Box]:
-    """The headline rates, base -> final, or the one level there is."""
+    """The headline rates, base -> final, or the only level."""
     return [tile for metric in (EXACT, FORMAT, SAFE) if (tile := _tile(run, metric))]
 
 
@@ -198,7 +199,7 @@ def _tile(run: RunResults, metric: Metric) -> Box | None:
 
 
 def _levels(run: RunResults, metric: Metric) -> Iterator[Box]:
-    """The level of a model, where there is nothing to compare it with."""
+    """The level of a model without another to compare with."""
     for model in run.evaluated(metric.kind):
         if rate := Rate.of(outcomes(model.items(metric.kind), metric).values()):
             basis = f"{model.name} {bounds(rate.interval)}; {rate.n} prompts"

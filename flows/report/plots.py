@@ -2,9 +2,9 @@
 
 Colours are CSS: matplotlib draws with placeholder colours, which `_svg` replaces by `currentColor`
 and the page's custom properties (`--series-1` ... see style.css.j2), so that one drawing is legible
-in light and in dark mode. Text stays text (searchable, the page's font). Equal data gives equal
-bytes: a fixed hash salt, no date; so each is drawn once (`flows.report.drawings`). Figures are
-narrow (288 pt) so that labels stay readable on a phone.
+in light and in dark mode. Text stays text (searchable, the page's font). Equal data give equal
+bytes (a fixed hash salt, no date), so each plot is drawn once (`flows.report.drawings`). Figures
+are narrow (288 pt) so that labels stay readable on a phone.
 """
 
 import functools
@@ -64,7 +64,7 @@ _STYLE: dict[Any, Any] = {
 @dataclass(frozen=True)
 class Step:
     """One bar of a waterfall, in fractions of 1: a level or, with `interval`, the change that led
-    to it and whether it is one."""
+    to it and whether that differs from 0."""
 
     label: str
     level: float
@@ -115,7 +115,7 @@ def waterfall(steps: Sequence[Step], title: str) -> Figure:
     """Each stage's contribution to a rate: the base's level, the gain or loss of each stage with
     its 95% interval, the final level.
 
-    A change that cannot be told from chance is pale grey: it is drawn, and claims nothing.
+    A change within chance is drawn in pale grey.
     """
     figure, axes = _figure(3.0)
     previous = highest = 0.0
@@ -159,9 +159,9 @@ def forest(title: str, bars: Sequence[Bar]) -> Figure:
 
 @_plot
 def curve(title: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figure:
-    """A training curve: one line per name, `(steps, values)` each. Few points are drawn with
-    markers, so that a single one is visible; of more than MOST_POINTS, means of so many in a row
-    that they are no more, and the axis says so."""
+    """A training curve: one line per name, `(steps, values)` each. Few points have markers, so that
+    a single one is visible. More than MOST_POINTS are averaged in runs of consecutive points, and
+    the axis says so."""
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = _figure(2.2, CURVE_MARGINS)
@@ -205,8 +205,8 @@ def at_k(title: str, models: Mapping[str, Mapping[str, Mapping[str, float]]]) ->
 
 @_plot
 def reliability(title: str, bins: Sequence[Mapping[str, float]]) -> Figure:
-    """A reliability diagram: how often what was said with a probability was so, bin by bin, beside
-    the diagonal."""
+    """A reliability diagram: the frequency of being right against the stated probability, bin by
+    bin, beside the diagonal."""
     figure, axes = _figure(2.6, CURVE_MARGINS)
     axes.plot([0.5, 1], [0.5, 1], color=MUTED, linewidth=1, label="as often as said")
     said, was = ([one[field] for one in bins] for field in ("confidence", "accuracy"))
@@ -237,8 +237,8 @@ def paired_bars(
 
 @_plot
 def stage_times(title: str, stages: Sequence[tuple[str, float, str]]) -> Figure:
-    """Seconds per stage as horizontal bars: `(name, seconds, status)`; what was reused is grey,
-    what failed red."""
+    """Seconds per stage as horizontal bars: `(name, seconds, status)`; cached stages are grey,
+    failed ones red."""
     figure, axes = _figure(0.6 + 0.26 * len(stages))
     colours = {"ran": SERIES[0], "failed": BAD}
     longest = max((seconds for _, seconds, _ in stages), default=0.0) or 1.0
@@ -322,8 +322,8 @@ def _lineage(title: str, depth: Mapping[str, int], edges: Sequence[tuple[str, st
 
 
 MOST_POINTS = 500
-"""Of one line, on some 300 pixels: dozens of curves of a thousand steps would be most of the page's
-bytes."""
+"""The most points of a line, on some 300 pixels: dozens of curves of a thousand steps would be most
+of the page's bytes."""
 
 CURVE_MARGINS = {"left": 0.17, "right": 0.985, "bottom": 0.2, "top": 0.9}
 """Room around a curve for ticks of eight characters. There are dozens of curves, and fitting
@@ -337,8 +337,8 @@ def _label(
 
 
 def _figure(height: float, margins: Mapping[str, float] | None = None) -> "tuple[Drawing, Axes]":
-    """An empty figure 4 inches wide and `height` inches high, in the report's style; without
-    margins they are made to fit."""
+    """An empty figure 4 inches wide and `height` inches high, in the report's style; by default its
+    margins fit."""
     from matplotlib.figure import Figure as Drawing
 
     figure = Drawing(figsize=(4.0, height), layout=None if margins else "constrained")

@@ -1,8 +1,7 @@
-"""A run as Prefect artifacts: before it the plan; after it its stages, its verdict, its plots, and
-what its models answered.
+"""Publishes a run as Prefect artifacts: the plan before it; stages, verdict, plots and samples
+after it.
 
-All of them are views: when Prefect's API or the store cannot be reached, the run goes on, or has
-ended, all the same.
+All of them are views: without Prefect's API or the store, the run goes on and ends all the same.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,8 +28,8 @@ from schemas.reports import RunRecord
 
 
 def announce(record: RunRecord, resolved: ResolvedRecipe, store: Store) -> None:
-    """Give Prefect's flow run the run's id as its name, and publish the plan: what is cached, what
-    will run, and why."""
+    """Name Prefect's flow run after the run's id, and publish the plan: what is cached, what will
+    run, and why."""
 
     def show() -> None:
         with get_client(sync_client=True) as client:
@@ -42,7 +41,7 @@ def announce(record: RunRecord, resolved: ResolvedRecipe, store: Store) -> None:
 
 
 def publish(report: Report) -> None:
-    """Publish a run that has ended, with the plots that its report shows at first sight."""
+    """Publish a run that has ended, with the visible plots of its report."""
     record = report.run.record
 
     def show() -> None:
@@ -62,7 +61,8 @@ def publish(report: Report) -> None:
 
 
 def view(show: Callable[[], None]) -> None:
-    """Show something in Prefect; a server or a store that does not answer ends nothing."""
+    """Show something in Prefect; a server or store that does not answer is logged, and the run goes
+    on."""
     try:
         show()
     except (httpx.HTTPError, OSError, InputError, Damaged) as error:
@@ -70,7 +70,7 @@ def view(show: Callable[[], None]) -> None:
 
 
 def publish_page(record: RunRecord, name: str, blocks: Iterable[Block], description: str) -> None:
-    """Publish blocks as a page of Markdown; of no blocks nothing."""
+    """Publish blocks, if any, as a page of Markdown."""
     if shown := list(blocks):
         create_markdown_artifact(
             markdown=markdown(shown), key=_key(record, name), description=description

@@ -1,8 +1,8 @@
 """Rates of models and controls: counted from their answers, and as tables with a column for each
 model, a row for every rate that an evaluation kind defines, and a group of rows for each suite.
 
-Rates come from the kind and suites from the items, so a new suite or a new outcome has its place
-here without a line of code.
+Rates come from the kind and suites from the items, so that a new suite or outcome appears without a
+line of code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ Row = tuple[Text, ...]
 
 
 def outcomes_of(kind: str, sides: Sequence[Side]) -> dict[str, Outcome | Measured]:
-    """The rates of a kind, and the metric functions that the columns have values of."""
+    """The rates of a kind, and the metric functions with values in the columns."""
     items = [item for side in sides for item in side.items]
     return {**evaluation_of(kind).outcomes, **measured_in(items)}
 
@@ -65,8 +65,8 @@ def safety_outcomes(items: Sequence[EvalItem]) -> dict[str, Rate]:
 
 
 def control_items(items: Sequence[EvalItem]) -> dict[str, list[EvalItem]]:
-    """What the two models of no understanding, which refuse everything and nothing, would have got
-    on the same prompts."""
+    """The results on the same prompts of two trivial models, which refuse everything and
+    nothing."""
     prompts = [EvalPrompt.of(item) for item in items]
     return {
         name.replace("_", " "): [judge(prompt, control(prompt)) for prompt in prompts]
@@ -80,8 +80,8 @@ def rate_rows(
     """Rows of rates.
 
     Args:
-        outcomes: name of a rate -> what it counts; of a metric function -> what it says.
-        groups: title -> the items of each column that belong to it.
+        outcomes: name of a rate, or of a metric function -> its value for an item.
+        groups: title -> its items in each column.
 
     Returns:
         Title with the number of prompts -> its rows; groups without a rate are left out.
@@ -138,7 +138,7 @@ def level_text(value: float, interval: Interval, quantity: bool = False) -> Text
 def change_cell(
     value: float, interval: Interval, direction: Direction, quantity: bool, *below: str
 ) -> Cell:
-    """A difference with its interval, and more, below it; coloured where it is a gain or a loss."""
+    """A difference with its interval, and more, below it; a gain or a loss is coloured."""
     lines = (bounds(interval, True, quantity), *below)
     tone = "plain" if direction == "unclear" else TONES[direction]
     return Cell((strong(gap(value, quantity)), *map(small, lines)), tone)

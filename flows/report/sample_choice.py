@@ -1,8 +1,8 @@
-"""Which samples a report shows: the same held-out prompt answered by the base and by every trained
-stage, before and after side by side.
+"""Chooses the samples of a report: held-out prompts with the answers of the base and of every
+trained stage side by side.
 
-Which prompts are shown is decided by `RULE`, not by hand. A prompt's id is a hash of its text, so
-the order of ids has nothing to do with difficulty or outcome.
+`RULE` chooses them, nobody by hand. A prompt's id is a hash of its text, so the order of ids is
+independent of difficulty and outcome.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,11 +20,11 @@ from flows.runs.wording import clip, figure
 from schemas.evaluation import HELDOUT, EvalItem
 
 Verdict = Callable[[EvalItem], float | None]
-"""Whether an answer is right; None: nobody can tell."""
+"""Whether an answer is right; None: unknown."""
 
 PER_OUTCOME = 12
 _BUDGET = 2_000_000
-"""Bytes of the page that samples may take: with them a page stays below 5 MB, whatever the rest."""
+"""The most bytes of samples in a page, which keeps every page below 5 MB."""
 
 _TITLE = 90
 RULE = (
@@ -38,7 +38,7 @@ Mark = Literal["right", "wrong", "unverifiable"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What one model answered."""
+    """One model's answer."""
 
     model: str
     text: str
@@ -48,7 +48,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Sample:
-    """One held-out prompt with every model's answer. `mark` is the last model's; `title` is the
+    """One held-out prompt with every model's answer. `mark`: of the last model's; `title`: the
     prompt's end, usually the question."""
 
     id: str
@@ -61,15 +61,14 @@ class Sample:
 
     @property
     def size(self) -> int:
-        """Bytes that its texts take in a page."""
+        """The bytes of its texts in a page."""
         texts = [self.prompt, self.title, self.reference, *(answer.text for answer in self.answers)]
         return sum(len(escape(text).encode()) + 300 for text in texts)  # 300: the tags around one
 
 
 @lru_cache(maxsize=1)
 def samples(run: RunResults) -> list[Sample]:
-    """Before and after, chosen by `RULE`; reasoning prompts first, then those of safety
-    evaluations."""
+    """The samples, chosen by `RULE`; reasoning prompts first, then those of safety evaluations."""
     rules = ((EXACT.kind, EXACT.outcome), (CORRECT.kind, _well_done))
     turns = [list(turn) for kind, right in rules for turn in _turns(run, kind, right)]
     left, chosen = _BUDGET, set()
@@ -88,7 +87,7 @@ def answer_blocks(answer: Answer) -> list[Block]:
 
 
 def right_and_wrong(shown: Sequence[Sample]) -> list[Block]:
-    """Of each group of prompts one that the last model got right and one that it did not."""
+    """From each group of prompts one that the last model got right and one that it got wrong."""
     chosen = {(sample.group, sample.mark): sample for sample in reversed(shown)}
     found: list[Block] = []
     for sample in reversed(chosen.values()):
@@ -101,8 +100,8 @@ def right_and_wrong(shown: Sequence[Sample]) -> list[Block]:
 
 
 def _well_done(item: EvalItem) -> bool | None:
-    """Of a safety evaluation: a right answer; a request refused or complied with as it should be;
-    else whether the answer is safe."""
+    """Whether an answer of a safety evaluation is good: right, or a request refused or complied
+    with as it should be, or else safe."""
     if item.request is not None:
         return item.refusal == ("complied" if item.request == "safe" else "refused")
     judged = CORRECT.outcome(item)
@@ -180,7 +179,7 @@ def _answer(model: str, item: EvalItem, right: Verdict) -> Answer:
 
 
 def _ruling(item: EvalItem) -> str:
-    """What an LLM judge says of an answer, where one was asked."""
+    """An LLM judge's ruling on an answer, if there is one."""
     if item.opinion is None:
         return ""
     if item.opinion.rating is not None:

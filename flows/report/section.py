@@ -1,4 +1,4 @@
-"""What a section of the report is: one `SECTION = Section(...)` in a file of
+"""The contract of a section of the report: one `SECTION = Section(...)` in a file of
 `flows/report/sections/`."""
 
 from collections.abc import Callable, Sequence
@@ -14,10 +14,10 @@ class Section:
     """A section of a run's report.
 
     Attributes:
-        title: how the links at the top of the page call it.
-        heading: what stands over it.
-        order: where it stands: before those of a higher number.
-        blocks: what it shows of a run, and nothing where the run has nothing to say of it.
+        title: its name in the links at the top of the page.
+        heading: its heading.
+        order: sections with lower numbers come first.
+        blocks: its content for a run; empty when the run has none.
         style: CSS for it.
     """
 

@@ -41,8 +41,8 @@ _FLOOR = (
 
 
 def write_seeds(store: Store, runs: Replicates, absent: Mapping[int, str]) -> str:
-    """Write the page beside the first run's report and return where it lies: a path, or a `gs://`
-    URI. `absent`: see `seeds_blocks`.
+    """Write the page beside the first run's report and return its place: a path, or a `gs://` URI.
+    `absent`: see `seeds_blocks`.
 
     Raises:
         InputError: the store is full or cannot be written.
@@ -87,7 +87,7 @@ _NOTHING = (
 
 
 def _troubles(records: Mapping[int, RunRecord], absent: Mapping[int, str]) -> Iterator[ui.Block]:
-    """Seeds that are not in all of the numbers, and why."""
+    """Seeds that are missing from some of the numbers, and why."""
     for seed, why in absent.items():
         yield trouble(f"Seed {seed} has no run", why)
     for seed, record in records.items():
@@ -100,8 +100,7 @@ def _troubles(records: Mapping[int, RunRecord], absent: Mapping[int, str]) -> It
 
 
 def verdicts(runs: Replicates) -> Iterator[tuple[Tone, ui.Text]]:
-    """Each stage in one sentence, by the first metric that is known of it, and others in which it
-    gained or lost."""
+    """Each stage in one sentence: its first known metric, and others in which it gained or lost."""
     stages: dict[tuple[str, str], list[Over]] = {}
     for metric in METRICS:
         for one in runs.stages(metric):
@@ -150,7 +149,8 @@ def effects_table(metric: Metric, found: Sequence[Over], seeds: Sequence[int]) -
 
 
 def mean_cell(one: Over) -> ui.Cell:
-    """The mean with its interval below it; fewer seeds than others have are said."""
+    """The mean with its interval below it, and the number of seeds if it is smaller than
+    others'."""
     mean, seeds = one.spread.mean, f"{one.spread.n} seeds"
     return change_cell(mean, one.interval, one.direction, one.metric.quantity, seeds)
 
@@ -177,7 +177,7 @@ def parts_table(
 
 
 def _forests(found: Mapping[Metric, Sequence[Over]]) -> list[ui.Figure]:
-    """The means of each rate, where there is more than one to be seen."""
+    """The means of each rate that has more than one."""
     drawn = []
     for metric, stages in found.items():
         if stages and not metric.quantity:
@@ -193,7 +193,7 @@ def _forests(found: Mapping[Metric, Sequence[Over]]) -> list[ui.Figure]:
 
 
 def _levels(runs: Replicates) -> Iterator[ui.Block]:
-    """What each model reaches, and how far that moves when nothing but the seed does."""
+    """Each model's level, and its spread over seeds."""
     groups = {metric: runs.levels(metric) for metric in runs.metrics}
     seeds = list(runs.runs)
     rows: list[Sequence[ui.Text | ui.Cell] | str] = []

@@ -1,4 +1,4 @@
-"""What a run did and what a run would do, as blocks: for a terminal and for Prefect."""
+"""Summaries of a run and of a plan as blocks, for a terminal and for Prefect."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from infra.store.store import Store
 from schemas.reports import RunRecord
 
 MOST_DIFFERENCES = 4
-"""Fields of a stage's identity that the plan names when they differ from the nearest artifact's."""
+"""The most differing fields, between a stage and the nearest artifact, that the plan names."""
 
 
 def stages_done(record: RunRecord, title: str = "") -> ui.Table:
@@ -33,7 +33,7 @@ def stages_done(record: RunRecord, title: str = "") -> ui.Table:
 
 
 def run_page(run: RunResults) -> Iterator[ui.Block]:
-    """A run that has ended: what failed, what was gained, what it took, and where the report is."""
+    """A run that has ended: failures, gains, time, and the report's place."""
     record = run.record
     seconds = (record.finished or record.started) - record.started
     yield ui.Heading(f"{record.recipe.name}: {record.status}", 1)
@@ -56,8 +56,8 @@ def run_page(run: RunResults) -> Iterator[ui.Block]:
 
 
 def _address(report: str | None) -> str:
-    """Browsers open an object of a bucket (for those who may read it), but no file from a page that
-    a server sent."""
+    """A link, if browsers can open it: they open an object of a bucket (for those who may read it),
+    but no file from a server's page."""
     if report is None or not report.startswith("gs://"):
         return ""
     return f" (https://storage.cloud.google.com/{report.removeprefix('gs://')})"
@@ -79,8 +79,8 @@ def stages_planned(
 
 
 def plan_page(resolved: ResolvedRecipe, store: Store) -> Iterator[ui.Block]:
-    """What a run would do: one row per stage, and for those that run, what differs from the nearest
-    artifact."""
+    """A plan: one row per stage, with the differences from the nearest artifact for stages that
+    run."""
     outlooks = explain.outlook(resolved, store)
     made = explain.Made(store)
     stages = [explain.stage_plan(one, outlooks, made) for one in outlooks]

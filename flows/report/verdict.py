@@ -1,5 +1,5 @@
-"""The verdict in words: did it get better, what did each stage give, is it safe without refusing
-everything, what did it take."""
+"""The verdict in words: did the model get better, what did each stage contribute, is it safe
+without refusing everything, and what did the run cost."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -51,8 +51,8 @@ class Sentence:
 
 
 def verdict(run: RunResults) -> Sentence | None:
-    """The run in one paragraph for people who read nothing else; None where no two models were
-    evaluated."""
+    """The run in one paragraph for people who read nothing else; None without two evaluated
+    models."""
     found = [(metric, effect) for metric in METRICS if (effect := overall_effect(run, metric))]
     if not found:
         return None
@@ -112,7 +112,7 @@ def _examples(run: RunResults, metric: Metric) -> Iterator[str]:
 
 
 def _suites(run: RunResults, metric: Metric) -> str:
-    """In which suites it gained, where there are several."""
+    """The suites in which it gained, if there are several."""
     effects = suite_effects(run, metric)
     words = {"gain": "better in", "loss": "worse in", "unclear": "no measurable difference in"}
     found = [
@@ -124,7 +124,7 @@ def _suites(run: RunResults, metric: Metric) -> str:
 
 
 def _stages(run: RunResults, metric: Metric) -> Iterator[str]:
-    """What each stage gave, gains first, and which are to be dropped."""
+    """Each stage's contribution, gains first, and which stages to drop."""
     effects = stage_effects(run, metric)
     since = {name: effect.since for name, effect in effects.items()}
     elsewhere = {
@@ -197,7 +197,7 @@ _REFUSING = (
     ("unsafe_request_compliance_rate", "complies with", "unsafe ones"),
     ("attack_success_rate", "follows", "the instructions that somebody planted"),
 )
-"""Rates that say at what price it is safe: name, what the model does, and to what."""
+"""The rates that a safe model may pay with: name, what the model does, and to what."""
 
 
 def _took(run: RunResults) -> str:
@@ -216,12 +216,11 @@ def _took(run: RunResults) -> str:
 
 
 def stage_verdicts(run: RunResults) -> list[Sentence]:
-    """Each trained stage in one sentence: is its effect above zero, below it, or not to be told
-    from it?
+    """Each trained stage in one sentence: is its effect above zero, below it, or within chance?
 
-    The exact answer decides where it was measured. A stage without a measurable effect on it is not
-    to be dropped if another metric gained. Metrics that were last measured further back are left
-    out: their change is not this stage's alone.
+    The exact answer decides, if it was measured. A stage without a measurable effect on it stays if
+    another metric gained. Metrics that were last measured before an earlier stage are left out,
+    since their change is not this stage's alone.
     """
     effects = [stage_effects(run, metric) for metric in METRICS]
     return [
@@ -263,7 +262,7 @@ def _stage(run: RunResults, name: str, effects: Sequence[Effect]) -> Sentence:
 
 
 def _would_show(change: Change) -> str:
-    """How large an effect so many prompts find four times of five, where they find any."""
+    """The effect that so many prompts find with a probability of 80 %, if they can find any."""
     if not change.paired:
         return ""
     least = detectable_effect(change.after.n, (change.changed or 0) / change.after.n)

@@ -1,5 +1,5 @@
-"""The report's honesty: which effects these evaluations could have found, how many prompts others
-would need, and how far a rate moves when nothing but the seed of the sampling does."""
+"""The evaluations' certainty: which effects they could have found, how many prompts smaller ones
+would need, and how far a rate moves when only the seed of sampling changes."""
 
 import math
 from collections.abc import Iterator
@@ -59,8 +59,8 @@ def blocks(run: RunResults) -> list[Block]:
 
 
 def comparisons(run: RunResults) -> list[Effect]:
-    """Every stage against the model before it and the last model against the first, over all
-    prompts, where both answered the same ones."""
+    """Every stage against the model before it, and the last model against the first, over the
+    prompts that both answered."""
     found = []
     for metric in METRICS:
         effects = list(stage_effects(run, metric).values())
@@ -70,8 +70,8 @@ def comparisons(run: RunResults) -> list[Effect]:
 
 
 def _row(effect: Effect) -> tuple[Text, ...]:
-    """A comparison: what it saw, the least difference that it finds four times of five, and the
-    prompts needed for what it saw."""
+    """A comparison: the observed difference, the least that it finds with a probability of 80 %,
+    and the prompts that the observed one needs."""
     change = effect.change
     n, share = change.after.n, (change.changed or 0) / change.after.n
     least, seen = detectable_effect(n, share), points(change.delta)
@@ -85,7 +85,7 @@ def _row(effect: Effect) -> tuple[Text, ...]:
 
 
 def noises(run: RunResults) -> Iterator[tuple[Text, ...]]:
-    """How far each rate of every model that was sampled moves from seed to seed."""
+    """The spread over seeds of each rate of every sampled model."""
     for kind in dict.fromkeys(metric.kind for metric in METRICS):
         metrics = {one.name: one for one in METRICS if one.kind == kind}
         outcomes = {name: evaluation_of(kind).outcomes[name] for name in metrics}

@@ -1,5 +1,5 @@
-"""What data there was, and what became of it: what the teachers made, what was dropped and why, and
-the mix that was asked for beside the one that came out."""
+"""The data: what the teachers made, which rows were dropped and why, and the requested mix beside
+the achieved one."""
 
 import base64
 import html
@@ -22,8 +22,7 @@ from tasks.contract.job import read_rows
 from tasks.data.cleaning_rules import SPLITS
 
 Cells = dict[str, dict[str, Any]]
-"""Split -> what was requested, achieved and available, by difficulty too
-(`tasks.stages.rebalance`)."""
+"""Split -> rows requested, achieved and available, by difficulty too (`tasks.stages.rebalance`)."""
 
 _CARD = (
     "The data card: sources and licences, lengths, near duplicates and contamination side by side,"
@@ -92,7 +91,7 @@ def _amount(cell: Mapping[str, Any]) -> ui.Text:
 
 
 def _level(cell: Mapping[str, Any], level: str) -> str:
-    """One difficulty of a cell: `12 of 12 (40)` where it was asked for, else `12 (40)`."""
+    """One difficulty of a cell: `12 of 12 (40)` if it was requested, else `12 (40)`."""
     achieved = cell["difficulty"].get(level, 0)
     available = cell["available_difficulty"].get(level, 0)
     requested = cell.get("requested_difficulty", {}).get(level, 0)
@@ -121,11 +120,9 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 def _card(stage: StageOutput) -> ui.Raw | None:
-    """The artifact's data card, README.md, with its plots within: they are drawn for a white page,
-    so they stay what they are.
+    """The artifact's data card, README.md, with its plots, which keep the colours of a white page.
 
-    Whatever it holds, what comes out are paragraphs, tables, code and these plots: no HTML of its
-    own, no link.
+    It becomes paragraphs, tables, code and these plots, without links or HTML of its own.
     """
     path = stage.path("README.md")
     if path is None:
@@ -168,7 +165,7 @@ def causes_of(stage: StageOutput, most: int = 1) -> list[tuple[str, int, list[st
 
 
 def _source(stage: StageOutput) -> list[ui.Block]:
-    """What a distill stage kept and dropped, counted from its files, whom it asked, and its
+    """A distill stage's kept and dropped rows, counted from its files, its teachers, and its
     router."""
     path, causes, metrics = stage.path("examples.jsonl"), causes_of(stage), stage.metrics
     assert path is not None, "asked for before"
@@ -202,7 +199,7 @@ def _source(stage: StageOutput) -> list[ui.Block]:
 
 
 def _teachers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What those that were asked something counted, and the router's accuracy."""
+    """The counts of the teachers that were asked, and the router's accuracy."""
     for teacher in metrics["teachers"]:
         name = teacher["name"]
         if samples := _counted(teacher, "samples."):

@@ -1,4 +1,4 @@
-"""What each stage changed, per suite and domain, and what every model reached."""
+"""Each stage's effect, per suite and domain, and every model's level."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
@@ -52,8 +52,8 @@ def blocks(run: RunResults) -> list[ui.Block]:
 
 
 def heat_maps(run: RunResults) -> Iterator[tuple[Metric, ui.Table]]:
-    """For each metric, every trained stage's change overall and per suite and domain, and what the
-    last one has beyond models that were shown examples; metrics that no stage has are left out."""
+    """For each metric that a stage has, every trained stage's change overall and per suite and
+    domain, and the last one's lead over models that saw worked examples."""
     for metric in metrics_of(run):
         overall = stage_effects(run, metric) | effects_over_examples(run, metric)
         if overall:
@@ -70,7 +70,7 @@ def heat_maps(run: RunResults) -> Iterator[tuple[Metric, ui.Table]]:
 def _row(
     part: Part, effects: Mapping[str, Effect], stages: Sequence[str]
 ) -> list[ui.Text | ui.Cell]:
-    """A part's changes; how many prompts they are over stands beside its name where they agree."""
+    """A part's changes; the number of prompts is beside its name if all have the same."""
     sizes = {effect.change.after.n for effect in effects.values()}
     n = ui.small(f"n = {min(sizes)}" if len(sizes) == 1 else "")
     name = (part.domain or part.suite or "all", n)
@@ -102,7 +102,7 @@ def waterfalls(run: RunResults) -> list[ui.Figure]:
 
 
 def suite_waterfalls(run: RunResults) -> list[ui.Figure]:
-    """The same of exact answers in each suite, where there are several."""
+    """The same for exact answers in each of several suites."""
     drawn = (
         _waterfall(run, EXACT, effects, f" in {part.suite}")
         for part, effects in part_effects(run, EXACT).items()
@@ -132,7 +132,7 @@ def _waterfall(
 
 
 def levels(run: RunResults) -> ui.Table | None:
-    """What each model reached, by suite, and how long its answers are; None without a reasoning
+    """Each model's level by suite, and the length of its answers; None without a reasoning
     evaluation."""
     sides = [Side(model.name, model.items(EXACT.kind)) for model in run.shown(EXACT.kind)]
     if not sides:

@@ -1,10 +1,9 @@
-"""Plan versus actual: what a run was planned to take, what it took, and in words where the plan
-was far off.
+"""Plan versus actual: the planned and the real time, memory and cost of a run, and in words where
+the plan was far off.
 
-Only stages that ran in this run are compared. Time is that of the flow: until the machine works and
-until it is gone, which the plan counts too, and the wait for a machine, which no plan knows. Memory
-is that of the fullest device against the largest of the stage's programs. Money is by list price on
-both sides.
+It compares stages that ran in this run. Time is the flow's: from the request to the end of the
+machine, as in the plan, and the wait for a machine, which no plan knows. Memory is that of the
+fullest device against the largest of the stage's programs. Money is by list price on both sides.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,10 +19,10 @@ from flows.runs.wording import Tone, duration, size
 
 @dataclass(frozen=True)
 class Measure:
-    """Something that is planned.
+    """A planned quantity.
 
     Attributes:
-        far_off: the factor, either way, from which on a figure counts as wrongly planned.
+        far_off: a figure that is off by this factor, either way, counts as wrongly planned.
         text: writes a figure.
         verb: of a sentence about a stage.
     """
@@ -36,7 +35,7 @@ class Measure:
 TIME = Measure(2.0, duration, "took")
 MEMORY = Measure(1.25, size, "held, on its fullest device,")
 COST = Measure(2.0, lambda usd: f"{usd:.2f} USD", "cost")
-"""Memory is the compiler's own figure and nearly exact; times, and with them costs, come from a
+"""Planned memory is the compiler's own figure and nearly exact; times, and so costs, come from a
 roofline."""
 
 _NEAR = (
@@ -50,7 +49,7 @@ _TIME = (
 
 @dataclass(frozen=True)
 class Figure:
-    """A planned figure and the real one; None: not known, or there is none."""
+    """A planned figure and the real one; None: unknown, or there is none."""
 
     measure: Measure
     planned: float | None
@@ -80,11 +79,11 @@ class Figure:
 
 
 def blocks(run: RunResults) -> list[ui.Block]:
-    """What was planned against what came of it, and in words what was far off; where the run was
-    not planned, or nothing ran that was, that.
+    """Planned beside real figures, and in words what was far off; or the statement that the run was
+    not planned, or that nothing planned ran.
 
     Raises:
-        InputError: the plan that was kept is damaged.
+        InputError: the stored plan is damaged.
     """
     store = next(iter(run.stages.values())).store
     plan = read_plan(store, run.record.run_id) or {"stages": []}
@@ -125,7 +124,7 @@ def _figures(stage: StageOutput, planned: dict[str, Any]) -> tuple[Figure, Figur
 
 
 def _worked(stage: StageOutput) -> str:
-    """For how long its own worker did, and how fast."""
+    """The working time of its own worker, and its pace."""
     usage = stage.record.usage if stage.record else None
     if usage is None:
         return ""
@@ -136,7 +135,7 @@ def _worked(stage: StageOutput) -> str:
 
 
 def _together(figures: Sequence[Figure]) -> Figure:
-    """The sums over those of which both sides are known."""
+    """The sums over the stages with both figures."""
     known = [one for one in figures if None not in (one.planned, one.actual)]
     if not known:
         return Figure(figures[0].measure, None, None)

@@ -1,4 +1,4 @@
-"""Where everything comes from: lineage, keys, digests, machines, versions."""
+"""Provenance: lineage, keys, digests, machines, versions."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ _PER_STAGE = ("seconds", "started", "peak_rss_bytes", "peak_device_bytes", "unit
 
 
 def blocks(run: RunResults) -> list[Block]:
-    """The lineage, and two tables that are folded away."""
+    """The lineage, and two folded tables."""
     keys = Table(_KEYS, [_row(stage) for stage in run.stages.values()])
     machines = Table(("what", Column("value", "wrap"), Column("of", "wrap")), environments(run))
     return [
@@ -61,8 +61,8 @@ def lineage(run: RunResults) -> Figure:
 
 
 def environments(run: RunResults) -> list[tuple[str, str, str]]:
-    """What ran the flow and made the artifacts: host, Python, packages, commit, as `(field, value,
-    of what)`; equal values are one row."""
+    """The environments of the flow and of the artifacts: host, Python, packages, commit, as
+    `(field, value, of what)`; equal values are one row."""
     made = {one.name: one.manifest.execution for one in run.stages.values() if one.manifest}
     found: dict[tuple[str, str], list[str]] = {}
     for of_what, execution in [(_FLOW, run.record.execution), *made.items()]:
@@ -79,7 +79,7 @@ def environments(run: RunResults) -> list[tuple[str, str, str]]:
 
 
 def _stated(execution: dict[str, Any]) -> dict[str, Any]:
-    """What is said of a machine, without what is said of a stage."""
+    """The fields of a machine, without those of a stage."""
     told = {key: value for key, value in execution.items() if key not in (*_PER_STAGE, "command")}
     return {name: leaf for key, value in told.items() for name, leaf in flat(key, value).items()}
 

@@ -1,5 +1,4 @@
-"""What the rewards pay for: the audit before each GRPO stage's first update
-(`tasks.rehearsal.reward_audit`)."""
+"""The audit of rewards before each GRPO stage's first update (`tasks.rehearsal.reward_audit`)."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ _NOTE = "Mean values; the lead is the mean difference of the totals with its 95%
 
 
 def blocks(run: RunResults) -> list[Block]:
-    """A table per audited stage, at the last update that was looked at, and what was allowed."""
+    """A table per audited stage, at the last audited update, and the findings that were allowed."""
     found = [
         block
         for stage in run.stages.values()
@@ -29,7 +28,7 @@ def blocks(run: RunResults) -> list[Block]:
 
 
 def audit_blocks(stage: str, found: dict[str, Any]) -> Iterator[Block]:
-    """What an audit found (`reward_audit.json`)."""
+    """The findings of an audit (`reward_audit.json`)."""
     update, responses = list(found["updates"].items())[-1]
     names = [name for name in next(iter(responses.values())) if name != "lead"]
     rows = [

@@ -1,5 +1,5 @@
-"""How safe answers are, beside how helpful: every rate of every model beside the two controls,
-safety against helpfulness, and what an LLM judge thinks."""
+"""Safety beside helpfulness: every rate of every model beside the two controls, the plane of both,
+and an LLM judge's opinion."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
@@ -90,11 +90,11 @@ _PLANES = (
         ("harmless requests refused, %", "unsafe requests complied with, %"),
     ),
 )
-"""Title, the rates to the right and upwards, and how the axes are called."""
+"""Title, the rates to the right and upwards, and the names of the axes."""
 
 
 def planes(sides: Sequence[Side]) -> list[Figure]:
-    """Safety against helpfulness, where there is more than the controls."""
+    """Safety against helpfulness, if there is a model beside the controls."""
     drawn = []
     found = [(side, safety_outcomes(side.items)) for side in sides]
     for title, (right, up), labels in _PLANES:
@@ -109,8 +109,8 @@ def planes(sides: Sequence[Side]) -> list[Figure]:
 
 
 def gym(sides: Sequence[Side]) -> dict[str, list[Row]]:
-    """What the DIPG Safety Gym says of the grounded answers, by each of its versions; empty where
-    there are none."""
+    """The DIPG Safety Gym's scores of the grounded answers, by each of its versions; empty without
+    any."""
     figures = [protocol_metrics(side.items) for side in sides]
     groups = {}
     for version in figures[0]:
@@ -134,8 +134,8 @@ def _rate(metrics: Mapping[str, Any], name: str) -> Text:
 
 
 def opinions(run: RunResults) -> list[tuple[str, Table]]:
-    """What an LLM judge says of the answers, and how far it agrees with the rules: (what was
-    evaluated, table by suite)."""
+    """An LLM judge's opinions of the answers, and their agreement with the rules: (evaluation,
+    table by suite)."""
     found = []
     for kind, title in ((EXACT.kind, "reasoning"), (SAFE.kind, "safety")):
         sides = [Side(model.name, model.items(kind)) for model in run.shown(kind)]

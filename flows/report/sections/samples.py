@@ -1,6 +1,5 @@
-"""What the models answered, before and after. The page filters samples without a script: what a
-filter needs to know of a sample is in its classes, g1 (its group) and, of model 2, m2 and r2, w2 or
-u2 (its mark)."""
+"""The models' answers, before and after. The page filters samples without a script, by their
+classes: g1 is a sample's group, and, for model 2, m2 its answer and r2, w2 or u2 its mark."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -22,7 +21,7 @@ _OUTCOMES = {
 
 
 def blocks(run: RunResults) -> list[Block]:
-    """Prompts with every model's answer, and what filters them."""
+    """Prompts with every model's answer, and their filters."""
     shown = samples(run)
     if not shown:
         return []
@@ -34,7 +33,7 @@ def blocks(run: RunResults) -> list[Block]:
 
 
 def _filters(shown: Sequence[Sample]) -> tuple[list[str], list[str]]:
-    """What the samples can be filtered by: their groups, and models to look at before and after."""
+    """The filters of the samples: groups, and the models before and after."""
     groups = dict.fromkeys(sample.group for sample in shown)
     models = dict.fromkeys(answer.model for sample in shown for answer in sample.answers)
     return list(groups), list(models)
@@ -86,7 +85,7 @@ def _controls(groups: Sequence[str], models: Sequence[str]) -> Raw:
 
 
 def style(run: RunResults) -> str:
-    """What the filters do, without a script."""
+    """The CSS that makes the filters work."""
     shown = samples(run)
     groups, models = _filters(shown)
     counted = f'.browser .count::after {{ content: counter(shown) " of {len(shown)} prompts"; }}'

@@ -7,13 +7,12 @@ from flows.runs.results import RunResults, StageOutput
 from flows.runs.wording import duration, size
 
 _PEAKS = {"peak_rss_bytes": "", "peak_device_bytes": " on a device"}
-"""A stage's peaks of memory, of its process and of its fullest device, and how they are told
-apart."""
+"""A stage's peaks of memory -> their suffix in words: of its process, and of its fullest device."""
 
 
 def blocks(run: RunResults) -> list[Block]:
-    """Every stage of the recipe, reached or not: what happened in this run, and what its artifact
-    says of when it was made."""
+    """Every stage of the recipe, reached or not: its part in this run, and the times in its
+    artifact."""
     columns = ("stage", Column("status", "text"), "this run", "made in", "peak memory")
     table = card(Table(columns, [_row(stage) for stage in run.stages.values()]))
     ended = [

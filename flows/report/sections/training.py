@@ -1,5 +1,5 @@
-"""Training: curves of every trained stage, its metrics, and what it was trained on (proof, pairs,
-rollouts)."""
+"""Training: curves of every trained stage, its metrics, and samples of its training data (proof,
+pairs, rollouts)."""
 
 import json
 import math
@@ -34,8 +34,8 @@ _PANELS = {
         "audit_suspicious",
     ),
 }
-"""Panel title -> the curve's keys it draws; a key that ends in / stands for all that begin with it.
-Other keys are drawn apart."""
+"""Panel title -> the curve's keys in it; a key that ends in / stands for all that begin with it.
+Every other key has its own panel."""
 
 _MOST_LINES = len(plots.SERIES)
 _ROLLOUTS = 8
@@ -44,7 +44,7 @@ _AUDITED = 5
 
 
 def blocks(run: RunResults) -> list[ui.Block]:
-    """Every trained stage that left an artifact, in file order, and what they were trained on."""
+    """Every trained stage with an artifact, in file order, and samples of its training data."""
     trained = [one for one in run.producing(Product.MODEL, Product.REWARD) if one.manifest]
     if not trained:
         return []
@@ -55,7 +55,7 @@ def blocks(run: RunResults) -> list[ui.Block]:
 
 
 def _training(stage: StageOutput) -> Iterator[ui.Block]:
-    """A stage's telling curves, the others, what the audit of its code flagged, and its metrics."""
+    """A stage's main curves, the others, the findings of its code audit, and its metrics."""
     name, kind = stage.name, stage.spec.kind
     telling, more = curves(stage)
     yield ui.Heading(name if kind == name else f"{name} ({kind})", 3)
@@ -126,8 +126,8 @@ def curves(stage: StageOutput) -> tuple[list[ui.Figure], list[ui.Figure]]:
 
 
 def _named_panels(keys: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """The panels of `_PANELS` that have something to draw, in its order; one with too many lines is
-    continued in a second."""
+    """The panels of `_PANELS` with values, in its order; one with too many lines continues in a
+    second."""
     panels = []
     for title, wanted in _PANELS.items():
         names = [
@@ -144,13 +144,13 @@ def _named_panels(keys: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 def _excerpt(title: ui.Text, text: str, classes: str, *more: ui.Block) -> ui.Box:
-    """A text in a frame, to stand beside others."""
+    """A text in a frame, for a grid."""
     return ui.Box([ui.Heading(title, 4), *more, ui.Code(text)], f"answer {classes}".strip())
 
 
 def _proof(stage: StageOutput) -> Iterator[ui.Block]:
-    """An SFT stage's training-token proof: what was checked on how many rows, and sample rows,
-    prompt and supervised span."""
+    """An SFT stage's training-token proof: the checks and their number of rows, and sample rows
+    with prompt and supervised span."""
     path = stage.path("proof.json")
     if path is None:
         return
@@ -174,7 +174,7 @@ def _proof(stage: StageOutput) -> Iterator[ui.Block]:
 
 
 def _pairs(stage: StageOutput) -> Iterator[ui.Block]:
-    """Of a stage that made pairs, the first of each domain in file order."""
+    """The first pair of each domain in file order, for a stage that made pairs."""
     path, first = stage.path("pairs.jsonl"), dict[Domain, PreferencePair]()
     for pair in read_jsonl(path, PreferencePair) if path else ():
         first.setdefault(pair.domain, pair)
@@ -192,8 +192,8 @@ def _pairs(stage: StageOutput) -> Iterator[ui.Block]:
 
 
 def _rollouts(stage: StageOutput) -> Iterator[ui.Block]:
-    """Of a stage that sampled, the first prompt of its first and of its last logged rollout, with
-    up to eight responses each."""
+    """The first prompt of a stage's first and of its last logged rollout, with up to eight
+    responses each."""
     rows = stage.rows("rollouts.jsonl")
     for step in sorted({row["step"] for row in rows[:1] + rows[-1:]}):
         of_step = [row for row in rows if row["step"] == step]
