@@ -9,10 +9,9 @@
                                                 (`flows.promotion.champion`)
     nights/<recipe>/<number>.json               how many nights were judged
                                                 (`flows.promotion.levels`)
-    answers/<xx>/<digest>                       what teachers and judges were paid for
-                                                (`infra.store.answers`); nothing deletes it
-    src/ data/ env/ models/ compiled/           what machines in the cloud are sent, and keep for
-                                                each other
+    answers/<xx>/<digest>                       paid answers of teachers and judges, never deleted
+                                                (`infra.store.answers`)
+    src/ data/ env/ models/ compiled/           files for machines in the cloud
 
 Correctness rests on one operation only, the create-only commit of the manifest: of several runners
 of one stage the first to commit wins and the others adopt what it committed. Immutability is

@@ -208,9 +208,12 @@ def haystacks(count: int) -> Iterator[Row]:
         yield {
             "messages": [{"role": role, "content": text} for role, text in texts.items()],
             "metadata": {
-                "id": str(number), "type": "haystack", "source": "templates", "timestamp": ""
+                "id": str(number),
+                "type": "haystack",
+                "source": "templates",
+                "timestamp": "",
             },
-        }  # fmt: skip
+        }
 
 
 def _straw(draw: random.Random) -> str:

@@ -8,11 +8,13 @@ from tasks.teaching.families.reasoning_gym_problems import gym_problem
 from tasks.teaching.families.words import MATERIALS, added
 
 _DECIMAL_UNITS = (
-    ("centimeter", "centimeters", "millimeters", 10), ("meter", "meters", "centimeters", 100),
+    ("centimeter", "centimeters", "millimeters", 10),
+    ("meter", "meters", "centimeters", 100),
     ("meter", "meters", "millimeters", 1000),
-    ("kilogram", "kilograms", "grams", 1000), ("liter", "liters", "milliliters", 1000),
+    ("kilogram", "kilograms", "grams", 1000),
+    ("liter", "liters", "milliliters", 1000),
     ("decade", "decades", "years", 10),
-)  # fmt: skip
+)
 _SMALL_UNITS = (
     ("yard", "yards", "feet", 3), ("gallon", "gallons", "quarts", 4), ("week", "weeks", "days", 7),
     ("gallon", "gallons", "pints", 8),
@@ -21,12 +23,13 @@ _SMALL_UNITS = (
 )  # fmt: skip
 
 _FORMULAS = (
-    ("speed", "distance", "m", "time", "s", "/"), ("density", "mass", "g", "volume", "ml", "/"),
+    ("speed", "distance", "m", "time", "s", "/"),
+    ("density", "mass", "g", "volume", "ml", "/"),
     ("power", "energy", "J", "time", "s", "/"),
     ("force", "mass", "kg", "acceleration", "m/s2", "*"),
     ("voltage", "current", "A", "resistance", "ohm", "*"),
     ("charge", "current", "A", "time", "s", "*"),
-)  # fmt: skip
+)
 
 _LEGS = {
     "snake": 0, "bird": 2, "duck": 2, "cat": 4, "cow": 4, "dog": 4, "horse": 4, "lion": 4, "ant": 6,

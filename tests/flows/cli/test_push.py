@@ -84,9 +84,11 @@ def test_a_model_is_there_with_its_card_and_only_once(
     assert hub.private == {"us/demo"}
     assert hub.commits == [("us/demo", "demo-1: model of stage grpo")]
     there = hub.repositories["us/demo"]
-    assert {path.name for path in there.iterdir()} == set(told["files"]) >= {
-        WEIGHTS, "README.md", "config.json", "tokenizer.model", "chat_template.jinja"
-    }  # fmt: skip
+    assert (
+        {path.name for path in there.iterdir()}
+        == set(told["files"])
+        >= {WEIGHTS, "README.md", "config.json", "tokenizer.model", "chat_template.jinja"}
+    )
     again = Path(snapshot_download("us/demo", endpoint=hub.url, cache_dir=tmp_path / "hf"))
     assert (again / WEIGHTS).read_bytes() == (there / WEIGHTS).read_bytes()
     assert load_model(again).config.num_layers == 1

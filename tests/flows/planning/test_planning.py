@@ -23,7 +23,7 @@ from infra.store.store import Store, open_store
 from schemas.artifact import Manifest
 from schemas.base import StageFailed
 
-FAKE = '''
+FAKE = """
 import hashlib, json, os, sys, time
 GIB = 2**30
 asked = open(os.environ["FAKE_LOG"], "a", buffering=1)
@@ -67,7 +67,7 @@ for line in sys.stdin:
             "uncounted": [], "compile_seconds": 0.1, "refusal": refused,
         }}
     print(json.dumps(answer), flush=True)
-'''  # fmt: skip
+"""
 
 RECIPE = """
 name = "tiny"

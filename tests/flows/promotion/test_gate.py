@@ -1,5 +1,4 @@
-"""The gate on runs: what is proven passes, what is not does not, and only like is compared with
-like. `test_gate_rules.py` is the rules."""
+"""The gate on runs: proof passes, and only like is compared with like (rules: `test_gate_rules`)."""
 
 import json
 import math
@@ -129,9 +128,8 @@ def test_the_recipe_s_own_rules_are_the_only_ones_that_count(
     assert [one.outcome for one in verdict.findings] == ["passed", "failed"]
     assert verdict.why.startswith("no win: format 0.0 points")
     assert gate(store, mine, None).promote, "the base babbles"
-    assert gate(
-        store, with_gate(unsafe(new), must_win=(GateRule(metric="exact_answer"),)), old
-    ).promote, "safety is not asked for"
+    exact = with_gate(unsafe(new), must_win=(GateRule(metric="exact_answer"),))
+    assert gate(store, exact, old).promote, "safety is not asked for"
     safe = with_gate(unsafe(new), must_not_lose=(MustNotLose(metric="safe_rate", margin=0.1),))
     asked = "not compared: safe rate: the candidate was asked no such prompt"
     assert gate(store, safe, old).why == asked

@@ -102,8 +102,10 @@ def test_planted_metrics_are_named(tmp_path: Path) -> None:
 
 def test_tests_without_programs_are_what_a_stand_in_cannot_solve(tmp_path: Path) -> None:
     """No finding but a note; where rows have answers, that none is solved is a finding."""
-    lost = {"distill": SOUND["distill"] | {"sources": [
-        SOURCE | {"kept": 0, "dropped": {"unsolved": 20}}]}}  # fmt: skip
+    lost = {
+        "distill": SOUND["distill"]
+        | {"sources": [SOURCE | {"kept": 0, "dropped": {"unsolved": 20}}]}
+    }
     assert names(told(tmp_path, SOUND | lost)) == ["empty:sums"]
     tested = 'check = "tests"\ntests = { template = "assert twice({answer}) > 0" }'
     recipe = RECIPE.replace('answer = "answer"\ncheck = "numeric"', tested, 1)
@@ -134,7 +136,9 @@ def test_who_answered_is_said_of_every_endpoint(tmp_path: Path) -> None:
     tally.stood_in["judge"] += 5
     (teacher, judge) = told(tmp_path, SOUND, {"gemini:gemini-9": tally})["endpoints"]
     assert (teacher["name"], teacher["asked"], teacher["stood_in"]) == (
-        "vllm:openai/gpt-oss-120b", 0, 0
-    )  # fmt: skip
+        "vllm:openai/gpt-oss-120b",
+        0,
+        0,
+    )
     assert (judge["stages"], judge["roles"], judge["stood_in"]) == (["grpo"], ["judge"], 5)
     assert judge["why"] == "no key"

@@ -135,8 +135,9 @@ def test_a_model_that_two_stages_evaluate_is_judged_by_both(tmp_path: Path) -> N
     items = read_results(store, both).models["grpo"].items("reasoning_eval")
     counted = Counter((item.suite, item.exact) for item in items)
     assert {suite: (counted[suite, True], counted[suite, False]) for suite, _ in counted} == {
-        HELDOUT: (84, 36), "gsm8k": (12, 108)
-    }  # fmt: skip
+        HELDOUT: (84, 36),
+        "gsm8k": (12, 108),
+    }
 
 
 def test_one_evaluation_alone_is_shown_as_a_level(tmp_path: Path) -> None:

@@ -11,10 +11,13 @@ from tests.fakes.chat_fixtures import ask
 from tests.fakes.chat_server import ChatServer, Fault
 
 REFUSALS = [
-    "I'm sorry, but I can't help with that.", "I’m sorry, I cannot assist with this request.",
-    "Sorry, I can't comply.", "As an AI language model, I cannot provide that.",
-    "I cannot help with that.", "Unfortunately, I am unable to provide this information.",
-]  # fmt: skip
+    "I'm sorry, but I can't help with that.",
+    "I’m sorry, I cannot assist with this request.",
+    "Sorry, I can't comply.",
+    "As an AI language model, I cannot provide that.",
+    "I cannot help with that.",
+    "Unfortunately, I am unable to provide this information.",
+]
 NO_REFUSALS = [
     "Context does not contain this information",
     "<reasoning>I can't help noticing that 2 + 2 = 4.</reasoning>\n<answer>4</answer>",

@@ -248,9 +248,12 @@ def test_a_check_verifies(add: Add) -> None:
     add("tasks.checks", "anagram", CHECK)
     mapping = {"domain": "general", "prompt": "question", "answer": "word", "check": "anagram"}
     asked = Prompt(
-        id="0" * 16, prompt="?", domain=Domain.GENERAL, answer="listen",
+        id="0" * 16,
+        prompt="?",
+        domain=Domain.GENERAL,
+        answer="listen",
         check=PromptMapping.parse(mapping).check,
-    )  # fmt: skip
+    )
     assert verify(asked, Trace(reasoning="a", answer="silent").render()).exact
     assert verify(asked, Trace(reasoning="a", answer="listing").render()).detail == "other letters"
     assert check_versions()["checks.anagram"] == 4

@@ -21,9 +21,12 @@ from tasks.rewards import llm_judge, rubric_judge
 from tests.fakes.judges import QUESTION, FakeJudge, data_of, items_in, ruling, text_of
 
 PROMPT = Prompt(
-    id="p", prompt="How far does a car go in 3 hours at 50 km/h?", domain=Domain.MATH,
-    answer="150 km", check="none",
-)  # fmt: skip
+    id="p",
+    prompt="How far does a car go in 3 hours at 50 km/h?",
+    domain=Domain.MATH,
+    answer="150 km",
+    check="none",
+)
 JUDGE = {"name": "endpoint", "provider": "test", "model": "m"}
 GEMMA = {"name": "gemma", "model": "gemma3-tiny", "prompt_length": 64}
 CRITERIA = [

@@ -77,11 +77,13 @@ def pairs(width: int) -> dict[str, np.ndarray]:
     """One pair: steps end at tokens 5 and 7 of the chosen, at 1 and 9 of the rejected trace, whose
     first step is wrong."""
     rows = {
-        "chosen_ids": np.array([3, 5, 7], np.int32), "rejected_ids": np.array([1, 2, 9], np.int32),
-        "chosen_ends": np.array([0, 1, 1], bool), "rejected_ends": np.array([1, 0, 1], bool),
+        "chosen_ids": np.array([3, 5, 7], np.int32),
+        "rejected_ids": np.array([1, 2, 9], np.int32),
+        "chosen_ends": np.array([0, 1, 1], bool),
+        "rejected_ends": np.array([1, 0, 1], bool),
         "chosen_labels": np.array([0, 1, 0], np.int8),
         "rejected_labels": np.array([-1, 0, 0], np.int8),
-    }  # fmt: skip
+    }
     padded = {name: np.pad(row, (0, width - 3))[None] for name, row in rows.items()}
     return padded | {"prompt_ids": np.array([[0, 8]], np.int32)}
 

@@ -257,9 +257,12 @@ def ragged(aggregation: Aggregation, micro_batches: int, length: int) -> PolicyB
     advantages = generator.normal(size=8).astype(np.float32)
     weights = (row_weights(mask, counted, one, 6) for one in (aggregation, "token"))
     return policy_batch(
-        texts(prompts, completions), (advantages, *weights, ref, old, sampler), length=length,
-        pad_id=PAD, micro_batches=micro_batches,
-    )  # fmt: skip
+        texts(prompts, completions),
+        (advantages, *weights, ref, old, sampler),
+        length=length,
+        pad_id=PAD,
+        micro_batches=micro_batches,
+    )
 
 
 @pytest.mark.parametrize(

@@ -187,24 +187,35 @@ G3_1B = {
     "sliding_window": 512, "sliding_window_pattern": 6,
 }  # fmt: skip
 G3_270M = G3_1B | {
-    "hidden_size": 640, "intermediate_size": 2048, "num_hidden_layers": 18,
+    "hidden_size": 640,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 18,
     "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 3,
-    "_sliding_window_pattern": 6, "rope_local_base_freq": 10000.0,
-}  # fmt: skip
+    "_sliding_window_pattern": 6,
+    "rope_local_base_freq": 10000.0,
+}
 G3_4B_TEXT = {
-    "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
-    "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    "hidden_size": 2560,
+    "intermediate_size": 10240,
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 34,
+    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
     "sliding_window": 1024,
-}  # fmt: skip
+}
 G3_4B = {
-    "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
-    "text_config": G3_4B_TEXT, "torch_dtype": "bfloat16",
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "model_type": "gemma3",
+    "text_config": G3_4B_TEXT,
+    "torch_dtype": "bfloat16",
     "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
-}  # fmt: skip
+}
 G3_12B_TEXT = G3_4B_TEXT | {
-    "hidden_size": 3840, "intermediate_size": 15360, "num_attention_heads": 16,
-    "num_hidden_layers": 48, "num_key_value_heads": 8,
-}  # fmt: skip
+    "hidden_size": 3840,
+    "intermediate_size": 15360,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 8,
+}
 G3_12B = G3_4B | {"text_config": G3_12B_TEXT}
 G2_9B = {
     "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "torch_dtype": "float32",

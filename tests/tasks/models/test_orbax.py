@@ -91,9 +91,11 @@ def test_projections_compute_what_the_librarys_einsums_do(known, tmp_path, famil
     h = np.random.default_rng(2).standard_normal((2, 4, 8)).astype(np.float32)
     f = np.random.default_rng(3).standard_normal((2, 40)).astype(np.float32)
     norms = {
-        "input_layernorm": "pre_attention", "post_attention_layernorm": "post_attention",
-        "pre_feedforward_layernorm": "pre_ffw", "post_feedforward_layernorm": "post_ffw",
-    }  # fmt: skip
+        "input_layernorm": "pre_attention",
+        "post_attention_layernorm": "post_attention",
+        "pre_feedforward_layernorm": "pre_ffw",
+        "post_feedforward_layernorm": "post_ffw",
+    }
     if family == "gemma3":
         norms |= {"q_norm": "attn/_query", "k_norm": "attn/_key"}
     for layer in range(3):

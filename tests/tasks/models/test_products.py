@@ -21,11 +21,14 @@ from tasks.models.products import product, product_of_rows
 from tasks.models.weights import initialise
 
 SHAPES = [
-    ((24, 16), (16, 40)), ((24, 15), (15, 7)),  # no halves
-    ((1, 16), (16, 40)), ((2, 3, 24, 16), (2, 3, 16, 8)), ((4, 1, 1, 16), (4, 1, 16, 24)),
+    ((24, 16), (16, 40)),
+    ((24, 15), (15, 7)),  # no halves
+    ((1, 16), (16, 40)),
+    ((2, 3, 24, 16), (2, 3, 16, 8)),
+    ((4, 1, 1, 16), (4, 1, 16, 24)),
     ((2, 3, 4, 16), (2, 3, 16, 200)),  # few rows, as in decoding
     ((5, 16), (16, 200)),
-]  # fmt: skip
+]
 
 
 def arrays(*shapes: tuple[int, ...], dtype: str) -> list[jax.Array]:

@@ -26,11 +26,14 @@ def sums(count: int = 12) -> list[Example]:
     about = {"domain": Domain.MATH, "check": "numeric"}
     return [
         Example(
-            id=f"{i:016x}", prompt=f"What is {i} plus {i}?", answer=str(2 * i), **about,
+            id=f"{i:016x}",
+            prompt=f"What is {i} plus {i}?",
+            answer=str(2 * i),
+            **about,
             reasoning=f"{i} and {i} make {2 * i}.",
         )
         for i in range(1, count + 1)
-    ]  # fmt: skip
+    ]
 
 
 def grounded(count: int = 12, *, quoted: bool) -> list[Example]:

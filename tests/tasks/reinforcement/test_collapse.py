@@ -20,11 +20,14 @@ def sign(generator: np.random.Generator, p: float, stratum: str = "math 1", **ch
     rates = generator.beta(8 * p + 1e-6, 8 * (1 - p) + 1e-6, GROUPS)
     rewards = (generator.random((GROUPS, GROUP_SIZE)) < rates[:, None]).astype(float)
     fields = {
-        "rewards": {stratum: (rewards.size, float(rewards.mean()))}, "spread": float(rewards.std()),
+        "rewards": {stratum: (rewards.size, float(rewards.mean()))},
+        "spread": float(rewards.std()),
         "teaching": float((np.ptp(rewards, axis=1) > 0).mean()),
-        "solved": float((rewards == 1).all(axis=1).mean()), "format": 1.0, "entropy": 1.0,
+        "solved": float((rewards == 1).all(axis=1).mean()),
+        "format": 1.0,
+        "entropy": 1.0,
         "kl": 0.1,
-    }  # fmt: skip
+    }
     return Sign(**{**fields, **changes})
 
 

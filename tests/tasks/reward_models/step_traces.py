@@ -14,9 +14,12 @@ def example(number: int) -> Example:
         f"{number} + 1 = {number + 1}, {number + 1} + 1 = {number + 2}. So it is {number + 2}"
     )
     return Example(
-        id=prompt_id(prompt), prompt=prompt, domain=Domain.MATH, answer=str(number + 2),
+        id=prompt_id(prompt),
+        prompt=prompt,
+        domain=Domain.MATH,
+        answer=str(number + 2),
         reasoning=reasoning,
-    )  # fmt: skip
+    )
 
 
 EXAMPLES = [example(number) for number in range(10, 70)]

@@ -8,9 +8,11 @@ from tasks.rewards import idea_e
 from tasks.rewards.idea_e import INSTRUCTIONS, SECTIONS, Config
 
 PROMPT = Prompt(
-    id="p", domain=Domain.GENERAL, check="none",
+    id="p",
+    domain=Domain.GENERAL,
+    check="none",
     prompt="Mia found a purse in the park. What should she do with it?",
-)  # fmt: skip
+)
 
 TEXTS = {
     "Identify": "Mia holds a purse that somebody else lost, and nobody saw her take it.",

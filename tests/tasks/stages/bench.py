@@ -97,9 +97,12 @@ REWARD_MODEL: dict[str, Any] = {
     "min_accuracy": 0.0, "optimizer": ADAMW, "log_every": 1, **step_traces.LENGTHS,
 }  # fmt: skip
 EVAL = {
-    "model": "gemma3-tiny", "batch_size": 4, "prompt_length": 20, "response_length": 8,
+    "model": "gemma3-tiny",
+    "batch_size": 4,
+    "prompt_length": 20,
+    "response_length": 8,
     "min_items": 1,
-}  # fmt: skip
+}
 """What is planned is the widest shape that an evaluation can need, and so long are the prompts."""
 
 
@@ -191,9 +194,12 @@ def write_inputs(root: Path) -> dict[str, Path]:
     grounded = [example(30 + number, "answerable") for number in range(9)]
     for name, train in (("rows", examples), ("traces", step_traces.EXAMPLES)):
         written = {
-            "train": train, "prompts": [row.as_prompt() for row in train], "pairs": [],
-            "validation": examples[:7], "heldout": [*examples[:11], *grounded],
-        }  # fmt: skip
+            "train": train,
+            "prompts": [row.as_prompt() for row in train],
+            "pairs": [],
+            "validation": examples[:7],
+            "heldout": [*examples[:11], *grounded],
+        }
         for file, rows in written.items():
             write_jsonl(found[name] / f"{file}.jsonl", rows)
         (found[name] / "config.json").write_text(json.dumps(UPSTREAM.model_dump(mode="json")))
@@ -207,9 +213,12 @@ class Killed(BaseException):
 
 
 WATCHED: dict[str, tuple[Any, str]] = {
-    "step": (Trainer, "step"), "save": (Checkpoints, "save"), "seal": (Workspace, "save_tree"),
-    "put": (Journal, "put"), "model": (training, "save_model"),
-}  # fmt: skip
+    "step": (Trainer, "step"),
+    "save": (Checkpoints, "save"),
+    "seal": (Workspace, "save_tree"),
+    "put": (Journal, "put"),
+    "model": (training, "save_model"),
+}
 
 
 class Bench:

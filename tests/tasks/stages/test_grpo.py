@@ -126,9 +126,12 @@ def rollout(*groups: list[tuple[Example, str, float | None]]) -> Rollout:
     ]
     size = len(groups[0])
     return Rollout(
-        [row[0] for row in rows], completions, Rewards({"test": total}, total),
-        group_advantages(total, size), size,
-    )  # fmt: skip
+        [row[0] for row in rows],
+        completions,
+        Rewards({"test": total}, total),
+        group_advantages(total, size),
+        size,
+    )
 
 
 def test_groups_that_teach_nothing_are_told_apart():

@@ -20,9 +20,12 @@ from tests.fakes.chat_server import ChatServer, Fault
 from tests.tasks.jobs import job_at
 
 TEACHER = {
-    "name": "endpoint", "provider": "test", "model": "teacher", "max_response_tokens": 2048,
+    "name": "endpoint",
+    "provider": "test",
+    "model": "teacher",
+    "max_response_tokens": 2048,
     "max_abstained": 0.5,
-}  # fmt: skip
+}
 CONFIG = rubrics.Config.parse({"teacher": TEACHER})
 
 
@@ -87,9 +90,12 @@ def test_every_prompt_has_a_rubric_in_the_order_of_the_prompts(tmp_path: Path, m
 
 def test_only_the_prompts_that_are_wanted_are_asked(tmp_path: Path, monkeypatch):
     prompts = [
-        prompt(0, Domain.MATH, answer="4", check="numeric"), prompt(1, Domain.CREATIVE),
-        prompt(2, Domain.CREATIVE), prompt(3, Domain.CREATIVE), prompt(4),
-    ]  # fmt: skip
+        prompt(0, Domain.MATH, answer="4", check="numeric"),
+        prompt(1, Domain.CREATIVE),
+        prompt(2, Domain.CREATIVE),
+        prompt(3, Domain.CREATIVE),
+        prompt(4),
+    ]
     with ChatServer(reply=lambda body: reply()) as server:
         metrics, out = run(
             tmp_path, server.url, prompts, monkeypatch, first={"creative": 2, "math": 5},
@@ -185,9 +191,12 @@ def test_the_budget_holds(tmp_path: Path, monkeypatch):
     }
     with ChatServer(reply=lambda body: reply()) as server:
         metrics, out = run(
-            tmp_path, server.url, [prompt(n) for n in range(40)], monkeypatch,
+            tmp_path,
+            server.url,
+            [prompt(n) for n in range(40)],
+            monkeypatch,
             teacher=TEACHER | prices,
-        )  # fmt: skip
+        )
     assert 0 < metrics["usd"] <= 0.012
     assert 0 < metrics["rubrics"] < 40
     assert metrics["dropped"] == {"unasked": 40 - metrics["rubrics"]}

@@ -163,9 +163,12 @@ def asked(suite: str, **fields: Any) -> EvalPrompt:
 
 SAFE, UNSAFE = asked("xstest", request="safe"), asked("xstest", request="unsafe", id="u")
 CHOICE = asked(
-    "truthfulqa", check="choice", answer="B", prompt="What happens?\nA. Luck\nB. Nothing",
+    "truthfulqa",
+    check="choice",
+    answer="B",
+    prompt="What happens?\nA. Luck\nB. Nothing",
     constraints=(Constraint(name="choices", value=("Luck", "Nothing")),),
-)  # fmt: skip
+)
 ATTACKED = EvalPrompt.of(example(0, "answerable")).model_copy(
     update={"suite": "injection", "injection": "HACKED"}
 )

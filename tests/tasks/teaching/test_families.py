@@ -57,10 +57,13 @@ def _formula(prompt: str) -> str:
     given = {name: int(value) for name, value in re.findall(r"(?:has|and) (\w+) (\d+)", prompt)}
     wanted = re.search(r"What is its (\w+)\?", prompt)[1]
     formula = {
-        "speed": "distance / time", "density": "mass / volume", "power": "energy / time",
-        "force": "mass * acceleration", "voltage": "current * resistance",
+        "speed": "distance / time",
+        "density": "mass / volume",
+        "power": "energy / time",
+        "force": "mass * acceleration",
+        "voltage": "current * resistance",
         "charge": "current * time",
-    }[wanted]  # fmt: skip
+    }[wanted]
     assert set(given) == set(re.findall(r"\w+", formula))
     value = eval(formula, given)
     assert value == int(value), prompt

@@ -48,9 +48,12 @@ class Bench:
         self, attempt: str = "1", seconds: float = 60.0, every: int | None = None
     ) -> Checkpoints:
         return Checkpoints(
-            self.work(attempt), seconds=seconds, every=every, log=logging.getLogger("lyceum"),
+            self.work(attempt),
+            seconds=seconds,
+            every=every,
+            log=logging.getLogger("lyceum"),
             clock=self.clock,
-        )  # fmt: skip
+        )
 
     def kept(self) -> list[str]:
         return self.work().children("checkpoints")

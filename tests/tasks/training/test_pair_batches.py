@@ -104,9 +104,12 @@ def test_pairs_that_fill_some_micro_batches_train_as_in_all_of_them():
     for turns in ([[0, 1], [2, 3], [4, 5]], [[5, 1, 3, 2, 0], [4], []]):
         trainer = trainer_of(chosen, base_model("gemma3-tiny", 0), dpo.loss_of(chosen))
         batch = pair_batch(
-            [[pairs[turn] for turn in turns_of] for turns_of in turns], Shape(10, 24), RESPONSE, 0,
+            [[pairs[turn] for turn in turns_of] for turns_of in turns],
+            Shape(10, 24),
+            RESPONSE,
+            0,
             [reference[np.array(turns_of, int)] for turns_of in turns],
-        )  # fmt: skip
+        )
         found.append(trainer.step(batch))
     assert found[0][1].keys() == found[1][1].keys()
     for one, other in zip(*map(jax.tree.leaves, found), strict=True):

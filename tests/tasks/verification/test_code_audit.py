@@ -81,7 +81,7 @@ SUSPICIOUS = {
     "globals()": function("globals()['abs'] = len\nreturn 1"),
     "cannot be read": "def total(xs:\n    return",
     "crashes a parser": "def total(xs):\n    return " + "(" * 3000 + "1" + ")" * 3000,
-}  # fmt: skip
+}
 
 
 def test_honest_code_is_left_alone_and_what_no_solution_needs_is_found() -> None:

@@ -124,9 +124,11 @@ def test_a_numeric_reference_that_is_no_number_is_an_error_naming_the_prompt() -
 
 
 REFUSALS = (
-    GROUNDED_REFUSAL, "context does not contain this information.",
-    "The context doesn’t contain the answer.", "The provided passage does not mention this",
-)  # fmt: skip
+    GROUNDED_REFUSAL,
+    "context does not contain this information.",
+    "The context doesn’t contain the answer.",
+    "The provided passage does not mention this",
+)
 ANSWERS = (
     "Paris", "I don't know", "The context does not contain this information, but it is Paris",
     "Context does contain this information", "", "Paris. Context does not contain this information",

@@ -319,9 +319,12 @@ def test_the_worker_loads_neither_prefect_nor_the_flows(bench: Bench) -> None:
 
 def test_called_without_a_job_it_says_how() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tasks.worker"], cwd=ROOT, capture_output=True, text=True,
+        [sys.executable, "-m", "tasks.worker"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (2, "usage: python -m tasks.worker path/to/job.json\n")
 
 

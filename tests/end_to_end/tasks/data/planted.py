@@ -76,9 +76,12 @@ def _rearrange(text: str, rng: random.Random) -> str:
 
 
 LEAKS: dict[str, Disguise] = {
-    "exact": lambda text, rng: text, "respelled": _respell, "embedded": _embed,
-    "words or numbers": _replace, "reordered or half": _rearrange,
-}  # fmt: skip
+    "exact": lambda text, rng: text,
+    "respelled": _respell,
+    "embedded": _embed,
+    "words or numbers": _replace,
+    "reordered or half": _rearrange,
+}
 """Disguises of test questions."""
 
 

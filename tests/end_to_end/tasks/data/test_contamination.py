@@ -10,9 +10,12 @@ def test_planted_leaks_and_near_duplicates_in_gsm8k_are_found(tmp_path):
     """Floors below what was measured: docs/measurements.md."""
     outcome = plant(SHARED, tmp_path, NearDuplicates(), Contamination(heldout=False))
     floors = {
-        "exact": 1.0, "respelled": 0.99, "embedded": 0.99, "words or numbers": 0.88,
+        "exact": 1.0,
+        "respelled": 0.99,
+        "embedded": 0.99,
+        "words or numbers": 0.88,
         "reordered or half": 0.88,
-    }  # fmt: skip
+    }
     assert set(floors) == set(LEAKS)
     missed = {name: found for name, found in outcome.leaks.items() if found < EACH * floors[name]}
     assert missed == {}

@@ -70,9 +70,12 @@ def compiled() -> dict[str, Any]:
     """What `COMPILES` prints; a process of its own, for the compiler wants to be set up before JAX
     is imported."""
     environment = {
-        **os.environ, **ENVIRONMENT, "XLA_FLAGS": "", "JAX_ENABLE_COMPILATION_CACHE": "false",
+        **os.environ,
+        **ENVIRONMENT,
+        "XLA_FLAGS": "",
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
         "PYTHONPATH": str(ROOT),
-    }  # fmt: skip
+    }
     done = subprocess.run(
         [sys.executable, "-c", COMPILES], capture_output=True, text=True, env=environment,
         check=False, cwd=ROOT,
@@ -131,9 +134,12 @@ def test_the_devices_of_this_machine_are_compiled_for_by_their_own_compiler() ->
     sft = {"model": "gemma3-tiny", "steps": 4, "batch_size": 4, "sequence_length": 128}
     data = {"quotas": {"math": {"train": 8, "validation": 1, "heldout": 1}}}
     stage = {
-        "kind": "sft", "config": {**sft, "optimizer": {"learning_rate": 1e-3}},
-        "model": "gemma3-tiny", "upstream": {"examples": ["rebalance", data]}, "models": {},
-    }  # fmt: skip
+        "kind": "sft",
+        "config": {**sft, "optimizer": {"learning_rate": 1e-3}},
+        "model": "gemma3-tiny",
+        "upstream": {"examples": ["rebalance", data]},
+        "models": {},
+    }
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     with subprocess.Popen(
         [sys.executable, "-m", "tasks.planning.compiler", "local"],

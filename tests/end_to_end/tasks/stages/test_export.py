@@ -157,10 +157,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "swapped weights": (swap_weights, "logits differ"),
     "a lost weight": (drop_weight, "weights do not fit"),
     "another window": (
-        edit_json("config.json", lambda value: value.update(sliding_window=16)), "logits differ",
+        edit_json("config.json", lambda value: value.update(sliding_window=16)),
+        "logits differ",
     ),
     "another rope": (
-        edit_json("config.json", lambda value: value.pop("rope_scaling")), "logits differ",
+        edit_json("config.json", lambda value: value.pop("rope_scaling")),
+        "logits differ",
     ),
     "no terminator": (edit_template("<end_of_turn>\\n", "\\n"), "template renders .* to other ids"),
     "no trimming": (
@@ -168,11 +170,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
         "chat template renders .* to other ids",
     ),
     "an answer's role": (
-        edit_template('"model"', '"assistant"'), "renders an answer to .* to other ids",
+        edit_template('"model"', '"assistant"'),
+        "renders an answer to .* to other ids",
     ),
     "a template that is no template": (edit_template("{%- endfor -%}", ""), "chat template fails"),
     "lost merges": (edit_json("tokenizer.json", fewer_merges), "to other ids"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.usefixtures("quick")

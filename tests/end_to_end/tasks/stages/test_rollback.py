@@ -23,9 +23,12 @@ from tasks.training.trainer import Trainer
 
 CHANGE = 17
 SFT = {
-    "model": "gemma3-tiny", "steps": 25, "batch_size": 4, "sequence_length": 64,
+    "model": "gemma3-tiny",
+    "steps": 25,
+    "batch_size": 4,
+    "sequence_length": 64,
     "validation_every": 100,
-}  # fmt: skip
+}
 GRPO = {
     "steps": 56,
     "batch_size": 32,
@@ -60,9 +63,12 @@ def run(
     out = root / f"out{len(list(root.glob('out*')))}"
     out.mkdir(parents=True)
     job = Job(
-        kind.Config.parse(table), inputs, out, Workspace(open_store(root / "store"), key, out.name),
+        kind.Config.parse(table),
+        inputs,
+        out,
+        Workspace(open_store(root / "store"), key, out.name),
         checkpoint_steps=10,
-    )  # fmt: skip
+    )
     return kind.run(job), out
 
 
