@@ -1,4 +1,4 @@
-"""The gate on runs: proof passes, and only like is compared with like (rules: `test_gate_rules`)."""
+"""The gate on runs: proof passes, and only like is compared with like. Rules: `test_gate_rules`."""
 
 import json
 import math
