@@ -5,8 +5,9 @@ APIs.
         prices=Prices(input=0.1, output=0.5)) as engine: for item, reply in ask_all(engine, ((item,
         request) for ...)): ...
 
-`provider.py` is where, `request.py` and `reply.py` what, `transport.py` one attempt, `limiter.py`
-and `breaker.py` how fast and how long, `budget.py` how much, `answer_record.py` what is stored,
-`meter.py` what is told, `window.py` what waits, `engine.py` one request at a time, `batch_files.py`
-the other way to ask, and either.
+`provider.py` has endpoints and keys, `request.py` and `reply.py` what is sent and returned,
+`transport.py` one attempt, `limiter.py` the number of requests at a time, `breaker.py` dead
+endpoints, `budget.py` money, `answer_record.py` stored answers, `meter.py` the progress line,
+`window.py` the replies in memory, `engine.py` single requests, `batch_files.py` batch files, and
+`ask_all`, which chooses.
 """

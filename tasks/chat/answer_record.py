@@ -1,8 +1,8 @@
-"""What is stored of a request: the newest paid body, and what all of them cost; and a request while
-it is asked.
+"""The stored record of a request, its newest paid body with the cost of all of them, and the state
+of a request under way.
 
-A body that may be asked for again (an empty one, a truncated one) is kept before that happens, so
-that not even these are paid twice by a run that is killed in between.
+A body that will be requested again (an empty or a truncated one) is stored first, so that a run
+that is killed in between does not pay for it twice.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _LATE = 0.1
 _Job = tuple[float, "asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
 
 EMPTY_TRIES = 3
-"""How often a question is paid for, at most, when there is no text in the answers."""
+"""The most paid answers to a question when none of them has text."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Record:
     """The stored answer to a request.
 
     Attributes:
-        body: JSON as the server sent it.
-        asked: how many bodies were paid for, this the last.
-        max_tokens: the bound of this one's response.
+        body: JSON from the server.
+        asked: the number of paid bodies, of which this is the last.
+        max_tokens: the bound of this response.
         cost: of all attempts.
         account: who paid.
-        content: what the body says; not stored.
+        content: the parsed body; not stored.
     """
 
     body: Any
@@ -70,14 +70,14 @@ class Record:
         return not (self.content.problem == "truncated" and longer and first)
 
     def reply(self, account: str | None, *, cached: bool, attempts: int = 0) -> Reply:
-        """What the asker gets; it costs nothing if `account` is not the one that paid."""
+        """The caller's reply; it is free if another account than `account` paid."""
         content = {name: one for name, one in vars(self.content).items() if name != "usage"}
         cost = self.cost if self.account == account else Cost()
         return Reply(**content, **cost._asdict(), cached=cached, attempts=attempts)
 
 
 def cost_of(content: Content, request: ChatRequest, max_tokens: int | None, prices: Prices) -> Cost:
-    """What one body cost; where it does not say, a byte of text counts as a token."""
+    """The cost of one body; if it has no usage, a byte of text counts as a token."""
     if content.usage is not None:
         inputs, outputs = content.usage
     else:
@@ -89,13 +89,13 @@ def cost_of(content: Content, request: ChatRequest, max_tokens: int | None, pric
 
 @dataclass
 class Question:
-    """A request, and what its attempts have come to.
+    """A request, and the results of its attempts.
 
     Attributes:
         account: who pays.
         record: its newest answer.
-        attempts: how many were made here.
-        doubtful: what attempts since that answer may have been billed.
+        attempts: the number made by this process.
+        doubtful: what attempts since that answer may have cost.
     """
 
     request: ChatRequest
@@ -114,18 +114,18 @@ class Question:
 
     @property
     def key(self) -> str:
-        """The Idempotency-Key: of the next answer, however often it is attempted."""
+        """The Idempotency-Key of the next answer, the same for all its attempts."""
         asked = self.record.asked if self.record else 0
         return f"{self.request.digest}-{asked}" if asked else self.request.digest
 
     @property
     def cost(self) -> Cost:
-        """Of all attempts so far. What somebody else paid for the answer stays theirs."""
+        """The cost of all attempts so far, without what another account paid."""
         mine = self.record is not None and self.record.account == self.account
         return self.doubtful + (self.record.cost if self.record and mine else Cost())
 
     def answered(self, value: Any, content: Content, prices: Prices) -> tuple[Record, Cost]:
-        """The record of a new body, and what this body alone has cost."""
+        """The record of a new body, and the cost of this body alone."""
         cost = cost_of(content, self.request, self.bound, prices)
         asked = self.record.asked + 1 if self.record else 1
         body = self.request.trimmed(value)
@@ -133,16 +133,16 @@ class Question:
         return Record(body, asked, self.bound, self.cost + cost, self.account, kept), cost
 
     def lost(self, failure: Failure, why: str = "") -> Reply:
-        """What the asker gets when this attempt was the last."""
+        """The caller's reply when this attempt was the last."""
         problem: Problem = "malformed" if failure.kind == "malformed" else "failed"
         detail, tried = f"{failure.detail}{why}", self.attempts
         return Reply("", problem=problem, **self.cost._asdict(), attempts=tried, detail=detail)
 
 
 class RecordStore:
-    """The store of records as a loop sees it: read and written in threads, which wake the loop once
-    for all that they have done meanwhile. One thread is enough for a directory, where more would
-    only wait for each other; there are more, `threads` at most, where it comes late."""
+    """The store of records for an event loop: threads read and write, and wake the loop once for
+    all that they have done. A directory needs one thread, since more would wait for each other; a
+    slow store gets up to `threads`."""
 
     def __init__(self, answers: Answers, threads: int) -> None:
         self._answers, self._most, self._told = answers, threads, False
@@ -164,12 +164,12 @@ class RecordStore:
         await self.put(request.digest, record.to_bytes())
 
     async def get(self, name: str) -> bytes | None:
-        """What stands below a name."""
+        """The bytes below a name."""
         found: bytes | None = await self._in_thread(self._answers.get, name)
         return found
 
     async def put(self, name: str, value: bytes) -> None:
-        """Put something below a name."""
+        """Write bytes below a name."""
         await self._in_thread(self._answers.put, name, value)
 
     def close(self) -> None:

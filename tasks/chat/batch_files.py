@@ -1,15 +1,15 @@
-"""The other way to ask: files of requests that a provider works off within a day, at half the price
-(OpenAI's /v1/files and /v1/batches).
+"""Batch files: files of requests that a provider answers within a day, at half the price (OpenAI's
+/v1/files and /v1/batches).
 
-Requests are taken in chunks; a chunk's open requests go into one batch, a *round*; what is still
-open afterwards (expired, failed on the provider's side, empty, or not affordable before) into the
-next. Answers are kept one by one, as in `tasks.chat.engine`.
+Requests come in chunks. A chunk's open requests go into one batch, a *round*; those still open
+afterwards (expired, failed on the provider's side, empty, or too dear before) go into the next.
+Answers are stored one by one, as in `tasks.chat.engine`.
 
-A kill costs nothing: the batch's id is kept in the store below `answers/`, under the digest of its
-chunk and round, and a batch that was submitted just before the kill is found again by the same name
-in its metadata. Chunks are cut by count and size of the requests alone, so a rerun cuts the same
-ones. Prices are those of the config: a provider's discount for batches makes the bill smaller than
-the budget thinks.
+A kill costs nothing: the store keeps the batch's id below `answers/`, under the digest of its chunk
+and round, and a batch submitted just before the kill is found again by the same name in its
+metadata. Chunks depend on count and size of the requests alone, so a rerun makes the same ones.
+Prices are the config's; with a provider's discount for batches, the bill is smaller than the budget
+assumes.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ T = TypeVar("T")
 C = TypeVar("C")
 
 CHUNK = 5000
-"""Requests of a chunk. OpenAI takes 50,000; these are held in memory until they are answered."""
+"""Requests in a chunk, which stay in memory until they are answered. OpenAI takes 50,000."""
 _CHUNK_BYTES = 50_000_000  # OpenAI takes 200 MB
 POLL_SECONDS = 20.0
 _RECENT = 500
-"""So many of the newest batches are looked through for one that a killed process has submitted."""
+"""The number of newest batches to search for one that a killed process submitted."""
 _IDLE_ROUNDS = 3
-"""Batches without a single answer, one after the other, after which the rest counts as failed."""
+"""Consecutive batches without a single answer after which the rest counts as failed."""
 _URL: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 _OVER = ("completed", "expired", "failed", "cancelled")
 
@@ -85,7 +85,7 @@ def _chunks(requests: Iterable[tuple[T, ChatRequest]]) -> Iterator[list[tuple[T,
 
 
 class _Chunk:
-    """Requests that are put in the same batches."""
+    """Requests that share batches."""
 
     def __init__(self, engine: ChatEngine, requests: Sequence[ChatRequest]) -> None:
         self._engine, self._requests = engine, requests
@@ -119,13 +119,13 @@ class _Chunk:
         return final or request.digest in self._rejected
 
     def _heard(self) -> int:
-        """How many answers and rejections there were."""
+        """The number of answers and rejections."""
         questions = self._questions.values()
         return len(self._rejected) + sum(one.record.asked for one in questions if one.record)
 
     async def _round(self, name: str) -> bool | None:
-        """Ask what is open, as far as the budget goes; None: nothing is, or nothing is affordable;
-        False: no answer came."""
+        """Ask the open requests, as far as the budget goes. None: there are none, or none is
+        affordable; False: no answer came."""
         open_ = [question for question in self._questions.values() if not self._is_final(question)]
         if not open_:
             return None
@@ -148,8 +148,8 @@ class _Chunk:
         return resumed or self._heard() > before
 
     def _affordable_lines(self, open_: Sequence[Question]) -> tuple[list[dict[str, Any]], Cost]:
-        """The batch's lines, in order until the first that does not fit into the budget, and what
-        they can cost at most."""
+        """The batch's lines, in order until the first that exceeds the budget, and the most that
+        they can cost."""
         lines, total = [], Cost()
         for question in open_:
             request, budget = question.request, self._engine.budget
@@ -163,8 +163,7 @@ class _Chunk:
         return lines, total
 
     async def _submitted_before(self, name: str) -> "Batch | None":
-        """The batch of this round that an earlier process has submitted, if there is one to wait
-        for."""
+        """The unfinished batch of this round that an earlier process submitted, if any."""
         client = self._engine.transport.client
         raw = await self._engine.store.get(name)
         if raw:
@@ -215,7 +214,7 @@ class _Chunk:
         await self._engine.store.put(name, batch.encode())
 
     async def _finished(self, name: str, batch: "Batch") -> "Batch":
-        """The batch when it is over. Raises StageFailed when the provider would not work on it."""
+        """The batch after its end. Raises StageFailed when the provider refused it."""
         client, counts = self._engine.transport.client, self._engine.meter.counts
         while batch.status not in _OVER:
             if batch.request_counts:
@@ -237,7 +236,7 @@ class _Chunk:
         return batch
 
     async def _collect(self, batch: "Batch") -> None:
-        """Keep every answer of the batch's files."""
+        """Store every answer of the batch's files."""
         client = self._engine.transport.client
         for file in filter(None, (batch.output_file_id, batch.error_file_id)):
             content = await self._insist(partial(client.files.content, file))
@@ -275,8 +274,8 @@ class _Chunk:
         return Reply("", problem="unasked", detail="the budget is spent")
 
     async def _insist(self, call: Callable[[], Awaitable[C]], *, missing: bool = False) -> C | None:
-        """What a call returns, repeated while the provider does not answer. `missing`: None where
-        there is no such thing.
+        """The result of a call, repeated while the provider does not answer. `missing`: return None
+        if the object does not exist.
 
         Raises StageFailed when it has not answered for `teacher_dead_seconds`.
         """

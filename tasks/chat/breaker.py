@@ -1,13 +1,13 @@
-"""When to stop asking an endpoint that only fails (the circuit breaker; Nygard, Release It!, 2007).
+"""The circuit breaker: stops asking an endpoint that only fails (Nygard, Release It!, 2007).
 
-While nothing succeeds, pauses grow, so an outage costs each request few of its attempts; and after
-`seconds` the stage ends with a message. One request that always fails is no dead endpoint: it takes
-three that do.
+While nothing succeeds, pauses grow, so that an outage costs each request few of its attempts; after
+`seconds` the stage ends with a message. One request that always fails does not make a dead
+endpoint: three must.
 
-A patient breaker waits for an endpoint that is down, and no request suffers for it: a failure
-counts against the request only when it may be the request's own. That of a refused connection or of
-a rate limit is the endpoint's, and so is every failure while three requests or more have failed
-since the last success.
+A patient breaker waits for an endpoint that is down, at no request's cost: a failure counts against
+a request only if the request may be the cause. Refused connections and rate limits are the
+endpoint's failures, and so is every failure while three or more requests have failed since the last
+success.
 """
 
 import logging
@@ -19,17 +19,18 @@ from tasks.chat.transport import Failure
 
 _REQUESTS = 3
 _PATIENT_BURSTS = 2
-"""Bursts of failures in a row that cost nobody a pause; later ones do, twice as long each time."""
+"""Consecutive bursts of failures without a pause; later ones pause, each twice as long as the one
+before."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds
 _PATIENT_PAUSE = 5.0
-"""The longest pause of a patient breaker: a machine stands idle meanwhile, and asking whether the
-endpoint is back costs nothing."""
+"""The longest pause of a patient breaker, in seconds: a machine is idle meanwhile, and asking
+whether the endpoint is back is free."""
 _REJECTIONS = 16
-"""Requests in a row that the endpoint rejects as bad (400, 413, 422, ...), after which the fault is
-in what they have in common."""
+"""Consecutive requests rejected as bad (400, 413, 422, ...) after which all requests count as
+bad."""
 _TELL_SECONDS = 10.0
-"""An endpoint that a patient breaker has waited for so long is logged, and again each time it has
-waited twice as long."""
+"""Seconds that a patient breaker waits before it logs the outage; it logs again after each
+doubling."""
 
 log = logging.getLogger("lyceum")
 
@@ -38,7 +39,7 @@ class Breaker:
     """Counts failures since the last success.
 
     Args:
-        seconds: how long an endpoint may only fail.
+        seconds: how long an endpoint may fail without a success.
         patient: see above.
 
     Attributes:
@@ -55,7 +56,7 @@ class Breaker:
 
     @property
     def down(self) -> float:
-        """For how many seconds the endpoint has only failed."""
+        """Seconds since which the endpoint has only failed."""
         return 0.0 if self._since is None else time.monotonic() - self._since
 
     def succeeded(self) -> None:
@@ -69,26 +70,25 @@ class Breaker:
         self._rejected.clear()
 
     def counts(self, failure: Failure) -> bool:
-        """Whether a failure, which `failed` was told of, counts against its request."""
+        """Whether a failure, recorded by `failed`, counts against its request."""
         return failure.kind == "rejected" or not (self._patient and self._is_down(failure))
 
     def _is_down(self, failure: Failure) -> bool:
-        """Whether it is the endpoint that fails and not a request. A patient breaker does not need
-        three to see it in a single failure."""
+        """Whether the endpoint fails, and not a request. For a patient breaker a single clear
+        failure is enough."""
         refused = failure.kind == "connection" and not failure.perhaps_paid
         alone = self._patient and (refused or failure.kind == "rate_limited")
         return alone or len(self._failed) >= _REQUESTS
 
     def failed(self, digest: str, sent: float, failure: Failure) -> float:
-        """A request was not answered; returns how long everybody should pause, in seconds.
+        """Record a request without an answer; returns how long everybody should pause, in seconds.
 
         Args:
             sent: when it was sent: failures of requests that were sent before the last burst are
                 part of that.
 
         Raises:
-            StageFailed: the endpoint has only failed for `seconds`, or asks to wait longer than
-                that.
+            StageFailed: the endpoint has only failed for `seconds`, or asks for a longer wait.
         """
         now = time.monotonic()
         if sent > self._burst:
@@ -121,8 +121,8 @@ class Breaker:
         return max(wait, min(longest, FIRST_PAUSE * 2 ** min(late - 1, 16)) if late > 0 else 0.0)
 
     def rejected(self, digest: str, detail: str) -> None:
-        """The endpoint found a request bad. Raises InputError when it has found so many bad in a
-        row, and none good."""
+        """Record a request that the endpoint rejected as bad. Raises InputError after too many in a
+        row without a success."""
         self._rejected.add(digest)
         if len(self._rejected) >= _REJECTIONS:
             raise InputError(

@@ -1,8 +1,8 @@
-"""What a teacher may cost, and what it has cost.
+"""The budget of a teacher, and its spending.
 
-Nothing is sent unless what was spent, the most that is in flight can cost, and the most that this
-request can cost fit into the budget together: so the budget is never exceeded, whatever the
-answers. What counts as spent:
+A request is sent only if the money spent, the most that requests in flight can cost, and the most
+that this one can cost fit into the budget together. So the budget is never exceeded, whatever the
+answers. Spent are:
 
 - the usage that the server reports;
 - where it reports none: a byte of text as a token, for the prompt (and what a chat template adds)
@@ -11,9 +11,9 @@ answers. What counts as spent:
   the most it can cost, because the provider may bill it. Errors that a provider answers (429, 5xx,
   4xx) cost nothing.
 
-Answers are kept with what they cost and which account paid. The same account that finds one again,
-after a kill, counts it as spent, so that a killed stage has one budget and not one per start; to
-every other account it is free.
+Stored answers have their cost and the account that paid. When the same account finds one again,
+after a kill, it counts as spent, so that a killed stage has one budget instead of one per start;
+for every other account it is free.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from schemas.base import InputError, StrictModel
 from tasks.chat.request import LIMITS, ChatRequest
 
 _ROUNDING = 1e-9
-"""Dollars: sums of floating-point numbers in another order are equal to so much."""
+"""Dollars by which sums of floating-point numbers in another order may differ."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Prices:
 
 
 class Priced(StrictModel):
-    """What the Config of whoever asks an API has.
+    """The fields of a config that asks an API.
 
     Attributes:
         input_usd_per_million, output_usd_per_million: the provider's prices per million tokens.
@@ -88,13 +88,13 @@ class Budget:
     """The most that may be spent, in dollars and in tokens; None: no limit.
 
     Args:
-        before_usd, before_tokens: what is spent of it already, by whoever asked before.
+        before_usd, before_tokens: the part that earlier requests have spent.
         account: who pays: the same for a stage and for its continuation after a kill.
 
     Attributes:
         spent: what this account has spent.
-        in_flight: the most that what is under way can cost.
-        closed: something did not fit; nothing more is asked.
+        in_flight: the most that requests under way can cost.
+        closed: whether a request did not fit, so that none is sent any more.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class Budget:
         self._tokens = float("inf") if max_tokens is None else max_tokens - before_tokens
 
     def worst(self, request: ChatRequest, prices: Prices, max_tokens: int | None = None) -> Cost:
-        """The most that one attempt costs. Raises InputError: there is a limit, and the request
-        sets no bound to its response."""
+        """The most that one attempt can cost. Raises InputError: there is a limit, and the request
+        does not bound its response."""
         most = max_tokens or request.max_tokens
         if most is None:
             if self._limited:
@@ -127,7 +127,8 @@ class Budget:
         return Cost(request.most_input_tokens, most, prices.usd(request.most_input_tokens, most))
 
     def reserve(self, most: Cost) -> bool:
-        """Set aside what a request may cost; False, and nothing changes, if that does not fit."""
+        """Reserve the most that a request may cost; returns False, and reserves nothing, if that
+        does not fit."""
         total = self.spent + self.in_flight + most
         if total.usd > self._usd + _ROUNDING or total.tokens > self._tokens:
             return False
@@ -135,6 +136,6 @@ class Budget:
         return True
 
     def settle(self, reserved: Cost, actual: Cost) -> None:
-        """A request that `reserved` so much has cost this instead."""
+        """Replace a request's reservation by its cost."""
         self.in_flight -= reserved
         self.spent += actual

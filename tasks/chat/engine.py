@@ -1,20 +1,20 @@
 """The engine: many requests at a time, each answered once, whatever the endpoint does.
 
-1. A request's answer is looked up in the store. If it is there, nothing is asked.
-2. At the gate, one request after the other in the order in which they came: it waits until its
-   worst case fits into the budget. When it does not fit although nothing is under way any more, it
-   and all later ones are `unasked`: which those are depends on costs, not on who was faster.
-3. It is sent when a slot is free (`tasks.chat.limiter`). Refused or lost, it is sent again after a
-   random pause (exponential backoff with full jitter; Brooker, AWS Architecture Blog, 2015), before
-   those that come new, with the same Idempotency-Key.
-4. The answer is written to the store, and only then it counts. An empty or truncated one may be
-   asked for again after that.
+1. Look the answer up in the store. If it is there, nothing is sent.
+2. At the gate, one request after the other in order: wait until its worst case fits into the
+   budget. If it does not fit although nothing is under way any more, it and all later ones are
+   `unasked`, so that costs decide which, and not speed.
+3. Send it when a slot is free (`tasks.chat.limiter`). After a refusal or a loss, send it again
+   after a random pause (exponential backoff with full jitter; Brooker, AWS Architecture Blog,
+   2015), before new ones, with the same Idempotency-Key.
+4. Write the answer to the store; only then it counts. An empty or truncated one may be requested
+   again.
 
-What was under way at a kill (`teacher_concurrency` requests, and as many whose answer is being
-written, at most) is sent again with the same Idempotency-Key: a provider that honours it bills it
-once, another twice. Answers in the store are never asked for again.
+Requests under way at a kill (at most `teacher_concurrency`, and as many whose answer is being
+written) are sent again with the same Idempotency-Key: a provider that honours it bills once,
+another twice. Answers in the store are never requested again.
 
-asyncio runs in a thread of its own, and the store is read and written in further threads: neither
+asyncio runs in a thread of its own, and further threads read and write the store, so that neither
 waits for the other, nor for the caller. Memory is bounded (`tasks.chat.window`)."""
 
 import asyncio
@@ -43,7 +43,7 @@ from tasks.chat.window import Window
 
 T = TypeVar("T")
 Progress = Callable[[int, Mapping[str, float]], None]
-"""Told how many replies were given, and the numbers of `Meter.values` with `in_flight` and
+"""Called with the number of replies given, and with the numbers of `Meter.values`, `in_flight` and
 `limit`."""
 
 FIRST_DELAY = 0.5  # seconds, doubled after each failure of a request
@@ -58,18 +58,18 @@ log = logging.getLogger("lyceum")
 
 
 class _Halted(Exception):
-    """The caller wants no more replies."""
+    """The caller does not want further replies."""
 
 
 class ChatEngine:
-    """Puts chat completions to an endpoint. A context manager; inside it `ask` may be called, one
+    """Sends chat completions to an endpoint. A context manager; inside it call `ask_singly`, one
     call after the other, or `submit`.
 
     Args:
         budget: counts on over all calls.
         longer: ask a truncated answer once more, with twice its bound of tokens.
-        patience: seconds for which an endpoint that is down is waited for at no request's cost;
-            None: see `tasks.chat.breaker`.
+        patience: seconds to wait for an endpoint that is down, at no request's cost; None: see
+            `tasks.chat.breaker`.
         progress: called about once a second while `ask` runs, in the caller's thread.
         settings: the `teacher_*` fields are read; None: those of the process.
     """
@@ -130,7 +130,7 @@ class ChatEngine:
         self.loop.close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What the coroutine returns, run in the engine's loop, while progress is told."""
+        """Run the coroutine in the engine's loop, reporting progress, and return its result."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         while not future.done():
             wait([future], _PROGRESS_SECONDS)
@@ -154,7 +154,7 @@ class ChatEngine:
         `requests` is read as replies are taken.
 
         Raises:
-            InputError: a person must put something right first: key, model, URL, parameters.
+            InputError: a person must fix something first: key, model, URL, parameters.
             StageFailed: the endpoint has been failing for too long, or there is nothing left to pay
             with. Both after everything that is under way was answered and kept.
         """
@@ -171,7 +171,7 @@ class ChatEngine:
                 self.run(self._drain())
 
     def _waited(self, window: Window[T]) -> Iterator[tuple[T, Reply]]:
-        """The first of those pending, if it has its reply after waiting for any to have one."""
+        """Wait until a pending request has its reply; return the first one, if it is that."""
         window.moved.clear()
         if not window.first.done():
             window.moved.wait(_PROGRESS_SECONDS)
@@ -184,7 +184,7 @@ class ChatEngine:
             yield item, reply
 
     def give(self, reply: Reply) -> None:
-        """Count a reply that goes to the caller, and tell progress if it is time."""
+        """Count a reply that goes to the caller, and report progress if it is time."""
         self.meter.give(reply)
         failed = reply.problem in ("failed", "malformed")
         if failed and self.meter.replies[str(reply.problem)] <= _TOLD_FAILURES:
@@ -199,7 +199,7 @@ class ChatEngine:
             self._progress(self.meter.replies["done"], self.values())
 
     def values(self) -> dict[str, float]:
-        """All that progress is told."""
+        """All values of a progress report."""
         return {
             **self.meter.values(),
             "in_flight": float(self._limiter.active),
@@ -207,8 +207,8 @@ class ChatEngine:
         }
 
     async def _drain(self) -> None:
-        """Send nothing more, and wait for what is under way, so that it is kept: it may have been
-        paid."""
+        """Send nothing more, and wait for requests under way, so that answers that may cost money
+        are stored."""
         failing, settings = self._error is not None, self.settings
         patience = settings.teacher_timeout_seconds if failing else 0.8 * settings.stop_seconds
         if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -282,8 +282,8 @@ class ChatEngine:
             self._under_way.pop(request.digest).set()
 
     async def _admitted(self, most: Cost) -> bool:
-        """Whether the budget has room; waits for what is under way to cost less than its worst
-        case."""
+        """Whether the budget has room. It waits for requests under way, which may cost less than
+        their worst case."""
         while not self.budget.closed and not self.budget.reserve(most):
             self._settled.clear()
             if self.budget.in_flight.tokens <= 0:
@@ -364,7 +364,7 @@ class ChatEngine:
             self._settle(reserved, actual)
 
     def _read(self, question: Question, answer: Answer) -> tuple[Record, Cost] | Failure:
-        """What a body with status 200 is worth: its record, and what this body alone has cost."""
+        """The record of a body with status 200, and the cost of this body alone."""
         self._limiter.pause(min(answer.pause, LONGEST_DELAY))
         content, value = read(answer.body)
         if content.problem == "malformed":

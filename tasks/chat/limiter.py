@@ -1,9 +1,9 @@
-"""How many requests are under way at a time: additive increase, multiplicative decrease (Chiu and
+"""Limits the requests under way at a time by additive increase, multiplicative decrease (Chiu and
 Jain, 1989; TCP's rule).
 
-It begins with all slots. A failure that says "too much" halves them, once per burst: failures of
-requests that were sent before the last halving tell nothing new. Every round of successes gives one
-back. A pause that the endpoint asks for (Retry-After) holds everybody.
+It begins with all slots. A failure that means "too much" halves them, once per burst: requests sent
+before the last halving do not count. Every round of successes gives one back. A pause that the
+endpoint asks for (Retry-After) holds all requests.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ class Limiter:
     """Slots for requests. To be used in one event loop.
 
     Attributes:
-        limit: slots that may be used now, 1 to `most`; a fraction on its way to the next whole one.
+        limit: slots that may be used now, 1 to `most`; a fraction while it grows.
         active: slots in use.
     """
 
@@ -29,8 +29,8 @@ class Limiter:
         self._error: BaseException | None = None
 
     async def acquire(self, *, first: bool = False) -> float:
-        """Wait for a slot; returns the time, which `failed` wants. `first`: before those who wait
-        already (who asks again).
+        """Wait for a slot; returns the time, which `failed` wants. `first`: before waiting requests
+        (for a retry).
 
         Raises what `close` was given.
         """
@@ -59,7 +59,7 @@ class Limiter:
         self._wake()
 
     def failed(self, sent: float) -> None:
-        """A request that was sent at that time was refused or lost."""
+        """Record that a request sent at that time was refused or lost."""
         if sent > self._halved:
             self.limit, self._halved = max(1.0, self.limit / 2), time.monotonic()
 
@@ -68,7 +68,7 @@ class Limiter:
         self._resume = max(self._resume, time.monotonic() + seconds)
 
     def close(self, error: BaseException) -> None:
-        """Give no more slots: whoever waits, or comes, gets the error."""
+        """Give no more slots: waiting and later requests get the error."""
         self._error = error
         while self._waiting:
             turn = self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""What the progress line shows of an engine: counts, rates of the last seconds, money."""
+"""The numbers of an engine's progress line: counts, rates of the last seconds, money."""
 
 import time
 from collections import Counter, deque
@@ -8,7 +8,7 @@ from tasks.chat.budget import Cost
 from tasks.chat.reply import Reply
 
 _SECONDS = 15
-"""Rates are means over so many seconds."""
+"""Seconds over which rates are means."""
 
 
 @dataclass
@@ -19,13 +19,14 @@ class _Second:
 
 
 class Meter:
-    """Counts. `count` in the engine's thread, the others in the caller's: each number has one
-    writer.
+    """Counts. The engine's thread calls `count`, the caller's the others, so that each number has
+    one writer.
 
     Attributes:
         counts: requests sent as `requests`, bodies that came back as `answers`, failed attempts by
             kind.
-        replies: replies given as `done`, `cached` ones, and those with a problem by its name.
+        replies: replies given as `done`, stored ones as `cached`, and those with a problem by its
+            name.
         cost: of the replies given.
     """
 
@@ -37,7 +38,8 @@ class Meter:
         self._began = time.monotonic()
 
     def count(self, what: str, tokens: int = 0) -> None:
-        """One more `requests`, `answers`, or failure of a kind; `tokens` are those of an answer."""
+        """Count one of `requests`, `answers`, or a kind of failure; `tokens`: those of an
+        answer."""
         self.counts[what] += 1
         if what == "answers":
             second = int(time.monotonic())
@@ -47,7 +49,7 @@ class Meter:
             self._seconds[-1].tokens += tokens
 
     def give(self, reply: Reply) -> None:
-        """A reply goes to the caller."""
+        """Count a reply that goes to the caller."""
         self.replies["done"] += 1
         self.replies["cached"] += reply.cached
         if reply.problem is not None:

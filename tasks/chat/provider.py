@@ -1,5 +1,5 @@
-"""Where an OpenAI-compatible API is and the key to it: execution, read from the environment, never
-part of a config or an artifact."""
+"""The URL and key of an OpenAI-compatible API: execution, read from the environment, never part of
+a config or an artifact."""
 
 import ipaddress
 import os
@@ -17,10 +17,10 @@ _URLS = {
     "openai": "https://api.openai.com/v1",
     "gemini": "https://generativelanguage.googleapis.com/v1beta/openai",
 }
-"""Of providers that have one address; every other says its own."""
+"""URLs of providers with one address; others need a variable."""
 
 _NO_KEY = "none"
-"""What the client sends where there is no key: vLLM and most servers of one's own ask for none."""
+"""The client's key when there is none: vLLM and most private servers do not ask for one."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,13 @@ class Endpoint:
     key: str = field(default=_NO_KEY, repr=False)
 
     def scrub(self, text: str) -> str:
-        """`text`, of an error, without this key or any other secret: servers quote the key."""
+        """The text of an error without this key or any other secret, since servers quote the
+        key."""
         return mask(self.hide(text.encode("utf-8", "replace")).decode())
 
     def hide(self, body: bytes) -> bytes:
-        """A body without this key, and else as it is. A key that is shorter than `LEAST` is none:
-        `EMPTY` for vLLM."""
+        """Redact the key in a body. A key shorter than `LEAST`, such as `EMPTY` for vLLM, is no
+        secret."""
         return body.replace(self.key.encode(), MASK.encode()) if len(self.key) >= LEAST else body
 
     def variable(self, what: str) -> str:
@@ -77,11 +78,11 @@ def endpoint_of(provider: str, environment: Mapping[str, str] = os.environ) -> E
 
 
 def travelling(config: Any, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Of the endpoints that a stage's config names, what its job must be told on another machine:
-    variables with URLs and with names of secrets, never a key.
+    """The variables that a job on another machine needs for its config's endpoints: URLs and names
+    of secrets, never a key.
 
     Raises:
-        InputError: an endpoint cannot be reached from there, or its key cannot be had there.
+        InputError: an endpoint, or its key, is out of reach from there.
     """
     found: dict[str, str] = {}
     for provider in sorted(_providers(config)):
@@ -112,7 +113,8 @@ def travelling(config: Any, environment: Mapping[str, str] = os.environ) -> dict
 
 
 def _providers(config: Any) -> set[str]:
-    """Of a config as JSON: every table that asks an endpoint names it as its `provider`."""
+    """The providers in a config as JSON: every table that uses an endpoint names it as its
+    `provider`."""
     inner = config.values() if isinstance(config, dict) else config
     if not isinstance(config, dict | list | tuple):
         return set()

@@ -1,9 +1,9 @@
-"""What came back: an answer, or what is wrong with it.
+"""The reply to a request: an answer, or its problem.
 
 A body is the JSON of a chat completion
 (https://platform.openai.com/docs/api-reference/chat/object), with vLLM's `reasoning_content` (in
 newer versions `reasoning`); or of a text completion that scores its prompt: its `logprobs`, as
-JSON, are the text then. Whatever a server sends, `read` makes a `Content` of it and never raises.
+JSON, are the text then. `read` makes a `Content` of whatever a server sends, and never raises.
 """
 
 import json
@@ -20,24 +20,24 @@ or the endpoint rejects the request. `unasked`: the budget was spent."""
 
 _FILTERED = "the provider's content filter"
 _LONGEST_REFUSAL, _AT_ONCE = 600, 200
-"""Characters: who declines is brief, for a long text that begins so is an answer about declining;
-and says so at once."""
+"""Characters: a refusal is brief, since a long text that begins so is an answer about declining,
+and it comes at once."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What became of a request.
+    """The result of a request.
 
     Attributes:
-        text: the answer; empty where there is none.
-        reasoning: what the model thought, where the server keeps that apart.
-        problem: None for an answer that can be used.
+        text: the answer; empty without one.
+        reasoning: the model's reasoning, if the server sends it separately.
+        problem: None for a usable answer.
         input_tokens, output_tokens, usd: of all attempts that were paid, or may have been
-            (`tasks.chat.budget`). 0 for an answer in the store that somebody else paid; what this
-            account paid before a kill it has paid.
+            (`tasks.chat.budget`). 0 for a stored answer that another account paid; what this
+            account paid before a kill counts.
         cached: the answer was in the store already.
         attempts: requests sent for it, by this process.
-        detail: what went wrong, in words.
+        detail: the problem in words.
     """
 
     text: str
@@ -54,8 +54,8 @@ class Reply:
 
 @dataclass(frozen=True)
 class Content:
-    """A body that was read: text, why it ended, its problem if any, and its usage in tokens (None:
-    the server did not say)."""
+    """A parsed body: text, why it ended, its problem if any, and its usage in tokens (None: not
+    stated)."""
 
     text: str = ""
     reasoning: str | None = None
@@ -117,7 +117,7 @@ def read_value(value: Any) -> Content:
 
 
 def _sound(text: str) -> str:
-    """Text that can be written as UTF-8: JSON may hold halves of characters."""
+    """Text that UTF-8 can encode: JSON may contain halves of characters."""
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 

@@ -1,4 +1,4 @@
-"""One question to a model: what is sent, what identifies it, and the most it can cost."""
+"""One request to a model: its content, its digest, and the most it can cost."""
 
 import json
 from collections.abc import Mapping
@@ -20,10 +20,9 @@ class ChatRequest:
     """A request for one response.
 
     Attributes:
-        path: below the endpoint's URL, where it is put.
-        parameters: temperature, max_tokens, seed, top_p, ...: whatever the provider takes.
-        sample: which of several responses to the same question, where no seed tells them apart.
-            Never sent.
+        path: below the endpoint's URL.
+        parameters: temperature, max_tokens, seed, top_p and others of the provider.
+        sample: number of one of several responses to the same question without a seed. Never sent.
     """
 
     path: ClassVar[str] = "/chat/completions"
@@ -48,7 +47,7 @@ class ChatRequest:
         return next((int(bound) for bound in bounds if bound is not None), None)
 
     def body(self, max_tokens: int | None = None) -> dict[str, Any]:
-        """The JSON that is sent; `max_tokens` instead of the request's own bound."""
+        """The JSON to send, with `max_tokens` instead of the request's own bound."""
         body = {"model": self.model, "messages": list(self.messages), **self.parameters}
         if max_tokens is not None:
             body |= {name: max_tokens for name in LIMITS if self.parameters.get(name) is not None}
@@ -64,13 +63,13 @@ class ChatRequest:
             ) from error
 
     def trimmed(self, value: Any) -> Any:
-        """What is kept of the JSON of an answer."""
+        """The part of an answer's JSON to store."""
         return value
 
     @cached_property
     def most_input_tokens(self) -> int:
         """A bound of the prompt's tokens: the bytes of its text (a byte-level tokenizer makes no
-        more), and what a chat template adds."""
+        more), and a chat template's."""
         texts = (json.dumps(dict(message), ensure_ascii=False) for message in self.messages)
         text = sum(len(one.encode()) for one in texts)
         return text + _PER_MESSAGE * len(self.messages) + _PER_REQUEST

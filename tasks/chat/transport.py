@@ -2,10 +2,10 @@
 retries are off: ours are in one place (`tasks.chat.engine`).
 
 That client builds, checks and wraps what aiohttp sends and gets, at three times aiohttp's own
-processor time (1.4 to 0.35 ms a request here), and nothing of it is of use to who has the body
-already and keeps the answer as it came.
+processor time (1.4 to 0.35 ms a request here), which gains nothing here: we have the body already
+and store the answer as it came.
 
-What the answers of servers mean:
+The meaning of statuses:
 
 2xx                     an answer, whatever it holds (`tasks.chat.reply`)
 401                     the key is wrong: InputError. 402, or 429 with `insufficient_quota`: nothing
@@ -49,8 +49,8 @@ FailureKind = Literal[
 
 @dataclass(frozen=True)
 class Answer:
-    """A body with status 200. `pause`: seconds until the endpoint's rate limit, now used up, is
-    renewed."""
+    """A body with status 200. `pause`: seconds until the endpoint renews its rate limit, if that is
+    used up."""
 
     body: bytes
     pause: float = 0.0
@@ -68,11 +68,11 @@ class Failure:
 
 
 class Transport:
-    """Sends requests to an endpoint; to be made and used in one event loop.
+    """Sends requests to an endpoint; create and use it in one event loop.
 
     Args:
-        slots: how many connections there may be.
-        seconds: how long one request may take altogether.
+        slots: the most connections.
+        seconds: time limit of one request.
     """
 
     def __init__(self, endpoint: Endpoint, slots: int, seconds: float) -> None:
@@ -111,7 +111,7 @@ class Transport:
     async def send(
         self, body: bytes, path: str, idempotency_key: str, *, answered: bool
     ) -> Answer | Failure:
-        """Put a request, given as JSON, to the endpoint.
+        """Send a request, given as JSON, to the endpoint.
 
         Args:
             path: below the endpoint's URL.
@@ -142,7 +142,7 @@ class Transport:
         return Answer(self._endpoint.hide(content), renewal_seconds(response.headers))
 
     async def attempt(self, call: Callable[[], Awaitable[T]], *, answered: bool) -> T | Failure:
-        """What a call of `client` returns, or how it failed. Raises as `send` does."""
+        """The result of a call of `client`, or its failure. Raises as `send` does."""
         import openai
 
         try:
@@ -162,7 +162,7 @@ class Transport:
         return Failure("timeout", f"no answer in {self._seconds:g} s", perhaps_paid=True)
 
     def _lost(self, error: BaseException) -> Failure:
-        """What it means that no answer came. The `openai` client wraps what happened."""
+        """The failure when no answer came. The `openai` client wraps the cause."""
         import aiohttp
 
         while not isinstance(error, aiohttp.ClientError) and error.__cause__ is not None:
@@ -175,8 +175,8 @@ class Transport:
     def _refused(
         self, status: int, headers: Mapping[str, str], body: bytes, answered: bool
     ) -> Failure:
-        """What a status other than 2xx means. Raises InputError or StageFailed for what no later
-        attempt can put right."""
+        """The failure of a status other than 2xx. Raises InputError or StageFailed if no later
+        attempt can succeed."""
         words = self._endpoint.scrub(f"{status} {_words(body)}")
         place = f"the endpoint of {self._endpoint.provider} at {self._endpoint.url}"
         if status == 401 or "api key not valid" in words.lower():  # Gemini says so with status 400
@@ -207,8 +207,8 @@ class Transport:
 
 
 def _words(body: bytes) -> str:
-    """What a server says about its refusal, in one line: the message of OpenAI's error object with
-    its code, or the body's beginning."""
+    """A server's refusal in one line: the message of OpenAI's error object with its code, or the
+    body's beginning."""
     text = body.decode("utf-8", "replace")
     with suppress(ValueError, RecursionError):
         value = json.loads(text)
@@ -220,8 +220,7 @@ def _words(body: bytes) -> str:
 
 
 def retry_after_seconds(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """The wait that an answer asks for, in seconds; None where it asks for none that can be
-    read."""
+    """The wait that an answer asks for, in seconds; None without a readable one."""
     with suppress(ValueError):
         if milliseconds := headers.get("retry-after-ms"):
             return max(0.0, float(milliseconds) / 1000)
@@ -239,8 +238,8 @@ def retry_after_seconds(headers: Mapping[str, str], now: datetime | None = None)
 
 
 def renewal_seconds(headers: Mapping[str, str]) -> float:
-    """Seconds until a used-up rate limit is renewed; 0 where something is left of every one, or
-    nothing is said.
+    """Seconds until a used-up rate limit is renewed; 0 if every limit has a rest, or none is
+    stated.
 
     OpenAI's headers (also those of Azure, Groq, vLLM's routers): `x-ratelimit-remaining-requests:
     0`, `x-ratelimit-reset-requests: 6m0s`, the same with `-tokens`; without an ending, as

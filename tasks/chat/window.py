@@ -1,5 +1,5 @@
-"""What an engine has in memory for its caller: requests that have no reply yet, and replies that
-wait for those before them."""
+"""An engine's memory for its caller: requests without a reply, and replies that wait for earlier
+ones."""
 
 import threading
 from collections import deque
@@ -12,15 +12,15 @@ T = TypeVar("T")
 
 MOST_REPLIES = 16_384
 MOST_CHARACTERS = 50_000_000
-"""Replies wait for those before them: so many, and so much, at most. One request that hangs for
-minutes must not stop the others."""
+"""Bounds of the replies that wait for earlier ones, large enough that one request that hangs for
+minutes does not stop the others."""
 
 
 class Window(Generic[T]):
     """Items and the replies to their requests, in order. Each number has one writer.
 
     Args:
-        size: requests that have no reply yet, at most.
+        size: the most requests without a reply.
     """
 
     def __init__(self, size: int) -> None:
@@ -35,32 +35,32 @@ class Window(Generic[T]):
 
     @property
     def first(self) -> Future[Reply]:
-        """The reply that the caller gets next."""
+        """The caller's next reply."""
         return self._pending[0][1]
 
     def add(self, item: T, future: Future[Reply]) -> None:
-        """A request was handed to the engine's loop."""
+        """Add a request that went to the engine's loop."""
         self._begun += 1
         self._pending.append((item, future))
         future.add_done_callback(self._finish)
 
     def _finish(self, future: Future[Reply]) -> None:
-        """It has its reply, or never will."""
+        """Record that a request has its reply, or never will."""
         self._finished += 1
         if not future.cancelled() and future.exception() is None:
             self._characters += _characters(future.result())
         self.moved.set()
 
     def take(self) -> tuple[T, Reply]:
-        """The first item and its reply, which goes to the caller. Raises what the reply's future
-        does."""
+        """Remove and return the first item and its reply. Raises the error of the reply's
+        future."""
         item, reply = self._pending[0][0], self.first.result()
         self._pending.popleft()
         self._taken += _characters(reply)
         return item, reply
 
     def has_room(self) -> bool:
-        """Whether another request may be taken on."""
+        """Whether there is room for another request."""
         return (
             self._begun - self._finished < self._most
             and len(self._pending) < MOST_REPLIES
