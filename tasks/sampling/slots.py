@@ -11,9 +11,10 @@ The rows that share a chunk depend on when rows end, so they are a function of t
 model, and so is every byte of the result. Rows in a journal take their former slots and chunks
 without being computed; only chunks with other rows are.
 
-Training samples with the other sampler: there a stage compiles one program, and a row's bytes,
-log-probabilities included, do not depend on its company. An answer that `lyceum ask` streams is one
-slot (`tasks.sampling.streaming`).
+Training samples with the other sampler: it compiles one program, and a row's bytes, including
+log-probabilities, do not depend on its batch. Slots would not make a rollout faster either
+(docs/measurements.md, 2026-11-23). An answer that `lyceum ask` streams is one slot
+(`tasks.sampling.streaming`).
 """
 
 from collections import deque

@@ -1,11 +1,11 @@
 """Uncertainty of evaluation results: intervals for a rate and for differences, a test of a paired
 change, a correction for many looks.
 
-Everything is at 95 %. Items are treated as drawn independently from one population; what is
-uncertain is which prompts were asked, not what the model says to them (decoding is greedy;
-`tasks.statistics.noise_floor` is about models whose answers are drawn).
+Everything is at 95 %. Items count as drawn independently from one population: the choice of prompts
+is uncertain, the model's answers are not (decoding is greedy; `tasks.statistics.noise_floor` is
+about sampled answers).
 
-How often the intervals hold the truth: docs/measurements.md, 2026-11-21.
+docs/measurements.md, 2026-11-21, has the coverage of the intervals.
 """
 
 import math
@@ -61,7 +61,7 @@ class Rate:
 
     @classmethod
     def of(cls, outcomes: Collection[bool]) -> "Rate | None":
-        """The rate of true outcomes; None of none."""
+        """The rate of true outcomes; None without outcomes."""
         return cls(sum(outcomes), len(outcomes)) if len(outcomes) else None
 
     @property
@@ -74,13 +74,13 @@ class Rate:
 
 
 def record(name: str, value: float | None, interval: Interval | None) -> dict[str, float | None]:
-    """`{name, name_low, name_high}`, as metrics hold an estimate with its interval."""
+    """`{name, name_low, name_high}`, the form of an estimate with its interval in metrics."""
     low, high = (interval.low, interval.high) if interval else (None, None)
     return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
 def rate_record(name: str, outcomes: Collection[bool]) -> dict[str, float | None]:
-    """The `record` of the rate of true outcomes; all None of none."""
+    """The `record` of the rate of true outcomes; all None without outcomes."""
     rate = Rate.of(outcomes)
     return record(name, rate.value, rate.interval) if rate else record(name, None, None)
 
@@ -108,12 +108,12 @@ def paired_bootstrap(before: Sequence[bool], after: Sequence[bool], *, seed: int
     """Percentile bootstrap interval (Efron 1979) of the difference of two rates, after - before,
     where item i of both is the same prompt.
 
-    What is resampled are the n prompts and two more, one that was won and one that was lost, as in
-    Bonett and Price 2012, "Adjusted Wald confidence interval for a difference of binomial
-    proportions based on paired data". Without the two a bootstrap knows of no change but those it
-    has seen: where the truth is that 2 % of 100 prompts are won, its interval holds that 86 times
-    of 100. With them the interval of n equal outcomes has a half width of about 2.8 / (n + 2), much
-    like the rule of three.
+    It resamples the n prompts and two more, one that was won and one that was lost, as in Bonett
+    and Price 2012, "Adjusted Wald confidence interval for a difference of binomial proportions
+    based on paired data". Without the two a bootstrap knows only the changes that it has seen: if 2
+    % of 100 prompts are won in truth, its interval contains that 86 times of 100. With them the
+    interval of n equal outcomes has a half width of about 2.8 / (n + 2), much like the rule of
+    three.
 
     Raises:
         ValueError: no items, sequences of different length, or values that are neither true nor
@@ -148,8 +148,8 @@ def bootstrap_share(values: Sequence[float], *, seed: int) -> Interval:
 
 
 def _bootstrap(values: ArrayLike, counts: ArrayLike, seed: int) -> Interval:
-    """Of the mean of `values`, each so often: quantiles of the means of `RESAMPLES` resamples of as
-    many.
+    """Bootstrap of the mean of `values`, each with its count: quantiles of the means of `RESAMPLES`
+    resamples of the same size.
 
     A resample is drawn as a multinomial over the values: the same distribution as drawing item by
     item, three numbers instead of n where items are won, lost or tied.

@@ -1,8 +1,8 @@
 """Means of quantities, such as the values of a metric function: a mean with its interval, a test
 of a paired change, and the difference of two independent means.
 
-The counterparts of `tasks.statistics.intervals` for what is no rate: there an outcome is true or
-false, and `Rate`, `mcnemar` and `newcombe` know more.
+The counterparts of `tasks.statistics.intervals` for quantities; for rates, whose outcomes are true
+or false, `Rate`, `mcnemar` and `newcombe` are sharper.
 """
 
 import math
@@ -16,12 +16,13 @@ from tasks.statistics.intervals import CONFIDENCE, Interval
 
 FLIPS = 10_000
 EXACT, DRAWN = 12, 200
-"""Of so many changes all signs are tried, or some; the signs of more have a normal sum."""
+"""Up to the first number of changes all signs are tried, up to the second some; beyond, their sum
+is taken as normal."""
 
 
 def student(values: Sequence[float]) -> Interval:
-    """Student's interval of a mean, value +- t(n - 1) s / sqrt(n). That of one value, and of equal
-    ones, has no width. Raises statistics.StatisticsError: no values."""
+    """Student's interval of a mean, value +- t(n - 1) s / sqrt(n). For one value, or equal ones, it
+    has no width. Raises statistics.StatisticsError: no values."""
     from scipy.special import stdtrit
 
     mean, n = fmean(values), len(values)
@@ -32,8 +33,8 @@ def student(values: Sequence[float]) -> Interval:
 
 
 def student_p(values: Sequence[float], margin: float = 0.0) -> float:
-    """The one-sided p-value, by Student's t, of the hypothesis that the mean is -margin or less. Of
-    one value, and of equal ones, nothing is known: 1, or 0 where all are above -margin. Raises
+    """The one-sided p-value, by Student's t, of the hypothesis that the mean is -margin or less.
+    One value, or equal ones, have no spread: 1, or 0 if all are above -margin. Raises
     statistics.StatisticsError: no values."""
     from scipy.special import stdtr
 

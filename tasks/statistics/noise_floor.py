@@ -12,9 +12,8 @@ Hoeffding 1948). The rate of a run has the variance sum_i p_i (1 - p_i) / n^2, e
 and the difference of two runs twice that, f / n. So two runs are enough: the standard deviation of
 two rates is one observation of the noise, f is n of them.
 
-This takes for granted that a seed draws the answers to different prompts independently, as sampling
-does. A seed that also trained the model moves all prompts together, and then f / n is less than the
-noise.
+This assumes that a seed draws the answers to different prompts independently, as sampling does. A
+seed that also trained the model moves all prompts together, and f / n is then less than the noise.
 """
 
 import math
@@ -27,7 +26,7 @@ from tasks.statistics.intervals import Z
 
 
 class NoiseFloor(StrictModel):
-    """What the same model does under different seeds: fractions of 1.
+    """One model's results under different seeds, fractions of 1.
 
     Attributes:
         seeds, n: runs, and prompts of each.

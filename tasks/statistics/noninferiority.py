@@ -10,12 +10,11 @@ are wrong now. The hypothesis is that the truth is a difference of -margin, or l
         probability, over all fractions of prompts that may change, of a result that speaks as much
         against the hypothesis as the one that was found, or more
 
-What speaks more is ordered by the signed root of the likelihood ratio, as Lloyd and Moldovan 2008
-do, "A more powerful exact test of noninferiority from binary matched-pairs data", and not by
-Tango's score, as the former: where few prompts change, the score of a result would be reached by
-chance if all of them changed, and p would be a hundred times as large. The fractions that are tried
-are about a standard deviation of the number that changes apart, which finds the largest p to
-within 1 % of it.
+Results are ordered by the signed root of the likelihood ratio, as in Lloyd and Moldovan 2008, "A
+more powerful exact test of noninferiority from binary matched-pairs data", instead of by Tango's
+score, as in the former: when few prompts change, chance would reach the score of a result if all of
+them changed, and p would be a hundred times as large. The fractions tried lie about a standard
+deviation of the number of changes apart, which finds the largest p to within 1 % of it.
 """
 
 import math
@@ -26,12 +25,12 @@ import numpy as np
 Counts = np.ndarray
 """Shape (m,): numbers of prompts."""
 _STEPS = 2001
-"""Sums over more numbers of changes than this are taken in steps, of a hundredth of a standard
-deviation at most."""
+"""Sums over more numbers of changes than this go in steps of at most a hundredth of a standard
+deviation."""
 
 
 def evidence(n: int, wins: int, losses: int, margin: float = 0.0) -> float:
-    """The one-sided p-value of such a result where the truth is a loss of `margin`, or more.
+    """The one-sided p-value of such a result if the truth is a loss of `margin`, or more.
 
     Raises:
         ValueError: margin is not within 0 .. 1, or more prompts change than there are.
@@ -87,8 +86,8 @@ def passing(
 
 
 def largest(holds: Callable[[Counts], Counts], highest: Counts) -> Counts:
-    """The largest whole numbers from 0 to `highest` that hold, where smaller ones do too; -1 where
-    none does."""
+    """The largest whole numbers from 0 to `highest` for which the condition holds, if it holds for
+    all smaller ones; -1 if it holds for none."""
     low, high = np.full_like(highest, -1), highest
     while (low < high).any():
         middle = (low + high + 1) // 2

@@ -1,4 +1,5 @@
-"""How many prompts it takes: what a paired comparison of two models can find, before it is made.
+"""Power of a paired comparison of two models: the effects that it can find, and the prompts that it
+needs.
 
 Both models answer the same n prompts. A fraction `discordant` of the prompts is right for one model
 and wrong for the other, and the true difference of the rates is `difference`: a prompt is won with
@@ -9,10 +10,10 @@ larger than `discordant` changes as many prompts as it must: discordant counts a
 Power is exact and unconditional (Schork and Williams 1980, "Number of observations required for the
 comparison of two correlated proportions"): d of the n prompts change with the probability of
 Binomial(n, discordant), each of them is a win or a loss, and a test passes when at most so many are
-losses. As these are whole numbers, power grows with n in small teeth: the n that are given here
-have the power asked for; a few more may lack a little of it, and a few fewer may have it too.
+losses. As these are whole numbers, power grows with n in small teeth: the n returned here have the
+requested power; a few more may lack a little of it, and a few fewer may have it too.
 
-The power reached in simulation beside the power promised: docs/measurements.md, 2026-11-21.
+docs/measurements.md, 2026-11-21, compares the power reached in simulation with this.
 """
 
 import math
@@ -24,7 +25,7 @@ from tasks.statistics.intervals import ALPHA
 from tasks.statistics.noninferiority import Counts, evidence, largest, passing
 
 LEVEL = ALPHA / 2
-"""One-sided, unless somebody says otherwise: a gate does (`flows.promotion.levels`)."""
+"""The default level, one-sided; a gate has its own (`flows.promotion.levels`)."""
 MANY = 3_000
 _POWER = 0.8
 

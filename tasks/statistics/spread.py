@@ -1,7 +1,7 @@
-"""What a number does from seed to seed: its mean with Student's interval, and the noise floor.
+"""The spread of a number over seeds: its mean with Student's interval, and the noise floor.
 
-The values are one per seed, drawn independently; the prompts behind them are the same, so an
-interval here says what other seeds would give on these prompts, and nothing of other prompts.
+There is one value per seed, drawn independently; the prompts are the same, so an interval here
+predicts other seeds on these prompts, and not other prompts.
 """
 
 import math
@@ -40,11 +40,10 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float], step: float = 0.0) -> "Spread | None":
-        """The spread of values that are known to `step`; None of fewer than two, of which nothing
-        is known.
+        """The spread of values that are known to `step`; None for fewer than two.
 
-        A rate over n prompts has steps of 1 / n, and where they are coarse two seeds give the same
-        number by chance. So the variance has that of rounding, step^2 / 12, on top.
+        A rate over n prompts has steps of 1 / n, and if they are coarse two seeds give the same
+        number by chance. So the variance includes that of rounding, step^2 / 12.
         """
         if len(values) < 2:
             return None
