@@ -1,4 +1,4 @@
-"""Local jobs: a worker subprocess in its own session on this machine (`infra.process`)."""
+"""Local jobs: a worker process in its own session on this machine (`infra.process`)."""
 
 import logging
 import os
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from infra.accelerator import Found, find
 from infra.backend import FINAL, JobBackend, JobHandle, Leftover
 from infra.context import context
-from infra.process import WORKER, Worker, failed, read_lines, worker_environment
+from infra.forks import ForkServer, can_fork
+from infra.process import ROOT, WORKER, Worker, failed, read_lines, worker_environment
 from infra.secrets import mask
 from infra.settings import Settings
 from infra.store.lease import Silence
@@ -45,7 +46,8 @@ class LocalBackend(JobBackend):
 
     Args:
         settings: execution settings.
-        command: how to start a worker; the path of `job.json` is appended.
+        command: how to start a worker; the path of `job.json` is appended. The worker of a checkout
+            begins as a fork where that is possible (`infra.forks`).
         look: finds the accelerator; asked when the first job wants devices.
     """
 
@@ -59,6 +61,7 @@ class LocalBackend(JobBackend):
         self._command, self._look = tuple(command), look
         self._jobs: dict[JobHandle, _Job] = {}
         self._silences: dict[JobHandle, Silence] = {}
+        self._forks: list[tuple[Mapping[str, str], ForkServer]] = []
         self._lock = threading.Lock()
 
     def submit(self, spec: JobSpec) -> JobHandle:
@@ -134,7 +137,12 @@ class LocalBackend(JobBackend):
         return None
 
     def close(self) -> list[str]:
-        """See JobBackend. `cancel` leaves nothing to wait for."""
+        """See JobBackend. `cancel` leaves nothing to wait for. Where no job is left, nothing else
+        is: another job starts it again."""
+        with self._lock:
+            if not any(job.worker.alive for job in self._jobs.values()):
+                while self._forks:
+                    self._forks.pop()[1].close()
         return []
 
     def release(self, store: Store, key: str, say: Callable[[str], None]) -> None:
@@ -169,8 +177,21 @@ class LocalBackend(JobBackend):
                     return
                 if job.exclusive and any(other.exclusive for other in running):
                     continue
-                job.worker.start(job.environment)
+                job.worker.start(job.environment, self._fork_server(job))
                 running.append(job)
+
+    def _fork_server(self, job: _Job) -> ForkServer | None:
+        """What a job begins as a fork of: a process with its variables. None where it cannot."""
+        if self._command != WORKER or not can_fork(job.environment):
+            return None
+        for environment, server in self._forks:
+            if environment == job.environment and server.alive:
+                return server
+        job.worker.log.parent.mkdir(parents=True, exist_ok=True)
+        with job.worker.log.open("ab") as log:
+            server = ForkServer(job.environment, ROOT, log)
+        self._forks.append((job.environment, server))
+        return server
 
     def _copy_log(self, handle: JobHandle, job: _Job) -> None:
         """Once a worker has ended, copy to the bucket what it has said here. A view: an outage of

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from infra.backend import FINAL, pause_file
+from infra.forks import Fork, ForkServer
 from infra.secrets import mask
 from infra.store.store import Store, attempt_file
 from schemas.base import InputError
@@ -53,12 +54,13 @@ class Worker:
         command: Sequence[str] = WORKER,
     ) -> None:
         self._store = store
-        self._command = [*command, str(store.path(attempt_file(key, attempt, "job.json")))]
+        self._job = store.path(attempt_file(key, attempt, "job.json"))
+        self._command = [*command, str(self._job)]
         self._status = attempt_file(key, attempt, "status.json")
         self._log = attempt_file(key, attempt, log)
         self.log = store.path(self._log)
         self._pause = store.path(pause_file(key, attempt))
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Fork | None = None
         self._stopped = False
         self.ended = False
 
@@ -72,11 +74,14 @@ class Worker:
         """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
-    def start(self, environment: Mapping[str, str]) -> None:
+    def start(self, environment: Mapping[str, str], forks: ForkServer | None = None) -> None:
         """Start the process, in a session of its own, with these variables
-        (`worker_environment`)."""
+        (`worker_environment`); where `forks` is given, as a fork of that server, which has them."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as out:
+            if forks is not None:
+                self._process = forks.start(self._job, out)
+                return
             self._process = subprocess.Popen(
                 self._command,
                 # makes `tasks` importable; the user's directory might hold a file of that name
@@ -119,8 +124,7 @@ class Worker:
         seconds. Returns when it is gone."""
         self._stopped = True
         if self._process is not None and not self.ended:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGTERM)
+            self._signal(signal.SIGTERM)
             self._end(seconds)
 
     def _end(self, seconds: float) -> None:
@@ -130,10 +134,18 @@ class Worker:
             return
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         self._process.wait()
         self.ended = True
+
+    def _signal(self, number: int) -> None:
+        """To all of the worker's process group; one that has not begun never begins."""
+        assert self._process is not None
+        process = self._process
+        pid = process.withdraw() if isinstance(process, Fork) else process.pid
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, number)
 
     def _died(self, status: JobStatus, code: int) -> JobStatus:
         """The status of a worker that ended without a final one: how it ended, and the end of its

@@ -60,15 +60,21 @@ log = logging.getLogger("lyceum")
 PACKAGES = (DISTRIBUTION, "jax", "jaxlib", "flax", "optax", "google-tunix", "numpy")
 
 
+def open_log() -> None:
+    """What this process logs goes to its output; before anything is imported that has its own
+    mind of it."""
+    logging.basicConfig(
+        stream=sys.stdout, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    log.setLevel(logging.INFO)
+
+
 def main(arguments: list[str]) -> int:
     """Run the job whose `job.json` is named on the command line; returns the exit code."""
     if len(arguments) != 1:
         print("usage: python -m tasks.worker path/to/job.json", file=sys.stderr)  # noqa: T201
         return 2
-    logging.basicConfig(
-        stream=sys.stdout, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
-    )
-    log.setLevel(logging.INFO)
+    open_log()
     path = Path(arguments[0]).absolute()
     spec = JobSpec.model_validate_json(path.read_bytes())
     if (spec.key, spec.attempt) != (path.parent.parent.name, path.parent.name):

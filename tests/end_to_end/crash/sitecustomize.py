@@ -68,12 +68,16 @@ class Point(NamedTuple):
         )
 
 
-def _kind() -> str:
+def _kind(arguments: Sequence[str]) -> str:
     """The stage kind of a worker process, from its job.json; empty for other processes."""
-    for argument in sys.orig_argv:
+    for argument in arguments:
         if argument.endswith("job.json") and os.path.isfile(argument):
             return str(json.loads(Path(argument).read_bytes())["kind"])
     return ""
+
+
+_FLOW = os.getppid()
+"""Whoever started this process: a worker, or the process that forks workers."""
 
 
 class _Crasher:
@@ -106,7 +110,7 @@ class _Crasher:
             if (point.function, point.number, point.when) == (name, number, when) and self._spend(
                 point
             ):
-                os.kill(os.getppid() if point.victim == "parent" else os.getpid(), signal.SIGKILL)
+                os.kill(_FLOW if point.victim == "parent" else os.getpid(), signal.SIGKILL)
 
     def _spend(self, point: Point) -> bool:
         if self._spent is None:
@@ -154,6 +158,33 @@ class _PatchOnImport(importlib.abc.MetaPathFinder):
         return spec
 
 
+class _ArmForks(importlib.abc.MetaPathFinder):
+    """Arms a fork when it begins its job: `tasks.worker.__main__.main` is called with it."""
+
+    def find_spec(
+        self, fullname: str, path: Any, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != "tasks.worker.__main__":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        assert spec is not None
+        assert spec.loader is not None
+        run = spec.loader.exec_module
+
+        def execute(module: ModuleType) -> None:
+            run(module)
+            main = module.main
+
+            def armed(arguments: list[str]) -> int:
+                _arm(_kind(arguments))
+                return int(main(arguments))
+
+            module.main = armed  # type: ignore[attr-defined]
+
+        spec.loader.exec_module = execute  # type: ignore[method-assign]
+        return spec
+
+
 def install(
     points: Sequence[Point], kind: str, spent: Path | None = None, counts: Path | None = None
 ) -> None:
@@ -169,6 +200,13 @@ def _directory(variable: str) -> Path | None:
     return Path(os.environ[variable]) if variable in os.environ else None
 
 
-if "LYCEUM_CRASH" in os.environ or "LYCEUM_CRASH_COUNT" in os.environ:
+def _arm(kind: str) -> None:
     armed = [Point(*point) for point in json.loads(os.environ.get("LYCEUM_CRASH", "[]"))]
-    install(armed, _kind(), _directory("LYCEUM_CRASH_SPENT"), _directory("LYCEUM_CRASH_COUNT"))
+    install(armed, kind, _directory("LYCEUM_CRASH_SPENT"), _directory("LYCEUM_CRASH_COUNT"))
+
+
+if "LYCEUM_CRASH" in os.environ or "LYCEUM_CRASH_COUNT" in os.environ:
+    if "tasks.worker.fork_server" in sys.orig_argv:  # its forks have a job each
+        sys.meta_path.insert(0, _ArmForks())
+    else:
+        _arm(_kind(sys.orig_argv))
