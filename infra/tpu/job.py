@@ -86,6 +86,7 @@ class TpuJob:
         self._phase, self._final = "", final
         self._since = self._asked = time.monotonic()
         self._sent = record.state != "requested"
+        self._was_accepted = False
         self._resource: Resource | None = None
         self._problem: Problem | None = None
         self._next_look = 0.0
@@ -264,7 +265,7 @@ class TpuJob:
         self.record = record.model_copy(update=changes)
         self._resource, self._problem, self._next_look = None, None, 0.0
         self._since = self._asked = time.monotonic()
-        self._sent = False
+        self._sent = self._was_accepted = False
 
     def _end(self, state: State, status: JobStatus) -> None:
         """The job has ended, and whoever polls is told so; the deletion comes next."""
@@ -288,7 +289,7 @@ class TpuJob:
         name = self.record.resources[-1]
         if not self._write():
             return Problem("transient", f"{self._store.uri} does not answer")
-        if self._cancelled.is_set():
+        if self._cancelled.is_set() or self._has_come_and_gone():
             return None
         if why := self._too_dear():
             self._end("failed", failure(why))
@@ -302,12 +303,21 @@ class TpuJob:
             expiry = self._tpu.queue_seconds + EXPIRY_SECONDS
             self._api.create(name, self._order.labels, metadata, expiry)
             self._asked = time.monotonic()  # accepted, late if the API was away: it waits from here
+            self._was_accepted = True
             self._resource = self._api.look(name)
         except ApiError as error:
             if error.problem.kind == "transient":
                 self._unanswered = time.monotonic()
             return error.problem
         return None
+
+    def _has_come_and_gone(self) -> bool:
+        """Whether the machine of a request that was accepted has worked, and is there no more: this
+        process stood still meanwhile."""
+        if not self._was_accepted:
+            return False
+        self._listener.look(FINAL_LOOK_SECONDS)
+        return self._listener.hosts()[0].status is not None
 
     def _ask(self) -> Problem | None:
         """Look at the resource. Returns why the API does not tell."""

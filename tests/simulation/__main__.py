@@ -8,6 +8,8 @@ import sys
 import time
 from collections import Counter
 
+AGAIN = "uv run python -m tests.simulation"
+
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
@@ -15,7 +17,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--histories", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after them")
     parser.add_argument("--target", action="append", choices=("local", "v5e-8"))
-    parser.add_argument("--replay", action="store_true", help="print the whole history of the seed")
+    parser.add_argument(
+        "--replay",
+        action="store_true",
+        help="print the history of the seed: made small if it breaks a law, else all of it",
+    )
     given = parser.parse_args(arguments)
     from tests.simulation.history import play
     from tests.simulation.plan import drawn
@@ -25,8 +31,12 @@ def main(arguments: list[str]) -> int:
     targets = given.target or ("local", "local", "v5e-8")
     if given.replay:
         result = play(drawn(seed, targets))
+        if result.law:
+            print(told(shrunk(result)))
+            return 1
         print("\n".join([*result.plan.words(), *result.lines]))
-        return int(bool(result.law))
+        return 0
+    chosen = "".join(f" --target {target}" for target in given.target or ())
     gc.freeze()  # what is imported is no garbage, and is not searched for any
     gc.set_threshold(50_000)
     virtual, played, broken = 0.0, 0, Counter[str]()
@@ -47,7 +57,8 @@ def main(arguments: list[str]) -> int:
         if result.law:
             broken[result.law] += 1
             if broken[result.law] <= 2:
-                print(told(shrunk(result)), end="\n\n", flush=True)
+                again = f"again: {AGAIN} --seed {result.plan.seed}{chosen} --replay"
+                print(told(shrunk(result)), again, sep="\n", end="\n\n", flush=True)
             else:
                 print(f"seed {result.plan.seed}: {result.how}", flush=True)
         if played % 1000 == 0:

@@ -150,6 +150,14 @@ PLANTS = (
         ("may spend", "begin at .*,"),
     ),
     Plant(
+        "a job that has ended is not asked for again",
+        "infra/tpu/job.py",
+        replaced(TpuJob, "_has_come_and_gone", lambda self: False),
+        "v5e-8",
+        "bucket",
+        ("flow.* stands still for 200",),
+    ),
+    Plant(
         "machines that came unseen are paid for",
         "infra/tpu/job.py",
         replaced(TpuJob, "_count_unseen", lambda self, found: None),

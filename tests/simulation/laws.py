@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from infra.backend import FINAL
+from infra.store.remote import host_status
 from infra.store.store import data_name, parse_manifest
 from schemas.artifact import Manifest
 from schemas.reports import RunRecord
@@ -333,6 +335,10 @@ class Laws:
             how = f"{process.name} asked for one for {key[:6]} beside {', '.join(others)}"
             self.break_("one machine a stage", how)
         self._not_done(key, attempt, process.name)
+        raw = self.read(host_status(key, attempt, 0))
+        if raw and json.loads(raw)["state"] in FINAL and not self.stormy:
+            how = f"{process.name} asks for a machine for {key[:6]}/{attempt}, which has ended"
+            self.break_("done work is not done again", how)
 
     def deleted(self, process: Process, key: str, number: int, working: bool) -> None:
         """The cloud has accepted the deletion of a machine. Whose run began after the last look at

@@ -10,6 +10,7 @@ import time
 from tests.simulation import guards_cloud, guards_store
 from tests.simulation.history import Result, play
 from tests.simulation.plant import Plant
+from tests.simulation.shrink import shrunk, told
 
 PLANTS = (*guards_store.PLANTS, *guards_cloud.PLANTS)
 
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="for each")
     parser.add_argument("--histories", type=int, default=20_000, help="for each, at most")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--told", action="store_true", help="tell the history of each, made small")
     parser.add_argument("names", nargs="*", help="parts of their names")
     given = parser.parse_args()
     print("| guard taken away | in | drawn | played | by the law |\n|---|---|---|---|---|")
@@ -47,6 +49,9 @@ def main() -> None:
         law = f"{found.law} (seed {found.plan.seed})" if found else "not found"
         drew = of if plant.aim is None else "aimed"
         print(f"| {plant.name} | {plant.where} | {drew} | {played} | {law} |", flush=True)
+        if given.told and found:
+            with plant.without():
+                print(told(shrunk(found)), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,5 +24,6 @@ def told(result: Result) -> str:
     """A history for people: its plan, then what happened, without heartbeats."""
     plan = [f"seed {result.plan.seed}: {result.how or 'nothing is wrong'}"]
     plan += [f"  - {line}" for line in result.plan.words()]
+    plan.append(f"  for a test: {result.plan!r}")
     quiet = (": write lease", ": write status", ": write journal", ": write log")
     return "\n".join([*plan, *(line for line in result.lines if not any(q in line for q in quiet))])

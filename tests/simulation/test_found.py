@@ -106,6 +106,12 @@ def test_a_budget_counts_machines_that_came_while_the_api_was_away() -> None:
     holds("bucket", "v5e-8", seed=7009487, events=away, **more)
 
 
+def test_a_job_that_ended_while_its_flow_stood_still_is_not_asked_for_again() -> None:
+    """Within the request: the machine came, worked and went, and another one was asked for."""
+    slept = (Fault("pause", "flow 1", "ask get", 1, "before", 200.0),)
+    holds("bucket", "v5e-8", seed=40000059, stages=4, flows=(0.0, 35.0), faults=slept)
+
+
 def test_a_zone_has_its_time_from_the_first_request_on() -> None:
     """A flow stood still after it had given a zone up: that counted for the next one, which was
     asked, and given up at once."""

@@ -7,6 +7,7 @@ from subprocess import run
 
 import pytest
 
+from tests.simulation.__main__ import main
 from tests.simulation.history import play
 from tests.simulation.plan import Plan, drawn
 from tests.simulation.plants import PLANTS
@@ -52,3 +53,22 @@ def test_a_missing_guard_is_found_and_told_in_few_words() -> None:
     assert small.plan.parts <= found.plan.parts
     assert small.plan.parts <= 2
     assert "took" in told(small)
+
+
+def test_a_seed_that_breaks_a_law_is_told_small_and_with_how_to_play_it_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gc.freeze", lambda: None)
+    monkeypatch.setattr("gc.set_threshold", lambda most: None)
+    plant = next(one for one in PLANTS if one.name == "a holder's heartbeat")
+    with plant.without():
+        seed = next(seed for seed in range(100, 200) if play(drawn(seed, LOCAL)).law)
+        asked = ["--seed", str(seed), "--target", "local"]
+        assert main(asked) == 1
+        found = capsys.readouterr().out
+        assert main([*asked, "--replay"]) == 1
+        small = capsys.readouterr().out
+    again = f"again: uv run python -m tests.simulation --seed {seed} --target local --replay"
+    assert found.splitlines()[0].startswith(f"seed {seed}: one holder")
+    assert again in found
+    assert small.strip() in found
