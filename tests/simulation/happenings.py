@@ -48,6 +48,9 @@ def happening(history: "History", event: Event, number: int) -> Callable[[], Non
             case "storm":
                 history.service.storm = until
                 history.laws.away()
+            case "forkless":
+                for one in [one for one in world.processes if one.role == "server"]:
+                    world.kill(one)
             case "stale":
                 history.service.lag(event.seconds)
                 history.laws.lagging = True

@@ -38,6 +38,7 @@ from tests.simulation.contexts import (
 )  # fmt: skip
 from tests.simulation.disk import Disk, SimulatedFiles
 from tests.simulation.faults import Faults
+from tests.simulation.forks import simulated_forks
 from tests.simulation.happenings import happening
 from tests.simulation.laws import Laws
 from tests.simulation.library import Machines, simulated_library
@@ -218,6 +219,7 @@ class History:
         world, plan = self.world, self.plan
         with ExitStack() as stack:
             stack.enter_context(self._clients())
+            stack.enter_context(simulated_forks(self.machines))
             stack.enter_context(simulated_library(self.machines))
             for number, at in enumerate(plan.flows, 1):
                 world.at(at, self._starting(str(number)))
@@ -226,7 +228,7 @@ class History:
                     self.laws.on_first.append((event.at, happening(self, event, number)))
                 elif not event.who.startswith("machine"):
                     world.at(event.at, happening(self, event, number))
-            over = max(plan.flows) + 95
+            over = max(max(plan.flows) + 95, *(event.at + 5 for event in plan.events), 0.0)
             world.at(over, lambda: None)
             try:
                 self._run(lambda: not world.busy and world.now >= over)

@@ -71,24 +71,24 @@ class Popen:
     def __init__(self, machines: Machines, command: list[str], **options: Any) -> None:
         self._world = machines.world
         self._ended = Condition(self._world)
-        self._process = machines.start(command)
-        self._process.ended.append(self._ended.notify_all)
-        self.pid = self._process.pid
+        self.process = machines.start(command)
+        self.process.ended.append(self._ended.notify_all)
+        self.pid = self.process.pid
 
     @property
     def returncode(self) -> int | None:
-        return self._process.code
+        return self.process.code
 
     def poll(self) -> int | None:
-        return self._process.code
+        return self.process.code
 
     def wait(self, timeout: float | None = None) -> int:
-        if self._process.alive:
+        if self.process.alive:
             with self._ended:
                 self._ended.wait(timeout)
-        if self._process.code is None:
+        if self.process.code is None:
             raise subprocess.TimeoutExpired("worker", timeout or 0.0)
-        return self._process.code
+        return self.process.code
 
 
 class Opener:

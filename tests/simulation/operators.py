@@ -99,6 +99,9 @@ def _question(history: "History", chance: random.Random, remote: list[str]) -> l
             ["why", recipe, name],
             ["plan", recipe],
             ["promote", "--history", "simulated"],
+            ["promote", "--history", "another"],
+            ["gate", runs[-1]],
+            ["report", "no-run"],
             ["gc"],
             ["gc", *remote],
         )

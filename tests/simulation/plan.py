@@ -72,7 +72,8 @@ class Event:
             command that changes nothing but a report), preempt, mute (its machine is
             cut off), freeze (nothing of it runs any more), unbootable, stuck (a request), stockout,
             reluctant (deletions are refused), refusal (of `store` or `cloud`: what only people can
-            put right, by its number in `refusals`), spoil (of a record of a run or a champion).
+            put right, by its number in `refusals`), spoil (of a record of a run or a champion),
+            forkless (what workers are forked from is killed).
         at: virtual seconds; of machines and artifacts, since they were there.
     """
 
@@ -164,6 +165,9 @@ def drawn(seed: int, targets: Sequence[str] = ("local", "local", "v5e-8")) -> Pl
     if place == "bucket":
         plan = replace(plan, region=chance.choice(REGIONS))
     events = tuple(_event(chance, plan, moment) for _ in range(chance.choice((0, 1, 1, 2, 3))))
+    if plan.stages >= 3 and chance.random() < 0.12:  # champions come and go
+        moments = sorted(chance.uniform(45, 140) for _ in range(chance.randint(3, 6)))
+        events = tuple(_of_champions(chance, round(at, 1)) for at in moments)
     plan = replace(plan, events=events)
     faults = tuple(_fault(chance, plan) for _ in range(chance.choice((0, 1, 2, 2, 3, 4))))
     return replace(plan, faults=faults, reports=chance.random() < 0.1, data=chance.random() < 0.3)
@@ -190,6 +194,11 @@ def _fault(chance: random.Random, plan: Plan) -> Fault:
     return Fault(action, who, what, count, when, seconds)
 
 
+def _of_champions(chance: random.Random, at: float) -> Event:
+    action = chance.choice(("night", "night", "promote", "promote", "rollback", "rollback", "look"))
+    return Event(action, at, amount=chance.choice((1.0, 2.0)) if action == "night" else 0.0)
+
+
 def _event(chance: random.Random, plan: Plan, moment: Callable[[float], float]) -> Event:
     at = moment(90)
     flow = f"flow {chance.randint(1, len(plan.flows))}"
@@ -201,6 +210,8 @@ def _event(chance: random.Random, plan: Plan, moment: Callable[[float], float]) 
         actions += ["storm", "storm", "stale", "stale"]
     if plan.place == "directory":
         actions += ["power", "power"]
+    if plan.target == "local":
+        actions += ["forkless"]
     if plan.target != "local":
         actions += ["preempt", "preempt", "mute", "freeze", "unbootable", "stuck", "stockout"]
         actions += ["reluctant", "away", "preempt", "refusal", "refusal"]
