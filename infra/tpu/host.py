@@ -153,9 +153,7 @@ class Agent:
         name = self._place.file("job.json")
         spec = self._store.read_json(name, JobSpec)
         if spec is None:
-            raise InputError(
-                f"{self._store.location(name)} is missing, so nobody knows what to run."
-            )
+            raise InputError(f"{self._store.location(name)} is missing: there is no job to run.")
         self._target = spec.target
         self._store.write_here(name, spec)
         # of the time before a reboot
@@ -185,7 +183,9 @@ class Agent:
                     self._worker.pause()
             except (OSError, InputError) as error:
                 if str(error) != said:
-                    log.warning("the store cannot be told of the job; the work goes on: %s", error)
+                    log.warning(
+                        "cannot write the job's status to the store; the work goes on: %s", error
+                    )
                 said = str(error)
             if self._ended.wait(self._settings.heartbeat_seconds):
                 return

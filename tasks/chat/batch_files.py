@@ -230,8 +230,8 @@ class _Chunk:
             reasons = "; ".join(str(error.message) for error in errors) or "no reason given"
             raise StageFailed(
                 f"batch {batch.id} of {self._engine.endpoint.provider}: {batch.status}:"
-                f" {self._engine.endpoint.scrub(reasons)}. Put that right, or unset"
-                " LYCEUM_TEACHER_BATCH; what was answered is kept."
+                f" {self._engine.endpoint.scrub(reasons)}. Fix that, or unset"
+                " LYCEUM_TEACHER_BATCH; answers that arrived are kept."
             )
         return batch
 

@@ -99,16 +99,17 @@ class Breaker:
         wait = failure.wait or 0.0
         if wait > self._seconds:
             raise StageFailed(
-                f"{self._place} asks to wait {wait:.0f} s ({failure.detail}). What was answered is"
-                f" kept: run again later, or raise {self._setting} to wait that long."
+                f"{self._place} asks to wait {wait:.0f} s ({failure.detail}). Answers that"
+                f" arrived are kept: run again later, or raise {self._setting} to wait that long."
             )
         if self._is_down(failure):
             if now - self._since >= self._seconds:
                 raise StageFailed(
                     f"{self._place} has answered nothing for {now - self._since:.0f} s:"
                     f" {self._failures} failures, the last: {failure.detail}. Check that it runs"
-                    f" and that {self._endpoint.variable('URL')} is right. What was answered is"
-                    f" kept: run again to continue. {self._setting} says how long is waited."
+                    f" and that {self._endpoint.variable('URL')} is right. Answers that"
+                    " arrived are kept: run again to continue."
+                    f" {self._setting} sets the longest wait."
                 )
             if self._patient and now - self._since >= self._tell:
                 self._tell *= 2
@@ -127,8 +128,8 @@ class Breaker:
         if len(self._rejected) >= _REJECTIONS:
             raise InputError(
                 f"{self._place} rejects every request, the last {len(self._rejected)} in a row:"
-                f" {detail}. Change the model or the parameters to what it takes. What was answered"
-                " is kept."
+                f" {detail}. Change the model or the parameters to what it takes. Answers that"
+                " arrived are kept."
             )
 
     @property

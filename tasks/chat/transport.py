@@ -186,8 +186,8 @@ class Transport:
             )
         if status == 402 or "insufficient_quota" in words:
             raise StageFailed(
-                f"{place}: nothing is left to pay with ({words}). Top the account up; what was"
-                " answered is kept."
+                f"{place}: the account has no funds left ({words}). Top it up; answers that arrived"
+                " are kept."
             )
         if status == 403 and not answered:
             raise InputError(

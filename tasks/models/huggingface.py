@@ -206,8 +206,8 @@ class Weights:
         if not _finite(part):
             raise InputError(
                 f"the weights in {self._directory}: {name} has values that are no numbers (NaN or"
-                " infinity), with which no answer means anything. Download them again, or take a"
-                " checkpoint from before they broke."
+                " infinity), which make every answer meaningless. Download them again, or take an"
+                " earlier checkpoint."
             )
         part = part.reshape(
             [length for lengths, spans in axes for length in (len(spans[0]), *lengths[1:])]

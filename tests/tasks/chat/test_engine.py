@@ -182,7 +182,10 @@ FATAL = {
     "no access": (Fault("status", 403, "no"), "TEST_API_KEY"),
     "no such model": (error(404, message="The model m does not exist"), "TEST_BASE_URL"),
     "a parameter it does not know": (error(400, message="unknown parameter seed"), "seed"),
-    "nothing left to pay with": (error(429, code="insufficient_quota"), "Top the account up"),
+    "nothing left to pay with": (
+        error(429, code="insufficient_quota"),
+        r"no funds left .*Top it up",
+    ),
     "a quota of days": (DAYS, "86400 s"),
 }
 A_MATTER_OF_TIME = {"nothing left to pay with", "a quota of days"}
