@@ -1,9 +1,9 @@
 """The accelerator of this machine: the GPU or TPU that JAX finds, which local jobs use.
 
-JAX is asked in a process of its own (`tasks.devices.probe`): where it is loaded it takes the
-devices, most of a GPU's memory and all of a TPU. And it is asked only where something is to be
-found, by the files that drivers leave: loading JAX takes seconds. `JAX_PLATFORMS` has the last
-word, as everywhere with JAX; `cpu` means that nothing is looked for.
+Another process asks JAX (`tasks.devices.probe`), since JAX occupies the devices where it is loaded:
+most of a GPU's memory, and all of a TPU. It runs only if files of drivers promise a device, because
+loading JAX takes seconds. `JAX_PLATFORMS` has the last word, as everywhere with JAX; `cpu` switches
+the search off.
 """
 
 import json
@@ -20,7 +20,7 @@ from schemas.base import StrictModel
 
 PROBE = (sys.executable, "-m", "tasks.devices.probe")
 PROBE_SECONDS = 300.0
-"""How long JAX may take to come up."""
+"""Seconds that JAX may take to come up."""
 
 _NVIDIA = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")
 _TPU = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
@@ -28,7 +28,8 @@ _TPU = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
 before and since v5."""
 
 MEMORY_FRACTION = "0.9"
-"""Of a GPU's memory that a job may use, which has the GPU for itself. JAX's own default is 0.75."""
+"""The share of a GPU's memory that a job may use, which has the GPU for itself. JAX's own default
+is 0.75."""
 
 
 class Accelerator(StrictModel):
@@ -38,8 +39,8 @@ class Accelerator(StrictModel):
         platform: JAX's name for it, `cuda` or `tpu`.
         kind: the device, e.g. `NVIDIA A100-SXM4-40GB` or `TPU v5 lite`.
         devices: how many there are.
-        memory_bytes: what a job may use of one device; None where it does not tell.
-        driver: what the platform says of itself.
+        memory_bytes: the memory of one device that a job may use; None: unknown.
+        driver: the platform's own description.
     """
 
     platform: str
@@ -49,11 +50,11 @@ class Accelerator(StrictModel):
     driver: str
 
     def environment(self, given: dict[str, str]) -> dict[str, str]:
-        """The variables of a worker that has the devices, made from those of one that has not.
+        """The variables of a worker with the devices, made from those of a worker without.
 
-        A platform that was found and cannot be had then is an error, and no reason to go on with
-        the CPU. On a GPU sums are made in one order, so that the same program on the same machine
-        gives the same bytes.
+        If a platform that was found is not available later, the worker fails instead of using the
+        CPU. On a GPU sums have one order, so that the same program on the same machine gives the
+        same bytes.
         """
         platforms = {"JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS") or f"{self.platform},cpu"}
         if self.platform == "tpu":
@@ -66,8 +67,8 @@ class Accelerator(StrictModel):
 
 @dataclass(frozen=True)
 class Found:
-    """What there is. `why`: of a machine without an accelerator, why jobs run on the CPU, and what
-    would change that, for people. `wrong`: there is hardware that jobs cannot use."""
+    """The result of the search. `why`: without an accelerator, why jobs run on the CPU and how to
+    change that, for people. `wrong`: whether there is hardware that jobs cannot use."""
 
     accelerator: Accelerator | None
     why: str = ""
@@ -75,7 +76,7 @@ class Found:
 
 
 def find(command: Sequence[str] = PROBE) -> Found:
-    """The accelerator of this machine, looked for once in the life of this process."""
+    """The accelerator of this machine; each process searches once."""
     asked = os.environ.get("JAX_PLATFORMS", "")
     with _LOCK:
         key = (asked, *command)
@@ -112,7 +113,7 @@ def visible() -> str:
 
 
 def _ask(command: Sequence[str]) -> Accelerator | str:
-    """What the probe found, or why it found none."""
+    """The probe's result, or why it found none."""
     environment = {
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "XLA_PYTHON_CLIENT_MEM_FRACTION": MEMORY_FRACTION,

@@ -1,7 +1,7 @@
 """The context of a process: its settings, read once, and its stores, each opened once.
 
-Commands, the flow, the worker and the agent of a machine ask for it where they begin; what lies
-deeper asks for the same one.
+Commands, the flow, the worker and a machine's agent create it where they begin; deeper code uses
+the same one.
 """
 
 import functools
@@ -17,7 +17,7 @@ from infra.settings import Settings, TpuSettings
 from infra.store.store import Store, open_store
 
 _READ = ("LYCEUM_", "GOOGLE_", "STORAGE_EMULATOR_", "XDG_CACHE_", "HOME")
-"""How variables begin that settings and stores are made of."""
+"""Prefixes of the variables on which settings and stores depend."""
 
 
 class Context:
@@ -27,7 +27,7 @@ class Context:
         backends: target -> the backend that jobs of this process run on.
 
     Raises:
-        InputError: a variable of the environment holds what its setting does not take.
+        InputError: a variable of the environment has an invalid value.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Context:
 
     @functools.cached_property
     def tpu(self) -> TpuSettings:
-        """Settings of TPUs, which a process that uses none does not read."""
+        """Settings of TPUs, read at their first use."""
         return TpuSettings.from_environment()
 
     def store(self, location: str | Path | None = None, *, write: bool = True) -> Store:
@@ -54,8 +54,8 @@ class Context:
             return self._stores[key]
 
     def backend(self, target: str, make: Callable[[str], JobBackend]) -> JobBackend:
-        """The backend of a target, made when it is first asked for; one per process, because it
-        limits how many jobs run side by side and knows what they cost."""
+        """The backend of a target, made at its first use. A process has one, since it limits the
+        jobs that run side by side and knows their cost."""
         with self._lock:
             if target not in self.backends:
                 self.backends[target] = make(target)
@@ -63,8 +63,8 @@ class Context:
 
 
 def context() -> Context:
-    """The context of this process; another one once its environment is another: a worker takes over
-    the variables that its job brings."""
+    """The context of this process. A changed environment makes a new one, since a worker takes over
+    its job's variables."""
     global _current
     if (given := _GIVEN.get(None)) is not None:
         return given
@@ -82,8 +82,7 @@ _GIVEN: ContextVar[Context] = ContextVar("context")
 
 @contextmanager
 def using(given: Context) -> Iterator[None]:
-    """Inside, the context is this one, whatever the environment: several processes may be played in
-    one."""
+    """Use this context inside, whatever the environment, so that one process can play several."""
     token = _GIVEN.set(given)
     try:
         yield

@@ -1,5 +1,5 @@
-"""Which process did something, and whether it is still there to be asked: a pid counts on its own
-machine, in its own container, since its last start."""
+"""Identifies a process, and tells whether it still exists: a pid is valid on its own machine, in
+its own container, since the last boot."""
 
 import functools
 import os
@@ -10,19 +10,18 @@ from schemas.reports import Process
 
 
 def this_process() -> Process:
-    """This process, as others can look it up."""
+    """This process' identity."""
     return Process(host=socket.gethostname(), namespace=_namespace(), pid=os.getpid())
 
 
 def is_here(process: Process) -> bool:
-    """Whether a process would be found from here if it were alive: it ran on this machine, since
-    its last start."""
+    """Whether a process would be visible here if it were alive: it ran on this machine, since the
+    last boot."""
     return process.host == socket.gethostname() and process.namespace == _namespace()
 
 
 def is_gone(process: Process) -> bool:
-    """Whether a process is known to have ended; False also when it cannot be looked up from
-    here."""
+    """Whether a process is known to have ended; False also when it is not visible here."""
     if not is_here(process):
         return False
     try:
@@ -36,8 +35,8 @@ def is_gone(process: Process) -> bool:
 
 @functools.cache
 def _namespace() -> str:
-    """What tells machines of one name apart: on Linux the id of the running kernel, and of the
-    process namespace for containers. It stays what it is for as long as a process lives."""
+    """The id that separates machines of one name: on Linux that of the running kernel and, for
+    containers, of the process namespace. It is constant while a process lives."""
     boot, link = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
     return (
         f"{boot.read_text(encoding='ascii').strip()} {os.readlink(link)}"

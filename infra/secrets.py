@@ -1,8 +1,9 @@
-"""Keeping secrets out of what is kept or shown: logs, statuses, errors, recorded command lines.
+"""Masks secrets in everything that is stored or shown: logs, statuses, errors, recorded command
+lines.
 
-A recipe, a store and a job hold no credentials; those come from the environment, or by a name from
-Secret Manager (`infra.tpu.secret_manager`). But the message of any library may quote one. So every
-text that a run leaves goes through `mask`, as in the logs of CI services.
+A recipe, a store and a job contain no credentials; those come from the environment, or by name from
+Secret Manager (`infra.tpu.secret_manager`). But a library's message may quote one, so every text
+that a run leaves goes through `mask`, as in the logs of CI services.
 """
 
 import io
@@ -15,14 +16,13 @@ from urllib.parse import unquote
 MASK = "***"
 
 LEAST = 8
-"""Shorter values are no secrets worth the name, and masking every `test` or `1` would make a log
-unreadable."""
+"""The least characters of a secret: masking every `test` or `1` would make a log unreadable."""
 
 _WORD = r"key|token|secret|password|passwd|passphrase|auth|auth_string"
 _VARIABLE = re.compile(rf"(?:{_WORD}|_pass|_pat)(?:_?\d+)?\Z", re.IGNORECASE)
 _NAME = re.compile(r"projects/[^/\s]+/secrets/[^\s]+")
-"""Of a secret in Secret Manager: a variable such as OPENAI_API_KEY_SECRET holds one, and that is no
-secret."""
+"""The name of a secret in Secret Manager, which is not secret itself: the value of a variable such
+as OPENAI_API_KEY_SECRET."""
 _USERINFO = re.compile(r"(?<=://)[^\s/]+@")
 _ASSIGNED = re.compile(
     r"((?:api_?key|access_?key|private_?key|token|secret|password|passwd|passphrase|auth_string)"
@@ -35,7 +35,7 @@ _LEARNED: set[str] = set()
 
 
 def learn(secret: str) -> None:
-    """From now on `mask` hides this, too, which no variable holds."""
+    """Let `mask` hide this value, too, from now on."""
     if len(secret) >= LEAST:
         _LEARNED.add(secret)
 
@@ -74,8 +74,8 @@ def _secrets(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def mask_output() -> None:
-    """From here on what Python prints in this process, logs and tracebacks included, is masked. For
-    processes whose output is kept."""
+    """Mask all that Python prints in this process from now on, including logs and tracebacks. For
+    processes whose output is stored."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         setattr(

@@ -1,13 +1,13 @@
-"""What a machine in the cloud is sent by way of the store: this code with the environment it needs,
-and the files of `lyceum run --data`.
+"""Sends a machine in the cloud, through the store, this code with its environment, and the files of
+`lyceum run --data`.
 
     src/<sha256>.tar.gz     the packages schemas, infra and tasks, and
                             environment/{python,requirements.txt,constraints.txt,overrides.txt}
     data/<digest>/          a tree (`Store.save_tree`) with the files of a data directory
 
-Both are named after their content, so they are sent once. The environment is that of this process:
-the exact versions installed here of all that a worker needs, whether Lyceum is a checkout or a
-wheel. What differs on a machine with a TPU follows from jax's own extra `tpu`.
+Both are named after their content, so they are sent once. The environment has the exact versions,
+installed here, of all that a worker needs, whether Lyceum is a checkout or a wheel. jax's own extra
+`tpu` adds what a machine with a TPU needs.
 """
 
 import functools
@@ -40,8 +40,8 @@ log = logging.getLogger("lyceum.source")
 
 PACKAGES = ("schemas", "infra", "tasks")
 SUFFIXES = (".py", ".templates", ".toml", ".tsv")
-"""Of the files in a package that are sent. Whatever else lies there, such as a state of Terraform,
-is not the worker's."""
+"""Suffixes of the package files to send. Others, such as Terraform's state, are not for the
+worker."""
 
 FLOW_ONLY = frozenset({"fastapi", "jinja2", "prefect", "pytest", "rich", "sqlalchemy"})
 """Requirements of Lyceum that no worker imports."""
@@ -54,15 +54,15 @@ _MACHINE = {
     "platform_system": "Linux",
     "sys_platform": "linux",
 }
-"""What requirements' markers see on a machine in the cloud."""
+"""Values of requirements' markers on a machine in the cloud."""
 
 _shipped: set[str] = set()
 _sending_data = threading.Lock()
 
 
 def ship_source(store: Store) -> str:
-    """The name of the archive in the store, which is there afterwards. Raises InputError when
-    Lyceum is not installed."""
+    """Send the code's archive, and return its name in the store. Raises InputError when Lyceum is
+    not installed."""
     name, packed = archive()
     if store.uri not in _shipped:
         if not store.create_bytes(name, packed) and store.read_bytes(name) != packed:
@@ -72,14 +72,14 @@ def ship_source(store: Store) -> str:
 
 
 def ship_data(store: Store, directory: Path) -> str:
-    """The name of the tree with a data directory's files, which is in the store afterwards. The
-    files themselves stay as they are.
+    """Send a data directory's files as a tree, and return its name in the store. The files
+    themselves stay unchanged.
 
     Hidden files, links to directories, and links that lead out of the directory are left out. Files
-    that are in the store already are not sent again.
+    in the store are not sent again.
 
     Raises:
-        InputError: a file that cannot be read, or whose name cannot be kept in a store.
+        InputError: a file is unreadable, or has a name that a store does not allow.
     """
     with _sending_data:  # stages run side by side and may all need the same files
         files = _data_files(directory)
@@ -101,12 +101,12 @@ def ship_data(store: Store, directory: Path) -> str:
 
 
 LEFT_OUT = "pycosat ; sys_platform == 'never'"
-"""As `override-dependencies` in pyproject.toml."""
+"""The `override-dependencies` of pyproject.toml."""
 
 
 def environment() -> dict[str, str]:
-    """The files of `environment/` by name: Python's minor version, what a worker needs, the exact
-    version of all that this needs, and what of it is left out."""
+    """The files of `environment/` by name: Python's minor version, a worker's requirements, the
+    exact versions of all that these need, and the packages left out."""
     try:
         stated = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError as error:
@@ -134,8 +134,8 @@ def environment() -> dict[str, str]:
 def _closure(direct: Mapping[str, Iterable[str]]) -> dict[str, str]:
     """Name -> installed version of packages (with extras) and all that they need.
 
-    Those that are not installed here, such as libtpu, are left out: their versions follow from the
-    others.
+    Packages that are not installed here, such as libtpu, are left out: their versions follow from
+    the others.
     """
     versions: dict[str, str] = {}
     waiting = [(name, extra) for name, extras in direct.items() for extra in ("", *extras)]
@@ -168,8 +168,8 @@ def _bracketed(extras: set[str]) -> str:
 
 @functools.cache
 def archive() -> tuple[str, bytes]:
-    """Name and bytes of what is sent. Both depend on nothing but the files' names and contents.
-    Made once: a process runs the code that it has loaded."""
+    """Name and bytes of the archive, a function of the files' names and contents. Made once, since
+    a process runs the code that it has loaded."""
     contents = {f"environment/{name}": text.encode() for name, text in environment().items()}
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*")):
         if path.suffix in SUFFIXES and (path.parent / "__init__.py").exists():

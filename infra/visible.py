@@ -1,11 +1,10 @@
-"""Text of models, data, recipes and libraries on its way to a person: to be seen, and not to act on
-a terminal or in a page.
+"""Spells out characters that act on a terminal or page, or that nobody sees, in text of models,
+data, recipes and libraries.
 
-A right-to-left override turns what follows it round; a zero-width space hides what tells two words
-apart; an escape sequence commands a terminal; tags (U+E0000 and on) are a message that nobody sees.
-Every page, card and line that we show goes through `visible`, as a whole: whoever writes a new
-section of a report has nothing to remember. Files for programs (JSON, JSONL, Parquet) keep text as
-it is.
+A right-to-left override reverses the text after it; a zero-width space makes two different words
+look alike; an escape sequence commands a terminal; tags (U+E0000 and on) are an invisible message.
+Every page, card and line that we show goes through `visible` as a whole, so that the author of a
+new section need not remember it. Files for programs (JSON, JSONL, Parquet) keep text unchanged.
 """
 
 import re
@@ -18,8 +17,8 @@ _UNSEEN = re.compile(
     "\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff]"
 )
-"""Control characters except tab and line feed, what formats or turns text, blanks of no width, and
-halves of characters."""
+"""Control characters except tab and line feed, characters that format or reverse text, blanks of no
+width, and halves of characters."""
 
 
 def visible(text: str) -> str:

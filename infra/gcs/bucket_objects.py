@@ -1,9 +1,9 @@
 """The objects below a prefix of a Cloud Storage bucket, one request each.
 
 Everything that must happen once is a request with a precondition, which the service checks
-atomically. A request whose answer was lost is repeated, and the repetition is refused because the
-request had won: so each object that is created carries the mark of its writer, which is looked up
-before defeat is admitted.
+atomically. If the answer to a successful request is lost, its repetition is refused. So each
+created object has its writer's mark, and a refused writer looks for it before it counts as the
+loser.
 
 `STORAGE_EMULATOR_HOST` points the client library at a fake. Trees: `infra.gcs.bucket`.
 """
@@ -47,8 +47,8 @@ class BucketObjects(Objects):
     use from several threads.
 
     Requests are repeated for `settings.store_seconds` while the service does not answer. After that
-    a ConnectionError is raised, which is an OSError: whoever can wait longer may try again. What a
-    person must put right (bucket, permissions, credentials, quota) is an InputError.
+    a ConnectionError is raised, an OSError: callers that can wait longer may try again. A problem
+    that a person must solve (bucket, permissions, credentials, quota) is an InputError.
 
     Args:
         bucket: the bucket's name.
@@ -365,8 +365,8 @@ def content_type(name: str) -> str:
 
 
 def _difference(entry: FileEntry | None, stored: Stored | None) -> str | None:
-    """How an object differs from what the manifest says of it, or None; None for either means that
-    there is none."""
+    """How an object differs from its entry in the manifest, or None. A missing object or entry is
+    given as None."""
     if entry is None:
         return None if stored is None else "is not in the manifest"
     if stored is None:

@@ -1,8 +1,8 @@
-"""Paid answers of teachers and judges, kept in the store: `answers/<two characters>/<digest>`, one
-object each.
+"""Paid answers of teachers and judges in the store: `answers/<two characters>/<digest>`, one object
+each.
 
-The digest is that of the request: (model, messages, parameters). So an answer outlives the stage
-that paid for it: a run that is killed, or another recipe that asks the same, pays nothing.
+The digest is of the request (model, messages, parameters), so an answer outlives the stage that
+paid for it: after a kill, or in another recipe, the same request is free.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ class Answers:
         return body
 
     def put(self, digest: str, body: bytes) -> None:
-        """Keep an answer; when this returns it survives this process."""
+        """Store an answer durably."""
         self._store.write_bytes(
             self._object(digest), hashlib.sha256(body).hexdigest().encode() + b"\n" + body
         )

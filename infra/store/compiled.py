@@ -1,13 +1,13 @@
-"""Compiled programs in the store: a machine that is new begins with what an earlier one compiled,
-after a preemption or the next night.
+"""Compiled programs in the store: a new machine begins with the programs of earlier ones, after a
+preemption or the next night.
 
     compiled/<target>/<kind>/<name>    entries of JAX's persistent compilation cache, by JAX's own
                                        names
 
-A name is a digest of the program, the compiler and its options, so an entry is right for whoever
-asks for its name, and is written once. Nothing depends on any of it: what cannot be read or written
-is compiled again, and said. Whatever no run asked for in a month, the bucket's lifecycle rule
-removes (infra/terraform/bucket.tf), and `lyceum gc` never looks at it.
+A name is a digest of the program, the compiler and its options, so an entry fits everybody who asks
+for its name, and is written once. An entry that cannot be read or written is logged, and its
+program compiled again. The bucket's lifecycle rule (infra/terraform/bucket.tf) removes entries that
+no run has used for a month; `lyceum gc` ignores them.
 """
 
 import logging
@@ -22,21 +22,21 @@ from schemas.base import InputError
 log = logging.getLogger("lyceum")
 
 SMALLEST = 64 * 1024
-"""Entries of fewer bytes are compiled again faster than they are moved."""
+"""The least bytes of an entry: smaller programs compile faster than they transfer."""
 
 _SUFFIX = "-cache"
 
 
 class Compiled:
-    """A context in which JAX's cache directory and its place in the store become alike.
+    """A context that synchronises JAX's cache directory with its place in the store.
 
-    Entering brings what the store has; new entries are sent from a thread of its own, each once it
-    has stopped growing, and the last ones on leaving.
+    Entering fetches the store's entries. A thread sends new ones, each once it has stopped growing,
+    and leaving sends the last.
 
     Args:
         name: the place in the store.
-        directory: JAX's cache directory; the empty string for none, when nothing is done.
-        send: whether entries are sent as well; on one host of several.
+        directory: JAX's cache directory; empty for none, which makes this do nothing.
+        send: whether to send entries, too; on one host of several.
         seconds: time between two looks for new entries.
     """
 
@@ -67,7 +67,7 @@ class Compiled:
             self.look(finished=True)
 
     def _entries(self) -> dict[str, int]:
-        """Name -> size of the entries here that are worth moving."""
+        """Name -> size of the local entries worth sending."""
         if not self._directory.is_dir():
             return {}
         found = [entry for entry in os.scandir(self._directory) if entry.name.endswith(_SUFFIX)]
@@ -98,8 +98,8 @@ class Compiled:
             self.look(finished=False)
 
     def look(self, *, finished: bool) -> None:
-        """Send the new entries; while JAX may be writing, those alone whose size is what it was at
-        the last look."""
+        """Send the new entries; while JAX may be writing, only those whose size has not changed
+        since the last look."""
         entries = self._entries()
         for name, size in entries.items():
             if name in self._known or not (finished or self._sizes.get(name) == size):

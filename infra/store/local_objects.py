@@ -1,4 +1,4 @@
-"""A directory as a place for objects (`infra.store.objects`).
+"""Objects in a directory (`infra.store.objects`).
 
 Durability: `create` and `put_tree` reach the disk before they return; `write` is atomic but may be
 lost with the machine's power (status files, run records: views that can be rebuilt).
@@ -31,8 +31,8 @@ _NO_NAME = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
 def given_path(text: str | Path, what: str) -> Path:
-    """The absolute path that a person gave, `~` being their home. Raises InputError, which calls it
-    `what`, where no file can have it."""
+    """The absolute path that a person gave, with `~` for their home. Raises InputError, which calls
+    it `what`, for an impossible path."""
     try:
         path = Path(text).expanduser().absolute()
         if "\0" in os.fsdecode(os.fsencode(path)):
@@ -48,8 +48,8 @@ def given_path(text: str | Path, what: str) -> Path:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether this error, or one that it was raised from, says that the disk is full (native
-    libraries say it in words only)."""
+    """Whether this error, or one of its causes, means that the disk is full (native libraries say
+    so in words only)."""
     link: BaseException | None = error
     while link is not None:
         if (
@@ -98,8 +98,8 @@ class Files(Objects):
 
     @contextmanager
     def _possible(self) -> Iterator[None]:
-        """`explained`; and whatever else the system says of a place where no store has been yet,
-        the place is wrong."""
+        """`explained`; any other error of the system means that the place is wrong, too, as long as
+        no store has been there."""
         try:
             with self.explained(self.root):
                 yield
@@ -115,7 +115,7 @@ class Files(Objects):
 
     @contextmanager
     def explained(self, what: Path | str) -> Iterator[None]:
-        """Turn the operating system's refusals into InputError: what could not be read or written,
+        """Turn the operating system's errors into InputError: what is unreadable or unwritable,
         why, and the fix."""
         try:
             yield
@@ -270,8 +270,8 @@ class Files(Objects):
     def get_tree(
         self, name: str, entries: Sequence[FileEntry], wanted: Collection[str] | None = None
     ) -> Path:
-        """See Objects: the files where they are. They are not compared again: `check_tree` has just
-        read them."""
+        """See Objects: the files in place, without comparing them again, since `check_tree` has
+        just read them."""
         return self.path(name)
 
     def _sync_directories(self, directory: Path) -> None:
@@ -328,8 +328,7 @@ def file_entry(directory: Path, name: str) -> FileEntry:
 
 @contextmanager
 def _temporary_beside(path: Path) -> Iterator[Path]:
-    """A name for a temporary file in the same directory, which is gone afterwards whatever
-    happens."""
+    """A name for a temporary file in the same directory; the file is removed in any case."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:

@@ -1,4 +1,4 @@
-"""Where a store lies: what `--store` may say."""
+"""Parses the location of a store, the value of `--store`."""
 
 import re
 from pathlib import Path

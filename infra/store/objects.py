@@ -2,9 +2,10 @@
 directory and a bucket both hold them.
 
 Names are POSIX paths below the root, every segment from an allow-list (`checked_name`), so no name
-can leave the root. What an object store cannot express is not offered: no appending, no locks, no
-renaming of what others read. A set of objects below one prefix, a *tree*, is written file by file
-and never changed; whether it is complete is for somebody else to say (a manifest, created last).
+can leave the root. The interface is limited to what an object store can do: no appending, no locks,
+no renaming of objects that others read. A set of objects below one prefix, a *tree*, is written
+file by file and never changed; something else says whether it is complete (a manifest, created
+last).
 
 `infra.store.local_objects.Files` is a directory, `infra.gcs.bucket.Bucket` a prefix of a Cloud
 Storage bucket; `infra.store.store` is their only user.
@@ -45,8 +46,7 @@ def name_problem(name: str) -> str | None:
 
 
 class Damaged(Exception):
-    """Bytes that were read are not the bytes that were written: what is wrong, one line each, in
-    `problems`."""
+    """The bytes read differ from those written; `problems` has a line for each."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("; ".join(problems))
@@ -64,8 +64,8 @@ class Found:
 
 
 class Objects(Protocol):
-    """What a store needs of the place that holds its bytes. Every method may raise InputError where
-    a person can fix the cause.
+    """The interface of a place for a store's bytes. Every method may raise InputError for a cause
+    that a person can fix.
 
     Attributes:
         uri: the root, `file:///...` or `gs://bucket/prefix`; names the store in messages, records
@@ -75,12 +75,12 @@ class Objects(Protocol):
     uri: str
 
     def prepare(self) -> None:
-        """Make the root if that is a matter of course (a directory; never a bucket), and prove that
-        it can be read and written."""
+        """Create the root if it is a directory (never a bucket), and prove that it can be read and
+        written."""
 
     def require(self) -> None:
-        """Raise InputError when the root cannot be what it is named to be. Creates nothing; a
-        directory that is not there yet is well."""
+        """Raise InputError when the root cannot be a store. Creates nothing, and accepts a
+        directory that does not exist yet."""
 
     def location(self) -> str | None:
         """Where a bucket's service keeps its bytes, e.g. `US-CENTRAL1` or `EU`; None for a
@@ -109,15 +109,13 @@ class Objects(Protocol):
         or another."""
 
     def children(self, name: str) -> list[str]:
-        """Names directly below a prefix, sorted, each once; what is not an allowed name is left
-        out."""
+        """Names directly below a prefix, sorted, each once, without those that are not allowed."""
 
     def objects(self, name: str) -> Iterator[Found]:
         """Every object below a prefix, in the order of names."""
 
     def each(self, name: str, file: str) -> Iterator[Found]:
-        """The objects `<name>/<one segment>/<file>`, in the order of names; what lies beside them
-        is not listed."""
+        """The objects `<name>/<one segment>/<file>`, in the order of names, and no others."""
 
     def remove(self, name: str) -> None:
         """Remove the object of that name and every object below it, if there are any."""
@@ -130,8 +128,8 @@ class Objects(Protocol):
         """
 
     def check_tree(self, name: str, entries: Sequence[FileEntry]) -> list[str]:
-        """What is wrong with the files below a prefix, one line each: missing, extra, wrong size,
-        wrong bytes. Empty: they are `entries`.
+        """Problems of the files below a prefix, one line each: missing, extra, wrong size, wrong
+        bytes. Empty: they are `entries`.
 
         A directory reads every byte; a bucket compares the checksums that the service keeps,
         without a download.
@@ -140,8 +138,8 @@ class Objects(Protocol):
     def get_tree(
         self, name: str, entries: Sequence[FileEntry], wanted: Collection[str] | None = None
     ) -> Path:
-        """A local directory with the files of a tree, to be read only; bytes that had to be
-        transferred were compared with `entries`.
+        """A read-only local directory with the files of a tree; transferred bytes are compared with
+        `entries`.
 
         Args:
             wanted: paths of the files that are needed; None for all. Others may be absent from the

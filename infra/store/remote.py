@@ -1,6 +1,5 @@
-"""What a job on another machine leaves in the store while it runs, below `work/<key>/<attempt>/`:
-the contract of `infra.tpu.host`, which writes it there, and of `infra.tpu.backend`, which reads it
-here.
+"""The files of a job on another machine in the store, below `work/<key>/<attempt>/`: the contract
+between `infra.tpu.host`, which writes them there, and `infra.tpu.backend`, which reads them here.
 
     job.json             the JobSpec; created by whoever submits
     status.json          the JobStatus of host 0, replaced every few seconds; its `heartbeat` moves
@@ -12,7 +11,7 @@ here.
     log.txt              the whole log, written before the final status; the objects below `log/`
                          are gone from then on
 
-A reader that knows the offset knows the next object's name: nothing is listed, and nobody reads a
+A reader that knows the offset knows the next object's name, so it need not list objects, nor read a
 byte twice.
 """
 

@@ -1,4 +1,4 @@
-"""Room on this machine's disk, asked for before a download and not in the middle of it."""
+"""Checks the room on this machine's disk before a download instead of in the middle of it."""
 
 import shutil
 from pathlib import Path
@@ -10,8 +10,8 @@ SPARE = 256 << 20
 
 
 def require_space(directory: Path, size: int, what: str) -> None:
-    """Raises InputError when `size` more bytes do not fit where `directory` is, which is made;
-    `what` is named in the message."""
+    """Raises InputError when `size` more bytes do not fit on the disk of `directory`, which it
+    creates; `what` is for the message."""
     directory.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(directory).free
     if size and size + SPARE > free:

@@ -15,8 +15,8 @@
 
 Correctness rests on one operation only, the create-only commit of the manifest: of several runners
 of one stage the first to commit wins and the others adopt what it committed. Immutability is
-enforced by digests, not by permissions: every reader verifies before it uses, and what does not
-verify is set aside and computed again.
+enforced by digests, not by permissions: every reader verifies before it uses, and an artifact that
+does not verify is set aside and computed again.
 
 A store lies in a directory (`infra.store.local_objects`) or in a bucket (`infra.gcs.bucket`); both
 are `infra.store.objects.Objects`, and nothing else differs.
@@ -144,12 +144,12 @@ class Store:
     # Artifacts
 
     def lookup(self, kind: str, key: str) -> Manifest | None:
-        """The manifest if the artifact was committed; its files are not looked at. Use `valid`
+        """The manifest if the artifact was committed, without looking at its files. Use `valid`
         before reading them."""
         return parse_manifest(self._objects.read(manifest_name(kind, key)), kind, key)
 
     def verify(self, manifest: Manifest) -> list[str]:
-        """What is wrong with an artifact's files, one line each: missing, extra, wrong size, wrong
+        """Problems of an artifact's files, one line each: missing, extra, wrong size, wrong
         bytes."""
         return self._objects.check_tree(data_name(manifest), manifest.files)
 
@@ -158,9 +158,9 @@ class Store:
     ) -> Manifest | None:
         """The manifest of an artifact that exists and verifies.
 
-        A damaged artifact is set aside (`manifest.corrupt-<id>.json`; its files stay for
-        inspection), logged, and never served again: None is returned, and the stage can be run and
-        committed anew. `damage` is told what is wrong.
+        It sets a damaged artifact aside (`manifest.corrupt-<id>.json`; its files stay for
+        inspection), logs that, and returns None, so that the stage can run and commit anew.
+        `damage` is called with the problems.
         """
         name = manifest_name(kind, key)
         raw = self._objects.read(name)
@@ -186,7 +186,7 @@ class Store:
         self._objects.set_aside(manifest_name(kind, key), aside_name(kind, key, "corrupt"), raw)
 
     def discard(self, kind: str, key: str) -> None:
-        """Set a committed artifact aside (`manifest.discarded-<id>.json`) so that the stage is run
+        """Set a committed artifact aside (`manifest.discarded-<id>.json`) so that the stage runs
         again: `--force`."""
         name = manifest_name(kind, key)
         raw = self._objects.read(name)
@@ -208,8 +208,7 @@ class Store:
             The committed manifest: this one, or the winner's (its `attempt` tells).
 
         Raises:
-            InputError: the store is full or cannot be written; nothing of this attempt is left in
-                it.
+            InputError: the store is full or not writable; nothing of this attempt stays in it.
             ValueError: a file that cannot be part of an artifact, or metrics that are not finite
                 JSON.
         """
@@ -242,15 +241,15 @@ class Store:
         return manifest
 
     def local_dir(self, manifest: Manifest, wanted: Collection[str] | None = None) -> Path:
-        """A local directory that holds the artifact's files, to be read only.
+        """A read-only local directory with the artifact's files.
 
         Args:
             wanted: paths of the files that are needed; None for all. From a bucket only these are
                 transferred.
 
         Raises:
-            Damaged: bytes that were transferred are not what the manifest says. The artifact has
-                been set aside as `valid` does.
+            Damaged: transferred bytes differ from the manifest. The artifact has been set aside, as
+                by `valid`.
         """
         try:
             return self._objects.get_tree(data_name(manifest), manifest.files, wanted)
@@ -276,11 +275,11 @@ class Store:
     # Trees: files of work in progress, complete when their seal exists
 
     def save_tree(self, name: str, directory: Path, about: dict[str, Any]) -> None:
-        """Keep a directory's files, and what is to be said about them (JSON), as the tree `name`,
-        which nothing may have been kept as yet.
+        """Store a directory's files, and a note about them (JSON), as the tree `name`, which must
+        be new.
 
-        The files are moved, so `directory` is gone afterwards. A tree that was not sealed, because
-        its writer was killed, is not there.
+        The files are moved, so `directory` is gone afterwards. A tree whose writer was killed
+        before it was sealed does not count.
         """
         entries = self._entries(directory)
         seal = Seal(files=entries, about=about).sealed()
@@ -288,13 +287,11 @@ class Store:
         self._objects.create(f"{name}/seal.json", _pretty(seal))
 
     def has_tree(self, name: str) -> bool:
-        """Whether the tree is there, complete, and as it was written; from a bucket nothing is
-        transferred."""
+        """Whether the tree exists, complete and unchanged; nothing is transferred from a bucket."""
         return self._sound_tree(name) is not None
 
     def load_tree(self, name: str) -> tuple[Path, dict[str, Any]] | None:
-        """A local directory with the tree's files, every byte verified, and what was said about
-        them.
+        """A local directory with the tree's files, every byte verified, and the note about them.
 
         None when there is no such tree, or it is damaged or incomplete, which is logged.
         """
@@ -340,7 +337,7 @@ class Store:
         return self._here.path(name)
 
     def location(self, name: str) -> str:
-        """What people open to see the object `name`: a path, or a `gs://` URI."""
+        """Where people find the object `name`: a path, or a `gs://` URI."""
         checked_name(name)
         return str(self._here.path(name)) if self.is_directory else f"{self.uri}/{name}"
 
@@ -375,7 +372,7 @@ class Store:
         return self.parsed(name, self.read_bytes(name), model)
 
     def parsed(self, name: str, raw: bytes | None, model: type[ModelT]) -> ModelT | None:
-        """What was read of the object `name`, as `read_json` returns it."""
+        """Parse the bytes of the object `name` like `read_json`."""
         if raw is None:
             return None
         try:

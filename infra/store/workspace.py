@@ -1,9 +1,9 @@
-"""What a stage keeps between its attempts: the objects below `work/<key>/` in the store, as long as
-its artifact is not committed.
+"""A stage's files between its attempts: objects below `work/<key>/` in the store until its artifact
+is committed.
 
-Whoever runs a stage finds there what attempts before it left: trees (checkpoints) and single
-objects (journal entries). All of it is a function of the stage key alone, so it does not matter
-which attempt wrote it, and losing it costs time only.
+A runner of the stage finds there the trees (checkpoints) and single objects (journal entries) of
+earlier attempts. All of them are functions of the stage key alone, so it does not matter which
+attempt wrote them, and losing them costs only time.
 """
 
 import shutil
@@ -14,15 +14,15 @@ from infra.store.answers import Answers
 from infra.store.store import Store, attempt_file
 
 KEPT = "kept"
-"""Below `work/<key>/`, beside the attempts' own directories: what outlives them."""
+"""The directory below `work/<key>/`, beside the attempts' own, for files that outlive them."""
 
 
 class Workspace:
     """The workspace of one stage key, seen by one attempt. Names are relative to
     `work/<key>/kept/`.
 
-    Of a job on several hosts host 0 writes; what another host writes or removes is left undone, for
-    host 0 does the same.
+    In a job on several hosts only host 0 writes and removes; for other hosts these calls do
+    nothing, since host 0 makes the same.
 
     Attributes:
         answers: paid answers of teachers and judges, which the store keeps for all stages.
@@ -55,8 +55,8 @@ class Workspace:
             self._store.remove(self._name(name))
 
     def local(self, name: str) -> Path:
-        """A path on this machine, of this attempt and host alone; where the store is a directory it
-        lies on its disk."""
+        """A path on this machine for this attempt and host alone; on the store's disk if the store
+        is a directory."""
         return self._store.path(
             attempt_file(
                 self._key, self.attempt, f"hosts/{self._host}/{name}" if self._host else name
