@@ -1,9 +1,9 @@
-"""What a run does where no Prefect API runs: starting Prefect's server takes ten seconds and more.
+"""Saves time when no Prefect API runs, since starting Prefect's server takes ten seconds and more.
 
-Where every stage is cached nothing is started at all, as make does it; the run is recorded and
-reported like any other. Else the first stage that has to run is begun, if it runs on this machine,
-while the server starts; the flow finds it under way. What is cached is decided by the stage's own
-rule (`tasks.running.execution`): a look that changes nothing only says whether to ask.
+If every stage is cached, it starts nothing, like make; the run is recorded and reported like any
+other. Otherwise the first stage that must run begins while the server starts, if it runs on this
+machine, and the flow finds it under way. The stage's own rule (`tasks.running.execution`) decides
+what is cached; a look without changes only tells whether to ask it.
 """
 
 import time
@@ -25,8 +25,8 @@ from tasks.running.watch import Watch
 
 
 def run_cached(prepared: Prepared, store: Store, outlooks: Sequence[Outlook], watch: Watch) -> bool:
-    """Run a recipe of which every stage is cached; False, and nothing was recorded, where one is
-    not or is forced.
+    """Run a recipe whose stages are all cached. Returns False, and records nothing, if one is not,
+    or is forced.
 
     Raises InputError, and OSError when the store does not answer.
     """
@@ -67,10 +67,10 @@ def run_cached(prepared: Prepared, store: Store, outlooks: Sequence[Outlook], wa
 def begun(
     prepared: Prepared, store: Store, outlooks: Sequence[Outlook], watch: Watch
 ) -> Iterator[RunLog | None]:
-    """While inside, the first stage that has to run is under way and on record. Yields the record,
-    for the flow to go on with; None where nothing was begun.
+    """Begin and record the first stage that must run. Yields the record, with which the flow
+    continues; None if nothing was begun.
 
-    A stage that no flow has taken over by the end is stopped, and its run has ended.
+    At the end, a stage that no flow has taken over is stopped, and its run ends.
     """
     made = {one.stage.name: one.manifest for one in outlooks if one.manifest}
     first = next((one.stage for one in outlooks if one.manifest is None), None)

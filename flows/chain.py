@@ -1,5 +1,5 @@
-"""Walking a recipe's stages: which may start, which run, which have ended, and what that means for
-the others."""
+"""Walks a recipe's stages: starts those whose inputs exist, and decides what each end means for the
+others."""
 
 import time
 from collections.abc import Callable
@@ -26,8 +26,8 @@ from tasks.stage import BAD_INPUT, CACHED, UNSOUND, submit_stage
 
 @dataclass(frozen=True)
 class _Submitted:
-    """A stage under way: its job, the artifacts it was given (by the stage that made them), and
-    when it began."""
+    """A stage under way: its job, its input artifacts (by the stage that made them), and when it
+    began."""
 
     stage: ResolvedStage
     spec: JobRequest
@@ -38,9 +38,9 @@ class _Submitted:
 class Chain:
     """The stages of one run.
 
-    An artifact may disappear while the run goes on (deleted, or found damaged and set aside). The
-    stage that failed for want of it is run again, once, after the stage that makes it; and where
-    that one made other bytes this time, so is everything made from the old ones.
+    An artifact may disappear during the run (deleted, or damaged and set aside). The stage that
+    failed without it runs again, once, after the stage that makes it; if that made other bytes this
+    time, everything made from the old ones runs again, too.
 
     Args:
         prepared: the recipe, the target and `--data`. The artifacts of stages that are forced are
@@ -79,8 +79,8 @@ class Chain:
         """Run every stage as soon as its inputs are there, in file order, until all have ended or
         `watch.stop` or `watch.pause` is set.
 
-        A stage that fails takes those that need it with it; the others go on. When this returns no
-        machine of theirs is left.
+        A failed stage ends those that need it; the others go on. When this returns none of their
+        machines is left.
         """
         # the client of a cloud takes seconds to load: it does so while the first stages are looked
         # up
@@ -169,11 +169,11 @@ class Chain:
         )
 
     def _heal(self, job: _Submitted, completed: bool, watch: Watch) -> bool:
-        """Whether a stage without an artifact waits for another try, because what it was given, or
-        what it made, is gone from the store.
+        """Whether a stage without an artifact gets another try, because its input or its output is
+        gone from the store.
 
-        The store says so, whatever the error was. Damage is noticed here too, and what is damaged
-        is set aside.
+        The store decides, whatever the error was. This also notices damage, and sets damaged
+        artifacts aside.
         """
         name = job.stage.name
         if name in self._healed:
@@ -199,8 +199,8 @@ class Chain:
         return True
 
     def _run_again_what_is_stale(self, ended: str, watch: Watch) -> None:
-        """Run the stages again, of the one that ended and those that need it, that were made from
-        an artifact whose place another one has taken since, with other bytes."""
+        """Run again those of the ended stage and its dependants that were made from an artifact
+        that has since been replaced by other bytes."""
         for name in (ended, *self._users[ended]):
             for source, given in self._made_from.get(name, {}).items():
                 both = name in self._made and source in self._made

@@ -1,7 +1,6 @@
-"""What comes after the last stage of a run, whoever ran it: its report, and the rest of its
-numbers for trackers.
+"""Ends a run after its last stage: writes its report, and sends its numbers to trackers.
 
-Both are views: a store or a service that fails now takes nothing from a run that has ended.
+Both are views: a run has ended even if a store or a service fails now.
 """
 
 from collections.abc import Callable

@@ -1,16 +1,16 @@
-"""When a program does not fit: the settings that make it fit, found by asking the compiler, with as
-few and as mild changes as possible.
+"""Searches for settings with which a program fits, with as few and as mild changes as possible, by
+asking the compiler.
 
-Settings are tried in this order, each only if it changes a program that does not fit:
+It tries settings in this order, each only if it changes a program that does not fit:
 
 1. those that do not change what is computed: rows at a time (`micro_batch_size`,
    `sampling_batch_size`, of an evaluation `batch_size`), then `remat`;
 2. lengths (`sequence_length`, `response_length`, `prompt_length`);
 3. a trainer's `batch_size`.
 
-Each is first put to its end: if that is not enough it stays there and the next one follows. Once
-all programs fit, each changed setting goes back as far as they still fit, those that change what is
-computed first: by bisection, for memory only grows with them.
+It first sets each to its extreme; if that is not enough, the setting stays there and the next one
+follows. Once all programs fit, each changed setting goes back as far as they still fit, those that
+change what is computed first, by bisection, since memory only grows with them.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ LENGTH_STEP = 128
 
 @dataclass(frozen=True)
 class _Setting:
-    """`values`: from what the recipe says down to the end, each needing less memory than the one
-    before. `free`: all compute the same."""
+    """`values`: from the recipe's value to the extreme, each needing less memory than the one
+    before. `free`: whether all compute the same."""
 
     name: str
     values: tuple[Any, ...]
@@ -46,9 +46,9 @@ def suggest(
     programs; None when nothing helps.
 
     Args:
-        programs: of the stage as it is, with reports; some do not fit.
-        groups: the number of devices that a batch is spread over: batches stay multiples of it, so
-            that none is idle.
+        programs: of the unchanged stage, with reports; some do not fit.
+        groups: the number of devices that share a batch. Batches stay multiples of it, so that none
+            is idle.
     """
     failing = frozenset(one.name for one in programs if not _fits(one, compiler))
     search = _Search(question, failing, compiler)
@@ -77,8 +77,8 @@ def _fits(program: Compiled, compiler: Compiler) -> bool:
 
 
 def settings_to_try(question: Question, groups: int) -> list[_Setting]:
-    """What may be changed in a stage's config, in the order of the head of this file; settings with
-    one value only are left out."""
+    """The settings of a stage's config to try, in the order of the module's docstring, without
+    those that have one value only."""
     config = question.config
     batch, sampled = config.get("batch_size"), config.get("sampling_batch_size")
     trains = "micro_batch_size" in config
@@ -114,8 +114,8 @@ class _Search:
         self._question, self._failing, self._compiler = question, failing, compiler
 
     def fits(self, changes: dict[str, Any]) -> bool:
-        """Whether the programs that do not fit now would, with these changes. A config that is not
-        valid does not."""
+        """Whether the programs that do not fit now would fit with these changes. An invalid config
+        does not."""
         candidate = self._valid(changes)
         if candidate is None:
             return False
@@ -140,8 +140,8 @@ class _Search:
         return setting.values[high]
 
     def same(self, before: dict[str, Any], after: dict[str, Any]) -> bool:
-        """Whether the second changes leave the programs that do not fit as they are with the first,
-        or cannot be made."""
+        """Whether the second changes give the same programs, among those that do not fit, as the
+        first, or are invalid."""
         questions = [self._valid(before), self._valid(after)]
         if questions[1] is None:
             return True

@@ -1,4 +1,5 @@
-"""What programs are planned for: a TPU of the cloud, or the accelerator of this machine."""
+"""The machine for which programs are planned: a TPU of the cloud, or the accelerator of this
+machine."""
 
 from dataclasses import dataclass, replace
 
@@ -7,9 +8,9 @@ from infra.tpu.chips import CHIPS, DEVICE_KINDS, Chip, chip_of
 from infra.tpu.types import TPU_TYPES
 
 BOOT_SECONDS = 360.0
-"""From submitting a job to its first program, as of November 2026, from memory: a TPU in stock is
-provisioned in two to three minutes, its VM boots, installs packages and starts JAX in two to three
-more. Waiting for capacity is not in it."""
+"""Seconds from submitting a job to its first program, as of November 2026, from memory: a TPU in
+stock is provisioned in two to three minutes, its VM boots, installs packages and starts JAX in two
+to three more. Waiting for capacity is not in it."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Machine:
 
 
 def machine_of(target: str) -> Machine | None:
-    """The machine behind a target; None for this one where nothing is to be planned: it has no
-    accelerator, or one that does not tell its memory."""
+    """The machine behind a target; None for this one if it has no accelerator, or one of unknown
+    memory, so that there is nothing to plan."""
     if target != "local":
         kind = TPU_TYPES[target]
         chip = chip_of(kind)

@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 PAUSE_SECONDS = 300.0
-"""How long before the end of a session a run pauses, to save what it has; a tenth of a short
-one."""
+"""Seconds before the end of a session at which a run pauses to save its state; a tenth of a short
+session."""
 
 MOST_LISTED = 50
 
 
 def working_seconds(hours: float) -> float:
-    """What of a session is worked in."""
+    """The working time of a session."""
     return 3600 * hours - min(PAUSE_SECONDS, 360 * hours)
 
 
 def sessions(stages: Sequence[Mapping[str, Any]], hours: float) -> dict[str, Any]:
     """The sessions that the stages of a plan take, one after the other.
 
-    What a new session takes to begin is not in it, nor are stages whose time nobody knows.
+    It leaves out the start of each new session, and stages of unknown time.
 
     Returns:
         `hours`; `count`; `listed`, of each session (the first 50) its `stages`, its `seconds`, and

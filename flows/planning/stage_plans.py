@@ -73,14 +73,14 @@ def make_plan(
 
 
 def check_fit(resolved: ResolvedRecipe, store: Store, target: str) -> dict[str, Any] | None:
-    """Plan a run before it is submitted; without the TPU compiler say that it was not planned.
+    """Plan a run before it is submitted; without the TPU compiler, say that there is no plan.
 
     Returns:
         The plan; None where no program is compiled: for the CPU of this machine, with
         `LYCEUM_PLAN=false`, without the compiler.
 
     Raises:
-        DoesNotFit: with what does not fit and how to mend it.
+        DoesNotFit: with the programs that do not fit, and the fix.
         InputError, StageFailed: see `make_plan`.
     """
     if target == "local" and (problems := too_large_here(explain.outlook(resolved, store))):
@@ -103,8 +103,8 @@ def check_fit(resolved: ResolvedRecipe, store: Store, target: str) -> dict[str, 
 
 
 def what_is_wrong(plan: dict[str, Any]) -> list[str]:
-    """Of a plan that does not fit: why, and the settings that would mend it as far as they are
-    known, in sentences."""
+    """Why a plan does not fit, and the settings that would fix it, as far as known, in
+    sentences."""
     if plan["fits"]:
         return []
     sets = " ".join(f"--set {change}" for change in plan["suggestion"])
@@ -173,8 +173,8 @@ def _without_programs(
     settings: Settings,
     tpu: TpuSettings,
 ) -> dict[str, Any]:
-    """Of a stage that computes on no device: its time is that of its nearest artifact; a TPU is
-    booted for it unless it runs here."""
+    """The plan of a stage without devices: its time is that of its nearest artifact, and a TPU
+    boots for it unless it runs here."""
     if one.kind in settings.local_kinds or resolved.at_home(one):
         return {"basis": "runs on this machine"}
     basis = "its nearest artifact"
@@ -198,7 +198,7 @@ def _question(stage: ResolvedStage, resolved: ResolvedRecipe) -> Question:
 
 
 def _model(stage: ResolvedStage, resolved: ResolvedRecipe) -> str:
-    """The model that the stage's chain of policies begins with."""
+    """The model with which the stage's chain of policies begins."""
     if "policy" in stage.inputs:
         return _model(resolved.stage(stage.inputs["policy"]), resolved)
     return stage_kind(stage.kind).base_model(stage.config_json) or resolved.recipe.model
@@ -217,15 +217,15 @@ def _too_large(stages: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _at_least(stages: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What is known of time and cost, also where `seconds` and `cost_usd` are not, and the stages
-    of which nothing is."""
+    """Lower bounds of time and cost, also where `seconds` and `cost_usd` are unknown, and the
+    stages without any."""
     figures = ("seconds", "cost_usd")
     known = {name: sum(stage[name] or 0.0 for stage in stages) for name in figures}
     return {**known, "without": [one["name"] for one in stages if one["seconds"] is None]}
 
 
 def _over_budget(plan: dict[str, Any], hours: float | None, usd: float | None) -> list[str]:
-    """What takes more than there is, and which stages take the most of it."""
+    """The budget that the plan exceeds, and the stages that take most of it."""
     found = []
     limits = (hours, "seconds", "hours", 3600), (usd, "cost_usd", "US dollars", 1)
     for limit, key, unit, per in limits:
@@ -244,8 +244,8 @@ refused by it cannot run; what is too large all the same ends in the worker, wit
 
 
 def too_large_here(outlooks: Sequence[Outlook]) -> list[str]:
-    """Of the stages that would run on this machine, those whose sizes no memory like its own can
-    hold, in sentences."""
+    """The stages that would run on this machine with sizes that its memory cannot hold, in
+    sentences."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return [
         f"Stage {one.stage.name}: {sizes} takes at least {bytes_ / 2**30:,.1f} GiB of memory, and"
@@ -258,8 +258,7 @@ def too_large_here(outlooks: Sequence[Outlook]) -> list[str]:
 
 
 def _resident(stage: ResolvedStage) -> Iterator[tuple[str, int]]:
-    """What a stage holds at a time: which sizes of its config multiply, and the bytes that these
-    are."""
+    """What a stage holds at a time: the sizes of its config that multiply, and their bytes."""
     config = stage.config
     lengths = [
         (name, size)
@@ -291,11 +290,11 @@ def _say(text: str) -> None:
 
 
 MOST_HOURS, MOST_USD = 24.0 * 366, 1e9
-"""Beyond what anybody means."""
+"""Larger budgets are mistakes."""
 
 
 def check_budget(hours: float | None, usd: float | None) -> None:
-    """Raises InputError for a budget that is none."""
+    """Raises InputError for an invalid budget."""
     for name, value, most in (("--hours", hours, MOST_HOURS), ("--usd", usd, MOST_USD)):
         if value is not None and not 0 < value <= most:
             valid = "give a number above 0" + (f", at most {most:g}" if value > most else "")

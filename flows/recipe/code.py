@@ -1,10 +1,10 @@
 """The one place at which a recipe names code: rewards and metrics with `name = "function"` and
 `path = "FILE.py:FUNCTION"` (`tasks.contract.function`).
 
-Resolving a recipe reads the file and puts its text into the stage's config, as `source`: so it is
-part of the stage key and travels with the job. Nothing is run, or imported, in this process. A run
-begins only if the person who starts it names the file, too: `lyceum run --code FILE`. What nobody
-watches, flows of a Prefect deployment, nights, refuses (docs/security.md).
+Resolving a recipe reads the file and puts its text into the stage's config, as `source`, so that it
+is part of the stage key and travels with the job. This process neither runs nor imports it. A run
+begins only if the person who starts it names the file, too: `lyceum run --code FILE`. Unattended
+runs (flows of a Prefect deployment, nights) refuse it (docs/security.md).
 """
 
 import hashlib
@@ -16,14 +16,14 @@ from schemas.base import InputError
 
 NAME = "function"
 FIELDS = ("rewards", "metrics")
-"""Of the tables in a stage's config that name code, and of the lists that hold them."""
+"""The fields of a stage's config with tables that may name code."""
 
 LONGEST = 1_000_000
-"""Bytes of a file of code."""
+"""The most bytes of a file of code."""
 
 
 class Code(NamedTuple):
-    """A file that a recipe runs, as it was written, and where it lies."""
+    """A file that a recipe runs: its text, and its place."""
 
     path: str
     file: Path
@@ -31,13 +31,13 @@ class Code(NamedTuple):
 
 
 def with_code(config: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
-    """A stage's config as a recipe has it, with the text of the files that it names.
+    """A stage's config with the text of the files of code that it names.
 
     Args:
-        folders: where they are looked for: beside the recipe, and in the data directory.
+        folders: to search: the recipe's, and the data directory.
 
     Raises:
-        InputError: a path leaves its folder, there is no such file, or it is no text; a recipe says
+        InputError: a path leaves its folder, the file is missing, or is no text, or the recipe sets
             `source` itself.
     """
     found = dict(config)
@@ -59,11 +59,11 @@ def require_consent(
     folders: Sequence[Path],
     allowed: Collection[Path] | None,
 ) -> None:
-    """Whether whoever starts a run has named each file of code that its stages run.
+    """Check that the person who starts a run has named each file of code that its stages run.
 
     Args:
         configs: stage name -> its config as JSON.
-        allowed: the files that were named; None: nobody was there to name any.
+        allowed: the named files; None without a person.
 
     Raises:
         InputError: a stage runs a file that nobody named.

@@ -1,9 +1,9 @@
-"""A recipe drafted for a file of rows: which of its columns is what, as the first rows suggest, and
+"""Drafts a recipe for a file of rows: guesses its columns' meaning from the first rows, and writes
 the recipe's text.
 
-The chain is the smallest that says whether training helped: distill, rebalance, an evaluation of
-the model as it is, SFT, and the same evaluation again. Rows without reasoning are answered by the
-model itself, and what verifies is its lesson (STaR, 2203.14465).
+The chain is the smallest that shows whether training helped: distill, rebalance, an evaluation of
+the base model, SFT, and the same evaluation again. The model itself answers rows without reasoning,
+and learns from answers that verify (STaR, 2203.14465).
 """
 
 import re
@@ -19,17 +19,17 @@ _NAMES = {
     "reasoning": ("reasoning", "rationale", "why", "explanation", "solution", "steps", "thought"),
     "answer": ("answer", "final_answer", "output", "response", "label", "target", "result"),
 }
-"""What columns are called that hold it, the best name first."""
+"""Usual names of the column, the best first."""
 
 MARKER = "####"
-"""What GSM8K and its like have between the work and the answer, in one column."""
+"""The mark of GSM8K and its like between the work and the answer in one column."""
 
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _UNSEEN = re.compile(r"[^\S ]|[\x00-\x1f\x7f]")
-"""What a file's name may have and a comment may not."""
+"""Characters that a file's name may have and a comment may not."""
 
 _SHORT = 40
-"""Characters of an answer that can be compared as it stands."""
+"""The most characters of an answer that can be compared exactly."""
 
 CHECKS = ("numeric", "math", "exact", "quantity", "none")
 """How answers can be verified by one column."""
@@ -40,14 +40,14 @@ _CHARACTERS, _EXTRA = 3, 64
 
 @dataclass(frozen=True)
 class Draft:
-    """What a recipe is made of.
+    """The parts of a drafted recipe.
 
     Attributes:
-        path: of the data, as a source has it: below --data, or a URL.
+        path: of the data in the source: below --data, or a URL.
         columns: `prompt`, `answer` and, of worked rows, `reasoning`, as a source maps them.
-        rows: how many there are; of many, at least so many.
-        longest: characters of the longest prompt, and of the longest trace, that were seen.
-        commands: how the recipe is planned and run.
+        rows: their number; for large files a lower bound.
+        longest: characters of the longest prompt, and of the longest trace, among the rows read.
+        commands: that plan and run the recipe.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Draft:
         return {**fixed, **self.columns}
 
     def told(self) -> dict[str, Any]:
-        """As `lyceum init --json` prints it."""
+        """The JSON of `lyceum init --json`."""
         return {"source": self.source(), "rows": self.rows, "next": list(self.commands)}
 
 
@@ -87,7 +87,7 @@ def propose(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def propose_check(answers: Sequence[str]) -> str:
-    """The check that all of these answers can be put to."""
+    """The check that fits all of these answers."""
     told = [answer.strip().strip("$%") for answer in answers]
     if all(_NUMBER.fullmatch(answer) for answer in told):
         return "numeric"
@@ -95,7 +95,7 @@ def propose_check(answers: Sequence[str]) -> str:
 
 
 def propose_domain(prompts: Sequence[str]) -> str:
-    """The domain that the router gives most of these prompts."""
+    """The domain to which the router assigns most of these prompts."""
     from tasks.routing import route
 
     return str(Counter(one.domain.value for one in route(prompts)).most_common(1)[0][0])

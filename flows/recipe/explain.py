@@ -1,7 +1,7 @@
-"""What a run would do, and why: which stages are cached, and how a stage differs from the nearest
-artifact of its kind.
+"""Explains what a run would do, and why: which stages are cached, and how a stage differs from the
+nearest artifact of its kind.
 
-Looks only: nothing is run, written or set aside.
+It only looks: it does not run, write or set aside anything.
 """
 
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from infra.store.store import Store
 from schemas.artifact import Manifest
 
 COMPARED = 100
-"""A stage is compared with so many artifacts of its kind, the newest: a store may hold tens of
-thousands, each of which is a request."""
+"""The number of newest artifacts of its kind with which a stage is compared: a store may have tens
+of thousands, each of which costs a request."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,14 @@ def outlook(resolved: ResolvedRecipe, store: Store) -> list[Outlook]:
 
 
 class Made:
-    """The artifacts that stages are compared with: the newest of each kind, read once."""
+    """The artifacts to compare stages with: the newest of each kind, read once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._kinds: dict[str, list[tuple[Manifest, dict[str, Any]]]] = {}
 
     def of_kind(self, kind: str) -> list[tuple[Manifest, dict[str, Any]]]:
-        """Each with its identity but for its inputs, as one flat table."""
+        """Each with its identity except its inputs, as one flat table."""
         if kind not in self._kinds:
             newest = self._store.artifacts(kind, COMPARED)
             self._kinds[kind] = [
@@ -84,10 +84,10 @@ class Made:
 def nearest_artifact(
     outlooks: list[Outlook], name: str, made: Made
 ) -> tuple[Manifest, list[Difference]] | None:
-    """The stage's own artifact; if it would run, of the newest of its kind the one with the fewest
-    differing fields, and those.
+    """The stage's own artifact; if it would run, the one with the fewest differing fields among the
+    newest of its kind, and those fields.
 
-    None when there is no artifact. One that is damaged counts as well: it may have no differences.
+    None when there is no artifact. A damaged one counts, too, and may have no differences.
     """
     one = _named(outlooks, name)
     if one.manifest:
@@ -100,9 +100,8 @@ def nearest_artifact(
 
 
 def takes_as_long(differences: list[Difference]) -> bool:
-    """Whether stages that differ in these fields take about as long: in their inputs, versions and
-    seeds, and in rates (a learning rate, a beta, a weight), but in no count, length, share or
-    name."""
+    """Whether stages that differ in these fields take about as long: only inputs, versions, seeds
+    and rates (a learning rate, a beta, a weight) differ, and no count, length, share or name."""
     return all(
         one.field.partition(".")[0] in ("VERSION", "inputs", "dependencies")
         or one.field.endswith("seed")
@@ -116,12 +115,11 @@ def takes_as_long(differences: list[Difference]) -> bool:
 
 
 def stage_plan(one: Outlook, outlooks: list[Outlook], made: Made) -> dict[str, Any]:
-    """A stage as `lyceum plan --json` prints it.
+    """A stage for `lyceum plan --json`.
 
-    `seconds` is 0 for a cached stage, else what its nearest artifact took to make; None when
-    nothing that takes as long was ever run. `programs` is empty: a local target has no device
-    memory that could overflow; for a TPU `flows.planning.stage_plans` adds them, with its times and
-    costs.
+    `seconds` is 0 for a cached stage, otherwise the time of its nearest artifact; None when nothing
+    that takes as long was ever run. `programs` is empty: a local target has no device memory that
+    could overflow; for a TPU `flows.planning.stage_plans` adds them, with its times and costs.
     """
     near = None if one.manifest else nearest_artifact(outlooks, one.stage.name, made)
     near = near if near and takes_as_long(near[1]) else None
@@ -137,7 +135,7 @@ def stage_plan(one: Outlook, outlooks: list[Outlook], made: Made) -> dict[str, A
 
 
 def total(values: list[float | None]) -> float | None:
-    """The sum, or None when a part of it is not known."""
+    """The sum, or None when a part of it is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
 

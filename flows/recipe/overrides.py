@@ -1,8 +1,7 @@
-"""`--set`: one value of a recipe's table is changed, before the table becomes a Recipe.
+"""`--set` changes one value of a recipe's table, before the table becomes a Recipe.
 
-`defaults.KIND.x=5` is for the stages of that kind that leave x open in the file: it is set in each
-of them, and counts less than what `stages.NAME.config.x=5` says of one. `tiny` counts less than
-either.
+`defaults.KIND.x=5` sets x in each stage of that kind that leaves it open in the file;
+`stages.NAME.config.x=5` overrides it for one stage. `tiny` is overridden by both.
 """
 
 import copy
@@ -20,7 +19,7 @@ line."""
 
 
 def order(override: str) -> int:
-    """What is more general is set first, so that what is said of one stage by hand counts."""
+    """Sort overrides from general to specific, so that those of one stage win."""
     return 0 if override == TINY else 1 if override.startswith("defaults.") else 2
 
 
@@ -28,8 +27,8 @@ def apply_override(table: dict[str, Any], override: str, written: Mapping[str, A
     """Set one value in a recipe's table, in place: `stages.grpo.config.rewards.0.weight=0.5`.
 
     The path names a top-level key, a key below an existing stage, or one below the defaults of a
-    kind; list elements are numbered from 0. Keys of a config that the recipe leaves at their
-    default may be set too; whether a config has that key is checked when its stage is validated.
+    kind; list elements are numbered from 0. It may also set keys of a config that the recipe leaves
+    at their default; validating the stage checks that the config has them.
 
     Args:
         table: with the defaults in its stages (`schemas.recipe.with_defaults`).
@@ -68,8 +67,7 @@ def set_value(
 
 
 def _check_override_path(table: dict[str, Any], parts: list[str], override: str) -> None:
-    """The levels of a recipe above a stage's config: their keys are known, so a wrong one is named
-    at once."""
+    """Check the levels of a recipe above a stage's config, whose keys are known."""
     known = ["defaults", *(key for key in Recipe.model_fields if key not in ("tiny", "rehearsal"))]
     levels: list[tuple[str, list[str]]] = [("recipe", known)]
     examples = {"stages": "stages.sft.config.steps=20", "defaults": "defaults.sft.steps=20"}
@@ -100,7 +98,8 @@ def _check_override_path(table: dict[str, Any], parts: list[str], override: str)
 def _stages_that_take(
     parts: list[str], override: str, written: Mapping[str, Any]
 ) -> list[list[str]]:
-    """Where `defaults.KIND.x` is set. Raises InputError: every stage of the kind says x itself."""
+    """The stages in which `defaults.KIND.x` sets x. Raises InputError: every stage of the kind sets
+    x itself."""
     kind, rest = parts[1], parts[2:]
     places = {
         name: ["stages", name, "config", *rest] for name in written if written[name]["kind"] == kind
@@ -128,7 +127,7 @@ def _says(config: Any, path: list[str]) -> bool:
 
 
 def _assign(here: Any, parts: list[str], value: Any, override: str) -> None:
-    """Set the value at a path below `here`, making the tables that are not there yet."""
+    """Set the value at a path below `here`, creating missing tables."""
     for depth, part in enumerate(parts):
         above, place = ".".join(parts[:depth]), cast(Any, part)
         if isinstance(here, list):
@@ -149,8 +148,8 @@ def _assign(here: Any, parts: list[str], value: Any, override: str) -> None:
 
 
 def _override_value(text: str, override: str) -> Any:
-    """A TOML value; text that is none and looks like a plain word or path is a string, so that
-    `--set model=gemma3-tiny` works."""
+    """A TOML value. Other text that looks like a plain word or path is a string, so that `--set
+    model=gemma3-tiny` works."""
     try:
         table = toml_table(f"value = {text}", f"--set {override!r}")
     except NotToml as error:

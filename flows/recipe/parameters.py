@@ -1,5 +1,5 @@
-"""What the flows ask for, as Prefect's UI shows it: every parameter titled and described, with
-choices where there are any.
+"""The flows' parameters in Prefect's UI: each with a title, a description, and choices if there are
+any.
 
 Prefect's own schema of a flow drops titles and descriptions and lets unknown names through; `form`
 makes one from the same signature.
@@ -46,7 +46,7 @@ def form(flow: Flow[..., Any], store: str, recipes: Path | None = None) -> dict[
     unknown names.
 
     Args:
-        store: what an empty store stands for, where the flow will run.
+        store: the default store where the flow will run.
         recipes: a directory whose TOML files are offered beside the shipped recipes.
 
     Raises:

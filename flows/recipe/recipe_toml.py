@@ -1,5 +1,5 @@
-"""Writes a recipe as TOML: the resolved one of a run, `--set` changes included, so that a report
-carries what reproduces it.
+"""Writes the resolved recipe of a run as TOML, including `--set` changes, so that a report can
+reproduce it.
 
 The inverse of `schemas.recipe.parse_recipe`: parsing the text gives an equal Recipe. The standard
 library reads TOML but writes none.

@@ -1,5 +1,5 @@
-"""From a recipe's name or path to validated stages: everything that can be wrong with a recipe is
-found here, before anything runs.
+"""Resolves a recipe's name or path to validated stages, and finds everything that can be wrong with
+a recipe before anything runs.
 
 A `ResolvedStage` holds what identifies a stage apart from its inputs' digests: kind, VERSION,
 complete config, dependencies. Where a run executes (store, target, the data directory's path) never
@@ -30,9 +30,9 @@ class ResolvedStage:
         inputs: input name -> name of the earlier stage that feeds it.
         config: the kind's Config, with `model` and `seed` filled from the recipe where the recipe's
             stage does not set them.
-        dependencies: what else decides the stage's bytes (see `schemas.artifact.stage_key`).
-        missing: why these are not known, and so the stage key neither: data that nobody named. Only
-            of a recipe that is just looked at.
+        dependencies: what else the stage's bytes depend on (see `schemas.artifact.stage_key`).
+        missing: why these, and so the stage key, are unknown: data that nobody named. Only for a
+            recipe that is just looked at.
     """
 
     name: str
@@ -58,8 +58,8 @@ class ResolvedStage:
 
 @dataclass(frozen=True)
 class ResolvedRecipe:
-    """A recipe with its overrides applied, and its stages in file order. `folders`: where the code
-    lies that it names (`flows.recipe.code`)."""
+    """A recipe with its overrides applied, and its stages in file order. `folders`: of the code
+    that it names (`flows.recipe.code`)."""
 
     recipe: Recipe
     stages: tuple[ResolvedStage, ...]
@@ -86,8 +86,8 @@ def resolve(
         overrides: `path=value` as `--set` takes them, e.g. `stages.grpo.config.steps=20`; or
             `tiny`.
         data: the directory of `--data`, for stages that read files from it.
-        need_data: without such a directory, a recipe that reads from one is wrong; if not, it is
-            resolved all the same (`missing`).
+        need_data: whether a recipe that reads from such a directory is wrong without one; if not,
+            it is resolved all the same (`missing`).
 
     Raises:
         InputError: anything about the recipe, an override or the data is wrong.
