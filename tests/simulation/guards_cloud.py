@@ -147,7 +147,12 @@ PLANTS = (
         replaced(CloudTpuBackend, "_too_dear", _charged_to_the_first),
         "v5e-8",
         "bucket",
-        ("may spend", "begin at .*,"),
+        aim=Plan(
+            *(0, "bucket", "v5e-8", 3, (0.0, 0.0, 0.0)),
+            (Fault("kill", "flow 2", "ask delete", 1),),
+            (Event("stuck", 21.7, "machine 1"),),
+            budget=0.01,
+        ),
     ),
     Plant(
         "a job that has ended is not asked for again",
@@ -155,7 +160,10 @@ PLANTS = (
         replaced(TpuJob, "_has_come_and_gone", lambda self: False),
         "v5e-8",
         "bucket",
-        ("flow.* stands still for 200",),
+        aim=Plan(
+            *(0, "bucket", "v5e-8", 4, (0.0, 35.0)),
+            (Fault("pause", "flow 1", "ask get", 1, "before", 200.0),),
+        ),
     ),
     Plant(
         "machines that came unseen are paid for",
@@ -163,7 +171,14 @@ PLANTS = (
         replaced(TpuJob, "_count_unseen", lambda self, found: None),
         "v5e-8",
         "bucket",
-        ("may spend", "away at"),
+        aim=Plan(
+            *(0, "bucket", "v5e-8", 2, (0.0,)),
+            events=(
+                Event("away", 6.1, seconds=150.0),
+                Event("unbootable", 12.9, "machine 1"),
+            ),
+            budget=0.03,
+        ),
     ),
     Plant(
         "a silent machine is given up",
