@@ -285,7 +285,9 @@ class Cloud:
     def _boot_vm(self, one: Machine) -> None:
         if one.node == NodeState.READY:
             one.processes += [self._boot(one, host) for host in range(self._hosts)]
-            one.working = lambda: any(each.role == "worker" for each in self._on(one))
+            # the first host's worker is the last that has something to lose
+            first = lambda each: each.role == "worker" and "." not in each.machine  # noqa: E731
+            one.working = lambda: any(map(first, self._on(one)))
 
     def _befalling(self, one: Machine, event: Event) -> Callable[[], None]:
         def mute() -> None:

@@ -117,10 +117,10 @@ class Laws:
                 self.payments.answered(name)
         elif what == "write tpu":
             self.payments.follows(process, "/".join(name.split("/")[1:3]))
-        elif what == "create champion" and result:
-            self.champions.entered(process, name)
-        elif what == "create night" and result:
-            self.champions.night(process, name)
+        elif what in ("create champion", "create night") and result is not False:
+            if self.read(name) is not None:  # else who was killed has not come so far
+                champion = what == "create champion"
+                (self.champions.entered if champion else self.champions.night)(process, name)
         elif what in ("write run", "remove run", "remove any") and name.startswith("runs/"):
             self._record(name)
         elif process.role == "operator" and what.startswith(("read run", "create lease")):
