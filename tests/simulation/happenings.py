@@ -47,7 +47,7 @@ def happening(history: "History", event: Event, number: int) -> Callable[[], Non
                 history.start_operator(number, "gc and drop" if event.amount else "gc")
             case "storm":
                 history.service.storm = until
-                history.laws.away()
+                history.laws.away(until)
             case "forkless":
                 for one in [one for one in world.processes if one.role == "server"]:
                     world.kill(one)

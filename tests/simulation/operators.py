@@ -1,6 +1,7 @@
 """Operators: command lines of `lyceum` as people type them, at any moment."""
 
 import io
+import json
 import random
 import sys
 from collections.abc import Iterator
@@ -118,5 +119,12 @@ def _type(history: "History", line: list[str]) -> int:
     out, err = (terminal.taken(process) for terminal in history.terminals)
     for text in [*err.splitlines(), *out.splitlines()[:12]]:
         world.say(f"{process.name} is told: {history.rootless(text)[:200]}")
-    history.laws.answered(process, code, out if as_json else None)
+    break_ = history.laws.break_
+    if code not in (0, 1, 2):
+        break_("commands answer", f"{process.name}: exit code {code}")
+    if as_json and (out or not code):
+        try:
+            json.loads(out)
+        except ValueError:
+            break_("commands answer", f"{process.name}: no JSON: {out[:200]}")
     return code
