@@ -33,7 +33,7 @@ from flows.promotion.nights import (
 )
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
 from flows.report.blocks import Block, Heading, Paragraph, Span, code
-from flows.report.gate import gate_table
+from flows.report.gate_blocks import gate_table
 from flows.report.publish import publish_page
 from flows.runs.record import record_name
 from flows.server.prefect_view import unless_busy

@@ -181,7 +181,7 @@ def report(options: argparse.Namespace) -> Answer:
 def compare(options: argparse.Namespace) -> Answer:
     """Compare runs with the first one: every metric that both measured, with 95 % intervals, and
     their recipes, times and costs."""
-    from flows.report.compare import comparison_blocks, render_comparison
+    from flows.report.comparison import comparison_blocks, render_comparison
     from flows.runs.compare import compare_runs
     from flows.runs.record import read_run
 

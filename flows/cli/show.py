@@ -310,7 +310,7 @@ def left_out(left_out: Mapping[str, str]) -> Iterator[Block]:
 def gate(value: dict[str, Any]) -> Iterator[Block]:
     """What the gate answered."""
     from flows.promotion.gate import Gate
-    from flows.report.gate import gate_table
+    from flows.report.gate_blocks import gate_table
 
     verdict = Gate.parse(value)
     yield from gate_table(verdict, f"{verdict.candidate} against {verdict.champion or 'its base'}")

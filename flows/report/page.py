@@ -25,7 +25,7 @@ from flows.report.blocks import (
     small,
     strong,
 )
-from flows.report.gate import gate_blocks
+from flows.report.gate_blocks import gate_blocks
 from flows.report.html import page, tag, write_page
 from flows.report.section import SECTIONS
 from flows.report.verdict import stage_verdicts, verdict

@@ -10,7 +10,7 @@ import pytest
 from flows.cli import show
 from flows.report import publish
 from flows.report.blocks import Table
-from flows.report.compare import render_comparison
+from flows.report.comparison import render_comparison
 from flows.report.page import report_of
 from flows.runs.compare import compare_runs
 from flows.runs.results import read_results

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from flows.report.blocks import Box, Cell, Details, Paragraph, Sentences, Table, plain
-from flows.report.gate import gate_blocks
+from flows.report.gate_blocks import gate_blocks
 from flows.report.page import report_of, tiles
 from flows.report.sample_choice import samples
 from flows.report.sections import effects, safety

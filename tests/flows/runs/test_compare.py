@@ -1,5 +1,5 @@
 """Metric functions in what is shown of runs: compared, in the report, in scores, held to by a
-gate. Rates are compared in tests/flows/report/test_compare.py."""
+gate. Rates are compared in tests/flows/report/test_comparison.py."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,8 @@ import pytest
 
 from flows.promotion.gate import gate
 from flows.report.blocks import plain
-from flows.report.compare import comparison_blocks, rate_tables
-from flows.report.gate import gate_table
+from flows.report.comparison import comparison_blocks, rate_tables
+from flows.report.gate_blocks import gate_table
 from flows.report.page import report_of
 from flows.report.sections import effects
 from flows.runs.compare import compare_runs

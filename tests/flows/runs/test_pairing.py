@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.report.blocks import Table, plain, walk
-from flows.report.compare import comparison_blocks, seeds_table
+from flows.report.comparison import comparison_blocks, seeds_table
 from flows.runs.compare import compare_runs
 from flows.runs.pairing import pairing, pairing_text
 from flows.runs.results import read_results

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("playwright", reason="it comes with `uv sync --group ci`")
 from playwright.sync_api import Locator
 
-from flows.report.compare import render_comparison
+from flows.report.comparison import render_comparison
 from flows.runs.compare import compare_runs
 from schemas.evaluation import HELDOUT
 from tests.fakes.chromium import Browser, Page, chromium

@@ -9,7 +9,7 @@ import pytest
 
 from flows.cli import show
 from flows.report.blocks import small
-from flows.report.compare import (
+from flows.report.comparison import (
     comparison_blocks,
     forests,
     rate_tables,
