@@ -1,4 +1,4 @@
-"""What a command of `lyceum` answers, and what commands have in common."""
+"""The answer of a command of `lyceum`, and functions that commands share."""
 
 import argparse
 import sys
@@ -24,17 +24,17 @@ class Answer:
 
 
 def say(text: str) -> None:
-    """What people are told beside the answer."""
+    """Print a message for people beside the answer."""
     print(text, file=sys.stderr)  # noqa: T201
 
 
 def store_of(options: argparse.Namespace) -> Store:
-    """The store that is looked at; only a run makes one."""
+    """The store to look at; only a run creates one."""
     return context().store(options.store, write=False)
 
 
 def run_of(options: argparse.Namespace) -> tuple[Store, RunRecord]:
-    """The run that a command is about, and where it is. Raises InputError naming similar runs."""
+    """The store and record of a command's run. Raises InputError naming similar runs."""
     from flows.runs.record import read_run
 
     store = store_of(options)
@@ -42,8 +42,8 @@ def run_of(options: argparse.Namespace) -> tuple[Store, RunRecord]:
 
 
 def whole(left_out: Mapping[str, str]) -> int:
-    """The exit code of what was told of a run: 1 when artifacts are gone or damaged, so that
-    something is missing."""
+    """The exit code of a command about a run: 1 when artifacts are gone or damaged, so that its
+    answer is incomplete."""
     return 1 if left_out else 0
 
 

@@ -15,7 +15,7 @@ from schemas.examples import parse_trace
 from schemas.reports import RunRecord
 
 RESPONSE_LENGTH = 1024
-"""Tokens an answer may take."""
+"""The most tokens of an answer."""
 
 Tell = Callable[[str], None]
 
@@ -25,7 +25,7 @@ class Conversation:
 
     Attributes:
         about: `run_id` and `stage`, for people and programs.
-        turns: what was asked and answered so far, all of which the model is shown.
+        turns: the questions and answers so far, all of which the model sees.
     """
 
     def __init__(self, store: Store, record: RunRecord, stage: str | None) -> None:
@@ -120,7 +120,7 @@ def dialogue(
 
 
 def keep_compiled() -> None:
-    """Let JAX keep what it compiles in this process where local jobs do, too."""
+    """Let JAX cache this process' programs where local jobs do, too."""
     for name, value in worker_environment(context().settings.compile_cache).items():
         if name.startswith(("JAX_COMPILATION_CACHE_", "JAX_PERSISTENT_CACHE_")):
             os.environ.setdefault(name, value)

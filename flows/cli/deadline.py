@@ -1,9 +1,9 @@
 """The deadline of a run, `lyceum run --hours H`: for a notebook session that ends, or a machine
 that is lent for a time.
 
-Some time before it no stage begins any more, and running ones are asked to save a checkpoint and to
-end. Shortly before it the rest is stopped as by Ctrl-C, so that the command ends in time: a step
-may take minutes, and a stage without steps saves its answers one by one.
+Some time before it no further stage begins, and running ones are asked to save a checkpoint and to
+end. Shortly before it the rest is stopped as by Ctrl-C, so that the command ends in time, although
+a step may take minutes and some stages have no steps.
 """
 
 import threading
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from flows.planning.sessions import working_seconds
 
 STOP_SECONDS = 60.0
-"""How long before the deadline the rest is stopped; at most a fiftieth of the whole time."""
+"""Seconds before the deadline at which the rest is stopped; at most a fiftieth of the whole
+time."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def observed(
     stop: threading.Event,
     say: Callable[[str], None],
 ) -> Iterator[None]:
-    """While inside, the events are set when their moments come; those that have passed, at once."""
+    """Set the events inside when their moments come; past ones at once."""
 
     def near() -> None:
         say("The deadline is near: no stage begins any more, and running ones save a checkpoint.")

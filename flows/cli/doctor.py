@@ -28,13 +28,12 @@ from tasks.sandbox.bubblewrap import require_sandbox
 
 MEMORY_GIB = 4.0
 DISK_GIB = 2.0
-"""What the quickstart needs."""
+"""The quickstart's need of disk."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One finding: what was looked at, whether it is well, what was found, and with what it is
-    shown."""
+    """One finding: the subject, whether it is fine, the result, and how to show it."""
 
     name: str
     well: bool
@@ -94,7 +93,7 @@ def _memory() -> Check:
 
 
 def _accelerator() -> Check:
-    """What local jobs compute on. None is well: there is the CPU."""
+    """The accelerator of local jobs. None is fine, since there is the CPU."""
     found = find()
     if found.accelerator is None:
         return Check("accelerator", not found.wrong, found.why)
@@ -155,7 +154,7 @@ def _prefect() -> Check:
 
 
 def _tpu() -> Check:
-    """Not needed for local runs, so its absence is well too."""
+    """The TPU compiler. Local runs do not need it, so its absence is fine, too."""
     try:
         found = f"libtpu {importlib.metadata.version('libtpu')}"
     except importlib.metadata.PackageNotFoundError:
@@ -164,7 +163,7 @@ def _tpu() -> Check:
 
 
 def _sandbox() -> Check:
-    """Only needed where code that a model wrote is run, so its absence is well too."""
+    """The sandbox. Only checks that run a model's code need it, so its absence is fine, too."""
     try:
         return Check("sandbox", True, f"{require_sandbox()}: check 'tests' can run code")
     except InputError as error:
@@ -195,7 +194,7 @@ def _cloud(target: str) -> Iterator[Check]:
 
 
 def _bucket_of(location: str) -> Check:
-    """A machine in the cloud reads and writes the store itself."""
+    """The bucket of a store, since a machine in the cloud reads and writes it itself."""
     well = location.startswith("gs://")
     wrong = " cannot be reached from there: give --store gs://BUCKET/PREFIX"
     return Check("store of jobs", well, location + ("" if well else wrong))

@@ -20,13 +20,13 @@ from schemas.reports import RunRecord
 KEY = "LYCEUM_ENDPOINT_KEY"
 
 SLOTS, PLACES = 16, 256
-"""Answers that are decoded at a time, and that may wait."""
+"""Answers to decode at a time, and the length of the queue."""
 
 PROMPT_LENGTH, RESPONSE_LENGTH = 4096, 1024
 """Tokens."""
 
 LOOK_SECONDS = 0.5
-"""How often the main thread looks whether it is to stop."""
+"""Seconds between the main thread's looks whether to stop."""
 
 
 def serve(
@@ -41,7 +41,7 @@ def serve(
 
     Args:
         host: one that other machines reach needs a key.
-        say: told what is being done, and where it answers as soon as it does.
+        say: called with each step, and with the address as soon as it answers.
 
     Raises:
         InputError: there is no key, the address cannot be used, the run has no such model, or its
@@ -91,7 +91,7 @@ def serve(
 
 
 def _key(host: str) -> str | None:
-    """The key that is asked for. Raises InputError where other machines can ask and there is
+    """The key that clients need. Raises InputError if other machines can connect and there is
     none."""
     key = os.environ.get(KEY, "").strip()
     if not key and host not in LOOPBACK:

@@ -1,8 +1,8 @@
 """`lyceum export`: the model of a run's stage as a Hugging Face directory, proven in
 `transformers`, with its lineage in the model card.
 
-It loads JAX, and then torch, into its own process. The directory appears under its name when it is
-whole and proven, or not at all.
+It loads JAX, and then torch, into its own process. The directory appears under its name once it is
+complete and proven, or not at all.
 """
 
 import json
@@ -82,7 +82,7 @@ def card_of(store: Store, record: RunRecord, stage: str) -> tuple["Card", list[s
 
 def export_adapters(store: Store, record: RunRecord, to: Path, stage: str | None) -> dict[str, Any]:
     """Write the adapters of `stage` (the last trained one by default) to the new directory `to`;
-    with a card, where they belong beside a model that is published.
+    with a card, if their base model is published.
 
     Raises:
         InputError: the run has no such model, or it was trained without keeping any.
@@ -134,7 +134,7 @@ def export_orbax(
 
 
 def _told(record: RunRecord, manifest: Manifest, stage: str, to: Path) -> dict[str, Any]:
-    """What was exported, of the directory as it is now."""
+    """The answer about the exported directory."""
     sizes = {
         path.relative_to(to).as_posix(): path.stat().st_size
         for path in sorted(to.rglob("*"))
@@ -158,7 +158,7 @@ def _lineage(results: RunResults, stage: str) -> list[Model]:
 
 
 def _with_examples(results: RunResults, line: list[Model]) -> list[Model]:
-    """The models of a line, and behind its first those of it that were shown worked examples."""
+    """The models of a lineage, and after its first those evaluated with worked examples."""
     names = {model.name for model in line}
     prompted = [one for name, one in results.prompted.items() if name.split(", ")[0] in names]
     return [*line[:1], *prompted, *line[1:]]
@@ -190,8 +190,7 @@ def _card(results: RunResults, stage: str, line: list[Model]) -> "Card":
 
 
 def _origins(results: RunResults, stage: str, line: list[Model]) -> list[Any]:
-    """Every stage that the model was made from, and those that evaluated it or what it was trained
-    from."""
+    """Every stage in the model's lineage, and those that evaluated a model of it."""
     from tasks.exporting.model_card import Origin
 
     shown = _with_examples(results, line)

@@ -1,10 +1,10 @@
-"""`lyceum gc`: what no run needs any more, how big it is, and its removal.
+"""`lyceum gc` finds the objects that no run needs any more, with their size, and removes them.
 
-Needed is what a run record names, also that of a run that failed, was stopped or killed: it resumes
-from there; and the evaluations that a nightly run's decision rests on. Of a stage that is committed
-the artifact is needed and its working files are not, but for SMALL, which are small and tell what
-happened. Of a key with a live lease everything is needed, and so are its job's inputs. The run of a
-champion, or of one that a rollback may lead back to, cannot be dropped. The rest is garbage:
+A run needs what its record names, even if it failed, was stopped or killed, because it resumes from
+there; a nightly run also needs the evaluations behind its decision. A committed stage needs its
+artifact and, of its working files, only SMALL, which are small and tell what happened. A key with a
+live lease needs everything, including its job's inputs. The run of a champion, or of one to which a
+rollback may lead, cannot be dropped. The rest is garbage:
 
     run         a run that is to be dropped (its record is removed first, and what only it named is
                 garbage)
@@ -17,10 +17,10 @@ champion, or of one that a rollback may lead back to, cannot be dropped. The res
     cache       this machine's copies and working files of what is gone or garbage in a bucket
     export      what an interrupted `lyceum push` left in this machine's cache
 
-Nothing that begins meanwhile comes to harm. Run records are read again right before the removal;
-each key is removed under its own lease, so that whoever wants to run that stage waits; and an
-artifact's manifest goes first, so that nobody finds an artifact with half of its files. A run that
-was about to use one finds its input gone, and makes it again (`flows.chain`).
+Runs that begin meanwhile are safe. Run records are read again right before the removal; each key is
+removed under its own lease, so that a run that wants the stage waits; and an artifact's manifest
+goes first, so that nobody finds an artifact with half of its files. A run that was about to use one
+finds its input gone, and makes it again (`flows.chain`).
 """
 
 import itertools

@@ -141,7 +141,7 @@ def _resolve_stage(
 def _dependencies(
     kind: Kind[Any], config: StrictModel, data: Path | None, need_data: bool
 ) -> tuple[dict[str, str | int], str]:
-    """What else decides a stage's bytes, and why it is not known: see `ResolvedStage`."""
+    """A stage's dependencies, and why they are unknown: see `ResolvedStage`."""
     try:
         return kind.dependencies(config, data), ""
     except InputError as error:
@@ -151,7 +151,7 @@ def _dependencies(
 
 
 def _check_inputs(spec: StageSpec, kind: Kind[Any], kinds: dict[str, str]) -> None:
-    """Whether each input is fed by a stage that leaves what it takes. Raises InputError."""
+    """Check that a stage of the right product feeds each input. Raises InputError."""
     feeding = {
         name: (spec.kind,) if slot.same_kind else kinds_producing(slot.product)
         for name, slot in kind.inputs.items()
@@ -170,7 +170,7 @@ def _check_inputs(spec: StageSpec, kind: Kind[Any], kinds: dict[str, str]) -> No
 
 
 def _check_gate(resolved: ResolvedRecipe, where: str) -> None:
-    """Whether each rule of `[gate]` is about something that the last trained model is asked. Raises
+    """Check that the last trained model is evaluated for each rule of `[gate]`. Raises
     InputError."""
     gate = resolved.recipe.gate
     if gate is None:

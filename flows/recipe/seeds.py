@@ -1,11 +1,11 @@
-"""A recipe under several seeds, `lyceum run --seeds N`: what differs between the runs, as overrides
-that anybody could type.
+"""Runs a recipe under several seeds, `lyceum run --seeds N`, whose differences are overrides that
+anybody could type.
 
-The recipe's seed is counted up from the one that is written, so the first run is the recipe itself.
-Stages that leave data keep the seed that they have: teachers' rows, their mix, the held-out prompts
-and rubrics are the same in all runs, made once, and answers can be paired. What trains or asks a
-model takes the new seed: first weights where none are read, adapters, the order of rows, every
-sampled answer. By keys alone the runs share what they can.
+Seeds count up from the recipe's own, so the first run is the recipe itself. Stages that produce
+data keep their seed: teachers' rows, their mix, the held-out prompts and rubrics are the same in
+all runs, made once, and answers can be paired. Stages that train or ask a model take the new seed:
+random first weights, adapters, the order of rows, every sampled answer. The runs share artifacts by
+their keys.
 """
 
 from flows.recipe.resolve import ResolvedRecipe
@@ -20,7 +20,7 @@ SHARED = kinds_producing(Product.EXAMPLES, Product.ROWS, Product.RUBRICS)
 
 
 def check_seeds(count: int) -> None:
-    """Raises InputError: no number of seeds that a mean and an interval can be made of."""
+    """Raises InputError: too few seeds for a mean and an interval."""
     if not 2 <= count <= MOST:
         one = " One run is `lyceum run` without --seeds." if count == 1 else ""
         raise InputError(
@@ -39,10 +39,10 @@ def shared_stages(resolved: ResolvedRecipe) -> list[str]:
 
 
 def overrides_by_seed(resolved: ResolvedRecipe, count: int) -> dict[int, tuple[str, ...]]:
-    """Seed -> what `--set` says of its run beside what it says of all.
+    """Seed -> the overrides of its run beside those of all runs.
 
     Raises:
-        InputError: so many seeds cannot be had, no stage trains a model, or a stage that trains one
+        InputError: there are not so many seeds, no stage trains a model, or a stage that trains one
             has a seed of its own.
     """
     check_seeds(count)
@@ -63,7 +63,7 @@ def overrides_by_seed(resolved: ResolvedRecipe, count: int) -> dict[int, tuple[s
 
 
 def _check_varies(recipe: Recipe) -> None:
-    """Whether the recipe's seed decides how its models are trained."""
+    """Check that training depends on the recipe's seed."""
     trained = [stage for stage in recipe.stages if stage.kind in training_kinds()]
     if not trained:
         raise InputError(

@@ -1,4 +1,4 @@
-"""What the recipes that come with Lyceum are for, what they read and ask, and what they take.
+"""The recipes that come with Lyceum: their purposes, data, endpoints, times and prices.
 
 Each fact has one source: the purpose is the first paragraph of the recipe's file, data and
 endpoints are those of its stages, and times and prices are the rows of `flows/recipes/takes.csv`,
@@ -34,16 +34,16 @@ def shipped_recipes() -> dict[str, Recipe]:
 
 
 class Takes(StrictModel):
-    """What one recipe takes on one target.
+    """The time and cost of one recipe on one target.
 
     Attributes:
-        by: `plan`: reckoned by `lyceum plan`; `run`: measured.
+        by: `plan`: estimated by `lyceum plan`; `run`: measured.
         date: when.
         minutes, usd: at list prices, of the stages whose time is known.
         fits: whether every program fits the memory, and the whole run nine hours; empty of a run.
         most_gib, limit_gib: device memory of the program that needs most, and a device's own; empty
-            where it was not written down.
-        without: stages whose own time is not known, with spaces between them.
+            if it was not recorded.
+        without: stages of unknown time, separated by spaces.
         settings: what `--set` changes of the recipe, with spaces between; empty as it is shipped.
     """
 
@@ -99,8 +99,8 @@ def purpose(text: str) -> str:
 
 
 def data(recipe: Recipe) -> list[str]:
-    """What a recipe's stages read: data sets of the hub, files below --data, problems that are made
-    as they are needed."""
+    """The data of a recipe's stages: data sets of the hub, files below --data, problems that are
+    drawn."""
     found = dict.fromkeys(_data_of([stage.config for stage in recipe.stages]))
     return list(found)
 
@@ -116,7 +116,7 @@ def _data_of(value: Any) -> Iterator[str]:
 
 
 def asked(recipe: Recipe) -> list[str]:
-    """The models behind an API that a recipe asks, each of which needs a key or a server."""
+    """The models behind an API that a recipe asks; each needs a key or a server."""
     tables = _tables([stage.config for stage in recipe.stages])
     models = [f"{one['model']} ({one['provider']})" for one in tables if "provider" in one]
     return list(dict.fromkeys(models))

@@ -26,8 +26,8 @@ from tasks.contract.small import LAPTOP, Sizes
 from tasks.models.model_source import TINY as TINY_MODEL
 
 DATA, PROCEDURAL = "data", "procedural"
-"""`data = "procedural"` in `[tiny]`: the procedural teacher poses all problems, and nothing is read
-from a hub, a bucket or a file."""
+"""`data = "procedural"` in `[tiny]`: the procedural teacher draws all problems, so that nothing is
+read from a hub, a bucket or a file."""
 
 _PROCEDURAL_CONFIG: dict[str, Any] = {
     "teachers": [{"name": PROCEDURAL}],
@@ -35,21 +35,21 @@ _PROCEDURAL_CONFIG: dict[str, Any] = {
     "near_duplicates": False,
     "contamination": False,
 }
-"""What replaces a stage's own, where its config has such a field."""
+"""The fields that replace a stage's own, if its config has them."""
 
 
 @dataclass
 class RecipeTable:
-    """A recipe that may still be changed.
+    """A recipe that can still change.
 
     Attributes:
         recipe: as it is now.
-        values: the recipe as TOML has it, with the defaults in its stages and without `tiny`.
-        where: what messages call it.
-        folders: where the code lies that it names (`flows.recipe.code`).
+        values: the recipe's TOML, with the defaults in its stages and without `tiny`.
+        where: its name in messages.
+        folders: of the code that it names (`flows.recipe.code`).
         defaults: the kinds that have defaults in the file.
         written: its stages as they are in the file.
-        tiny: what `--tiny` sets beside the sizes.
+        tiny: settings of `--tiny` beside the sizes.
     """
 
     recipe: Recipe
@@ -61,11 +61,11 @@ class RecipeTable:
     tiny: Mapping[str, Any]
 
     def parse(self) -> None:
-        """Make `recipe` what `values` say. Raises InputError: a change made it wrong."""
+        """Parse `values` into `recipe`. Raises InputError: a change made it wrong."""
         self.recipe = recipe_from_table(self.values, self.where)
 
     def change(self, overrides: Sequence[str]) -> None:
-        """Apply what `--set` says (`flows.recipe.overrides`). Raises InputError: an override is
+        """Apply overrides of `--set` (`flows.recipe.overrides`). Raises InputError: an override is
         wrong, or makes the recipe so."""
         for override in sorted(overrides, key=order):
             if override == TINY:
@@ -85,7 +85,7 @@ class RecipeTable:
                 set_value(self.values, path, value, f"{path} (of [tiny])", self.written)
 
     def _replace_data(self, value: Any) -> None:
-        """Leave out all data of others, suites that read a file included."""
+        """Leave out all data of others, including suites that read a file."""
         if value != PROCEDURAL:
             raise InputError(f"[tiny] {DATA} = {value!r}: the valid value is {PROCEDURAL!r}.")
         for stage in self.values["stages"].values():
@@ -122,7 +122,7 @@ class RecipeTable:
 
     @contextmanager
     def errors_at(self, spec: StageSpec) -> Iterator[None]:
-        """Messages of errors inside begin with where the stage is written."""
+        """Prefix messages of errors inside with the stage's place in the file."""
         try:
             yield
         except InputError as error:
@@ -157,7 +157,7 @@ def read_recipe(recipe: str, data: Path | None) -> RecipeTable:
 
 def parse_table(text: str, where: str, folders: tuple[Path, ...] = ()) -> RecipeTable:
     """A recipe's text as a table. Raises InputError: the file itself is wrong, which is reported
-    before, and apart from, its overrides."""
+    before its overrides are read."""
     file = toml_table(text, f"recipe {where}")
     recipe = recipe_from_table(file, where)
     values = with_defaults(file, where)
@@ -170,8 +170,7 @@ def parse_table(text: str, where: str, folders: tuple[Path, ...] = ()) -> Recipe
 def _changed(
     written: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A table as it is written, with what has changed. TOML has no null: what is None is left
-    out."""
+    """A table as written, with its changes. It leaves out None, since TOML has no null."""
     found = dict(written)
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)

@@ -1,4 +1,4 @@
-"""What a command is about: the artifact of one of a run's finished stages."""
+"""Finds the artifact of one of a run's finished stages, for a command."""
 
 from collections.abc import Sequence
 
@@ -28,8 +28,8 @@ def finished_stage(
     kinds: Sequence[str],
     what: str,
 ) -> tuple[StageRecord, Manifest]:
-    """The record and the artifact of `stage`, or of the last stage of these kinds. `what`: people's
-    word for what such a stage makes.
+    """The record and the artifact of `stage`, or of the last stage of these kinds. `what`: a word
+    for such a stage's product.
 
     Raises:
         InputError: the run has no such stage, or its artifact is gone.
@@ -57,8 +57,8 @@ def finished_stage(
 
 
 def sound_artifact(store: Store, kind: str, key: str | None, what: str) -> Manifest:
-    """The manifest of an artifact whose files are as they were written. Looks only: who runs the
-    recipe again sets damage aside.
+    """The manifest of an undamaged artifact. It only looks; the next run of the recipe sets damage
+    aside.
 
     Raises:
         InputError: it is gone; the message calls it `what`.

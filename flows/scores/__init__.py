@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A format. `write` writes a run below a directory, and returns how many files; none, where it
-    has nothing to say of the run."""
+    """A format. `write` writes a run below a directory, and returns the number of files, 0 if the
+    format has nothing for the run."""
 
     write: "Callable[[RunResults, Path], int]"
 

@@ -1,8 +1,7 @@
-"""The evaluations of a run as other tools see them: a model, tasks, answered prompts, and rates
-with standard errors.
+"""The evaluations of a run in other tools' terms: a model, tasks, answered prompts, and rates with
+standard errors.
 
-Rates are taken from the items again, by the outcomes of the evaluation's kind; nothing is read from
-metrics.
+Rates come from the items, by the outcomes of the evaluation's kind, and not from metrics.
 """
 
 import hashlib
@@ -34,8 +33,8 @@ class Mean:
     """The mean of a rate, or of a metric function, over prompts and its standard error, as both
     harnesses compute it: sd / sqrt(n), sd with n - 1, None where n = 1.
 
-    Of a prompt with several samples its own mean counts, once. `n` prompts count, `left_out` others
-    are outside the rate's denominator.
+    A prompt with several samples counts once, with its own mean. `n` prompts count, `left_out`
+    others are outside the rate's denominator.
     """
 
     value: float
@@ -59,7 +58,7 @@ class Evaluation:
 
     @property
     def model(self) -> str:
-        """How the evaluated model is called outside: the run's id and the stage that trained it."""
+        """The evaluated model's name in other tools: the run's id and the stage that trained it."""
         return f"{self.run.run_id}/{self.stage.spec.inputs.get('policy', BASE)}"
 
     @property
@@ -72,7 +71,7 @@ class Evaluation:
 
     @cached_property
     def outcomes(self) -> Mapping[str, Outcome | Measured]:
-        """Rate -> what it counts of an item; metric function -> what it says of it."""
+        """Rate, or metric function -> its value for an item."""
         return {**evaluation_of(self.kind).outcomes, **self.functions}
 
     @cached_property
@@ -82,7 +81,7 @@ class Evaluation:
 
     @property
     def better_if_higher(self) -> list[str]:
-        """The rates, and metric functions, of which it is known that more is better."""
+        """The rates, and metric functions, that are known to be better if higher."""
         return [*(metric.name for metric in METRICS if metric.kind == self.kind), *self.functions]
 
     @cached_property
@@ -95,7 +94,7 @@ class Evaluation:
 
     @property
     def seconds(self) -> float:
-        """What making it took."""
+        """The time that it took."""
         return float(self.manifest.execution.get("seconds", 0.0))
 
     def config(self, name: str, default: Any = None) -> Any:
@@ -103,8 +102,7 @@ class Evaluation:
         return self.manifest.config.get(name, default)
 
     def asked(self, item: EvalItem) -> str:
-        """What was put to the model last, but for the chat template: worked examples are left
-        out."""
+        """The model's last prompt, without the chat template and worked examples."""
         instructions = self.config("instructions", "")
         return EvalConfig.model_construct(**{"instructions": instructions}).asked(item.prompt)
 

@@ -1,11 +1,10 @@
-"""Trackers: services that a run's numbers are sent to while it goes on, if its environment names
-them. A tracker is a file here that ends with `TRACKER = Tracker(...)`; its name is that of the
-package that it sends by.
+"""Trackers: services that receive a run's numbers while it goes on, if its environment names them.
+A tracker is a file here that ends with `TRACKER = Tracker(...)`; its name is that of the package
+that it uses.
 
-What a stage says of its steps is sent as it comes, the rest of its curves when the run has ended. A
-run that was interrupted and is run again goes on under the first one's name, in the same curves.
-Nothing of a tracker's package is imported unless it is configured, nothing waits for one while
-stages run, and nothing that it does wrong fails a run.
+A stage's reports on its steps are sent at once, the rest of its curves when the run has ended. A
+run that continues an interrupted one keeps the first one's name and curves. A tracker's package is
+imported only if it is configured, stages never wait for it, and its errors never fail a run.
 """
 
 import contextlib
@@ -38,13 +37,13 @@ class Point(NamedTuple):
 
 
 class Session(Protocol):
-    """A run of ours at a tracker, open."""
+    """An open run of ours at a tracker."""
 
     def log(self, points: Sequence[Point]) -> None:
         """Send points of curves."""
 
     def end(self, record: RunRecord, run: RunResults | None) -> None:
-        """The run has ended; what came of it, unless it was stopped."""
+        """End the run, with its results unless it was stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +51,7 @@ class Tracker:
     """A tracker.
 
     Attributes:
-        variables: of the environment, one of which makes it send.
+        variables: of the environment; any of them switches it on.
         install: the package to install.
         open: begins a run under a name, or goes on with the one that has this name, by the
             package's own Python interface, which reads the rest from the environment. That, and its
@@ -73,7 +72,7 @@ TRACKERS: Family[Tracker] = Family("flows.trackers", Tracker)
 
 
 def followed(watch: Watch) -> Watch:
-    """A watch whose run is sent, while it goes on, to every tracker that is configured."""
+    """A watch that sends its run, while it goes on, to every configured tracker."""
     if not _configured():
         return watch
     current: list[_Live] = []
@@ -95,22 +94,22 @@ def followed(watch: Watch) -> Watch:
 
 
 def track(run: RunResults, warn: Callable[[str], None]) -> None:
-    """Send what has not been sent of a run that has ended, to every tracker that is configured;
-    `warn` is told, once for each, why that was not possible."""
+    """Send the rest of a run that has ended to every configured tracker; `warn` is called, once for
+    each, with the reason of a failure."""
     if _configured():
         live = _LIVE.pop(run.record.run_id, None) or _Live(run.record, warn)
         live.end(run.record, run)
 
 
 def stopped(record: RunRecord) -> None:
-    """A run has ended of which there is no more to be told."""
+    """End a run without sending more."""
     if (live := _LIVE.pop(record.run_id, None)) is not None:
         live.end(record, None)
 
 
 def first_name(record: RunRecord, known: Iterable[RunRecord]) -> str:
-    """The id of the run that this one goes on with: of the same recipe on the same target, the
-    first since one succeeded or still runs; its own where none was interrupted."""
+    """The id of the run that this one continues: the first of the same recipe and target since one
+    succeeded or still runs; its own if none was interrupted."""
     name = record.run_id
     for one in sorted(known, key=lambda one: one.started, reverse=True):
         if one.started >= record.started or one.run_id == record.run_id:
@@ -129,7 +128,7 @@ def _configured() -> dict[str, Tracker]:
 
 
 class _Live:
-    """A run that is being sent, by a thread of its own: a stage never waits for a tracker."""
+    """A run that a thread of its own sends, so that a stage never waits for a tracker."""
 
     def __init__(self, record: RunRecord, warn: Callable[[str], None]) -> None:
         self._record, self._warn = record, warn
@@ -141,11 +140,11 @@ class _Live:
         self._thread.start()
 
     def put(self, point: Point) -> None:
-        """Numbers that a stage has just said."""
+        """Queue a stage's latest numbers."""
         self._said.put(point)
 
     def end(self, record: RunRecord, run: RunResults | None) -> None:
-        """Send the rest and end; returns when that is done."""
+        """Send the rest, end, and return when that is done."""
         self._said.put((record, run))
         self._thread.join()
 
@@ -166,7 +165,8 @@ class _Live:
                 session.end(record, run)
 
     def _rest(self, run: RunResults) -> Iterator[Point]:
-        """The stages' curves; what was cached by a run that goes on was sent by the one before."""
+        """The stages' curves, without those of cached stages, which the interrupted run has
+        sent."""
         goes_on = self._name != self._record.run_id
         for stage in run.stages.values():
             if goes_on and stage.record is not None and stage.record.status == "cached":
@@ -175,7 +175,7 @@ class _Live:
                 yield Point(stage.name, step, values)
 
     def _log(self, points: Sequence[Point]) -> None:
-        """Send what of these points was not sent."""
+        """Send those of these points that were not sent."""
         new = []
         for stage, step, values in points:
             left = {
@@ -190,12 +190,12 @@ class _Live:
 
     @property
     def run_id(self) -> str:
-        """The run that is being sent."""
+        """The id of the run at the tracker."""
         return self._record.run_id
 
     @contextlib.contextmanager
     def _surviving(self, name: str) -> Iterator[None]:
-        """Whatever a tracker raises ends its session, and is said."""
+        """Report whatever a tracker raises, and end its session."""
         tracker = TRACKERS[name]
         try:
             with contextlib.redirect_stdout(sys.stderr):  # standard output is for --json's object
@@ -210,4 +210,4 @@ class _Live:
 
 
 _LIVE: dict[str, _Live] = {}
-"""Runs of this process that are being sent, by their ids."""
+"""Runs that this process is sending, by their ids."""
