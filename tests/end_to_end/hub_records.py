@@ -68,10 +68,8 @@ def _tables() -> Iterator[tuple[str, list[Row]]]:
     yield "databricks/databricks-dolly-15k/databricks-dolly-15k.jsonl", list(_instructions())
     yield f"SkunkworksAI/reasoning-0.01/data/train-{one}", list(_reasoned(sums[600:]))
     yield f"coastalcph/lex_glue/case_hold/train-{one}", list(_holdings(_articles()[:300]))
-    decisions = [
-        {"input": f"{row['QUESTION']} Yes, no or maybe.", "answer": row["final_decision"]}
-        for row in _articles()[300:]
-    ]
+    asked = {f"{one['QUESTION']} Yes, no or maybe.": one["final_decision"] for one in _articles()}
+    decisions = [{"input": text, "answer": said} for text, said in list(asked.items())[300:]]
     yield f"DatologyAI/legalbench_basic/hearsay/test-{one}", decisions
 
 
@@ -104,12 +102,8 @@ def _textbooks() -> Iterator[Row]:
 def _turns() -> Iterator[Row]:
     """MT-bench's questions in the hub's columns."""
     for row in _jsonl("mtbench/question.jsonl"):
-        yield {
-            "prompt_id": row["question_id"],
-            "category": row["category"],
-            "prompt": row["turns"],
-            "reference": row.get("reference") or [],
-        }
+        about = {"prompt_id": row["question_id"], "category": row["category"]}
+        yield {**about, "prompt": row["turns"], "reference": row.get("reference") or []}
 
 
 def _problems(file: str) -> Iterator[Row]:
@@ -162,9 +156,8 @@ def _instructions() -> Iterator[Row]:
         yield _instruction(row["instruction"], given["input"], given["output"], kind)
     for row in _jsonl("scitldr/SciTLDR-A_test.jsonl"):
         text = " ".join(row["source"])
-        yield _instruction(
-            "Summarize this in one sentence.", text, row["target"][0], "summarization"
-        )
+        asked = "Summarize this in one sentence."
+        yield _instruction(asked, text, row["target"][0], "summarization")
 
 
 def _instruction(instruction: str, context: str, response: str, category: str) -> Row:
@@ -218,18 +211,16 @@ def haystacks(count: int) -> Iterator[Row]:
 
 def _straw(draw: random.Random) -> str:
     tumor, marker, drug, way, outcome = map(draw.choice, _STRAW)
-    return draw.choice(
-        [
-            f"In pediatric {tumor}, the presence of an {marker} is often associated with"
-            f" {outcome}.",
-            f"The experimental drug {drug} has shown potential in preclinical models of {tumor}"
-            f" with {marker}.",
-            f"Utilizing {way} to deliver {drug} is a novel therapeutic strategy being investigated"
-            f" for {tumor}.",
-            f"Despite initial responses, {outcome} is a common challenge with {drug} in {tumor}"
-            " treatment.",
-        ]
-    )
+    why = f"is a novel therapeutic strategy being investigated for {tumor}."
+    shown = f"has shown potential in preclinical models of {tumor} with {marker}."
+    sentences = [
+        f"In pediatric {tumor}, the presence of an {marker} is often associated with {outcome}.",
+        f"The experimental drug {drug} {shown}",
+        f"Utilizing {way} to deliver {drug} {why}",
+        f"Despite initial responses, {outcome} is a common challenge with {drug} in {tumor}"
+        " treatment.",
+    ]
+    return draw.choice(sentences)
 
 
 _STRAW = (

@@ -3,26 +3,18 @@ it: what a recipe's mapping is tried on without the hub."""
 
 from typing import Any
 
-_GYM = (
-    "<context>\nThe drug was given to 12 patients. Median survival was 14.5 months.\n</context>\n\n"
-    "<question>\n{asked}\n</question>"
-)
-_TAUGHT = (
-    "<think>\n{think}\n</think>\n\n<proof>\n{proof}\n</proof>\n\n<answer>\n{answer}\n</answer>"
-)
+_CONTEXT = "The drug was given to 12 patients. Median survival was 14.5 months."
+
+
+def _tagged(**parts: str) -> str:
+    return "\n\n".join(f"<{tag}>\n{text}\n</{tag}>" for tag, text in parts.items())
 
 
 def _gym(kind: str, asked: str, think: str, proof: str, answer: str) -> dict[str, Any]:
-    return {
-        "messages": [
-            {"role": "user", "content": _GYM.format(asked=asked)},
-            {
-                "role": "assistant",
-                "content": _TAUGHT.format(think=think, proof=proof, answer=answer),
-            },
-        ],
-        "metadata": {"id": "0", "type": kind, "source": "synthetic"},
-    }
+    question = {"role": "user", "content": _tagged(context=_CONTEXT, question=asked)}
+    taught = {"role": "assistant", "content": _tagged(think=think, proof=proof, answer=answer)}
+    metadata = {"id": "0", "type": kind, "source": "synthetic"}
+    return {"messages": [question, taught], "metadata": metadata}
 
 
 _SURVIVAL = ("What was it?", "The context says so.", '"Median survival was 14.5 months."')

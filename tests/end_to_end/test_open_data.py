@@ -11,7 +11,7 @@ import pytest
 
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
-from schemas.examples import GROUNDED_REFUSAL, Example
+from schemas.examples import GROUNDED_REFUSAL, Domain, Example
 from tasks.contract.job import Job
 from tasks.contract.teacher import TEACHERS
 from tasks.data.dropped import Dropped
@@ -49,12 +49,8 @@ def real_rows() -> list[Example | Dropped]:
     """Every row of every source, without the recipe's limits on length."""
     (teacher,) = RECIPE["stages"]["distill"]["config"]["teachers"]
     unlimited = {"max_prompt_characters": 10**6, "max_response_characters": 10**6}
-    return list(
-        dataset.teach(
-            TEACHERS.parse({**teacher, **unlimited}, "test"),
-            Lesson(seed=0, data=SHARED, answers=None),
-        )
-    )
+    config = TEACHERS.parse({**teacher, **unlimited}, "test")
+    return list(dataset.teach(config, Lesson(seed=0, data=SHARED, answers=None)))
 
 
 def _counts(rows: list[Example | Dropped], family: str) -> tuple[Counter, int]:
@@ -92,19 +88,14 @@ def test_the_first_real_rows_are_what_their_files_say(real_rows):
     assert first("gsm8k").prompt == gsm8k["question"]
     said = re.sub("<<[^<>]*>>", "", gsm8k["answer"])
     assert f"{first('gsm8k').reasoning}\n#### {first('gsm8k').answer}" == said
-    pubmed = next(
-        iter(json.loads((SHARED / "pubmedqa/ori_pqal.json").read_text(encoding="utf-8")).values())
-    )
-    answerable = first("pubmedqa.answerable")
-    assert (answerable.answer, answerable.reasoning) == (
-        pubmed["final_decision"],
-        pubmed["LONG_ANSWER"],
-    )
+    articles = json.loads((SHARED / "pubmedqa/ori_pqal.json").read_text(encoding="utf-8"))
+    pubmed, answerable = next(iter(articles.values())), first("pubmedqa.answerable")
+    assert answerable.answer == pubmed["final_decision"]
+    assert answerable.reasoning == pubmed["LONG_ANSWER"]
     assert first("pubmedqa.unanswerable").context == " ".join(pubmed["CONTEXTS"])
     assert pubmed["QUESTION"] not in first("pubmedqa.unanswerable").prompt
-    assert first("humaneval").answer.startswith(
-        "```python\n    for idx, elem in enumerate(numbers):\n        for idx2"
-    )
+    code = "```python\n    for idx, elem in enumerate(numbers):\n        for idx2"
+    assert first("humaneval").answer.startswith(code)
 
 
 def test_real_grounded_rows_hold_their_context_and_refuse_where_they_must(real_rows):
@@ -124,28 +115,17 @@ def test_the_recipes_data_stages_fill_every_quota_from_the_real_records(tmp_path
     stages = RECIPE["stages"]
     config = distill.Config.parse(stages["distill"]["config"])
     store = open_store(tmp_path / "store")
-    metrics = distill.run(
-        Job(config, {}, directories["distill"], Workspace(store, "distill", "0"), SHARED)
-    )
+    work = Workspace(store, "distill", "0")
+    metrics = distill.run(Job(config, {}, directories["distill"], work, SHARED))
     assert set(metrics["dropped"]) == {"left_out", "too_long"}
-    assert all(
-        source["read"] == source["kept"] + sum(source["dropped"].values())
-        for source in metrics["sources"]
-    )
+    for source in metrics["sources"]:
+        assert source["read"] == source["kept"] + sum(source["dropped"].values())
     assert metrics["rows"] == sum(source["kept"] for source in metrics["sources"])
     quotas = rebalance.Config.parse(stages["rebalance"]["config"])
     work = Workspace(store, "rebalance", "0")
-    metrics = rebalance.run(
-        Job(quotas, {"examples": directories["distill"]}, directories["rebalance"], work, SHARED)
-    )
-    assert set(metrics["domains"]) == {
-        "math",
-        "coding",
-        "science",
-        "creative",
-        "summarization",
-        "general",
-    }
+    inputs = {"examples": directories["distill"]}
+    metrics = rebalance.run(Job(quotas, inputs, directories["rebalance"], work, SHARED))
+    assert set(metrics["domains"]) == {domain.value for domain in Domain}
     for table in ("domains", "groundings"):
         for splits in metrics[table].values():
             assert all(split["achieved"] == split["requested"] > 0 for split in splits.values())

@@ -224,7 +224,9 @@ def completion(body: dict[str, Any], text: str) -> dict[str, Any]:
     message = {"role": "assistant", "content": text}
     usage = {"prompt_tokens": inputs, "completion_tokens": outputs}
     return {
-        **{"id": "chatcmpl-1", "object": "chat.completion", "created": int(time.time())},
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": int(time.time()),
         "model": body["model"],
         "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
         "usage": {**usage, "total_tokens": inputs + outputs},

@@ -31,11 +31,19 @@ from tests.fakes.gcs_emulator import Emulator
 from tests.fakes.tpu_fake import FakeTpu, Resource
 
 BUCKET = "demo"
-STATE_SECONDS = {"CREATING": 0.5, "WAITING_FOR_RESOURCES": 1.5, "PROVISIONING": 1.5}
-STATE_SECONDS |= {"DELETING": 1.0, "SUSPENDING": 1.0}
+STATE_SECONDS = {
+    "CREATING": 0.5,
+    "WAITING_FOR_RESOURCES": 1.5,
+    "PROVISIONING": 1.5,
+    "DELETING": 1.0,
+    "SUSPENDING": 1.0,
+}
 """Long enough to be seen, short enough not to bore."""
-SETTINGS = {"LYCEUM_TPU_POLL_SECONDS": "0.3", "LYCEUM_HEARTBEAT_SECONDS": "1"}
-SETTINGS |= {"LYCEUM_PLAN": "false"}
+SETTINGS = {
+    "LYCEUM_TPU_POLL_SECONDS": "0.3",
+    "LYCEUM_HEARTBEAT_SECONDS": "1",
+    "LYCEUM_PLAN": "false",
+}
 _WATCH_SECONDS = 0.2
 _USUAL = ("CREATING", "READY", "DELETING", "GONE")
 """States of a node that tell nothing that its request has not told."""

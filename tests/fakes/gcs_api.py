@@ -222,8 +222,10 @@ def _media(request: Request, found: StoredObject) -> Response:
         "Accept-Ranges": "bytes",
         "ETag": found.etag,
         "Last-Modified": format_datetime(datetime.fromisoformat(found.created), usegmt=True),
-        **{"x-goog-generation": str(found.generation), "x-goog-metageneration": "1"},
-        **{"x-goog-hash": f"crc32c={found.crc32c}", "x-goog-storage-class": "STANDARD"},
+        "x-goog-generation": str(found.generation),
+        "x-goog-metageneration": "1",
+        "x-goog-hash": f"crc32c={found.crc32c}",
+        "x-goog-storage-class": "STANDARD",
         "x-goog-stored-content-encoding": "identity",
         "x-goog-stored-content-length": str(found.size),
     }

@@ -109,13 +109,21 @@ class StoredObject:
         path = f"b/{self.bucket}/o/{quote(self.name, safe='')}"
         media = f"{host}/download/storage/v1/{path}?generation={self.generation}&alt=media"
         return {
-            **{"kind": "storage#object", "metageneration": "1", "storageClass": "STANDARD"},
+            "kind": "storage#object",
+            "metageneration": "1",
+            "storageClass": "STANDARD",
             "id": f"{self.bucket}/{self.name}/{self.generation}",
-            **{"selfLink": f"{host}/storage/v1/{path}", "mediaLink": media},
-            **{"name": self.name, "bucket": self.bucket, "generation": str(self.generation)},
-            **{"size": str(self.size), "crc32c": self.crc32c, "etag": self.etag},
+            "selfLink": f"{host}/storage/v1/{path}",
+            "mediaLink": media,
+            "name": self.name,
+            "bucket": self.bucket,
+            "generation": str(self.generation),
+            "size": str(self.size),
+            "crc32c": self.crc32c,
+            "etag": self.etag,
             **({"md5Hash": self.md5} if self.size <= MD5_LIMIT else {}),
-            **{"timeCreated": self.created, "updated": self.created},
+            "timeCreated": self.created,
+            "updated": self.created,
             **self.fields,
         }
 

@@ -17,10 +17,19 @@ from tests.fakes.gcs_buckets import ApiError
 STATUSES = {
     400: REQUESTER_PAYS,
     401: ("authError", "Invalid Credentials"),
-    403: ("forbidden", "Permission denied on resource (or it may not exist)."),
+    403: (
+        "forbidden",
+        (
+            "anonymous caller does not have access. Permission denied on resource (or it may not"
+            " exist)."
+        ),
+    ),
     404: ("notFound", "The specified bucket does not exist."),
     408: ("requestTimeout", "Request Timeout"),
-    429: ("rateLimitExceeded", "The rate of requests to this bucket exceeded the limit."),
+    429: (
+        "rateLimitExceeded",
+        "The rate of requests to this bucket exceeded the limit. Please reduce your request rate.",
+    ),
     500: ("internalError", "We encountered an internal error. Please try again."),
     502: ("badGateway", "Bad Gateway"),
     503: ("backendError", "We encountered an internal error. Please try again."),
@@ -103,9 +112,10 @@ def changed_request(request: Request, striking: Mapping[str, Mapping[str, Any]])
     if "stale" in striking:
         request = replace(request, changes_ago=striking["stale"]["changes"])
     if "partial" in striking:
-        keep, body = striking["partial"]["keep"], request.body
-        part = body.slice(0, body.size // 2 if keep is None else keep)
-        request = replace(request, body=part)
+        keep = striking["partial"]["keep"]
+        request = replace(
+            request, body=request.body.slice(0, request.body.size // 2 if keep is None else keep)
+        )
     return request
 
 

@@ -61,8 +61,12 @@ class Chunk:
             return cls(None, 0, total)
         start, stop = int(match[2]), int(match[3]) + 1
         if stop - start != size:
-            wrong = f"There were {size} byte(s) in the request body, not {stop - start}."
-            raise ApiError(400, "badRequest", f"Invalid request.  {wrong}")
+            raise ApiError(
+                400,
+                "badRequest",
+                f"Invalid request.  There were {size} byte(s) in the request body.  There should"
+                f" have been {stop - start} byte(s) according to the Content-Range header.",
+            )
         return cls(start, stop, total)
 
 
@@ -113,12 +117,20 @@ class Uploads:
             session.fields |= checksums
             if chunk.start is not None:
                 if chunk.start > have:
-                    wrong = f"The upload offset {chunk.start} exceeds the uploaded size of {have}."
-                    raise ApiError(400, "badRequest", f"Invalid request.  {wrong}")
+                    raise ApiError(
+                        400,
+                        "badRequest",
+                        f"Invalid request.  The upload offset is {chunk.start} byte(s), which"
+                        f" exceeds already uploaded size of {have} byte(s).",
+                    )
                 final = chunk.stop == chunk.total
                 if not final and body.size < CHUNK_UNIT and not broken:
-                    wrong = f"A request but the final one has at least {CHUNK_UNIT} bytes."
-                    raise ApiError(400, "badRequest", f"Invalid request.  {wrong}")
+                    raise ApiError(
+                        400,
+                        "badRequest",
+                        "Invalid request.  The number of bytes uploaded is required to be equal or"
+                        f" greater than {CHUNK_UNIT}, except for the final request.",
+                    )
                 reached = chunk.start + body.size
                 if broken or not final:
                     reached -= reached % CHUNK_UNIT
@@ -130,8 +142,9 @@ class Uploads:
 
     def _finish(self, session: Session) -> None:
         try:
-            what = (session.content, session.fields, session.precondition)
-            made = self.buckets.insert(session.bucket, session.name, *what)
+            made = self.buckets.insert(
+                session.bucket, session.name, session.content, session.fields, session.precondition
+            )
             # later requests want its metadata; its bytes may be deleted
             session.outcome = replace(made, content=Content())
         except ApiError as error:

@@ -142,8 +142,10 @@ def _methods(
         return _M["Nothing"]()
 
     return {
-        **{"GetSchema": ("Nothing", schema), "PrepareProviderConfig": ("Config", prepare)},
-        **{"ValidateResourceTypeConfig": ("Request", nothing), "Configure": ("Nothing", nothing)},
+        "GetSchema": ("Nothing", schema),
+        "PrepareProviderConfig": ("Config", prepare),
+        "ValidateResourceTypeConfig": ("Request", nothing),
+        "Configure": ("Nothing", nothing),
         "UpgradeResourceState": ("UpgradeRequest", upgrade),
         "ReadResource": ("ReadRequest", read),
         "PlanResourceChange": ("PlanRequest", plan),

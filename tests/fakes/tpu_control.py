@@ -91,13 +91,20 @@ class Control(grpc.GenericRpcHandler):
 
 def _described(one: Request) -> dict[str, Any]:
     """The fields of `tests.fakes.tpu_fake.Resource`."""
-    node, kind = one.spec.tpu.node_spec[0].node, one.accelerator
+    node = one.spec.tpu.node_spec[0].node
     return {
-        **{name: getattr(one, name) for name in ("name", "tier", "history", "starts")},
-        **{"accelerator": kind.accelerator, "chips": kind.chips, "hosts": kind.hosts},
-        **{"state": one.state.name if one.exists else "GONE", "runtime": node.runtime_version},
-        "node_state": one.the_node.state.name if one.node_exists else "GONE",
+        "name": one.name,
+        "accelerator": one.accelerator.accelerator,
+        "tier": one.tier,
+        "runtime": node.runtime_version,
+        "chips": one.accelerator.chips,
+        "hosts": one.accelerator.hosts,
+        "state": one.state.name if one.exists else "GONE",
+        "node_state": one.node.state.name if one.node is not None and one.node.exists else "GONE",
         "error": one.error[1] if one.error is not None else "",
+        "history": one.history,
         "billed_seconds": one.node.billed_seconds() if one.node is not None else 0.0,
-        **{"metadata": dict(node.metadata), "labels": dict(node.labels)},
+        "starts": one.starts,
+        "metadata": dict(node.metadata),
+        "labels": dict(node.labels),
     }

@@ -330,8 +330,12 @@ class Cloud:
     def _host(self, request: Request, node: Node, index: int) -> Host:
         spec, kind = node.spec, request.accelerator
         values = instance_values(
-            **{"project": request.project, "zone": request.zone, "host": index},
-            **{"hosts": kind.hosts, "accelerator": kind.accelerator, "metadata": spec.metadata},
+            project=request.project,
+            zone=request.zone,
+            host=index,
+            hosts=kind.hosts,
+            accelerator=kind.accelerator,
+            metadata=spec.metadata,
             name=node.name.rsplit("/", 1)[-1],
             email=spec.service_account.email or DEFAULT_ACCOUNT,
             spot=request.tier == "spot",

@@ -106,14 +106,22 @@ class Vm:
         self.root = root / f"vm-{host}"
         hurry = {"LYCEUM_HEARTBEAT_SECONDS": "0.2", "LYCEUM_STOP_SECONDS": "2"}
         metadata = {
-            **{"lyceum-store": store.uri, "lyceum-source": archive, "lyceum-port": "8476"},
+            "lyceum-store": store.uri,
+            "lyceum-source": archive,
+            "lyceum-port": "8476",
             "lyceum-job": attempt_file(spec.key, spec.attempt, "job.json"),
-            **{"lyceum-resource": resource, "lyceum-environment": json.dumps(hurry)},
+            "lyceum-resource": resource,
+            "lyceum-environment": json.dumps(hurry),
             "lyceum-silence": f"{silence:g}",
         }
         values = instance_values(
-            **{"project": "lyceum-test", "zone": "us-central1-a", "name": "lyceum-test-1"},
-            **{"host": host, "hosts": hosts, "accelerator": "v5litepod-8", "spot": True},
+            project="lyceum-test",
+            zone="us-central1-a",
+            name="lyceum-test-1",
+            host=host,
+            hosts=hosts,
+            accelerator="v5litepod-8",
+            spot=True,
             email="vm@lyceum-test.iam.gserviceaccount.com",
             metadata=metadata,
         )

@@ -77,9 +77,12 @@ def run(place: Path, secrets: Path, environment: Mapping[str, str]) -> Left:
     (secrets / "data" / "rows.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     (place / "work" / "tiny.toml").write_text(TINY + QUOTING, encoding="utf-8")
     where = {
-        **{"HOME": f"{place}/home", "XDG_CACHE_HOME": f"{place}/home/cache"},
-        **{"PREFECT_HOME": f"{place}/home/prefect", "TMPDIR": f"{place}/tmp"},
-        **{"PYTHONPATH": str(ROOT), "LYCEUM_TEST_MARK": str(place)},
+        "HOME": f"{place}/home",
+        "XDG_CACHE_HOME": f"{place}/home/cache",
+        "PREFECT_HOME": f"{place}/home/prefect",
+        "TMPDIR": f"{place}/tmp",
+        "PYTHONPATH": str(ROOT),
+        "LYCEUM_TEST_MARK": str(place),
     }
     arguments = ["--store", "store", "--data", str(secrets / "data")]
     command = [sys.executable, "-m", "flows.cli.main", "run", "tiny.toml", *arguments]

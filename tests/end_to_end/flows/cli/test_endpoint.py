@@ -2,38 +2,30 @@
 same, Ctrl-C ends it."""
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import openai
+import pytest
 
 from flows.cli.ask import answer
 from infra.store.store import Store
 from schemas.reports import RunRecord
 from tests.flows.cli import test_ask
 from tests.flows.cli.test_ask import QUESTION
+from tests.flows.lab import start
 
 run = test_ask.run
 KEY = "a-key-of-the-test"
 
 
-def test_openais_client_is_answered_until_ctrl_c(run: tuple[Store, RunRecord, Any]) -> None:
+def test_openais_client_is_answered_until_ctrl_c(
+    run: tuple[Store, RunRecord, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, record, _ = run
-    command = [sys.executable, "-m", "flows.cli.main", "endpoint", "demo-1", "--port", "0"]
-    process = subprocess.Popen(
-        [*command, "--store", store.uri, "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[4],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "LYCEUM_ENDPOINT_KEY": KEY},
-    )
-    assert process.stderr is not None
+    monkeypatch.setenv("LYCEUM_ENDPOINT_KEY", KEY)
+    process = start(["endpoint", "demo-1", "--port", "0", "--store", store.uri, "--json"])
     assert process.stderr.readline() == "demo-1-second is loaded; compiling what answers take\n"
     line = process.stderr.readline()
     found = re.match(r"(\S+) answers at (http://127\.0\.0\.1:\d+/v1) with its key", line)
@@ -42,21 +34,15 @@ def test_openais_client_is_answered_until_ctrl_c(run: tuple[Store, RunRecord, An
         name, url = found.groups()
         client = openai.OpenAI(base_url=url, api_key=KEY, timeout=300)
         assert [one.id for one in client.models.list()] == [name] == ["demo-1-second"]
-        ask: Any = {
-            "model": name,
-            "messages": [{"role": "user", "content": QUESTION}],
-            "temperature": 0,
-            "max_tokens": 40,
-        }
+        ask: Any = {"model": name, "messages": [{"role": "user", "content": QUESTION}]}
+        ask |= {"temperature": 0, "max_tokens": 40}
         whole = client.chat.completions.create(**ask, logprobs=True, top_logprobs=2)
         said = whole.choices[0].message.content
         assert said
         assert answer(store, record, QUESTION, None)["completion"].startswith(said)
         assert "".join(one.token for one in whole.choices[0].logprobs.content) == said
-        pieces = [
-            one.choices[0].delta.content
-            for one in client.chat.completions.create(**ask, stream=True)
-        ]
+        stream = client.chat.completions.create(**ask, stream=True)
+        pieces = [one.choices[0].delta.content for one in stream]
         assert "".join(filter(None, pieces)) == said
         assert len(pieces) > 3
     finally:

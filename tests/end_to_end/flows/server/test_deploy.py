@@ -115,11 +115,8 @@ def test_runs_find_the_flow_by_module_and_the_store_by_environment(
     """No code is pulled, and a run's own temporary directory is no place for artifacts."""
     deploy("processes")
     deployment = client.read_deployment_by_name(POST_TRAIN)
-    assert (deployment.entrypoint, deployment.pull_steps, deployment.path) == (
-        "flows.post_train.post_train",
-        [],
-        None,
-    )
+    assert deployment.entrypoint == "flows.post_train.post_train"
+    assert (deployment.pull_steps, deployment.path) == ([], None)
     assert deployment.job_variables["env"] == {"LYCEUM_STORE": str(tmp_path / "store")}
     assert deployment.enforce_parameter_schema
 
@@ -142,9 +139,8 @@ def test_registering_again_keeps_what_people_changed_in_the_ui(
 ) -> None:
     first = deploy("processes")
     nightly = client.read_deployment_by_name(NIGHTLY)
-    client.update_deployment(
-        nightly.id, DeploymentUpdate(parameters={"recipe": "open_data", "force": ["sft"]})
-    )
+    parameters = {"recipe": "open_data", "force": ["sft"]}
+    client.update_deployment(nightly.id, DeploymentUpdate(parameters=parameters))
     client.request(
         "PATCH",
         "/deployments/{id}/schedules/{schedule_id}",
@@ -153,10 +149,9 @@ def test_registering_again_keeps_what_people_changed_in_the_ui(
     )
     assert deploy("processes") == first
     again = client.read_deployment_by_name(NIGHTLY)
-    assert again.parameters == {"recipe": "open_data", "force": ["sft"]}
-    assert [(one.schedule, one.active) for one in again.schedules] == [
-        (nightly.schedules[0].schedule, True)
-    ]
+    assert again.parameters == parameters
+    [schedule] = again.schedules
+    assert (schedule.schedule, schedule.active) == (nightly.schedules[0].schedule, True)
     assert again.global_concurrency_limit is not None
 
 
@@ -165,10 +160,8 @@ def test_registering_again_keeps_what_people_changed_in_the_ui(
     [
         (
             "proceses",
-            (
-                r"no work pool 'proceses'; `prefect work-pool create proceses --type process` makes"
-                r" it. Did you mean 'processes'"
-            ),
+            r"no work pool 'proceses'; `prefect work-pool create proceses --type process` makes"
+            r" it. Did you mean 'processes'",
         ),
         ("images", r"of type docker.* would need an image.* Valid: .*processes"),
     ],
@@ -214,20 +207,19 @@ def test_what_somebodys_own_prefect_leaves_open_is_measured_and_said(
     assert main(["deploy", "--pool", "processes"]) == 0
     said = capsys.readouterr().out
     for weakness in (
-        "Not protected: the API asks for no key",
-        "Not protected: it answers Access-Control-Allow-Origin: *",
-        "Not protected: it answers to any host name",
-        "Not protected: a run may choose its command, env, working_dir",
+        "the API asks for no key",
+        "it answers Access-Control-Allow-Origin: *",
+        "it answers to any host name",
+        "a run may choose its command, env, working_dir",
     ):
-        assert weakness in said
+        assert f"Not protected: {weakness}" in said
     assert main(["deploy", "--pool", "processes", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["unprotected"]) == 4
 
 
 def test_a_closed_pool_is_used_as_it_is(client: SyncPrefectClient) -> None:
-    client.create_work_pool(
-        WorkPoolCreate(name="closed", type="process", base_job_template=template())
-    )
+    closed = {"type": "process", "base_job_template": template()}
+    client.create_work_pool(WorkPoolCreate(name="closed", **closed))
     try:
         said = deploy("closed").unprotected
         assert not [one for one in said if "a run may choose" in one]
@@ -241,8 +233,6 @@ def test_what_a_template_lets_a_run_choose() -> None:
     assert choices({"job_configuration": {"env": {"A": "1"}}, "variables": {}}) == ["env"], (
         "Prefect adds a run's to it"
     )
-    named = {
-        "job_configuration": {"command": "{{ command }}"},
-        "variables": {"properties": {"command": {}, "env": {}}},
-    }
+    named = {"job_configuration": {"command": "{{ command }}"}}
+    named["variables"] = {"properties": {"command": {}, "env": {}}}
     assert choices(named) == ["command"], "a variable that nothing uses chooses nothing"

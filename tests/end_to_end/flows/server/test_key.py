@@ -28,9 +28,8 @@ def test_the_temporary_server_has_a_key_that_no_command_line_shows(
         assert key != "not:the-one-of-the-user"
         assert proves(api)
         assert exposures(api, template()) == [], "what `lyceum deploy` would say of it"
-        commands = [
-            path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()
-        ]
+        places = Path("/proc").glob("[0-9]*/cmdline")
+        commands = [path.read_bytes() for path in places if path.exists()]
         assert any(b"flows.server.guarded_server" in one for one in commands)
         assert not any(key.encode() in one for one in commands)
         assert key not in os.environ.values()

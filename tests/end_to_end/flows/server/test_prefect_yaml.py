@@ -1,7 +1,6 @@
 """`prefect deploy --all` in a clone, by Prefect's own command line against a real server: the same
 two deployments as `lyceum deploy` registers."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,16 +31,9 @@ def client(
 
 def prefect(*arguments: str) -> str:
     """Prefect's command line, in the clone."""
-    done = subprocess.run(
-        [sys.executable, "-m", "prefect", "--no-prompt", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PREFECT_API_URL": os.environ["PREFECT_API_URL"]},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "prefect", "--no-prompt", *arguments]
+    piped = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(command, cwd=ROOT, text=True, **piped)
     assert done.returncode == 0, done.stdout
     return done.stdout
 
@@ -61,9 +53,8 @@ def test_prefect_deploy_all_registers_what_lyceum_deploy_does(
         assert here.entrypoint == there.entrypoint
         assert sorted(here.tags) == sorted(there.tags)
         assert here.enforce_parameter_schema == there.enforce_parameter_schema
-        assert [*here.parameter_openapi_schema["properties"]] == [
-            *there.parameter_openapi_schema["properties"]
-        ]
+        forms = [[*one.parameter_openapi_schema["properties"]] for one in (here, there)]
+        assert forms[0] == forms[1]
         crons = [[one.schedule.cron for one in each.schedules] for each in (here, there)]  # type: ignore[union-attr]
         assert crons[0] == crons[1]
         assert not any(one.active for each in (here, there) for one in each.schedules)
