@@ -13,7 +13,8 @@ class Config(preferences.PreferenceConfig):
 
     Attributes:
         lambda_orpo: weight of the preference beside the supervised term; the paper uses 0.1 to
-            0.25.
+            0.25. 0: supervised training on the chosen responses alone, which is the control of any
+            preference loss on the same pairs.
     """
 
     lambda_orpo: float = Field(default=0.1, ge=0)

@@ -130,6 +130,20 @@ def test_orpo_equals_worked_numbers():
     assert loss == pytest.approx(np.log(2) + 0.1 * np.log(1.25), rel=1e-6)
 
 
+def test_orpo_without_its_preference_is_supervised_training_on_the_chosen():
+    """Whatever is rejected: loss and gradient are those of the mean over the chosen responses."""
+    model = Bigram()
+    first = (logp(model, 3, 4) + logp(model, 4, EOS)) / 2
+    second = (logp(model, 3, 2) + logp(model, 2, 5) + logp(model, 5, EOS)) / 3
+    found = [
+        stepped(orpo_loss_fn, pairs(CHOSEN, rejected), lambda_orpo=0.0)
+        for rejected in (REJECTED, [[2, 2, EOS], [4, 4, EOS]])
+    ]
+    for (loss, _), gradient in found:
+        assert loss == pytest.approx(-(first + second) / 2, rel=1e-5)
+        np.testing.assert_allclose(gradient, found[0][1], rtol=1e-6)
+
+
 def test_log_odds_are_exact_for_rare_and_for_near_certain_responses_and_finite_for_certain_ones():
     """float32: 1 - P itself would be 0 below P = 1 - 6e-8."""
     logps = np.array([-30.0, -0.7, -1e-3, -1e-6])
