@@ -13,7 +13,7 @@ needed.
 
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -90,6 +90,15 @@ def deletion_command(name: str) -> str:
     if collection == "queuedResources":
         return f"gcloud compute tpus queued-resources {where} --force --quiet"
     return f"gcloud compute tpus tpu-vm {where} --quiet"
+
+
+def left_over(names: Sequence[str], why: str) -> str:
+    """What people are told of resources that may still be there."""
+    commands = "; ".join(deletion_command(name) for name in names)
+    return (
+        f"{', '.join(names)} may still be there and may cost money or hold quota: {why}. Delete by"
+        f" hand: {commands}"
+    )
 
 
 class TpuApi:

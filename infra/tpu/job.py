@@ -10,13 +10,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from infra.backend import FINAL, JobHandle
 from infra.secrets import mask
 from infra.settings import TpuSettings
 from infra.store.store import Store
-from infra.tpu.api import GONE, QUEUED, ApiError, Resource, TpuApi, deletion_command, zone_of
+from infra.tpu.api import GONE, QUEUED, ApiError, Resource, TpuApi, left_over, zone_of
 from infra.tpu.job_record import TpuRecord, record_name
 from infra.tpu.listener import Listener
 from infra.tpu.problems import Problem
@@ -161,7 +162,7 @@ class TpuJob:
         if not self._thread.is_alive():
             return None
         left = sorted(self._leaving) or self.record.resources
-        return _left_over(left, f"it was not gone after {duration(most)}")
+        return left_over(left, f"it was not gone after {duration(most)}")
 
     # The machine
 
@@ -287,9 +288,11 @@ class TpuJob:
     def _request(self) -> Problem | None:
         """Send the request, which is on record before. Returns what stands against it."""
         name = self.record.resources[-1]
+        if self._was_accepted and self._has_come_and_gone():
+            return None
         if not self._write():
             return Problem("transient", f"{self._store.uri} does not answer")
-        if self._cancelled.is_set() or self._has_come_and_gone():
+        if self._cancelled.is_set():
             return None
         if why := self._too_dear():
             self._end("failed", failure(why))
@@ -312,10 +315,13 @@ class TpuJob:
         return None
 
     def _has_come_and_gone(self) -> bool:
-        """Whether the machine of a request that was accepted has worked, and is there no more: this
-        process stood still meanwhile."""
-        if not self._was_accepted:
-            return False
+        """Whether the machine of a request that was accepted has worked, and is there no more, or
+        another run has seen to its end: this process stood still meanwhile."""
+        with suppress(OSError, InputError):
+            known = self._store.read_json(record_name(self._handle), TpuRecord)
+            if known is not None and known.ended is not None:
+                self._end("failed", failure("another run has ended this job", lost=True))
+                return True
         self._listener.look(FINAL_LOOK_SECONDS)
         return self._listener.hosts()[0].status is not None
 
@@ -388,12 +394,3 @@ class TpuJob:
         self.record = self.record.model_copy(update={"state": "deleted"})
         self._write()
         self._accepted.set()
-
-
-def _left_over(names: Sequence[str], why: str) -> str:
-    """What people are told of resources that may still be there."""
-    commands = "; ".join(deletion_command(name) for name in names)
-    return (
-        f"{', '.join(names)} may still be there and may cost money or hold quota: {why}. Delete by"
-        f" hand: {commands}"
-    )

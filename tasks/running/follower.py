@@ -108,7 +108,10 @@ class Follower:
 
 def run_to_the_end(follower: Follower, store: Store, attempt: str, restarts: int) -> JobStatus:
     """Take over the job that outlived its submitter, or submit one. Submit again, a limited number
-    of times, after a job that was lost, or that paused for an earlier run."""
+    of times, after a job that was lost, or that paused for an earlier run. Do nothing where another
+    run has taken the stage over since the lease was granted: its job has not outlived it."""
+    if follower.is_overtaken():
+        return JobStatus(state="failed", heartbeat=0.0, lost=True, error="another run follows it")
     attempts = iter([attempt, *(f"{attempt}-{restart}" for restart in range(1, restarts + 1))])
     running = follower.machines.attach(store, follower.job.key, follower.job.run)
     if running:

@@ -34,7 +34,10 @@ class Payments:
 
     def _seconds(self, process: Process, machine: Machine) -> float:
         """Of a machine's time what a process pays for."""
-        payers = self._payers.get(machine.job, [])
+        payers = [one for one in self._payers.get(machine.job, []) if one[0] >= machine.asked]
+        if machine.asked_by is not None:  # who asks pays, until another one follows
+            payers = [(machine.asked, machine.asked_by), *payers]
+            payers = [one for n, one in enumerate(payers) if not n or one[1] is not payers[0][1]]
         over = [*(since for since, _ in payers[1:]), self._world.now]
         for (since, payer), until in zip(payers, over, strict=True):
             if payer is process and machine.ready is not None:

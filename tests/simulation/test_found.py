@@ -112,6 +112,31 @@ def test_a_job_that_ended_while_its_flow_stood_still_is_not_asked_for_again() ->
     holds("bucket", "v5e-8", seed=40000059, stages=4, flows=(0.0, 35.0), faults=slept)
 
 
+def test_a_run_that_lost_its_lease_before_it_began_leaves_the_job_of_the_other() -> None:
+    """A flow stood still as soon as it had the lease, another one took over and asked for a
+    machine; the first woke, followed the machine as one that had outlived its flow, and took it for
+    dead when its agent stood still."""
+    stood_still = (
+        Fault("pause", "flow", "read manifest", 3, "after", 15.0),
+        Fault("pause", "agent", "write log", 1, "after", 15.0),
+    )
+    more: dict[str, Any] = {"stages": 2, "flows": (0.0, 0.0, 16.0), "region": "EUROPE-WEST4"}
+    holds("bucket", "v5e-16", seed=87000018, faults=stood_still, **more)
+
+
+def test_a_request_is_not_sent_again_for_a_job_that_another_run_has_ended() -> None:
+    """A flow stood still within its request; another one took the stage over, cleared what was left
+    and began a job of its own; the first woke, and asked for a machine beside it."""
+    slept = (Fault("pause", "flow 1", "ask create", 1, "after", 40.0),)
+    out = (Event("stockout", 5.0, seconds=45.0),)
+    for seed in range(COURSES):
+        flows = (0.0, 2.0)
+        result = play(Plan(seed, "bucket", "v5e-8", 1, flows, slept, out))
+        assert not result.law, told(result)
+        asked = [line for line in result.lines if "flow 1: ask create" in line]
+        assert len(asked) == 1, told(result)
+
+
 def test_a_zone_has_its_time_from_the_first_request_on() -> None:
     """A flow stood still after it had given a zone up: that counted for the next one, which was
     asked, and given up at once."""

@@ -88,12 +88,17 @@ class Bench:
     watch: Watch
     said: list[str]
     taken_over: bool = False
+    taken_over_before: bool = False
 
     def run(self, backend: Scripted, restarts: int = 3) -> JobStatus:
         context().backends["scripted"] = backend
         listener = Listener(logging.getLogger("test").info, lambda status: None)
         settings = Settings(poll_seconds=0.001)
-        follower = Follower(JOB, self.watch, listener, settings, lambda: self.taken_over)
+
+        def taken_over() -> bool:
+            return self.taken_over_before or (self.taken_over and bool(backend.submitted))
+
+        follower = Follower(JOB, self.watch, listener, settings, taken_over)
         return run_to_the_end(follower, self.store, "4", restarts)
 
 
@@ -134,6 +139,15 @@ def test_a_lost_job_is_not_started_again_beside_that_of_the_run_that_took_over(
     backend = Scripted([[LOST], [DONE]])
     assert bench.run(backend) == LOST
     assert backend.submitted == ["4"]
+
+
+def test_the_job_of_the_run_that_took_over_is_left_alone(bench: Bench) -> None:
+    """A flow stood still as soon as it had the lease: it followed the other's machine as one that
+    had outlived its flow, and deleted it."""
+    bench.taken_over_before = True
+    backend = Scripted([[DONE]], running=JobHandle(JOB.store, JOB.key, "5"))
+    assert bench.run(backend).lost
+    assert (backend.submitted, backend.cancelled, backend.followed_elsewhere) == ([], [], [])
 
 
 def test_a_failure_of_the_stage_itself_is_not_tried_again(bench: Bench) -> None:
