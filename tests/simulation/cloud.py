@@ -176,8 +176,8 @@ class Cloud:
         self._laws.machine(process, made.metadata["lyceum-job"].split("/")[1], attempt, others)
         for one in self.machines if not self._laws.refused else ():
             lasted = self._world.now - one.asked
-            of = one.metadata["lyceum-job"]
-            if of == made.metadata["lyceum-job"] and one.left_in in _HOPEFUL and lasted < 30.0:
+            same = one.job == made.job and one.asked_by is process
+            if same and one.left_in in _HOPEFUL and lasted < 30.0:
                 how = f"{process.name} gave machine {one.number} up after {lasted:.0f} s"
                 self._laws.break_("no zone is given up for nothing", how)
         if self._world.now > self.away + LATE_SECONDS:  # else nobody knows what there is
