@@ -83,10 +83,10 @@ def _check_override_path(table: dict[str, Any], parts: list[str], override: str)
         ]
     elif parts[0] == "defaults":
         levels.append(("defaults", [stage["kind"] for stage in table["stages"].values()]))
-    elif len(parts) > 1 and parts[0] != "gate":
+    elif len(parts) > 1 and parts[0] in known and parts[0] != "gate":
         raise InputError(
-            f"--set {override!r}: {parts[0]!r} has no keys below it. Valid:"
-            f" {', '.join(Recipe.model_fields)}."
+            f"--set {override!r}: {parts[0]!r} has no keys below it. Keys lie below stages,"
+            " defaults and gate."
         )
     for part, (level, valid) in zip(parts, levels, strict=False):
         if part not in valid:

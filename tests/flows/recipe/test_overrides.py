@@ -48,7 +48,8 @@ def test_overrides_change_one_value(table: dict[str, Any], override: str, value:
             "recipe has no key 'sead'. Did you mean 'seed'? Valid: defaults, gate, model, name,"
             " seed, stages.",
         ),
-        ("seed.low=3", "'seed' has no keys below it"),
+        ("seed.low=3", "'seed' has no keys below it. Keys lie below stages, defaults and gate"),
+        ("sedd.low=3", "recipe has no key 'sedd'"),
         ("stages.sft.config.steps=3", "stages has no key 'sft'. Valid: distill, rebalance."),
         ("stages.distill=3", "is a table; name a key in it"),
         ("stages.distill.confg.seed=3", "Did you mean 'config'? Valid: config, inputs, kind."),
