@@ -108,12 +108,9 @@ def of_quotas(
         for group in missing
         if group not in may
     ]
-    notes = [
-        f"no row of {group}, of which a quota asks for some, is among the first ones"
-        for group in missing
-        if group in may
-    ]
-    return found, notes
+    late = ", ".join(group for group in missing if group in may)
+    note = f"quotas ask for rows of {late}, and none is among the first ones: try more --rows"
+    return found, [note] * bool(late)
 
 
 def of_formats(taught: Sequence[Example], asked: Mapping[str, Sequence[str]]) -> list[Finding]:

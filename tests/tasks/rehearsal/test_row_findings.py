@@ -65,10 +65,12 @@ def test_one_row_that_its_check_refuses_is_shown_with_its_line() -> None:
 
 def test_a_quota_of_a_domain_that_nobody_produces_is_named() -> None:
     """Of coding the router may find some later; of creative no source has any."""
-    found, notes = of_quotas(["math", "coding", "creative"], {"math"}, {"coding"})
+    late = ["coding", "summarization"]
+    found, notes = of_quotas(["math", *late, "creative"], {"math"}, late)
     assert [one.name for one in found] == ["quota:creative"]
-    assert len(notes) == 1
-    assert "coding" in notes[0]
+    [note] = notes
+    assert "rows of coding, summarization, and none is among the first ones" in note
+    assert of_quotas(["math"], {"math"}, late) == ([], [])
 
 
 def test_a_suite_that_asks_for_other_tags_than_are_taught_is_named() -> None:
