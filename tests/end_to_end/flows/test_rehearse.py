@@ -62,6 +62,7 @@ REHEARSED_HERE = (
     "g_rar",  # rubrics
     "legal",  # a teacher and a judge
     "robotics",  # plans
+    "scaling_logical_inference",  # SFT alone
 )
 """One of each form. The others: `tests/campaign/flows/test_rehearse.py`."""
 
