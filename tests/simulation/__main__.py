@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
                 print(told(shrunk(result)), again, sep="\n", end="\n\n", flush=True)
             else:
                 print(f"seed {result.plan.seed}: {result.how}", flush=True)
-        if played % 1000 == 0:
+        if played % 500 == 0:
             tell()
     tell()
     for law, times in broken.most_common():
