@@ -28,7 +28,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from infra.distribution import DISTRIBUTION
+from infra.distribution import DISTRIBUTION, FOR_CLOUD
 from infra.process import ROOT
 from infra.store.local_objects import file_entry
 from infra.store.objects import name_problem
@@ -100,8 +100,11 @@ def ship_data(store: Store, directory: Path) -> str:
         return name
 
 
-LEFT_OUT = "pycosat ; sys_platform == 'never'"
-"""The `override-dependencies` of pyproject.toml."""
+LEFT_OUT = (
+    "grain", "hf-transfer", "omegaconf", "pycosat", "pylatexenc", "tenacity",
+    "tensorflow-datasets",
+)  # fmt: skip
+"""What reasoning-gym and Tunix require and no worker imports, as pyproject.toml has it."""
 
 
 def environment() -> dict[str, str]:
@@ -117,17 +120,22 @@ def environment() -> dict[str, str]:
     direct: dict[str, set[str]] = {}
     for requirement in map(Requirement, stated):
         name = canonicalize_name(requirement.name)
-        if name not in FLOW_ONLY and _applies(requirement, {"", "tpu"}):
-            direct.setdefault(name, set()).update(requirement.extras)
+        if name in {*FLOW_ONLY, DISTRIBUTION} or not _applies(requirement, {"", *FOR_CLOUD}):
+            continue
+        direct.setdefault(name, set()).update(requirement.extras)
     versions = _closure(direct)
-    lines = [f"{name}{_bracketed(extras)}=={versions[name]}" for name, extras in direct.items()]
+    lines = [
+        f"{name}{_bracketed(extras)}=={versions[name]}"
+        for name, extras in direct.items()
+        if name in versions  # an extra may be missing here: its import there says so
+    ]
     return {
         "python": f"{sys.version_info.major}.{sys.version_info.minor}\n",
         "requirements.txt": "".join(f"{line}\n" for line in sorted(lines)),
         "constraints.txt": "".join(
             f"{name}=={version}\n" for name, version in sorted(versions.items())
         ),
-        "overrides.txt": f"{LEFT_OUT}\n",
+        "overrides.txt": "".join(f"{name} ; sys_platform == 'never'\n" for name in LEFT_OUT),
     }
 
 
@@ -150,6 +158,8 @@ def _closure(direct: Mapping[str, Iterable[str]]) -> dict[str, str]:
         for requirement in map(Requirement, found.requires or []):
             if _applies(requirement, {extra}):
                 needs = canonicalize_name(requirement.name)
+                if needs in LEFT_OUT:
+                    continue
                 needed = {(needs, wanted) for wanted in ("", *requirement.extras)} - seen
                 seen |= needed
                 waiting += needed

@@ -19,6 +19,7 @@ from typing import NoReturn
 from flows.cli import commands, model_commands
 from flows.cli.answer import Answer
 from flows.cli.options import options_by_name
+from infra.distribution import absent
 from infra.store.objects import Damaged
 from infra.visible import plain
 from schemas.base import DoesNotFit, InputError, StageFailed, Stopped
@@ -55,6 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), 3)
     except (StageFailed, Damaged) as error:
         return _fail(str(error), 1)
+    except ModuleNotFoundError as error:
+        if not (message := absent(error)):
+            raise
+        return _fail(message, 2)
     except (Stopped, KeyboardInterrupt):
         return _fail("stopped; run the same command again to continue", 130)
     except BrokenPipeError:  # `lyceum runs | head`: whoever read our output has gone

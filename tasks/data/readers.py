@@ -225,9 +225,9 @@ def read_remote(file: RemoteFile) -> Records:
     Raises:
         InputError: it is damaged, cannot be read, or changed since `file` was listed.
     """
-    import pyarrow
-
     with explained(file.url, "teacher dataset"):
+        import pyarrow
+
         try:
             if file.name.endswith(".parquet"):
                 yield from (Record(number, row) for number, row in enumerate(_rows(file), start=1))

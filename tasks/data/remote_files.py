@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from infra.distribution import absent
 from schemas.base import InputError
 
 _PACKAGES = {"gs": "gcsfs", "s3": "s3fs", "hf": "huggingface_hub"}
@@ -141,6 +142,8 @@ def explained(url: str, where: str) -> Iterator[None]:
     except InputError:
         raise
     except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and (message := absent(error)):
+            raise InputError(f"{where}: reading {url}: {message}") from error
         raise InputError(
             f"{where}: reading {url} needs the package {_PACKAGES[scheme]}: uv pip install"
             f" {_PACKAGES[scheme]}."

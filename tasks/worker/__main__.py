@@ -30,7 +30,7 @@ from pydantic import ValidationError
 
 from infra.backend import pause_file
 from infra.context import context
-from infra.distribution import DISTRIBUTION
+from infra.distribution import DISTRIBUTION, absent
 from infra.secrets import mask, mask_output
 from infra.store.compiled import Compiled
 from infra.store.local_objects import is_disk_full
@@ -131,6 +131,11 @@ def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) 
         return _failed(str(error))
     except MemoryError as error:
         return _failed(_no_memory(str(error)))
+    except ModuleNotFoundError as error:
+        if message := absent(error):
+            return _failed(f"stage {spec.stage}: {message}", exit_code=2)
+        log.exception("stage %s failed", spec.stage)
+        return _failed(f"{type(error).__name__}: {error}", sure=False)
     except (Exception, SystemExit) as error:
         # The last line of defence: a stage may raise anything, and the status must say so.
         if is_disk_full(error):

@@ -5,7 +5,9 @@ import re
 import tomllib
 from pathlib import Path
 
-from infra.distribution import DISTRIBUTION, install
+from packaging.requirements import Requirement
+
+from infra.distribution import DISTRIBUTION, EXTRAS, absent, install
 from infra.process import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -19,6 +21,20 @@ def test_name_and_version_are_those_of_the_project_and_the_command_keeps_its_own
     assert "tpu" in PROJECT["optional-dependencies"]
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## \[(\d+\.\d+\.\d+)\]", changes, re.M)[0] == PROJECT["version"]
+
+
+def test_what_an_extra_has_is_named_when_an_import_of_it_fails() -> None:
+    """Each package of the table comes with its extra and without it not at all."""
+    found = importlib.metadata.packages_distributions()
+    for extra, modules in EXTRAS.items():
+        packages = {Requirement(one).name for one in PROJECT["optional-dependencies"][extra]}
+        assert not packages & {Requirement(one).name for one in PROJECT["dependencies"]}
+        for module in modules:
+            assert module not in found or packages & {*found[module]}, (extra, module)
+            error = ModuleNotFoundError(f"No module named {module}", name=f"{module}.part")
+            assert f"{module}.part is not installed" in absent(error)
+            assert install(extra) in absent(error)
+    assert absent(ModuleNotFoundError("No module named 'ours'", name="ours")) == ""
 
 
 def test_nobody_is_sent_to_the_package_of_another_nor_asks_for_its_metadata() -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -158,6 +158,7 @@ def test_every_requirement_of_the_project_is_a_workers_or_the_flows() -> None:
     requirements = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
     extras = ('extra == "export"', 'extra == "cluster"')
     at_home = {one.name for one in requirements if one.marker and str(one.marker) in extras}
+    at_home |= {DISTRIBUTION}  # extra "tpu" names other extras
     ours = {canonicalize_name(one.name) for one in requirements} - at_home
     assert ours >= FLOW_ONLY
     assert set(versions("requirements.txt")) == ours - FLOW_ONLY
@@ -169,7 +170,7 @@ def test_versions_are_those_installed_here_and_jax_comes_with_its_tpu_extra() ->
         assert version == f"=={importlib.metadata.version(name)}"
     assert set(direct) <= set(locked)
     # some only under Linux
-    there = {"jaxlib", "requests", "tensorstore", "pydantic-core", "array-record", "cffi"}
+    there = {"jaxlib", "requests", "tensorstore", "pydantic-core", "uvloop", "cffi"}
     assert there <= set(locked)
     assert not {"prefect", "pytest", "colorama", "mypy", "torch"} & set(locked)
     jax = f"jax[tpu]=={importlib.metadata.version('jax')}"
@@ -177,13 +178,28 @@ def test_versions_are_those_installed_here_and_jax_comes_with_its_tpu_extra() ->
     assert environment()["python"] == f"{sys.version_info.major}.{sys.version_info.minor}\n"
 
 
-def test_what_is_left_out_there_is_left_out_here_and_an_install_is_needed_to_know(
+def test_what_is_left_out_there_is_left_out_here() -> None:
+    """By `override-dependencies`, and of what Tunix says that it requires, all that pyproject.toml
+    does not repeat and Lyceum does not require by itself."""
+    uv = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]
+    [tunix] = uv["dependency-metadata"]
+    assert tunix["version"] == importlib.metadata.version(tunix["name"])
+
+    def names(lines: Iterable[str]) -> set[str]:
+        return {canonicalize_name(Requirement(line).name) for line in lines}
+
+    said = [Requirement(line) for line in importlib.metadata.requires(tunix["name"]) or []]
+    said_names = {canonicalize_name(one.name) for one in said if one.marker is None}
+    unused = said_names - names(tunix["requires-dist"]) - set(versions("requirements.txt"))
+    assert set(environment()["overrides.txt"].splitlines()) == {
+        *uv["override-dependencies"],
+        *(f"{name} ; sys_platform == 'never'" for name in unused),
+    }
+
+
+def test_without_an_installed_lyceum_nobody_knows_what_it_needs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    overrides = environment()["overrides.txt"].splitlines()
-    assert overrides == project["tool"]["uv"]["override-dependencies"]
-
     def missing(name: str) -> list[str]:
         raise importlib.metadata.PackageNotFoundError(name)
 

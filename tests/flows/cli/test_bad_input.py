@@ -7,6 +7,7 @@ runs are.
 
 import errno
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -167,6 +168,13 @@ def test_a_store_that_is_full_or_read_only(
     message = fails("run", tiny_recipe, "--store", "store")
     assert expected in message
     assert "--store" in message
+
+
+def test_an_extra_that_is_not_installed(fails: Fails, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "google.api_core.exceptions", None)
+    said = fails("runs", "--store", "gs://bucket/prefix")
+    assert "google.api_core.exceptions is not installed" in said
+    assert "`uv sync --extra cloud`" in said
 
 
 def test_a_bad_environment_variable(
