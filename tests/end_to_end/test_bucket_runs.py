@@ -69,11 +69,8 @@ def test_a_bucket_holds_what_a_directory_holds(
     assert [stage["status"] for stage in first["stages"]] == ["ran", "ran"]
     report = first["report"]
     assert report.startswith(f"{runs.uri}/runs/")
-    assert (
-        gcs.read(runs.bucket, report.removeprefix(f"gs://{runs.bucket}/"))
-        .lower()
-        .startswith(b"<!doctype html>")
-    )
+    page = gcs.read(runs.bucket, report.removeprefix(f"gs://{runs.bucket}/"))
+    assert page.lower().startswith(b"<!doctype html>")
     assert runs.statuses() == ["cached", "cached"]
     assert runs.files() == runs.files(str(finished[0]))
 

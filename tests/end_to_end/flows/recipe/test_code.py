@@ -23,10 +23,7 @@ def reward_fn(prompts, completions, answer, **columns):
 
 
 def test_the_policy_is_paid_by_the_function(
-    prefect_api: str,
-    recipe: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    prefect_api: str, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The ledger has what the function says of each response; one that raises fails the stage with
     its line, and nothing before it runs again."""
@@ -43,10 +40,8 @@ def test_the_policy_is_paid_by_the_function(
     stages = json.loads(capsys.readouterr().out)["stages"]
     assert [stage["status"] for stage in stages] == ["cached", "cached", "cached", "ran"]
     (ledger,) = store.rglob("ledger.jsonl.gz")
-    rows = [
-        LedgerRow.model_validate_json(line)
-        for line in gzip.decompress(ledger.read_bytes()).splitlines()
-    ]
+    lines = gzip.decompress(ledger.read_bytes()).splitlines()
+    rows = [LedgerRow.model_validate_json(line) for line in lines]
     assert len(rows) == 16
     for row in rows:
         assert row.rewards["function"] % 1 == pytest.approx(len(row.completion) / 1e6, abs=1e-9)

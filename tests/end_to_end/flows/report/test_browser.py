@@ -36,9 +36,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The report of a run with suites, samples and requests, and its comparison with two others."""
     root = tmp_path_factory.mktemp("store")
     store, record = write_run(root, suites=(HELDOUT, "gsm8k"), samples=2, requests=40)
-    others = [
-        write_run(root, f"demo-{n}", skill={**SKILL, "grpo": 0.9 - n / 10})[1] for n in (2, 3)
-    ]
+    skills = {n: {**SKILL, "grpo": 0.9 - n / 10} for n in (2, 3)}
+    others = [write_run(root, f"demo-{n}", skill=skill)[1] for n, skill in skills.items()]
     comparison = render_comparison(store, compare_runs(store, record, others))
     return {"report": report_file(store, record), "comparison": Path(comparison)}
 
@@ -52,20 +51,14 @@ def opened(
     heard: list[str] = []
     page.on("console", lambda message: heard.append(message.text))
     page.on("pageerror", lambda error: heard.append(str(error)))
-    page.on(
-        "request",
-        lambda request: (
-            None if request.url.startswith(("file:", "data:")) else heard.append(request.url)
-        ),
-    )
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
     page.goto(path.as_uri())
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
-    directory = os.environ.get("LYCEUM_TEST_PICTURES")
-    if directory:
-        page.screenshot(
-            path=Path(directory) / f"{path.stem}-{viewport['width']}-{scheme}.png", full_page=True
-        )
-    return page, heard
+    if directory := os.environ.get("LYCEUM_TEST_PICTURES"):
+        name = f"{path.stem}-{viewport['width']}-{scheme}.png"
+        page.screenshot(path=Path(directory) / name, full_page=True)
+    return page, heard + [url for url in asked if not url.startswith(("file:", "data:"))]
 
 
 @pytest.mark.parametrize("name", ["report", "comparison"])
@@ -175,12 +168,8 @@ def summaries(samples: Locator) -> list[str]:
 def test_a_large_run_has_a_page_that_can_be_sent(tmp_path: Path) -> None:
     """Long answers, full of what has to be escaped: 288 prompts could be shown, and not all of them
     fit."""
-    store, record = write_run(
-        tmp_path,
-        suites=(HELDOUT, "gsm8k", "mmlu", "mbpp"),
-        per_domain=12,
-        text="<b>&</b> long " * 120,
-    )
+    suites, text = (HELDOUT, "gsm8k", "mmlu", "mbpp"), "<b>&</b> long " * 120
+    store, record = write_run(tmp_path, suites=suites, per_domain=12, text=text)
     page = report_file(store, record)
     assert 2_000_000 < page.stat().st_size < MOST_BYTES
     assert 100 < page.read_text(encoding="utf-8").count('<details class="card sample') < 288
