@@ -34,6 +34,7 @@ from schemas.base import InputError, digest
 log = logging.getLogger("lyceum.gcs")
 
 SLICE = 8 << 20  # bytes downloaded in one request
+ATTEMPTS = 3  # to have a file whose bytes are right
 PIECE = 1 << 18  # bytes received at once
 WRITE = 1 << 14
 """Bytes written to the disk at once. Of more the kernel makes large pages, which virtual machines
@@ -68,11 +69,12 @@ class Receiver:
         return [entry for entry, here in zip(entries, intact, strict=True) if not here]
 
     def _fetch(self, entries: Sequence[FileEntry]) -> None:
-        """Download files, and once more those that could not be had or whose bytes were not
-        right."""
+        """Download files, and up to ATTEMPTS times those that could not be had or whose bytes
+        were not right."""
         failed = self._attempt(entries)
-        if failed:
-            failed = self._attempt(list(failed))
+        for _ in range(1, ATTEMPTS):
+            if failed:
+                failed = self._attempt(list(failed))
         if failed:
             raise Damaged([f"{entry.path}: {problem}" for entry, problem in failed.items()])
 
