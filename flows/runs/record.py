@@ -76,7 +76,6 @@ class RunLog:
     ) -> None:
         self._store = store
         self._watch = watch
-        self._order = {stage.name: place for place, stage in enumerate(resolved.stages)}
         self._began: dict[str, float] = {}
         self._unwritten: dict[str, StageRecord] = {}
         recipe = resolved.recipe
@@ -99,7 +98,7 @@ class RunLog:
         now, updated = time.monotonic(), time.time()
         self._began |= {one.name: now for one in changed if one.status == "running"}
         self._unwritten |= {one.name: one for one in changed}
-        stages = self._with(changed)
+        stages = _with(self.record, changed)
         self.record = self.record.model_copy(update={"stages": stages, "updated": updated})
         with self._going_on("record"):
             for name, stage in list(self._unwritten.items()):
@@ -117,13 +116,9 @@ class RunLog:
         """The run ended, and these stages with it. Stages without a record were never begun."""
         stages = tuple(
             stage if stage.status != "running" else self._interrupted(stage)
-            for stage in self._with(ended)
+            for stage in _with(self.record, ended)
         )
         self._update(None, status=status, finished=time.time(), stages=stages)
-
-    def _with(self, changed: Sequence[StageRecord]) -> tuple[StageRecord, ...]:
-        known = {one.name: one for one in (*self.record.stages, *changed)}
-        return tuple(sorted(known.values(), key=lambda one: self._order[one.name]))
 
     def plan(self, plan: dict[str, Any]) -> None:
         """The run was planned like this."""
@@ -215,10 +210,15 @@ def in_full(store: Store, record: RunRecord) -> RunRecord:
     names = [_version_name(record.run_id, stage.name) for stage in record.recipe.stages]
     read = zip(names, store.read_all(names), strict=True)
     versions = [one for name, raw in read if (one := store.parsed(name, raw, StageVersion))]
-    known = {one.name: one for one in (*record.stages, *(version.stage for version in versions))}
-    ordered = (known[stage.name] for stage in record.recipe.stages if stage.name in known)
+    stages = _with(record, [version.stage for version in versions])
     updated = max([record.updated or 0.0, *(version.updated for version in versions)])
-    return record.model_copy(update={"stages": tuple(ordered), "updated": updated})
+    return record.model_copy(update={"stages": stages, "updated": updated})
+
+
+def _with(record: RunRecord, changed: Sequence[StageRecord]) -> tuple[StageRecord, ...]:
+    """A record's stages with newer versions of some, in the recipe's order."""
+    known = {one.name: one for one in (*record.stages, *changed)}
+    return tuple(known[stage.name] for stage in record.recipe.stages if stage.name in known)
 
 
 def read_plan(store: Store, run_id: str) -> dict[str, Any] | None:

@@ -71,12 +71,13 @@ class Receiver:
     def _fetch(self, entries: Sequence[FileEntry]) -> None:
         """Download files, and up to ATTEMPTS times those that could not be had or whose bytes
         were not right."""
-        failed = self._attempt(entries)
-        for _ in range(1, ATTEMPTS):
-            if failed:
-                failed = self._attempt(list(failed))
-        if failed:
-            raise Damaged([f"{entry.path}: {problem}" for entry, problem in failed.items()])
+        left, failed = entries, dict[FileEntry, str]()
+        for _ in range(ATTEMPTS):
+            failed = self._attempt(left)
+            if not failed:
+                return
+            left = list(failed)
+        raise Damaged([f"{entry.path}: {problem}" for entry, problem in failed.items()])
 
     def _attempt(self, entries: Sequence[FileEntry]) -> dict[FileEntry, str]:
         """Download files; returns what is wrong with those that could not be had."""
