@@ -31,14 +31,6 @@ random weights of a 1B, nothing downloaded:
 
     python -m benchmarks.chain SCRATCH --set model=gemma3-1b-it first_steps=0 rows=32 length=512 \\
         pairs=32 responses=128 sft_rate=1e-5 simpo_rate=1e-6 grpo_rate=1e-6
-
-A pretrained model with adapters, on the rows of a run of the recipe gemma_270m (DIR: what
-../shared/bin/real_gemma.py writes; ARTIFACT: the run's rebalance artifact):
-
-    python -m benchmarks.chain SCRATCH --cpu --rounds 1 --set model=DIR artifact=ARTIFACT \\
-        lora=16 first_steps=0 rows=2 length=1024 sft_steps=180 sft_rate=5e-4 \\
-        pairs=8 simpo_steps=24 simpo_rate=2e-5 responses=32 group=4 grpo_steps=24 grpo_rate=3e-5 \\
-        prompt_length=256 response_length=160
 """
 
 import filecmp
@@ -60,7 +52,7 @@ from benchmarks.paired import ROOT, heading, ratios, row, spread, tell, watch
 from infra.distribution import DISTRIBUTION
 
 PEER = ("trl==1.16.0", "torch==2.13.0", "transformers==5.12.1", "datasets==5.2.0")
-PEER += ("accelerate==1.15.0", "peft==0.21.0")
+PEER += ("accelerate==1.15.0",)
 FOR_REWARDS = ("pydantic==2.14.3", "google-crc32c==1.9.0")
 """What this project's rewards import beside the peer's own packages."""
 FIRST, OURS, THEIRS = "Lyceum, first run", "Lyceum", "TRL"
@@ -76,18 +68,14 @@ Round = dict[str, dict[str, dict[str, Any]]]
 
 NOT_EQUAL = """\
 Not equal: in SFT Lyceum packs the examples into {rows} rows of {length} tokens, {examples} on
-average; TRL {packing}. Lyceum tokenises and proves what is supervised; TRL is given the tokens of
-SFT. Lyceum writes a checkpoint every 60 s, GRPO's journal and a ledger of all responses, and
-corrects what sampler and trainer differ in (truncated importance sampling); TRL saves its last
-model alone. Of Lyceum the stages are measured; what `lyceum run` does around them (flow, digests,
-commits) is in the table of the orchestration. Its guard against a collapse is off, so that no step
-is left out. In SimPO and GRPO Lyceum packs prompts with their responses into rows, and samples at
-{prompt_length} + {response_length} tokens or less; TRL pads to the longest of the
-batch. TRL samples without vLLM and runs uncompiled, as by default."""
-PACKING = {
-    True: "packs likewise and joins the rows to one (peer_packs)",
-    False: "pads so many to the longest of the batch (no peer_packs)",
-}
+average; TRL pads so many to the longest of the batch. Lyceum tokenises and proves what is
+supervised; TRL is given the tokens of SFT. Lyceum writes a checkpoint every 60 s, GRPO's journal
+and a ledger of all responses, and corrects what sampler and trainer differ in (truncated importance
+sampling); TRL saves its last model alone. Of Lyceum the stages are measured; what `lyceum run` does
+around them (flow, digests, commits) is in the table of the orchestration. Its guard against a
+collapse is off, so that no step is left out. In SimPO and GRPO Lyceum packs prompts with their
+responses into rows, and samples at {prompt_length} + {response_length} tokens or less; TRL pads to
+the longest of the batch. TRL samples without vLLM and runs uncompiled, as by default."""
 
 
 def main() -> None:
@@ -114,15 +102,14 @@ def main() -> None:
 def setting(text: str) -> tuple[str, Any]:
     """`name=value` of the command line."""
     name, _, value = text.partition("=")
-    truth = {"true": True, "false": False}.__getitem__
-    readers = {int: int, float: float, str: str, bool: truth}
+    readers = {int: int, float: float, str: str}
     kinds = {field.name: type(field.default) for field in fields(Settings)}
     if kinds.get(name) not in readers:
         where = "see benchmarks/chain_peers/settings.py"
         raise SystemExit(f"--set {text}: there is no setting {name!r}; {where}")
     try:
         return name, readers[kinds[name]](value)
-    except (ValueError, KeyError) as error:
+    except ValueError as error:
         raise SystemExit(f"--set {text}: {value!r} is no {kinds[name].__name__}") from error
 
 
@@ -254,7 +241,7 @@ def show(settings: Settings, rounds: Sequence[Round]) -> None:
                 [100 * one[side]["answers"][stage][name] for one in rounds] for side in ANSWERING
             )
             row(f"after {stage}: {name}, %", *(spread(each, ".1f") for each in rates))
-    said = NOT_EQUAL.format(**vars(settings), packing=PACKING[settings.peer_packs])
+    said = NOT_EQUAL.format(**vars(settings))
     print("\n" + textwrap.fill(" ".join(said.split()), 100))
 
 

@@ -22,9 +22,6 @@ def stage_table(stage: str, settings: Settings) -> dict[str, Any]:
     optimizer |= {"warmup_fraction": settings.warmup, "final_fraction": settings.final}
     table: dict[str, Any] = {"steps": settings.steps(stage), "optimizer": optimizer}
     table |= {"seed": settings.seed, "log_every": 1}
-    if settings.lora:
-        table["lora"] = {"rank": settings.lora, "alpha": 2.0 * settings.lora}
-        table["remat"] = "layer"
     if stage == "sft":
         sizes = {"batch_size": settings.rows, "sequence_length": settings.length}
         return {**table, **sizes, "model": settings.model}
@@ -94,11 +91,10 @@ def prepare(_: str, settings: Settings, data: Path, policy: Path, out: Path) -> 
     recipe = parse_recipe(RECIPE.read_text(encoding="utf-8"), str(RECIPE))
     scratch = out.parent / "prepared"
     shutil.rmtree(scratch, ignore_errors=True)
-    rows = Path(settings.artifact or scratch / "rebalance")
-    if not settings.artifact:
-        run_stage("distill", recipe.stage("distill").config, {}, scratch / "distill")
-        wanted = {**recipe.stage("rebalance").config, "grounding_quotas": {}}
-        run_stage("rebalance", wanted, {"examples": scratch / "distill"}, rows)
+    rows = scratch / "rebalance"
+    run_stage("distill", recipe.stage("distill").config, {}, scratch / "distill")
+    wanted = {**recipe.stage("rebalance").config, "grounding_quotas": {}}
+    run_stage("rebalance", wanted, {"examples": scratch / "distill"}, rows)
     random = scratch / "random" if settings.first_steps else policy
     tokenizer = save_first_model(settings, random)
     data.mkdir(parents=True)
@@ -184,22 +180,19 @@ def write_for_peer(
 
 
 def save_first_model(settings: Settings, directory: Path) -> Any:
-    """The trained weights, or random ones of the size with the tiny tokenizer, in Hugging Face's
-    format. Returns the tokenizer."""
+    """Random weights of the size with the tiny tokenizer, in Hugging Face's format. Returns the
+    tokenizer."""
     from tasks.devices.hosts import make_mesh
     from tasks.models.decoder import SIZES
     from tasks.models.hf_tokenizer import write_tokenizer
-    from tasks.models.loading import LoadedModel, load_model, save_model
+    from tasks.models.loading import LoadedModel, save_model
     from tasks.models.tiny import tiny_tokenizer
     from tasks.models.weights import initialise
 
     directory.mkdir(parents=True)
-    if settings.trained:
-        loaded = load_model(Path(settings.model))
-    else:
-        size = SIZES[settings.model]
-        weights = initialise(size, 0)
-        loaded = LoadedModel(settings.model, size, weights, tiny_tokenizer(), make_mesh())
+    size = SIZES[settings.model]
+    weights = initialise(size, 0)
+    loaded = LoadedModel(settings.model, size, weights, tiny_tokenizer(), make_mesh())
     save_model(loaded, directory)
     write_tokenizer(directory, loaded.tokenizer)
     return loaded.tokenizer

@@ -19,11 +19,7 @@ class Settings:
     """Sizes of the chain, equal for both sides; `seed` differs between rounds.
 
     Attributes:
-        model: of random weights, or a directory with trained ones, with which both begin.
-        artifact: the directory of a rebalance artifact whose rows are taken; without it the
-            quickstart's are made.
-        lora: the rank of adapters on all projections, alpha twice as much; 0 trains all weights.
-            With adapters the peer computes in the model's own type, as we do, else in float32.
+        model: the size of the model, which begins with random weights.
         first_steps: of SFT, with the quickstart's optimizer, that make the model both sides begin
             with; 0: random weights.
         rows, length: of an SFT step: packed rows, and the tokens of each.
@@ -31,15 +27,11 @@ class Settings:
         responses, group: of a GRPO step: all responses, and those to one prompt.
         prompt_length, response_length: tokens, of SimPO, GRPO and the evaluation.
         heldout: prompts of the evaluation.
-        peer_packs: TRL packs SFT's examples into the same rows, which become one long row with a
-            mask; else it pads each to the longest.
         examples: of an SFT step, unpacked: what `rows` hold on average. `prepare` finds it.
         tokens: of a step of SFT and of SimPO on average, without padding. `prepare` finds them.
     """
 
     model: str = "gemma3-tiny"
-    artifact: str = ""
-    lora: int = 0
     cpu: bool = False
     seed: int = 0
     first_steps: int = 500
@@ -54,7 +46,6 @@ class Settings:
     prompt_length: int = 60
     response_length: int = 60
     heldout: int = 300
-    peer_packs: bool = False
     sft_rate: float = 1e-3
     simpo_rate: float = 2e-5
     grpo_rate: float = 1e-4
@@ -75,11 +66,6 @@ class Settings:
     def rate(self, stage: str) -> float:
         rate: float = getattr(self, f"{stage}_rate")
         return rate
-
-    @property
-    def trained(self) -> bool:
-        """Whether both sides begin with trained weights."""
-        return self.model.startswith("/")
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")

@@ -57,10 +57,12 @@ def options(stage: str, settings: Settings, out: Path) -> dict[str, Any]:
 
 
 def sft(settings: Settings, data: Path, shared: dict[str, Any]) -> dict[str, Any]:
-    size = settings.rows if settings.peer_packs else settings.examples
-    lengths = {"packing": settings.peer_packs, "max_length": settings.length}
     config = trl.SFTConfig(
-        **shared, **lengths, per_device_train_batch_size=size, completion_only_loss=True
+        **shared,
+        packing=False,
+        max_length=settings.length,
+        per_device_train_batch_size=settings.examples,
+        completion_only_loss=True,
     )
     return {"trainer": trl.SFTTrainer, "args": config}
 
@@ -119,28 +121,12 @@ def rewards(settings: Settings, data: Path) -> list[Any]:
     return [reward(name) for name in settings.rewards]
 
 
-def adapters(settings: Settings) -> Any:
-    """Those of the other side: on all projections of attention and of the feed-forward network."""
-    if not settings.lora:
-        return None
-    from peft import LoraConfig
-
-    return LoraConfig(
-        r=settings.lora,
-        lora_alpha=2 * settings.lora,
-        lora_dropout=0.0,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
-    )
-
-
 def run(stage: str, settings: Settings, data: Path, policy: Path, out: Path) -> dict[str, Any]:
     tokenizer = transformers.AutoTokenizer.from_pretrained(policy)
     tokenizer.eos_token = (  # as TRL's documentation has it for chat models: what ends a response
         "<end_of_turn>"
     )
-    dtype = "auto" if settings.lora else torch.float32
-    model = transformers.AutoModelForCausalLM.from_pretrained(policy, dtype=dtype)
+    model = transformers.AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
     make = {"sft": sft, "simpo": simpo, "grpo": grpo}[stage]
     parts = make(settings, data, options(stage, settings, out))
     rows = [
@@ -153,15 +139,10 @@ def run(stage: str, settings: Settings, data: Path, policy: Path, out: Path) -> 
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
         callbacks=[Ticks(clock)],
-        peft_config=adapters(settings),
         **parts,
     )
     trainer.train()
-    if settings.lora:
-        trainer.model.merge_and_unload().save_pretrained(out)
-        tokenizer.save_pretrained(out)
-    else:
-        trainer.save_model(str(out))
+    trainer.save_model(str(out))
     shutil.copyfile(policy / "tokenizer.model", out / "tokenizer.model")
     lengths = [row.get("completions/mean_length") for row in trainer.state.log_history]
     sampled = [length * settings.responses for length in lengths if length is not None]
