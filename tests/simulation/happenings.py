@@ -17,6 +17,8 @@ def happening(history: "History", event: Event, number: int) -> Callable[[], Non
     world = history.world
 
     def act() -> None:
+        if history.calm:  # it was to come so long after the first artifact
+            return
         world.say(f"event: {event}")
         of = [one for one in history.flows if one.name == event.who and one.alive]
         until = world.now + event.seconds

@@ -73,6 +73,7 @@ class History:
         self.laws = Laws(self.world, self.read, SETTINGS.lease_seconds)
         self.machines = Machines(self.world, self._start_worker, self._metadata, self.faults.change)
         self.flows: list[Process] = []
+        self.calm = False  # from here on nothing goes wrong
         self.disk = Disk(self.world, any(one.action == "power" for one in plan.events))
         self.service: Service | None = None
         self.cloud: Any = None
@@ -259,6 +260,7 @@ class History:
         if self.laws.broken is not None:
             return
         self.world.say("from here on nothing goes wrong")
+        self.calm = True
         self.faults.end()
         self.laws.payments.budget = None
         self.laws.on_first.clear()

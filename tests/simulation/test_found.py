@@ -178,3 +178,17 @@ def test_a_run_that_lost_its_lease_and_is_stopped_leaves_the_machine_to_the_othe
     slept = (Fault("pause", "flow 1", "ask get", 4, "after", 15.0),)
     pressed = (Event("cancel", 18.0, "flow 1"),)
     holds("bucket", "v5e-8", seed=3, flows=(0.0, 6.1), faults=slept, events=pressed)
+
+
+def test_what_a_plan_has_for_later_does_not_happen_in_the_undisturbed_last_run() -> None:
+    """The simulation's own mistake (seed 101005950): the flow ended early, over its budget, and an
+    artifact rotted behind the back of the last run, which had verified it."""
+    holds(
+        "bucket",
+        "v5e-16",
+        seed=101005950,
+        stages=4,
+        faults=(Fault("pause", "flow 1", "write tpu", 1, "before", 200.0),),
+        events=(Event("damage", 25.5, "artifact 1"),),
+        budget=0.03,
+    )
