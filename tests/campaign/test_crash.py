@@ -4,7 +4,7 @@ the same bytes."""
 import pytest
 
 from tests.end_to_end import test_crash
-from tests.end_to_end.test_crash import Chain, killed_and_resumed
+from tests.end_to_end.test_crash import killed_and_resumed
 
 chain = test_crash.chain
 
@@ -70,7 +70,5 @@ POINTS = [
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: "-".join(map(str, point)))
-def test_a_killed_worker_s_successor_ends_with_the_same_bytes(
-    chain: Chain, point: tuple[str, str, int, str]
-) -> None:
+def test_a_killed_worker_s_successor_ends_with_the_same_bytes(chain, point):
     killed_and_resumed(chain, point)

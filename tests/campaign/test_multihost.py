@@ -143,9 +143,7 @@ def test_two_hosts_train_and_the_first_one_commits(slice_of: SliceOf) -> None:
         assert slice.status(slice.spec(stage, "undisturbed"), host=1).artifact is None
 
 
-def test_a_killed_host_ends_the_job_and_its_successor_ends_with_the_same_bytes(
-    slice_of: SliceOf,
-) -> None:
+def test_a_killed_host_ends_the_job_and_its_successor_ends_with_the_same_bytes(slice_of):
     slice = slice_of()
     point = ("sft", "tasks.training.trainer:Trainer.step", 6, "before")
     manifest, second = resumed(slice, "sft", point, victim=1)
@@ -165,9 +163,7 @@ def test_a_killed_host_ends_the_job_and_its_successor_ends_with_the_same_bytes(
         ("reasoning_eval", ("tasks.sampling.slots:SlotSampler._advance", 2, "before"), 1),
     ],
 )
-def test_any_host_may_be_killed(
-    slice_of: SliceOf, kind: str, point: tuple[str, int, str], victim: int
-) -> None:
+def test_any_host_may_be_killed(slice_of, kind, point, victim):
     resumed(slice_of(), kind, (kind, *point), victim)
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from flows.cli.main import main
 from infra.store.store import Store, open_store
-from tests.fakes.gcs_emulator import Emulator
 
 
 class Runs:
@@ -62,9 +61,7 @@ def runs(
     return Runs(tiny_recipe, gcs_bucket, tmp_path, capsys)
 
 
-def test_a_bucket_holds_what_a_directory_holds(
-    runs: Runs, gcs: Emulator, finished: tuple[Path, dict[str, Any]]
-) -> None:
+def test_a_bucket_holds_what_a_directory_holds(runs, gcs, finished):
     first = runs.run()
     assert [stage["status"] for stage in first["stages"]] == ["ran", "ran"]
     report = first["report"]
@@ -75,9 +72,7 @@ def test_a_bucket_holds_what_a_directory_holds(
     assert runs.files() == runs.files(str(finished[0]))
 
 
-def test_damage_is_computed_again(
-    runs: Runs, gcs: Emulator, finished: tuple[Path, dict[str, Any]]
-) -> None:
+def test_damage_is_computed_again(runs, gcs, finished):
     runs.run()
     undamaged = runs.files(str(finished[0]))
     gcs.corrupt(runs.bucket, runs.object_of("distill", "examples.jsonl"), recompute=True)
@@ -86,9 +81,7 @@ def test_damage_is_computed_again(
     assert runs.files() == undamaged
 
 
-def test_rot_that_the_service_does_not_notice_is_found_by_whoever_reads(
-    runs: Runs, gcs: Emulator
-) -> None:
+def test_rot_that_the_service_does_not_notice_is_found_by_whoever_reads(runs, gcs):
     """The metadata still tells the old checksum: the reader's sha256 finds out, and the stage is
     computed again within the same run."""
     runs.run()
@@ -103,9 +96,7 @@ def test_rot_that_the_service_does_not_notice_is_found_by_whoever_reads(
     assert (runs.store.local_dir(manifest) / "examples.jsonl").is_file()
 
 
-def test_a_run_survives_a_bucket_at_its_worst(
-    runs: Runs, gcs: Emulator, finished: tuple[Path, dict[str, Any]]
-) -> None:
+def test_a_run_survives_a_bucket_at_its_worst(runs, gcs, finished):
     faults = gcs.faults.add_all()
     runs.run()
     struck = {action: gcs.faults.fired(number) for action, number in faults.items()}
@@ -114,12 +105,7 @@ def test_a_run_survives_a_bucket_at_its_worst(
     assert runs.files() == runs.files(str(finished[0]))
 
 
-def test_a_command_that_only_looks_gives_up_soon_and_says_why(
-    gcs_bucket: str,
-    gcs: Emulator,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_command_that_only_looks_gives_up_soon_and_says_why(gcs_bucket, gcs, capsys, monkeypatch):
     monkeypatch.setenv("LYCEUM_STORE_SECONDS", "1")
     gcs.faults.add("status", code=503)
     assert main(["runs", "--store", f"gs://{gcs_bucket}/x"]) == 1

@@ -90,9 +90,7 @@ def test_a_killed_worker_is_started_again_and_a_killed_flow_is_continued(
     assert command.digests() == command.digests(finished[0])
 
 
-def test_a_worker_that_is_killed_every_time_fails_the_stage(
-    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_worker_that_is_killed_every_time_fails_the_stage(command, monkeypatch, capsys):
     for name, value in command.crashing(
         ("distill", "infra.store.store:Store.commit", 1, "before", "self"), LYCEUM_RESTARTS="1"
     ).items():

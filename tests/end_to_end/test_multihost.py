@@ -6,9 +6,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
-
-import pytest
 
 from infra.process import ROOT, Worker, worker_environment
 from infra.store.store import open_store
@@ -21,9 +18,7 @@ SETTINGS = {
 }
 
 
-def test_a_worker_that_jax_has_ended_says_that_a_host_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_jax_has_ended_says_that_a_host_is_gone(tmp_path, monkeypatch):
     monkeypatch.setenv("LYCEUM_HOSTS", "2")
     worker = Worker(
         open_store(tmp_path), "key", "1", command=[sys.executable, "-c", "import os; os.abort()"]

@@ -54,9 +54,7 @@ def session(path: Path, directory: Path) -> dict[str, str]:
     }
 
 
-def test_a_session_ends_in_time_and_the_next_one_finishes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_ends_in_time_and_the_next_one_finishes(tmp_path, monkeypatch):
     recipe = (HERE / "crash" / "chain.toml").read_text(encoding="utf-8")
     (tmp_path / "small.toml").write_text(recipe[: recipe.index("[stages.simpo]")], encoding="utf-8")
     monkeypatch.delenv("UV_PROJECT_ENVIRONMENT", raising=False)
@@ -103,9 +101,7 @@ def tutorial(
         time.sleep(0.01)
 
 
-def test_a_tutorial_leads_from_a_table_to_a_report(
-    tutorial: Callable[[str], dict[str, str]],
-) -> None:
+def test_a_tutorial_leads_from_a_table_to_a_report(tutorial):
     said = tutorial("own_data")
     first, formatted, _, report = said["read"].splitlines()
     before, after = map(float, first.removeprefix("loss: ").split(" -> "))
@@ -121,9 +117,7 @@ def earned(said: list[str]) -> dict[str, float]:
     return {name: float(mean) for name, mean, *_ in map(str.split, said[:-1])}
 
 
-def test_tutorials_lead_from_a_broken_reward_to_a_champion(
-    tutorial: Callable[[str], dict[str, str]], tmp_path: Path
-) -> None:
+def test_tutorials_lead_from_a_broken_reward_to_a_champion(tutorial, tmp_path):
     """Three in one directory, as a reader would: what the first has trained, the others reuse."""
     said = tutorial("reward")
     *audited, reward, first, second = said["trained"].splitlines()

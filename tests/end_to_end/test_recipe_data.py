@@ -42,9 +42,7 @@ READERS = [
 
 
 @pytest.mark.parametrize("teacher", READERS)
-def test_a_row_in_the_columns_of_the_card_becomes_what_the_recipe_wants(
-    teacher: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_row_in_the_columns_of_the_card_becomes_what_the_recipe_wants(teacher, tmp_path):
     def local(path: str) -> str:
         parts = path.removeprefix("hf://datasets/").split("/")
         name = f"{parts[0]}/{parts[1].partition('@')[0]}"

@@ -86,9 +86,7 @@ def address(site: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
-def test_pages_are_read_on_a_phone_and_in_the_dark_without_a_network(
-    address: str, width: int, scheme: str
-) -> None:
+def test_pages_are_read_on_a_phone_and_in_the_dark_without_a_network(address, width, scheme):
     """No page is wider than the screen, nothing is asked of another host or missing, and text is
     light where the reader's machine is dark."""
     playwright = pytest.importorskip("playwright.sync_api", reason="uv sync --group ci")

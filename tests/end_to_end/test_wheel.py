@@ -50,9 +50,7 @@ def test_all_that_the_rooms_hold_is_in_the_wheel(release: Path) -> None:
     assert wanted - {*zipfile.ZipFile(wheel).namelist()} == set()
 
 
-def test_the_wheel_runs_the_quickstart_in_an_empty_environment(
-    release: Path, tmp_path: Path
-) -> None:
+def test_the_wheel_runs_the_quickstart_in_an_empty_environment(release, tmp_path):
     [wheel] = release.glob("*.whl")
     pinned = release / "requirements.txt"
     sh("uv", "venv", "--quiet", "--python", sys.executable, "venv", cwd=tmp_path)

@@ -37,9 +37,7 @@ def says(run: tuple[Store, RunRecord], capsys: pytest.CaptureFixture[str]) -> Sa
 WHY = "stage sft_eval: its artifact is damaged: items.jsonl: has sha256"
 
 
-def test_scores_write_what_is_whole_and_say_what_is_missing(
-    run: tuple[Store, RunRecord], says: Says, tmp_path: Path
-) -> None:
+def test_scores_write_what_is_whole_and_say_what_is_missing(run, says, tmp_path):
     damage(*run, "sft_eval", "items.jsonl")
     code, out, _ = says("scores", "demo-1", "--to", str(tmp_path / "out"))
     assert code == 1
@@ -53,9 +51,7 @@ def test_scores_write_what_is_whole_and_say_what_is_missing(
     assert any("simpo_eval" in name for name in tables)
 
 
-def test_scores_of_nothing_that_is_whole_leave_nothing(
-    run: tuple[Store, RunRecord], says: Says, tmp_path: Path
-) -> None:
+def test_scores_of_nothing_that_is_whole_leave_nothing(run, says, tmp_path):
     for stage in run[1].stages:
         damage(*run, stage.name)
     code, _, err = says("scores", "demo-1", "--to", str(tmp_path / "out"), "--as", "parquet")
@@ -82,9 +78,7 @@ def test_a_report_and_a_comparison_say_it_on_the_page_the_terminal_and_by_their_
 
 
 @pytest.mark.parametrize("stage", ["grpo_eval", "safety_eval", "base_safety"])
-def test_the_gate_does_not_judge_by_what_is_left(
-    run: tuple[Store, RunRecord], says: Says, stage: str
-) -> None:
+def test_the_gate_does_not_judge_by_what_is_left(run, says, stage):
     assert says("gate", "demo-1")[2] == ""
     damage(*run, stage, "items.jsonl")
     code, out, err = says("gate", "demo-1")

@@ -38,9 +38,7 @@ def again(lab: Lab, finished: tuple[Path, dict[str, Any]]) -> Lab:
     return lab
 
 
-def test_a_second_run_reuses_everything_and_says_where_its_report_is(
-    again: Lab, finished: tuple[Path, dict[str, Any]]
-) -> None:
+def test_a_second_run_reuses_everything_and_says_where_its_report_is(again, finished):
     lab, (_, first) = again, finished
     assert set(first) == {"run_id", "recipe", "target", "store", "status", "stages", "report"}
     assert (first["recipe"], first["target"], first["status"]) == ("tiny", "local", "succeeded")
@@ -55,9 +53,7 @@ def test_a_second_run_reuses_everything_and_says_where_its_report_is(
     assert lab.store.list_runs() == sorted([first["run_id"], second["run_id"]])
 
 
-def test_deleting_all_of_prefect_s_records_reruns_nothing_and_it_shows_what_was_cached(
-    again: Lab,
-) -> None:
+def test_deleting_all_of_prefect_s_records_reruns_nothing_and_it_shows_what_was_cached(again):
     """They are a view; what is cached is what the manifests say."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import TaskRunFilter
@@ -80,9 +76,7 @@ def test_deleting_all_of_prefect_s_records_reruns_nothing_and_it_shows_what_was_
         )
 
 
-def test_a_stage_that_finds_its_input_bad_fails_with_its_message_and_the_others_finish(
-    again: Lab,
-) -> None:
+def test_a_stage_that_finds_its_input_bad_fails_with_its_message_and_the_others_finish(again):
     """An unfillable quota: exit 2; what needs the stage is skipped, what does not is finished; the
     report is written all the same."""
     text = again.recipe.read_text(encoding="utf-8")
@@ -97,9 +91,7 @@ def test_a_stage_that_finds_its_input_bad_fails_with_its_message_and_the_others_
     assert Path(record["report"]).is_file()
 
 
-def test_binary_junk_in_the_data_directory_fails_with_its_file_named(
-    lab: Lab, tmp_path: Path
-) -> None:
+def test_binary_junk_in_the_data_directory_fails_with_its_file_named(lab, tmp_path):
     """Found by the stage that reads it: exit 2, and no artifact of the junk."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "rows.jsonl").write_bytes(bytes(range(256)) * 40)

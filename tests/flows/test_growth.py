@@ -77,9 +77,7 @@ def test_a_look_back_over_runs_that_decided_nothing_is_one_listing(lab: Lab) -> 
     assert lab.asked() == {"GET list": 1}
 
 
-def test_a_plan_reads_the_newest_artifacts_of_each_kind_once(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_reads_the_newest_artifacts_of_each_kind_once(lab, monkeypatch):
     """However many there are, and however many stages of that kind would run."""
     monkeypatch.setattr(explain, "COMPARED", 4)
     [rebalance] = [one for one in lab.resolved.stages if one.kind == "rebalance"]
@@ -95,9 +93,7 @@ def test_a_plan_reads_the_newest_artifacts_of_each_kind_once(
     assert lab.asked() == {"GET list": 1, "GET download": 4}
 
 
-def test_a_cached_stage_s_own_artifact_is_nearest_however_old_it_is(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cached_stage_s_own_artifact_is_nearest_however_old_it_is(lab, monkeypatch):
     monkeypatch.setattr(explain, "COMPARED", 1)
     fill_artifacts(lab.store, lab.resolved, range(6), lab.directory / "scratch")
     lab.asked()
@@ -117,9 +113,7 @@ def test_the_newest_artifacts_are_those_committed_last(lab: Lab) -> None:
     assert len(list(lab.store.artifacts())) == 9
 
 
-def test_a_pick_of_one_file_below_each_name_finds_nothing_deeper_and_nothing_else(
-    lab: Lab, tmp_path: Path
-) -> None:
+def test_a_pick_of_one_file_below_each_name_finds_nothing_deeper_and_nothing_else(lab, tmp_path):
     for store in (lab.store, open_store(tmp_path / "store")):
         for name in ("a/x.json", "b/x.json", "b/deep/x.json", "c/y.json", "x.json"):
             store.write_bytes(f"top/{name}", b"123")
@@ -144,9 +138,7 @@ def test_leases_of_garbage_are_not_listed_again(lab: Lab) -> None:
     assert asked["GET download"] == 20  # is the lease released
 
 
-def test_a_live_lease_is_seen_by_the_sweep_also_where_nothing_of_the_work_is_garbage(
-    lab: Lab,
-) -> None:
+def test_a_live_lease_is_seen_by_the_sweep_also_where_nothing_of_the_work_is_garbage(lab):
     """A stage of a run is made again: its old manifest was set aside, and would be garbage if
     nobody worked on the key."""
     old = lab.made[1]

@@ -4,7 +4,6 @@ where a run executes is."""
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,12 +130,7 @@ def test_execution_settings_change_no_key(monkeypatch: pytest.MonkeyPatch) -> No
     assert keys() == before
 
 
-def test_store_and_data_directory_change_no_key(
-    tmp_path: Path,
-    tiny_recipe: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_store_and_data_directory_change_no_key(tmp_path, tiny_recipe, capsys, monkeypatch):
     """The key as `lyceum why` shows it, under two stores, two unrelated data directories and two
     working directories."""
     shown = set()

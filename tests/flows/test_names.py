@@ -11,7 +11,6 @@ import subprocess
 import sys
 import unicodedata
 from pathlib import Path
-from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -48,9 +47,7 @@ NAMES = st.one_of(st.sampled_from([*ODD, "\\..\\x", "\udcff", "é"]), st.text(ma
 
 
 @pytest.mark.parametrize("command", ["report", "ask", "compare"])
-def test_a_run_id_is_one_of_those_that_are_listed(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_id_is_one_of_those_that_are_listed(command, tmp_path, capsys):
     """A record lies where `../evil` leads, and is not read."""
     store = tmp_path / "store"
     (store / "runs").mkdir(parents=True)
@@ -75,9 +72,7 @@ def test_a_run_id_is_one_of_those_that_are_listed(
         lambda record: record["recipe"]["stages"][0].update(name="../escaped"),
     ],
 )
-def test_a_forged_run_record_leads_nowhere(
-    change: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_forged_run_record_leads_nowhere(change, tmp_path, capsys):
     store, record = write_run(tmp_path / "store")
     path = store.path(f"runs/{record.run_id}/run.json")
     forged = json.loads(path.read_text(encoding="utf-8"))
@@ -134,9 +129,7 @@ def test_a_module_that_is_no_stage_is_no_kind(kind: str) -> None:
         {"stage": "../escaped", "kind": "../escaped"},
     ],
 )
-def test_a_forged_job_writes_nothing_outside_its_store(
-    change: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_forged_job_writes_nothing_outside_its_store(change, tmp_path):
     store = open_store(tmp_path / "store")
     job = {"stage": "distill", "kind": "distill", "key": "0" * 64, "attempt": "1", "config": {}}
     job |= {"store": store.uri, "target": "local"}
@@ -312,9 +305,7 @@ def test_a_message_about_bad_input_does_not_act_on_the_terminal(
     assert_harmless(printed.err)
 
 
-def test_json_on_standard_output_is_ascii(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_on_standard_output_is_ascii(tmp_path, capsys):
     """C1 control characters and halves of characters are valid JSON text, but neither harmless nor
     always printable."""
     store, record = write_run(tmp_path / "store", stop_before="sft", failure=ESCAPES)

@@ -50,9 +50,7 @@ def test_a_machine_that_shows_no_hardware_is_not_asked_nor_one_told_to_use_the_c
 
 
 @pytest.mark.parametrize(("file", "answer"), [("nvidia0", A100), ("accel0", TPU)])
-def test_what_jax_finds_is_used_and_asked_for_once(
-    machine: Path, file: str, answer: dict[str, object]
-) -> None:
+def test_what_jax_finds_is_used_and_asked_for_once(machine, file, answer):
     (machine / file).touch()
     log = machine / "asked"
     lines = f"open({str(log)!r}, 'a').write('1'); print({json.dumps(answer)!r})"
@@ -77,9 +75,7 @@ CPU = {**A100, "platform": "cpu", "kind": "cpu", "devices": 1, "memory_bytes": N
         ("nvidia0", answering({}, "Traceback\nImportError: no jax", 1), ["code 1: ImportError"]),
     ],
 )
-def test_hardware_that_jax_cannot_use_is_told_with_the_fix(
-    machine: Path, file: str, probe: list[str], words: list[str]
-) -> None:
+def test_hardware_that_jax_cannot_use_is_told_with_the_fix(machine, file, probe, words):
     (machine / file).touch()
     found = find(probe)
     assert (found.accelerator, found.wrong) == (None, True)

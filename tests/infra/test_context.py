@@ -8,9 +8,7 @@ from infra.context import context
 from schemas.base import InputError
 
 
-def test_everybody_gets_the_same_settings_until_the_environment_is_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_everybody_gets_the_same_settings_until_the_environment_is_another(monkeypatch):
     monkeypatch.setenv("LYCEUM_TENSOR_PARALLEL", "2")
     first = context()
     assert context() is first
@@ -18,9 +16,7 @@ def test_everybody_gets_the_same_settings_until_the_environment_is_another(
     assert (first.settings.tensor_parallel, context().settings.tensor_parallel) == (2, 4)
 
 
-def test_a_store_is_opened_once_and_made_only_for_a_writer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_is_opened_once_and_made_only_for_a_writer(tmp_path, monkeypatch):
     monkeypatch.setenv("LYCEUM_STORE", str(tmp_path / "store"))
     reader = context().store(write=False)
     assert not (tmp_path / "store").exists()
@@ -48,9 +44,7 @@ def test_settings_of_tpus_are_read_by_those_who_use_them(monkeypatch: pytest.Mon
         _ = here.tpu
 
 
-def test_a_relative_path_is_one_of_the_current_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_is_one_of_the_current_directory(tmp_path, monkeypatch):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)

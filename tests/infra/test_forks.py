@@ -76,9 +76,7 @@ def test_jobs_are_forks_of_one_process_that_ends_when_none_is_left(store: Store)
     jobs.close()
 
 
-def test_a_job_with_other_variables_has_another_process(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_with_other_variables_has_another_process(store, monkeypatch):
     jobs = backend()
     first = jobs.submit(spec(store, "b" * 64))
     monkeypatch.setenv("XLA_FLAGS", "")

@@ -133,9 +133,7 @@ def test_a_job_of_another_process_that_fell_silent_is_failed(workshop: Workshop)
         ("sys.exit(2)", ["ended with exit code 2"]),
     ],
 )
-def test_a_worker_that_dies_silently_is_failed_with_its_last_words(
-    workshop: Workshop, lines: str, expected: list[str]
-) -> None:
+def test_a_worker_that_dies_silently_is_failed_with_its_last_words(workshop, lines, expected):
     backend = workshop.backend(lines)
     status = final(backend, backend.submit(workshop.spec()))
     # 2 is bad input, where no status could be written
@@ -151,9 +149,7 @@ DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 
 
 @pytest.mark.parametrize("deaf", [False, True])
-def test_cancel_ends_the_worker_and_its_children_even_when_it_does_not_listen(
-    workshop: Workshop, deaf: bool
-) -> None:
+def test_cancel_ends_the_worker_and_its_children_even_when_it_does_not_listen(workshop, deaf):
     backend = workshop.backend((DEAF if deaf else "") + CHILD + "time.sleep(3600)")
     handle = backend.submit(workshop.spec())
     worker, child = pids(backend, handle, count=2)
@@ -292,9 +288,7 @@ def environment(workshop: Workshop) -> Callable[..., dict[str, str]]:
     return seen
 
 
-def test_a_worker_gets_defaults_that_the_caller_may_override(
-    environment: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_worker_gets_defaults_that_the_caller_may_override(environment, monkeypatch, tmp_path):
     for name in ("JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
     plain = environment(compile_cache="")
@@ -306,9 +300,7 @@ def test_a_worker_gets_defaults_that_the_caller_may_override(
     assert cached["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path)
 
 
-def test_a_store_that_is_a_file_is_refused_before_anything_starts(
-    workshop: Workshop, tmp_path: Path
-) -> None:
+def test_a_store_that_is_a_file_is_refused_before_anything_starts(workshop, tmp_path):
     (tmp_path / "file").write_text("")
     spec = workshop.spec().model_copy(update={"store": (tmp_path / "file").as_uri()})
     with pytest.raises(InputError, match="is a file"):

@@ -91,9 +91,7 @@ def test_what_a_worker_prints_is_masked(tmp_path: Path) -> None:
     assert "'***'" in done.stderr
 
 
-def test_what_a_job_printed_is_masked_on_its_way_to_the_flow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_job_printed_is_masked_on_its_way_to_the_flow(tmp_path, monkeypatch):
     """Programs that a worker starts and native libraries print past Python: Prefect's logs and the
     job's error hold no secret even so."""
     monkeypatch.setenv("HF_TOKEN", CANARIES["HF_TOKEN"])
@@ -121,12 +119,7 @@ def test_what_a_job_printed_is_masked_on_its_way_to_the_flow(
         "report TOKEN --store store",
     ],
 )
-def test_a_message_about_bad_input_repeats_no_secret(
-    arguments: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_message_about_bad_input_repeats_no_secret(arguments, tmp_path, capsys, monkeypatch):
     """Wherever it was typed. Nothing is written either."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_TOKEN", CANARIES["HF_TOKEN"])
@@ -140,9 +133,7 @@ def test_a_message_about_bad_input_repeats_no_secret(
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]
 
 
-def test_the_recorded_command_line_is_masked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_recorded_command_line_is_masked(tmp_path, monkeypatch):
     from flows.recipe.resolve import resolve
 
     monkeypatch.setenv("HF_TOKEN", CANARIES["HF_TOKEN"])

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from infra.settings import Settings, TpuSettings
@@ -166,9 +165,7 @@ STUBS = {
 }
 
 
-def test_the_vm_starts_the_service_with_its_settings_and_the_secrets_that_have_values(
-    tmp_path: Path,
-) -> None:
+def test_the_vm_starts_the_service_with_its_settings_and_the_secrets_that_have_values(tmp_path):
     home, calls = tmp_path / "lyceum", tmp_path / "calls"
     for name in ("bin", "metadata", "secrets", "code"):
         (tmp_path / name).mkdir()

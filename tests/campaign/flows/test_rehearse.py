@@ -1,8 +1,6 @@
 """The rehearsals that `tests/end_to_end/flows/test_rehearse.py` leaves out: a minute or two each on
 two cores."""
 
-from pathlib import Path
-
 import pytest
 
 from flows.recipe.shipped import shipped_recipes
@@ -12,12 +10,9 @@ from tests.end_to_end.flows.test_rehearse import (
     passes_its_rehearsal,
 )
 from tests.end_to_end.tasks.records import needs_records
-from tests.fakes.fake_hub import FakeHub
 
 
 @needs_records
 @pytest.mark.parametrize("name", sorted(set(shipped_recipes()) - set(REHEARSED_HERE)))
-def test_a_shipped_recipe_passes_its_rehearsal(
-    name: str, hub: FakeHub, tmp_path: Path, prefect_api: str
-) -> None:
+def test_a_shipped_recipe_passes_its_rehearsal(name, hub, tmp_path, prefect_api):
     passes_its_rehearsal(name, hub, tmp_path)

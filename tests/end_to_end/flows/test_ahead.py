@@ -138,9 +138,7 @@ def prepared(lab: Lab, *overrides: str) -> Prepared:
 
 
 @pytest.mark.parametrize("change", [damage, remove])
-def test_it_is_left_to_the_flow_when_an_artifact_is_damaged_or_gone(
-    again: Lab, change: Callable[[Lab], None]
-) -> None:
+def test_it_is_left_to_the_flow_when_an_artifact_is_damaged_or_gone(again, change):
     """Whether that was so when the artifacts were looked at, or came after it."""
     lab, watch = again, Watch()
     ready = prepared(lab)
@@ -153,9 +151,7 @@ def test_it_is_left_to_the_flow_when_an_artifact_is_damaged_or_gone(
     assert lab.store.list_runs() == runs
 
 
-def test_it_is_left_to_the_flow_when_a_setting_changed_a_stage_is_forced_or_it_is_stopped(
-    again: Lab,
-) -> None:
+def test_it_is_left_to_the_flow_when_a_setting_changed_a_stage_is_forced_or_it_is_stopped(again):
     lab = again
     ready, changed = prepared(lab), prepared(lab, "stages.rebalance.config.seed=7")
     forced = replace(ready, force=("distill",))
@@ -203,9 +199,7 @@ def test_the_first_stage_is_under_way_while_the_server_starts_and_the_flow_takes
     assert len(leases(lab)) == 2
 
 
-def test_a_server_that_does_not_start_takes_the_stage_with_it(
-    lab: Lab, server: Callable[[Server], None]
-) -> None:
+def test_a_server_that_does_not_start_takes_the_stage_with_it(lab, server):
     """Nothing runs on, the record says how it ended, and the same command goes on."""
 
     def fails(stop: threading.Event) -> Api:
@@ -222,9 +216,7 @@ def test_a_server_that_does_not_start_takes_the_stage_with_it(
     assert lease.LeaseRecord.model_validate_json(held.read_bytes()).released
 
 
-def test_ctrl_c_while_the_server_starts_ends_both(
-    lab: Lab, server: Callable[[Server], None]
-) -> None:
+def test_ctrl_c_while_the_server_starts_ends_both(lab, server):
     def interrupted(stop: threading.Event) -> Api:
         until(lambda: bool(leases(lab)))
         stop.set()
@@ -236,9 +228,7 @@ def test_ctrl_c_while_the_server_starts_ends_both(
     assert read_run(lab.store, run).status == "cancelled"
 
 
-def test_what_is_forced_is_not_begun_before_the_flow_sets_its_artifact_aside(
-    again: Lab, server: Callable[[Server], None]
-) -> None:
+def test_what_is_forced_is_not_begun_before_the_flow_sets_its_artifact_aside(again, server):
     def fails(stop: threading.Event) -> Api:
         raise StageFailed("no server")
 

@@ -3,9 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from flows.cli.main import main
 from flows.runs.record import read_run
@@ -13,9 +10,7 @@ from infra.store.store import open_store
 from tests.flows.runs.synthetic_run import damage
 
 
-def test_a_run_that_repairs_damage_says_so(
-    finished: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_repairs_damage_says_so(finished, tmp_path, capsys):
     """On the terminal once while it happens and once at the end; in the record, the JSON and the
     report."""
     store_of, first = finished

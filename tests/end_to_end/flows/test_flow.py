@@ -63,9 +63,7 @@ class Between:
         monkeypatch.setattr(Terminal, "record", recorded)
 
 
-def test_an_input_that_is_damaged_in_mid_run_is_made_again_and_the_run_goes_on(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_input_that_is_damaged_in_mid_run_is_made_again_and_the_run_goes_on(lab, monkeypatch):
     Between(
         "distill",
         lambda: flip_a_byte(lab.store.local_dir(lab.artifacts("distill")[0]) / "examples.jsonl"),
@@ -79,9 +77,7 @@ def test_an_input_that_is_damaged_in_mid_run_is_made_again_and_the_run_goes_on(
     assert lab.artifacts("distill")[0].attempt == "2"
 
 
-def test_an_input_that_is_lost_again_and_again_fails_the_stage_that_needs_it(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_input_that_is_lost_again_and_again_fails_the_stage_that_needs_it(lab, monkeypatch):
     lost = Between(
         "distill", lambda: shutil.rmtree(lab.store_path / "artifacts" / "distill"), times=10
     )

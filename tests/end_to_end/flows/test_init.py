@@ -3,16 +3,11 @@
 import csv
 import json
 import random
-from pathlib import Path
-
-import pytest
 
 from flows.cli.main import main
 
 
-def test_a_recipe_of_ones_own_rows_is_rehearsed_and_nothing_is_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], prefect_api: str
-) -> None:
+def test_a_recipe_of_ones_own_rows_is_rehearsed_and_nothing_is_found(tmp_path, capsys, prefect_api):
     data = tmp_path / "mine.csv"
     draw = random.Random(1)
     with data.open("w", encoding="utf-8", newline="") as file:

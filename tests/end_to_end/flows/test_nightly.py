@@ -127,9 +127,7 @@ def decision(nights: Nights, run: str) -> Decision:
     return found
 
 
-def test_the_first_night_promotes_what_beats_its_base_and_a_better_one_replaces_it(
-    nights: Nights,
-) -> None:
+def test_the_first_night_promotes_what_beats_its_base_and_a_better_one_replaces_it(nights):
     state = nights.run(lambda: nights.make(0.7))
     assert (state.type.value, state.name) == ("COMPLETED", "Promoted")
     assert f"run {NIGHT.format(1)} was promoted: won: exact" in (state.message or "")
@@ -204,9 +202,7 @@ def killed(*arguments: Any, **named: Any) -> Any:
     raise RuntimeError("killed")
 
 
-def test_retry_in_prefect_resumes_the_flow_run_and_promotes_once(
-    real: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retry_in_prefect_resumes_the_flow_run_and_promotes_once(real, monkeypatch):
     """Killed after the promotion: the subflow runs again, and finds everything cached."""
     deaths = iter([True])
 
@@ -231,9 +227,7 @@ def test_retry_in_prefect_resumes_the_flow_run_and_promotes_once(
     assert "# demo: not promoted" in page.data
 
 
-def test_a_night_that_another_one_overtakes_decides_again(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_night_that_another_one_overtakes_decides_again(nights, monkeypatch):
     """Between its gate and its promotion another model became champion, which it does not beat."""
     nights.run(lambda: nights.make(0.7))
     judge, overtaken = module.gate, []
@@ -253,9 +247,7 @@ def test_a_night_that_another_one_overtakes_decides_again(
     assert nights.champions == [NIGHT.format(1), NIGHT.format(3)]
 
 
-def test_a_promotion_by_hand_between_gate_and_promotion_is_decided_against(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_promotion_by_hand_between_gate_and_promotion_is_decided_against(nights, monkeypatch):
     """The same comparison, against another champion, is another night."""
     nights.run(lambda: nights.make(0.7))
     take = module.take
@@ -286,9 +278,7 @@ def test_a_model_that_people_rolled_back_is_not_promoted_again_by_night(nights: 
     assert nights.run(lambda: nights.make(0.95)).name == "Promoted"
 
 
-def test_a_stop_before_the_promotion_promotes_nothing(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_before_the_promotion_promotes_nothing(nights, monkeypatch):
     judge = module.gate
 
     def stopped(*arguments: Any) -> Any:
@@ -334,9 +324,7 @@ def submit(
 
 
 @pytest.mark.parametrize("what", ["current", "new_rows", "decision_name"])
-def test_a_store_that_is_away_ends_the_night_with_one_line(
-    real: Nights, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_a_store_that_is_away_ends_the_night_with_one_line(real, monkeypatch, what):
     """At its begin, at its gate, or when all is decided: the next night goes on from there."""
 
     def away(*given: object) -> None:
@@ -364,9 +352,7 @@ def test_a_champion_that_was_asked_other_prompts_is_evaluated_before_the_decisio
     assert len(decision(real, candidate[0].run_id).gate.evaluations) == 2
 
 
-def test_a_night_with_nothing_new_says_so_and_starts_no_run(
-    nights: Nights, finished: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_night_with_nothing_new_says_so_and_starts_no_run(nights, finished, capsys):
     """On real stages. The night after a promotion by hand is no such night: the candidate may win
     against another champion."""
     shutil.copytree(finished[0], nights.root)

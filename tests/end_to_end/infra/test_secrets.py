@@ -160,9 +160,7 @@ class Bomb:
 
 
 @pytest.mark.usefixtures("prefect_api")
-def test_forged_results_in_prefect_s_storage_are_not_read(
-    left: Left, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forged_results_in_prefect_s_storage_are_not_read(left, tmp_path, capsys, monkeypatch):
     """A record that Prefect would run code of, under every name that a stage's result could have:
     the run says `cached` without it."""
     from prefect.results import ResultRecord, ResultRecordMetadata

@@ -78,9 +78,7 @@ def test_the_archive_holds_what_a_wheel_would_and_the_environment(store: Store) 
     assert any(path.endswith(".tsv") for path in found)
 
 
-def test_it_has_the_same_bytes_in_every_process_and_says_nothing_of_this_machine(
-    tmp_path: Path,
-) -> None:
+def test_it_has_the_same_bytes_in_every_process_and_says_nothing_of_this_machine(tmp_path):
     """Other times, another directory, another hash seed; neither names nor paths of here, nor a
     secret of its environment."""
     copy = tmp_path / "elsewhere"
@@ -105,9 +103,7 @@ def test_it_has_the_same_bytes_in_every_process_and_says_nothing_of_this_machine
     assert about == {(0, 0, 0, "", 0o644)}
 
 
-def test_it_is_sent_once_and_again_only_when_it_was_damaged(
-    store: Store, gcs: Emulator, gcs_bucket: str
-) -> None:
+def test_it_is_sent_once_and_again_only_when_it_was_damaged(store, gcs, gcs_bucket):
     name = ship_source(store)
     gcs.forget_requests()
     assert ship_source(store) == name
@@ -197,9 +193,7 @@ def test_what_is_left_out_there_is_left_out_here() -> None:
     }
 
 
-def test_without_an_installed_lyceum_nobody_knows_what_it_needs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_an_installed_lyceum_nobody_knows_what_it_needs(monkeypatch):
     def missing(name: str) -> list[str]:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -227,9 +221,7 @@ def test_data_are_sent_once_and_found_again_whole(store: Store, data: Path, gcs:
     assert ship_data(store, data) != name
 
 
-def test_data_that_were_damaged_are_sent_again(
-    store: Store, data: Path, gcs: Emulator, gcs_bucket: str
-) -> None:
+def test_data_that_were_damaged_are_sent_again(store, data, gcs, gcs_bucket):
     name = ship_data(store, data)
     gcs.corrupt(gcs_bucket, f"lyceum/{name}/data/rows.jsonl", recompute=True)
     assert store.load_tree(name) is None
@@ -248,9 +240,7 @@ def test_what_is_no_data_stays_at_home(store: Store, data: Path, tmp_path: Path)
     assert ship_data(store, data) == plain
 
 
-def test_a_file_that_cannot_be_sent_is_named(
-    store: Store, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_sent_is_named(store, data, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "/cache")
 

@@ -133,9 +133,7 @@ def test_the_output_is_what_lyceum_reads(terraform: Terraform) -> None:
     assert "code_archive" not in applied.outputs
 
 
-def test_the_bucket_is_near_all_zones_and_each_region_has_its_subnetwork(
-    terraform: Terraform,
-) -> None:
+def test_the_bucket_is_near_all_zones_and_each_region_has_its_subnetwork(terraform):
     zones = ["europe-west4-b", "europe-west4-a", "europe-west1-b"]
     applied = terraform(zones=zones, external_ips=False, bucket="some-name")
     assert isinstance(applied, Applied), applied
@@ -153,9 +151,7 @@ def test_the_bucket_is_near_all_zones_and_each_region_has_its_subnetwork(
     assert TpuSettings.from_environment(applied.environment()).external_ips is False
 
 
-def test_the_vm_has_code_that_tpus_cannot_change_and_settings_and_secrets(
-    terraform: Terraform,
-) -> None:
+def test_the_vm_has_code_that_tpus_cannot_change_and_settings_and_secrets(terraform):
     secrets = ["HF_TOKEN", "PREFECT_API_AUTH_STRING"]
     applied = terraform(prefect_vm=True, external_ips=False, secrets=secrets)
     assert isinstance(applied, Applied), applied
@@ -216,9 +212,7 @@ def test_tpu_vms_read_the_keys_that_are_named_for_them_and_no_others(terraform: 
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_wrong_variable_is_refused_with_what_is_right(
-    terraform: Terraform, variables: dict[str, Any], said: str
-) -> None:
+def test_a_wrong_variable_is_refused_with_what_is_right(terraform, variables, said):
     refused = terraform(**variables)
     assert isinstance(refused, str)
     assert said in " ".join(re.sub(r"[│╷╵]", " ", refused).split())

@@ -60,9 +60,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> int:
     return 40
 
 
-def test_the_answer_is_the_samplers_and_comes_in_pieces(
-    run: tuple[Store, RunRecord, LoadedModel], short: int
-) -> None:
+def test_the_answer_is_the_samplers_and_comes_in_pieces(run, short):
     store, record, loaded = run
     told: list[str] = []
     value = answer(store, record, QUESTION, None, told.append)
@@ -76,9 +74,7 @@ def test_the_answer_is_the_samplers_and_comes_in_pieces(
 
 
 @pytest.mark.usefixtures("short")
-def test_what_is_printed(
-    run: tuple[Store, RunRecord, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_printed(run, capsys):
     """The same answer as text, and as one JSON object."""
     arguments = ["ask", "demo-1", QUESTION, "--store", run[0].uri]
     assert main([*arguments, "--json"]) == 0
@@ -92,9 +88,7 @@ def test_what_is_printed(
 
 
 @pytest.mark.usefixtures("short")
-def test_whoever_stops_it_keeps_what_was_said(
-    run: tuple[Store, RunRecord, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_whoever_stops_it_keeps_what_was_said(run, capsys):
     store, record, _ = run
     whole: list[str] = []
     answer(store, record, QUESTION, None, whole.append)
@@ -117,9 +111,7 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_a_dialogue_shows_the_model_what_was_said_before(
-    run: tuple[Store, RunRecord, Any], short: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dialogue_shows_the_model_what_was_said_before(run, short, monkeypatch):
     """Each line of a pipe is a question; the second answer is the sampler's behind the first turn,
     and not the one that it gives to the question alone."""
     store, record, loaded = run
@@ -137,11 +129,7 @@ def test_a_dialogue_shows_the_model_what_was_said_before(
 
 
 @pytest.mark.usefixtures("short")
-def test_a_dialogue_at_a_terminal_ends_at_its_end_and_an_answer_at_ctrl_c(
-    run: tuple[Store, RunRecord, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_dialogue_at_a_terminal_ends_at_its_end_and_an_answer_at_ctrl_c(run, monkeypatch, capsys):
     """Ctrl-C at the prompt forgets the line, in an answer ends the answer; Ctrl-D ends the
     dialogue, with exit code 0."""
     typed: list[str | type[BaseException]] = [KeyboardInterrupt, QUESTION, "Go on.", EOFError]
@@ -178,11 +166,7 @@ def test_a_dialogue_at_a_terminal_ends_at_its_end_and_an_answer_at_ctrl_c(
 
 
 @pytest.mark.usefixtures("short")
-def test_a_dialogue_is_one_json_object_and_nothing_asked_is_refused(
-    run: tuple[Store, RunRecord, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_dialogue_is_one_json_object_and_nothing_asked_is_refused(run, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO("Hi\nHo\n"))
     assert main(["ask", "demo-1", "--store", run[0].uri, "--json"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -133,9 +133,7 @@ inputs = { examples = "distill" }
         ("[stages.distill]\n", "[stages.Distill]\n", ["a stage name is lower-case letters"]),
     ],
 )
-def test_a_wrong_recipe(
-    fails: Fails, tiny_recipe: Path, old: str, new: str, expected: list[str]
-) -> None:
+def test_a_wrong_recipe(fails, tiny_recipe, old, new, expected):
     text = tiny_recipe.read_text(encoding="utf-8")
     assert old in text
     tiny_recipe.write_text(text.replace(old, new), encoding="utf-8")
@@ -149,14 +147,7 @@ def test_a_wrong_recipe(
     [(errno.ENOSPC, "no space is left"), (errno.EROFS, "Read-only file system")],
 )
 @pytest.mark.parametrize("api", [None, "http://127.0.0.1:1/api"])
-def test_a_store_that_is_full_or_read_only(
-    fails: Fails,
-    tiny_recipe: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    number: int,
-    expected: str,
-    api: str | None,
-) -> None:
+def test_a_store_that_is_full_or_read_only(fails, tiny_recipe, monkeypatch, number, expected, api):
     """The disk's answer is simulated where the store writes its probe: a real full disk needs a
     mount, which needs root. It is the first thing said, whether a Prefect API runs or not."""
     monkeypatch.setattr("flows.cli.lanes.running_api", lambda: api)
@@ -177,9 +168,7 @@ def test_an_extra_that_is_not_installed(fails: Fails, monkeypatch: pytest.Monkey
     assert "`uv sync --extra cloud`" in said
 
 
-def test_a_bad_environment_variable(
-    fails: Fails, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_environment_variable(fails, tiny_recipe, monkeypatch):
     monkeypatch.setenv("LYCEUM_PARALLEL_JOBS", "many")
     assert "LYCEUM_PARALLEL_JOBS='many'" in fails("run", tiny_recipe)
 

@@ -64,9 +64,7 @@ def test_recipes_are_read_on_a_terminal_of_80_columns(capsys: pytest.CaptureFixt
     assert "A tiny Gemma 3 learns to reason, on a laptop, from nothing" in text
 
 
-def test_plan_of_a_fresh_store_runs_everything_and_writes_nothing(
-    tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_of_a_fresh_store_runs_everything_and_writes_nothing(tiny_recipe, tmp_path, capsys):
     plan = printed_json(capsys, "plan", str(tiny_recipe), "--store", str(tmp_path / "store"))
     assert set(plan) == {"recipe", "target", "fits", "stages", "seconds", "cost_usd", "at_least"}
     assert (plan["recipe"], plan["target"], plan["fits"]) == ("tiny", "local", True)
@@ -83,9 +81,7 @@ def test_plan_of_a_fresh_store_runs_everything_and_writes_nothing(
     assert not (tmp_path / "store").exists()
 
 
-def test_why_without_any_artifact_says_so(
-    tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_why_without_any_artifact_says_so(tiny_recipe, tmp_path, capsys):
     command = ["why", str(tiny_recipe), "distill", "--store", str(tmp_path / "store")]
     why = printed_json(capsys, *command)
     assert (why["cached"], why["nearest"], why["differences"]) == (False, None, [])
@@ -104,12 +100,7 @@ def write_run(
     store.write_json(record_name(run_id), record)
 
 
-def test_runs_lists_records_oldest_first(
-    tiny_recipe: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_runs_lists_records_oldest_first(tiny_recipe, tmp_path, capsys, monkeypatch):
     """On a narrow terminal, too, a name stays whole, to be copied."""
     write_run(tmp_path, tiny_recipe, "tiny-a", started=20.0)
     write_run(tmp_path, tiny_recipe, "tiny-b", started=10.0)
@@ -128,9 +119,7 @@ def test_runs_lists_records_oldest_first(
     assert any(long in line for line in lines)
 
 
-def test_ask_needs_a_stage_that_left_a_model(
-    tiny_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ask_needs_a_stage_that_left_a_model(tiny_recipe, tmp_path, capsys):
     gone = ArtifactRef(kind="sft", key="k", digest="d")
     trained = StageRecord(name="tune", kind="sft", key="k", status="ran", artifact=gone)
     write_run(tmp_path, tiny_recipe, "tiny-a", started=1.0)
@@ -145,9 +134,7 @@ def test_ask_needs_a_stage_that_left_a_model(
         assert expected in capsys.readouterr().err
 
 
-def test_the_report_of_a_run_that_goes_on_leaves_its_record_alone(
-    tiny_recipe: Path, tmp_path: Path
-) -> None:
+def test_the_report_of_a_run_that_goes_on_leaves_its_record_alone(tiny_recipe, tmp_path):
     """The run writes it; what the report command has read is old by then."""
     write_run(tmp_path, tiny_recipe, "tiny-a", started=1.0)
     store = open_store(tmp_path / "store")
@@ -160,9 +147,7 @@ def test_the_report_of_a_run_that_goes_on_leaves_its_record_alone(
         assert store.path("runs/tiny-a/report.html").is_file()
 
 
-def test_doctor_finds_the_tested_versions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_finds_the_tested_versions(tmp_path, capsys):
     doctor = printed_json(capsys, "doctor", "--store", str(tmp_path / "store"))
     checks = doctor["checks"]
     assert isinstance(checks, list)
@@ -171,9 +156,7 @@ def test_doctor_finds_the_tested_versions(
     assert not (tmp_path / "store").exists()
 
 
-def test_doctor_shows_what_is_wrong_first_and_packages_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_shows_what_is_wrong_first_and_packages_in_one_line(tmp_path, capsys, monkeypatch):
     needs = ["packaging>=1", "pytest>=999", "numpy>=1"]
     monkeypatch.setattr("importlib.metadata.requires", lambda name: needs)
     (tmp_path / "store").write_text("mine", encoding="utf-8")
@@ -189,9 +172,7 @@ def test_doctor_shows_what_is_wrong_first_and_packages_in_one_line(
     assert "is a file" in " ".join(" ".join(lines).split())
 
 
-def test_what_a_notebook_sets_for_itself_is_not_ours(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_notebook_sets_for_itself_is_not_ours(capsys, monkeypatch):
     """Its kernel's environment names a backend of matplotlib that is installed beside it, and calls
     everything a terminal."""
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
@@ -204,9 +185,7 @@ def test_what_a_notebook_sets_for_itself_is_not_ours(
     assert capsys.readouterr().err == "  sft: running for 0 s\n"
 
 
-def test_doctor_shows_the_accelerator_and_what_keeps_jax_from_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_shows_the_accelerator_and_what_keeps_jax_from_it(tmp_path, capsys, monkeypatch):
     """What JAX would find is said by the test: nothing is here."""
     given = {"platform": "cuda", "kind": "Tesla T4", "driver": "cuda 12090"}
     gpu = Accelerator(devices=2, memory_bytes=14 * 2**30, **given)

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +13,7 @@ from schemas.base import Stopped
 @pytest.mark.parametrize(
     ("hours", "pause", "stop"), [(9, 8 * 3600 + 3300, 8 * 3600 + 3540), (0.1, 324, 352.8)]
 )
-def test_nine_hours_pause_five_minutes_before_and_six_minutes_a_tenth_of_them(
-    hours: float, pause: float, stop: float
-) -> None:
+def test_nine_hours_pause_five_minutes_before_and_six_minutes_a_tenth_of_them(hours, pause, stop):
     now = time.monotonic()
     deadline = Deadline.after(hours)
     later = time.monotonic()
@@ -46,9 +43,7 @@ def test_a_run_that_ends_in_time_is_not_disturbed_afterwards() -> None:
     assert threading.active_count() <= before
 
 
-def test_a_deadline_that_comes_before_the_run_can_begin_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_deadline_that_comes_before_the_run_can_begin_is_refused(tmp_path, monkeypatch, capsys):
     """As it is when Prefect's server takes longer to start than there is time."""
 
     def late(*_: object) -> None:
@@ -73,9 +68,7 @@ def test_a_deadline_that_comes_before_the_run_can_begin_is_refused(
         ("nine", "argument --hours: invalid float value: 'nine'."),
     ],
 )
-def test_hours_that_are_none_are_refused_in_one_line(
-    command: str, hours: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hours_that_are_none_are_refused_in_one_line(command, hours, said, capsys):
     assert main([command, "quickstart", "--hours", hours]) == 2
     message = capsys.readouterr().err
     assert said in message

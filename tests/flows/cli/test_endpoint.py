@@ -31,14 +31,7 @@ def nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--host", "192.0.2.1"], "a-key-of-the-test", "cannot be used"),
     ],
 )
-def test_what_cannot_be_served_is_refused(
-    command: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    key: str | None,
-    words: str,
-) -> None:
+def test_what_cannot_be_served_is_refused(command, monkeypatch, capsys, options, key, words):
     if key:
         monkeypatch.setenv("LYCEUM_ENDPOINT_KEY", key)
     assert main([*command, *options]) == 2
@@ -48,9 +41,7 @@ def test_what_cannot_be_served_is_refused(
     assert key is None or key not in said
 
 
-def test_a_port_that_is_taken_is_named(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_port_that_is_taken_is_named(command, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main([*command, "--port", str(port)]) == 2

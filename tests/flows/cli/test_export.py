@@ -4,15 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from flows.cli.main import main
 from tests.flows.runs import synthetic_run
 
 
-def test_adapters_are_handed_out_where_a_stage_kept_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_adapters_are_handed_out_where_a_stage_kept_them(tmp_path, monkeypatch, capsys):
     store, _ = synthetic_run.write_run(tmp_path / "store")
     command = ["export", "demo-1", "--adapters", "--to", str(tmp_path / "to"), "--stage", "sft"]
     assert main([*command, "--store", store.uri]) == 2

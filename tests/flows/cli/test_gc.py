@@ -90,9 +90,7 @@ def test_delete_removes_what_is_listed_and_nothing_else(yard: Yard) -> None:
     assert yard.store.children("work") == [key(1), key(3)]
 
 
-def test_the_table_says_what_why_how_big_and_what_to_do(
-    yard: Yard, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_says_what_why_how_big_and_what_to_do(yard, capsys):
     litter(yard)
     assert main(["gc", "--store", yard.store.uri]) == 0
     shown = capsys.readouterr().out
@@ -179,9 +177,7 @@ def test_a_damaged_run_record_ends_the_matter(yard: Yard) -> None:
     assert yard.store.valid("sft", key(1))
 
 
-def test_what_a_killed_run_had_on_record_of_its_stages_is_needed(
-    yard: Yard, tiny_recipe: Path
-) -> None:
+def test_what_a_killed_run_had_on_record_of_its_stages_is_needed(yard, tiny_recipe):
     yard.commit(1)
     yard.commit(2)
     log = RunLog(yard.store, resolve(str(tiny_recipe)), "local", lambda record: None)

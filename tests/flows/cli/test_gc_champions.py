@@ -21,9 +21,7 @@ def yard(here: Yard) -> Yard:
     return here
 
 
-def test_a_champion_s_run_is_not_dropped_nor_one_that_a_rollback_may_lead_back_to(
-    yard: Yard,
-) -> None:
+def test_a_champion_s_run_is_not_dropped_nor_one_that_a_rollback_may_lead_back_to(yard):
     """Entry 3, on which a rollback left run c, needs nothing any more."""
     for number, name in enumerate("abc", start=1):
         crown(yard, number, name)
@@ -53,9 +51,7 @@ def crown(yard: Yard, number: int, run: str) -> None:
     promote_by_hand(yard.store, run, "")
 
 
-def test_a_promotion_while_leases_are_watched_saves_the_run(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_promotion_while_leases_are_watched_saves_the_run(yard, monkeypatch):
     crown(yard, 1, "a")
     yard.store.remove("champions")
     watch = gc.unheld

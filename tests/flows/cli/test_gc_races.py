@@ -14,9 +14,7 @@ from infra.store.store import Store, open_store
 from tests.flows.cli.gc_yard import Yard, key, short
 
 
-def test_a_run_that_begins_meanwhile_loses_nothing(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_begins_meanwhile_loses_nothing(yard, monkeypatch):
     """Between the listing and the removal a run adopts artifact 1, and another one begins to work
     on key 2."""
     for number in (1, 2, 3):
@@ -38,9 +36,7 @@ def test_a_run_that_begins_meanwhile_loses_nothing(
     assert yard.names() >= {"work/2/1/lease.json", "work/2/kept/step-10/seal.json"}
 
 
-def test_files_that_were_committed_meanwhile_stay(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_were_committed_meanwhile_stay(yard, monkeypatch):
     """The job was in its commit when the store was listed: files without a manifest. Then it
     released its lease."""
     yard.run("running", 1)
@@ -60,9 +56,7 @@ def test_files_that_were_committed_meanwhile_stay(
     assert yard.store.valid("sft", key(1)) == manifest
 
 
-def test_while_a_key_is_removed_nobody_runs_its_stage(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_a_key_is_removed_nobody_runs_its_stage(yard, monkeypatch):
     """Whoever wants to, waits, and finds a clean field."""
     yard.commit(1)
     yard.attempt(1)
@@ -91,9 +85,7 @@ def test_while_a_key_is_removed_nobody_runs_its_stage(
     assert seen[-1] == str([f"work/1/{seen[-2]}/lease.json"])
 
 
-def test_the_lease_of_a_key_is_the_last_that_goes(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lease_of_a_key_is_the_last_that_goes(yard, monkeypatch):
     """After each removal: whether the lease under which gc removes is still there."""
     yard.attempt(1)
     held: list[bool] = []
@@ -109,9 +101,7 @@ def test_the_lease_of_a_key_is_the_last_that_goes(
     assert len(held) > 1
 
 
-def test_a_gc_that_stood_still_removes_nothing_of_a_run_that_took_over(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gc_that_stood_still_removes_nothing_of_a_run_that_took_over(yard, monkeypatch):
     """After its first removal of a key it sleeps, as a laptop does, and its lease runs out: a run
     takes the lease and begins to work."""
     for attempt in ("1", "2"):

@@ -125,9 +125,7 @@ def test_a_person_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
         ({"reasoning": "-", "check": "none"}, "without a column of reasoning"),
     ],
 )
-def test_bad_input_is_one_line_and_nothing_is_written(
-    given: dict[str, Any], why: str, tmp_path: Path
-) -> None:
+def test_bad_input_is_one_line_and_nothing_is_written(given, why, tmp_path):
     words = [{**one, "question": "Why?", "id": ""} for one in WORKED]
     data = {"data": str(rows(tmp_path, *words))}
     with pytest.raises(InputError) as error:
@@ -151,9 +149,7 @@ def test_a_name_that_is_no_recipes_is_refused(name: str, tmp_path: Path) -> None
         draft_recipe(tmp_path / name, told(data=str(rows(tmp_path, *WORKED))))
 
 
-def test_a_file_that_is_there_is_not_overwritten(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_there_is_not_overwritten(tmp_path, capsys):
     to = tmp_path / "mine.toml"
     to.write_text("mine", encoding="utf-8")
     file = rows(tmp_path, *WORKED)
@@ -162,9 +158,7 @@ def test_a_file_that_is_there_is_not_overwritten(
     assert to.read_text(encoding="utf-8") == "mine"
 
 
-def test_the_command_says_what_comes_next(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_what_comes_next(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     to, file = tmp_path / "mine.toml", rows(tmp_path, *WORKED)
     given = ["--data", str(file), "--domain", "math", "--no-rehearsal", "--json"]

@@ -73,9 +73,7 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.exporting.round_trip.absent", lambda: ["torch"])
 
 
-def test_a_model_is_there_with_its_card_and_only_once(
-    hub: FakeHub, push: Any, store: Store, tmp_path: Path
-) -> None:
+def test_a_model_is_there_with_its_card_and_only_once(hub, push, store, tmp_path):
     """It is private and loads as the model it is; the card's metadata has its rates; the same again
     is no commit and sends nothing."""
     told = push()
@@ -108,9 +106,7 @@ def test_a_model_is_there_with_its_card_and_only_once(
     assert not any(path.endswith("/commit/main") for _, path in hub.requests[requests:])
 
 
-def test_an_upload_that_was_interrupted_goes_on(
-    hub: FakeHub, push: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_upload_that_was_interrupted_goes_on(hub, push, monkeypatch, tmp_path):
     """The large files are there when the commit fails: they are not sent again, and neither is the
     export made again."""
     hub.refusals["/commit/"] = (503, "the hub is being mended")
@@ -209,9 +205,7 @@ def test_what_is_private_stays_private(hub: FakeHub, push: Any) -> None:
         ("hf_writes", "us/de mo", ["us/de mo", "Repo id"]),
     ],
 )
-def test_who_may_not_is_told_what_to_do(
-    hub: FakeHub, push: Any, monkeypatch: pytest.MonkeyPatch, token: str, to: str, words: list[str]
-) -> None:
+def test_who_may_not_is_told_what_to_do(hub, push, monkeypatch, token, to, words):
     monkeypatch.setenv("HF_TOKEN", token)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nowhere/token")
     monkeypatch.setattr("flows.cli.push.export", None)  # nothing is made before
@@ -240,9 +234,7 @@ def test_a_file_that_is_too_large_a_bad_card_and_a_limit_are_told(hub: FakeHub, 
     assert "wait some minutes" in push(code=2)
 
 
-def test_a_licence_that_was_not_accepted_and_a_hub_that_is_away(
-    hub: FakeHub, push: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_licence_that_was_not_accepted_and_a_hub_that_is_away(hub, push, monkeypatch, tmp_path):
     hub.repositories["google/gemma-3-1b-it"] = tmp_path
     hub.gated.add("google/gemma-3-1b-it")
     monkeypatch.setattr("tasks.exporting.model_card.hub_name", lambda _: "google/gemma-3-1b-it")

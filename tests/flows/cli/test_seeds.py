@@ -27,14 +27,7 @@ from tests.flows.runs.test_replicates import under_seed
         ("tiny", "2", "no stage of recipe 'tiny' trains a model"),
     ],
 )
-def test_nonsense_is_one_line(
-    recipe: str,
-    count: str,
-    said: str,
-    tiny_recipe: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_nonsense_is_one_line(recipe, count, said, tiny_recipe, tmp_path, capsys):
     given = str(tiny_recipe) if recipe == "tiny" else recipe
     assert main(["run", given, "--seeds", count, "--store", str(tmp_path / "store")]) == 2
     err = capsys.readouterr().err
@@ -66,9 +59,7 @@ def test_the_first_lines_count_what_is_shared_once() -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
-def test_a_seed_that_cannot_go_on_ends_no_other(
-    lanes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_seed_that_cannot_go_on_ends_no_other(lanes, monkeypatch):
     called: list[str] = []
 
     def call(lane: _Lane) -> None:

@@ -71,9 +71,7 @@ class Device:
         return None if self.peak is None else {"peak_bytes_in_use": self.peak, "bytes_in_use": 1}
 
 
-def test_the_peak_is_that_of_the_fullest_device_and_none_where_devices_do_not_tell(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_peak_is_that_of_the_fullest_device_and_none_where_devices_do_not_tell(monkeypatch):
     assert peak_device_bytes() is None, "CPUs do not"
     monkeypatch.setattr(jax, "local_devices", lambda: [Device(3), Device(7), Device(5)])
     assert peak_device_bytes() == 7
@@ -137,9 +135,7 @@ def planned_run(root: Path, *stages: dict[str, Any]) -> tuple[Store, RunRecord]:
     return store, record
 
 
-def test_a_run_keeps_its_plan_and_a_store_that_does_not_take_it_ends_no_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_keeps_its_plan_and_a_store_that_does_not_take_it_ends_no_run(tmp_path, monkeypatch):
     store = open_store(tmp_path / "store")
     _, record = write_run(tmp_path / "other")
     resolved: Any = type("Resolved", (), {"recipe": record.recipe, "stages": ()})
@@ -200,9 +196,7 @@ def test_a_run_from_the_ui_is_planned_before_it_begins_and_begins_if_it_fits(
 # Comparing
 
 
-def test_planned_and_real_figures_stand_side_by_side_and_what_was_far_off_is_said(
-    tmp_path: Path,
-) -> None:
+def test_planned_and_real_figures_stand_side_by_side_and_what_was_far_off_is_said(tmp_path):
     """sft: 600 s of 200 planned, 12 GB of 14 (within a quarter), 1.50 USD of 1.40; grpo: 100 s of
     360, no price."""
     store, record = planned_run(

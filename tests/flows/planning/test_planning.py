@@ -124,9 +124,7 @@ def asked(log: Path, what: str) -> list[str]:
     return [line for line in log.read_text(encoding="utf-8").splitlines() if line.startswith(what)]
 
 
-def test_each_program_of_each_stage_on_devices_is_compiled_once_and_added_up(
-    fake: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_program_of_each_stage_on_devices_is_compiled_once_and_added_up(fake, capsys):
     code, value = plan(capsys)
     assert (code, value["fits"]) == (0, True)
     assert set(value) == {"recipe", "target", "fits", "stages", "seconds", "cost_usd", "at_least"}
@@ -148,9 +146,7 @@ def test_each_program_of_each_stage_on_devices_is_compiled_once_and_added_up(
     assert len(asked(fake, "compile")) == 3
 
 
-def test_a_plan_seen_before_starts_no_compiler(
-    fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_seen_before_starts_no_compiler(fake, capsys, monkeypatch):
     first = plan(capsys)
     monkeypatch.setattr(compile_cache, "COMMAND", ("false",))
     assert plan(capsys) == first
@@ -166,9 +162,7 @@ def test_a_changed_config_is_asked_about_and_programs_it_shares_are_not_compiled
     assert len(asked(fake, "compile")) == 5
 
 
-def test_what_fits_is_looked_for_and_compiled(
-    fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fits_is_looked_for_and_compiled(fake, capsys, monkeypatch):
     monkeypatch.setenv("FAKE_GIB", "2.0")  # 1 + 1 + 8 rows x 2 GiB
     code, value = plan(capsys)
     assert (code, value["fits"]) == (3, False)
@@ -200,9 +194,7 @@ def test_when_fewer_rows_are_not_enough_more_is_computed_again_and_lengths_are_c
     assert kept == ("sequence_length" not in changes)
 
 
-def test_where_nothing_helps_nothing_is_suggested(
-    fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nothing_helps_nothing_is_suggested(fake, capsys, monkeypatch):
     monkeypatch.setenv("FAKE_GIB", "1000.0")
     _, value = plan(capsys)
     assert (value["fits"], value["suggestion"]) == (False, [])
@@ -215,9 +207,7 @@ def test_where_nothing_helps_nothing_is_suggested(
     assert said in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_recipe_is_planned_without_the_data_it_reads(
-    fake: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recipe_is_planned_without_the_data_it_reads(fake, capsys):
     keys = {"path": "a.jsonl", "domain": "math", "prompt": "p", "reasoning": "r", "answer": "a"}
     lines = [f'{key} = "{value}"' for key, value in keys.items()]
     source = "\n".join(["[[stages.distill.config.teachers.sources]]", *lines, ""])
@@ -254,9 +244,7 @@ def test_a_budget_is_part_of_the_plan(fake: Path, capsys: pytest.CaptureFixture[
     assert "--hours 0: give a number above 0" in capsys.readouterr().err
 
 
-def test_people_see_memory_time_cost_and_the_fix(
-    fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_people_see_memory_time_cost_and_the_fix(fake, capsys, monkeypatch):
     monkeypatch.setenv("FAKE_GIB", "2.0")
     assert main(PLAN) == 3
     shown = capsys.readouterr()
@@ -266,9 +254,7 @@ def test_people_see_memory_time_cost_and_the_fix(
     assert "It fits" not in shown.out
 
 
-def test_a_run_that_does_not_fit_is_not_submitted(
-    fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_does_not_fit_is_not_submitted(fake, capsys, monkeypatch):
     monkeypatch.setenv("FAKE_GIB", "2.0")
     # a bucket is not what this is about
     monkeypatch.setattr("flows.preamble.check_reach", lambda target, store: None)
@@ -295,9 +281,7 @@ def question(kind: str = "sft") -> Question:
     return Question("sft", kind, 1, {"batch_size": 64, "sequence_length": 1024}, "gemma3-tiny", {})
 
 
-def test_a_compiler_that_dies_is_named_with_stage_and_program(
-    fake: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiler_that_dies_is_named_with_stage_and_program(fake, monkeypatch):
     monkeypatch.setenv("FAKE_DIES", "validation_loss")
     said = "stage sft, program validation_loss on v5e-8: .*exit code 1: the compiler crashed"
     with (
@@ -307,9 +291,7 @@ def test_a_compiler_that_dies_is_named_with_stage_and_program(
         compiler.compile([question()])
 
 
-def test_a_compile_that_runs_out_of_memory_is_tried_again_alone(
-    fake: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compile_that_runs_out_of_memory_is_tried_again_alone(fake, monkeypatch):
     monkeypatch.setenv("FAKE_KILLED", "train_step")
     monkeypatch.setattr(compile_cache, "_workers", lambda: 2)
     with Compiler("v5e-8", Settings.from_environment(), print) as compiler:
@@ -321,9 +303,7 @@ def compile_in_vain(compiler: Compiler) -> None:
         compiler.compile([question()])
 
 
-def test_leaving_ends_the_processes_whatever_they_do(
-    fake: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leaving_ends_the_processes_whatever_they_do(fake, monkeypatch):
     monkeypatch.setenv("FAKE_WAITS", "validation_loss")
     with Compiler("v5e-8", Settings.from_environment(), lambda text: None) as compiler:
         compiler.programs([question()])
@@ -353,9 +333,7 @@ def commit(
     return store.commit(draft, out)
 
 
-def test_what_ran_is_cached_and_measures_the_next_plan(
-    fake: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_ran_is_cached_and_measures_the_next_plan(fake, capsys):
     plan(capsys)  # as before any run: it is what measured times are compared with
     store, recipe = open_store("store"), resolve("tiny.toml")
     distill = commit(store, recipe.stage("distill"), {}, "local", 20.0)

@@ -108,9 +108,7 @@ def test_a_rollback_undoes_promotions_one_by_one_and_not_to_and_fro(store: Store
     assert [one.number for one in history(store, "demo")] == [1, 2, 3, 4, 5]
 
 
-def test_a_rollback_after_a_rollback_and_a_promotion_leads_to_what_that_promotion_replaced(
-    store: Store,
-) -> None:
+def test_a_rollback_after_a_rollback_and_a_promotion_leads_to_what_that_promotion_replaced(store):
     crown(store, "a", "b")
     rollback(store, "demo", "b lost")
     crown(store, "c")
@@ -118,9 +116,7 @@ def test_a_rollback_after_a_rollback_and_a_promotion_leads_to_what_that_promotio
     assert rollback(store, "demo", "c lost").run_id == "a"
 
 
-def test_a_model_that_was_rolled_back_is_remembered_until_it_is_promoted_again(
-    store: Store,
-) -> None:
+def test_a_model_that_was_rolled_back_is_remembered_until_it_is_promoted_again(store):
     crown(store, "a", "b")
     model = record(store, "b").stages[8].artifact
     assert withdrawn(history(store, "demo")) == {}
@@ -131,9 +127,7 @@ def test_a_model_that_was_rolled_back_is_remembered_until_it_is_promoted_again(
 
 
 @pytest.mark.parametrize("what", ["no JSON", "another run's id", "another place's"])
-def test_a_damaged_entry_is_passed_over_with_a_warning(
-    store: Store, caplog: pytest.LogCaptureFixture, what: str
-) -> None:
+def test_a_damaged_entry_is_passed_over_with_a_warning(store, caplog, what):
     crown(store, "a", "b")
     first, second = (store.read_bytes(f"champions/demo/00000{n}.json") or b"" for n in (1, 2))
     changed = json.dumps(json.loads(second) | {"run_id": "d"}).encode()
@@ -157,9 +151,7 @@ def test_a_rollback_whose_target_is_damaged_still_counts(store: Store) -> None:
     assert [one.run_id for one in line(history(store, "demo"))] == ["a"]
 
 
-def test_a_listing_that_lags_behind_hides_no_champion(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listing_that_lags_behind_hides_no_champion(store, monkeypatch):
     crown(store, "a", "b", "c")
     complete = store.children
     for listed in ([], ["000001.json"]):
@@ -194,9 +186,7 @@ def test_of_racing_promotions_by_hand_each_makes_an_entry_of_its_own(store: Stor
     assert [(one.number, one.replaces) for one in entries] == [(1, None), (2, 1), (3, 2), (4, 3)]
 
 
-def test_of_racing_processes_one_wins_in_a_bucket_too(
-    gcs_bucket: str, finished: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_of_racing_processes_one_wins_in_a_bucket_too(gcs_bucket, finished, monkeypatch, tmp_path):
     """Two runs of one directory store, copied into a bucket as they are."""
     monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
     here, bucket = open_store(finished), open_store(f"gs://{gcs_bucket}/some/where")
@@ -251,9 +241,7 @@ def copy(source: Store, target: Store, runs: Sequence[str]) -> None:
         ({"stages": ()}, "has no trained model"),
     ],
 )
-def test_a_run_without_a_finished_model_is_refused(
-    store: Store, changes: dict[str, object], message: str
-) -> None:
+def test_a_run_without_a_finished_model_is_refused(store, changes, message):
     run = record(store, "a").model_copy(update={"run_id": "x", **changes})
     with pytest.raises(InputError, match=message):
         promote(store, run, "", by="me", replacing=None)
@@ -289,9 +277,7 @@ def test_a_rollback_to_a_model_that_is_gone_is_refused(tmp_path: Path) -> None:
     assert reigning(store) == "b"
 
 
-def test_a_rollback_that_somebody_else_was_faster_than_is_refused(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rollback_that_somebody_else_was_faster_than_is_refused(store, monkeypatch):
     """Both meant the same champion; going back twice would be one too many."""
     crown(store, "a", "b", "c")
     create = store.create_json
@@ -317,9 +303,7 @@ def test_a_recipe_without_a_champion_is_named_with_those_that_have_one(store: St
         rollback(store, "../runs", "")
 
 
-def test_the_history_is_shown_with_what_a_rollback_would_do(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_history_is_shown_with_what_a_rollback_would_do(store, capsys):
     crown(store, "a", "b")
     value = champions.history_json(store, "demo")
     json.dumps(value)

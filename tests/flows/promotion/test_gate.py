@@ -76,9 +76,7 @@ def finding(
     )
 
 
-def test_a_proven_gain_without_a_possible_loss_is_promoted_with_a_reason_per_rule(
-    store: Store, old: RunRecord, new: RunRecord
-) -> None:
+def test_a_proven_gain_without_a_possible_loss_is_promoted_with_a_reason_per_rule(store, old, new):
     verdict = gate(store, new, old)
     assert (verdict.promote, verdict.default) == (True, True)
     assert (verdict.candidate, verdict.champion) == ("new", "old")
@@ -95,9 +93,7 @@ def test_a_proven_gain_without_a_possible_loss_is_promoted_with_a_reason_per_rul
     assert verdict.why.endswith("; no loss beyond the margin, by 10 rules")
 
 
-def test_a_loss_in_another_metric_keeps_the_champion(
-    store: Store, old: RunRecord, new: RunRecord
-) -> None:
+def test_a_loss_in_another_metric_keeps_the_champion(store, old, new):
     worse = [
         item.model_copy(update={"safe": False}) if n % 10 < 5 else item
         for n, item in enumerate(items(store, new, "safety_eval"))
@@ -108,9 +104,7 @@ def test_a_loss_in_another_metric_keeps_the_champion(
     assert (verdict.promote, verdict.why.split(" −")[0]) == (False, "lost: safe rate")
 
 
-def test_a_loss_in_one_domain_keeps_the_champion(
-    store: Store, old: RunRecord, new: RunRecord
-) -> None:
+def test_a_loss_in_one_domain_keeps_the_champion(store, old, new):
     """The other five domains gain 70 answers; math loses 35 of its 49."""
     verdict = gate(store, grade(store, new, Domain.MATH, range(35, 49)), old)
     assert finding(verdict, "exact_answer").outcome == "passed"
@@ -118,9 +112,7 @@ def test_a_loss_in_one_domain_keeps_the_champion(
     assert verdict.why.startswith("lost: exact answer in math −50.0 points")
 
 
-def test_the_recipe_s_own_rules_are_the_only_ones_that_count(
-    store: Store, old: RunRecord, new: RunRecord
-) -> None:
+def test_the_recipe_s_own_rules_are_the_only_ones_that_count(store, old, new):
     rules = GateRule(metric="exact_answer", suite="heldout"), GateRule(metric="format_rate")
     mine = with_gate(new, must_win=rules)
     verdict = gate(store, mine, old)
@@ -148,9 +140,7 @@ def test_a_suite_counts_for_itself(store: Store, old: RunRecord, new: RunRecord)
     assert [spec.kind for spec in rematches(store, new, plain)] == ["reasoning_eval"]
 
 
-def test_all_evaluations_of_a_kind_count_and_a_suite_that_two_ask_counts_once(
-    store: Store, old: RunRecord, new: RunRecord
-) -> None:
+def test_all_evaluations_of_a_kind_count_and_a_suite_that_two_ask_counts_once(store, old, new):
     """Two stages that evaluate the last model: the second asks the held-out prompts again, and a
     suite of its own."""
 
@@ -214,18 +204,14 @@ def test_the_first_champion_has_to_beat_its_own_base(store: Store, tmp_path: Pat
     assert verdict.why.startswith("won: format +100.0 points")
 
 
-def test_a_run_that_was_not_evaluated_is_not_promoted(
-    store: Store, old: RunRecord, new: RunRecord
-) -> None:
+def test_a_run_that_was_not_evaluated_is_not_promoted(store, old, new):
     stages = tuple(stage for stage in new.stages if stage.name not in EVALUATIONS.values())
     verdict = gate(store, new.model_copy(update={"stages": stages}), old)
     assert not verdict.promote
     assert 'add a stage of kind reasoning_eval with inputs.policy = "grpo"' in verdict.why
 
 
-def test_a_champion_that_was_asked_other_prompts_is_evaluated_on_the_candidate_s(
-    store: Store,
-) -> None:
+def test_a_champion_that_was_asked_other_prompts_is_evaluated_on_the_candidate_s(store):
     old, new = run(store, "old"), run(store, "fresh")
     verdict = gate(store, new, old)
     assert not verdict.promote
@@ -272,9 +258,7 @@ def test_a_damaged_rematch_is_made_again(store: Store) -> None:
     assert first in rematches(store, new, old)
 
 
-def test_half_of_the_prompts_in_each_domain_are_enough(
-    store: Store, old: RunRecord, new: RunRecord
-) -> None:
+def test_half_of_the_prompts_in_each_domain_are_enough(store, old, new):
     kept = [item for n, item in enumerate(items(store, old, "grpo_eval")) if n % 2 == 0]
     half = answer(store, old, "grpo_eval", kept)
     assert rematches(store, new, half) == []
@@ -283,9 +267,7 @@ def test_half_of_the_prompts_in_each_domain_are_enough(
     assert [spec.kind for spec in rematches(store, new, fewer)] == ["reasoning_eval"]
 
 
-def test_a_prompt_whose_reference_was_corrected_is_not_the_same_prompt(
-    store: Store, old: RunRecord, new: RunRecord
-) -> None:
+def test_a_prompt_whose_reference_was_corrected_is_not_the_same_prompt(store, old, new):
     corrected = [
         item.model_copy(update={"answer": "other"}) for item in items(store, old, "grpo_eval")[:1]
     ]
@@ -293,9 +275,7 @@ def test_a_prompt_whose_reference_was_corrected_is_not_the_same_prompt(
     assert finding(gate(store, new, old), "exact_answer").n == 419
 
 
-def test_a_champion_that_was_asked_in_another_way_is_evaluated_again(
-    store: Store, old: RunRecord, tmp_path: Path
-) -> None:
+def test_a_champion_that_was_asked_in_another_way_is_evaluated_again(store, old, tmp_path):
     _, new = make(tmp_path / "store", "other", 0.9, config={"grpo_eval": {"response_length": 99}})
     [spec] = rematches(store, new, old)
     assert (spec.kind, spec.config) == ("reasoning_eval", {"response_length": 99})
@@ -325,9 +305,7 @@ def test_a_champion_that_another_version_evaluated_is_evaluated_again_and_its_an
     )
 
 
-def test_a_base_that_the_recipe_does_not_evaluate_is_evaluated_for_the_first_champion(
-    store: Store,
-) -> None:
+def test_a_base_that_the_recipe_does_not_evaluate_is_evaluated_for_the_first_champion(store):
     new = run(store, "new")
     stages = tuple(stage for stage in new.stages if stage.name != "base_eval")
     new = new.model_copy(update={"stages": stages})
@@ -340,9 +318,7 @@ def test_a_base_that_the_recipe_does_not_evaluate_is_evaluated_for_the_first_cha
     assert gate(store, new, None).promote
 
 
-def test_the_command_compares_with_the_champion_with_another_run_or_with_the_base(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_compares_with_the_champion_with_another_run_or_with_the_base(store, capsys):
     assert gate_run(store, "new", None)["champion"] is None
     promote_by_hand(store, "old", "")
     value = gate_run(store, "new", None)
@@ -360,9 +336,7 @@ def test_the_command_compares_with_the_champion_with_another_run_or_with_the_bas
     assert value["night"]["level"] == pytest.approx(0.025 * (1 - 1 / math.log2(3)))
 
 
-def test_every_night_asks_for_more_and_the_same_comparison_for_the_same(
-    store: Store, old: RunRecord, new: RunRecord
-) -> None:
+def test_every_night_asks_for_more_and_the_same_comparison_for_the_same(store, old, new):
     """Nights are taken from the store; to look takes none. After 5,000 nights a loss of ten points
     in a domain is not excluded by 70 answers of which none was lost."""
     first = gate(store, new, old).night
@@ -385,9 +359,7 @@ def test_every_night_asks_for_more_and_the_same_comparison_for_the_same(
     assert finding(late, "exact_answer", "must_not_lose").outcome == "passed", "of 420"
 
 
-def test_the_exit_code_says_whether_it_passed(
-    made: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_exit_code_says_whether_it_passed(made, capsys):
     store = ["--store", str(made), "--json"]
     assert main(["gate", "new", "--champion", "old", *store]) == 0
     assert json.loads(capsys.readouterr().out)["promote"] is True

@@ -205,9 +205,7 @@ def test_a_loss_within_the_margin_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("discordant", "difference"), [(0.1, 0.0), (0.2, -0.1), (0.3, 0.1), (0.5, 0.2)]
 )
-def test_the_intervals_of_the_fewest_prompts_hold_the_truth(
-    discordant: float, difference: float
-) -> None:
+def test_the_intervals_of_the_fewest_prompts_hold_the_truth(discordant, difference):
     """At least: where little changes they hold it more often, and less is proven."""
     assert paired_cell(LEAST, discordant, difference, trials=400).coverage > 0.93
 

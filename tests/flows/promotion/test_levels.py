@@ -46,9 +46,7 @@ def test_of_two_nights_at_a_time_one_has_to_decide_again(tmp_path: Path) -> None
     assert night_of(store, "demo", "b", "b").number == 2
 
 
-def test_a_listing_that_lags_behind_gives_no_number_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listing_that_lags_behind_gives_no_number_twice(tmp_path, monkeypatch):
     store = open_store(tmp_path)
     for run in "abc":
         assert take(store, "demo", night_of(store, "demo", run, run))

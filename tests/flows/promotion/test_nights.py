@@ -17,9 +17,7 @@ from tests.flows.runs.synthetic_run import manifest_of, with_stage, write_run
 NIGHT = "demo-202611{:02}-020000-ab12"
 
 
-def test_rows_are_told_apart_by_what_they_say_and_not_by_where_they_came_from(
-    tmp_path: Path,
-) -> None:
+def test_rows_are_told_apart_by_what_they_say_and_not_by_where_they_came_from(tmp_path):
     store, before = write_run(tmp_path, "a", stop_before="rebalance")
     written = store.local_dir(manifest_of(store, before, "distill")) / "examples.jsonl"
     rows = [json.loads(line) for line in written.read_text().splitlines()]

@@ -70,9 +70,7 @@ def key(recipe: Path, *overrides: str, data: Path | None = None) -> str:
     return stage.key({"policy": "1", "prompts": "2"})
 
 
-def test_the_files_text_is_part_of_the_key_and_its_place_is_not(
-    recipe: Path, tmp_path: Path
-) -> None:
+def test_the_files_text_is_part_of_the_key_and_its_place_is_not(recipe, tmp_path):
     resolved = resolve(str(recipe))
     table = resolved.stage("grpo").config_json["rewards"][0]
     assert (table["path"], table["source"]) == ("mine.py:reward_fn", MINE)
@@ -85,9 +83,7 @@ def test_the_files_text_is_part_of_the_key_and_its_place_is_not(
     assert key(moved / "own.toml") != before
 
 
-def test_small_runs_have_the_same_code_and_it_may_lie_in_the_data_directory(
-    recipe: Path, tmp_path: Path
-) -> None:
+def test_small_runs_have_the_same_code_and_it_may_lie_in_the_data_directory(recipe, tmp_path):
     small = resolve(str(recipe), ["tiny"]).stage("grpo").config_json
     assert small["rewards"][0]["source"] == MINE
     data = tmp_path / "data"
@@ -126,9 +122,7 @@ def test_a_recipe_holds_no_code_itself(recipe: Path) -> None:
         resolve(str(recipe), [f"stages.grpo.config.rewards={table}"])
 
 
-def test_a_metric_is_found_hashed_and_asked_consent_for_as_a_reward_is(
-    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_metric_is_found_hashed_and_asked_consent_for_as_a_reward_is(recipe, tmp_path, capsys):
     recipe.write_text(RECIPE + MEASURED % "brevity", encoding="utf-8")
     with pytest.raises(InputError, match=r"config.metrics.0.path: there is no file metrics.py"):
         resolve(str(recipe))
@@ -151,9 +145,7 @@ def test_a_metric_is_found_hashed_and_asked_consent_for_as_a_reward_is(
             resolve(str(recipe), [f"stages.grpo_eval.config.metrics=[{table}]"])
 
 
-def test_a_run_begins_only_when_its_file_is_named(
-    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_begins_only_when_its_file_is_named(recipe, tmp_path, capsys):
     store = tmp_path / "store"
     other = recipe.parent / "other.py"
     other.write_text(MINE, encoding="utf-8")

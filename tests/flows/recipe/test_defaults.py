@@ -79,9 +79,7 @@ HEAD, BEGINS = "[defaults.reasoning_eval]", r"\(begins with defaults.reasoning_e
         ('label = "again"', 'label = "B"', rf"stages.first {BEGINS}: suites.1"),
     ],
 )
-def test_what_is_wrong_with_defaults_is_said_where_it_is_written(
-    recipe: Path, old: str, new: str, message: str
-) -> None:
+def test_what_is_wrong_with_defaults_is_said_where_it_is_written(recipe, old, new, message):
     recipe.write_text(recipe.read_text().replace(old, new))
     with pytest.raises(InputError, match=message):
         resolve(str(recipe))

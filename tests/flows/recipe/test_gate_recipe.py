@@ -82,9 +82,7 @@ RATE = "metric = 'format_rate'"
         (f"{RATE} }}, {{ {RATE}", "two entries of gate.must_win are about the same: format_rate"),
     ],
 )
-def test_a_gate_that_asks_for_nothing_there_is_says_what_there_is(
-    recipe: Path, win: str, message: str
-) -> None:
+def test_a_gate_that_asks_for_nothing_there_is_says_what_there_is(recipe, win, message):
     with pytest.raises(InputError, match=message):
         resolve(write(recipe, f"[gate]\nmust_win = [{{ {win} }}]\n"))
 
@@ -97,9 +95,7 @@ def test_a_gate_that_asks_for_nothing_there_is_says_what_there_is(
         ("wins = 'any'", "a gate without a rule lets every model pass"),
     ],
 )
-def test_a_gate_without_a_margin_or_a_rule_is_refused(
-    recipe: Path, gate: str, message: str
-) -> None:
+def test_a_gate_without_a_margin_or_a_rule_is_refused(recipe, gate, message):
     with pytest.raises(InputError, match=message):
         resolve(write(recipe, f"[gate]\n{gate}\n"))
 

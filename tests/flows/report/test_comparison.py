@@ -128,9 +128,7 @@ def test_the_page_is_one_file_that_loads_nothing(compared: Compared) -> None:
     assert not re.search(r'<script|<link|(?<!xmlns=")(?<!xlink=")http://|src=', html)
 
 
-def test_the_terminal_shows_rates_recipes_and_times(
-    compared: Compared, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_terminal_shows_rates_recipes_and_times(compared, capsys):
     """What the page shows at first sight, without plots and explanations."""
     show.show(comparison_blocks([compared[1]]))
     shown = capsys.readouterr().out

@@ -41,9 +41,7 @@ def test_the_same_data_is_drawn_once(kept: Path, monkeypatch: pytest.MonkeyPatch
     assert len(drawn) == 3
 
 
-def test_other_code_or_another_matplotlib_draws_anew(
-    kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_code_or_another_matplotlib_draws_anew(kept, monkeypatch):
     curve("loss", LINE)
     drawn = drawing(monkeypatch)
     with monkeypatch.context() as patch:
@@ -65,17 +63,13 @@ def test_one_that_is_not_whole_is_drawn_again(kept: Path, text: str) -> None:
     assert curve("loss", LINE) == first
 
 
-def test_a_cache_that_cannot_be_written_keeps_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_keeps_nothing(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "file"))
     assert "<svg" in curve("loss", LINE).svg
 
 
-def test_the_oldest_go_and_a_curve_without_a_point_is_an_empty_plot(
-    kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_oldest_go_and_a_curve_without_a_point_is_an_empty_plot(kept, monkeypatch):
     """The latter is that of `lyceum rejudge` where no update can be compared."""
     assert "<svg" in curve("cosine", {"cosine": ([], [])}).svg
     monkeypatch.setattr(drawings, "MOST_DRAWINGS", 2)
@@ -89,9 +83,7 @@ def test_a_reliability_diagram_has_a_dot_for_each_bin() -> None:
     assert "held-out pairs" in reliability("held-out pairs", bins).svg
 
 
-def test_a_lineage_is_drawn_once_whatever_became_of_its_stages(
-    kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lineage_is_drawn_once_whatever_became_of_its_stages(kept, monkeypatch):
     drawn = drawing(monkeypatch)
     depth, edges = {"distill": 0, "sft": 1}, [("distill", "sft")]
     ran = lineage("Lineage", depth, edges, {"distill": "ran", "sft": "failed"}).svg

@@ -11,10 +11,8 @@ from flows.report.sample_choice import samples
 from flows.report.sections import effects, safety
 from flows.report.verdict import verdict
 from flows.runs.results import RunResults, read_results
-from infra.store.store import Store
 from schemas.evaluation import HELDOUT, Opinion
 from schemas.recipe import GateRule, GateSpec, StageSpec
-from schemas.reports import RunRecord
 from tests.flows.report.reading import drawn, folded, rows, section
 from tests.flows.runs.synthetic_run import SKILL, write_run
 
@@ -145,9 +143,7 @@ def test_one_evaluation_alone_is_shown_as_a_level(tmp_path: Path) -> None:
     assert [figure(tile) for tile in tiles(run)] == ["0.0%"] * 3
 
 
-def test_a_recipe_s_gate_is_held_against_the_base(
-    written: tuple[Store, RunRecord], run: RunResults
-) -> None:
+def test_a_recipe_s_gate_is_held_against_the_base(written, run):
     store, record = written
     assert list(gate_blocks(run)) == []
     expected = {None: "Gate passed against its base: won: exact answer", "gsm8k": "Gate not passed"}

@@ -75,9 +75,7 @@ def page(path: Path) -> Page:
     return Page(path.read_text(encoding="utf-8"))
 
 
-def test_it_is_one_file_beside_the_run_record_and_always_the_same(
-    run: RunResults, path: Path
-) -> None:
+def test_it_is_one_file_beside_the_run_record_and_always_the_same(run, path):
     assert (path.name, path.parent.name) == ("report.html", "demo-1")
     assert (path.parent / "run.json").is_file()
     assert path.stat().st_size < 1_000_000
@@ -208,9 +206,7 @@ def test_a_recipe_without_evaluations_has_a_report(written: tuple[Store, RunReco
     ("gone", "said"),
     [(True, "no longer in the store"), (False, "damaged: items.jsonl: has sha256")],
 )
-def test_an_artifact_that_is_gone_or_damaged_is_named_and_not_used(
-    tmp_path: Path, gone: bool, said: str
-) -> None:
+def test_an_artifact_that_is_gone_or_damaged_is_named_and_not_used(tmp_path, gone, said):
     store, record = write_run(tmp_path)
     manifest = manifest_of(store, record, "sft_eval")
     name = f"artifacts/{manifest.kind}/{manifest.key}/manifest.json"
@@ -234,9 +230,7 @@ def test_values_that_are_not_finite_are_left_out_of_curves(tmp_path: Path) -> No
     assert [one.title for one in curves(stage)[0]] == ["grpo: KL to the initial policy"]
 
 
-def test_the_data_part_says_what_was_asked_for_what_came_and_what_became_of_the_rest(
-    page: Page,
-) -> None:
+def test_the_data_part_says_what_was_asked_for_what_came_and_what_became_of_the_rest(page):
     text = " ".join(page.text.split())
     for words in (
         "30 of 30 (41)",

@@ -48,9 +48,7 @@ def run(measured: tuple[Store, RunRecord, RunRecord]) -> RunResults:
     return read_results(measured[0], measured[2])
 
 
-def test_runs_are_compared_by_means_in_the_functions_unit(
-    measured: tuple[Store, RunRecord, RunRecord],
-) -> None:
+def test_runs_are_compared_by_means_in_the_functions_unit(measured):
     store, first, second = measured
     found = compare_runs(store, first, [second])
     wanted = {"metric": "depth", "model": "grpo", "domain": None}

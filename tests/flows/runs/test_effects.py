@@ -74,9 +74,7 @@ def test_a_difference_over_shared_prompts_is_paired() -> None:
         ({}, {"a": True}, None),
     ],
 )
-def test_only_shared_prompts_count_where_half_are_shared(
-    before: dict[str, bool], after: dict[str, bool], found: tuple[bool, int, float] | None
-) -> None:
+def test_only_shared_prompts_count_where_half_are_shared(before, after, found):
     change = change_between(before, after, seed=0)
     assert (change and (change.paired, change.before.n, change.delta)) == found
 
@@ -92,9 +90,7 @@ def test_effects_are_measured_against_the_model_that_training_started_from(run: 
     assert found == {"sft": ("base", 0.4), "simpo": ("sft", 0.0), "grpo": ("simpo", 0.3)}
 
 
-def test_what_shows_a_run_twice_computes_its_effects_and_samples_once(
-    run: RunResults, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_shows_a_run_twice_computes_its_effects_and_samples_once(run, monkeypatch):
     first, shown = stage_verdicts(run), samples(run)
     monkeypatch.setattr(effects, "change_between", None)
     monkeypatch.setattr(RunResults, "evaluated", None)
@@ -104,9 +100,7 @@ def test_what_shows_a_run_twice_computes_its_effects_and_samples_once(
     assert stage_verdicts(run) == first
 
 
-def test_a_metric_that_stages_in_between_lack_is_measured_since_the_last_that_has_it(
-    run: RunResults,
-) -> None:
+def test_a_metric_that_stages_in_between_lack_is_measured_since_the_last_that_has_it(run):
     """Only the base and grpo have a safety evaluation."""
     effect = stage_effects(run, METRICS[2])["grpo"]
     assert (effect.since, round(effect.change.delta, 3)) == ("base", 0.7)
@@ -193,9 +187,7 @@ def test_the_verdict_says_what_a_boss_asks(run: RunResults) -> None:
         ((0.0, 0.4, 0.4, 1.0), "It got better.", "which is more than refusing everything"),
     ],
 )
-def test_the_verdict_of_other_runs(
-    tmp_path: Path, rates: tuple[float, ...], subject: str, words: str
-) -> None:
+def test_the_verdict_of_other_runs(tmp_path, rates, subject, words):
     skill = dict(zip(SKILL, rates, strict=True))
     said = verdict(read_results(*write_run(tmp_path, skill=skill)))
     assert said.subject == subject
@@ -220,9 +212,7 @@ def test_numbers_are_written_one_way() -> None:
     assert said == ["0.4 s", "42 s", "6 min 12 s", "2 h 5 min"]
 
 
-def test_examples_in_the_prompt_make_no_other_base_of_the_chain(
-    run: RunResults, shown: RunResults
-) -> None:
+def test_examples_in_the_prompt_make_no_other_base_of_the_chain(run, shown):
     for metric in METRICS:
         assert stage_effects(shown, metric) == stage_effects(run, metric)
         assert overall_effect(shown, metric) == overall_effect(run, metric)
@@ -231,9 +221,7 @@ def test_examples_in_the_prompt_make_no_other_base_of_the_chain(
     assert [model.name for model in run.shown(EXACT.kind)] == [*names[:1], *names[2:]]
 
 
-def test_the_last_model_is_compared_with_the_base_that_was_shown_examples(
-    shown: RunResults,
-) -> None:
+def test_the_last_model_is_compared_with_the_base_that_was_shown_examples(shown):
     """120 prompts: 60 right with examples, 84 after GRPO, those 60 among them: +20 points."""
     effect = effects_over_examples(shown, EXACT)["base, 4 examples"]
     assert (effect.stage, effect.since, effect.direction) == ("grpo", "base, 4 examples", "gain")

@@ -114,7 +114,5 @@ def test_a_terminal_has_a_bar_of_the_whole_run() -> None:
         ("config.beta", 0.1, "(no such field)", False),
     ],
 )
-def test_only_what_takes_as_long_is_its_like(
-    field: str, here: Any, there: Any, alike: bool
-) -> None:
+def test_only_what_takes_as_long_is_its_like(field, here, there, alike):
     assert takes_as_long([Difference(field, here, there)]) is alike

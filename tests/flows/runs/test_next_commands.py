@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +18,7 @@ from tests.flows.runs.synthetic_run import write_run
         ("sft", None, ["scores", "report", "runs"]),
     ],
 )
-def test_three_commands_that_parse(
-    stop: str | None, failure: str | None, commands: list[str], tmp_path: Path
-) -> None:
+def test_three_commands_that_parse(stop, failure, commands, tmp_path):
     given = {"stop_before": stop, "failure": failure} if stop else {}
     _, record = write_run(tmp_path, **given)  # type: ignore[arg-type]
     elsewhere = {"--store": "/a store", "--data": "rows"}

@@ -53,9 +53,7 @@ def test_no_stage_of_a_run_that_has_ended_is_running(run: RunLog) -> None:
     assert stage.seconds > 0
 
 
-def test_a_run_says_what_it_was_stopped_in(
-    store: Store, run: RunLog, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_says_what_it_was_stopped_in(store, run, capsys):
     """At its end and on its page: not that the stage was skipped, and not that it failed."""
     run.stage(begun("distill"))
     run.finish("cancelled")
@@ -72,9 +70,7 @@ def test_a_run_says_what_it_was_stopped_in(
     assert StageRecord(name="sft", kind="sft", status="skipped").outcome == "skipped"
 
 
-def test_a_store_that_takes_no_record_does_not_end_the_run(
-    store: Store, run: RunLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_store_that_takes_no_record_does_not_end_the_run(store, run, monkeypatch, caplog):
     def fail(*_: object) -> None:
         raise OSError("503 for 10 s")
 
@@ -98,9 +94,7 @@ def test_the_record_of_a_run_that_has_ended_is_one_object(store: Store, run: Run
 
 
 @pytest.mark.parametrize("stages", [40, 80])
-def test_what_a_run_writes_grows_as_its_stages_do(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stages: int
-) -> None:
+def test_what_a_run_writes_grows_as_its_stages_do(store, tmp_path, monkeypatch, stages):
     """Each stage begins and ends, and is written both times, and once with all others."""
     resolved = write_recipe(tmp_path / "growth.toml", stages)
     run, written = RunLog(store, resolved, "local", lambda record: None), list[int]()

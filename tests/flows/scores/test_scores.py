@@ -273,9 +273,7 @@ def test_curves_and_metrics_are_scalars_of_one_run_per_stage(lab: Lab) -> None:
 # The command
 
 
-def test_only_what_is_asked_for_is_written(
-    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_what_is_asked_for_is_written(lab, tmp_path, capsys):
     assert lab.run("--to", str(tmp_path / "new"), "--as", "parquet", "--as", "parquet") == 0
     value = json.loads(capsys.readouterr().out)
     assert list(value["formats"]) == ["parquet"]
@@ -283,9 +281,7 @@ def test_only_what_is_asked_for_is_written(
     assert all((tmp_path / "new" / name).is_file() for name in value["formats"]["parquet"])
 
 
-def test_bad_input_is_refused_and_leaves_nothing(
-    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_refused_and_leaves_nothing(lab, tmp_path, capsys):
     assert lab.run("--to", str(lab.out)) == 2
     assert "is not empty; give the name of a new directory" in capsys.readouterr().err
     assert lab.run("--to", str(tmp_path / "new"), "--as", "csv") == 2
@@ -299,8 +295,6 @@ def test_bad_input_is_refused_and_leaves_nothing(
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["tensorboard"]
 
 
-def test_a_directory_that_cannot_be_made_is_named(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_that_cannot_be_made_is_named(lab, capsys):
     assert lab.run("--to", "/proc/nowhere/new") == 2
     assert "/proc/nowhere/new cannot be written" in capsys.readouterr().err

@@ -113,9 +113,7 @@ def test_a_proof_that_is_relayed_from_our_server_counts_for_nothing(home: Path) 
             assert any("proof" in one for one in foreign.heard)
 
 
-def test_a_run_adopts_no_server_that_merely_listens(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_adopts_no_server_that_merely_listens(home, monkeypatch):
     """Not even on Prefect's usual port, with a file that names it."""
     started: list[int] = []
 

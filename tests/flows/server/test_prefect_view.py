@@ -87,9 +87,7 @@ def test_an_api_that_is_away_is_asked_once_and_again_when_its_health_answers(
     assert BACK in said[1]
 
 
-def test_how_a_run_ended_needs_no_answer_and_how_it_begins_does(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_a_run_ended_needs_no_answer_and_how_it_begins_does(api, monkeypatch):
     run = "00000000-0000-0000-0000-000000000001"
     with viewing(api, monkeypatch) as (gate, client, said):
         gate.turn("refuse")
@@ -105,9 +103,7 @@ def test_how_a_run_ended_needs_no_answer_and_how_it_begins_does(
         client.renew_concurrency_lease(UUID(run), 300)
 
 
-def test_the_outbox_keeps_what_cannot_be_sent_in_its_order(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_outbox_keeps_what_cannot_be_sent_in_its_order(api, monkeypatch):
     monkeypatch.setattr(prefect_view, "SEND_SECONDS", 0.05)
     monkeypatch.setattr(prefect_view, "MOST_KEPT", 500)
     with Gate(api.url) as gate, prefect_settings(monkeypatch):

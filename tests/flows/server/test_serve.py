@@ -3,7 +3,6 @@ tests/end_to_end/flows/server."""
 
 import asyncio
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -31,9 +30,7 @@ def test_a_run_chooses_neither_its_command_nor_its_environment() -> None:
     assert configuration.env == {}
 
 
-def test_a_port_that_something_else_listens_on_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_port_that_something_else_listens_on_is_refused(capsys, tmp_path):
     from prefect.settings import PREFECT_HOME, temporary_settings
 
     with socket.socket() as other, temporary_settings({PREFECT_HOME: tmp_path}):
@@ -63,9 +60,7 @@ NO_ORIGIN = "is not an origin; give the one that browsers see"
         ("--host 192.0.2.1 --behind-tls https://a.org", "192.0.2.1 --port 4200 cannot be used"),
     ],
 )
-def test_an_address_that_others_reach_needs_tls(
-    arguments: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_an_address_that_others_reach_needs_tls(arguments, message, capsys, tmp_path):
     from prefect.settings import PREFECT_HOME, temporary_settings
 
     with temporary_settings({PREFECT_HOME: tmp_path}):

@@ -49,9 +49,7 @@ def test_every_file_that_prefect_reads_is_heard(here: Path, file: str) -> None:
     assert not silence.is_silent()
 
 
-def test_a_variable_is_heard_however_it_is_written(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variable_is_heard_however_it_is_written(here, monkeypatch):
     monkeypatch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     assert silence.is_silent(), "what servers of ours are told"
     monkeypatch.setenv("prefect_api_url", URL)

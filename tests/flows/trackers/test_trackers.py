@@ -4,7 +4,6 @@ themselves are in tests/campaign."""
 import logging
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,18 +52,14 @@ def sent(run: RunResults) -> list[str]:
     return warnings
 
 
-def test_nothing_is_imported_or_said_where_nothing_is_configured(
-    run: RunResults, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_imported_or_said_where_nothing_is_configured(run, monkeypatch):
     for name in trackers.TRACKERS.names():
         monkeypatch.setitem(sys.modules, name, None)  # to import it would raise
     assert trackers.TRACKERS.names() == ("mlflow", "trackio", "wandb")
     assert sent(run) == []
 
 
-def test_what_is_configured_and_not_installed_is_named_with_the_command(
-    run: RunResults, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_configured_and_not_installed_is_named_with_the_command(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
     assert sent(run) == [
@@ -73,9 +68,7 @@ def test_what_is_configured_and_not_installed_is_named_with_the_command(
     ]
 
 
-def test_mlflow_gets_curves_metrics_and_configs(
-    run: RunResults, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mlflow_gets_curves_metrics_and_configs(run, monkeypatch, capsys):
     fake = Mlflow()
     fake.install(monkeypatch)
     monkeypatch.setattr(mlflow_tracker, "MOST_METRICS", 7)
@@ -94,9 +87,7 @@ def test_mlflow_gets_curves_metrics_and_configs(
     assert capsys.readouterr().out == "", "standard output is for --json"
 
 
-def test_the_experiment_can_be_named_and_a_failed_run_is_a_failed_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_experiment_can_be_named_and_a_failed_run_is_a_failed_one(tmp_path, monkeypatch):
     fake = Mlflow()
     fake.install(monkeypatch)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "ours")
@@ -109,9 +100,7 @@ def test_the_experiment_can_be_named_and_a_failed_run_is_a_failed_one(
 @pytest.mark.parametrize(
     ("variable", "project"), [("WANDB_PROJECT", "science"), ("WANDB_API_KEY", "lyceum")]
 )
-def test_wandb_gets_curves_metrics_and_the_recipe(
-    run: RunResults, monkeypatch: pytest.MonkeyPatch, variable: str, project: str
-) -> None:
+def test_wandb_gets_curves_metrics_and_the_recipe(run, monkeypatch, variable, project):
     fake = Wandb()
     fake.install(monkeypatch, variable)
     assert sent(run) == []
@@ -126,9 +115,7 @@ def test_wandb_gets_curves_metrics_and_the_recipe(
     assert fake.code == 0
 
 
-def test_a_tracker_that_fails_is_one_warning_without_secrets_and_the_others_go_on(
-    run: RunResults, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tracker_that_fails_is_one_warning_without_secrets_and_the_others_go_on(run, monkeypatch):
     class Broken(Mlflow):
         def set_experiment(self, name: str) -> Any:
             raise SystemExit("401 for token hf_abcdefghijklmnopqrstuvwxyzabcdefgh")
@@ -175,9 +162,7 @@ def training(done: int, **values: float) -> JobStatus:
     return JobStatus(state="running", heartbeat=0.0, progress=progress)
 
 
-def test_what_a_stage_says_is_sent_while_it_runs_and_the_rest_once_in_the_end(
-    run: RunResults, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_stage_says_is_sent_while_it_runs_and_the_rest_once_in_the_end(run, monkeypatch):
     (fake := Trackio()).install(monkeypatch)
     watch = trackers.followed(Watch())
     watch.record(run.record.model_copy(update={"status": "running"}))
@@ -196,9 +181,7 @@ def test_what_a_stage_says_is_sent_while_it_runs_and_the_rest_once_in_the_end(
     assert fake.given["private"] is True
 
 
-def test_a_run_that_goes_on_is_in_the_curve_of_the_one_that_was_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_goes_on_is_in_the_curve_of_the_one_that_was_stopped(tmp_path, monkeypatch):
     (fake := Trackio()).install(monkeypatch)
     store, first = write_run(tmp_path, stop_before="grpo")
     first = first.model_copy(update={"status": "cancelled"})
@@ -217,9 +200,7 @@ def test_a_run_that_goes_on_is_in_the_curve_of_the_one_that_was_stopped(
     assert len(fake.curve("grpo/loss")) > 1
 
 
-def test_a_run_goes_on_with_those_since_the_last_that_succeeded(
-    made: tuple[Store, RunRecord],
-) -> None:
+def test_a_run_goes_on_with_those_since_the_last_that_succeeded(made):
     def one(number: int, status: Any, **changes: Any) -> RunRecord:
         told = {"run_id": f"r{number}", "status": status, "started": float(number), **changes}
         return made[1].model_copy(update=told)
@@ -232,9 +213,7 @@ def test_a_run_goes_on_with_those_since_the_last_that_succeeded(
     assert trackers.first_name(one(6, "running", target="v5e-8"), known) == "r6"
 
 
-def test_a_stage_never_waits_for_a_tracker(
-    run: RunResults, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_never_waits_for_a_tracker(run, monkeypatch):
     (fake := Trackio()).install(monkeypatch)
     begin, init = threading.Event(), fake.init
 
@@ -252,9 +231,7 @@ def test_a_stage_never_waits_for_a_tracker(
     assert len(fake.curve("sft/loss")) == 39
 
 
-def test_a_watch_that_sees_two_runs_sends_both_while_they_go_on(
-    run: RunResults, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_watch_that_sees_two_runs_sends_both_while_they_go_on(run, monkeypatch):
     (fake := Trackio()).install(monkeypatch)
     watch = trackers.followed(Watch())
     for name in ("demo-8", "demo-9"):

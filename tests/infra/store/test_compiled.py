@@ -16,9 +16,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     return open_store(tmp_path / "store")
 
 
-def test_entries_are_sent_while_the_stage_runs_once_they_have_stopped_growing(
-    store: Store, tmp_path: Path
-) -> None:
+def test_entries_are_sent_while_the_stage_runs_once_they_have_stopped_growing(store, tmp_path):
     with Compiled(store, "compiled/x", str(tmp_path / "cache"), seconds=60) as watching:
         cache = tmp_path / "cache"
         cache.mkdir()
@@ -35,9 +33,7 @@ def test_entries_are_sent_while_the_stage_runs_once_they_have_stopped_growing(
     assert store.children("compiled/x") == ["a-cache", "b-cache"]
 
 
-def test_a_store_that_fails_costs_nothing_but_the_programs(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_fails_costs_nothing_but_the_programs(store, tmp_path, monkeypatch):
     def fail(*_: object) -> None:
         raise OSError("no answer")
 

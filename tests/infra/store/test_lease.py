@@ -95,9 +95,7 @@ def test_a_free_lease_is_taken_at_once_and_each_holder_gets_its_own_attempt(stor
     assert len({record(store, generation).nonce for generation in (1, 2, 3)}) == 3
 
 
-def test_a_second_runner_waits_until_the_lease_is_released(
-    store: Store, holder: subprocess.Popen[str]
-) -> None:
+def test_a_second_runner_waits_until_the_lease_is_released(store, holder):
     messages: list[str] = []
     taken = threading.Event()
     waiter = threading.Thread(target=lambda: (take(store, messages, seconds=30), taken.set()))
@@ -113,9 +111,7 @@ def test_a_second_runner_waits_until_the_lease_is_released(
     assert record(store, 2).owner == "me"
 
 
-def test_a_killed_holder_on_this_machine_is_replaced_at_once(
-    store: Store, holder: subprocess.Popen[str]
-) -> None:
+def test_a_killed_holder_on_this_machine_is_replaced_at_once(store, holder):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     messages: list[str] = []
@@ -135,9 +131,7 @@ def test_a_silent_holder_elsewhere_is_replaced_after_the_time_to_live_whatever_i
     assert time.monotonic() - started > 0.3
 
 
-def test_a_heartbeat_keeps_a_lease_beyond_its_time_to_live(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heartbeat_keeps_a_lease_beyond_its_time_to_live(store, monkeypatch):
     """A process that is there is no proof of life: only the heartbeat keeps the waiter waiting
     three times as long as the time to live. The holder's clock stands still, which changes
     nothing."""
@@ -160,9 +154,7 @@ def test_a_holder_that_was_replaced_notices_and_leaves_the_new_lease_alone(store
 
 
 @pytest.mark.parametrize(("name", "content"), [("lease.json", b"{"), ("job.json", b"{}")])
-def test_a_damaged_lease_and_a_half_deleted_attempt_leave_the_next_number(
-    store: Store, name: str, content: bytes
-) -> None:
+def test_a_damaged_lease_and_a_half_deleted_attempt_leave_the_next_number(store, name, content):
     """Of the latter the lease is gone and job.json is not: a job submitted under that number would
     be taken for the old one."""
     store.write_bytes(attempt_file(KEY, "1", name), content)
@@ -183,18 +175,14 @@ def test_of_many_racers_one_holds_the_lease_at_a_time(store: Store) -> None:
         assert sorted(pool.map(race, range(8))) == list(range(1, 9))
 
 
-def test_a_listing_that_lags_behind_hides_no_holder(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listing_that_lags_behind_hides_no_holder(store, monkeypatch):
     for generation in (1, 2, 3):
         elsewhere(store, generation)
     monkeypatch.setattr(store, "children", lambda name: [])
     assert take(store, seconds=0.1).attempt == "4"
 
 
-def test_whoever_cannot_create_the_next_generation_waits_before_it_tries_again(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_cannot_create_the_next_generation_waits_before_it_tries_again(store, monkeypatch):
     tries: list[float] = []
     stop = threading.Event()
 
@@ -210,9 +198,7 @@ def test_whoever_cannot_create_the_next_generation_waits_before_it_tries_again(
     assert all(later - earlier > 0.05 for earlier, later in pairwise(tries))
 
 
-def test_a_holder_survives_an_outage_longer_than_the_time_to_live(
-    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_holder_survives_an_outage_longer_than_the_time_to_live(store, monkeypatch, caplog):
     """The work goes on. When the store answers again the lease is renewed, or, if it was taken over
     meanwhile, lost."""
 
@@ -265,9 +251,7 @@ def test_time_in_which_the_store_did_not_answer_is_not_counted_against_the_holde
     assert time.monotonic() - answered[2] > 0.3
 
 
-def test_a_holder_that_was_stopped_cannot_commit_over_the_one_that_took_over(
-    store: Store, tmp_path: Path
-) -> None:
+def test_a_holder_that_was_stopped_cannot_commit_over_the_one_that_took_over(store, tmp_path):
     """SIGSTOP, the lease expires, another runner commits, SIGCONT: the first one adopts what is
     there, and its own files are gone."""
     for name in ("slow", "quick"):
@@ -284,9 +268,7 @@ def test_a_holder_that_was_stopped_cannot_commit_over_the_one_that_took_over(
     assert store.children(f"artifacts/sft/{KEY}/data") == ["2"]
 
 
-def test_generations_begin_anew_for_whoever_waited_as_for_everybody(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_generations_begin_anew_for_whoever_waited_as_for_everybody(store, monkeypatch):
     """We wait for garbage collection, which removes all that belongs to the key and gives the lease
     back; somebody else takes generation 1. We wait for that, and do not take 3 beside it."""
     elsewhere(store, 1)

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from infra.store.store import Store, open_store
+from infra.store.store import open_store
 from schemas.base import InputError
 from tests.infra.store.test_store import KEY, committed, draft, everything_below, output
 
 
-def test_a_path_and_its_file_uri_are_one_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_and_its_file_uri_are_one_store(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     odd = tmp_path / "a b%20ä"
     committed(open_store("a b%20ä"))
@@ -39,9 +37,7 @@ def test_a_path_and_its_file_uri_are_one_store(
         ("", "--store"),
     ],
 )
-def test_an_impossible_location_is_named_with_the_fix(
-    location: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_impossible_location_is_named_with_the_fix(location, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
         open_store(location)
@@ -88,9 +84,7 @@ def test_a_store_that_cannot_be_written_is_refused_and_nothing_is_left(
 
 
 @pytest.mark.parametrize("failing", ["rename", "link", "fsync"])
-def test_a_disk_that_fills_up_during_a_commit_leaves_nothing_of_it(
-    store: Store, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
+def test_a_disk_that_fills_up_during_a_commit_leaves_nothing_of_it(store, monkeypatch, failing):
     out = output(store)
     with monkeypatch.context() as patched:
         if failing == "rename":
@@ -126,9 +120,7 @@ def test_a_full_disk_is_refused_when_the_store_is_opened(tmpfs: Path) -> None:
     assert [path.name for path in tmpfs.iterdir()] == ["filler"]
 
 
-def test_an_artifact_that_does_not_fit_another_disk_leaves_nothing_there(
-    tmpfs: Path, tmp_path: Path
-) -> None:
+def test_an_artifact_that_does_not_fit_another_disk_leaves_nothing_there(tmpfs, tmp_path):
     """The output is on another file system, so the move is a copy."""
     store, out = open_store(tmpfs / "store"), tmp_path / "out"
     out.mkdir()

@@ -99,9 +99,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_artifact_is_never_served_and_can_be_committed_again(
-    store: Store, damage: str
-) -> None:
+def test_a_damaged_artifact_is_never_served_and_can_be_committed_again(store, damage):
     first = committed(store)
     DAMAGE[damage](store.path(f"artifacts/sft/{KEY}"))
     assert store.valid("sft", KEY) is None

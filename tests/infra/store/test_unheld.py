@@ -34,9 +34,7 @@ def test_leases_are_watched_together_and_those_nobody_renews_are_unheld(store: S
     assert messages == ["2 leases may be held; watching for up to 2 s whether they are renewed"]
 
 
-def test_a_holder_that_the_store_did_not_answer_either_is_not_unheld(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_holder_that_the_store_did_not_answer_either_is_not_unheld(store, monkeypatch):
     """The store is away for a minute while leases are watched; the holder's next heartbeat comes a
     second after it is back. To remove what it works on would delete a TPU at work."""
     name, clock, real = attempt_file(KEY, "1", "lease.json"), [0.0], store.read_bytes

@@ -32,9 +32,7 @@ def by_key(found: list[Leftover]) -> dict[str, Leftover]:
     return {one.key: one for one in found}
 
 
-def test_orphans_of_all_zones_are_shown_then_removed_and_what_a_flow_holds_is_left_alone(
-    shop: Workshop,
-) -> None:
+def test_orphans_of_all_zones_are_shown_then_removed_and_what_a_flow_holds_is_left_alone(shop):
     for key, zone in ((KEY, "us-central1-a"), (OTHER, "us-west4-a"), (THIRD, "us-south1-a")):
         shop.orphan(key, zone=zone)
     with held(shop, OTHER):
@@ -56,9 +54,7 @@ def test_orphans_of_all_zones_are_shown_then_removed_and_what_a_flow_holds_is_le
     assert shop.tpu.leaked() == []
 
 
-def test_requests_that_hold_quota_for_nothing_are_removed_even_while_a_flow_lives(
-    shop: Workshop,
-) -> None:
+def test_requests_that_hold_quota_for_nothing_are_removed_even_while_a_flow_lives(shop):
     handle = shop.orphan()
     shop.tpu.strike("preempt", handle.key[:24])
     shop.tpu.wait(handle.key[:24], "SUSPENDED")
@@ -96,9 +92,7 @@ def test_what_belongs_to_other_stores_is_shown_and_what_is_not_ours_is_not(shop:
         pass
 
 
-def test_a_running_job_of_this_process_can_be_reaped_only_after_its_lease_is_gone(
-    shop: Workshop,
-) -> None:
+def test_a_running_job_of_this_process_can_be_reaped_only_after_its_lease_is_gone(shop):
     backend = shop.backend()
     with held(shop, KEY):
         handle = backend.submit(shop.spec())

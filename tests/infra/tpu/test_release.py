@@ -5,8 +5,6 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
-
 from flows.cli.main import main
 from infra.context import context
 from infra.store.lease import hold
@@ -62,9 +60,7 @@ def test_what_a_live_run_follows_is_left_alone(shop: Workshop) -> None:
     assert len(released(shop)[0]) == 1
 
 
-def test_an_api_that_does_not_answer_costs_seconds_and_one_line(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_api_that_does_not_answer_costs_seconds_and_one_line(shop, monkeypatch):
     shop.orphan()
     shop.tpu.faults.add("status", method="GetQueuedResource", code="UNAVAILABLE")
     with monkeypatch.context() as patch:
@@ -78,9 +74,7 @@ def test_an_api_that_does_not_answer_costs_seconds_and_one_line(
     assert len(released(shop)[0]) == 1
 
 
-def test_a_deletion_that_hangs_is_not_waited_for(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deletion_that_hangs_is_not_waited_for(shop, monkeypatch):
     handle = shop.orphan()
     monkeypatch.setattr("infra.tpu.reaper.RELEASE_SECONDS", 0.5)
     shop.tpu.faults.add("stuck", state="DELETING")
@@ -102,9 +96,7 @@ def committed(shop: Workshop, tmp_path: Path) -> None:
     shop.store.commit(Manifest(attempt="1", **fields), tmp_path / "out")
 
 
-def test_a_stage_that_is_taken_from_the_cache_deletes_it(
-    shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_that_is_taken_from_the_cache_deletes_it(shop, tmp_path, monkeypatch):
     shop.orphan()
     committed(shop, tmp_path)
     monkeypatch.setattr(context(), "backends", {"v5e-8": shop.backend(lease_seconds=0.6)})
@@ -115,9 +107,7 @@ def test_a_stage_that_is_taken_from_the_cache_deletes_it(
     assert shop.tpu.leaked() == []
 
 
-def test_gc_says_that_the_stage_is_done(
-    shop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gc_says_that_the_stage_is_done(shop, tmp_path, capsys):
     shop.orphan()
     shop.store.create_json(attempt_file(KEY, "1", "job.json"), shop.spec())
     committed(shop, tmp_path)

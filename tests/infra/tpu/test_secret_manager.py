@@ -162,9 +162,7 @@ def test_urls_and_names_of_secrets_travel_and_keys_do_not() -> None:
         ("API_KEY_SECRET=lyceum-key", "'lyceum-key' is no name of a secret"),
     ],
 )
-def test_what_cannot_be_had_on_a_vm_is_refused_with_the_variable_to_set(
-    given: str, words: str
-) -> None:
+def test_what_cannot_be_had_on_a_vm_is_refused_with_the_variable_to_set(given, words):
     environment = dict(f"OPENAI_{one}".split("=") for one in given.split())
     with pytest.raises(InputError, match=words):
         travelling(JUDGED, environment)
@@ -178,9 +176,7 @@ prompts = [{ name = "procedural", rows = { summarization = 60 }, grounded = {} }
 """
 
 
-def test_a_run_is_refused_before_anything_is_submitted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_refused_before_anything_is_submitted(tmp_path, monkeypatch):
     """Only for stages that will run on the TPU: those that stay at home, and those that are made
     already, ask nothing there."""
     monkeypatch.delenv("NOWHERE_BASE_URL", raising=False)
@@ -196,9 +192,7 @@ def test_a_run_is_refused_before_anything_is_submitted(
     check_endpoints(resolved, store, "v5e-8", ())
 
 
-def test_a_job_for_a_machine_is_told_and_one_for_this_machine_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_for_a_machine_is_told_and_one_for_this_machine_is_not(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY_SECRET", SECRET)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     told: list[dict[str, str]] = []

@@ -150,9 +150,7 @@ def test_what_a_worker_says_counts_before_everything_else(state: State) -> None:
         (resource("FAILED", "READY", "unknown"), "failed", "unknown in us-west4-a"),
     ],
 )
-def test_a_tpu_that_dies_is_lost_and_the_message_says_how(
-    look: Resource, following: State, words: str
-) -> None:
+def test_a_tpu_that_dies_is_lost_and_the_message_says_how(look, following, words):
     running = status("running", progress={"done": 7, "total": 9})
     for state, host in (("booting", Host()), ("running", Host(running))):
         step = next_step(state, Seen(60, 100, 2040, look, hosts=(host,)), TERMS)
@@ -228,9 +226,7 @@ def test_an_api_that_does_not_answer_is_asked_again_for_a_long_time() -> None:
         ("booting", resource("ACTIVE", "READY"), 900, "no worker was heard of for 15 min"),
     ],
 )
-def test_what_takes_too_long_is_given_up(
-    state: State, look: Resource, limit: float, words: str
-) -> None:
+def test_what_takes_too_long_is_given_up(state, look, limit, words):
     assert next_step(state, Seen(limit - 1, limit - 1, resource=look), TERMS).status is None
     assert_lost(next_step(state, Seen(limit + 1, limit + 1, resource=look), TERMS), words)
 

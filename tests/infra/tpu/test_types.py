@@ -23,9 +23,7 @@ from schemas.base import InputError
         ("v2-8", "v2-8", 4, 1, 8),
     ],
 )
-def test_names_mean_what_the_cloud_means_by_them(
-    name: str, accelerator: str, chips: int, hosts: int, devices: int
-) -> None:
+def test_names_mean_what_the_cloud_means_by_them(name, accelerator, chips, hosts, devices):
     kind = TPU_TYPES[name]
     assert (kind.accelerator, kind.chips) == (accelerator, chips)
     assert (kind.hosts, kind.devices) == (hosts, devices)

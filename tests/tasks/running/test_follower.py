@@ -131,9 +131,7 @@ def test_restarts_end_when_the_budget_is_used_up(bench: Bench) -> None:
     assert backend.submitted == ["4", "4-1", "4-2"]
 
 
-def test_a_lost_job_is_not_started_again_beside_that_of_the_run_that_took_over(
-    bench: Bench,
-) -> None:
+def test_a_lost_job_is_not_started_again_beside_that_of_the_run_that_took_over(bench):
     """A flow stood still: two machines were paid for one stage."""
     bench.taken_over = True
     backend = Scripted([[LOST], [DONE]])

@@ -1,11 +1,8 @@
 """MLflow, Trackio and Weights & Biases themselves, where they are installed, take a run."""
 
-from pathlib import Path
-
 import pytest
 
 from flows import trackers
-from flows.runs.results import RunResults
 from tasks.running.watch import Watch
 from tests.flows.trackers import test_trackers
 from tests.flows.trackers.test_trackers import sent, training
@@ -13,9 +10,7 @@ from tests.flows.trackers.test_trackers import sent, training
 made, run = test_trackers.made, test_trackers.run
 
 
-def test_mlflow_itself_takes_a_run(
-    run: RunResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_itself_takes_a_run(run, tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///runs.db")
@@ -30,9 +25,7 @@ def test_mlflow_itself_takes_a_run(
     assert found.data.params["sft.a b_.0"] == "1"
 
 
-def test_wandb_itself_takes_a_run(
-    run: RunResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_itself_takes_a_run(run, tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_PROJECT", "science")
@@ -42,9 +35,7 @@ def test_wandb_itself_takes_a_run(
     assert b"grpo_eval/metrics/exact_answer" in file.read_bytes()
 
 
-def test_trackio_itself_takes_a_run_while_it_goes_on(
-    run: RunResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trackio_itself_takes_a_run_while_it_goes_on(run, tmp_path, monkeypatch):
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))  # it is read when the package is imported
     trackio = pytest.importorskip("trackio")
     monkeypatch.setenv("TRACKIO_PROJECT", "science")

@@ -2,12 +2,9 @@
 
 import os
 import shutil
-from pathlib import Path
 
-from infra.store.store import Store
-from schemas.job import JobSpec, JobStatus
+from schemas.job import JobStatus
 from tests.end_to_end.infra.tpu import test_bootstrap
-from tests.end_to_end.infra.tpu.test_bootstrap import Machine
 from tests.fakes.vm import until
 
 store = test_bootstrap.store
@@ -15,9 +12,7 @@ spec = test_bootstrap.spec
 machine = test_bootstrap.machine
 
 
-def test_a_real_environment_from_the_package_index(
-    machine: Machine, store: Store, spec: JobSpec, tmp_path: Path
-) -> None:
+def test_a_real_environment_from_the_package_index(machine, store, spec, tmp_path):
     """Installed with uv, all but libtpu, which is large and useless here; then from the archive
     that the first machine has left."""
     overrides = tmp_path / "overrides.txt"

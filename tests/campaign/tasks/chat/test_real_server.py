@@ -77,9 +77,7 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     raise AssertionError(log.read_text(errors="replace")[-2000:])
 
 
-def test_answers_of_a_real_server_are_read_counted_and_kept(
-    served: tuple[str, str], tmp_path: Path
-) -> None:
+def test_answers_of_a_real_server_are_read_counted_and_kept(served, tmp_path):
     """A random model says nonsense until it is cut off: truncated, with text and with usage."""
     url, model = served
     requests = [

@@ -36,9 +36,7 @@ def test_a_real_outage_of_30_seconds_changes_no_ruling(judge: Any) -> None:
     assert one.values()["abstained"] == 0
 
 
-def test_a_real_server_that_is_killed_and_back_after_30_seconds_changes_no_ruling(
-    judge: Any,
-) -> None:
+def test_a_real_server_that_is_killed_and_back_after_30_seconds_changes_no_ruling(judge):
     port, asked = free_port(), questions(200)
     one = judge(f"http://127.0.0.1:{port}/v1")
 

@@ -7,11 +7,8 @@ import signal
 from typing import Any
 
 import openai
-import pytest
 
 from flows.cli.ask import answer
-from infra.store.store import Store
-from schemas.reports import RunRecord
 from tests.flows.cli import test_ask
 from tests.flows.cli.test_ask import QUESTION
 from tests.flows.lab import start
@@ -20,9 +17,7 @@ run = test_ask.run
 KEY = "a-key-of-the-test"
 
 
-def test_openais_client_is_answered_until_ctrl_c(
-    run: tuple[Store, RunRecord, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openais_client_is_answered_until_ctrl_c(run, monkeypatch):
     store, record, _ = run
     monkeypatch.setenv("LYCEUM_ENDPOINT_KEY", KEY)
     process = start(["endpoint", "demo-1", "--port", "0", "--store", store.uri, "--json"])

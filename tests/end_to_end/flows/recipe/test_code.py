@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 
@@ -22,9 +21,7 @@ def reward_fn(prompts, completions, answer, **columns):
 """
 
 
-def test_the_policy_is_paid_by_the_function(
-    prefect_api: str, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_policy_is_paid_by_the_function(prefect_api, recipe, tmp_path, capsys):
     """The ledger has what the function says of each response; one that raises fails the stage with
     its line, and nothing before it runs again."""
     mine, store = recipe.parent / "mine.py", tmp_path / "store"

@@ -70,9 +70,7 @@ def opened(
         pytest.param(PHONE, "dark", id="dark phone"),
     ],
 )
-def test_it_fits_every_screen_and_asks_for_nothing(
-    browser: Browser, pages: dict[str, Path], name: str, viewport: dict[str, int], scheme: str
-) -> None:
+def test_it_fits_every_screen_and_asks_for_nothing(browser, pages, name, viewport, scheme):
     page, heard = opened(browser, pages[name], viewport, scheme)
     assert heard == []
     assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
@@ -89,9 +87,7 @@ def brightness(colour: str) -> float:
     return sum(map(float, colour.removeprefix("rgb(").removesuffix(")").split(","))) / 3
 
 
-def test_plots_are_drawn_in_the_colours_of_the_page(
-    browser: Browser, pages: dict[str, Path]
-) -> None:
+def test_plots_are_drawn_in_the_colours_of_the_page(browser, pages):
     shades = []
     for scheme in ("light", "dark"):
         page, _ = opened(browser, pages["report"], PHONE, scheme)
@@ -130,9 +126,7 @@ def test_samples_are_filtered_without_a_script(browser: Browser, pages: dict[str
     page.close()
 
 
-def test_two_models_stand_side_by_side_or_all_of_them(
-    browser: Browser, pages: dict[str, Path]
-) -> None:
+def test_two_models_stand_side_by_side_or_all_of_them(browser, pages):
     page, _ = opened(browser, pages["report"], DESK)
     answers = page.locator(".sample").first.locator(".answer")
     left, right = (one.bounding_box() for one in answers.all() if one.is_visible())

@@ -112,9 +112,7 @@ def test_the_page_of_a_failed_run_says_why_and_where_the_report_is(tmp_path: Pat
     assert "(https://storage.cloud.google.com/bucket/demo/report.html)" in page
 
 
-def test_a_run_is_shown_under_its_own_name(
-    prefect_api: str, results: RunResults, report: Report, tmp_path: Path, tiny_recipe: Path
-) -> None:
+def test_a_run_is_shown_under_its_own_name(prefect_api, results, report, tmp_path, tiny_recipe):
     @flow
     def shown() -> str:
         publish.announce(results.record, resolve(str(tiny_recipe)), open_store(tmp_path / "store"))
@@ -133,9 +131,7 @@ def test_a_run_is_shown_under_its_own_name(
 
 
 @pytest.mark.parametrize("error", [httpx.ConnectError("gone"), OSError("the bucket is gone")])
-def test_it_is_only_a_view(
-    report: Report, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_it_is_only_a_view(report, monkeypatch, error):
     warnings: list[str] = []
 
     class Logger:

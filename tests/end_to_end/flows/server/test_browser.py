@@ -119,9 +119,7 @@ def test_the_form_says_what_it_does_not_take(served: Served, page: Page) -> None
     picture(page, "form-refused")
 
 
-def test_a_run_breaks_is_retried_and_shows_what_it_made(
-    served: Served, page: Page, tiny_recipe: Path
-) -> None:
+def test_a_run_breaks_is_retried_and_shows_what_it_made(served, page, tiny_recipe):
     whole = tiny_recipe.read_text(encoding="utf-8")
     tiny_recipe.write_text(
         whole.replace("summarization = { train", "science = { train"), encoding="utf-8"

@@ -56,9 +56,7 @@ def test_a_run_ends_well_when_its_own_server_is_killed_whenever_it_starts(
     assert run.said.count("does not answer") in (1, 2)
 
 
-def test_a_run_whose_own_server_hangs_is_seconds_later(
-    finished: tuple[Path, dict[str, Any]], tiny_recipe: Path, tmp_path: Path
-) -> None:
+def test_a_run_whose_own_server_hangs_is_seconds_later(finished, tiny_recipe, tmp_path):
     """It was 7 minutes until the first stage was reported."""
     run = Run(tiny_recipe, tmp_path)
     until_the_flow_begins(run)
@@ -72,9 +70,7 @@ def test_a_run_whose_own_server_hangs_is_seconds_later(
     assert run.said.count("does not answer") == 1
 
 
-def test_ctrl_c_while_the_own_server_is_dead_cancels_the_jobs(
-    tiny_recipe: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_while_the_own_server_is_dead_cancels_the_jobs(tiny_recipe, tmp_path):
     run = Run(tiny_recipe, tmp_path, "--set", SLOW)
     until_the_flow_begins(run)
     until(lambda: run.pids(WORKER))
@@ -86,9 +82,7 @@ def test_ctrl_c_while_the_own_server_is_dead_cancels_the_jobs(
     assert time.monotonic() - began < process_tree.STOP_SECONDS
 
 
-def test_serve_starts_its_server_again_and_the_runs_go_on(
-    finished: tuple[Path, dict[str, Any]], tiny_recipe: Path, tmp_path: Path
-) -> None:
+def test_serve_starts_its_server_again_and_the_runs_go_on(finished, tiny_recipe, tmp_path):
     """One run of its worker, one of the command line that shares the server, and one that starts
     afterwards."""
     other = tmp_path / "other"

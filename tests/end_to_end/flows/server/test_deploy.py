@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -49,9 +48,7 @@ def client(
                 continue
 
 
-def test_the_form_describes_every_parameter_and_offers_choices(
-    client: SyncPrefectClient, tmp_path: Path
-) -> None:
+def test_the_form_describes_every_parameter_and_offers_choices(client, tmp_path):
     (tmp_path / "mine.toml").touch()
     assert list(deploy("processes", tmp_path).pages) == [POST_TRAIN, NIGHTLY]
     for name in (NIGHTLY, POST_TRAIN):
@@ -69,9 +66,7 @@ def test_the_form_describes_every_parameter_and_offers_choices(
         assert {"local", "v5e-8"} <= set(fields["target"]["enum"])
 
 
-def test_store_and_target_may_come_from_prefects_variables(
-    client: SyncPrefectClient, tmp_path: Path
-) -> None:
+def test_store_and_target_may_come_from_prefects_variables(client, tmp_path):
     """As docs/prefect.md has it: a run gets what the variable holds when it is created; what the
     form would refuse is refused."""
     deploy("processes")
@@ -99,9 +94,7 @@ def test_store_and_target_may_come_from_prefects_variables(
         ({"force": "sft"}, "'force'"),
     ],
 )
-def test_the_server_refuses_what_does_not_fit_the_form(
-    client: SyncPrefectClient, parameters: dict[str, Any], message: str
-) -> None:
+def test_the_server_refuses_what_does_not_fit_the_form(client, parameters, message):
     deploy("processes")
     deployment = client.read_deployment_by_name(POST_TRAIN)
     with pytest.raises(httpx.HTTPStatusError) as refused:
@@ -109,9 +102,7 @@ def test_the_server_refuses_what_does_not_fit_the_form(
     assert message in json.loads(refused.value.response.text)["detail"]
 
 
-def test_runs_find_the_flow_by_module_and_the_store_by_environment(
-    client: SyncPrefectClient, tmp_path: Path
-) -> None:
+def test_runs_find_the_flow_by_module_and_the_store_by_environment(client, tmp_path):
     """No code is pulled, and a run's own temporary directory is no place for artifacts."""
     deploy("processes")
     deployment = client.read_deployment_by_name(POST_TRAIN)
@@ -121,9 +112,7 @@ def test_runs_find_the_flow_by_module_and_the_store_by_environment(
     assert deployment.enforce_parameter_schema
 
 
-def test_nights_do_not_overlap_and_begin_when_they_are_switched_on(
-    client: SyncPrefectClient,
-) -> None:
+def test_nights_do_not_overlap_and_begin_when_they_are_switched_on(client):
     deploy("processes")
     nightly = client.read_deployment_by_name(NIGHTLY)
     assert nightly.global_concurrency_limit.limit == 1
@@ -134,9 +123,7 @@ def test_nights_do_not_overlap_and_begin_when_they_are_switched_on(
     assert client.read_deployment_by_name(POST_TRAIN).schedules == []
 
 
-def test_registering_again_keeps_what_people_changed_in_the_ui(
-    client: SyncPrefectClient, tmp_path: Path
-) -> None:
+def test_registering_again_keeps_what_people_changed_in_the_ui(client, tmp_path):
     first = deploy("processes")
     nightly = client.read_deployment_by_name(NIGHTLY)
     parameters = {"recipe": "open_data", "force": ["sft"]}
@@ -166,16 +153,12 @@ def test_registering_again_keeps_what_people_changed_in_the_ui(
         ("images", r"of type docker.* would need an image.* Valid: .*processes"),
     ],
 )
-def test_a_pool_that_cannot_run_the_flows_is_refused(
-    client: SyncPrefectClient, pool: str, message: str
-) -> None:
+def test_a_pool_that_cannot_run_the_flows_is_refused(client, pool, message):
     with pytest.raises(InputError, match=message):
         deploy(pool)
 
 
-def test_an_api_that_is_not_there_is_named(
-    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_api_that_is_not_there_is_named(client, monkeypatch):
     nobody = f"http://127.0.0.1:{free_port()}/api"
     with (
         temporary_settings({PREFECT_API_URL: nobody}),
@@ -189,9 +172,7 @@ def test_an_api_that_is_not_there_is_named(
         deploy("processes")
 
 
-def test_what_the_worker_could_not_find_is_refused(
-    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_the_worker_could_not_find_is_refused(client, monkeypatch, tmp_path):
     with pytest.raises(InputError, match=r"--recipes .* is not a directory with recipes"):
         deploy("processes", tmp_path)
     monkeypatch.setenv("LYCEUM_STORE", "somewhere")
@@ -199,9 +180,7 @@ def test_what_the_worker_could_not_find_is_refused(
         deploy("processes")
 
 
-def test_what_somebodys_own_prefect_leaves_open_is_measured_and_said(
-    client: SyncPrefectClient, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_somebodys_own_prefect_leaves_open_is_measured_and_said(client, capsys):
     """The session's API is as Prefect starts it: it asks for no key, answers `*`, and its pool lets
     a run choose what is executed."""
     assert main(["deploy", "--pool", "processes"]) == 0

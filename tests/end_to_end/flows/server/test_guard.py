@@ -150,9 +150,7 @@ PREFLIGHT = {"Origin": "http://evil.test", "Access-Control-Request-Method": "POS
         (404, "GET", "/openapi.json", {}, b""),
     ],
 )
-def test_what_the_guard_lets_through(
-    code: int, method: str, path: str, headers: dict[str, str], body: bytes
-) -> None:
+def test_what_the_guard_lets_through(code, method, path, headers, body):
     """An application behind it that admits everything: what is refused, the guard refused."""
 
     async def admits(scope: Any, receive: Any, send: Any) -> None:
@@ -184,9 +182,7 @@ def test_a_websocket_of_a_foreign_page_is_refused_before_it_opens(client: TestCl
         assert closed.value.code == 1008
 
 
-def test_a_link_lets_one_browser_in_once_and_expires(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_lets_one_browser_in_once_and_expires(client, monkeypatch):
     def enter(token: object) -> tuple[int, str]:
         answer = client.post("/lyceum/enter", json={"token": token})
         return answer.status_code, answer.text

@@ -5,8 +5,6 @@ import os
 import threading
 from pathlib import Path
 
-import pytest
-
 from flows.cli.doctor import _prefect
 from flows.server.exposure import exposures
 from flows.server.key import FILE, as_header, proves, write
@@ -17,9 +15,7 @@ from tests.flows.server import test_key
 home = test_key.home
 
 
-def test_the_temporary_server_has_a_key_that_no_command_line_shows(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_temporary_server_has_a_key_that_no_command_line_shows(home, monkeypatch):
     """And no log, no file of the Prefect home, and no environment of this process."""
     monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "not:the-one-of-the-user")
     with prefect_server(free_port(), TEMPORARY, threading.Event(), print, print) as api:

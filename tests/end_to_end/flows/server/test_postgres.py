@@ -93,9 +93,7 @@ class Hook(HttpServer):
         super().__init__(Noting)
 
 
-def test_the_automation_of_the_page_tells_of_a_night_that_failed(
-    served: Served, tmp_path: Path
-) -> None:
+def test_the_automation_of_the_page_tells_of_a_night_that_failed(served, tmp_path):
     page = (ROOT / "docs" / "prefect.md").read_text(encoding="utf-8")
     section = page.partition("\n## A night that failed\n")[2].partition("\n## ")[0]
     (automation,) = re.findall(r"^```yaml\n(.*?)^```", section, re.M | re.S)

@@ -47,9 +47,7 @@ def ends_as_if_nothing_had_happened(run: Run, finished: Finished) -> float:
 
 
 @pytest.mark.parametrize("then", ["refuse", "hang"])
-def test_a_run_goes_on_when_its_api_goes_away_for_good_or_hangs(
-    prefect_api: str, start: Start, finished: Finished, then: Any
-) -> None:
+def test_a_run_goes_on_when_its_api_goes_away_for_good_or_hangs(prefect_api, start, finished, then):
     """The last thing that Prefect hears is the plan. It was 240 s and a traceback; a run takes
     about 20 s."""
     with Gate(prefect_api, when=PLAN, then=then) as gate:
@@ -59,9 +57,7 @@ def test_a_run_goes_on_when_its_api_goes_away_for_good_or_hangs(
     assert seconds < 20 + SLACK + (prefect_view.ANSWER_SECONDS if then == "hang" else 0)
 
 
-def test_an_api_that_is_lost_at_the_last_request_costs_seconds(
-    prefect_api: str, start: Start, finished: Finished
-) -> None:
+def test_an_api_that_is_lost_at_the_last_request_costs_seconds(prefect_api, start, finished):
     with Gate(prefect_api, when=b'"type":"COMPLETED"', then="hang") as gate:
         seconds = ends_as_if_nothing_had_happened(start(gate.url), finished)
         assert gate.turned.is_set()
@@ -129,9 +125,7 @@ print(state.name, state.message)
 """
 
 
-def test_a_night_is_decided_although_the_api_has_gone_away(
-    prefect_api: str, tiny_recipe: Path, tmp_path: Path
-) -> None:
+def test_a_night_is_decided_although_the_api_has_gone_away(prefect_api, tiny_recipe, tmp_path):
     """The run within it ends, and the night judges it, with the same outcome as with an API."""
     outcomes = []
     for then in ("forward", "refuse"):

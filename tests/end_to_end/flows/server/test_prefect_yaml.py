@@ -38,9 +38,7 @@ def prefect(*arguments: str) -> str:
     return done.stdout
 
 
-def test_prefect_deploy_all_registers_what_lyceum_deploy_does(
-    client: SyncPrefectClient, tmp_path: Path
-) -> None:
+def test_prefect_deploy_all_registers_what_lyceum_deploy_does(client, tmp_path):
     prefect("deploy", "--all")
     by_prefect = {name: client.read_deployment_by_name(name) for name in NAMES}
     for one in by_prefect.values():

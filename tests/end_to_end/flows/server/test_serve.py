@@ -39,9 +39,7 @@ def flow_processes(served: Served) -> list[int]:
     ]
 
 
-def test_a_failed_run_says_why_in_one_message_and_retry_continues_it(
-    served: Served, tiny_recipe: Path
-) -> None:
+def test_a_failed_run_says_why_in_one_message_and_retry_continues_it(served, tiny_recipe):
     whole = tiny_recipe.read_text(encoding="utf-8")
     tiny_recipe.write_text(
         whole.replace("summarization = { train", "science = { train"), encoding="utf-8"
@@ -97,9 +95,7 @@ def test_a_killed_flow_is_crashed_and_retry_continues_it(served: Served, tiny_re
     assert served.ended(run)["type"] == "CANCELLED"
 
 
-def test_a_night_that_begins_while_another_goes_on_is_skipped(
-    served: Served, tiny_recipe: Path
-) -> None:
+def test_a_night_that_begins_while_another_goes_on_is_skipped(served, tiny_recipe):
     first = served.start(
         "nightly", recipe=str(tiny_recipe), overrides=["stages.rebalance.config.seed=2", SLOW]
     )
@@ -141,9 +137,7 @@ def test_the_server_refuses_a_run_that_chooses_how_it_is_started(served: Served,
     assert deployment["job_variables"] == {}
 
 
-def test_a_run_beside_it_finds_it_and_the_key_is_nowhere_else(
-    served: Served, tiny_recipe: Path
-) -> None:
+def test_a_run_beside_it_finds_it_and_the_key_is_nowhere_else(served, tiny_recipe):
     """`lyceum run` proves the server and uses it, without and with PREFECT_API_URL. Command lines,
     jobs, logs and files hold no key."""
     key = served.reach.key or ""
@@ -234,9 +228,7 @@ def test_ctrl_c_cancels_what_runs_and_leaves_nothing(tmp_path: Path, tiny_recipe
         assert again.state(run)["type"] == "CANCELLED"
 
 
-def test_what_ran_when_the_machine_went_down_is_crashed_and_can_be_retried(
-    tmp_path: Path, tiny_recipe: Path
-) -> None:
+def test_what_ran_when_the_machine_went_down_is_crashed_and_can_be_retried(tmp_path, tiny_recipe):
     """A nightly run, because it holds its deployment's only slot."""
     with Served(tmp_path) as served:
         run = served.start("nightly", recipe=str(tiny_recipe), overrides=[SLOW])

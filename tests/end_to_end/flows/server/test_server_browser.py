@@ -106,9 +106,7 @@ def victim(api: str) -> urllib.request.Request:
     return urllib.request.Request(f"{api}/variables/", body, {"Content-Type": "application/json"})
 
 
-def test_the_attack_works_on_a_server_that_is_open(
-    browser: Browser, elsewhere: int, tmp_path: Path
-) -> None:
+def test_the_attack_works_on_a_server_that_is_open(browser, elsewhere, tmp_path):
     """What the tests above would show if the guard and the key did nothing."""
     port = free_port()
     environment = {

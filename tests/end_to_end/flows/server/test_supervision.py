@@ -89,9 +89,7 @@ def test_a_killed_server_is_started_again_on_its_port_each_time(lab: Lab) -> Non
     assert all(process.poll() is not None for process in lab.started)
 
 
-def test_a_hanging_server_is_killed_and_started_again(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_server_is_killed_and_started_again(lab, monkeypatch):
     monkeypatch.setattr(supervision, "HUNG_SECONDS", 3.0)
     with lab.supervised():
         os.kill(lab.started[0].pid, signal.SIGSTOP)
@@ -109,9 +107,7 @@ def test_a_server_that_hangs_when_it_is_needed_no_more_is_not_waited_for(lab: La
     assert lab.started[0].poll() is not None
 
 
-def test_a_server_that_does_not_stay_up_is_given_up_after_five_tries(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_does_not_stay_up_is_given_up_after_five_tries(lab, monkeypatch):
     monkeypatch.setattr(supervision, "RESTART_SECONDS", 0.01)
     with lab.supervised():
         lab.program = "raise SystemExit(3)"

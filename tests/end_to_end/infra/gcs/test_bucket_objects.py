@@ -25,9 +25,7 @@ from tests.fakes.process import ROOT
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["different bytes", "the same bytes"])
-def test_of_sixteen_creators_one_wins_whatever_is_lost(
-    bucket: Bucket, gcs: Emulator, same: bool
-) -> None:
+def test_of_sixteen_creators_one_wins_whatever_is_lost(bucket, gcs, same):
     gcs.faults.add("reset_after", kind="upload", probability=0.4, seed=1)
     gcs.faults.add("duplicate", kind="upload", probability=0.3, seed=2)
     gcs.faults.add("status", code=503, probability=0.3, seed=3)
@@ -51,9 +49,7 @@ def test_the_bytes_of_others_are_no_victory(bucket: Bucket, gcs: Emulator) -> No
 
 
 @pytest.mark.parametrize("fault", PASSING, ids=label)
-def test_every_method_outlasts_a_passing_fault(
-    bucket: Bucket, gcs: Emulator, gcs_bucket: str, fault: dict[str, Any]
-) -> None:
+def test_every_method_outlasts_a_passing_fault(bucket, gcs, gcs_bucket, fault):
     """The fault strikes the first request of each. A create whose acknowledgement was lost knows
     that it has won."""
 
@@ -119,9 +115,7 @@ def test_set_aside_renames_only_the_expected_bytes(bucket: Bucket, gcs: Emulator
     assert (bucket.read("m.json"), bucket.read("m.old.json")) == (None, b"now")
 
 
-def test_set_aside_never_removes_what_came_between_two_attempts(
-    bucket: Bucket, gcs: Emulator
-) -> None:
+def test_set_aside_never_removes_what_came_between_two_attempts(bucket, gcs):
     bucket.write("m.json", b"old")
     gcs.faults.add("status", code=503, kind="delete", times=1)
     delay = requests.random.uniform
@@ -156,9 +150,7 @@ def test_children_and_objects(bucket: Bucket, gcs: Emulator) -> None:
     assert gcs.requests() == {"GET list": 1}
 
 
-def test_remove_takes_the_object_and_all_below_it_and_nothing_else(
-    bucket: Bucket, gcs: Emulator, gcs_bucket: str
-) -> None:
+def test_remove_takes_the_object_and_all_below_it_and_nothing_else(bucket, gcs, gcs_bucket):
     for name in ("r", "r/1", "r/2/3", "ra", "other/r"):
         bucket.write(name, b"")
     bucket.upload("p/r/.hidden", b"")
@@ -167,9 +159,7 @@ def test_remove_takes_the_object_and_all_below_it_and_nothing_else(
     assert set(gcs.objects(gcs_bucket)) == {"p/ra", "p/other/r"}
 
 
-def test_more_objects_than_a_page_holds(
-    bucket: Bucket, gcs: Emulator, gcs_bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_objects_than_a_page_holds(bucket, gcs, gcs_bucket, monkeypatch):
     """The listing breaks between its pages, too, and is complete all the same."""
     two = functools.partialmethod(Client.list_blobs, page_size=2)
     monkeypatch.setattr(Client, "list_blobs", two)

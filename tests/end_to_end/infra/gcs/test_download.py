@@ -65,9 +65,7 @@ def test_what_check_tree_finds(bucket: Bucket, tree: Tree, gcs: Emulator, gcs_bu
 @pytest.mark.parametrize(
     "recompute", [False, True], ids=["rot behind the service's back", "another content"]
 )
-def test_wrong_bytes_never_arrive(
-    bucket: Bucket, tree: Tree, gcs: Emulator, gcs_bucket: str, recompute: bool
-) -> None:
+def test_wrong_bytes_never_arrive(bucket, tree, gcs, gcs_bucket, recompute):
     directory, entries = tree(good=100, bad=100)
     bucket.put_tree(directory, "t", entries)
     gcs.corrupt(gcs_bucket, "p/t/bad", recompute=recompute)
@@ -82,9 +80,7 @@ def test_wrong_bytes_never_arrive(
 
 
 @pytest.mark.parametrize("fault", [*PASSING, *BROKEN_BODIES], ids=label)
-def test_get_tree_outlasts_a_passing_fault(
-    bucket: Bucket, gcs: Emulator, tree: Tree, fault: dict[str, Any]
-) -> None:
+def test_get_tree_outlasts_a_passing_fault(bucket, gcs, tree, fault):
     """Only one slice is fetched again, except where its bytes were changed: the file's sha256
     tells, not which slice."""
     directory, entries = tree()
@@ -110,9 +106,7 @@ def test_a_storm(bucket: Bucket, gcs: Emulator, tree: Tree) -> None:
         assert are_intact(directory, entries)
 
 
-def test_a_listing_that_lags_behind_deceives_nobody(
-    bucket: Bucket, gcs: Emulator, gcs_bucket: str, tree: Tree, tmp_path: Path
-) -> None:
+def test_a_listing_that_lags_behind_deceives_nobody(bucket, gcs, gcs_bucket, tree, tmp_path):
     """It lacks what has just come and shows what has just gone; one look corrects each. A file that
     has just gone is missed on reading."""
     directory, entries = tree()
@@ -161,9 +155,7 @@ def test_one_generation_is_read(bucket: Bucket, gcs: Emulator, tree: Tree) -> No
 @pytest.mark.parametrize(
     "damage", [b"", b"x" * 100, b"x" * 101], ids=["emptied", "changed", "longer"]
 )
-def test_a_damaged_copy_is_downloaded_again(
-    bucket: Bucket, tree: Tree, gcs: Emulator, damage: bytes
-) -> None:
+def test_a_damaged_copy_is_downloaded_again(bucket, tree, gcs, damage):
     directory, entries = tree(one=100, two=100)
     bucket.put_tree(directory, "t", entries)
     local = bucket.get_tree("t", entries)
@@ -173,9 +165,7 @@ def test_a_damaged_copy_is_downloaded_again(
     assert gcs.requests() == {"GET list": 1, "GET download": 1}
 
 
-def test_stores_do_not_share_copies(
-    gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree: Tree
-) -> None:
+def test_stores_do_not_share_copies(gcs, gcs_bucket, tmp_path, tree):
     other = gcs.create_bucket(f"{gcs_bucket}-a")
     places = [(gcs_bucket, "a"), (gcs_bucket, "a/b"), (gcs_bucket, ""), (other, "")]
     roots = set()
@@ -198,9 +188,7 @@ def test_a_part_file_that_is_too_long_or_wrong_is_begun_anew(bucket: Bucket, tre
     assert are_intact(bucket.get_tree("t", entries), entries)
 
 
-def test_a_cache_that_cannot_take_a_copy_is_explained(
-    bucket: Bucket, tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_take_a_copy_is_explained(bucket, tree, monkeypatch):
     """A file is in its way; its disk is full."""
     directory, entries = tree()
     bucket.put_tree(directory, "t", entries)
@@ -247,9 +235,7 @@ def receive(bucket: Bucket, name: str, entries: Entries, parallel: int) -> subpr
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-def test_a_killed_download_is_continued(
-    bucket: Bucket, gcs: Emulator, gcs_bucket: str, tree: Tree
-) -> None:
+def test_a_killed_download_is_continued(bucket, gcs, gcs_bucket, tree):
     """SIGKILL after two of five slices: the successor fetches the other three."""
     directory, entries = tree(large=5 * SLICE)
     bucket.put_tree(directory, "t", entries)
@@ -265,9 +251,7 @@ def test_a_killed_download_is_continued(
     assert gcs.requests() == {"GET list": 1, "GET download": 3}
 
 
-def test_processes_that_want_the_same_tree_download_it_once(
-    bucket: Bucket, gcs: Emulator, gcs_bucket: str, tree: Tree
-) -> None:
+def test_processes_that_want_the_same_tree_download_it_once(bucket, gcs, gcs_bucket, tree):
     directory, entries = tree(large=2 * SLICE, small=10)
     bucket.put_tree(directory, "t", entries)
     gcs.faults.add("slow", kind="download", delay=1.0)

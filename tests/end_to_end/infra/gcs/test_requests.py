@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from google.auth.exceptions import RefreshError, TransportError
@@ -47,9 +46,7 @@ def test_what_may_pass_is_asked_again(bucket: Bucket, gcs: Emulator, code: int) 
 # Outages
 
 
-def test_an_outage_is_told_once_and_so_is_its_end(
-    bucket: Bucket, gcs: Emulator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outage_is_told_once_and_so_is_its_end(bucket, gcs, caplog, monkeypatch):
     """Eight writers see it, one speaks. What passes within `OUTAGE_SECONDS` is not worth a word."""
     gcs.faults.add("status", code=503, times=3)
     bucket.write("x", b"")
@@ -85,9 +82,7 @@ def test_patience_ends(hasty: Bucket, gcs: Emulator, tree: Tree) -> None:
 @pytest.mark.parametrize(
     "fault", [{"action": "status", "code": 503}, {"action": "slow", "delay": 30.0}], ids=label
 )
-def test_a_writer_may_have_less_patience(
-    bucket: Bucket, gcs: Emulator, fault: dict[str, Any]
-) -> None:
+def test_a_writer_may_have_less_patience(bucket, gcs, fault):
     gcs.faults.add(**fault)
     started = time.monotonic()
     with pytest.raises(OSError, match=r"did not answer for 0\.3 s"):
@@ -110,9 +105,7 @@ def test_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("action", ["reset_before", "slow", "status"])
-def test_the_secret_of_an_upload_is_not_told(
-    hasty: Bucket, gcs: Emulator, tree: Tree, caplog: pytest.LogCaptureFixture, action: str
-) -> None:
+def test_the_secret_of_an_upload_is_not_told(hasty, gcs, tree, caplog, action):
     """The URL of a resumable upload lets anybody write: neither an outage nor a refusal may quote
     it."""
     caplog.set_level(logging.DEBUG, "lyceum")
@@ -202,9 +195,7 @@ def refreshed_from_afar() -> Exception:
     ],
     ids=["expired", "asked again", "unreachable", "metadata server"],
 )
-def test_credentials_that_cannot_be_refreshed(
-    bucket: Bucket, error: Exception, expected: type[Exception]
-) -> None:
+def test_credentials_that_cannot_be_refreshed(bucket, error, expected):
     def call(timeout: object) -> None:
         raise error
 

@@ -11,9 +11,7 @@ from tests.end_to_end.infra.gcs.trees import KB, MB, PASSING, Tree, are_intact, 
 from tests.fakes.gcs_emulator import Emulator
 
 
-def test_a_tree_goes_there_and_back(
-    bucket: Bucket, tree: Tree, gcs: Emulator, gcs_bucket: str
-) -> None:
+def test_a_tree_goes_there_and_back(bucket, tree, gcs, gcs_bucket):
     directory, entries = tree()
     bucket.put_tree(directory, "data/1", entries)
     assert not directory.exists()
@@ -47,9 +45,7 @@ def test_large_files_go_in_pieces(bucket: Bucket, tree: Tree, gcs: Emulator) -> 
     ],
     ids=lambda value: label(value) or "the first request",
 )
-def test_put_tree_outlasts_a_passing_fault(
-    bucket: Bucket, gcs: Emulator, gcs_bucket: str, tree: Tree, fault: Any, strike: Any
-) -> None:
+def test_put_tree_outlasts_a_passing_fault(bucket, gcs, gcs_bucket, tree, fault, strike):
     """It strikes the first request, or the last chunk of the large file."""
     directory, entries = tree()
     number = gcs.faults.add(kind="upload", times=1, **strike, **fault)
@@ -76,18 +72,14 @@ def test_a_broken_upload_goes_on_where_it_ended_and_one_that_was_forgotten_begin
     assert bucket.check_tree("t", entries[:1]) == []
 
 
-def test_an_upload_of_which_nothing_arrives_is_given_up(
-    hasty: Bucket, gcs: Emulator, tree: Tree
-) -> None:
+def test_an_upload_of_which_nothing_arrives_is_given_up(hasty, gcs, tree):
     gcs.faults.add("partial", keep=0)
     directory, entries = tree()
     with pytest.raises(ConnectionError, match="nothing of what was sent has arrived"):
         hasty.put_tree(directory, "t", entries)
 
 
-def test_a_failed_put_leaves_nothing(
-    bucket: Bucket, gcs: Emulator, gcs_bucket: str, tree: Tree, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_put_leaves_nothing(bucket, gcs, gcs_bucket, tree, caplog):
     """The last chunk of the large file is refused when the others are there already; clean-up
     outlasts a fault of its own."""
     directory, entries = tree()
@@ -101,9 +93,7 @@ def test_a_failed_put_leaves_nothing(
     assert not caplog.records
 
 
-def test_what_a_failed_put_may_leave_is_told(
-    bucket: Bucket, gcs: Emulator, tree: Tree, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_a_failed_put_may_leave_is_told(bucket, gcs, tree, caplog):
     directory, entries = tree()
     gcs.faults.add("status", code=507, method="PUT", name="large")
     gcs.faults.add("status", code=403, kind="delete")
@@ -112,9 +102,7 @@ def test_what_a_failed_put_may_leave_is_told(
     assert "may be left there" in caplog.text
 
 
-def test_a_failure_ends_the_other_uploads(
-    bucket: Bucket, gcs: Emulator, gcs_bucket: str, tree: Tree
-) -> None:
+def test_a_failure_ends_the_other_uploads(bucket, gcs, gcs_bucket, tree):
     """The large file has sixteen chunks."""
     directory, entries = tree(large=8 * MB, refused=1)
     gcs.faults.add("slow", name="large", delay=0.1)
@@ -136,9 +124,7 @@ def test_nothing_is_put_over_another_file(bucket: Bucket, tree: Tree, size: int)
 
 
 @pytest.mark.parametrize(("size", "attempts"), [(100, 1), (MB, 3)], ids=["small", "large"])
-def test_a_file_that_changed_after_it_was_entered_is_not_stored(
-    bucket: Bucket, tree: Tree, gcs: Emulator, size: int, attempts: int
-) -> None:
+def test_a_file_that_changed_after_it_was_entered_is_not_stored(bucket, tree, gcs, size, attempts):
     """The service refuses to make an object of a large one, which might have been damaged on its
     way."""
     directory, entries = tree(file=size)

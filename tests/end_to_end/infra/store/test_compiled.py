@@ -35,9 +35,7 @@ def compute(store: str, directory: Path) -> tuple[float, int]:
     return float(value), int(hits)
 
 
-def test_another_machine_loads_what_one_compiled_unless_it_is_damaged(
-    tmp_path: Path, gcs_bucket: str
-) -> None:
+def test_another_machine_loads_what_one_compiled_unless_it_is_damaged(tmp_path, gcs_bucket):
     store = f"gs://{gcs_bucket}/lyceum"
     value, hits = compute(store, tmp_path / "first")
     assert hits == 0

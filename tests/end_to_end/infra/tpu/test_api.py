@@ -1,7 +1,6 @@
 """The Cloud TPU API as we use it: over real gRPC against the fake, and what its refusals mean."""
 
 import time
-from pathlib import Path
 
 import pytest
 from google.cloud import tpu_v2alpha1
@@ -107,9 +106,7 @@ def test_every_setting_reaches_the_service(tpu: FakeTpu) -> None:
         ("reset_after", {}),
     ],
 )
-def test_short_troubles_of_every_call_pass_unnoticed(
-    tpu: FakeTpu, action: str, parameters: dict
-) -> None:
+def test_short_troubles_of_every_call_pass_unnoticed(tpu, action, parameters):
     """Among them answers that were lost: the second create finds the first one's resource, the
     second delete finds nothing."""
     one = api()
@@ -258,9 +255,7 @@ def test_refusals_have_one_meaning_and_say_what_to_do() -> None:
         assert words in problem.text
 
 
-def test_without_credentials_or_a_project_one_is_told_how_to_get_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_credentials_or_a_project_one_is_told_how_to_get_them(monkeypatch, tmp_path):
     unset = "LYCEUM_TPU_ENDPOINT LYCEUM_TPU_PROJECT GOOGLE_APPLICATION_CREDENTIALS"
     for name in [*unset.split(), "GOOGLE_CLOUD_PROJECT"]:
         monkeypatch.delenv(name, raising=False)

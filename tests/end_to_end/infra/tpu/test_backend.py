@@ -122,9 +122,7 @@ def test_zones_near_the_bucket_are_tried_and_others_only_if_that_is_allowed(shop
 # What goes wrong with one TPU
 
 
-def test_a_last_word_that_was_not_heard_yet_counts_more_than_the_death_after_it(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_last_word_that_was_not_heard_yet_counts_more_than_the_death_after_it(shop, monkeypatch):
     """The machine succeeds, and is preempted before anybody has looked at the store again."""
     backend = shop.backend(tpu_poll_seconds=2.0)
     handle = backend.submit(shop.spec())
@@ -198,9 +196,7 @@ def test_labels_that_cannot_be_are_refused() -> None:
             CloudTpuBackend(TPU_TYPES["v5e-8"], Settings(), settings)
 
 
-def test_vms_are_told_what_they_need(
-    shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vms_are_told_what_they_need(shop, tmp_path, monkeypatch):
     monkeypatch.setenv("LYCEUM_CHECKPOINT_STEPS", "7")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "rows.jsonl").write_text("{}\n")

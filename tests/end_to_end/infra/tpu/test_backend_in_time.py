@@ -34,9 +34,7 @@ def test_a_request_that_is_stuck_is_given_up(shop: Workshop) -> None:
     assert "PROVISIONING" in str(status.error)
 
 
-def test_a_job_that_is_cancelled_before_it_was_asked_for_never_is(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_is_cancelled_before_it_was_asked_for_never_is(shop, monkeypatch):
     backend = shop.backend()
     monkeypatch.setattr(shop.store, "write_json", lambda *_: (_ for _ in ()).throw(OSError("503")))
     handle = backend.submit(shop.spec())
@@ -59,9 +57,7 @@ def test_after_its_end_nobody_waits_for_the_deletion_but_close(shop: Workshop) -
     assert shop.tpu.leaked() == []
 
 
-def test_what_cannot_be_deleted_is_reported_with_the_command_that_deletes_it(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_deleted_is_reported_with_the_command_that_deletes_it(shop, monkeypatch):
     monkeypatch.setattr(infra.tpu.job, "ACCEPT_SECONDS", 1.0)
     backend = shop.backend(tpu_delete_seconds=1.0)
     handle = backend.submit(shop.spec())
@@ -77,9 +73,7 @@ def test_what_cannot_be_deleted_is_reported_with_the_command_that_deletes_it(
     shop.backends.remove(backend)
 
 
-def test_a_deletion_that_is_refused_for_long_goes_on_as_long_as_the_flow_does(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deletion_that_is_refused_for_long_goes_on_as_long_as_the_flow_does(shop, monkeypatch):
     """For longer than anybody waits for it: the flow has its next stages to run, and the machine is
     paid for until somebody asks again."""
     monkeypatch.setattr(infra.tpu.job, "ACCEPT_SECONDS", 1.0)
@@ -98,9 +92,7 @@ def test_a_deletion_that_is_refused_for_long_goes_on_as_long_as_the_flow_does(
     assert (shop.record(handle).ended or 0.0) > refused_until - 15.0, "it counts for the budget"
 
 
-def test_a_request_that_waits_is_not_sent_when_the_budget_is_spent_meanwhile(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_waits_is_not_sent_when_the_budget_is_spent_meanwhile(shop, monkeypatch):
     """By a machine of the same run that has ended, and whose deletion is refused."""
     monkeypatch.setattr(infra.tpu.api, "CALL_SECONDS", 0.1)
     backend = shop.backend(max_usd=600.0, tpu_usd_per_chip_hour=450.0)  # a dollar a second
@@ -122,9 +114,7 @@ def test_a_request_that_waits_is_not_sent_when_the_budget_is_spent_meanwhile(
 
 
 @pytest.mark.parametrize("action", ["status", "lost", "reset_after"])
-def test_an_api_that_fails_for_a_while_delays_and_leaks_nothing(
-    shop: Workshop, action: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_api_that_fails_for_a_while_delays_and_leaks_nothing(shop, action, monkeypatch):
     """Half of all calls fail for longer than one is repeated; some of them were executed."""
     monkeypatch.setattr(infra.tpu.api, "CALL_SECONDS", 0.1)
     fault = shop.tpu.faults.add(action, method="*", probability=0.5, seed=1)

@@ -137,9 +137,7 @@ def failure(vm: Vm, asked: list[tuple[str, str | None]]) -> str:
     return status.error
 
 
-def test_a_damaged_archive_is_refused(
-    machine: Machine, store: Store, gcs: Emulator, deletions: Deletions, tools: Tools
-) -> None:
+def test_a_damaged_archive_is_refused(machine, store, gcs, deletions, tools):
     gcs_bucket = store.uri.split("/")[2]
     archive = ship_source(store)
     gcs.corrupt(gcs_bucket, f"a/b+c/{archive}", recompute=True)
@@ -275,9 +273,7 @@ def test_an_environment_that_cannot_be_installed_is_told_with_the_last_words(
     assert (tmp_path / "slept").read_text().split() == ["1", "3", "9", "20", "7"]
 
 
-def test_a_full_disk_is_called_by_its_name(
-    machine: Machine, tools: Callable[..., str], deletions: Deletions
-) -> None:
+def test_a_full_disk_is_called_by_its_name(machine, tools, deletions):
     path = tools(tar="echo 'tar: x: Cannot write: No space left on device' >&2; exit 2")
     vm = machine(PATH=path, LYCEUM_VM_TPU_API=deletions[0])
     what = f"host 0: getting the code failed with exit code 2\nthe disk of {vm.root} is full: "
@@ -292,9 +288,7 @@ def dying(tmp_path: Path) -> str:
     return str(python)
 
 
-def test_an_agent_that_dies_is_spoken_for(
-    machine: Machine, deletions: Deletions, tmp_path: Path
-) -> None:
+def test_an_agent_that_dies_is_spoken_for(machine, deletions, tmp_path):
     python = dying(tmp_path)
     vm = machine(LYCEUM_VM_PYTHON=python, LYCEUM_VM_TPU_API=deletions[0]).boot()
     assert vm.wait() == 137
@@ -339,9 +333,7 @@ def test_a_machine_that_is_shut_down_while_it_boots_is_lost(
     assert len(deletions[1]) == 1
 
 
-def test_hosts_know_each_other_and_get_the_settings_of_the_job(
-    machine: Machine, stub: Path
-) -> None:
+def test_hosts_know_each_other_and_get_the_settings_of_the_job(machine, stub):
     vm = machine(LYCEUM_VM_PYTHON=str(stub), host=3, hosts=4)
     assert vm.boot().wait() == 0
     lines = (vm.root / "boot.log").read_text().splitlines()

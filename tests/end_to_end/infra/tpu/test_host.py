@@ -132,18 +132,14 @@ def desk(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
         ("status('cancelled', error='cancelled', exit_code=130)", 1, True, "stopped from outside"),
     ],
 )
-def test_how_a_worker_ended_is_told(
-    desk: Desk, lines: str, code: int, lost: bool, words: str
-) -> None:
+def test_how_a_worker_ended_is_told(desk, lines, code, lost, words):
     """It says so itself, it was killed, somebody else stopped it."""
     status = desk.run(lines)
     assert (status.state, status.exit_code, status.lost) == ("failed", code, lost)
     assert re.search(words, status.error or "")
 
 
-def test_a_worker_is_asked_to_pause_by_an_object_in_the_store_and_its_word_counts(
-    desk: Desk,
-) -> None:
+def test_a_worker_is_asked_to_pause_by_an_object_in_the_store_and_its_word_counts(desk):
     desk.when("started", lambda: desk.store.write_bytes(pause_file("k", "1"), b""))
     status = desk.run(
         "while not (here / 'pause').exists(): time.sleep(0.02)\n"
@@ -250,9 +246,7 @@ def test_another_host_speaks_under_its_own_name_and_keeps_its_log_only_when_it_f
     assert len(desk.removed) == 1
 
 
-def test_the_machine_is_deleted_after_a_while_however_often_the_api_does_not_answer(
-    desk: Desk,
-) -> None:
+def test_the_machine_is_deleted_after_a_while_however_often_the_api_does_not_answer(desk):
     desk.refusals += ["transient", "transient"]
     began = time.monotonic()
     desk.run("status('succeeded')", silence=0.5)
@@ -289,9 +283,7 @@ def test_a_host_leaves_the_machine_to_the_first_as_long_as_it_hears_of_it(desk: 
 # The log
 
 
-def test_however_the_log_is_cut_its_masked_bytes_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_however_the_log_is_cut_its_masked_bytes_are_the_same(tmp_path, monkeypatch):
     """Sent in pieces, by an agent that started twice in between, the pieces are the whole."""
     monkeypatch.setenv("HF_TOKEN", SECRET)
     store, path = open_store(tmp_path / "store"), tmp_path / "raw.log"

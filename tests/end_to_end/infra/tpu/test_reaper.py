@@ -31,9 +31,7 @@ def test_a_flow_that_begins_meanwhile_wins(shop: Workshop, monkeypatch: pytest.M
     assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [True]
 
 
-def test_a_reaper_that_stood_still_leaves_the_machine_of_a_flow_that_took_over(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reaper_that_stood_still_leaves_the_machine_of_a_flow_that_took_over(shop, monkeypatch):
     """A laptop's lid is shut after the reaper has taken the lease, and when it is opened again a
     run has taken it over, and follows the machine."""
     shop.orphan()

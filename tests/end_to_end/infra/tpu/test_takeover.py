@@ -10,9 +10,7 @@ from schemas.base import InputError
 from tests.infra.tpu.workshop import KEY, Workshop, booted, running, until
 
 
-def test_only_the_newest_job_that_may_succeed_is_taken_over_and_the_others_are_deleted(
-    shop: Workshop,
-) -> None:
+def test_only_the_newest_job_that_may_succeed_is_taken_over_and_the_others_are_deleted(shop):
     """11 has failed; 12 is of another type; of 13 the machine was preempted."""
     handles = {attempt: shop.orphan(attempt=attempt) for attempt in ("2", "10", "10-1", "11", "13")}
     handles["12"] = shop.orphan(attempt="12", target="v6e-8", zone="us-central1-b")

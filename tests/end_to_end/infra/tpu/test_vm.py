@@ -106,9 +106,7 @@ def test_a_job_that_fails_says_why_and_its_machine_goes(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize(("action", "parameters"), [("preempt", {"notice": 2.0}), ("die", {})])
-def test_a_machine_that_is_lost_is_replaced_and_the_job_ends_well(
-    cloud: Cloud, action: str, parameters: dict
-) -> None:
+def test_a_machine_that_is_lost_is_replaced_and_the_job_ends_well(cloud, action, parameters):
     backend = cloud.backend(tpu_silence_seconds=3.0)
     handle = backend.submit(cloud.job())
     until(lambda: backend.poll(handle).progress.done == 1)
@@ -136,9 +134,7 @@ def test_a_machine_that_starts_again_goes_on(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("moment", ["PROVISIONING", "running"])
-def test_a_flow_that_is_killed_leaves_a_job_that_the_next_one_takes_over(
-    cloud: Cloud, moment: str
-) -> None:
+def test_a_flow_that_is_killed_leaves_a_job_that_the_next_one_takes_over(cloud, moment):
     spec = cloud.job()
     flow = cloud.flow(spec)
     try:
@@ -160,9 +156,7 @@ def test_a_flow_that_is_killed_leaves_a_job_that_the_next_one_takes_over(
     assert [one.starts for one in cloud.tpu.resources()] == [1]
 
 
-def test_a_machine_that_nobody_follows_deletes_itself(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_that_nobody_follows_deletes_itself(cloud, monkeypatch):
     """The flow is killed and never comes back: nothing is left all the same, and what was made is
     found by the next."""
     monkeypatch.setenv("LYCEUM_TPU_SILENCE_SECONDS", "2")

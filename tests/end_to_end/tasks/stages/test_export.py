@@ -196,9 +196,7 @@ def test_what_is_not_the_trained_model_is_no_export(gemma3, tmp_path, monkeypatc
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_model_that_stops_nowhere_else_but_at_its_stop_tokens(
-    gemma3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_stops_nowhere_else_but_at_its_stop_tokens(gemma3, tmp_path, monkeypatch):
     """The settings are right and generate() goes on all the same, as with a stopping criterion that
     was lost."""
     from transformers.generation.stopping_criteria import EosTokenCriteria
