@@ -46,21 +46,19 @@ class Completion:
     logps: np.ndarray
 
 
-_UNKNOWN = np.zeros(0, np.float32)
-
-
 def completion(
-    tokenizer: Tokenizer, tokens: Sequence[int] | np.ndarray, logps: np.ndarray = _UNKNOWN
+    tokenizer: Tokenizer, tokens: Sequence[int] | np.ndarray, logps: np.ndarray | None = None
 ) -> Completion:
     """The completion of sampled tokens up to the first terminator; unknown log-probabilities are
     empty."""
+    known = np.zeros(0, np.float32) if logps is None else logps
     sampled = np.asarray(tokens)
     ends = np.flatnonzero(np.isin(sampled, tokenizer.stop_ids))
     terminated = len(ends) > 0
     length = int(ends[0]) + 1 if terminated else len(sampled)
     said = sampled[:length].tolist()
     text = tokenizer.decode(said[:-1] if terminated else said)
-    return Completion(said, text, terminated, logps[:length])
+    return Completion(said, text, terminated, known[:length])
 
 
 class Sampler:
@@ -157,7 +155,7 @@ class Sampler:
                     )
                 tokens, logps = map(fetch, drawn)
                 wanted = min(self.batch_size, len(rows) - start)
-                batch = [self._completion(tokens[row], logps[row]) for row in range(wanted)]
+                batch = [self.completion_of(tokens[row], logps[row]) for row in range(wanted)]
                 if journal:
                     journal.put(
                         entry,
@@ -172,7 +170,7 @@ class Sampler:
                     )
             else:
                 batch = [
-                    self._completion(np.array(row["tokens"]), np.array(row["logps"], np.float32))
+                    self.completion_of(row["tokens"], np.array(row["logps"], np.float32))
                     for row in stored
                 ]
                 self._compiled_before = max(
@@ -201,13 +199,11 @@ class Sampler:
             trips={"decode": self.response_length - 1},
         )
 
-    def completion_of(self, tokens: Sequence[int], logps: np.ndarray | None = None) -> Completion:
-        """The completion of tokens that were sampled before; lost log-probabilities are empty."""
-        return self._completion(
-            np.array(tokens), np.zeros(0, np.float32) if logps is None else logps
-        )
-
-    def _completion(self, tokens: np.ndarray, logps: np.ndarray) -> Completion:
+    def completion_of(
+        self, tokens: Sequence[int] | np.ndarray, logps: np.ndarray | None = None
+    ) -> Completion:
+        """The completion of tokens, e.g. of those that were sampled before; lost log-probabilities
+        are empty."""
         return completion(self.loaded.tokenizer, tokens, logps)
 
     def _generate(

@@ -9,13 +9,11 @@ from collections.abc import Iterable, Iterator
 
 from tasks.data.tokens import Tokenizer, Turns, prompt_tokens
 from tasks.models.loading import LoadedModel
+from tasks.sampling.detokenizer import Detokenizer
 from tasks.sampling.slot_programs import Device, SlotPrograms
 
 CHUNK = 4
 """Tokens to decode and to return at a time: fewer cost a dispatch each, more let a reader wait."""
-
-_INCOMPLETE = "\ufffd"
-"""Bytes that end within a character decode to this."""
 
 
 class Streamer:
@@ -72,13 +70,7 @@ class Streamer:
 def pieces(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:
     """The text of tokens as they arrive. Joined, the pieces are `tokenizer.decode(tokens)`; a
     character of several tokens comes whole."""
-    seen: list[int] = []
-    told = 0
-    for token in tokens:
-        seen.append(token)
-        text = tokenizer.decode(seen).rstrip(_INCOMPLETE)
-        if len(text) > told:
-            yield text[told:]
-            told = len(text)
-    if rest := tokenizer.decode(seen)[told:]:
+    detokenizer = Detokenizer(tokenizer, (), by_token=False)
+    yield from filter(None, (detokenizer.add([token], last=False) for token in tokens))
+    if rest := detokenizer.add([], last=True):
         yield rest

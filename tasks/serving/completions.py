@@ -10,8 +10,8 @@ from typing import Any
 from uuid import uuid4
 
 from tasks.data.tokens import Tokenizer
+from tasks.sampling.detokenizer import Detokenizer
 from tasks.serving.continuous_batching import Drawn, Engine, Row, Sampling
-from tasks.serving.detokenizer import Detokenizer
 from tasks.serving.protocol import ChatRequest, Refused, Request
 from tasks.serving.request_programs import EVERY
 

@@ -58,7 +58,13 @@ def save_trained(
     optimizer's state after the last step: artifacts with equal digests ended with equal optimizers.
     """
     config: TrainerConfig = job.config
-    fingerprints = {part: fingerprint(arrays) for part, arrays in _state(trainer).items()}
+    arrays = trained_arrays(trainer)
+    fingerprints = {
+        part: fingerprint(
+            {name.partition("/")[2]: arrays[name] for name in arrays if name.startswith(f"{part}/")}
+        )
+        for part in ("parameters", "optimizer")
+    }
     (job.out / "state.json").write_text(
         json.dumps({"step": config.steps if step is None else step, **fingerprints}) + "\n",
         encoding="utf-8",
@@ -241,50 +247,31 @@ class _Curves:
         self._file.flush()
 
 
-def _variables(
-    model: nnx.Module, optimizer: nnx.Optimizer, trained: type[nnx.Variable[Any]]
-) -> dict[str, dict[str, nnx.Variable[Any]]]:
-    """The state that a step changes, by name: the trained `parameters` and the state of the
-    `optimizer`."""
-    roots: dict[str, tuple[Any, type[nnx.Variable[Any]]]] = {
-        "parameters": (model, trained),
-        "optimizer": (optimizer, nnx.Variable),
-    }
-    found: dict[str, dict[str, nnx.Variable[Any]]] = {}
-    for part, (root, kind) in roots.items():
-        nodes = ((path, node) for path, node in nnx.iter_graph(root) if isinstance(node, kind))
-        found[part] = {
-            ".".join(map(str, path)): node
-            for path, node in nodes
-            if isinstance(node.get_value(), jax.Array)  # optax leaves place-holders of nothing
-        }
-    return found
-
-
-def _trained(trainer: Trainer) -> dict[str, dict[str, nnx.Variable[Any]]]:
-    return _variables(trainer.model, trainer.optimizer, trainer.trained)
-
-
-def _state(trainer: Trainer) -> dict[str, dict[str, Array]]:
+def _variables(trainer: Trainer) -> dict[str, nnx.Variable[Any]]:
+    """The state that a step changes, by name in a checkpoint: the trained `parameters/...`, and the
+    `optimizer/...`."""
+    roots: tuple[tuple[str, Any, type[nnx.Variable[Any]]], ...] = (
+        ("parameters", trainer.model, trainer.trained),
+        ("optimizer", trainer.optimizer, nnx.Variable),
+    )
     return {
-        part: {name: node.get_value() for name, node in nodes.items()}
-        for part, nodes in _trained(trainer).items()
+        f"{part}/{'.'.join(map(str, path))}": node
+        for part, root, kind in roots
+        for path, node in nnx.iter_graph(root)
+        # optax leaves place-holders of nothing
+        if isinstance(node, kind) and isinstance(node.get_value(), jax.Array)
     }
 
 
 def trained_arrays(trainer: Trainer) -> dict[str, Array]:
     """The arrays that a step changes, by name in a checkpoint."""
-    return {
-        f"{part}/{name}": value
-        for part, values in _state(trainer).items()
-        for name, value in values.items()
-    }
+    return {name: node.get_value() for name, node in _variables(trainer).items()}
 
 
 def put_back(trainer: Trainer, found: Checkpoint, *, counters: bool) -> None:
     """Restore parameters and optimizer from a checkpoint. Without `counters` the optimizer's counts
     stay, and with them the position in the learning rate's schedule."""
-    for key, node in _nodes(trainer).items():
+    for key, node in _variables(trainer).items():
         if counters or found.forms[key][1].kind not in "iu":
             node.set_value(put(found.read(key), node.get_value().sharding))
 
@@ -339,21 +326,9 @@ def _resume(
     return found.step
 
 
-def _nodes(trainer: Trainer) -> dict[str, nnx.Variable[Any]]:
-    """The variables that a step changes, by name in a checkpoint."""
-    return {
-        f"{part}/{name}": node
-        for part, nodes in _trained(trainer).items()
-        for name, node in nodes.items()
-    }
-
-
 def _difference(trainer: Trainer, found: Checkpoint) -> str | None:
     """How a checkpoint's arrays differ from the trainer's in name, shape or dtype, or None."""
-    expected = {
-        key: (node.get_value().shape, node.get_value().dtype)
-        for key, node in _nodes(trainer).items()
-    }
+    expected = {key: (value.shape, value.dtype) for key, value in trained_arrays(trainer).items()}
     forms = {key: form for key, form in found.forms.items() if not key.startswith("kept/")}
     differing = [
         key for key in sorted(expected.keys() | forms.keys()) if expected.get(key) != forms.get(key)

@@ -3,7 +3,7 @@
 import pytest
 
 from tasks.models.tiny import tiny_tokenizer
-from tasks.serving.detokenizer import Detokenizer
+from tasks.sampling.detokenizer import Detokenizer
 
 TOKENIZER = tiny_tokenizer()
 TEXT = "Which day comes after Monday? é数, and then."
