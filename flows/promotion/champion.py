@@ -2,10 +2,10 @@
 with its whole history.
 
 It is a series of objects `champions/<recipe>/<number>.json`, created once and never changed; the
-highest number counts. Changing the champion is creating the next number, of which exactly one racer
-succeeds: the others are told so, read again and decide again. A listing that lags behind does no
-harm: numbers above the listed ones are looked for by name, and a number that exists cannot be
-created. An entry that is damaged, or was removed, is passed over.
+highest number counts. To change the champion is to create the next number. Of several writers
+exactly one succeeds; the others read again and decide again. A listing that lags behind does no
+harm: readers try the numbers above it by name, and nobody can create a number that exists. Readers
+skip an entry that is damaged or removed.
 
 A rollback is an entry of its own. It takes the champion's promotion back, like *undo*: after
 promotions of A, B and C one rollback leads to B, a second one to A, and a third one is refused.
@@ -79,13 +79,13 @@ def history(store: Store, recipe: str) -> list[Champion]:
 
 
 def line(entries: Sequence[Champion]) -> list[Champion]:
-    """The champion, last, and before it those that rollbacks lead back to, given the history."""
+    """The champions that rollbacks lead back to, the current one last, given the history."""
     return _replay(entries)[0]
 
 
 def withdrawn(entries: Sequence[Champion]) -> dict[str, Champion]:
-    """The models (by digest) that were champions until a rollback gave them up, and that rollback;
-    not those promoted again since."""
+    """Digest of each model that a rollback gave up -> that rollback; without models promoted again
+    since."""
     return _replay(entries)[1]
 
 
@@ -98,8 +98,8 @@ def promote(
         replacing: the champion that this was decided against.
 
     Returns:
-        The new entry; None when another champion than `replacing` counts by now: nothing was
-        changed, decide again.
+        The new entry; None when another champion than `replacing` counts by now. Then nothing has
+        changed: decide again.
 
     Raises:
         InputError: the run did not succeed, has no trained model, or an artifact of it is gone or
@@ -124,8 +124,8 @@ def promote(
 
 
 def promote_by_hand(store: Store, run_id: str, why: str) -> Champion:
-    """Make a run's model the champion because somebody says so; no gate is asked. Raises InputError
-    as `promote`, or if it is champion."""
+    """Make a run's model the champion without asking the gate. Raises InputError as `promote`, or
+    if it is champion."""
     run = read_run(store, run_id)
     model = model_of(run)
     while True:
@@ -141,7 +141,7 @@ def promote_by_hand(store: Store, run_id: str, why: str) -> Champion:
 
 
 def rollback(store: Store, recipe: str, why: str) -> Champion:
-    """Return to the champion before the current one; see the module's docstring for what that is.
+    """Return to the champion before the current one, as the module's docstring says.
 
     Raises:
         InputError: there is none, its model is gone or damaged, or somebody else changed the
@@ -189,8 +189,8 @@ def require_history(store: Store, recipe: str) -> list[Champion]:
 
 
 def model_of(run: RunRecord) -> StageRecord:
-    """The last trained stage of a run: its model is what is promoted. Raises InputError when the
-    run did not succeed or has none."""
+    """The last trained stage of a run, whose model can be promoted. Raises InputError when the run
+    did not succeed or has none."""
     status = run_status(run)
     if status != "succeeded":
         raise InputError(
@@ -206,8 +206,7 @@ def model_of(run: RunRecord) -> StageRecord:
 
 
 def protected(store: Store) -> dict[str, str]:
-    """The runs whose records champions stand on, and why each is needed, with what to do about
-    it."""
+    """Id of each run whose record a champion needs -> why, and how to give it up."""
     needed: dict[str, str] = {}
     for recipe in store.children("champions"):
         entries = history(store, recipe)
@@ -222,7 +221,7 @@ def protected(store: Store) -> dict[str, str]:
 
 
 def whoever() -> str:
-    """Who is at work here: `user@host`."""
+    """The current user, `user@host`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
@@ -238,9 +237,8 @@ def entry_json(store: Store, entry: Champion) -> dict[str, Any]:
 
 
 def history_json(store: Store, recipe: str) -> dict[str, Any]:
-    """What `lyceum promote --history` prints: all entries, the newest last, and the numbers that
-    rollbacks would lead back to, the next one first. Raises InputError when there is no
-    champion."""
+    """The JSON of `lyceum promote --history`: all entries, the newest last, and the numbers that
+    rollbacks would lead back to, the next one first. Raises InputError without a champion."""
     entries = require_history(store, recipe)
     return {
         "recipe": recipe,
@@ -278,7 +276,7 @@ def _append(store: Store, entry: Champion, replacing: Champion | None) -> Champi
 
 
 def _numbers(store: Store, recipe: str) -> list[int]:
-    """The numbers of all entries, ascending, whether they can be read or not."""
+    """The numbers of all entries, readable or not, ascending."""
     matches = (_NUMBER.fullmatch(name) for name in store.children(f"champions/{recipe}"))
     numbers = sorted(int(match[1]) for match in matches if match)
     following = numbers[-1] + 1 if numbers else 1
@@ -317,7 +315,7 @@ def _verified(store: Store, run: RunRecord) -> tuple[StageRecord, Manifest]:
 
 
 def _rates(run: RunRecord, model: StageRecord) -> dict[str, float]:
-    """What the run's evaluations measured of the model."""
+    """The model's rates in its run's evaluations."""
     policies = {stage.name: stage.inputs.get("policy") for stage in run.recipe.stages}
     evaluations = [stage for stage in run.stages if policies[stage.name] == model.name]
     found = (

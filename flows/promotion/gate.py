@@ -2,10 +2,9 @@
 
 The rules are the recipe's `[gate]` or, where it has none, the default one
 (`flows.promotion.gate_rules`). The first champion has to beat its own base in the same way. Both
-models answered the same prompts, in the same way: where their runs' evaluations do not compare
-them, the opponent is evaluated again as the candidate was (`flows.promotion.rematch`), which the
-nightly flow does. How sure it has to be depends on how many nights were judged before
-(`flows.promotion.levels`).
+models answer the same prompts in the same way: where their runs' evaluations do not compare them,
+the nightly flow evaluates the opponent again as the candidate was (`flows.promotion.rematch`). The
+level of the tests depends on the number of nights before (`flows.promotion.levels`).
 """
 
 from collections.abc import Sequence
@@ -33,12 +32,12 @@ class Gate(StrictModel):
         promote: whether the gate is passed.
         why: the decision in one line.
         candidate, champion: run ids; None for the first champion, which is compared with its base.
-        rules: what was asked for; None where nothing was compared.
-        default: whether these rules are the default ones, because the recipe has none.
-        findings: what became of each rule, must_win first.
-        evaluations: artifacts outside of both runs that this rests on.
-        night: which one this is, or would be; None where nothing was compared. A gate of before
-            2026-11-25 has none: it held every night to 2.5 %.
+        rules: those applied; None without a comparison.
+        default: whether they are the default rules, because the recipe has none.
+        findings: one for each rule, must_win first.
+        evaluations: the artifacts outside both runs that this rests on.
+        night: the night that this is, or would be; None without a comparison, and in gates before
+            2026-11-25, whose level was 2.5 % every night.
     """
 
     promote: bool
@@ -55,10 +54,10 @@ class Gate(StrictModel):
 def gate(
     store: Store, candidate: RunRecord, champion: RunRecord | None, *, first: bool = False
 ) -> Gate:
-    """Whether the candidate's last trained model is to replace the champion's. Looks only.
+    """Decide whether the candidate's last trained model may replace the champion's. Reads only.
 
     Args:
-        first: as if no night had been before; else the store says how many were.
+        first: count no night before; else the store says how many there were.
 
     Raises:
         InputError: either run did not succeed or has no trained model, or a rule of the candidate's
@@ -110,11 +109,11 @@ def same_model(one: RunRecord, other: RunRecord) -> bool:
 
 def rematches(store: Store, candidate: RunRecord, champion: RunRecord | None) -> list[JobRequest]:
     """The jobs, without attempt and `data`, that evaluate the champion (the base, when there is
-    none) as the candidate was, where the evaluations in the store do not compare the two. Cached by
-    key like every stage; `gate` finds what they made.
+    none) as the candidate was, where the evaluations in the store do not compare the two. They are
+    cached by key like every stage, so that `gate` finds their artifacts.
 
     Raises:
-        InputError: one of them would run code, and nobody is there to name its file.
+        InputError: one of them would run code, which takes a person who names its file.
     """
     if champion is not None and same_model(candidate, champion):
         return []
@@ -160,11 +159,11 @@ def decide(rules: GateSpec | None, found: Sequence[Finding]) -> tuple[bool, str]
 
 
 def gate_run(store: Store, run_id: str, against: str | None) -> dict[str, Any]:
-    """What `lyceum gate` prints: the gate's answer about a run against another one, or else against
-    the champion of its recipe.
+    """The JSON of `lyceum gate`: the gate's answer on a run against another run or, by default,
+    against its recipe's champion.
 
     Raises:
-        InputError: an unknown run, or what `gate` raises.
+        InputError: a run is unknown, or as `gate`.
     """
     candidate = read_run(store, run_id)
     if not against and (champion := current(store, candidate.recipe.name)):
@@ -174,7 +173,7 @@ def gate_run(store: Store, run_id: str, against: str | None) -> dict[str, Any]:
 
 
 def _answers(matches: Sequence[Match]) -> Answers:
-    """What both models said, of one kind of evaluation."""
+    """Both models' answers in one kind of evaluation."""
     pairs = [pair for match in matches for pair in match.pairs]
     sides: tuple[Literal["ours", "theirs"], ...] = ("ours", "theirs")
     return Answers(

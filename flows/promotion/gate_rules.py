@@ -1,24 +1,23 @@
-"""The rules of a gate: what each is about, whether it holds, and when there is nothing to hold it
-by.
+"""The rules of a gate: the metric of each, whether it holds, and when nothing can decide it.
 
 A rule compares one rate of two models over the prompts that both answered: the paired difference,
 its 95 % interval (`tasks.statistics.intervals`) and a one-sided exact p-value
-(`tasks.statistics.noninferiority`); or the mean of a metric function, by `tasks.statistics.means`,
-of which nobody says how many prompts would tell. A rule that is not shown to hold does not hold; no
-rule holds over fewer than LEAST prompts. The level that p-values are held to is the night's
-(`flows.promotion.levels`), 2.5 % at most.
+(`tasks.statistics.noninferiority`); or the means of a metric function (`tasks.statistics.means`),
+for which no needed number of prompts is known. A rule holds only where the answers show it, over
+LEAST prompts or more. The level of p-values is the night's (`flows.promotion.levels`), 2.5 % at
+most.
 
 - *must win*: the interval lies above zero, p is at most the level after Holm's correction over all
   rules of this kind, and where answers were sampled, too, the gain is larger than the difference
   that two runs of one model show (`tasks.statistics.noise_floor`).
 - *must not lose*: non-inferiority. The lower end of the interval lies above -margin, and p, of a
-  loss that large, is at most the level. That no loss was seen is not enough. All such rules have to
-  hold, so they need no correction: an error of any one is at most the level (Berger 1982, the
+  loss that large, is at most the level. To see no loss is not enough. All such rules have to hold,
+  so they need no correction: an error of any one is at most the level (Berger 1982, the
   intersection-union test).
 
-A rule that does not hold is either a bounded loss (the interval lies below zero), or the prompts
-are too few to tell, and then it is said how large a difference so many prompts find, and how many
-would tell (`tasks.statistics.power`: with a power of 80 %, looked at alone).
+A rule fails either by a bounded loss (the interval lies below zero), or because the prompts are too
+few to tell. Then its finding says how large a difference so many prompts find, and how many would
+tell (`tasks.statistics.power`: with a power of 80 %, for this rule alone).
 """
 
 from collections.abc import Collection, Mapping
@@ -35,7 +34,7 @@ from tasks.contract.kinds import evaluation_of, kinds_producing
 from tasks.evaluation.metric_functions import Measured, measured_in
 
 MARGIN, DOMAIN_MARGIN = 0.05, 0.10
-"""Of the default gate: over all prompts, and in a domain, which has fewer of them."""
+"""The default gate's margins over all prompts, and in a domain, which has fewer of them."""
 
 
 def metric_of(
@@ -43,12 +42,15 @@ def metric_of(
     asked: Mapping[str, Collection[str]],
     functions: Mapping[str, Collection[str]],
 ) -> Metric:
-    """The metric that a rule is about; `asked`: the suites that the model is asked by each kind of
-    evaluation; `functions`: the metric functions of each.
+    """The metric of a rule.
+
+    Args:
+        asked: kind of evaluation -> the suites that it asks the model.
+        functions: kind of evaluation -> its metric functions.
 
     Raises:
-        InputError: no evaluation has such a metric, or none that has it asks the last model, or not
-            this suite.
+        InputError: no evaluation has this metric, or none that has it asks the last model, or none
+            asks this suite.
     """
     comparable = {
         kind: {*evaluation_of(kind).paired, *functions.get(kind, ())}
@@ -84,12 +86,12 @@ def metric_of(
 
 
 def default_gate(answers: Mapping[str, Answers]) -> GateSpec | None:
-    """The gate of a recipe that has none, for what the candidate was asked, by kind of evaluation;
-    None when nothing in it counts.
+    """The gate of a recipe without one, given the answers by kind of evaluation; None when no
+    metric counts any.
 
-    A gain in any one of exact answer, format, safe rate and correct rate, and in none of those a
-    loss of MARGIN, nor, of exact answers, of DOMAIN_MARGIN in any domain. A kind that only the
-    opponent was asked is in it too: it has to be measured again.
+    It wants a gain in any one of exact answer, format, safe rate and correct rate, no loss of
+    MARGIN in any of them, and no loss of DOMAIN_MARGIN of exact answers in any domain. It includes
+    a kind that only the opponent was asked, which has to be measured again.
     """
     asked = {kind: [*one.after, *one.missing] for kind, one in answers.items()}
     measured = [
@@ -115,17 +117,17 @@ def default_gate(answers: Mapping[str, Answers]) -> GateSpec | None:
 def findings(
     spec: GateSpec, answers: Mapping[str, Answers], opponent: str, seed: int, level: float
 ) -> list[Finding]:
-    """Every rule of a gate, held against the answers, must_win first.
+    """Apply every rule of a gate to the answers, must_win first.
 
     Args:
-        answers: what both said, by kind of evaluation; of a kind that only the opponent was asked,
-            nothing.
-        opponent: what people call it.
+        answers: both models', by kind of evaluation; empty for a kind that only the opponent was
+            asked.
+        opponent: its name for people.
         seed: of the bootstrap.
-        level: what the p-value of each rule may be at most.
+        level: the largest p-value that a rule may have.
 
     Raises:
-        InputError: what `metric_of` raises.
+        InputError: as `metric_of`.
     """
     asked = {
         kind: {item.suite for item in (*one.after, *one.missing)} or {HELDOUT}

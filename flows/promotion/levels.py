@@ -1,5 +1,5 @@
-"""How sure a gate has to be on the k-th night, so that all nights together, however many, promote a
-model by mistake with a probability of at most 2.5 %.
+"""The level of a gate in the k-th night: all nights together, however many, promote a model by
+mistake with a probability of at most 2.5 %.
 
 A promotion is a mistake if one of the rules that it rests on is not true: the model is no better
 than the champion where it had to win, or has lost the margin, or more, where it must not. Every
@@ -21,20 +21,20 @@ Holm's correction. If one of these is true, that happens with a probability of a
 all nights add up, and nothing about how nights depend on one another is needed. Rates have exact
 p-values; of metric functions the promise is as good as Student's t.
 
-*Given all that was before* is exact where a night asks prompts that were in no night before. The
-same prompts every night are another matter, for the champion was chosen by them. What holds then:
+*Given all that was before* is exact where a night asks prompts that no night asked before. Prompts
+that stay the same have chosen the champion, and need another argument:
 
-- A champion that beat the one before by far would be champion on any prompts. It was not chosen by
-  these, and the sum is exact.
-- Else some luck on these prompts made it champion, and the same luck stands against whoever comes
-  next. Where models' answers to a prompt depend on each other by the prompt's difficulty alone, the
-  probability of a mistake can only fall by that: to be champion rises with each of the champion's
-  right answers, to pass against it falls (Harris's inequality). Simulated: docs/measurements.md,
-  2026-11-25, "5 points better once". Without that assumption a night's level counts once for every
-  model that might be champion by then.
-- All of it takes for granted that no candidate was made by looking at the answers to these prompts.
+- A champion that beat the one before by far would be champion on any prompts, so these did not
+  choose it, and the sum is exact.
+- Otherwise luck on these prompts made it champion, and the same luck stands against the next
+  candidate. Where models' answers to a prompt depend on each other through the prompt's difficulty
+  alone, the probability of a mistake only falls: each right answer of the champion makes it
+  likelier to be champion, and harder to pass against (Harris's inequality). Simulated:
+  docs/measurements.md, 2026-11-25, "5 points better once". Without that assumption a night's level
+  counts once for every model that might be champion by then.
+- All of this assumes that nobody made a candidate by looking at the answers to these prompts.
   Lyceum never trains on held-out prompts. People who read reports and change a recipe do look;
-  then new held-out prompts are the remedy, not a smaller level (Dwork et al. 2015, "The reusable
+  their remedy is new held-out prompts, not a smaller level (Dwork et al. 2015, "The reusable
   holdout").
 
 Why no e-values (Ville's inequality; Ramdas et al. 2023, "Game-theoretic statistics and safe
@@ -45,8 +45,8 @@ candidates is none for tonight's.
 
 The number of a night is taken in the store, `nights/<recipe>/<number>.json`, created once, like
 champions: before a night promotes or says that it does not. So two nights at a time have two
-numbers, dropped runs give none back, and a night that was killed or is retried, with the same rules
-and answers as the last one, has its number again. A night on which nothing was compared takes none.
+numbers, and dropped runs give none back. A night that was killed or is retried has its number
+again, if its rules and answers are those of the last one. A night without a comparison takes none.
 """
 
 import math
@@ -61,7 +61,7 @@ from schemas.base import StrictModel
 from tasks.statistics.intervals import ALPHA
 
 MISTAKES = ALPHA / 2
-"""The probability that any night of a recipe promotes by mistake is at most this."""
+"""The largest probability that any night of a recipe promotes by mistake."""
 
 _NUMBER = re.compile(r"(\d{6,})\.json")
 
@@ -71,8 +71,8 @@ class Night(StrictModel):
     recipe.
 
     Attributes:
-        level: what the p-value of every rule may be at most.
-        look: what is compared: a digest of rules and answers.
+        level: the largest p-value that a rule may have.
+        look: a digest of the rules and answers that are compared.
         run_id: the candidate.
     """
 
@@ -83,7 +83,7 @@ class Night(StrictModel):
 
     @property
     def text(self) -> str:
-        """For people."""
+        """A sentence for people."""
         return (
             f"night {self.number:,} asks for p of at most {self.level:.2g} by each rule, so that"
             f" all nights together promote by mistake with at most {percent(MISTAKES)}"
@@ -97,13 +97,13 @@ def left(nights: int) -> float:
 
 
 def level(number: int) -> float:
-    """What the p-value of every rule may be at most in the number-th night, from 1."""
+    """The largest p-value that a rule may have in the number-th night, from 1."""
     return MISTAKES * (left(number - 1) - left(number))
 
 
 def night_of(store: Store | None, recipe: str, run_id: str, look: str) -> Night:
-    """The night that compares this: the last one if that did the same, else the next one; without a
-    store the first one. Looks only."""
+    """The night that makes this comparison: the last one if it made the same, else the next one;
+    without a store the first one. Reads only."""
     number = _last(store, recipe) if store else 0
     if store is None or number == 0 or _look(store, recipe, number) != look:
         number += 1
@@ -117,7 +117,7 @@ def take(store: Store, recipe: str, night: Night) -> bool:
 
 
 def _last(store: Store, recipe: str) -> int:
-    """The highest number, 0 when there is none; a listing that lags behind is looked beyond."""
+    """The highest number, 0 without any. Reads beyond a listing that lags behind."""
     matches = (_NUMBER.fullmatch(name) for name in store.children(f"nights/{recipe}"))
     last = max((int(match[1]) for match in matches if match), default=0)
     while store.read_bytes(_name(recipe, last + 1)) is not None:
@@ -126,7 +126,7 @@ def _last(store: Store, recipe: str) -> int:
 
 
 def _look(store: Store, recipe: str, number: int) -> str | None:
-    """What a night compared; None when that cannot be read."""
+    """The digest of what a night compared; None when it cannot be read."""
     with suppress(ValidationError):
         return Night.model_validate_json(store.read_bytes(_name(recipe, number)) or b"").look
     return None

@@ -1,5 +1,5 @@
-"""One rule of a gate, held against the answers: what was found, whether the rule holds, and what
-more prompts would tell. `flows.promotion.gate_rules` says what rules are."""
+"""Applies one rule of a gate to the answers: the finding, whether the rule holds, and how many
+prompts would tell more. `flows.promotion.gate_rules` says what rules are."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,11 +20,12 @@ from tasks.statistics.noninferiority import evidence
 from tasks.statistics.power import detectable_effect, needed_n, needed_n_noninferiority
 
 LEAST = 30
-"""Fewer prompts prove nothing, whatever they show. The intervals of so many hold the truth 95 times
-of 100 or more, in simulation."""
+"""Fewer prompts prove nothing, whatever they show. In simulation the intervals of so many cover the
+truth 95 times of 100 or more."""
 
 SMALLEST = 0.001
-"""Of a smaller difference, a fraction, it is not said how many prompts would tell: millions."""
+"""The smallest difference, a fraction, for which a finding says how many prompts would tell; for
+smaller ones they are millions."""
 
 Outcome = Literal["passed", "failed", "too few prompts", "not compared"]
 
@@ -38,23 +39,23 @@ class Side(StrictModel):
 
 
 class Finding(StrictModel):
-    """What became of one rule.
+    """The finding on one rule.
 
     Attributes:
-        rule: which of the two lists it is of.
-        quantity: it is about a metric function; its numbers are in that function's unit.
+        rule: the list that the rule belongs to.
+        quantity: whether it is about a metric function, with numbers in that function's unit.
         metric, suite, domain, margin: the rule itself.
-        label: what it is about, for people.
+        label: its subject, for people.
         before, after, difference: the opponent's rate, the candidate's, and after - before; None
-            where nothing was compared.
-        n: prompts that both answered and the metric counts.
-        p: one-sided: how probable such a result is, at most, if the rule does not hold; of a
+            without a comparison.
+        n: the prompts that both answered and the metric counts.
+        p: one-sided: the largest probability of such a result if the rule does not hold; for a
             must-win rule after Holm's correction.
-        noise: where answers were sampled: how far two runs of one model differ.
-        detectable: the smallest difference that so many prompts find; None: none at all.
-        needed: where the prompts are too few to tell: how many would tell, if what was seen is
+        noise: how far two runs of one model differ, where answers were sampled.
+        detectable: the smallest difference that so many prompts find; None: they find none.
+        needed: where the prompts are too few to tell: how many would, if the observed difference is
             true.
-        text: all of it for people.
+        text: the finding in words.
     """
 
     rule: Literal["must_win", "must_not_lose"]
@@ -77,11 +78,11 @@ class Finding(StrictModel):
 
 
 class Answers(NamedTuple):
-    """What both models said, of one kind of evaluation.
+    """Both models' answers in one kind of evaluation.
 
     Attributes:
         before, after: the opponent's items and the candidate's, of the prompts that both answered.
-        samples: of each model that was sampled, its sampled answers.
+        samples: the sampled answers of each model that was sampled.
         missing: the candidate's items of evaluations that the opponent was not asked.
     """
 
@@ -93,8 +94,7 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class Look:
-    """A rule, the change that was found, its one-sided p-value, not yet corrected, and the level
-    that it is held to."""
+    """A rule with the observed change, its uncorrected one-sided p-value, and its level."""
 
     rule: GateRule
     metric: Metric
@@ -128,12 +128,12 @@ class Look:
         return -self.change.delta if _lower_is_better(self.metric) else self.change.delta
 
     def wins(self, p: float) -> bool:
-        """Whether a must-win rule holds, apart from the noise of sampling; p: corrected."""
+        """Whether a must-win rule holds, the noise of sampling aside; `p` is corrected."""
         return self.gain.low > 0 and p <= self.level and self.n >= LEAST
 
     @property
     def excludes(self) -> bool:
-        """Whether a loss of the margin is excluded, by however many prompts."""
+        """Whether the answers exclude a loss of the margin, however many they are."""
         return self.gain.low > -self.margin and self.p <= self.level
 
     @property
@@ -151,7 +151,8 @@ class Look:
         return (self.change.changed or 0) / self.n
 
     def needed(self, margin: float | None = None) -> int:
-        """How many prompts would tell, at the level; with a margin: that it was not lost."""
+        """How many prompts would show the difference at the level or, with a margin, that it was
+        not lost."""
         if margin is None:
             return needed_n(self.seen, self.discordant, level=self.level)
         return needed_n_noninferiority(margin, self.discordant, self.seen, level=self.level)
@@ -159,8 +160,8 @@ class Look:
     def finding(
         self, outcome: Outcome, judgement: str, p: float, needed: int | None = None
     ) -> Finding:
-        """The finding, with what so many prompts can tell where the rule does not hold and that is
-        not for a bounded loss."""
+        """The finding. Where the rule fails without a bounded loss, it says what so many prompts
+        can detect."""
         found = None
         if not self.metric.quantity:
             detectable = detectable_effect(self.n, self.discordant, level=self.level)
@@ -183,7 +184,7 @@ class Look:
 def look_at(
     rule: GateRule, metric: Metric, answers: Answers, opponent: str, seed: int, level: float
 ) -> Look | Finding:
-    """What is found for a rule; a finding already where nothing can be compared."""
+    """Compare both models by a rule; returns a finding at once where nothing can be compared."""
 
     def judged(items: Sequence[EvalItem]) -> dict[str, bool]:
         return outcomes(items, metric, Part(rule.suite, rule.domain))
@@ -210,13 +211,14 @@ def look_at(
 
 
 def _gains(metric: Metric, before: Sequence[float], after: Sequence[float]) -> list[float]:
-    """What each prompt gained; more is better."""
+    """Each prompt's gain; more is better."""
     sign = -1 if _lower_is_better(metric) else 1
     return [sign * (new - old) for old, new in zip(before, after, strict=True)]
 
 
 def _evidence(metric: Metric, gains: Sequence[float], margin: float, seed: int) -> float:
-    """The one-sided p-value of the hypothesis that `margin` or more was lost; 0: nothing won."""
+    """The one-sided p-value of the hypothesis that `margin` or more was lost or, with a margin of
+    0, that nothing was won."""
     if not metric.quantity:
         return evidence(len(gains), gains.count(1), gains.count(-1), margin)
     p = student_p(gains, margin)
@@ -224,7 +226,7 @@ def _evidence(metric: Metric, gains: Sequence[float], margin: float, seed: int) 
 
 
 def must_win(look: Look, p: float) -> Finding:
-    """What becomes of a must-win rule; p: corrected."""
+    """The finding on a must-win rule; `p` is corrected."""
     if look.gain.high < 0:
         return look.finding("failed", "a loss", p)
     if look.seen <= 0:
@@ -242,7 +244,7 @@ def must_win(look: Look, p: float) -> Finding:
 
 
 def must_not_lose(look: Look) -> Finding:
-    """What becomes of a must-not-lose rule."""
+    """The finding on a must-not-lose rule."""
     p = look.p
     if look.keeps:
         return look.finding("passed", f"no loss of {look.amount(look.margin)}, p = {p:.2g}", p)
@@ -254,16 +256,15 @@ def must_not_lose(look: Look) -> Finding:
         return look.finding("too few prompts", why, p)
     if look.excludes:
         needed = LEAST
-    # nearer to the margin than to nothing: what more prompts would tell first is that it is a loss
     elif look.seen > -look.margin / 2 or look.gain.low > -look.margin:
         needed = look.needed(look.margin)
-    else:
+    else:  # nearer to the margin than to nothing: more prompts would first show a loss
         needed = look.needed()
     return look.finding("too few prompts", why, p, max(LEAST, needed))
 
 
 def _asked(p: float, level: float) -> str:
-    """What p should have been, where it was not."""
+    """The level that p exceeds; empty where it does not."""
     return f" where the night asks for {level:.2g}" if p > level else ""
 
 

@@ -1,8 +1,7 @@
-"""What a nightly run has to work with: which rows are new since the one before, and what that one
-decided.
+"""The state that a nightly run begins with: the rows that are new since the one before, and the
+decision of that one.
 
-Rows are told apart by their content, not by the files they came from: files grow, are split and
-renamed.
+Rows are compared by content, since their files grow, are split and renamed.
 """
 
 import re
@@ -21,8 +20,8 @@ from schemas.reports import RunRecord
 
 class NewRows(StrictModel):
     """The examples of a run's distill stages against those of the run `since`: `new` and `gone`
-    prompts, and `changed` ones, which have another answer or another trace now. All rows are new
-    when there is no such run, or its examples are gone from the store."""
+    prompts, and `changed` ones, which now have another answer or another trace. All rows are new
+    without such a run, or when its examples are gone from the store."""
 
     rows: int
     new: int
@@ -42,7 +41,8 @@ class NewRows(StrictModel):
 
 
 class Decision(StrictModel):
-    """`runs/<run_id>/nightly.json`: what a nightly run decided, written after it was carried out.
+    """`runs/<run_id>/nightly.json`: the decision of a nightly run, written after it was carried
+    out.
 
     `champion` is the number of the entry that counts since (`flows.promotion.champion`), None when
     there is no champion.
@@ -67,8 +67,8 @@ def decision_name(run_id: str) -> str:
 
 
 def last_nightly(store: Store, recipe: str) -> tuple[RunRecord, Decision] | None:
-    """The newest nightly run of a recipe that came to a decision; None when there is none. One that
-    cannot be read is passed over."""
+    """The newest nightly run of a recipe that came to a decision; None without one. Skips those
+    that cannot be read."""
     # `flows.runs.record.new_run_id`: sorted by name is sorted by time
     of_recipe = re.compile(rf"{re.escape(recipe)}-\d{{8}}-\d{{6}}-\w+")
     decided = (found.name.split("/")[1] for found in store.each("runs", DECISION))
@@ -84,7 +84,7 @@ def last_nightly(store: Store, recipe: str) -> tuple[RunRecord, Decision] | None
 
 
 def new_rows(store: Store, run: RunRecord, before: RunRecord | None) -> NewRows:
-    """What is new in the rows of a run that has its distill artifacts."""
+    """Compare the rows of a run, which has its distill artifacts, with those of the run before."""
     now, then = _rows(store, run), _rows(store, before) if before else {}
     return NewRows(
         rows=len(now),
@@ -119,8 +119,7 @@ def is_unchanged(
 
 
 def _rows(store: Store, run: RunRecord) -> dict[str, str]:
-    """Prompt id -> digest of the row, of all distill stages; where it was read from is no part of
-    it."""
+    """Prompt id -> digest of the row without its source, for all distill stages."""
     stages = read_results(store, run).of_kind("distill")
     rows: list[dict[str, Any]] = [row for stage in stages for row in stage.rows("examples.jsonl")]
     return {

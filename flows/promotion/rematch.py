@@ -1,10 +1,9 @@
 """Two models' answers to the same prompts, for the gate: from their runs' evaluations, or from a
 rematch.
 
-Models that were asked other prompts, because new rows came into the held-out split, or in another
-way (another length, another judge), are not compared by their runs' evaluations: the opponent is
-evaluated again as the candidate was. Shared prompts suffice if they are half of the candidate's in
-each domain of each suite.
+The runs' evaluations serve where the opponent was asked in the same way (length, judge), and at
+least half of the candidate's prompts in each domain of each suite. Otherwise, for example after new
+rows came into the held-out split, the opponent is evaluated again as the candidate was.
 """
 
 from collections import Counter
@@ -29,11 +28,10 @@ class Match:
 
     Attributes:
         ours: the candidate's.
-        suites: those of its suites that count: a suite that two evaluations ask counts in the
-            first.
+        suites: those that count here; a suite that two evaluations ask counts in the first.
         theirs: the opponent's, None until there is one.
         spec: the job that evaluates the opponent as the candidate was, where its own run's
-            evaluations do not do.
+            evaluations do not serve.
     """
 
     ours: StageOutput
@@ -43,12 +41,12 @@ class Match:
 
     @property
     def made(self) -> Manifest | None:
-        """What that job left."""
+        """The artifact of that job."""
         return self.theirs.manifest if self.spec and self.theirs else None
 
     @property
     def digests(self) -> list[str | None]:
-        """What both answered, in bytes."""
+        """The digests of both evaluations' artifacts."""
         sides = (self.ours.manifest, self.theirs and self.theirs.manifest)
         return [side.ref().digest if side else None for side in sides]
 
@@ -68,7 +66,7 @@ class Match:
         return _pairs(self.theirs.items if self.theirs else (), self.asked)
 
     def samples_of(self, side: Literal["ours", "theirs"]) -> list[EvalItem]:
-        """One model's sampled answers that count; none where it was not sampled."""
+        """One model's sampled answers that count; empty where none were drawn."""
         stage = self.ours if side == "ours" else self.theirs
         return [item for item in stage.samples if item.suite in self.suites] if stage else []
 
@@ -76,8 +74,8 @@ class Match:
 def meet(
     store: Store, candidate: RunRecord, champion: RunRecord | None
 ) -> tuple[list[Match], set[str]]:
-    """Every evaluation of the candidate's model that counts, with its opponent's, and what kinds of
-    evaluation the opponent has in its run.
+    """Match every evaluation of the candidate's model that counts with its opponent's; returns also
+    the kinds of evaluation in the opponent's run.
 
     The opponent is the champion's model or, where there is none, the candidate's own base.
 
@@ -104,12 +102,11 @@ def meet(
 
 
 def _evaluations(run: RunResults, model: str, *, whole: bool) -> list[StageOutput]:
-    """A model's evaluations in its run that the store still has, in file order. No answers are
-    read: another version of Lyceum may have written them in its own way.
+    """A model's evaluations in its run that the store still has, in file order. Reads no answers,
+    which another version of Lyceum may have written in its own way.
 
     Args:
-        whole: raise StageFailed for one that is gone or damaged, since a rule that it would decide
-            would silently not be asked.
+        whole: raise StageFailed for one that is gone or damaged, which would silently drop a rule.
     """
     found = run.producing(Product.ANSWERS)
     of_model = [stage for stage in found if stage.spec.inputs.get("policy", BASE) == model]
@@ -146,8 +143,8 @@ def _match(
 def _rematch(
     candidate: RunRecord, stage: str, evaluated: Manifest, policy: ArtifactRef | None
 ) -> JobRequest:
-    """The candidate's evaluation, of another model: the base when `policy` is None. Whoever submits
-    it says where `--data` is."""
+    """The candidate's evaluation of another model, the base when `policy` is None. Whoever submits
+    it adds where `--data` is."""
     inputs = {name: ref for name, ref in evaluated.inputs.items() if name == "prompts"}
     inputs |= {"policy": policy} if policy else {}
     digests = {name: ref.digest for name, ref in inputs.items()}
@@ -176,8 +173,8 @@ def _comparable(match: Match, theirs: StageOutput) -> bool:
 
 
 _MORE = {"suites", "sampling", "judge", "metrics", "min_items"}
-"""Of an evaluation's config: what is asked beside, and changes no greedy answer to a prompt that
-both were asked."""
+"""Fields of an evaluation's config that change no greedy answer to a prompt that both were
+asked."""
 
 
 def _same_way(one: Manifest, other: Manifest) -> bool:

@@ -1,5 +1,5 @@
-"""Runs side by side: every rate that they measured, with the interval of its difference; how their
-recipes differ; what they took.
+"""Compares runs: every rate that they measured, with the interval of its difference; the fields in
+which their recipes differ; time and cost.
 
 Models are matched by name (the stage that trained them, or `base`), and the last model of one run
 with the last of the other. A difference is the other run minus the first, paired over the prompts
@@ -42,7 +42,7 @@ def compare_runs(
     Returns:
         One comparison for each of `others`:
         a, b: each run in short.
-        verdict: what became of the last models, one sentence per metric.
+        verdict: the last models compared, one sentence per metric.
         metrics: a row per metric, model, suite and domain (None: all) that both runs measured: the
             rate in `a` and in `b`, `difference` (b - a), all fractions of 1 with `low` and `high`,
             or, where it is a `quantity` (a metric function), means in its own unit; `p` after
@@ -107,8 +107,8 @@ def _summary(record: RunRecord) -> dict[str, Any]:
 
 
 def _sentences(first: RunResults, second: RunResults) -> Iterator[dict[str, str]]:
-    """What became of the last models, a sentence for each metric that both runs measured, corrected
-    for their number."""
+    """Compare the last models, in a sentence for each metric that both runs measured; corrected for
+    their number."""
     last = {
         metric: (ours[-1], theirs[-1])
         for metric in metrics_of(first, second)
@@ -208,9 +208,8 @@ def _recipe_differences(first: RunResults, second: RunResults) -> Iterator[dict[
 
 
 def _stage_fields(stage: StageOutput | None, resolved: bool) -> dict[str, Any]:
-    """What the recipe says of a stage as a flat table, `stages.sft.config.steps`; `resolved` with
-    what its artifact was made with: the defaults that the recipe does not write down, VERSION and
-    dependencies."""
+    """A stage of the recipe as a flat table, `stages.sft.config.steps`. `resolved` adds what its
+    artifact was made with: the defaults that the recipe leaves out, VERSION and dependencies."""
     if stage is None:
         return {}
     spec, made = stage.spec, stage.manifest

@@ -1,16 +1,16 @@
-"""What each trained stage changed, with 95 % intervals: the numbers of the report and of `lyceum
+"""The effects of trained stages, with 95 % intervals: the numbers of the report and of `lyceum
 compare`, computed from evaluation items.
 
 Paired where both sides answered the same prompts: a bootstrap over the prompts' differences and
 McNemar's exact test. Where fewer than half of the prompts are shared, the two rates are
 independent: Newcombe's interval and the two-proportion score test (`tasks.statistics.intervals`).
-Values of metric functions are no rates: the same with means, by Student's interval and sign flips,
-or by Welch's (`tasks.statistics.means`).
+Metric functions have means instead of rates, compared by Student's interval and sign flips, or by
+Welch's (`tasks.statistics.means`).
 
 An effect counts as a gain or a loss where its interval leaves out zero and its p-value is at most
-ALPHA after Holm's correction, over two families for each metric: what all stages changed over all
-prompts, and what they changed in all parts (suite x domain). A comparison in which no prompt
-changed is not counted: its p-value could never be small (Tarone 1990).
+ALPHA after Holm's correction, over two families for each metric: the effects of all stages over all
+prompts, and those in all parts (suite x domain). A comparison in which no prompt changed does not
+count, since its p-value could never be small (Tarone 1990).
 """
 
 import math
@@ -53,11 +53,11 @@ class Metric:
 
     @property
     def quantity(self) -> bool:
-        """Whether its values are numbers in a unit of their own, and not true or false."""
+        """Whether its values are numbers in their own unit instead of true or false."""
         return isinstance(self.outcome, Measured)
 
     def row(self, part: "Part") -> dict[str, Any]:
-        """How a row of JSON begins that is about the metric in some of its prompts."""
+        """The first fields of a JSON row about the metric in a part."""
         return {
             "metric": self.name,
             "label": self.label,
@@ -90,11 +90,11 @@ _BY_MEASURE = {
 }
 EXACT, FORMAT, *_ = _BY_MEASURE["skill"]
 SAFE, CORRECT, *_ = _BY_MEASURE["safety"]
-"""Of what a model can do, and of how safe it is, the two headlines that come first."""
+"""The first two headlines of skill, and of safety."""
 
 
 class Part(NamedTuple):
-    """Some of an evaluation's prompts: those of a suite and of a domain; None: of all."""
+    """A part of an evaluation's prompts: one suite, one domain; None: all."""
 
     suite: str | None = None
     domain: Domain | None = None
@@ -112,7 +112,7 @@ class Change:
     """The difference of two rates, or means, after minus before, with its interval and its
     two-sided p-value; `n` prompts in both when paired.
 
-    `changed`: of a paired difference, how many prompts have another outcome now.
+    `changed`: how many prompts have another outcome now, if paired.
     """
 
     before: Rate | Mean
@@ -128,14 +128,14 @@ class Change:
 
     @property
     def quantity(self) -> bool:
-        """Whether it is of means, in a unit of their own."""
+        """Whether it compares means, in their own unit."""
         return isinstance(self.after, Mean)
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What training `stage` changed in one metric, against `since`: the nearest model before it
-    that was evaluated. `p` is corrected."""
+    """The change of one metric by training `stage`, against `since`, the nearest evaluated model
+    before it. `p` is corrected."""
 
     stage: str
     since: str
@@ -168,8 +168,8 @@ def outcomes(items: Sequence[EvalItem], metric: Metric, part: Part = ALL) -> dic
 
 
 def parts(items: Sequence[EvalItem]) -> list[Part]:
-    """What items can be divided into: suites where there are several, and the domains of each suite
-    that has several."""
+    """The parts of items: suites where there are several, and the domains of each suite that has
+    several."""
     domains: dict[str, set[Domain]] = {}
     for item in items:
         domains.setdefault(item.suite, set()).add(item.domain)
@@ -241,54 +241,54 @@ def holm_by_key(p: Mapping[Key, float]) -> dict[Key, float]:
 
 
 def stage_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
-    """Trained stage -> what it changed over all prompts. Stages that were not evaluated, or before
-    which nothing was, are left out."""
+    """Trained stage -> its effect over all prompts, where it and a model before it were
+    evaluated."""
     return {one.stage: one for one in _family(run, metric, "stages", (ALL,)).get(ALL, ())}
 
 
 def part_effects(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect]]:
-    """Part -> trained stage -> what it changed there."""
+    """Part -> trained stage -> its effect there."""
     found = _family(run, metric, "stages", _parts_of(run, metric))
     return {part: {one.stage: one for one in effects} for part, effects in found.items()}
 
 
 def effects_over_examples(run: RunResults, metric: Metric) -> dict[str, Effect]:
-    """Model that was shown worked examples -> what the last evaluated model, which was shown none,
-    has beyond it over all prompts. Corrected for their number."""
+    """Model that was shown worked examples -> the lead of the last evaluated model, which was shown
+    none, over all prompts. Corrected for their number."""
     return {one.since: one for one in _family(run, metric, "examples", (ALL,)).get(ALL, ())}
 
 
 def part_effects_over_examples(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect]]:
-    """Part -> the same there."""
+    """Part -> `effects_over_examples` there."""
     found = _family(run, metric, "examples", _parts_of(run, metric))
     return {part: {one.since: one for one in effects} for part, effects in found.items()}
 
 
 def overall_effect(run: RunResults, metric: Metric) -> Effect | None:
-    """From the first evaluated model to the last; None when fewer than two were evaluated."""
+    """The change from the first evaluated model to the last; None with fewer than two."""
     return next(iter(_family(run, metric, "ends", (ALL,)).get(ALL, ())), None)
 
 
 def suite_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
-    """The same in every suite, where there are several, corrected for their number."""
+    """Suite -> the overall effect there, where there are several; corrected for their number."""
     suites = tuple(part for part in _parts_of(run, metric) if part.domain is None)
     found = _family(run, metric, "ends", suites)
     return {part.suite or "": effect for part, [effect] in found.items()}
 
 
 def _parts_of(run: RunResults, metric: Metric) -> tuple[Part, ...]:
-    """What all models' answers can be divided into."""
+    """The parts of all models' answers."""
     models = run.evaluated(metric.kind)
     return tuple(parts([item for model in models for item in model.items(metric.kind)]))
 
 
 Comparison = Literal["stages", "ends", "examples"]
-"""Every model with the nearest one before it, the last with the first, or the last with those that
-were shown worked examples."""
+"""Compares every model with the nearest one before it, the last with the first, or the last with
+those that were shown worked examples."""
 
 
 def _compared(run: RunResults, kind: str, what: Comparison) -> list[tuple[Model, Model]]:
-    """The models that are compared: before, after."""
+    """The pairs of models to compare: before, after."""
     models = run.evaluated(kind)
     if what == "stages":
         above = [run.evaluated_ancestor(model, kind) for model in models]
@@ -300,11 +300,11 @@ def _compared(run: RunResults, kind: str, what: Comparison) -> list[tuple[Model,
     return [(one, last) for last in trained[-1:] for one in prompted]
 
 
-@lru_cache(maxsize=6 * len(METRICS))  # of one run, so that whatever shows it computes each once
+@lru_cache(maxsize=6 * len(METRICS))  # enough for one run, so that each is computed once
 def _family(
     run: RunResults, metric: Metric, what: Comparison, looks: tuple[Part, ...]
 ) -> dict[Part, list[Effect]]:
-    """What differs in each part, corrected for all of it."""
+    """The effects in each part, corrected over all of them."""
     changes: dict[tuple[Part, str, str], Change] = {}
     items: dict[str, list[EvalItem]] = {}
     pairs = _compared(run, metric.kind, what)

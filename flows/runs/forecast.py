@@ -1,6 +1,5 @@
-"""How long a run is going to take, from its plan: the times that earlier runs measured of stages
-like these, or those of `lyceum plan` for a TPU. Where one time is missing there is no estimate.
-"""
+"""Forecasts how long a run takes, from its plan: the times that earlier runs measured of stages
+like these, or those of `lyceum plan` for a TPU. Without one of the times there is no estimate."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,7 +14,7 @@ from schemas.reports import RunRecord
 
 @dataclass
 class Forecast:
-    """What a run begins with.
+    """The forecast of a run that begins.
 
     Attributes:
         stages: as `lyceum plan --json` prints them, in file order.
@@ -32,7 +31,7 @@ class Forecast:
     _began: dict[str, float] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """What will happen, and how long it will take."""
+        """Say what will happen, and how long it will take."""
         cached = [one["name"] for one in self.stages if one["cached"]]
         runs = [one["name"] for one in self.stages if not one["cached"]]
         known = f", {len(cached)} cached: {listed(cached)}" if cached else ""

@@ -1,4 +1,4 @@
-"""The commands that a person may want to try after a run: three of them, whole, to be copied."""
+"""Suggests three commands to try after a run, complete and ready to be copied."""
 
 import shlex
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from tasks.contract.kinds import training_kinds
 
 
 def next_commands(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) -> list[str]:
-    """What to try next.
+    """Suggest what to try next.
 
     Args:
         recipe: as it was given.

@@ -1,4 +1,4 @@
-"""What pairs two runs beside their prompts, and two groups of runs seed by seed.
+"""Pairs two runs beside their prompts, and two groups of runs seed by seed.
 
 Every random number of a stage is a function of (seed, step), and an artifact of equal key is one
 artifact. So two runs of the same seed that differ in one setting have everything before it in
@@ -20,8 +20,8 @@ from tasks.statistics.means import welch
 
 
 def pairing(first: RunResults, second: RunResults) -> dict[str, Any]:
-    """Whether two runs have one seed, the stages of which they share the artifact, and the first
-    stage in file order that differs; None where none does."""
+    """Whether two runs have the same seed, the stages whose artifact they share, and the first
+    stage in file order that differs, or None."""
     shared, parted = list[str](), None
     for name, stage in second.stages.items():
         sides = first.stages.get(name), stage

@@ -2,11 +2,10 @@
 `stages/<name>.json` beside it whenever a stage begins or ends, so that what a run writes grows as
 its stages do. `read_run` and `read_runs` put both together. A view; the manifests are the truth.
 
-Beside it lies `plan.json`, of a run that was planned: what it began with, to be compared with what
-came of it.
+A run that was planned has `plan.json` beside it, to be compared with the outcome.
 
-It names every key the run has worked on, also after a SIGKILL: what it names is not garbage
-(`flows.cli.gc`).
+The record names every key that the run has worked on, even after a SIGKILL, so that `flows.cli.gc`
+keeps them.
 """
 
 import functools
@@ -37,8 +36,8 @@ PACKAGES = (DISTRIBUTION, "jax", "google-tunix", "flax", "optax", "qwix", "prefe
 """Packages whose versions a run record states."""
 
 SAVE_SECONDS = 10.0
-"""How long a run that goes on waits for a store that does not take its record; at the end it has
-the store's own patience."""
+"""Seconds that a run waits for a store that does not take its record; at its end it waits as long
+as the store does."""
 
 
 def new_run_id(recipe: str) -> str:
@@ -56,8 +55,8 @@ class RunLog:
     """Keeps the record of a run in the store while the run goes on; `watch` sees every new version
     of it.
 
-    A store that does not take a version does not end the run: that is logged, and what it would
-    have said is written with the next one.
+    A version that the store does not take is logged, and written with the next one; the run goes
+    on.
 
     Args:
         started: when the run began, seconds since the epoch; None: now.
@@ -94,7 +93,7 @@ class RunLog:
         self._update(SAVE_SECONDS)
 
     def stage(self, *changed: StageRecord) -> None:
-        """Stages began or ended; what was recorded of them before is replaced."""
+        """Record stages that began or ended, in place of their earlier records."""
         now, updated = time.monotonic(), time.time()
         self._began |= {one.name: now for one in changed if one.status == "running"}
         self._unwritten |= {one.name: one for one in changed}
@@ -113,7 +112,7 @@ class RunLog:
         status: Literal["succeeded", "failed", "cancelled", "paused"],
         ended: Sequence[StageRecord] = (),
     ) -> None:
-        """The run ended, and these stages with it. Stages without a record were never begun."""
+        """Record the end of the run and of these stages. Stages without a record never began."""
         stages = tuple(
             stage if stage.status != "running" else self._interrupted(stage)
             for stage in _with(self.record, ended)
@@ -121,13 +120,13 @@ class RunLog:
         self._update(None, status=status, finished=time.time(), stages=stages)
 
     def plan(self, plan: dict[str, Any]) -> None:
-        """The run was planned like this."""
+        """Record the run's plan."""
         text = json.dumps(plan, indent=2).encode() + b"\n"
         with self._going_on("plan"):
             self._store.write_bytes(_plan_name(self.record.run_id), text, SAVE_SECONDS)
 
     def report(self, location: str) -> None:
-        """The report was written."""
+        """Record where the report is."""
         self._update(None, report=location)
 
     def _update(self, seconds: float | None, **changes: Any) -> None:
@@ -143,7 +142,7 @@ class RunLog:
 
     @contextmanager
     def _going_on(self, what: str) -> Iterator[None]:
-        """A store that does not take it does not end the run."""
+        """Log a store that does not take it, and go on."""
         try:
             yield
         except (OSError, InputError) as error:

@@ -1,5 +1,5 @@
-"""Runs of one recipe under several seeds, and what they say together: each stage's effect with an
-interval over seeds, and how far a number moves when nothing but the seed does.
+"""Runs of one recipe under several seeds: each stage's effect with an interval over seeds, and how
+far a number moves when only the seed changes.
 
 A run is one observation of a stage's effect (`flows.runs.effects`, paired over the prompts within
 it). Over seeds these have a mean with Student's interval and a standard deviation, the noise floor
@@ -40,7 +40,7 @@ class Over:
     """An effect over seeds.
 
     Attributes:
-        stage, since: as of `Effect`.
+        stage, since: see `Effect`.
         effects: seed -> the effect within its run.
         spread: of their differences.
         p: corrected.
@@ -56,7 +56,7 @@ class Over:
 
     @property
     def interval(self) -> Interval:
-        """Of the mean; no difference of rates is beyond 1."""
+        """The mean's; differences of rates end at 1."""
         return self.spread.interval if self.metric.quantity else within(self.spread.interval, -1.0)
 
     @property
@@ -76,7 +76,7 @@ class Level:
 
     @property
     def interval(self) -> Interval:
-        """Of the mean; no rate is beyond 0 .. 1."""
+        """The mean's; rates end at 0 and 1."""
         return self.spread.interval if self.metric.quantity else within(self.spread.interval, 0.0)
 
 
@@ -96,19 +96,18 @@ class Replicates:
         return metrics_of(*self.runs.values())
 
     def stages(self, metric: Metric) -> list[Over]:
-        """What each trained stage changed over all prompts; those are left out that fewer than two
-        runs know."""
+        """Each trained stage's effect over all prompts, for stages that two runs or more know."""
         return self._over(metric, lambda run: {ALL: stage_effects(run, metric).values()})
 
     def parts(self, metric: Metric) -> list[Over]:
-        """The same in every suite and domain."""
+        """Each trained stage's effect in every suite and domain."""
         return self._over(
             metric,
             lambda run: {part: one.values() for part, one in part_effects(run, metric).items()},
         )
 
     def overall(self, metric: Metric) -> list[Over]:
-        """From the first evaluated model to the last."""
+        """The change from the first evaluated model to the last."""
 
         def ends(run: RunResults) -> dict[Part, Iterable[Effect]]:
             effect = overall_effect(run, metric)
@@ -117,7 +116,7 @@ class Replicates:
         return self._over(metric, ends)
 
     def levels(self, metric: Metric, part: Part = ALL) -> list[Level]:
-        """What each model reaches, base first."""
+        """Each model's level, base first."""
         return [
             Level(model, metric, part, rates, spread)
             for model, rates in self.rates(metric, part).items()
@@ -125,7 +124,7 @@ class Replicates:
         ]
 
     def rates(self, metric: Metric, part: Part = ALL) -> dict[str, dict[int, Rate | Mean]]:
-        """Model -> seed -> what it reaches."""
+        """Model -> seed -> its rate or mean."""
         found: dict[str, dict[int, Rate | Mean]] = {}
         for seed, run in self.runs.items():
             for model in run.evaluated(metric.kind):
@@ -138,7 +137,7 @@ class Replicates:
     def _over(
         self, metric: Metric, of: Callable[[RunResults], Mapping[Part, Iterable[Effect]]]
     ) -> list[Over]:
-        """One family."""
+        """The effects of one family, corrected over all of them."""
         found: dict[tuple[Part, str, str], dict[int, Effect]] = {}
         for seed, run in self.runs.items():
             for part, effects in of(run).items():
@@ -163,20 +162,20 @@ def _spread_of_effects(effects: Iterable[Effect]) -> Spread | None:
 
 
 def spread_of(rates: Iterable[Rate | Mean], values: list[float]) -> Spread | None:
-    """The spread of values that come of these: a rate over n prompts is known to 1 / n."""
+    """The spread of values computed from these rates; a rate over n prompts is known to 1 / n."""
     fewest = min((one.n for one in rates if isinstance(one, Rate)), default=0)
     return Spread.of(values, 1 / fewest if fewest else 0.0)
 
 
 def read_replicates(store: Store, records: Iterable[RunRecord]) -> Replicates:
-    """What runs that share a group left in the store."""
+    """Read the results of runs that share a group."""
     by_seed = {record.recipe.seed: record for record in records}
     return Replicates({seed: read_results(store, by_seed[seed]) for seed in sorted(by_seed)})
 
 
 def group_of(store: Store, record: RunRecord) -> Replicates | None:
-    """The runs that share a run's group; None of a run that was started alone, and of one whose
-    fellows are gone."""
+    """The runs that share a run's group; None for a run that was started alone, or whose fellows
+    are gone."""
     if record.group is None:
         return None
     fellows = [one for one in read_runs(store) if one.group == record.group]

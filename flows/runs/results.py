@@ -1,10 +1,9 @@
-"""What a run left behind, read from its record and its artifacts: stages with their files, and
-models with their evaluations.
+"""The results of a run, read from its record and its artifacts: stages with their files, and models
+with their evaluations.
 
 A run may be incomplete in any way (failed, cancelled, still running, artifacts removed since): what
-is absent is None or empty here, never an error. Artifacts and their files are looked at when they
-are asked for, once, and nothing in the store is changed. Nothing is computed in this module; see
-`flows.runs.effects`.
+is absent is None or empty here, never an error. Each artifact and file is read once, when somebody
+asks for it, and the store does not change. Numbers are computed in `flows.runs.effects`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +25,7 @@ from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing
 
 BASE = "base"
-"""How the untrained model is called beside the stages that trained it further."""
+"""The untrained model's name beside the stages that trained it further."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class StageOutput:
 
     @property
     def manifest(self) -> Manifest | None:
-        """That of its artifact, when the store still holds it, intact."""
+        """Its artifact's manifest, if the store still holds it intact."""
         return self._found[0]
 
     @property
@@ -120,11 +119,11 @@ class StageOutput:
 @dataclass(frozen=True)
 class Model:
     """The base model or a trained stage, with its evaluations by kind (`reasoning_eval`,
-    `safety_eval`), each kind's in file order; of `base, 4 examples` those in which it was shown so
-    many worked examples.
+    `safety_eval`), each kind's in file order. The model `base, 4 examples` has those that showed it
+    so many worked examples.
 
-    `parent` is the model that training started from, None for the base, and for a model that is
-    shown examples, of which nothing is trained.
+    `parent` is the model that training started from; None for the base and for models that were
+    shown examples.
     """
 
     name: str
@@ -139,7 +138,7 @@ class Model:
         return [item for stage, new in asked for item in stage.items if item.suite in new]
 
     def samples(self, kind: str) -> list[EvalItem]:
-        """The sampled answers to the same prompts, as far as there are any."""
+        """The sampled answers to the same prompts, if any."""
         asked = list(self._asked(kind))
         return [item for stage, new in asked for item in stage.samples if item.suite in new]
 
@@ -154,8 +153,8 @@ class Model:
 
 @dataclass(frozen=True, eq=False)
 class RunResults:
-    """A run: its record and its stages in file order. Two are never equal, so that what is computed
-    of one can be kept (`flows.runs.effects`)."""
+    """A run: its record and its stages in file order. No two are equal, so that
+    `flows.runs.effects` can cache by run."""
 
     record: RunRecord
     stages: dict[str, StageOutput]
@@ -170,8 +169,8 @@ class RunResults:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Stages whose artifacts are gone or damaged, and why: whatever is told of the run lacks
-        what they hold, and has to say so."""
+        """Stages whose artifacts are gone or damaged, and why. Whoever shows the run has to say
+        what is missing."""
         return {stage.name: stage.problem for stage in self.stages.values() if stage.problem}
 
     @cached_property
@@ -191,8 +190,8 @@ class RunResults:
 
     @cached_property
     def prompted(self) -> dict[str, Model]:
-        """The models that were asked with worked examples, by what they are called: `base, 4
-        examples`. In file order, the base first."""
+        """The models that were shown worked examples, by name (`base, 4 examples`), in file order,
+        the base first."""
         found: dict[str, Model] = {}
         for name, model in self.models.items():
             for stage in self.producing(Product.ANSWERS):
@@ -209,7 +208,7 @@ class RunResults:
         return [model for model in self.models.values() if kind in model.evaluations]
 
     def shown(self, kind: str) -> list[Model]:
-        """What a table of this kind's evaluations compares: the base, models that were shown
+        """The columns of a table of this kind's evaluations: the base, models that were shown
         examples, trained models."""
         prompted = [model for model in self.prompted.values() if kind in model.evaluations]
         trained = self.evaluated(kind)
@@ -236,7 +235,7 @@ def left_out_text(left_out: Mapping[str, str]) -> str:
 
 
 def read_results(store: Store, record: RunRecord) -> RunResults:
-    """What a run left in the store."""
+    """Read the results of a run from the store."""
     records = {stage.name: stage for stage in record.stages}
     specs = record.recipe.stages
     return RunResults(

@@ -41,7 +41,7 @@ _LABELS = {
 
 
 def label(name: str) -> str:
-    """How people call a rate."""
+    """A rate's name for people."""
     return _LABELS.get(name, name.removesuffix("_rate").replace("_", " "))
 
 
@@ -146,15 +146,15 @@ def clip(text: str, most: int = 1200) -> str:
 
 
 def headline(metrics: dict[str, Any]) -> str:
-    """The few numbers of a stage that people look for first; of a stage that has none of those, its
-    first few."""
+    """The few numbers of a stage that people look for first or, without any of those, its first
+    few."""
     numbers = dict(_numbers(metrics))
     shown = [name for name in KEY_METRICS if name in numbers] or list(numbers)
     return ", ".join(f"{name} {_number(numbers[name])}" for name in shown[:HEADLINE_METRICS])
 
 
 def short_model(model: str) -> str:
-    """A recipe's `model` as people call it: of a directory its own name alone."""
+    """A recipe's `model` for people; a directory's own name alone."""
     return Path(model).name if model.startswith(("/", ".", "~")) else model
 
 

@@ -1,9 +1,9 @@
 """Chemistry families, in the forms of ChemIQ's questions (`tasks.suites.chemiq`): counting carbon
 atoms and rings, shortest paths, and mapping the atoms of two SMILES of one molecule.
 
-A molecule is put together from rings and chains by bonds that valences allow, so that its atoms,
-rings and paths are known before anything is written; its SMILES then begins at any atom and goes
-round it in any order. `tests/tasks/teaching/test_chemistry.py` asks RDKit about all of it.
+We build a molecule from rings and chains by bonds that valences allow, so that we know its atoms,
+rings and paths before we write anything. Its SMILES then begins at any atom and visits the others
+in any order. `tests/tasks/teaching/test_chemistry.py` checks all of it against RDKit.
 """
 
 import random
@@ -27,7 +27,7 @@ _RINGS = (
     ("CCCCCC", (2, 2, 2, 2, 2, 2)), ("CCCCC", (2, 2, 2, 2, 2)), ("CCC", (2, 2, 2)),
     ("NCCCCC", (1, 2, 2, 2, 2, 2)), ("NCCOCC", (1, 2, 2, 0, 2, 2)), ("OCCCC", (0, 2, 2, 2, 2)),
 )  # fmt: skip
-"""Rings: their atoms, lower case in aromatic ones, and how many more bonds each may have."""
+"""Rings: their atoms, lower case in aromatic ones, and the number of free bonds of each."""
 
 _Chain = tuple[tuple[str, int], ...]
 
@@ -35,23 +35,23 @@ _CHAINS: tuple[_Chain, ...] = (
     (("C", 3),), (("C", 2), ("C", 3)), (("N", 2),), (("O", 1),), (("S", 1),), (("F", 0),),
     (("Cl", 0),), (("Br", 0),), (("C", 0), ("N", 0)), (("C", 1), ("O", 0)), (("C", 2), ("O", 1)),
 )  # fmt: skip
-"""Chains that are bound by their first atom, likewise. C and N without a bond to spare are C#N, C
-and O with one C=O."""
+"""Chains, which bind by their first atom, in the same form. C and N without a free bond are C#N, C
+and O with one are C=O."""
 
 _ORDERS: dict[_Chain, float] = {(("C", 0), ("N", 0)): 3.0, (("C", 1), ("O", 0)): 2.0}
 
 
 @dataclass
 class Molecule:
-    """Atoms by number, `bonds[a][b]` the order of the bond between a and b, and how many more bonds
-    each atom may have."""
+    """Atoms by number, `bonds[a][b]` the order of the bond between a and b, and the number of free
+    bonds of each atom."""
 
     atoms: list[str] = field(default_factory=list)
     bonds: list[dict[int, float]] = field(default_factory=list)
     free: list[int] = field(default_factory=list)
 
     def add(self, atom: str, free: int) -> int:
-        """A new atom; its number."""
+        """Add an atom; returns its number."""
         self.atoms.append(atom)
         self.bonds.append({})
         self.free.append(free)
@@ -61,12 +61,12 @@ class Molecule:
         self.bonds[a][b] = self.bonds[b][a] = order
 
     def open_atoms(self) -> list[int]:
-        """Atoms that may have another bond."""
+        """Atoms with a free bond."""
         return [atom for atom, free in enumerate(self.free) if free > 0]
 
     @property
     def rings(self) -> int:
-        """Bonds that are not needed to hold the atoms together."""
+        """The number of bonds beyond those that connect the atoms."""
         return sum(map(len, self.bonds)) // 2 - len(self.atoms) + 1
 
     def path(self, start: int, end: int) -> list[int]:
@@ -84,8 +84,8 @@ class Molecule:
         return found[::-1]
 
     def is_rigid(self) -> bool:
-        """Whether no two atoms have the same surroundings, so that its atoms can be mapped in one
-        way alone: colours are refined until no more become different."""
+        """Whether all atoms have different surroundings, so that they map in exactly one way.
+        Refines colours until no more become different."""
         colours = list(self.atoms)
         for _ in self.atoms:
             around = [
@@ -178,8 +178,8 @@ def atom_mapping(rng: random.Random, level: int) -> Problem:
 
 
 def _molecule(rng: random.Random, pieces: int, rings: int, *, open_ends: int = 0) -> Molecule:
-    """A molecule of so many pieces; of eight, about `rings` are rings. With `open_ends`, that many
-    more bonds are to be had."""
+    """A molecule of so many pieces, about `rings` in eight of them rings, with at least `open_ends`
+    free bonds."""
     while True:
         molecule = Molecule()
         for _ in range(pieces):
@@ -195,7 +195,7 @@ def _molecule(rng: random.Random, pieces: int, rings: int, *, open_ends: int = 0
 
 
 def _joined(molecule: Molecule, place: int, found: list[int]) -> None:
-    """Bind the first of the new atoms that may have another bond."""
+    """Bind the first of the new atoms that has a free bond."""
     new = next(atom for atom in found if molecule.free[atom])
     molecule.bind(place, new, 1.0)
     molecule.free[place] -= 1
@@ -214,7 +214,7 @@ def _ring(molecule: Molecule, rng: random.Random) -> list[int]:
 
 def _chain(molecule: Molecule, rng: random.Random) -> list[int]:
     chain = rng.choice(_CHAINS)
-    # what binds it is not among the bonds that are left
+    # the bond to the rest of the molecule is not among the free ones
     found = [molecule.add(atom, left + (place == 0)) for place, (atom, left) in enumerate(chain)]
     for a, b in pairwise(found):
         molecule.bind(a, b, _ORDERS.get(chain, 1.0))
@@ -222,7 +222,8 @@ def _chain(molecule: Molecule, rng: random.Random) -> list[int]:
 
 
 def _smiles(molecule: Molecule, rng: random.Random) -> tuple[str, list[int]]:
-    """A SMILES of the molecule from any atom on, in any order, and its atoms as they come in it."""
+    """A SMILES of the molecule, from any atom and in any order, and its atoms in their order
+    there."""
     order: list[int] = []
     closing: dict[int, list[tuple[int, int]]] = {}  # atom -> (digit, other), as they are written
     children: dict[int, list[int]] = {}
@@ -259,7 +260,7 @@ def _smiles(molecule: Molecule, rng: random.Random) -> tuple[str, list[int]]:
 
 
 def _closures(text: str) -> list[str]:
-    """The digits of a SMILES that close rings, as they are opened."""
+    """The digits of a SMILES that close rings, in the order in which they open."""
     digits = dict.fromkeys(
         text[at : at + 3] if text[at] == "%" else text[at]
         for at in range(len(text))
@@ -269,7 +270,7 @@ def _closures(text: str) -> list[str]:
 
 
 def _neighbours(molecule: Molecule, order: list[int]) -> str:
-    """`0 C-1; 1 N-0 2`: each atom with the numbers of those it is bound to."""
+    """`0 C-1; 1 N-0 2`: each atom with the numbers of its neighbours."""
     places = {atom: place for place, atom in enumerate(order)}
     beside = [sorted(places[other] for other in molecule.bonds[atom]) for atom in order]
     return "; ".join(

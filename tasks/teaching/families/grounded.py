@@ -1,14 +1,14 @@
-"""Grounded question answering: a short context of 2 to 4 facts and a question that it answers, does
-not answer, or is not about.
+"""Grounded question answering: a short context of 2 to 4 facts, and a question that it answers,
+that it leaves open, or that is about something else.
 
-Unanswerable questions are of a kind that the context could have answered: they ask about a person,
-place or box of the context, but for a fact that is missing, or that is told of the other one only
-(levels 4, 5). Out-of-domain questions are general knowledge; a model that knows the answer must
-still refuse. The one right answer to both is `GROUNDED_REFUSAL`.
+Unanswerable questions ask about a person or place of the context for a fact that is missing, or
+that the context states only about the other one (levels 4, 5). Out-of-domain questions are general
+knowledge; a model that knows the answer must still refuse. The one right answer to both is
+`GROUNDED_REFUSAL`.
 
-A trace asks of each fact whether it is about the one asked, and of those that are whether they tell
-what is asked, and quotes the one that does. The two words of each comparison stand side by side:
-whether neighbours are the same is learned in hundreds of steps, of words that stand apart it is not
+A trace asks whether each fact is about the person or place in question and, if so, whether it
+states what is asked; it quotes the fact that does. The two words of each comparison stand side by
+side: a model learns in hundreds of steps whether neighbours are the same, and for distant words not
 in thousands (docs/measurements.md, 2026-11-24).
 """
 
@@ -72,8 +72,8 @@ def _grounded(
     """A context of 2 (level 1), 3 (2, 3) or 4 facts (4, 5) about two subjects, and a question of
     the given grounding.
 
-    At levels 4 and 5 the unanswerable question asks one subject for what the context says of the
-    other.
+    At levels 4 and 5 the unanswerable question asks about one subject what the context states about
+    the other.
     """
     size = (2, 3, 3, 4, 4)[level - 1]
     pair = rng.sample(subjects, 2)

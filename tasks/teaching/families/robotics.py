@@ -1,10 +1,9 @@
 """Robot planning families: stacking blocks with one arm, carrying things round obstacles, and
-reaching a cell before the power is out.
+reaching a cell before the power runs out.
 
-The answer is a list of actions that `tasks.checks.plan` carries out: any that reaches the goal is
-right. The worked one is a shortest, and its trace keeps what changes with each action: the stacks,
-or the number of the cell as a sum.
-"""
+The answer is a list of actions, which `tasks.checks.plan` carries out; every list that reaches the
+goal is right. The worked answer is a shortest one, and its trace shows what each action changes:
+the stacks, or the number of the cell as a sum."""
 
 import random
 from collections import deque
@@ -46,8 +45,8 @@ def stack(rng: random.Random, level: int) -> Problem:
 
 
 def deliver(rng: random.Random, level: int) -> Problem:
-    """Pick and place on a grid: a thing is to be elsewhere; by a detour round two cells at level 4,
-    two things with one hand at level 5."""
+    """Pick and place on a grid: carry one thing (1-3), by a detour round two cells (4), or two
+    things with one hand (5)."""
     low, high, count = ((3, 4, 1), (5, 5, 1), (6, 6, 1), (6, 8, 1), (8, 10, 2))[level - 1]
     while True:
         names, cells = rng.sample(THINGS, count), rng.sample(_CELLS, 3 + 2 * count)

@@ -1,4 +1,4 @@
-"""Summarization families: say what matters of a few short sentences."""
+"""Summarization families: say what matters in a few short sentences."""
 
 import random
 

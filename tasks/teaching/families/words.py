@@ -70,13 +70,13 @@ def added(a: int, b: int) -> str:
 
 
 def walk(pairs: Iterable[tuple[str, str]], wanted: str) -> tuple[str, list[str]]:
-    """Words, each with what it is, compared with what is wanted.
+    """Compare words, each with its kind, with the wanted kind.
 
-    What is compared stands side by side, and a yes comes with all that were found so far, so that
-    the last one holds the answer.
+    The compared words stand side by side, and each yes repeats all words found so far, so that the
+    last yes holds the answer.
 
     Returns:
-        the steps, and the words that are what is wanted.
+        the steps, and the words of the wanted kind.
     """
     steps, found = [], list[str]()
     for word, its in pairs:
