@@ -38,13 +38,7 @@ from tunix.sft import peft_trainer
 from tunix.sft.dpo import dpo_trainer
 
 from benchmarks.paired import heading, machine, parser, ratios, row, spread, take_turns
-from benchmarks.stock_tunix import (
-    TunixTokenizer,
-    grpo_loss,
-    sft_input,
-    simpo_loss,
-    tunix_model,
-)
+from benchmarks.stock_tunix import TunixTokenizer, grpo_loss, sft_input, simpo_loss, tunix_model
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
 from schemas.examples import PreferencePair

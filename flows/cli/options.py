@@ -91,9 +91,7 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         "place": _option("--target T", "where it will run: local, or a TPU such as v5e-8"),
         "spent": _option("--usd USD", "the most that a run may cost, for `lyceum plan`"),
         "no_rehearsal": _option(
-            "--no-rehearsal",
-            "write and validate it without running it",
-            action="store_true",
+            "--no-rehearsal", "write and validate it without running it", action="store_true"
         ),
         "hours": _option(
             "--hours H",
@@ -102,9 +100,7 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             float,
         ),
         "deadline": _option(
-            "--hours H",
-            "end within H hours, e.g. 9; the same command continues later",
-            float,
+            "--hours H", "end within H hours, e.g. 9; the same command continues later", float
         ),
         "usd": _option("--usd USD", "the plan does not fit if it costs more", float),
         "judges_usd": _option(
@@ -126,10 +122,7 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             required=True,
         ),
         "to": _option(
-            "--to DIR",
-            "the directory to make; it must be new or empty",
-            Path,
-            required=True,
+            "--to DIR", "the directory to make; it must be new or empty", Path, required=True
         ),
         "repository": _option(
             "--to ORG/NAME",

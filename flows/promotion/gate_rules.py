@@ -38,9 +38,7 @@ MARGIN, DOMAIN_MARGIN = 0.05, 0.10
 
 
 def metric_of(
-    rule: GateRule,
-    asked: Mapping[str, Collection[str]],
-    functions: Mapping[str, Collection[str]],
+    rule: GateRule, asked: Mapping[str, Collection[str]], functions: Mapping[str, Collection[str]]
 ) -> Metric:
     """The metric of a rule.
 

@@ -13,13 +13,7 @@ from flows.recipe.code import with_code
 from flows.recipe.overrides import TINY, apply_override, order, set_value
 from flows.recipe.shipped import shipped_names, shipped_text
 from schemas.base import InputError, StrictModel, explain_validation, nearest
-from schemas.recipe import (
-    STAGE_NAME,
-    Recipe,
-    StageSpec,
-    recipe_from_table,
-    with_defaults,
-)
+from schemas.recipe import STAGE_NAME, Recipe, StageSpec, recipe_from_table, with_defaults
 from schemas.toml import toml_table, toml_text
 from tasks.contract.kinds import stage_kind
 from tasks.contract.small import LAPTOP, Sizes

@@ -22,11 +22,7 @@ def trained_stage(
 
 
 def finished_stage(
-    store: Store,
-    record: RunRecord,
-    stage: str | None,
-    kinds: Sequence[str],
-    what: str,
+    store: Store, record: RunRecord, stage: str | None, kinds: Sequence[str], what: str
 ) -> tuple[StageRecord, Manifest]:
     """The record and the artifact of `stage`, or of the last stage of these kinds. `what`: a word
     for such a stage's product.

@@ -29,15 +29,7 @@ from flows.report.gate_blocks import gate_blocks
 from flows.report.html import page, tag, write_page
 from flows.report.section import SECTIONS
 from flows.report.verdict import stage_verdicts, verdict
-from flows.runs.effects import (
-    EXACT,
-    FORMAT,
-    SAFE,
-    Metric,
-    outcomes,
-    overall_effect,
-    suite_effects,
-)
+from flows.runs.effects import EXACT, FORMAT, SAFE, Metric, outcomes, overall_effect, suite_effects
 from flows.runs.results import RunResults
 from flows.runs.wording import (
     TONES,

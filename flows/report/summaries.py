@@ -20,13 +20,7 @@ MOST_DIFFERENCES = 4
 def stages_done(record: RunRecord, title: str = "") -> ui.Table:
     """A row for each stage of a run."""
     rows = [
-        (
-            stage.name,
-            stage.kind,
-            stage.outcome,
-            f"{stage.seconds:.1f}",
-            headline(stage.metrics),
-        )
+        (stage.name, stage.kind, stage.outcome, f"{stage.seconds:.1f}", headline(stage.metrics))
         for stage in record.stages
     ]
     return ui.Table(("stage", "kind", "status", "seconds", "metrics"), rows, title)

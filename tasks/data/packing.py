@@ -119,12 +119,7 @@ class PackedResponses(NamedTuple):
 
 
 def pack_responses(
-    texts: Sequence[Text],
-    shape: Shape,
-    response_length: int,
-    pad_id: int,
-    *,
-    blocks: bool = False,
+    texts: Sequence[Text], shape: Shape, response_length: int, pad_id: int, *, blocks: bool = False
 ) -> PackedResponses:
     """Pack non-empty prompts with their responses, of at most `response_length` tokens, into rows
     of one shape; with `blocks` into as many blocks of that shape as needed. Raises ValueError where

@@ -60,10 +60,7 @@ def _narrow(turned: bool, left: jax.Array, right: jax.Array) -> jax.Array:
 def _keep(turned: bool, left: Any, right: Any) -> tuple[jax.Array, Any]:
     """Keep only what the wanted gradients need."""
     out = _narrow(turned, left.value, right.value)
-    return out, (
-        right.value if left.perturbed else None,
-        left.value if right.perturbed else None,
-    )
+    return out, (right.value if left.perturbed else None, left.value if right.perturbed else None)
 
 
 def _backward(turned: bool, checkpointed: Any, cotangent: Any) -> tuple[Any, Any]:

@@ -175,11 +175,7 @@ def _forward(
                 return *of_hidden(hidden), None
             values, pull, more = jax.vjp(of_hidden, hidden, has_aux=True)
             # rows are independent: each row's own gradient
-            return (
-                values,
-                more,
-                *pull(jnp.ones_like(values)),
-            )
+            return (values, more, *pull(jnp.ones_like(values)))
 
         order, chunks = _supervised_first(mask)
 

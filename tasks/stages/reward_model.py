@@ -380,10 +380,7 @@ def _measured(
 KIND = Kind(
     version=2,
     config=Config,
-    inputs={
-        "prompts": Input(Product.ROWS),
-        "policy": Input(Product.MODEL, required=False),
-    },
+    inputs={"prompts": Input(Product.ROWS), "policy": Input(Product.MODEL, required=False)},
     produces=Product.REWARD,
     run=run,
     small=small,

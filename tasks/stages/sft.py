@@ -262,10 +262,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 KIND = Kind(
     version=4,
     config=Config,
-    inputs={
-        "examples": Input(Product.ROWS),
-        "policy": Input(Product.MODEL, required=False),
-    },
+    inputs={"examples": Input(Product.ROWS), "policy": Input(Product.MODEL, required=False)},
     produces=Product.MODEL,
     run=run,
     small=small,

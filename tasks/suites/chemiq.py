@@ -44,8 +44,5 @@ def _mapping(config: FileSuite, record: SuiteRecord) -> PromptMapping:
 
 
 SUITE = file_suite(
-    version=1,
-    config=published("chemiq", "chemiq/chemiq.jsonl"),
-    mapping=_mapping,
-    expected=816,
+    version=1, config=published("chemiq", "chemiq/chemiq.jsonl"), mapping=_mapping, expected=816
 )

@@ -11,12 +11,7 @@ chain = test_crash.chain
 
 POINTS = [
     # in the commit: the files are in place, the manifest is not
-    (
-        "rebalance",
-        "os:link",
-        1,
-        "before",
-    ),
+    ("rebalance", "os:link", 1, "before"),
     (
         "sft",
         "infra.store.local_objects:Files.create",
@@ -25,33 +20,13 @@ POINTS = [
     ),  # a checkpoint is kept and not sealed
     ("grpo", "tasks.sampling.sampler:Sampler.generate", 2, "after"),  # between rollout and update
     # samples that are drawn and not kept
-    (
-        "simpo",
-        "tasks.contract.journal:Journal.put",
-        2,
-        "before",
-    ),
+    ("simpo", "tasks.contract.journal:Journal.put", 2, "before"),
     # between the last step and the commit
-    (
-        "sft",
-        "tasks.training.loop:save_trained",
-        1,
-        "before",
-    ),
+    ("sft", "tasks.training.loop:save_trained", 1, "before"),
     # a checkpoint is written and not kept
-    (
-        "sft",
-        "infra.store.local_objects:Files.put_tree",
-        3,
-        "before",
-    ),
+    ("sft", "infra.store.local_objects:Files.put_tree", 3, "before"),
     # everything is written, nothing is committed
-    (
-        "distill",
-        "infra.store.store:Store.commit",
-        1,
-        "before",
-    ),
+    ("distill", "infra.store.store:Store.commit", 1, "before"),
     ("rebalance", "os:link", 1, "after"),  # the manifest is there, and nobody heard of it
     *(("sft", "tasks.training.trainer:Trainer.step", step, "after") for step in range(1, 9)),
     ("sft", "tasks.training.checkpoints:Checkpoints.save", 3, "after"),
@@ -59,12 +34,7 @@ POINTS = [
     *(("grpo", "tasks.training.trainer:Trainer.step", step, "before") for step in range(1, 5)),
     ("reasoning_eval", "tasks.contract.journal:Journal.put", 1, "after"),
     # with some of the answers under way
-    (
-        "reasoning_eval",
-        "tasks.sampling.slots:SlotSampler._advance",
-        2,
-        "after",
-    ),
+    ("reasoning_eval", "tasks.sampling.slots:SlotSampler._advance", 2, "after"),
     ("safety_eval", "infra.store.store:Store.commit", 1, "after"),
 ]
 

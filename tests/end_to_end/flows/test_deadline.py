@@ -26,10 +26,7 @@ def chain(prefect_api: str, tmp_path: Path) -> Path:
 
 
 def test_a_run_pauses_in_its_deadline_and_goes_on_to_the_same_bytes(
-    chain: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The deadline comes near as soon as SFT's worker is heard of, seconds before its first step:
     it pauses after step 1."""
@@ -64,10 +61,7 @@ def test_a_run_pauses_in_its_deadline_and_goes_on_to_the_same_bytes(
 
 
 def test_for_people_a_paused_run_says_what_is_left_and_how_to_go_on(
-    chain: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A deadline that has passed before anything could begin."""
     store, now = tmp_path / "store", time.monotonic()

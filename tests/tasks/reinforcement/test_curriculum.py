@@ -75,10 +75,7 @@ def test_bad_curricula_are_refused():
     late = [{}, {"from_step": 9}, {"from_step": 9}]
     for table, message in (
         ({"by": "luck"}, "difficulty.*phase.*pass_rate"),
-        (
-            {"by": "phase", "phases": [{"from_step": 5}]},
-            r"at updates \[5\]; the first needs fr",
-        ),
+        ({"by": "phase", "phases": [{"from_step": 5}]}, r"at updates \[5\]; the first needs fr"),
         ({"by": "phase", "phases": late}, "and each other one a later update"),
         ({"by": "difficulty", "start": 0}, "greater than 0"),
     ):

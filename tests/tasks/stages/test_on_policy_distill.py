@@ -62,10 +62,7 @@ def stage(
 
 def test_bad_configs_are_refused() -> None:
     for changes, message in (
-        (
-            {"group_size": 3},
-            "16 sampled responses per .* a positive multiple of group_size = 3",
-        ),
+        ({"group_size": 3}, "16 sampled responses per .* a positive multiple of group_size = 3"),
         ({"loss": {**GKD, "on_policy_fraction": 0.01}}, "0 sampled responses per update"),
         ({"teacher": ENDPOINT, "loss": GKD}, "gkd needs a teacher's whole distributions"),
         ({"teacher": ENDPOINT, "temperature": 0.7}, "only at temperature 1"),
