@@ -191,9 +191,15 @@ def ran(tmp_path: Path, stage: str, *places: str) -> tuple[Path, dict]:
         + TOY_WORKER.format(root=str(ROOT), kinds="nowhere")
     )
     spec = JobSpec(
-        stage=resolved.name, kind=resolved.kind, key=resolved.key({}), attempt="1", store=store.uri,
-        target="local", config=resolved.config_json, dependencies=resolved.dependencies,
-    )  # fmt: skip
+        stage=resolved.name,
+        kind=resolved.kind,
+        key=resolved.key({}),
+        attempt="1",
+        store=store.uri,
+        target="local",
+        config=resolved.config_json,
+        dependencies=resolved.dependencies,
+    )
     backend = LocalBackend(Settings(compile_cache=""), command=[sys.executable, str(script)])
     handle = backend.submit(spec)
     status = until(lambda: backend.poll(handle), lambda status: status.state in FINAL)

@@ -18,10 +18,16 @@ from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise
 
 CONFIG = replace(
-    decoder.SIZES["gemma3-tiny"], num_layers=7,  # the sixth sees all, in both
-    embed_dim=24, hidden_dim=40, num_heads=4, num_kv_heads=2, head_dim=8, query_scale=8**-0.5,
+    decoder.SIZES["gemma3-tiny"],
+    num_layers=7,  # the sixth sees all, in both
+    embed_dim=24,
+    hidden_dim=40,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    query_scale=8**-0.5,
     window=4,
-)  # fmt: skip
+)
 
 
 def saved(place: Path, config: GemmaConfig) -> LoadedModel:

@@ -103,9 +103,15 @@ def test_the_kernel_and_its_gradients_equal_plain_attention(name, request):
 
 
 SMALL = replace(
-    SIZES["gemma3-1b-it"], num_layers=12, embed_dim=128, hidden_dim=128, num_heads=2, head_dim=128,
-    vocab_size=256, window=WINDOW,
-)  # fmt: skip
+    SIZES["gemma3-1b-it"],
+    num_layers=12,
+    embed_dim=128,
+    hidden_dim=128,
+    num_heads=2,
+    head_dim=128,
+    vocab_size=256,
+    window=WINDOW,
+)
 
 
 def lowered_for(kind: str, config: GemmaConfig, length: int) -> str:

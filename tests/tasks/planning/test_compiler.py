@@ -52,8 +52,12 @@ def test_the_roofline_is_the_slower_of_products_and_memory_and_collectives_on_to
 
 def test_the_process_ends_with_its_input() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tasks.planning.compiler", "v5e-8"], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=Path(__file__).parents[3],
-    )  # fmt: skip
+        [sys.executable, "-m", "tasks.planning.compiler", "v5e-8"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
     out, _ = process.communicate(timeout=300)
     assert (process.returncode, out) == (0, "")

@@ -61,12 +61,19 @@ def rows(values: dict[str, float] | None = None, rollouts: int = 2) -> list[Ledg
         for answer, total, advantage in zip(ANSWERS, totals, advantages, strict=True):
             apple, fig = map(float, SATISFIED[answer])
             row = LedgerRow(
-                rollout=rollout, step=rollout + 1, group=group, id=f"p{2 * rollout + group}",
-                completion=trace(answer), tokens=9, truncated=False, trained=True,
+                rollout=rollout,
+                step=rollout + 1,
+                group=group,
+                id=f"p{2 * rollout + group}",
+                completion=trace(answer),
+                tokens=9,
+                truncated=False,
+                trained=True,
                 rewards={"format": 1.0, "rubric_judge": worth[answer]},
                 details={"rubric_judge": {"grades": {"apple": apple, "fig": fig}}},
-                reward=float(total), advantage=float(advantage),
-            )  # fmt: skip
+                reward=float(total),
+                advantage=float(advantage),
+            )
             found.append(row)
     return found
 

@@ -28,9 +28,14 @@ EXAMPLES = [example(number) for number in range(10, 70)]
 def preference(chosen: str, rejected: str, because: Rejection = "wrong") -> PreferencePair:
     """A pair of a teacher's responses."""
     return PreferencePair(
-        id="0" * 16, prompt="p", domain=Domain.MATH, chosen=chosen, rejected=rejected,
-        chosen_from="teacher", rejected_because=because,
-    )  # fmt: skip
+        id="0" * 16,
+        prompt="p",
+        domain=Domain.MATH,
+        chosen=chosen,
+        rejected=rejected,
+        chosen_from="teacher",
+        rejected_because=because,
+    )
 
 
 def trace(reasoning: str, answer: str) -> str:

@@ -23,9 +23,13 @@ def scored(margin, chosen="a is a", rejected="a is b", step=None, steps=()) -> S
     texts = (Trace(reasoning=text, answer="1").render() for text in (chosen, rejected))
     origin = "data" if step is None else "damaged"
     pair = TracePair(
-        id="0" * 16, prompt="p", domain=Domain.MATH, origin=origin, damaged_step=step,
+        id="0" * 16,
+        prompt="p",
+        domain=Domain.MATH,
+        origin=origin,
+        damaged_step=step,
         **dict(zip(("chosen", "rejected"), texts, strict=True)),
-    )  # fmt: skip
+    )
     return ScoredPair(pair, margin, 0.0, list(steps))
 
 

@@ -193,9 +193,13 @@ def batches_of(
 ) -> RolloutBatches:
     job = Job(config, {}, tmp_path, Workspace(open_store(tmp_path / "store"), "key", "1"))
     return RolloutBatches(
-        config, loaded, rollout_programs(config, loaded, config.batch_size), examples, job,
+        config,
+        loaded,
+        rollout_programs(config, loaded, config.batch_size),
+        examples,
+        job,
         Resources({}, answers=None),
-    )  # fmt: skip
+    )
 
 
 def test_a_rollout_is_reused_and_the_sampler_says_what_the_trainer_says(tmp_path, loaded):

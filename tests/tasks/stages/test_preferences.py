@@ -52,9 +52,14 @@ def job(one_layer: None, tmp_path: Path):
 
 def pair(chosen: str, rejected: str, because: str = "wrong") -> PreferencePair:
     return PreferencePair(
-        id="0", prompt="2 + 2?", domain=Domain.MATH, chosen=chosen, rejected=rejected,
-        chosen_from="policy", rejected_because=because,
-    )  # fmt: skip
+        id="0",
+        prompt="2 + 2?",
+        domain=Domain.MATH,
+        chosen=chosen,
+        rejected=rejected,
+        chosen_from="policy",
+        rejected_because=because,
+    )
 
 
 def test_a_truncated_response_is_trained_on_without_a_terminator_it_never_had():

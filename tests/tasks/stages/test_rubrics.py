@@ -98,9 +98,13 @@ def test_only_the_prompts_that_are_wanted_are_asked(tmp_path: Path, monkeypatch)
     ]
     with ChatServer(reply=lambda body: reply()) as server:
         metrics, out = run(
-            tmp_path, server.url, prompts, monkeypatch, first={"creative": 2, "math": 5},
+            tmp_path,
+            server.url,
+            prompts,
+            monkeypatch,
+            first={"creative": 2, "math": 5},
             verifiable=False,
-        )  # fmt: skip
+        )
         assert server.count == 2
         with pytest.raises(InputError, match="no prompt is to have a rubric"):
             run(tmp_path, server.url, prompts, monkeypatch, key="none", first={"science": 2})

@@ -23,9 +23,16 @@ def test_log_probabilities_stand_in_order_whatever_rows_the_responses_share():
             expected[row, : len(response)] = [logp(model, *one, temperature) for one in both]
         for rows in (1, 2):
             found = texts_logps(
-                program, nnx.state(model), TEXTS, Shape(rows, 9), 5, pad_id=PAD, mesh=make_mesh(),
-                temperature=temperature, progress=lambda *done: told.append(done),
-            )  # fmt: skip
+                program,
+                nnx.state(model),
+                TEXTS,
+                Shape(rows, 9),
+                5,
+                pad_id=PAD,
+                mesh=make_mesh(),
+                temperature=temperature,
+                progress=lambda *done: told.append(done),
+            )
             np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert compilations(program) == 2, "one for each shape"
     assert told == [(1, 2), (2, 2), (2, 2)] * 2

@@ -10,9 +10,14 @@ from schemas.examples import GROUNDED_REFUSAL, Domain, Example, PreferencePair
 from tasks.training.preference_pairs import judge, mine_pairs, require_pairs
 
 EXAMPLE = Example(
-    id="0" * 16, prompt="What is 2 + 2?", domain=Domain.MATH, answer="4", check="numeric",
-    reasoning="2 plus 2 makes 4", difficulty=1,
-)  # fmt: skip
+    id="0" * 16,
+    prompt="What is 2 + 2?",
+    domain=Domain.MATH,
+    answer="4",
+    check="numeric",
+    reasoning="2 plus 2 makes 4",
+    difficulty=1,
+)
 
 
 FREE = EXAMPLE.model_copy(update={"check": "none"})
@@ -33,9 +38,13 @@ TRUNCATED = sample("<reasoning>2 + 2 + 2 + 2", terminated=False)
 
 def mine(*samples, example=EXAMPLE, most=1, because=None, teacher=True, fits=lambda pair: True):
     return mine_pairs(
-        [example], [samples], pairs_per_prompt=most, rejected_because=because,
-        teacher_when_none_verified=teacher, fits=fits,
-    )  # fmt: skip
+        [example],
+        [samples],
+        pairs_per_prompt=most,
+        rejected_because=because,
+        teacher_when_none_verified=teacher,
+        fits=fits,
+    )
 
 
 def reason_without_pairs(*samples: SimpleNamespace, **options) -> str:
@@ -175,10 +184,14 @@ def test_against_verbosity_the_shortest_right_response_is_chosen_and_much_longer
 
     def lengths(most: int) -> list[tuple[int, int, str]]:
         pairs, _ = mine_pairs(
-            [EXAMPLE], [[LONGER, MIDDLE, SHORT, LONG]], pairs_per_prompt=most,
-            rejected_because=["wrong", "long"], teacher_when_none_verified=True, long_factor=1.4,
+            [EXAMPLE],
+            [[LONGER, MIDDLE, SHORT, LONG]],
+            pairs_per_prompt=most,
+            rejected_because=["wrong", "long"],
+            teacher_when_none_verified=True,
+            long_factor=1.4,
             fits=lambda pair: True,
-        )  # fmt: skip
+        )
         return [(len(one.chosen), len(one.rejected), one.rejected_because) for one in pairs]
 
     assert lengths(1) == [(192, 282, "long")]

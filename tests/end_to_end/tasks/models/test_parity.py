@@ -195,9 +195,13 @@ def test_greedy_generation_beyond_the_window(pair: Pair) -> None:
     for prompt, completion in zip(PROMPTS, sampler.generate(PROMPTS), strict=True):
         tokens = torch.tensor([prompt_tokens(tokenizer, prompt)])
         generated = pair.theirs.generate(
-            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=2 * WINDOW,
-            do_sample=False, eos_token_id=tokenizer.end_of_turn_id, pad_token_id=tokenizer.pad_id,
-        )  # fmt: skip
+            tokens,
+            attention_mask=torch.ones_like(tokens),
+            max_new_tokens=2 * WINDOW,
+            do_sample=False,
+            eos_token_id=tokenizer.end_of_turn_id,
+            pad_token_id=tokenizer.pad_id,
+        )
         expected = generated[0, tokens.shape[1] :].tolist()
         assert completion.tokens == expected
         assert len(set(expected)) > WINDOW // 2

@@ -77,9 +77,13 @@ def compiled() -> dict[str, Any]:
         "PYTHONPATH": str(ROOT),
     }
     done = subprocess.run(
-        [sys.executable, "-c", COMPILES], capture_output=True, text=True, env=environment,
-        check=False, cwd=ROOT,
-    )  # fmt: skip
+        [sys.executable, "-c", COMPILES],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        cwd=ROOT,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -248,10 +248,16 @@ def commit_bytes(
     key = digest([stage.name, stage.config, version])
     packages = {"jax": "0.10.2"}
     draft = Manifest(
-        kind=stage.kind, key=key, version=version, config=stage.config, inputs=inputs, attempt="0",
-        files=(), metrics=metrics,
+        kind=stage.kind,
+        key=key,
+        version=version,
+        config=stage.config,
+        inputs=inputs,
+        attempt="0",
+        files=(),
+        metrics=metrics,
         execution={"packages": packages},
-    )  # fmt: skip
+    )
     return store.commit(draft, out)
 
 
