@@ -12,11 +12,12 @@
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from infra.context import context
 from infra.store import lease
-from infra.store.store import Store
+from infra.store.store import Store, attempt_file
 from schemas.artifact import Manifest
 from schemas.base import AuditFailed, InputError, StageFailed, Stopped
 from schemas.job import JobRequest
@@ -76,7 +77,8 @@ def make(job: JobRequest, watch: Watch, listener: Listener) -> bool:
             for model in shipped_models(job):
                 ship_model(store, model, job.dependencies, settings, say)
             another = partial(lease.taken_over, store, claim, LOOK_SECONDS)
-            follower = Follower(job, watch, listener, settings, another)
+            newer = partial(_has_newer_job, store, claim)
+            follower = Follower(job, watch, listener, settings, another, newer)
             status = run_to_the_end(follower, store, claim.attempt, settings.restarts)
     if status is None:
         _release(job, store, say)
@@ -93,6 +95,22 @@ def make(job: JobRequest, watch: Watch, listener: Listener) -> bool:
         )
     # a job may fail because another run, which had taken this one for dead, was faster: it is done
     return status.artifact is not None
+
+
+def _has_newer_job(store: Store, claim: lease.Lease) -> bool:
+    """Whether another run has taken the lease over and submitted a job of its own; False when the
+    store does not answer."""
+    if claim.lost.is_set():
+        with suppress(OSError, InputError):
+            attempts = {
+                name: name.partition("-")[0] for name in store.children(f"work/{claim.key}")
+            }
+            return any(
+                store.read_bytes(attempt_file(claim.key, name, "job.json")) is not None
+                for name, generation in attempts.items()
+                if generation.isdecimal() and int(generation) > claim.generation
+            )
+    return False
 
 
 def _valid(job: JobRequest, store: Store, watch: Watch, say: Say) -> Manifest | None:

@@ -1,6 +1,7 @@
 """Follows the jobs of one stage to their ends: passes their messages on, lets none outlive its
 follower, and submits a lost one again."""
 
+import time
 from collections.abc import Callable
 
 from infra.backend import FINAL, JobHandle
@@ -18,11 +19,13 @@ class Follower:
     process, except one that another run follows.
 
     Args:
-        taken_over: whether another run works on the stage now, and so follows its job.
+        taken_over: whether another run works on the stage now.
+        has_newer_job: whether that run works with a job of its own, so that it does not follow
+            ours.
 
     Attributes:
         overtaken: another run worked on the stage when the job was lost, so that it was not started
-            again.
+            again, or works on it with a job of its own.
     """
 
     def __init__(
@@ -32,9 +35,10 @@ class Follower:
         listener: Listener,
         settings: Settings,
         taken_over: Callable[[], bool],
+        has_newer_job: Callable[[], bool],
     ) -> None:
         self.job = job
-        self._taken_over = taken_over
+        self._taken_over, self._has_newer_job = taken_over, has_newer_job
         self.machines = backend(job.target)
         self._watch, self._listener, self._settings = watch, listener, settings
         self._spent = 0.0
@@ -63,8 +67,11 @@ class Follower:
         return self.follow(self.machines.submit(self.job.as_attempt(attempt)))
 
     def follow(self, handle: JobHandle) -> JobStatus:
-        """Follow a job until it ends. Raises Stopped."""
+        """Follow a job until it ends, or until another run makes the same with a job of its own,
+        which is looked for every `lease_seconds`: two machines for one stage are one too many.
+        Raises Stopped."""
         offset, phase, asked = 0, "", False
+        looked = time.monotonic()
         status = JobStatus(state="queued", heartbeat=0.0)
         try:
             while True:
@@ -77,6 +84,11 @@ class Follower:
                 self._tell(status)
                 if status.state in FINAL:
                     return status
+                if time.monotonic() - looked > self._settings.lease_seconds:
+                    looked = time.monotonic()
+                    if self._has_newer_job():
+                        self.overtaken = True
+                        return _lost("another run works on this stage with a job of its own")
                 if self.pausing and status.state == "queued":
                     raise Stopped(f"stage {self.job.stage} had no machine yet")
                 if self.pausing and not asked:
@@ -85,7 +97,8 @@ class Follower:
                 if self._watch.stop.wait(self._settings.poll_seconds):
                     raise Stopped(f"stage {self.job.stage} was stopped")
         finally:
-            if status.state not in FINAL and self._taken_over():
+            over = status.state in FINAL or self._has_newer_job()
+            if not over and self._taken_over():
                 self.machines.leave(handle)
             else:
                 self.machines.cancel(handle)
@@ -111,7 +124,7 @@ def run_to_the_end(follower: Follower, store: Store, attempt: str, restarts: int
     of times, after a job that was lost, or that paused for an earlier run. Do nothing where another
     run has taken the stage over since the lease was granted: its job has not outlived it."""
     if follower.is_overtaken():
-        return JobStatus(state="failed", heartbeat=0.0, lost=True, error="another run follows it")
+        return _lost("another run follows it")
     attempts = iter([attempt, *(f"{attempt}-{restart}" for restart in range(1, restarts + 1))])
     running = follower.machines.attach(store, follower.job.key, follower.job.run)
     if running:
@@ -126,3 +139,7 @@ def run_to_the_end(follower: Follower, store: Store, attempt: str, restarts: int
         )
         status = follower.submit(again)
     return status
+
+
+def _lost(why: str) -> JobStatus:
+    return JobStatus(state="failed", heartbeat=0.0, lost=True, error=why)

@@ -105,9 +105,10 @@ class Cloud:
             if found.state == State.DELETING:
                 raise exceptions.FailedPrecondition("the resource is being deleted")
             working = bool(found.processes) and found.working()
-            process, key = self._world.check().process, found.labels["lyceum-key"]
+            process, labels = self._world.check().process, found.labels
             if found.state not in _USELESS:
-                self._laws.deleted(process, key, found.number, working)
+                whose = labels["lyceum-key"], labels["lyceum-attempt"]
+                self._laws.deleted(process, *whose, found.number, working)
             found.left_in = found.state
             self._enter(found, State.DELETING)
             self._end_vm(found, "is shut down with its machine")

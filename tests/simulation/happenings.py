@@ -48,7 +48,7 @@ def happening(history: "History", event: Event, number: int) -> Callable[[], Non
             case "gc":
                 history.start_operator(number, "gc and drop" if event.amount else "gc")
             case "storm":
-                history.service.storm = until
+                history.service.storm = max(history.service.storm, until)
                 history.laws.away(until)
             case "forkless":
                 for one in [one for one in world.processes if one.role == "server"]:
@@ -57,11 +57,13 @@ def happening(history: "History", event: Event, number: int) -> Callable[[], Non
                 history.service.lag(event.seconds)
                 history.laws.lagging = True
             case "away":
-                history.cloud.away = until
+                history.cloud.away = max(history.cloud.away, until)
+                history.laws.deaf = True
             case "reluctant":
-                history.cloud.reluctant = until
+                history.cloud.reluctant = max(history.cloud.reluctant, until)
+                history.laws.deaf = True
             case "stockout":
-                history.cloud.full = until
+                history.cloud.full = max(history.cloud.full, until)
             case "refusal":
                 _refuse(history, event, until)
             case "spoil":
@@ -94,6 +96,7 @@ def _refuse(history: "History", event: Event, until: float) -> None:
     said = CLOUD if event.who == "cloud" else BUCKET if history.service else DIRECTORY
     if event.who == "store":
         history.laws.away()
+    history.laws.deaf |= event.who == "cloud"
     who.refused, who.refusal = until, said[int(event.amount) % len(said)]
     history.world.say(f"refused: {who.refusal}")
 

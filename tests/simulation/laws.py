@@ -55,6 +55,7 @@ class Laws:
         refused: somebody was refused what only people can put right.
         spoiled: records that have rotted.
         lagging: listings did, so that a checkpoint may not be found.
+        deaf: the cloud did not answer, or refused, so that a machine may stay for a while.
         losses: artifacts that were taken away or have rotted; a chain makes its input again once.
         on_first: what happens so many seconds after the first commit.
     """
@@ -72,6 +73,7 @@ class Laws:
     refused: bool = False
     spoiled: set[str] = field(default_factory=set)
     lagging: bool = False
+    deaf: bool = False
     losses: int = 0
     committed: dict[tuple[str, str], Manifest] = field(default_factory=dict)
     commits: int = 0
@@ -88,6 +90,7 @@ class Laws:
     _steps: dict[tuple[str, str], int] = field(default_factory=dict)
     _kept: dict[str, int] = field(default_factory=dict)
     _floor: dict[tuple[str, str], int] = field(default_factory=dict)
+    _submitted: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.champions = Champions(self)
@@ -118,6 +121,8 @@ class Laws:
         elif name.startswith("answers/"):
             if self.read(name) is not None:  # not of who was killed before that
                 self.payments.answered(name)
+        elif what == "create job" and result:
+            self._submitted["/".join(name.split("/")[1:3])] = self.world.now
         elif what == "write tpu":
             self.payments.follows(process, "/".join(name.split("/")[1:3]))
         elif what in ("create champion", "create night") and result is not False:
@@ -223,7 +228,8 @@ class Laws:
         """Which keys runs on record name, and since when."""
         known = name in self._runs or name.endswith("run.json") or "/stages/" in name
         for part in [name] if known else list(self._runs):
-            raw = self.read(part)
+            of = "/".join(part.split("/")[:2])
+            raw = self.read(part) if self.read(f"{of}/run.json") is not None else None
             said = json.loads(raw) if raw and raw != b"{" else {"stages": ()}
             stages = said["stages"] if "stages" in said else [said["stage"]]
             self._runs[part] = {stage["key"] for stage in stages if stage["key"]}
@@ -347,10 +353,16 @@ class Laws:
             how = f"{process.name} asks for a machine for {key[:6]}/{attempt}, which has ended"
             self.break_("done work is not done again", how)
 
-    def deleted(self, process: Process, key: str, number: int, working: bool) -> None:
+    def deleted(self, process: Process, key: str, attempt: str, number: int, working: bool) -> None:
         """The cloud has accepted the deletion of a machine. Whose run began after the last look at
         the lease is unlucky: the cloud knows no leases, so between look and deletion nobody can
-        come."""
+        come. A flow may delete its own, when another one works with a later one."""
+        generation = int(attempt.partition("-")[0])
+        submitted = [name.split("/") for name in self._submitted if name.startswith(key)]
+        later = [one for _, one in submitted if int(one.partition("-")[0]) > generation]
+        holder = self._holders.get((key, generation))
+        if later and holder is not None and holder.process is process:
+            return
         looked = self._asked.get(process, self.world.now)
         live = self.runs_of(key, process, looked)
         if live and (process.role == "operator" or (process.role == "flow" and working)):
@@ -384,6 +396,23 @@ class Laws:
             how = f"attempt {attempt} of {key[:6]} begins at step {step}"
             self.break_("no work is lost", f"{how}, though step {kept} was kept")
         self._steps[key, attempt] = step
+        self._alone(key, attempt)
+
+    def _alone(self, key: str, attempt: str) -> None:
+        """A flow that another one has passed gives its job up: two work on a stage for a while
+        only."""
+        generation = int(attempt.partition("-")[0])
+        mine = self._holders.get((key, generation))
+        excused = self.stormy or self.refused or self.lenient or self.lagging or self.deaf
+        if mine is None or not mine.process.alive or excused:
+            return
+        for (of, number), other in self._holders.items():
+            began = self._submitted.get(f"{key}/{number}")
+            if of == key and number > generation and other.process.alive and began is not None:
+                both = self.world.now - max(began, mine.process.disturbed)
+                if other.process is not mine.process and both > 2 * self.seconds:
+                    how = f"attempts {attempt} and {number} of {key[:6]} for {both:.0f} s"
+                    self.break_("one machine a stage", how)
 
     def fault_of(self, process: Process, allowed: tuple[type[BaseException], ...]) -> None:
         """No process ends with an exception that nobody expects."""

@@ -180,6 +180,13 @@ def test_a_run_that_lost_its_lease_and_is_stopped_leaves_the_machine_to_the_othe
     holds("bucket", "v5e-8", seed=3, flows=(0.0, 6.1), faults=slept, events=pressed)
 
 
+def test_a_flow_that_another_has_passed_gives_its_machine_up() -> None:
+    """It stood still within its request, and another asked for a machine of its own meanwhile: both
+    worked on the stage until it was made."""
+    pause = Fault("pause", "flow", "ask create", 1, "before", 15.0)
+    holds("bucket", "v5e-16", seed=101010433, stages=2, flows=(0.0, 0.0), faults=(pause,))
+
+
 def test_what_a_plan_has_for_later_does_not_happen_in_the_undisturbed_last_run() -> None:
     """The simulation's own mistake (seed 101005950): the flow ended early, over its budget, and an
     artifact rotted behind the back of the last run, which had verified it."""

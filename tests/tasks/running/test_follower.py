@@ -89,16 +89,18 @@ class Bench:
     said: list[str]
     taken_over: bool = False
     taken_over_before: bool = False
+    has_newer_job: bool = False
 
     def run(self, backend: Scripted, restarts: int = 3) -> JobStatus:
         context().backends["scripted"] = backend
         listener = Listener(logging.getLogger("test").info, lambda status: None)
-        settings = Settings(poll_seconds=0.001)
+        settings = Settings(poll_seconds=0.001, lease_seconds=0.01)
 
         def taken_over() -> bool:
             return self.taken_over_before or (self.taken_over and bool(backend.submitted))
 
-        follower = Follower(JOB, self.watch, listener, settings, taken_over)
+        newer = lambda: self.has_newer_job  # noqa: E731
+        follower = Follower(JOB, self.watch, listener, settings, taken_over, newer)
         return run_to_the_end(follower, self.store, "4", restarts)
 
 
@@ -146,6 +148,16 @@ def test_the_job_of_the_run_that_took_over_is_left_alone(bench: Bench) -> None:
     backend = Scripted([[DONE]], running=JobHandle(JOB.store, JOB.key, "5"))
     assert bench.run(backend).lost
     assert (backend.submitted, backend.cancelled, backend.followed_elsewhere) == ([], [], [])
+
+
+def test_a_job_beside_that_of_the_run_that_took_over_is_given_up(bench: Bench) -> None:
+    """A flow stood still within its request for a machine: two machines worked on one stage until
+    both had made it."""
+    bench.taken_over = bench.has_newer_job = True
+    backend = Scripted([[status("running")] * 1000])
+    assert bench.run(backend).lost
+    assert (backend.submitted, backend.cancelled) == (["4"], ["4"])
+    assert backend.followed_elsewhere == []
 
 
 def test_a_failure_of_the_stage_itself_is_not_tried_again(bench: Bench) -> None:
