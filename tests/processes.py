@@ -25,6 +25,11 @@ def name_of(pid: int) -> str:
         return ""
 
 
+def exists(pid: int) -> bool:
+    """Whether a process runs; a zombie has ended."""
+    return state_of(pid) not in "ZX"
+
+
 def state_of(pid: int) -> str:
     """One letter as in /proc; X where there is no such process any more."""
     try:

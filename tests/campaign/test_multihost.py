@@ -2,7 +2,6 @@
 cache of its own, and one bucket."""
 
 import json
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tests.end_to_end.crash.workers import Start, Workers
 from tests.end_to_end.test_crash import CHAIN, Chain
 from tests.end_to_end.test_multihost import SETTINGS
 from tests.fakes.gcs_emulator import Emulator
+from tests.fakes.process import free_port
 
 BATCHES = (
     "stages.sft.config.batch_size=4",
@@ -54,9 +54,7 @@ class Slice(Chain):
 
     def run_hosts(self, spec: JobSpec, *points: Point, on: int = 1) -> list[int]:
         """Run the job on all hosts, host `on` with these crash points; returns their exit codes."""
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            coordinator = f"127.0.0.1:{listener.getsockname()[1]}"
+        coordinator = f"127.0.0.1:{free_port()}"
         starts = []
         for host in range(self.hosts):
             store, name = self.seen_by(host), f"work/{spec.key}/{spec.attempt}/job.json"

@@ -2,13 +2,13 @@
 cache of its own, and one bucket."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
 
 from infra.process import ROOT, Worker, worker_environment
 from infra.store.store import open_store
+from tests.fakes.process import free_port
 
 SETTINGS = {
     "LYCEUM_CHECKPOINT_STEPS": "2",
@@ -53,9 +53,7 @@ os._exit(0)
 
 
 def test_all_hosts_say_of_what_the_first_one_failed() -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        coordinator = f"127.0.0.1:{listener.getsockname()[1]}"
+    coordinator = f"127.0.0.1:{free_port()}"
     shared = {
         **os.environ,
         **SETTINGS,

@@ -17,13 +17,19 @@ ROOT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
 
 
-def until(look: Callable[[], T], enough: Callable[[T], object] = bool, seconds: float = 120) -> T:
+def until(look: Callable[[], T], enough: Callable[[T], object] = bool, seconds: float = 300) -> T:
     """What `look` returns, once it is enough."""
     limit = time.monotonic() + seconds
     while not enough(found := look()):
         assert time.monotonic() < limit, f"waited in vain; last seen: {found}"
         time.sleep(0.03)
     return found
+
+
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
 
 
 class FakeProcess:

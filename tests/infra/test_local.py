@@ -19,6 +19,7 @@ from infra.store.store import open_store
 from schemas.base import InputError
 from schemas.job import JobSpec, JobStatus
 from tests.fakes.process import ROOT, until
+from tests.processes import exists
 
 WORKER = """
 import json, os, pathlib, subprocess, sys, time
@@ -70,13 +71,6 @@ def pids(backend: LocalBackend, handle: JobHandle, count: int = 1) -> list[int]:
     """Process ids that the worker has printed."""
     until(lambda: len(backend.log(handle, 0)[0].split()) >= 2 * count)
     return [int(word) for word in backend.log(handle, 0)[0].split() if word.isdecimal()]
-
-
-def exists(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_a_job_runs_to_its_final_status_and_leaves_no_process(workshop: Workshop) -> None:

@@ -5,7 +5,6 @@ import json
 import os
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ from infra.settings import Settings
 from infra.store.store import Store, open_store
 from schemas.artifact import Manifest
 from schemas.base import StageFailed
+from tests.fakes.process import until
+from tests.fakes.recipe import TINY
 
 FAKE = """
 import hashlib, json, os, sys, time
@@ -69,21 +70,9 @@ for line in sys.stdin:
     print(json.dumps(answer), flush=True)
 """
 
-RECIPE = """
-name = "tiny"
-model = "gemma3-tiny"
-
-[stages.distill]
-kind = "distill"
-[[stages.distill.config.teachers]]
-name = "procedural"
-rows = { summarization = 60 }
-
-[stages.rebalance]
-kind = "rebalance"
-inputs = { examples = "distill" }
-config.quotas.summarization = { train = 20, validation = 1, heldout = 2 }
-
+RECIPE = (
+    TINY
+    + """
 [stages.sft]
 kind = "sft"
 inputs = { examples = "rebalance" }
@@ -94,6 +83,7 @@ kind = "reasoning_eval"
 inputs = { prompts = "rebalance", policy = "sft" }
 config = { prompt_length = 64, response_length = 64, batch_size = 16, min_items = 2 }
 """
+)
 
 
 @pytest.fixture
@@ -211,7 +201,7 @@ def test_a_recipe_is_planned_without_the_data_it_reads(fake, capsys):
     keys = {"path": "a.jsonl", "domain": "math", "prompt": "p", "reasoning": "r", "answer": "a"}
     lines = [f'{key} = "{value}"' for key, value in keys.items()]
     source = "\n".join(["[[stages.distill.config.teachers.sources]]", *lines, ""])
-    taught = '"procedural"\nrows = { summarization = 60 }\n'
+    taught = '"procedural"\nrows = { summarization = 60 }\ngrounded = {}\n'
     text = RECIPE.replace(taught, f'"dataset"\n{source}')
     Path("tiny.toml").write_text(text, encoding="utf-8")
     code, value = plan(capsys)
@@ -308,10 +298,7 @@ def test_leaving_ends_the_processes_whatever_they_do(fake, monkeypatch):
     with Compiler("v5e-8", Settings.from_environment(), lambda text: None) as compiler:
         compiler.programs([question()])
         threading.Thread(target=compile_in_vain, args=(compiler,)).start()
-        until = time.monotonic() + 120
-        while not any("validation_loss" in line for line in asked(fake, "compile")):
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        until(lambda: any("validation_loss" in line for line in asked(fake, "compile")))
     for pid in [int(line.split()[1]) for line in asked(fake, "process")]:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

@@ -4,11 +4,8 @@ down changes no ruling."""
 import hashlib
 import json
 import math
-import socket
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,6 +21,7 @@ from tasks.contract.reward import Resources
 from tasks.judging.judge import EndpointJudge, Judge, JudgeConfig, Question, Ruling
 from tasks.judging.judges import judge_models, open_judge
 from tests.fakes.chat_server import ChatServer, Fault, Request
+from tests.fakes.process import free_port, until
 
 PRICE = {"input_usd_per_million": 1.0, "output_usd_per_million": 1.0}
 JUDGE = {"name": "endpoint", "provider": "bench", "model": "judge-1", **PRICE}
@@ -155,20 +153,6 @@ def test_an_outage_changes_no_ruling(fault: Fault, judge: Any) -> None:
         assert max(outage.failed.values()) > 5
         assert one.values()["waited_seconds"] > 0
         assert one.values()["abstained"] == 0
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
-
-
-def until(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_an_endpoint_that_is_not_there_is_waited_for(judge: Any) -> None:

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -17,6 +16,7 @@ from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import code_tests
 from tasks.sandbox import bubblewrap, examination
 from tasks.sandbox.bubblewrap import Limits
+from tests.fakes.process import until
 from tests.processes import descendants, name_of
 from tests.tasks.sandbox.needed import needs_sandbox
 
@@ -142,8 +142,7 @@ def test_a_killed_warden_is_replaced_and_no_answer_suffers() -> None:
     first = warden()
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(given, "import time\ntime.sleep(3)\ndef f(x): return x * x")
-        while len(descendants(first)) < 2:  # their keepers
-            time.sleep(0.01)
+        until(lambda: len(descendants(first)) >= 2)  # their keepers
         os.kill(first, signal.SIGKILL)
         assert asked.result() == [1.0]
     second = warden()

@@ -5,12 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.process import until
 from tests.processes import descendants, state_of
 from tests.tasks.sandbox.needed import needs_sandbox
 from tests.tasks.sandbox.test_attacks import GUARD, WRITES
@@ -100,23 +99,15 @@ examine({STUBBORN!r}, "f()", limits=Limits(wall_s=100))
     ) as host:
         try:
             host.stdout.readline()
-            wait_until(lambda: len(living(descendants(host.pid))) == 2)
+            until(lambda: len(living(descendants(host.pid))) == 2)
             host.stdin.write("\n")
             host.stdin.flush()
-            wait_until(lambda: len(descendants(host.pid)) == 6)
+            until(lambda: len(descendants(host.pid)) == 6)
             guests = descendants(host.pid)
         finally:
             host.kill()
-    wait_until(lambda: not living([(pid, state_of(pid)) for pid, _ in guests]))
+    until(lambda: not living([(pid, state_of(pid)) for pid, _ in guests]))
 
 
 def living(found: list[tuple[int, str]]) -> list[int]:
     return [pid for pid, state in found if state in "SRD"]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(2400):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it did not happen in 120 s")

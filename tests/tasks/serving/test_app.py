@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -16,6 +15,7 @@ from tasks.planning.programs import compilations
 from tasks.serving.continuous_batching import Drawn, Engine, Row, Sampling
 from tests.fakes.chat_fixtures import engine as chat_engine
 from tests.fakes.chat_fixtures import question
+from tests.fakes.process import until
 from tests.tasks.sampling import test_slots
 from tests.tasks.serving.place import KEY, SHAPE, Place, place
 
@@ -121,7 +121,7 @@ def test_an_engine_that_is_warm_compiles_nothing_for_a_short_answer(loaded: Load
     engine.ask([Row([loaded.tokenizer.bos_id, 7], 4, how, told.append)])
     running = threading.Thread(target=engine.run)
     running.start()
-    _wait(lambda: told and told[-1].finish)
+    until(lambda: told and told[-1].finish)
     engine.close()
     running.join()
     assert [compilations(program) for program in each] == compiled
@@ -148,11 +148,11 @@ def test_who_goes_away_leaves_a_free_slot(loaded, monkeypatch):
         with found.client.stream("POST", path, json={**body, "stream": True}) as response:
             lines = response.iter_lines()  # who drops them has left
             next(lines)
-            _wait(lambda: found.engine.load() == (1, 0))
-        _wait(lambda: found.engine.load() == (0, 0))
+            until(lambda: found.engine.load() == (1, 0))
+        until(lambda: found.engine.load() == (0, 0))
         with pytest.raises(httpx.ReadTimeout):
             found.client.post(path, json=body, timeout=0.5)
-        _wait(lambda: found.engine.load() == (0, 0))
+        until(lambda: found.engine.load() == (0, 0))
 
 
 def test_a_full_queue_says_when_to_come_again_and_an_end_is_told_to_who_waits(loaded, monkeypatch):
@@ -170,7 +170,7 @@ def test_a_full_queue_says_when_to_come_again_and_an_end_is_told_to_who_waits(lo
     with place(loaded, places=1) as there:
         waiting = threading.Thread(target=ask, args=(there.url,))
         waiting.start()
-        _wait(lambda: there.engine.load() == (0, 1))
+        until(lambda: there.engine.load() == (0, 1))
         ask(there.url)
     waiting.join(60)
     assert [one.status_code for one in found] == [429, 503]
@@ -206,10 +206,3 @@ def test_an_engine_that_breaks_ends_the_server_and_says_why(loaded, monkeypatch)
     with pytest.raises(MemoryError):
         ask()
     assert statuses == [503, 503]
-
-
-def _wait(condition: Any) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

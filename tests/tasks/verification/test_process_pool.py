@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from tasks.verification.process_pool import LimitMet, ProcessPool
+from tests.fakes.process import until
 from tests.processes import descendants, state_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -59,7 +59,4 @@ def test_a_process_ends_with_its_asker() -> None:
         assert asker.stdout.readline() == b"True\n"
         ((process, _),) = descendants(asker.pid)
         asker.kill()
-    deadline = time.monotonic() + 120
-    while state_of(process) in "SRD":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: state_of(process) not in "SRD")

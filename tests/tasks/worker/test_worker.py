@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,9 @@ from infra.settings import Settings
 from infra.store.store import open_store
 from schemas.artifact import Manifest, stage_key
 from schemas.job import JobSpec, JobStatus
+from tests.fakes.process import until
 from tests.fakes.vm import STAGE
+from tests.processes import exists
 
 TOY_WORKER = """
 import sys
@@ -101,21 +102,6 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
-
-
-def until(look: Callable[[], Any], enough: Callable[[Any], bool], seconds: float = 120) -> Any:
-    limit = time.monotonic() + seconds
-    while not enough(found := look()):
-        assert time.monotonic() < limit, f"waited in vain; last seen: {found}"
-        time.sleep(0.02)
-    return found
-
-
-def exists(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_a_job_commits_its_artifact_with_metrics_and_circumstances(bench: Bench) -> None:
@@ -247,7 +233,7 @@ def test_a_signal_ends_the_job_at_once_wherever_it_is(bench, code, number):
     spec, pid = bench.start(WRITE + code)
     os.kill(pid, number)
     # Within 3 s on a quiet machine; the stage itself takes a minute.
-    until(lambda: exists(pid), lambda there: not there, seconds=45)
+    until(lambda: not exists(pid), seconds=45)
     assert (bench.status(spec).state, bench.status(spec).exit_code) == ("cancelled", 130)
     assert bench.store.lookup("toy", spec.key) is None
 
@@ -307,7 +293,7 @@ def test_a_worker_vanishes_when_its_parent_is_killed_even_in_a_native_call(bench
     assert exists(worker)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    until(lambda: exists(worker), lambda there: not there, seconds=45)
+    until(lambda: not exists(worker), seconds=45)
     assert bench.status(spec).state == "cancelled"
 
 

@@ -2,7 +2,6 @@
 a tiny random Gemma 3."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pytest
 
 from schemas.base import InputError
 from tests.fakes.chat_fixtures import engine, question
+from tests.fakes.process import free_port
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("torch")
@@ -46,9 +46,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
     save_model(LoadedModel("gemma3-tiny", config, *made), trained)
     card = Card("tiny", "gemma3-tiny")
     export_model(trained, directory, card, ["Why?"], "float32", lambda message: None)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     program = str(Path(sys.executable).with_name("transformers"))
     command = [program, "serve", str(directory), "--host=127.0.0.1", f"--port={port}"]
     alone = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
