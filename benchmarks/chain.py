@@ -54,13 +54,13 @@ from infra.distribution import DISTRIBUTION
 PEER = ("trl==1.16.0", "torch==2.13.0", "transformers==5.12.1", "datasets==5.2.0")
 PEER += ("accelerate==1.15.0",)
 FOR_REWARDS = ("pydantic==2.14.3", "google-crc32c==1.9.0")
-"""What this project's rewards import beside the peer's own packages."""
+"""The packages that this project's rewards import beside the peer's own packages."""
 FIRST, OURS, THEIRS = "Lyceum, first run", "Lyceum", "TRL"
 SIDES = {FIRST: "lyceum", OURS: "lyceum", THEIRS: "trl"}
 ANSWERING = (OURS, THEIRS)
 """Whose models are evaluated. Lyceum's two runs end with the same bytes: checked on the CPU."""
 CACHE = {"MIN_COMPILE_TIME_SECS": "0", "MIN_ENTRY_SIZE_BYTES": "-1", "ENABLE_XLA_CACHES": "none"}
-"""As infra.process starts a worker."""
+"""The environment in which infra.process starts a worker."""
 HIDDEN = ("JAX_", "LYCEUM_", "PYTHON", "VIRTUAL_ENV", "XLA_")
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 Round = dict[str, dict[str, dict[str, Any]]]
@@ -201,8 +201,8 @@ def run(
 
 
 Figure = tuple[str, str, float, str, bool]
-"""What it is called, where it is in a stage's measurement, the unit that it is written in, how, and
-whether more is better."""
+"""Its name, where it is in a stage's measurement, the unit that it is written in, how, and whether
+more is better."""
 FIGURES: tuple[Figure, ...] = (
     ("wall, s", "wall", 1, ".1f", False),
     ("CPU, s", "cpu", 1, ".1f", False),

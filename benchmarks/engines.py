@@ -196,7 +196,7 @@ class Table:
             yield Path(directory)
 
     def command(self, side: str, url: str, directory: Path, files: Sequence[Path]) -> list[str]:
-        """What runs the client of a side."""
+        """The command that runs the client of a side."""
         python = str(self._pythons.get(side, sys.executable))
         client = [str(ROOT / "benchmarks/engine_peers/clients.py"), side]
         if side == OURS:
@@ -204,8 +204,8 @@ class Table:
         return [python, *client, url, str(directory), *map(str, files)]
 
     def kill(self, side: str, honours: str = "") -> str:
-        """What a SIGKILL costs. The clients that keep nothing differ in nothing but their speed, so
-        one of them is killed."""
+        """Measure what a SIGKILL costs. The clients that keep nothing differ in nothing but their
+        speed, so one of them is killed."""
         if side == "64 threads":
             return "keeps nothing"
         with self.work() as directory, endpoint(self.kind, 0, honours) as (url, _):
@@ -218,7 +218,7 @@ class Table:
             answered = told_by(url, "billed")
             time.sleep(1.0)
             kill(client)
-            time.sleep(2 * LATENCY)  # what is under way is made and billed
+            time.sleep(2 * LATENCY)  # answers under way are made and billed
             billed = told_by(url, "billed")
             client = start(command, log)
             try:
@@ -237,7 +237,7 @@ class Table:
         return f"{text}; {missing} not answered" if missing else text
 
     def outage(self, side: str) -> str:
-        """What 503 for a while does to one rollout."""
+        """Measure what 503 for a while does to one rollout."""
         found = self.run(side, self.files[:1], after=REWARDS // 2).answers[0]
         lost = sum(one is None for one in found)
         return f"{lost}, {len(found) - lost - self.right(self.files[0], found)}"
@@ -268,7 +268,7 @@ def endpoint(kind: str, after: int, honours: str = "") -> Iterator[tuple[str, in
 
 
 def told_by(url: str, what: str) -> dict[str, Any]:
-    """What the endpoint has counted."""
+    """The endpoint's counters."""
     with urllib.request.urlopen(f"{url.removesuffix('/v1')}/{what}") as answer:
         value: dict[str, Any] = json.load(answer)
     value.pop("", None)  # curator's question about the headers

@@ -149,7 +149,8 @@ class Tool(ABC):
 
 
 class OnPrefect(Tool):
-    """With a Prefect of its own, whose database was made before: 10 s, once on a machine."""
+    """Start it with a Prefect of its own, whose database was made before: 10 s, once on a
+    machine."""
 
     # 20 s, its default, are not enough on busy cores.
     own = ("PREFECT_HOME={home}/prefect", "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS=120")

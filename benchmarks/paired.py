@@ -1,5 +1,5 @@
-"""What all tables here share: rounds in which the sides take turns, ratios of one round, watched
-processes, peers' environments, and the printing.
+"""The parts that all tables here share: rounds in which the sides take turns, ratios of one round,
+watched processes, peers' environments, and the printing.
 
 A ratio is always of two measurements of the same round, so that a busy minute strikes both sides.
 """

@@ -1,5 +1,5 @@
-"""What shipped recipes take on a TPU, by `lyceum plan`: flows/recipes/takes.csv, which `lyceum
-recipes` and docs/recipes.md show.
+"""Plan the shipped recipes for a TPU by `lyceum plan` and write what they take:
+flows/recipes/takes.csv, which `lyceum recipes` and docs/recipes.md show.
 
     python -m benchmarks.recipe_plans [RECIPE ...] [--target v5e-8 --target v3-8] [--store DIR]
 
@@ -52,7 +52,7 @@ def planned(
     done = subprocess.run(
         [*command, "--hours", "9", "--store", store, "--json"],
         cwd=ROOT,
-        env={"HF_HUB_OFFLINE": "1", **os.environ},  # what is planned does not depend on the rows
+        env={"HF_HUB_OFFLINE": "1", **os.environ},  # a plan does not depend on the rows
         stdout=subprocess.PIPE,
         text=True,
         check=False,
@@ -61,7 +61,7 @@ def planned(
 
 
 def row(recipe: str, target: str, plan: dict[str, Any], settings: Sequence[str] = ()) -> Takes:
-    """What the plan says; times are of the stages that are known."""
+    """A row of the file from a plan; times are of the stages that are known."""
     programs = [one for stage in plan["stages"] for one in stage["programs"] or ()]
     most = max((one["hbm_bytes"] for one in programs), default=0)
     limit = min((one["hbm_limit_bytes"] for one in programs), default=0)

@@ -1,4 +1,4 @@
-"""What the preference stage and GRPO of a recipe are worth beside their controls.
+"""Measure the preference stage and GRPO of a recipe beside their controls.
 
     python -m benchmarks.stage_controls RECIPE [--store DIR] [--seeds N] [--more STEPS]
 
@@ -42,7 +42,7 @@ from tasks.training.preferences import PreferenceConfig
 
 PREFERENCES = ("simpo", "dpo", "orpo")
 Table = dict[str, Any]
-"""What TOML has: a recipe's stages, a stage."""
+"""A table of TOML: a recipe's stages, or a stage."""
 
 
 def main() -> None:

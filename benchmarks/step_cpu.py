@@ -59,15 +59,15 @@ from tasks.training.pair_batches import PairBatches
 TUNIX_LOOP = {"eval_every_n_steps": 1, "pbar_description": None}
 MODEL = "gemma3-tiny"
 TOKENS = 2048
-"""Of a step of SFT, padding included."""
+"""Tokens of a step of SFT, padding included."""
 PAIRS = 16
-"""Of a step of SimPO."""
+"""Pairs of a step of SimPO."""
 GROUPS, GROUP_SIZE, RESPONSE = 4, 8, 64
-"""Of a step of GRPO and of its rollout: prompts, responses to each, and their length in tokens."""
+"""The step of GRPO and its rollout: prompts, responses to each, and their length in tokens."""
 PACKED = 128
 """Tokens of a packed row."""
 STEPS, WARM_UP = 5, 2
-"""Of either side in each round; rounds that are not counted."""
+"""Steps of either side in each round; rounds that are not counted."""
 COMMON = {"steps": STEPS, "optimizer": {"learning_rate": 1e-4}}
 OTHER_ROWS = "SFT, ours packed"
 """The row of the table whose sides have as many tokens of other rows."""
@@ -153,7 +153,7 @@ class Data:
         own, pad, size = self.tokenizer, self.tokenizer.pad_id, GROUPS * GROUP_SIZE
         table = {**COMMON, "batch_size": size, "group_size": GROUP_SIZE}
         table |= {"rewards": [{"name": "format"}], "response_length": RESPONSE}
-        table["truncation"] = 0  # the batch stays, and is soon no longer the policy's own
+        table["truncation"] = 0  # the batch stays the same and soon is off-policy
         wanted = grpo.Config.parse({**table, "prompt_length": self.prompt_length})
         self.grpo = grpo.fitted(wanted, base_model(MODEL, 0).mesh, self.prompt_length)
         self.prompts = [one.prompt for one in chosen for _ in range(GROUP_SIZE)]
@@ -183,7 +183,7 @@ class Data:
         }
 
     def reference(self) -> Callable[[], np.ndarray]:
-        """What computes log-probabilities (N, R) by the program of our stage."""
+        """A function that computes log-probabilities (N, R) by the program of our stage."""
         loaded, asked = base_model(MODEL, 0), self.grpo
         _, program = rollout_programs(asked, loaded, asked.batch_size)
         return partial(rollout_logps, program, nnx.state(loaded.model), self.texts, asked, loaded)

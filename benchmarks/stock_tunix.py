@@ -21,7 +21,7 @@ PAD = 0
 
 
 def sft_input(batch: peft_trainer.TrainingInput) -> dict[str, Any]:
-    """What the default loss takes, as Tunix's examples make it."""
+    """The input of the default loss, as Tunix's examples make it."""
     real = batch.input_tokens != PAD
     return {
         "input_tokens": batch.input_tokens,
@@ -126,7 +126,8 @@ def tunix_weight(path: tuple[Any, ...], weights: dict[str, jax.Array]) -> jax.Ar
 
 
 class TunixTokenizer:
-    """What Tunix's sampler wants of a tokenizer: a prompt is a user's turn, as it is for ours."""
+    """A tokenizer with the methods that Tunix's sampler calls: a prompt is a user's turn, as it is
+    for ours."""
 
     def __init__(self, own: Any) -> None:
         self.own = own

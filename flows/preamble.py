@@ -1,4 +1,4 @@
-"""What every run begins with: its recipe resolved and all input checked, before anything is made or
+"""The beginning of every run: its recipe resolved and all input checked, before anything is made or
 started.
 
 `lyceum run` prepares before Prefect is even imported, a night before it looks for what is new, and
@@ -61,11 +61,11 @@ class Prepared:
         return check_fit(self.resolved, self.store, self.target)
 
     def outlook(self) -> list[Outlook]:
-        """What would happen to each stage now, in file order."""
+        """The outlook for each stage now, in file order."""
         return outlook(self.resolved, self.store)
 
     def forecast(self, outlooks: list[Outlook] | None = None) -> Forecast:
-        """What would happen, and how long it would take: by the plan, or as earlier runs took.
+        """Tell what would happen, and how long it would take: by the plan, or as earlier runs took.
         `outlooks`: the `outlook`, where it is known already."""
         slots, recipe = context().settings.parallel_jobs, self.resolved.recipe
         if self.plan is not None and self.target != "local":
@@ -73,13 +73,13 @@ class Prepared:
         outlooks = self.outlook() if outlooks is None else outlooks
         made = Made(self.store)
         stages = [stage_plan(one, outlooks, made) for one in outlooks]
-        if self.target != "local":  # what a machine here took says nothing of one there
+        if self.target != "local":  # durations on this machine say nothing about a machine there
             stages = [one if one["cached"] else {**one, "seconds": None} for one in stages]
         return Forecast(recipe, stages, False, slots)
 
     def request(self, stage: ResolvedStage, given: Mapping[str, Manifest], run: str) -> JobRequest:
-        """What the job of a stage is to make. Jobs of the settings' local kinds, and of stages that
-        stay at home, run on this machine whatever the target is.
+        """The job's specification for a stage. Jobs of the settings' local kinds, and of stages
+        that stay at home, run on this machine whatever the target is.
 
         Args:
             given: the artifacts of the stages that feed it, by their names.
@@ -103,7 +103,8 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Parameters:
-    """What a run is started with: the parameters of its flow (`flows.recipe.parameters`)."""
+    """The arguments with which a run is started: the parameters of its flow
+    (`flows.recipe.parameters`)."""
 
     recipe: str
     target: str
@@ -129,7 +130,7 @@ def prepare(given: Parameters, code: Collection[Path] | None = None) -> Prepared
     for name in force:
         resolved.stage(name)
     check_reach(target, given.store)
-    opened = context().store(given.store, write=False)  # nothing is made before all is well
+    opened = context().store(given.store, write=False)  # make nothing before all checks have passed
     opened.require_near(context().settings)
     check_endpoints(resolved, opened, target, force)
     return Prepared(resolved, opened, target, directory and directory.absolute(), force)
@@ -160,7 +161,7 @@ def _problem(resolved: ResolvedRecipe, stage: ResolvedStage, target: str) -> str
 
 
 class Handed(NamedTuple):
-    """What a flow begins with: a run that may begin, and its record where it has begun already."""
+    """The beginning of a flow: a run that may begin, and its record where it has begun already."""
 
     prepared: Prepared
     run: RunLog | None = None
@@ -180,5 +181,5 @@ def handed(prepared: Prepared, run: RunLog | None = None) -> Iterator[None]:
 
 
 def taken() -> Handed | None:
-    """What was handed to this flow."""
+    """The run that was handed to this flow."""
     return _HANDED.get(None)

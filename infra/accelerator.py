@@ -33,7 +33,7 @@ is 0.75."""
 
 
 class Accelerator(StrictModel):
-    """What JAX found.
+    """The devices that JAX found.
 
     Attributes:
         platform: JAX's name for it, `cuda` or `tpu`.

@@ -19,7 +19,7 @@ EXTRAS = {
     "export": ("torch",),
     "cluster": ("ray",),
 }
-"""What is imported of the packages of an extra (pyproject.toml), which quickstart does without."""
+"""The modules of the packages of an extra (pyproject.toml), which quickstart does without."""
 
 FOR_CLOUD = ("tpu", "full", "cloud")
 """Extras of a worker on a machine in the cloud; here they come with `tpu`."""
@@ -31,7 +31,7 @@ def install(extra: str) -> str:
 
 
 def absent(error: ModuleNotFoundError) -> str:
-    """What to install when an import of an extra's package failed; "" when no extra has it."""
+    """Say what to install when an import of an extra's package failed; "" when no extra has it."""
     name = (error.name or "").partition(".")[0]
     for extra, modules in EXTRAS.items():
         if name in modules:

@@ -181,7 +181,7 @@ class LocalBackend(JobBackend):
                 running.append(job)
 
     def _fork_server(self, job: _Job) -> ForkServer | None:
-        """What a job begins as a fork of: a process with its variables. None where it cannot."""
+        """The process that a job forks from: a process with its variables. None where it cannot."""
         if self._command != WORKER or not can_fork(job.environment):
             return None
         for environment, server in self._forks:

@@ -92,7 +92,7 @@ def ship_data(store: Store, directory: Path) -> str:
             copy = Path(temporary, "copy")
             copy.mkdir()
             _copy(files, copy)
-            # should a file have changed in this moment
+            # a file may have changed in this moment
             name = _tree_name(file_entry(copy, relative) for relative in files)
             store.remove(name)
             log.info("sending %d files of %s to %s/%s", len(files), directory, store.uri, name)
@@ -104,7 +104,7 @@ LEFT_OUT = (
     "grain", "hf-transfer", "omegaconf", "pycosat", "pylatexenc", "tenacity",
     "tensorflow-datasets",
 )  # fmt: skip
-"""What reasoning-gym and Tunix require and no worker imports, as pyproject.toml has it."""
+"""Packages that reasoning-gym and Tunix require and no worker imports, as pyproject.toml has it."""
 
 
 def environment() -> dict[str, str]:

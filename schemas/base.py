@@ -28,8 +28,8 @@ class InputError(ValueError):
 
 
 _LONGEST_WORD, _LONGEST_LINE, _MOST_LINES = 240, 2400, 40
-"""Of a message, in characters. A path of the deepest directory that people make by hand takes
-200."""
+"""Limits of a message: two in characters, one in lines. A path of the deepest directory that people
+make by hand takes 200."""
 
 
 def _shortened(message: str) -> str:
@@ -54,7 +54,7 @@ class StageFailed(RuntimeError):
 
 
 class AuditFailed(StageFailed):
-    """What a recipe pays for is not what it wants; the command line exits with 3."""
+    """A recipe rewards something other than what it wants; the command line exits with 3."""
 
 
 class DoesNotFit(Exception):

@@ -12,7 +12,7 @@ JobState = Literal["queued", "running", "succeeded", "failed", "cancelled", "pau
 
 
 class JobRequest(StrictModel):
-    """What a job is to make, whichever attempt makes it.
+    """The specification of a job, the same for every attempt.
 
     `config` is the stage's validated config as JSON; `inputs` maps input names to committed
     artifacts in `store`; `run` is the run that submitted it. `data` is where the files of `lyceum

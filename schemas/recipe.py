@@ -105,7 +105,7 @@ Allowed = Annotated[dict[str, str], AfterValidator(_has_reasons)]
 
 
 class Rehearsal(StrictModel):
-    """What a recipe says of its rehearsal (`lyceum rehearse`)."""
+    """A recipe's settings of its rehearsal (`lyceum rehearse`)."""
 
     allow: Allowed = Field(default={})
 

@@ -1,5 +1,5 @@
-"""What both sides of `benchmarks.chain` are told, and what each says of a stage. Nothing slow is
-imported here."""
+"""Settings of both sides of `benchmarks.chain`, and the record that each writes of a stage. Nothing
+slow is imported here."""
 
 import json
 import sys
@@ -76,7 +76,7 @@ class Settings:
 
 
 class Clock:
-    """When each step ended, in seconds of the machine's monotonic clock, which all its processes
+    """The end of each step, in seconds of the machine's monotonic clock, which all its processes
     share."""
 
     def __init__(self) -> None:

@@ -30,15 +30,15 @@ class Ticks(transformers.TrainerCallback):
 
 
 def options(stage: str, settings: Settings, out: Path) -> dict[str, Any]:
-    """What the three configs share: the same optimizer, schedule, precision and seed as the other
-    side; nothing saved between steps."""
+    """Arguments that the three configs share: the same optimizer, schedule, precision and seed as
+    the other side; nothing saved between steps."""
     gpu = torch.cuda.is_available() and not settings.cpu
     steps = settings.steps(stage)
     return {
         "output_dir": str(out),
         "max_steps": steps,
         "learning_rate": settings.rate(stage),
-        # as tasks.training.optimizers has it: no step at rate 0
+        # like tasks.training.optimizers: no step at rate 0
         "warmup_steps": (max(1, round(steps * settings.warmup)) + 1),
         "lr_scheduler_type": "cosine_warmup_with_min_lr",
         "lr_scheduler_kwargs": {"min_lr_rate": settings.final},
@@ -123,7 +123,7 @@ def rewards(settings: Settings, data: Path) -> list[Any]:
 
 def run(stage: str, settings: Settings, data: Path, policy: Path, out: Path) -> dict[str, Any]:
     tokenizer = transformers.AutoTokenizer.from_pretrained(policy)
-    tokenizer.eos_token = (  # as TRL's documentation has it for chat models: what ends a response
+    tokenizer.eos_token = (  # TRL's documentation sets it for chat models: it ends a response
         "<end_of_turn>"
     )
     model = transformers.AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)

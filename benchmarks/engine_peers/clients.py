@@ -36,7 +36,8 @@ def text_of(body: Body) -> str:
 
 @contextmanager
 def openai_semaphore(url: str, directory: Path) -> Iterator[Ask]:
-    """What most scripts do: all questions as tasks, 64 at a time, the client's own two retries."""
+    """Ask as most scripts do: all questions as tasks, 64 at a time, the client's own two
+    retries."""
     import openai
 
     client = openai.AsyncOpenAI(base_url=url, api_key="none")

@@ -31,7 +31,7 @@ def main() -> None:
         return Fault("status", 503) if time.monotonic() < until[0] else None
 
     def reply(body: dict[str, Any]) -> str:
-        # curator asks nothing first, to see the headers
+        # curator's first request asks nothing: it reads the headers
         return answer(body["messages"][-1]["content"]) if body["messages"] else ""
 
     parent = os.getppid()

@@ -1,4 +1,4 @@
-"""What is asked in `benchmarks.engines`, and the one right answer to each question."""
+"""The questions of `benchmarks.engines`, and the one right answer to each question."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from tasks.contract.reward import Response
 
 PROVIDER = "bench"
 WORDS = 150
-"""Of a teacher's prompt, and of the reasoning in its answer."""
+"""Lengths of a teacher's prompt and of the reasoning in its answer."""
 TRACE = r"<reasoning>(.*)</reasoning>\n<answer>(.*)</answer>"
 
 TABLE: dict[str, Any] = {
@@ -90,5 +90,5 @@ def ruled(question: str) -> str:
 
 
 def reward_of(ruling: str) -> float:
-    """What a ruling is worth."""
+    """The reward of a ruling."""
     return float((json.loads(ruling)["grades"]["1"] - 1) / 9)

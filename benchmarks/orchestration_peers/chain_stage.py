@@ -27,7 +27,7 @@ def settings() -> list[int]:
 
 
 def made_of(setting: int, parent: bytes) -> bytes:
-    """What a stage makes."""
+    """The artifact of a stage."""
     return hashlib.shake_256(hashlib.sha256(parent + str(setting).encode()).digest()).digest(SIZE)
 
 

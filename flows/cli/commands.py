@@ -1,4 +1,4 @@
-"""What each command of `lyceum` does. A command returns its answer as JSON and as blocks to show;
+"""The commands of `lyceum`. A command returns its answer as JSON and as blocks to show;
 `flows.cli.main` prints one of the two.
 
 Each command imports what it needs itself, so that `lyceum --help` answers at once.

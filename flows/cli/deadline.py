@@ -21,7 +21,7 @@ time."""
 
 @dataclass(frozen=True)
 class Deadline:
-    """When a run pauses and when it stops: moments of `time.monotonic`."""
+    """The moments at which a run pauses and at which it stops, by the clock of `time.monotonic`."""
 
     pause: float
     stop: float

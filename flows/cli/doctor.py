@@ -137,7 +137,7 @@ def _existing(place: Path) -> Path:
 
 
 def _prefect() -> Check:
-    """Which API a run would use, and whether it lets us in."""
+    """Check which API a run would use, and whether it lets us in."""
     bypass_proxy()
     if not is_silent():
         from prefect.settings import get_current_settings

@@ -88,7 +88,7 @@ class Garbage:
         self.written = max(self.written, found.written)
 
     def as_json(self) -> dict[str, Any]:
-        """What people and programs see of it."""
+        """The finding as people and programs see it."""
         shown = ("kind", "name", "why", "bytes", "objects", "written", "deleted")
         return {name: getattr(self, name) for name in shown}
 
@@ -154,7 +154,7 @@ def _needed(store: Store, drop: Collection[str]) -> set[str]:
     needed: set[str] = set()
     runs = {run: record_name(run) for run in store.list_runs() if run not in drop}
     for run, raw in zip(runs, store.read_all(list(runs.values())), strict=True):
-        if raw is None:  # it was dropped in this moment
+        if raw is None:  # another process dropped it in this moment
             continue
         try:
             record = RunRecord.model_validate_json(raw)
@@ -283,8 +283,8 @@ class _Sweep:
             yield item
 
     def _cache(self) -> Iterator[Garbage]:
-        """What this machine keeps of a bucket: copies of trees, whole (`trees/`) and arriving
-        (`parts/`), and working files (`work/`)."""
+        """The directories in which this machine keeps files of a bucket: copies of trees, whole
+        (`trees/`) and arriving (`parts/`), and working files (`work/`)."""
         here = _here(self._store)
         for root in ("trees", "parts"):
             for (_, _, kind, key), group in self._grouped(here, f"{root}/artifacts", 4):
@@ -366,7 +366,7 @@ def _delete_keys(
 def _delete_item(
     store: Store, item: Garbage, key: str, lease: str, mine: Callable[[], bool]
 ) -> None:
-    """Remove an item, but for the lease under which that is done; nothing from the moment on in
+    """Remove an item, except the lease under which that is done; nothing from the moment on in
     which it is not `mine`."""
     place = _here(store) if item.kind == "cache" else store
     if not mine():

@@ -29,12 +29,12 @@ FIRST, COUNTED = 50, 10_000
 """Rows that are looked at, and rows that are counted at most."""
 
 NONE = "-"
-"""What says that there is no such column."""
+"""The answer that there is no such column."""
 
 
 @dataclass(frozen=True)
 class Asking:
-    """What the options say, and whom to ask for the rest: None where nobody is there."""
+    """The options, and whom to ask for the rest: None where nobody is there."""
 
     given: Mapping[str, Any]
     read: Callable[[], str] | None
@@ -137,7 +137,7 @@ def first_rows(data: Path | None, path: str) -> tuple[list[Mapping[str, Any]], i
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], asking: Asking) -> dict[str, Any]:
-    """What maps the rows: column by column, as the options, the person or the rows say."""
+    """Map the rows column by column, as the options, the person or the rows say."""
     proposed, names = propose(rows), [*rows[0]]
     if asking.read is not None:
         for name in names:
@@ -184,7 +184,7 @@ def _told(proposal: Any) -> str | None:
 
 
 def _texts(column: Any, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a column, or its part, says in each row."""
+    """The value of a column, or of its part, in each row."""
     if isinstance(column, str):
         return [str(row.get(column, "")) for row in rows]
     whole = [str(row.get(column["column"], "")) for row in rows]

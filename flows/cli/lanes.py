@@ -132,7 +132,7 @@ class _Lane:
         return True
 
     def foretold(self) -> Forecast:
-        """What would happen; from now on progress says when the run will be over."""
+        """Show what would happen; from now on progress says when the run will be over."""
         forecast = self.start.prepared.forecast(self._outlooks)
         self._view.expect(forecast)
         return forecast

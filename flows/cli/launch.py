@@ -69,8 +69,8 @@ def exit_code(record: RunRecord) -> int:
 
 
 def run_json(record: RunRecord) -> dict[str, Any]:
-    """What `lyceum run --json` prints; `left`, of a run whose deadline came, are the stages that
-    the same command goes on with."""
+    """The JSON of `lyceum run --json`; `left` of a run whose deadline came are the stages that the
+    same command goes on with."""
     fields = ("run_id", "target", "store", "status", "report")
     stages = [stage.model_dump(mode="json", exclude={"usage"}) for stage in record.stages]
     for stage in stages:

@@ -31,7 +31,7 @@ NOT_BEGUN = "it was not begun; the same command goes on with it"
 
 @dataclass(frozen=True)
 class Grouped:
-    """What became of every seed.
+    """The result of every seed.
 
     Attributes:
         ended: seed -> how its run ended.
@@ -80,7 +80,7 @@ class Grouped:
         return 130 if 130 in codes else max(codes, default=0)
 
     def json(self) -> dict[str, Any]:
-        """What `lyceum run --seeds N --json` prints."""
+        """The JSON of `lyceum run --seeds N --json`."""
         whose = ("run_id", "status", "stages", "report", "left")
         seeds = []
         for seed, one in self.ended.items():
@@ -168,8 +168,8 @@ def first_lines(
     lanes: int,
     forecasts: Sequence[Forecast],
 ) -> list[str]:
-    """What is said before the first run begins: the seeds, what they share, and how long all of
-    them will take, as far as it is known."""
+    """Tell, before the first run begins, the seeds, what they share, and how long all will take if
+    it is known."""
     name, cached = resolved.recipe.name, len(seeds) - len(forecasts)
     said = f"{name} under {len(seeds)} seeds, {seeds[0]} to {seeds[-1]}"
     said += f", {cached} of them cached" if cached else ""

@@ -34,7 +34,7 @@ from tasks.reinforcement.rewarding import parse_rewards
 
 LEDGER = "ledger.jsonl.gz"
 MOST_ROWS = 40
-"""Of the table on the terminal; of more updates every n-th is in it."""
+"""Rows of the table on the terminal; of more updates it shows every n-th."""
 
 
 class Wanted(StrictModel):
@@ -119,7 +119,7 @@ def rejudge_run(
 
 
 def rejudged(value: Mapping[str, Any]) -> Iterator[ui.Block]:
-    """What `rejudge_run` returned, for a terminal."""
+    """The answer of `rejudge_run`, for a terminal."""
     title = f"{value['stage']} of {value['run_id']} under {value['file']}"
     every = -(-len(value["updates"]) // MOST_ROWS)
     yield _updates(value["updates"][:: max(1, every)], title)
@@ -142,7 +142,7 @@ def _updates(updates: Sequence[Mapping[str, Any]], title: str = "") -> ui.Table:
 
 
 def sentence(reward: Mapping[str, Any]) -> str:
-    """Where a reward's values came from, in words."""
+    """Say where a reward's values came from."""
     words = {
         "ledger": "as in the ledger",
         "rulings": "the ledger's rulings, weighed again",

@@ -1,4 +1,4 @@
-"""What commands answer, as blocks, and blocks on a terminal. Standard output is what was asked for,
+"""Answers of commands as blocks, and blocks on a terminal. Standard output has the answer alone,
 never mixed with logs."""
 
 import re
@@ -142,7 +142,7 @@ def seeds(
 
 
 def plan(plan: dict[str, Any]) -> Iterator[Block]:
-    """What a run would do; on a TPU program by program."""
+    """Show what a run would do; on a TPU program by program."""
     from flows.planning.stage_plans import what_is_wrong
     from flows.report.summaries import stages_planned
 
@@ -229,7 +229,7 @@ def runs(runs: dict[str, Any]) -> Iterator[Block]:
 
 
 def garbage(garbage: dict[str, Any]) -> Iterator[Block]:
-    """What `lyceum gc` found, the totals, and what became of it."""
+    """Show what `lyceum gc` found, the totals, and what it deleted."""
     now, store = time.time(), garbage["store"]
     rows = []
     for item in garbage["items"]:
@@ -271,7 +271,7 @@ def machines(machines: dict[str, Any]) -> Iterator[Block]:
 
 
 def export(export: dict[str, Any]) -> Iterator[Block]:
-    """What was exported, and what the proof found."""
+    """Show what was exported, and what the proof found."""
     proof = export["verification"]
     files = [(name, size(count)) for name, count in export["files"].items()]
     yield Table(("file", "size"), files, f"{export['stage']} of {export['run_id']}")
@@ -284,7 +284,7 @@ def export(export: dict[str, Any]) -> Iterator[Block]:
 
 
 def push(push: dict[str, Any]) -> Iterator[Block]:
-    """What is on the hub now."""
+    """Show what is on the hub now."""
     files = [(name, size(count)) for name, count in push["files"].items()]
     yield Table(("file", "size"), files, f"{push['what']} of {push['stage']}, {push['run_id']}")
     done = "Pushed" if push["changed"] else "The hub has all of it already"
@@ -293,7 +293,7 @@ def push(push: dict[str, Any]) -> Iterator[Block]:
 
 
 def scores(scores: dict[str, Any]) -> Iterator[Block]:
-    """What was written, per format."""
+    """Show what was written, per format."""
     rows = [(name, str(len(files)), files[0]) for name, files in scores["formats"].items()]
     yield Table(("format", "files", "the first"), rows, f"scores of {scores['run_id']}")
     yield f"Directory: {scores['directory']}"
@@ -301,14 +301,14 @@ def scores(scores: dict[str, Any]) -> Iterator[Block]:
 
 
 def left_out(left_out: Mapping[str, str]) -> Iterator[Block]:
-    """What could not be told of a run, and why (`RunResults.left_out`)."""
+    """Show what could not be read of a run, and why (`RunResults.left_out`)."""
     for name, problem in left_out.items():
         again = "`lyceum run` with the same recipe makes it again."
         yield f"Left out: stage {name}: {problem}. {again}"
 
 
 def gate(value: dict[str, Any]) -> Iterator[Block]:
-    """What the gate answered."""
+    """Show what the gate answered."""
     from flows.promotion.gate import Gate
     from flows.report.gate_blocks import gate_table
 
@@ -326,7 +326,7 @@ def champion(value: dict[str, Any]) -> Iterator[Block]:
 
 
 def champions(value: dict[str, Any]) -> Iterator[Block]:
-    """What `lyceum promote --history` found."""
+    """Show what `lyceum promote --history` found."""
     rows = []
     for one in value["history"]:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["at"]))

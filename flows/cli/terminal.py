@@ -1,4 +1,4 @@
-"""What a person sees of a run, on standard error: on a terminal one progress bar per running stage,
+"""Show a person a run on standard error: on a terminal one progress bar per running stage,
 elsewhere plain lines."""
 
 import sys

@@ -19,7 +19,8 @@ from schemas.base import digest
 
 
 def unsent_directory(store: Store, told: object) -> Path:
-    """Where the export of something in a store lies; `told`: all that its bytes follow from."""
+    """The directory of the export of something in a store; `told`: all that its bytes follow
+    from."""
     return _all(store) / digest(told)
 
 

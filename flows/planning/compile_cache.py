@@ -43,7 +43,7 @@ layers, 1.5 to 3 GB with one (measured with libtpu 0.0.42.1 in November 2026), m
 models."""
 
 COMMAND = (sys.executable, "-m", "tasks.planning.compiler")
-"""What compiles; the target is appended."""
+"""The command that compiles; the target is appended."""
 
 _PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "google-tunix", "optax", "qwix")
 _LINES_IN_ERROR = 5
@@ -76,7 +76,7 @@ class Question:
 
     @property
     def stage(self) -> dict[str, Any]:
-        """As `tasks.planning.compiler.StageQuestion`."""
+        """A question of the form of `tasks.planning.compiler.StageQuestion`."""
         asked = ("kind", "config", "model", "upstream", "models")
         return {name: getattr(self, name) for name in asked}
 
@@ -306,8 +306,8 @@ class Compiler:
 
     @cached_property
     def _surroundings(self) -> list[Any]:
-        """What decides a stage's programs beside the question: our source, packages, the target and
-        its settings."""
+        """The parts of the key that decide a stage's programs beside the question: our source,
+        packages, the target and its settings."""
         files = sorted(
             file for place in ("tasks", "schemas") for file in (ROOT / place).rglob("*.py")
         )

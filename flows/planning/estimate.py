@@ -31,7 +31,7 @@ runs have been measured."""
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a stage will take. `basis` says where that comes from."""
+    """Time and cost of a stage. `basis` says where they come from."""
 
     seconds: float
     cost_usd: float
@@ -70,8 +70,8 @@ def program_json(program: Compiled, target: str) -> dict[str, Any]:
 
 
 def roofline_seconds(programs: Sequence[Compiled], target: str) -> float:
-    """Of all calls of a stage's programs; those that run beside the others take no time while the
-    others do."""
+    """Seconds of all calls of a stage's programs; those that run beside the others take no time
+    while the others do."""
     seconds = {False: 0.0, True: 0.0}
     for program in programs:
         one_call = program_json(program, target)["roofline_seconds"]

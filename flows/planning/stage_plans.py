@@ -142,7 +142,7 @@ def _on_machine(
                     continue
                 changes, programs = suggested
                 found["suggestion"] = [f"{name}={value}" for name, value in changes.items()]
-            if machine.chip is None:  # how long it takes is what its like took
+            if machine.chip is None:  # it takes as long as similar stages took
                 planned[question.name] = found
                 continue
             # of runs here nobody knows whether this accelerator made them
@@ -238,9 +238,10 @@ def _over_budget(plan: dict[str, Any], hours: float | None, usd: float | None) -
 
 
 LEAST_BYTES = 4 * 64
-"""Of a token that a model works on: its id and, in every model there is, 64 numbers of 32 bits and
-more; so of a row that waits to be answered and of a rank of an adapter. A bound from below: what is
-refused by it cannot run; what is too large all the same ends in the worker, with one line."""
+"""The least bytes of a token that a model works on: its id and, in every model there is, 64 numbers
+of 32 bits and more; so of a row that waits to be answered and of a rank of an adapter. A bound from
+below: what is refused by it cannot run; what is too large all the same ends in the worker, with one
+line."""
 
 
 def too_large_here(outlooks: Sequence[Outlook]) -> list[str]:
@@ -258,7 +259,8 @@ def too_large_here(outlooks: Sequence[Outlook]) -> list[str]:
 
 
 def _resident(stage: ResolvedStage) -> Iterator[tuple[str, int]]:
-    """What a stage holds at a time: the sizes of its config that multiply, and their bytes."""
+    """The most that a stage holds at a time: the sizes of its config that multiply, and their
+    bytes."""
     config = stage.config
     lengths = [
         (name, size)

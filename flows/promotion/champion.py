@@ -256,7 +256,7 @@ def _replay(entries: Sequence[Champion]) -> tuple[list[Champion], dict[str, Cham
             later = [one for one in champions if one.number > entry.restores]
             given_up |= {one.model.digest: entry for one in later}
             champions = [one for one in champions if one.number <= entry.restores]
-        restored = champions and champions[-1].number == entry.restores  # else it is damaged
+        restored = champions and champions[-1].number == entry.restores  # otherwise it is damaged
         if entry.change == "promotion" or not restored:
             champions.append(entry)
         given_up.pop(entry.model.digest, None)

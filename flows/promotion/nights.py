@@ -31,7 +31,8 @@ class NewRows(StrictModel):
 
     @property
     def text(self) -> str:
-        """For people: `3,282 rows, 57 new, 0 changed, 3 gone since tiny-20261121-020000-ab12`."""
+        """Say for people: `3,282 rows, 57 new, 0 changed, 3 gone since
+        tiny-20261121-020000-ab12`."""
         if self.since is None:
             return f"{self.rows:,} rows, nothing to compare them with"
         return (

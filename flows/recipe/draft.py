@@ -35,7 +35,7 @@ CHECKS = ("numeric", "math", "exact", "quantity", "none")
 """How answers can be verified by one column."""
 
 _CHARACTERS, _EXTRA = 3, 64
-"""Of a token at least, and tokens for turns and tags. Gemma's have about four."""
+"""Characters of a token, at least, and tokens for turns and tags. Gemma's have about four."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Draft:
 
 
 def propose(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Which columns hold prompt, reasoning and answer, as far as their names or a marker say so."""
+    """Find the columns that hold prompt, reasoning and answer, by their names or by a marker."""
     columns = [name for name, value in rows[0].items() if isinstance(value, str | int | float)]
     found: dict[str, Any] = {}
     for part, names in _NAMES.items():

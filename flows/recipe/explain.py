@@ -20,7 +20,7 @@ of thousands, each of which costs a request."""
 
 @dataclass(frozen=True)
 class Outlook:
-    """What would happen to one stage.
+    """The outlook for one stage.
 
     Attributes:
         key: the stage key, or None while an input's artifact does not exist yet (its digest is part
@@ -46,7 +46,7 @@ class Difference:
 
 
 def outlook(resolved: ResolvedRecipe, store: Store) -> list[Outlook]:
-    """What would happen to each stage, in file order. A store that does not exist yet has no
+    """The outlook for each stage, in file order. A store that does not exist yet has no
     artifacts."""
     found: list[Outlook] = []
     for stage in resolved.stages:

@@ -60,7 +60,7 @@ class Takes(StrictModel):
     settings: str = ""
 
     def told(self) -> dict[str, Any]:
-        """As `lyceum recipes --json` prints it."""
+        """The JSON of `lyceum recipes --json`."""
         known = self.model_dump(include={"target", "by", "date", "minutes", "usd"})
         return {**known, "without": self.without.split(), "settings": self.settings.split()}
 

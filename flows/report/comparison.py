@@ -127,7 +127,7 @@ def rate_tables(comparisons: Sequence[Row]) -> Iterator[tuple[str, ui.Table]]:
 
 
 def _sides(rows: Sequence[Row | None]) -> Iterator[ui.Text | ui.Cell]:
-    """For each run except the first its rate, and the difference."""
+    """The rate of each run except the first, and the difference."""
     for row in rows:
         if row is None:
             yield from ("–", "–")

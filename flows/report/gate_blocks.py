@@ -54,7 +54,7 @@ def _side(side: Side | None, quantity: bool) -> str:
 
 
 def gate_blocks(run: RunResults) -> Iterator[Block]:
-    """What becomes of the recipe's `[gate]` when its model is held against its own base; nothing
+    """The answer of the recipe's `[gate]` when its model is compared with its own base; nothing
     where the recipe has none, or the run did not succeed. Against a champion `lyceum gate` holds
     it, not a page of one run."""
     record = run.record
@@ -63,7 +63,7 @@ def gate_blocks(run: RunResults) -> Iterator[Block]:
     try:
         found = gate(next(iter(run.stages.values())).store, record, None, first=True)
         passed, why, table = found.promote, found.why, list(gate_table(found))
-    # a rule about nothing that the run measures: the rest of the page is as good as ever
+    # a rule names a metric that the run does not measure: the rest of the page is valid
     except InputError as error:
         passed, why, table = False, str(error), []
     said = Span(f"Gate {'passed' if passed else 'not passed'}", "span", "good" if passed else "bad")

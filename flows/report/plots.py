@@ -281,8 +281,8 @@ def lineage(
     edges: Sequence[tuple[str, str]],
     status: Mapping[str, str],
 ) -> Figure:
-    """Which artifact feeds which: stages from top to bottom by `depth` (0 = no inputs), one arrow
-    per `(source, stage)`; a stage's frame tells its status."""
+    """Draw which artifact feeds which: stages from top to bottom by `depth` (0 = no inputs), one
+    arrow per `(source, stage)`; a stage's frame tells its status."""
     drawn = _lineage(title, depth, edges)
     frames, svg = {"ran": _CSS[SERIES[0]], "failed": _CSS[BAD]}, str(drawn.svg)
     for number, stage in enumerate(depth):

@@ -87,7 +87,8 @@ def answer_blocks(answer: Answer) -> list[Block]:
 
 
 def right_and_wrong(shown: Sequence[Sample]) -> list[Block]:
-    """From each group of prompts one that the last model got right and one that it got wrong."""
+    """Choose from each group of prompts one that the last model got right and one that it got
+    wrong."""
     chosen = {(sample.group, sample.mark): sample for sample in reversed(shown)}
     found: list[Block] = []
     for sample in reversed(chosen.values()):

@@ -1,2 +1,2 @@
-"""What a run leaves: its record, the files of its stages, what they changed, and how numbers are
+"""The traces of a run: its record, the files of its stages, what they changed, and how numbers are
 written."""

@@ -205,7 +205,7 @@ def in_full(store: Store, record: RunRecord) -> RunRecord:
     InputError for a damaged part."""
     if record.status != "running":
         return record
-    # by name: a listing may lag behind
+    # read it by name: a listing may lag behind
     names = [_version_name(record.run_id, stage.name) for stage in record.recipe.stages]
     read = zip(names, store.read_all(names), strict=True)
     versions = [one for name, raw in read if (one := store.parsed(name, raw, StageVersion))]

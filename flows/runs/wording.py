@@ -138,8 +138,8 @@ def figure(value: Any) -> str:
 
 
 def clip(text: str, most: int = 1200) -> str:
-    """At most `most` characters of a model's or a data set's text, and how many were left out.
-    White space alone is made visible."""
+    """Shorten to at most `most` characters a model's or a data set's text, and say how many were
+    left out. White space alone is made visible."""
     if not text.strip():
         text = repr(text)
     return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} more characters)"

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import DeploymentSchedule
 
 NIGHT = "0 2 * * *"
-"""When `nightly` runs once its schedule is on, by the clock of the machine that registered it."""
+"""The time at which `nightly` runs once its schedule is on, by the clock of the machine that
+registered it."""
 
 TAG = "lyceum"
 """Both deployments have it; `nightly` also its own name, for automations."""

@@ -19,7 +19,7 @@ EXECUTES = ("command", "env", "working_dir")
 
 
 def exposures(api: Api, template: Mapping[str, Any]) -> list[str]:
-    """What is not protected, one sentence each, with the remedy.
+    """List what is not protected, one sentence each, with the remedy.
 
     Args:
         template: the work pool's base job template.

@@ -62,7 +62,7 @@ class Api:
 
     @property
     def environment(self) -> dict[str, str]:
-        """With these variables Prefect's own programs reach it."""
+        """The variables with which Prefect's own programs reach it."""
         return {URL: self.url, **({KEY: self.key} if self.key else {})}
 
 

@@ -63,7 +63,7 @@ memory before it stores them, for long where the machine is busy, and knows each
 
 T = TypeVar("T")
 Record = tuple[Literal["/logs/", "/events"], Any]
-"""Where something is recorded, and what."""
+"""The place where something is recorded, and what."""
 
 
 class ViewClient(SyncPrefectClient):
@@ -167,8 +167,8 @@ def _away(link: ApiLink) -> httpx.ConnectError:
 
 
 def unless_busy(ask: Callable[[], T]) -> T:
-    """What `ask` returns; asked again for a while where the server is busy. Raises what it raises
-    then."""
+    """Return what `ask` returns, and ask again for a while where the server is busy. Raises what
+    `ask` raises then."""
     until = time.monotonic() + BUSY_SECONDS
     while True:
         try:

@@ -19,7 +19,7 @@ from flows.trackers import Point, Session, Tracker
 from schemas.reports import RunRecord
 
 MOST_METRICS, MOST_PARAMETERS = 1000, 100
-"""What one request may hold."""
+"""The most that one request may hold."""
 _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 """Characters that no name may have."""
 

@@ -94,8 +94,8 @@ class BucketObjects(Objects):
         next(self._pages(self._root, limit=1))
 
     def location(self) -> str:
-        """Where the bucket is: a region (`US-CENTRAL1`), a multi-region (`US`), a dual-region
-        (`NAM4`), or two regions joined by `+`."""
+        """The location of the bucket: a region (`US-CENTRAL1`), a multi-region (`US`), a
+        dual-region (`NAM4`), or two regions joined by `+`."""
         handle = self._handle()
         self.ask(lambda timeout: handle.reload(timeout=timeout, retry=None), of_bucket=True)
         return "+".join(handle.data_locations or [handle.location])
@@ -215,7 +215,7 @@ class BucketObjects(Objects):
         return found, problems
 
     def stored(self, name: str) -> Stored | None:
-        """What the service knows of one object, or None if there is none."""
+        """The service's record of one object, or None if there is none."""
         found = self._metadata(self.path(name, checked=False))
         return None if found is None else _stored(found)
 
@@ -354,7 +354,7 @@ class BucketObjects(Objects):
 
 
 def crc32c(data: bytes) -> str:
-    """As Cloud Storage writes it: base64 of the big-endian 32 bits."""
+    """The checksum as Cloud Storage writes it: base64 of the big-endian 32 bits."""
     return base64.b64encode(google_crc32c.Checksum(data).digest()).decode("ascii")
 
 

@@ -96,7 +96,7 @@ class Receiver:
         return failed
 
     def _missing_slices(self, entry: FileEntry) -> list[tuple[int, int]]:
-        """What the part file lacks; an empty slice if it lacks nothing, or is too long, which its
+        """The slice that the part file lacks; empty if it lacks nothing, or is too long, which its
         digest will tell."""
         part = self.part(entry)
         have = part.stat().st_size if part.exists() else 0
@@ -191,13 +191,13 @@ class Receiver:
         return None
 
     def part(self, entry: FileEntry) -> Path:
-        """Where a file lies while it arrives."""
+        """The path of a file while it arrives."""
         return self._parts / f"{digest([entry.path, entry.sha256, entry.crc32c])}.part"
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Of all processes on this machine only one downloads a tree; the others wait, and find it
-        in the cache."""
+        """Only one process of this machine downloads a tree; the others wait, and find it in the
+        cache."""
         self._parts.mkdir(parents=True, exist_ok=True)
         with (self._parts / ".lock").open("w") as lock:
             try:
@@ -248,8 +248,8 @@ def _write(file: BinaryIO, data: memoryview) -> None:
 
 
 class _Checksum:
-    """What an entry's file is compared by: its sha256, or where that is not known its crc32c.
-    Begins with the bytes of `file`."""
+    """The digest by which an entry's file is compared: its sha256, or where that is not known its
+    crc32c. Begins with the bytes of `file`."""
 
     def __init__(self, entry: FileEntry, file: BinaryIO) -> None:
         self._entry = entry

@@ -18,7 +18,7 @@ log = logging.getLogger("lyceum.gcs")
 
 
 def listing(uri: str, settings: Settings) -> dict[str, Stored]:
-    """What lies below `gs://BUCKET/DIRECTORY`, by names relative to it. Raises InputError if that
+    """The files below `gs://BUCKET/DIRECTORY`, by names relative to it. Raises InputError if that
     is nothing, or cannot be read."""
     bucket, path = _bucket(uri, settings)
     stored, _ = bucket.examine(path, [], extra=False)

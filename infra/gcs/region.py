@@ -1,4 +1,5 @@
-"""Where a bucket lies and where the machines are: bytes that cross regions are slow and cost money.
+"""Compare where a bucket lies with where the machines are: bytes that cross regions are slow and
+cost money.
 
 Locations as the service names them: https://cloud.google.com/storage/docs/locations. Prices:
 https://cloud.google.com/storage/pricing#network.
@@ -47,7 +48,7 @@ def require_near(uri: str, location: str, zone: str, *, allowed: bool = False) -
 
 
 def region_of(zone: str) -> str:
-    """`us-central1` of `us-central1-a`. Raises InputError for what is no zone."""
+    """`us-central1` of `us-central1-a`. Raises InputError for anything but a zone."""
     match = _ZONE.fullmatch(zone)
     if not match:
         raise InputError(

@@ -38,7 +38,7 @@ FIRST_DELAY = 0.3  # seconds, doubled after each failure
 LONGEST_DELAY = 30.0
 OUTAGE_SECONDS = 1.0  # failures that pass within this time are not told
 DAMAGED_UPLOAD = "doesn't match calculated"
-"""In the service's refusal of bytes whose checksum is not the one that was announced."""
+"""Words in the service's refusal of bytes whose checksum is not the one that was announced."""
 _TRANSIENT = {408, 409, 429, 500, 502, 503, 504}
 _DENIED = re.compile(r"(\S+) does not have (storage\.[\w.]+) access")
 
@@ -60,7 +60,7 @@ class Unusable(ConnectionError):
 
 @dataclass(frozen=True)
 class Stored:
-    """What the service knows of an object: size in bytes, crc32c as in FileEntry, generation."""
+    """The service's record of an object: size in bytes, crc32c as in FileEntry, generation."""
 
     size: int
     crc32c: str
@@ -93,8 +93,8 @@ class Requests:
         stop: threading.Event | None = None,
         of_bucket: bool = False,
     ) -> T:
-        """What `call` returns, which makes one request within the time-out that it is given and may
-        be called again and again.
+        """Return what `call` returns, which makes one request within the time-out that it is given
+        and may be repeated.
 
         Args:
             seconds: give up after so long; None for as long as the settings say.
@@ -291,7 +291,7 @@ def raise_for(answer: Any) -> None:
 
 @functools.cache
 def _failures() -> tuple[type[Exception], ...]:
-    """What a request may raise."""
+    """The exceptions that a request may raise."""
     from google.api_core.exceptions import GoogleAPICallError
     from google.auth.exceptions import GoogleAuthError
     from requests.exceptions import RequestException
@@ -329,8 +329,8 @@ def _wish_of_service(error: Any) -> float:
 
 
 def _reason_of_connection(error: BaseException) -> str:
-    """What the operating system said, which lies at the end of a chain of wrappers, or else what
-    kind of failure it was."""
+    """The operating system's words, which lie at the end of a chain of wrappers, or else what kind
+    of failure it was."""
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, Unusable):

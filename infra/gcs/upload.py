@@ -52,7 +52,7 @@ def send_tree(
         upload = _send_small if entry.size <= SMALL else _send_large
         try:
             stored = upload(bucket, directory, path, entry, stop)
-        except Changed as error:  # somebody else's, unless the answer to our own upload was lost
+        except Changed as error:  # another process's, unless our own upload's answer was lost
             found = bucket.stored(path)
             if found is None or (found.size, found.crc32c) != (entry.size, entry.crc32c):
                 sent.discard(path)

@@ -239,7 +239,7 @@ def _taken(store: Store, lease: Lease) -> bool:
     if not before or store.read_bytes(_name(lease.key, before)) is not None:
         return True
     if store.children(f"work/{lease.key}/{before}"):
-        return True  # it was removed in part, by somebody who was killed
+        return True  # a process was killed while it removed the attempt
     _erase(store, lease)
     return False
 
@@ -261,7 +261,7 @@ def _erase(store: Store, lease: Lease) -> None:
 
 
 class Silence:
-    """For how long something has been seen without a change, in seconds.
+    """Measure for how many seconds something has been seen without a change.
 
     Between two looks that are more than `most` seconds apart the store did not answer, so that
     nobody could have said anything: then the count starts again.

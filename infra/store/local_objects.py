@@ -68,7 +68,7 @@ class Files(Objects):
         self.uri = uri
 
     def path(self, name: str) -> Path:
-        """Where the object `name` lies. Raises ValueError for a name that is not allowed."""
+        """The path of the object `name`. Raises ValueError for a name that is not allowed."""
         return self.root / checked_name(name)
 
     def require(self) -> None:

@@ -83,8 +83,8 @@ class Objects(Protocol):
         directory that does not exist yet."""
 
     def location(self) -> str | None:
-        """Where a bucket's service keeps its bytes, e.g. `US-CENTRAL1` or `EU`; None for a
-        directory."""
+        """The location where a bucket's service keeps its bytes, e.g. `US-CENTRAL1` or `EU`; None
+        for a directory."""
 
     def read(self, name: str) -> bytes | None:
         """The object's bytes, or None if there is none."""

@@ -329,15 +329,15 @@ class Store:
     # Working files and run records
 
     def path(self, name: str) -> Path:
-        """Where a working file lies on this machine: in a directory store the object `name` itself,
-        for a bucket a place in the cache.
+        """The path of a working file on this machine: in a directory store the object `name`
+        itself, for a bucket a place in the cache.
 
         Raises InputError for a name that leaves the store.
         """
         return self._here.path(name)
 
     def location(self, name: str) -> str:
-        """Where people find the object `name`: a path, or a `gs://` URI."""
+        """The place where people find the object `name`: a path, or a `gs://` URI."""
         checked_name(name)
         return str(self._here.path(name)) if self.is_directory else f"{self.uri}/{name}"
 

@@ -93,7 +93,7 @@ def deletion_command(name: str) -> str:
 
 
 def left_over(names: Sequence[str], why: str) -> str:
-    """What people are told of resources that may still be there."""
+    """The message about resources that may still be there."""
     commands = "; ".join(deletion_command(name) for name in names)
     return (
         f"{', '.join(names)} may still be there and may cost money or hold quota: {why}. Delete by"

@@ -64,7 +64,7 @@ _BOOT_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class Place:
-    """Which host this is, of which machine, for which job.
+    """The identity of a host: of which machine, for which job.
 
     Attributes:
         key, attempt: the job.
@@ -135,7 +135,7 @@ class Agent:
         except InputError as error:
             final = failed(self._status, str(error), exit_code=2)
         if final.state == "cancelled":
-            # by no wish of ours: whoever does not want the job any more deletes the machine
+            # nobody asked for this signal: to end a job, its machine is deleted
             stopped = "the worker was stopped from outside; the machine seems to be shutting down"
             why = f"{self._taken or stopped}; the job goes on from its last checkpoint"
             final = failed(final, f"{why} on another one", lost=True)
@@ -156,7 +156,7 @@ class Agent:
             raise InputError(f"{self._store.location(name)} is missing: there is no job to run.")
         self._target = spec.target
         self._store.write_here(name, spec)
-        # of the time before a reboot
+        # written before a reboot
         self._store.path(self._place.file("status.json")).unlink(missing_ok=True)
         self._worker.start(worker_environment(self._settings.compile_cache))
         while not self._stop.wait(TICK_SECONDS):

@@ -41,7 +41,7 @@ _WITH_VMS = ("booting", "running")
 
 @dataclass(frozen=True)
 class Order:
-    """What is asked of the API for a job, in whatever zone."""
+    """The request to the API for a job, in whatever zone."""
 
     short: str
     labels: Mapping[str, str]
@@ -131,7 +131,7 @@ class TpuJob:
         return JobStatus(state="queued", heartbeat=time.time(), phase=self._phase, cost_usd=cost)
 
     def cost_usd(self) -> float:
-        """What was paid until now: for a job that has ended until its deletion is accepted."""
+        """The dollars paid until now: for a job that has ended until its deletion is accepted."""
         gone = self._final is None or self._accepted.is_set()
         record = self.record if gone else self.record.model_copy(update={"ended": None})
         return record.cost_usd(time.time())
@@ -297,7 +297,7 @@ class TpuJob:
         if why := self._too_dear():
             self._end("failed", failure(why))
             return None
-        if not self._sent:  # its time begins now: this process may have stood still before
+        if not self._sent:  # measure from now on: this process may have stood still before
             self._since = time.monotonic()
             self._sent = True
         try:

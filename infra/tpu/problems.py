@@ -174,7 +174,7 @@ def _invalid(words: str, zone: str, kind: TpuType, settings: TpuSettings) -> str
 
 
 def _permission(words: str, project: str, settings: TpuSettings) -> str:
-    """Which role to grant."""
+    """Say which role to grant."""
     if _ACT_AS.search(words):
         account = (
             settings.service_account

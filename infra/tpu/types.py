@@ -53,8 +53,8 @@ class TpuType:
 
 @dataclass(frozen=True)
 class _Generation:
-    """What the sizes of a generation share. `number_is_cores`: the number in a name counts cores,
-    of which a chip has two."""
+    """The facts that all sizes of a generation share. `number_is_cores`: the number in a name
+    counts cores, of which a chip has two."""
 
     accelerator: str
     number_is_cores: bool

@@ -204,10 +204,10 @@ class RecordStore:
         self._jobs.put(None)  # for the next thread
 
     def _hand_on(self) -> None:
-        self._told = False  # first: of what is done from here on it is told anew
+        self._told = False  # first, so that answers from here on announce themselves again
         while self._done:
             future, value, error = self._done.popleft()
-            if future.done():  # whoever asked was cancelled
+            if future.done():  # the asking task was cancelled
                 continue
             if error is None:
                 future.set_result(value)

@@ -225,7 +225,7 @@ class _Chunk:
             assert found is not None
             batch = found
         if batch.status in ("failed", "cancelled") and not batch.output_file_id:
-            await self._note(name, "")  # a rerun submits it anew
+            await self._note(name, "")  # a rerun submits the batch again
             errors = (batch.errors and batch.errors.data) or []
             reasons = "; ".join(str(error.message) for error in errors) or "no reason given"
             raise StageFailed(

@@ -344,7 +344,7 @@ class ChatEngine:
         """One attempt, with a slot that is free afterwards, and what it cost."""
         self.meter.count("requests")
         request, actual, slot = question.request, reserved, True
-        try:  # whoever is interrupted from here on may have paid
+        try:  # a request that is interrupted from here on may be billed
             body, answered = request.encoded(question.bound), self.breaker.answered
             sending = await self.transport.send(body, request.path, question.key, answered=answered)
             outcome = self._read(question, sending) if isinstance(sending, Answer) else sending

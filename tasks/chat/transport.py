@@ -93,7 +93,7 @@ class Transport:
 
     @cached_property
     def client(self) -> "AsyncOpenAI":
-        """For batch files."""
+        """The transport of batch files."""
         import openai
 
         return openai.AsyncOpenAI(

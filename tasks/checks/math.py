@@ -131,7 +131,7 @@ def _compare(question: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    _compare(["$1$", "$x = 1$"])  # what the libraries load late is loaded before the clock runs
+    _compare(["$1$", "$x = 1$"])  # load the libraries' late imports before the clock runs
     serve(_compare)
 
 

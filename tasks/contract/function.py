@@ -86,7 +86,7 @@ class Function:
                 f"{what} {config.path} is run by `lyceum run` alone, which reads the file."
             )
         self._config, self._what, self._alone = config, what, threading.Lock()
-        self._lines = f"<{config.file} of the recipe>"  # what tracebacks call the file
+        self._lines = f"<{config.file} of the recipe>"  # the file's name in tracebacks
         lines = config.source.splitlines(keepends=True)
         linecache.cache[self._lines] = (len(config.source), None, lines, self._lines)
         module = ModuleType(f"function {config.path}")

@@ -28,7 +28,7 @@ Outcome = Callable[[EvalItem], bool | None]
 
 
 class Product(StrEnum):
-    """What a stage produces. An input asks for one of these, never for kinds."""
+    """The product of a stage. An input asks for one of these, never for kinds."""
 
     EXAMPLES = "examples"
     """Verified rows of teachers: examples.jsonl, pairs.jsonl, unsolved.jsonl, dropped.jsonl."""
@@ -77,7 +77,7 @@ class Metrics(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What reports, gates and model cards need to know of an evaluation.
+    """The facts that reports, gates and model cards need to know of an evaluation.
 
     Attributes:
         title: its heading.

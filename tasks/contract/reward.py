@@ -135,7 +135,7 @@ class RewardConfig(StrictModel):
 
 @dataclass(frozen=True)
 class Resources:
-    """What a reward may need beside prompts and responses.
+    """The resources that a reward may need beside prompts and responses.
 
     Attributes:
         inputs: input name -> directory of its artifact; `prompts` has train.jsonl and

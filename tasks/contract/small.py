@@ -81,7 +81,7 @@ LAPTOP = Sizes()
 """The sizes of `--tiny`."""
 
 FEW = 2
-"""With few rows: the responses to a prompt, and the pairs or responses of an update."""
+"""Sizes for few rows: the responses to a prompt, and the pairs or responses of an update."""
 
 TrainerT = TypeVar("TrainerT", bound=TrainerConfig)
 KeyT = TypeVar("KeyT")

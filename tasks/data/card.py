@@ -279,5 +279,5 @@ def fenced(text: str) -> str:
 
 
 def clip(text: str, most: int) -> str:
-    """At most `most` characters, and how many were left out."""
+    """Shorten to at most `most` characters, and say how many were left out."""
     return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} more characters)"

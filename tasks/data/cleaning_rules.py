@@ -23,7 +23,7 @@ Split = Literal["train", "validation", "heldout"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 GROUPS: tuple[str, ...] = (*(domain.value for domain in Domain), *get_args(Grounding))
-"""What `group` counts: the grounding of a grounded row, else its domain."""
+"""The names that `group` counts: the grounding of a grounded row, else its domain."""
 
 Cause = Literal[
     "kept", "duplicate_prompt", "near_duplicate", "contaminated", "too_long", "language", "pii"
@@ -50,7 +50,7 @@ DECIDED = ("id", "content", "group", "difficulty", "split", "cause", "hit", "mat
 """Columns that do not say where a row is."""
 
 DETAILS = "details.txt"
-"""In the scratch directory: of each row that a filter dropped, in order, why."""
+"""The file in the scratch directory that says, in order, why a filter dropped each row."""
 
 
 class NearDuplicates(StrictModel):

@@ -249,7 +249,7 @@ def _drop_near_duplicates(rows: "Dataset", near: Sketch, seed: int, partitions: 
         )
 
     def drop(batch: Batch) -> Batch:
-        """Of the marks of an id the best score's counts, of several the one whose leader comes
+        """Keep the mark with the best score of each id, of several the one whose leader comes
         first."""
         mark = batch["block"] == MARK
         marks, batch = _taken(batch, mark), _taken(batch, ~mark)

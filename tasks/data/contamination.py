@@ -126,7 +126,7 @@ def whole_texts(words, ends):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _place(gram, grams, slots, shift):  # type: ignore[no-untyped-def]
-    """Where an n-gram is in `grams`, -1 if it is not."""
+    """The index of an n-gram in `grams`, -1 if it is not there."""
     slot = gram >> shift
     for at in range(slots[slot], slots[slot + np.uint64(1)]):
         if grams[at] == gram:

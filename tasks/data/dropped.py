@@ -22,7 +22,7 @@ BadCause = Literal[
     "not_numeric",  # check = "numeric", but the answer is no number
     "tag_in_trace",  # the reasoning or the answer contains one of the trace's own tags
 ]
-"""What is wrong with a row. These count against `max_bad_fraction`."""
+"""The defects of a row that count against `max_bad_fraction`."""
 
 HarmlessCause = Literal["left_out", "duplicate_prompt"]
 """The source's `require` leaves the row out, or an earlier row has the same prompt. These do not

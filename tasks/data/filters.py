@@ -158,11 +158,11 @@ _PII: dict[PiiKind, re.Pattern[str]] = {
 at every character."""
 
 _BEFORE = re.compile(r"(?:[\w.+:-]|\bEC |\b[Vv]ersion )$")
-"""What must not come before: the number goes on to the left, or it is an enzyme's or a
+"""Characters that must not come before: the number goes on to the left, or it is an enzyme's or a
 program's."""
 
 _MARKS: dict[PiiKind, str] = {"email": "@", "phone": "+(-.", "ip": ".:", "ssn": "-"}
-"""Of some kinds, characters of which a text must have one: no pattern is tried on others."""
+"""Kind -> characters of which a text must have one: no pattern is tried on others."""
 
 _EXAMPLE_DOMAINS = re.compile(
     r"@(?:[\w-]+\.)*(?:example(?:\.(?:com|org|net))?|test|invalid|localhost)$", re.IGNORECASE

@@ -35,7 +35,7 @@ class Files:
 
     @property
     def solved(self) -> list[bool]:
-        """For each of `rows`, whether it has examples."""
+        """Say of each of `rows` whether it has examples."""
         return [path.name == "examples.jsonl" for path in self.rows]
 
 

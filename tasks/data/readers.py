@@ -47,7 +47,7 @@ _TABLES = {".csv": ",", ".tsv": "\t"}
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
-"""What bytes that are not UTF-8 become (`surrogateescape`)."""
+"""The characters that bytes become which are not UTF-8 (`surrogateescape`)."""
 
 _MOST_JSON = 1 << 28
 """Bytes of a .json file: one document, so it cannot be streamed."""

@@ -102,8 +102,8 @@ def remote_files(pattern: str, where: str) -> list[RemoteFile]:
 
 
 def _above(system: Any, path: str, bucket: str) -> str:
-    """What lies in the nearest directory above a path that has anything. Raises what the file
-    system raises of a bucket that is not there."""
+    """List the nearest directory above a path that has anything. Raises what the file system raises
+    of a missing bucket."""
     place = path.partition("*")[0]
     while len(place) > len(bucket):
         place = place.rpartition("/")[0]

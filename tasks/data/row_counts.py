@@ -18,7 +18,7 @@ LOOKED_AT = 2000
 """Rows of the first file whose tokens are counted and whose language is looked at."""
 
 OWN_LICENCE = "apache-2.0"
-"""Of rows that this program makes (teacher `procedural`): its own."""
+"""The licence of rows that this program makes (teacher `procedural`): its own."""
 
 
 class RowCounts:

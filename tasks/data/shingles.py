@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 Words = NDArray[np.uint64]
 """Hashes of words or n-grams, those of many texts one after the other."""
 Ends = NDArray[np.int64]
-"""Where each text ends: text i is `[ends[i - 1], ends[i])`, the first begins at 0."""
+"""The end of each text: text i is `[ends[i - 1], ends[i])`, the first begins at 0."""
 
 SEPARATOR, WORD, ALONE, OPERATOR, VANISHING = range(5)
 

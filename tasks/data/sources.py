@@ -50,7 +50,7 @@ def _form(value: Any) -> str:
 
 
 Router = Annotated[Literal["router"], Tag("router")]
-"""What `tasks.routing` says of each prompt."""
+"""The domain that `tasks.routing` gives each prompt."""
 
 AnyDomain = Annotated[
     Annotated[Domain, Tag("constant")] | Router | Annotated[DomainColumn, Tag("by_column")],

@@ -206,7 +206,7 @@ def surveyed(
 
 
 _PLAN: list[tuple[Plan, Path]] = []
-"""Of a process that surveys: the plan, and where words go. Sent once, not with every block."""
+"""The plan of a surveying process, and the place of its words. Sent once, not with every block."""
 
 
 def _start(plan: Plan, scratch: Path) -> None:

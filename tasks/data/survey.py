@@ -40,7 +40,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a survey needs besides the block. Pickled to every process.
+    """The plan of a survey: all that it needs besides the block. Pickled to every process.
 
     Attributes:
         sketch: of near duplicates; None: not wanted.
@@ -84,7 +84,7 @@ def blocks(files: Sequence[Path]) -> list[Block]:
 
 
 def lines_of(block: Block) -> tuple[int, list[bytes]]:
-    """Where the first line of a block begins, and its lines without their newlines."""
+    """The offset of a block's first line, and its lines without their newlines."""
     before = min(block.start, 1)  # the byte before tells whether a line begins with the block
     with block.path.open("rb") as stream:
         stream.seek(block.start - before)

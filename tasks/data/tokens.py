@@ -72,8 +72,8 @@ class Tokenizer:
         return [token for part in _CONTROL.split(text) for token in self._processor.encode(part)]
 
     def ends(self, text: str) -> list[int]:
-        """For each token of `encode(text)`, where in `text` its characters end; a character in
-        several tokens ends with its last byte."""
+        """The end in `text` of each token of `encode(text)`; a character in several tokens ends
+        with its last byte."""
         ends, start = [], 0
         for part in _CONTROL.split(text):
             offsets = self._processor.encode(part, return_type="offset_mapping")["offsets"]

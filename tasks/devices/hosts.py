@@ -96,7 +96,7 @@ def connect(settings: Settings) -> None:
             coordinator_address=os.environ["LYCEUM_COORDINATOR"],
             num_processes=hosts(),
             process_id=host(),
-            cluster_detection_method="deactivate",  # what is said in the environment counts
+            cluster_detection_method="deactivate",  # the environment's value wins
             initialization_timeout=JOIN_SECONDS,
             heartbeat_timeout_seconds=_silence_seconds,
         )
@@ -341,25 +341,25 @@ def _same(array: "jax.Array") -> "jax.Array":
 
 
 def by_rows(array: "jax.Array", axis: int = 0) -> "jax.Array":
-    """In a program: keep an array spread along `axis`, its batch, whatever the compiler would
+    """Keep an array, in a program, spread along `axis`, its batch, whatever the compiler would
     choose."""
     return constrained(array, *[None] * axis, BATCH)
 
 
 def batch_parts() -> int:
-    """In a program: the number of devices that share the batch."""
+    """Count, in a program, the devices that share the batch."""
     import jax
 
     return int(jax.sharding.get_abstract_mesh().shape.get(BATCH, 1))
 
 
 def constrained(array: "jax.Array", *axes: str | None) -> "jax.Array":
-    """In a program: an array whose first axes are spread over these axes of the mesh (None: over
+    """Spread, in a program, the first axes of an array over these axes of the mesh (None: over
     none), the rest whole on every device."""
     import jax
     from jax.sharding import PartitionSpec
 
-    mesh = jax.sharding.get_abstract_mesh()  # of `jax.set_mesh`, in which programs run
+    mesh = jax.sharding.get_abstract_mesh()  # the mesh of `jax.set_mesh`, in which programs run
     return (
         array
         if mesh.empty or mesh.size == 1

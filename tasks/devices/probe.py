@@ -18,7 +18,7 @@ def probe() -> dict[str, Any]:
     except (
         RuntimeError,
         AssertionError,
-    ) as error:  # the latter where none of JAX_PLATFORMS is here
+    ) as error:  # AssertionError where none of JAX_PLATFORMS is here
         return {"error": (str(error) or "no such platform comes up").splitlines()[0]}
     first = devices[0]
     names = [name for name, client in backends().items() if client is first.client]

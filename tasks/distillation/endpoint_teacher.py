@@ -86,7 +86,7 @@ class ScoringRequest(ChatRequest):
         return {"model": self.model, "prompt": list(self.tokens), **self.parameters}
 
     def trimmed(self, value: Any) -> Any:
-        """Of the JSON that came back, what is kept: not the likeliest other tokens."""
+        """The part of the JSON reply that is stored: without the likeliest other tokens."""
         try:
             choice = value["choices"][0]
             scored = {name: choice["logprobs"][name] for name in ("tokens", "token_logprobs")}
@@ -154,7 +154,7 @@ class EndpointTeacher:
         return Feedback(logps)
 
     def _ask(self, rows: list[list[int]], lengths: list[int]) -> list[list[float] | None]:
-        """Of each row of tokens the log-probabilities of its last ones, or None."""
+        """The log-probabilities of the last tokens of each row, or None."""
         if self._engine is None:  # host 0 says
             return []
         replies = self._engine.submit(

@@ -30,7 +30,7 @@ class Teacher(Protocol):
         when the teacher is not available."""
 
     def costs(self) -> dict[str, float]:
-        """What it has done and cost so far, as numbers that add up."""
+        """Count what it has done and cost so far, as numbers that add up."""
 
     def close(self) -> None:
         """Release its resources."""

@@ -77,7 +77,8 @@ class GemmaTeacher:
     def program(
         self, batch_size: int, lengths: tuple[int, int], calls: float, resident: Any = None
     ) -> "Program":
-        """What `score` compiles for batches of that size, and these lengths of prompt and response.
+        """The programs that `score` compiles for batches of that size, and these lengths of prompt
+        and response.
 
         Args:
             calls: batches scored.

@@ -208,7 +208,7 @@ class DistillBatches:
             )
 
     def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """What `restore` needs."""
+        """The state that `restore` needs."""
         values = {"samples": self.samples, "compiles": self.compiles(), "costs": self.costs()}
         if step % self.config.num_iterations == 0:
             return {}, values

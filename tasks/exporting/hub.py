@@ -89,7 +89,7 @@ class Repository:
                     f" accepted: accept it at {self._api.endpoint}/{model}."
                 ) from error
             except RepositoryNotFoundError:
-                return  # it is not published any more
+                return  # its model is no longer published
 
     def push(self, files: Mapping[str, Path], message: str) -> Pushed:
         """Commit these files under their names in the repository; its other files stay, except

@@ -211,7 +211,7 @@ def talks(folded: str) -> bool:
 
 
 class Address(NamedTuple):
-    """What a text says to its judge, and the text without that."""
+    """Split a text into what it says to its judge, and the rest."""
 
     said: tuple[str, ...]
     rest: str

@@ -54,7 +54,7 @@ class Case:
         return worthless(completion, self.prompt.prompt, self.criteria, self.prompt.answer)
 
     def material(self, reasoning: str, answer: str) -> Material:
-        """What the judge is shown."""
+        """The texts that the judge is shown."""
         reference = {"reference_answer": self.prompt.answer} if self.prompt.answer else {}
         return {"task": self.prompt.prompt, **reference, "reasoning": reasoning, "answer": answer}
 
@@ -79,7 +79,7 @@ class _Version:
         if ruling.problem is None:
             self._read(lambda: read_text(ruling.text, self.case.sheet.items, self.mark))
         elif (kind := ruling.problem.partition(":")[0]) in _NO_TEXT:
-            # what follows may be the judge's own words, and so the response's
+            # the words after it may be the judge's, who may quote the response
             self.problem, self.unread = _NO_TEXT[kind], True
 
     def hear_tokens(self, rulings: Sequence[Ruling]) -> None:
@@ -163,7 +163,7 @@ class Bench:
             InputError, StageFailed: as `Judge.ask`.
         """
         hearings = [_Hearing(case) for case in cases]
-        # as the rules find them, while what was found before is judged already
+        # as the rules find them, while the judge works on earlier ones
         versions = (version for hearing in hearings for version in hearing.begin())
         if self._by_token:
             self._ask_by_tokens(versions)

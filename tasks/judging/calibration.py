@@ -38,7 +38,7 @@ _SAME = 1e-9
 
 
 class Calibration(StrictModel):
-    """When and how strictly a judge is checked.
+    """Say when and how strictly a judge is checked.
 
     Attributes:
         anchors: responses of known worth, with at least two of unequal worth to some question;
@@ -135,7 +135,7 @@ class Calibrator:
         cases = [replace(self.case_of(one), ruled=False, sample=sample) for one in anchors]
         grades = tuple(one.value for one in self.bench.judge_all(cases))
         order = order_of(anchors, grades)
-        if order >= config.least_order:  # NaN is no order
+        if order >= config.least_order:  # NaN has no order
             return grades, order
         wrong = [
             f"For example, {anchors[better].response!r} got {high:.2f},"

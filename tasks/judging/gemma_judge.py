@@ -85,7 +85,7 @@ class Rater:
         return np.concatenate([fetch(batch) for batch in found])[: len(tokens)]
 
     def program(self, calls: float) -> Program:
-        """What `rate` compiles."""
+        """The programs that `rate` compiles."""
         batch = (
             np.zeros((self.batch_size, self.prompt_length), np.int32),
             np.zeros((self.batch_size, MOST_CHOICES), np.int32),
@@ -105,7 +105,8 @@ class Rater:
 
 
 def programs(config: GemmaJudge, model: LoadedModel, questions: float) -> list[Program]:
-    """What the judge compiles on the devices of `model`, to answer so many questions."""
+    """The programs that the judge compiles on the devices of `model`, to answer so many
+    questions."""
     mesh = make_mesh({"the judge's batch_size": config.batch_size}, list(model.mesh.devices.flat))
     judge = abstract_model(config.model, model_config(config.model), mesh)
     rater = Rater(judge, config.batch_size, config.prompt_length)

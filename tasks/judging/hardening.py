@@ -31,7 +31,8 @@ from schemas.examples import parse_trace
 from tasks.judging.address import fold, visible
 
 Material = Mapping[str, str]
-"""What is shown to a judge, by name: the task, a reference answer, the reasoning, the answer."""
+"""The parts that are shown to a judge, by name: the task, a reference answer, the reasoning, the
+answer."""
 
 _OPENS_SOMETHING = re.compile(r"<(?![\s\d=])|\[(?=/?[A-Z_]{3,}\])")
 """`<|im_start|>`, `<start_of_turn>`, `</answer>`, `[INST]`; not `a < b`, `x <= 3`, `[1, 2]`."""
@@ -45,7 +46,8 @@ _OPENERS = re.compile(
     r" (?:solution|answer)|respuesta|solucion|losung|antwort|"
     r"reponse|解|解答|答案|かいせつ|解説|정답)"
 )
-"""What stands before an answer and is none, folded: the paper's master keys and their kind."""
+"""Phrases that stand before an answer and are none, folded: the paper's master keys and their
+kind."""
 
 _WORD = re.compile(r"\w+")
 _LEAST_COPIED_WORDS = 8

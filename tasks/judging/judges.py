@@ -22,7 +22,7 @@ def open_judge(config: EndpointJudge | GemmaJudge, resources: Resources) -> Judg
 
 
 def judge_dependencies(config: EndpointJudge | GemmaJudge) -> dict[str, str | int]:
-    """What decides rulings beside the config and the weights of `judge_models`."""
+    """The versions that decide rulings beside the config and the weights of `judge_models`."""
     if isinstance(config, EndpointJudge):
         return {}
     from tasks.judging.gemma_judge import VERSION
@@ -38,7 +38,8 @@ def judge_models(config: EndpointJudge | GemmaJudge) -> tuple[str, ...]:
 def judge_programs(
     config: EndpointJudge | GemmaJudge, model: "LoadedModel", questions: float
 ) -> "list[Program]":
-    """What the judge compiles, on the devices of `model`, to answer so many questions."""
+    """The programs that the judge compiles, on the devices of `model`, to answer so many
+    questions."""
     if isinstance(config, EndpointJudge):
         return []
     from tasks.judging import gemma_judge

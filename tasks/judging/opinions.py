@@ -199,12 +199,12 @@ def opinion_models(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def opinion_dependencies(config: EvalConfig) -> dict[str, str | int]:
-    """What decides opinions beside the config."""
+    """The versions that decide opinions beside the config."""
     if config.judge is None:
         return {}
     return {"opinions.wording": WORDING, **judge_dependencies(config.judge)}
 
 
 def opinion_programs(config: EvalConfig, model: "LoadedModel", prompts: int) -> "list[Program]":
-    """What the judge compiles for the answers to so many prompts."""
+    """The programs that the judge compiles for the answers to so many prompts."""
     return [] if config.judge is None else judge_programs(config.judge, model, prompts)

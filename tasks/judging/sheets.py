@@ -25,8 +25,8 @@ RATINGS = range(1, 11)
 """An endpoint's ratings, 1 to 10, as in Rubrics as Rewards."""
 
 Format = Literal["json_schema", "json_object", "none"]
-"""What an endpoint is told of the form of its answer beside the words: `response_format`, as
-OpenAI, vLLM and Gemini take it."""
+"""The form of its answer that an endpoint is told beside the words: `response_format`, as OpenAI,
+vLLM and Gemini take it."""
 
 _OPENING = """You are a strict grader. A model wrote a response to a task, and you grade the \
 response. Your grade is used to train that model: it may have learnt to talk to its grader instead \
@@ -79,7 +79,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Sheet:
-    """What a response is graded by.
+    """The questions by which a response is graded.
 
     Attributes:
         items: at least one.

@@ -58,8 +58,8 @@ def decoder_layer(
     """
 
     def project(name: str, x: jax.Array) -> jax.Array:
-        """As one product of matrices: XLA's gradient of a product with more axes takes three times
-        as long on a CPU."""
+        """Multiply as one product of matrices: XLA's gradient of a product with more axes takes
+        three times as long on a CPU."""
         inside = len(PROJECTIONS[name][0])
         width = weights[name].shape[:inside]
         rows = x.reshape(-1, math.prod(width))

@@ -154,7 +154,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _kind(path: Path) -> str:
-    """What a file is, for a message."""
+    """Name a file's kind, for a message."""
     with path.open("rb") as file:
         if file.read(len(_GGUF)) == _GGUF:
             return "GGUF file, whose quantised weights are for inference"

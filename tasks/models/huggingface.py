@@ -39,7 +39,7 @@ _IGNORED = ("vision_tower.", "multi_modal_projector.", "lm_head.", "rotary_emb."
 embedding."""
 
 _EXPONENT = np.uint16(0x7F80)
-"""Of a bfloat16; that of NaN and infinity has all its bits."""
+"""The exponent's bits of a bfloat16; NaN and infinity have all of them."""
 
 _FLOATS = ("BF16", "F16", "F32")
 _SHOWN = 4

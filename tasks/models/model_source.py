@@ -99,7 +99,7 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model lies.
+    """The place of a model.
 
     Attributes:
         path: of `hf` ORGANISATION/NAME, of `kaggle` OWNER/MODEL/FRAMEWORK/VARIATION, of `gs`
@@ -198,7 +198,7 @@ def check_readable(model: str) -> Literal["model", "adapters"]:
 
 
 def model_dependencies(model: str) -> dict[str, str | int]:
-    """What identifies a model's weights beside its name, for the stage key.
+    """The facts that identify a model's weights beside its name, for the stage key.
 
     `TINY_VERSION` for a random model. Nothing for a hub's, whose revision, if given, is part of the
     name. A digest of the bytes for a directory of this machine, which takes a while once and is

@@ -91,7 +91,7 @@ def as_huggingface(directory: Path, settings: Settings) -> Path:
         )
         new.rename(target)
     except OSError:
-        if not target.exists():  # else another process was faster
+        if not target.exists():  # otherwise another process was faster
             raise
     finally:
         shutil.rmtree(new, ignore_errors=True)

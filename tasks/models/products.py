@@ -39,7 +39,7 @@ def product_of_rows(left: jax.Array, right: jax.Array) -> jax.Array:
     alone, left = left.shape[-2] == 1, _paired(left)
     (rows, width), others = left.shape[-2:], right.shape[-2]
     few = rows % 2 == 0 and others * width > rows * (width + 2 * others)
-    # of few rows it is less to turn the result, of twice the bytes
+    # with few rows, transposing the result of twice the bytes costs less
     out = _turned(_narrow(True, right, left)) if few else _narrow(True, left, right)
     return out[..., :1, :] if alone else out
 

@@ -159,7 +159,7 @@ class _Program:
         if opcode == "scatter":  # target, indices, updates: what is updated is read and written
             updated = 2 * operands[-1].bytes if one.hbm_bytes else 0.0
             return operands[1].hbm_bytes + operands[-1].hbm_bytes + updated
-        # of a collective that starts the type holds operands and results
+        # the type of a collective's start holds operands and results
         starts = opcode in _COLLECTIVES and one.opcode != opcode and one.type.startswith("(")
         if opcode == "broadcast" or starts:
             return sum(array.hbm_bytes for array in one.arrays)
@@ -225,7 +225,7 @@ class _Program:
                 channel = attribute(one.attributes, "channel_id")
                 if channel not in seen:
                     seen.add(channel)
-                    # of an all-reduce-scatter each device keeps its part
+                    # each device keeps its part of an all-reduce-scatter
                     scattered = one.opcode == "all-reduce" and "all-reduce-scatter" in inner.name
                     sent = self._sent(one, inner) / (2 if scattered else 1)
                     total += Cost(bytes=self._moved(one, inner), link_bytes=sent)

@@ -75,7 +75,7 @@ class Tally:
         )
 
     def state(self) -> dict[str, Any]:
-        """For the checkpoint."""
+        """The state, for the checkpoint."""
         return {"counts": dict(self.counts), "examples": self.examples}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -310,7 +310,7 @@ class RolloutBatches:
     # Checkpoints and the artifact
 
     def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """What `restore` needs beside the journal, which has the rollouts."""
+        """The state that `restore` needs beside the journal, which has the rollouts."""
         return {}, {
             "samples": self.samples,
             "audit": self.audit.state(),

@@ -65,7 +65,7 @@ FOLDER = "best"
 
 
 class Sign(NamedTuple):
-    """What one rollout, and the last update on it, show.
+    """The signs of one rollout, and of the last update on it.
 
     Attributes:
         rewards: stratum -> number and mean reward of its responses.

@@ -220,8 +220,8 @@ def _same_judge(config: RewardConfig, old: RewardConfig) -> bool:
 
 
 def _dependencies(stage: Stage, reward: RewardConfig) -> dict[str, str | int]:
-    """What decides a reward's values today, as in a stage's key, except its judge's anchors, which
-    decide none."""
+    """The facts that decide a reward's values today, as in a stage's key, except its judge's
+    anchors, which decide none."""
     alone = stage.config.model_copy(update={"rewards": (reward.model_dump(mode="json"),)})
     found: dict[str, str | int] = stage_kind("grpo").dependencies(alone, None)
     return {name: value for name, value in found.items() if not name.endswith("judging.anchors")}

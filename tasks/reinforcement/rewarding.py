@@ -72,7 +72,7 @@ class Scorer:
         those that were prepared before it."""
         self.configs = list(configs)
         self._prepared: dict[str, Any] = {}
-        # two requests at the same time, of which the slow rewards do not hold up the quick ones
+        # two requests at a time, so that slow rewards do not hold up quick ones
         self._threads = ThreadPoolExecutor(2 * max(1, len(configs)), thread_name_prefix="reward")
         self._waiting = ThreadPoolExecutor(thread_name_prefix="rewards")
         try:
@@ -117,7 +117,7 @@ class Scorer:
         return self.submit(prompts, responses, update).result()
 
     def values(self) -> dict[str, dict[str, float]]:
-        """What rewards have counted so far, e.g. a judge's questions and their cost: name ->
+        """The counts of rewards so far, e.g. a judge's questions and their cost: name ->
         `Reward.values`, where there are any."""
         counted = {name: REWARDS[name].values(one) for name, one in self._prepared.items()}
         return {name: values for name, values in counted.items() if values}

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from tasks.sampling.sampler import Completion, Sampler
 
 Scale = Literal["group", "none", "batch"]
-"""What divides a reward's distance from its group's mean: the group's std, nothing, or the batch's
-std (2508.08221)."""
+"""The divisor of a reward's distance from its group's mean: the group's std, nothing, or the
+batch's std (2508.08221)."""
 
 Aggregation = Literal["sequence", "token", "fixed"]
-"""What has an equal share of the loss: every response, every token, or every token with all
+"""The unit with an equal share of the loss: every response, every token, or every token with all
 responses counted at full length."""
 
 SAME_REWARD = 1e-9

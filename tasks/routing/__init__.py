@@ -37,7 +37,7 @@ _AT_A_TIME = 1000
 
 @dataclass(frozen=True)
 class Route:
-    """Where a prompt goes.
+    """The route of a prompt.
 
     Attributes:
         difficulty: 1 (easy) to 5 (hard).
@@ -56,8 +56,8 @@ Ask = Callable[[Sequence[str]], Sequence[Domain | None]]
 
 
 def route(prompts: Sequence[str], ask: Ask | None = None) -> list[Route]:
-    """Where each prompt goes, in order. A prompt's route depends on nothing but the prompt (and on
-    the teacher's answer to it).
+    """Route each prompt, in order. A prompt's route depends on nothing but the prompt (and on the
+    teacher's answer to it).
 
     Args:
         ask: a teacher, asked about prompts that the classifier is unsure of; where it has no
@@ -74,7 +74,7 @@ def route(prompts: Sequence[str], ask: Ask | None = None) -> list[Route]:
 
 
 def dependencies() -> dict[str, str | int]:
-    """What decides the routes beside the prompts, for a stage key."""
+    """The versions that decide the routes beside the prompts, for a stage key."""
     return {"routing": VERSION, "package.scikit-learn": importlib.metadata.version("scikit-learn")}
 
 

@@ -42,7 +42,7 @@ _SCHEMA: Mapping[str, Any] = {
     },
 }
 _MOST_CHARACTERS = 4000
-"""Of a longer prompt, its first and last half as many are shown."""
+"""Characters of a prompt that are shown: of a longer one, half as many from each end."""
 
 
 class RoutingTeacher(Priced):
@@ -62,8 +62,8 @@ class RoutingTeacher(Priced):
 
 @contextmanager
 def asking(config: RoutingTeacher, lesson: Lesson) -> Iterator[Ask]:
-    """What `tasks.routing.route` takes as `ask`, while the context lasts; afterwards the lesson's
-    tally has what it cost.
+    """The function that `tasks.routing.route` takes as `ask`, while the context lasts; afterwards
+    the lesson's tally has what it cost.
 
     Raises:
         InputError: the endpoint or its key is not set, or wrong.
@@ -96,8 +96,7 @@ def _request(config: RoutingTeacher, prompt: str) -> ChatRequest:
 
 
 def _domain(text: str) -> Domain | None:
-    """What a reply says, or None: it is no JSON object with one known domain in it and nothing
-    else."""
+    """Read a reply; None: it is no JSON object with one known domain in it and nothing else."""
     try:
         said = json.loads(text)
     except ValueError:

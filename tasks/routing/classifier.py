@@ -74,8 +74,8 @@ own says 79 % for 5, 20 and 80 alike."""
 
 
 def _read(prompt: str) -> str:
-    """What the classifier sees of a prompt: its beginning and end, lower case, numbers as one
-    word."""
+    """The text that the classifier sees of a prompt: its beginning and end, lower case, numbers as
+    one word."""
     if len(prompt) > _HEAD + _TAIL:
         prompt = f"{prompt[:_HEAD]} … {prompt[-_TAIL:]}"
     for pattern, mark in _SHAPES:

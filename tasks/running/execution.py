@@ -93,7 +93,7 @@ def make(job: JobRequest, watch: Watch, listener: Listener) -> bool:
             status.error
             or f"the job of stage {job.stage} ended as {status.state} without saying why"
         )
-    # a job may fail because another run, which had taken this one for dead, was faster: it is done
+    # a job may fail because another run took it for dead and was faster: the stage is done
     return status.artifact is not None
 
 

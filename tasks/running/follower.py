@@ -77,7 +77,7 @@ class Follower:
             while True:
                 status = self.machines.poll(handle)
                 offset = self._forward_log(handle, offset)
-                # what follows a comma is how long it takes
+                # after a comma stands how long it takes
                 if status.phase.partition(",")[0] != phase:
                     phase = status.phase.partition(",")[0]
                     self._listener.log(status.phase or status.state)

@@ -57,7 +57,7 @@ class SandboxFailed(StageFailed):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one guest may use.
+    """The limits of one guest.
 
     Attributes:
         wall_s: seconds until the host kills it. Generous, so that a busy machine does not fail
@@ -169,7 +169,7 @@ class Guest:
             said = self._control.recv(8192)
             what: dict[str, Any] = json.loads(said) if said else {"failed": ""}
             if "failed" in what:
-                # so that whoever tries again does not ask one that is about to end
+                # so that a second try does not ask a warden that is about to end
                 self._warden.lives(_GRACE_S)
                 why = what["failed"] or self._warden.last_words()
                 raise SandboxFailed(why or "the sandbox ended before its guest")
@@ -232,7 +232,7 @@ class _Warden:
             raise SandboxFailed(why) from error
 
     def last_words(self) -> str:
-        """What bwrap or its Python printed; empty where another thread has closed it."""
+        """The output of bwrap or its Python; empty where another thread has closed it."""
         try:
             self._said.seek(0)
             return self._said.read(4096).decode(errors="replace").strip()
@@ -275,8 +275,8 @@ _MODE = ("--as-pid-1", "--new-session")
 _AS_ROOT = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
 _AS_ROOT += ["--unshare-cgroup-try", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
 _AS_ROOT += ["--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_KILL"]
-"""What the warden needs to make a PID namespace, to become nobody, and to kill nobody; no guest has
-any of it."""
+"""Options with which the warden can make a PID namespace, become the user nobody, and kill that
+user's processes; no guest has any of them."""
 _AS_USER = ["--unshare-all", "--unshare-user"]
 _PYTHON = (os.path.realpath(sys.executable), "-s", "-S", "-P", "-B", "-X", "utf8")
 _LOADER = """

@@ -151,7 +151,7 @@ class _Server:
             arguments = [encode(value, _refuse) for value in error.args]
         except Exception:  # noqa: BLE001  its text says enough
             members, arguments = {}, []
-        error.__traceback__ = None  # it stays here, and what its frames hold need not
+        error.__traceback__ = None  # the error stays here, without the values of its frames
         return ["raise", names, _text(error), arguments, members, self._number(error)]
 
     def _error(self, names: list[str], text: str, arguments: list[Any]) -> BaseException:

@@ -53,7 +53,7 @@ class Errors:
         }
         made = ErrorClass(name.rpartition(".")[2], (base,), content)
         made._client, made._number = self._client, None
-        if type(self._classes.get(name, made)) is ErrorClass:  # else it is the tests' own
+        if type(self._classes.get(name, made)) is ErrorClass:  # otherwise it is the tests' own
             self._classes[name] = made  # type: ignore[assignment]
         return made
 
@@ -127,7 +127,7 @@ def _attribute(error: Any, name: str) -> Any:
 
 def _told(kind: type[Exception], arguments: list[Any], text: str) -> Exception:
     """An exception with this text, made of its arguments if they give the text."""
-    with suppress(Exception):  # it takes something else
+    with suppress(Exception):  # its constructor takes other arguments
         error = kind(*arguments)
         if type(error) is kind and str(error) == text:
             return error

@@ -24,7 +24,7 @@ _LONGEST_VERDICT = 1024 * 1024  # bytes
 
 @dataclass(frozen=True)
 class Examined:
-    """What an examination found.
+    """The result of an examination.
 
     Attributes:
         ok: whether all tests passed.

@@ -77,7 +77,7 @@ class Flow:
         return found or [(None, False)]
 
     def _edges(self, outside: Collection[ast.AST] = ()) -> dict[str, set[str]]:
-        """For each name the names that are made of it, outside of some expressions."""
+        """Map each name to the names that are made of it, outside of some expressions."""
         made: dict[str, set[str]] = {}
         for name, sources in self._bound.items():
             for one in {one for value, _ in sources if value for one in loads(value, outside)}:

@@ -140,4 +140,4 @@ def decode(data: Any, other: Callable[[str, Any], Any], depth: int = DEEPEST) ->
 
 @cache
 def _named(name: str, fields: tuple[str, ...]) -> type:
-    return namedtuple(name, fields)  # it refuses whatever is no name
+    return namedtuple(name, fields)  # it refuses anything but names

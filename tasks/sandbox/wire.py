@@ -39,8 +39,8 @@ class Pipe:
             view = view[os.write(self._outgoing, view[: 2**20]) :]
 
     def receive(self) -> Any:
-        """What the other end sent. Raises EOFError when it is gone, and any Exception for what is
-        no frame."""
+        """Receive what the other end sent. Raises EOFError when it is gone, and any Exception for
+        bytes that are no frame."""
         size = int.from_bytes(self._exactly(8), "big")
         if size > LARGEST:
             raise ValueError(f"a frame of {size} bytes; at most {LARGEST} can be handed over")

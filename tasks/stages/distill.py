@@ -109,7 +109,7 @@ def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
-    """What `run` compiles, if a teacher computes on devices."""
+    """The programs that `run` compiles, if a teacher computes on devices."""
     return [
         program
         for teacher, one in teachers_of(config.teachers)

@@ -114,8 +114,8 @@ def fitted(config: Config, mesh: "Mesh", longest: int) -> Config:
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
-    """What `run` compiles. Lengths are unknown before sampling, so every prompt and response is
-    counted at full length, in a row of its own."""
+    """The programs that `run` compiles. Lengths are unknown before sampling, so every prompt and
+    response is counted at full length, in a row of its own."""
     import jax
     from flax import nnx
 
@@ -158,7 +158,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     micro = config.batch_size // config.accumulation
     trips = vocabulary_trips(micro * config.response_length, trainer.mesh)
     trained, optimizer, _ = map(shapes, trainer.state())
-    reference = trained if config.beta else None  # frozen weights are shared
+    reference = trained if config.beta else None  # both copies share frozen weights
     # one for the reference, one for the sampling policy or the gap to the sampler
     passes = bool(config.beta) + (
         config.oversampling if config.off_policy else 1 / config.log_every

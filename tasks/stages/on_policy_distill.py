@@ -100,8 +100,8 @@ def trainer_of(config: Config, loaded: "LoadedModel", teacher: "LoadedModel | No
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
-    """What `run` compiles. A connected teacher is `upstream["teacher"]`, a model of shapes.
-    Responses count at full length."""
+    """The programs that `run` compiles. A connected teacher is `upstream["teacher"]`, a model of
+    shapes. Responses count at full length."""
     from flax import nnx
 
     from tasks.models.loading import model_config

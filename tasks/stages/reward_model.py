@@ -174,8 +174,8 @@ def batch_sizes(config: Config) -> dict[str, int]:
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
-    """What `run` compiles, for as many pairs as were asked for, since their number is not known
-    yet."""
+    """The programs that `run` compiles, for as many pairs as were asked for, since their number is
+    not known yet."""
     from tasks.models.scalar_head import add_head
     from tasks.planning.programs import on_devices
 

@@ -73,7 +73,7 @@ _TOLD = {
     "refused": "it was a refusal",
     "empty": "it was empty",
 }
-"""Of replies that are none, what the teacher is told; the engine has asked again already for all
+"""The words to the teacher about replies that are none; the engine has asked again already for all
 others."""
 
 _NOT = re.compile(

@@ -144,7 +144,7 @@ def validation_batches(packed: Packed, size: int) -> list[dict[str, np.ndarray]]
 
 
 def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """What decides the base model's bytes beside its name."""
+    """The facts that decide the base model's bytes beside its name."""
     return model_dependencies(config.model)
 
 
@@ -160,8 +160,8 @@ def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
 
 
 def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) -> "list[Program]":
-    """What `run` compiles. Every token of a row counts as supervised: the data decides how many
-    are."""
+    """The programs that `run` compiles. Every token of a row counts as supervised: the data decides
+    how many are."""
     from tasks.planning.programs import on_devices, vocabulary_trips
     from tasks.training.trainer import rows_at_once
 
@@ -169,7 +169,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     shape = (config.batch_size, config.sequence_length)
     kinds = {"tokens": np.int32, "weights": np.float32, "positions": np.int32, "segments": np.int32}
     examples = sum(quota.total("validation") for quota in upstream["examples"].quotas.values())
-    # at most: shorter ones share rows
+    # at most: shorter texts share rows
     config = config.counted(sum(one.total("train") for one in upstream["examples"].quotas.values()))
     passes = 1 + config.steps // config.validation_every
     micro = config.batch_size // config.accumulation

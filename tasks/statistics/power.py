@@ -117,8 +117,8 @@ def needed_n_noninferiority(
 
 
 def mcnemar_power(n: int, effect: float, discordant: float, level: float = LEVEL) -> float:
-    """Of McNemar's exact test (`tasks.statistics.intervals.mcnemar`): at most c losses, the largest
-    with P[Binomial(changed, 1/2) <= c] <= level, one-sided."""
+    """Bound the losses by McNemar's exact test (`tasks.statistics.intervals.mcnemar`): at most c,
+    the largest with P[Binomial(changed, 1/2) <= c] <= level, one-sided."""
     from scipy.special import bdtr
 
     def allowed(changed: Counts) -> Counts:

@@ -116,7 +116,7 @@ def _attacked(prompt: EvalPrompt) -> EvalPrompt:
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
-    """What the contexts depend on: the file and its reader, or how they are drawn."""
+    """The facts that the contexts depend on: the file and its reader, or how they are drawn."""
     if config.contexts == "pubmedqa":
         return {**SUITES.versions(["pubmedqa"]), **suite_digests(config, data)}
     return TEACHERS.versions(["procedural"])

@@ -34,7 +34,7 @@ def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
-    """What the problems depend on."""
+    """The versions that the problems depend on."""
     return {**TEACHERS.versions(["procedural"]), **drawing.dependencies()}
 
 

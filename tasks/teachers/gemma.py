@@ -66,8 +66,8 @@ class Config(Answering, Nucleus):
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
-    """What the prompts and the model's weights depend on. Raises InputError for a missing file or
-    an unknown model."""
+    """The facts that the prompts and the model's weights depend on. Raises InputError for a missing
+    file or an unknown model."""
     return {**rejection_sampling.dependencies(config, data), **model_dependencies(config.model)}
 
 
@@ -85,8 +85,8 @@ def sampler_of(config: Config, loaded: "LoadedModel") -> "Sampler":
 
 
 def programs(config: Config, model: "LoadedModel") -> "list[Program]":
-    """What `teach` compiles; one call of it, if the number of prompts is not known before files are
-    read."""
+    """The programs that `teach` compiles; one call of it, if the number of prompts is not known
+    before files are read."""
     from tasks.planning.programs import on_devices
 
     loaded = on_devices(model, {"batch_size": config.batch_size})

@@ -51,8 +51,8 @@ _OWN = {"model", "messages", "temperature", *LIMITS, "seed", "n", "stream"}
 text."""
 
 _NOT_SHOWN = {"done", "requests", "answers", "input_tokens", "output_tokens"}
-"""Of an engine's numbers, those that the progress line does without: it has rates, money, cached
-answers, slots, and failures by kind."""
+"""An engine's numbers that the progress line leaves out: it has rates, money, cached answers,
+slots, and failures by kind."""
 
 
 class Config(Answering, Priced):

@@ -49,7 +49,7 @@ class Config(StrictModel):
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
-    """What else decides the rows."""
+    """The versions that decide the rows, too."""
     return drawing.dependencies()
 
 
@@ -85,7 +85,7 @@ def prompts(config: Config, lesson: Lesson) -> Iterator[Prompt]:
 
 
 def small(config: Config, sizes: Sizes) -> Config:
-    """At most as many rows as the default."""
+    """Ask for at most as many rows as the default."""
     rows, grounded = (at_most(config.rows, sizes.rows), at_most(config.grounded, sizes.rows // 4))
     return config.model_copy(update={"rows": rows, "grounded": grounded})
 

@@ -30,7 +30,7 @@ def dependencies() -> dict[str, str | int]:
 
 @dataclass(frozen=True)
 class Drawing:
-    """What to draw.
+    """Rows to draw.
 
     Attributes:
         counts: rows of each group, in order.

@@ -19,7 +19,7 @@ FILES: dict[type, str] = {
     Prompt: "unsolved.jsonl",
     Dropped: "dropped.jsonl",
 }
-"""Which file a row goes to, by its type."""
+"""The file of a row, by its type."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,9 @@ class Lesson:
     progress: Callable[[int, int, str, Mapping[str, float]], None] = field(default=lambda *_: None)
 
     def spent(self) -> dict[str, float]:
-        """What was spent of the teacher's budget, before this lesson and in it: `usd`, `tokens`."""
-        # counts nothing that was not
+        """The amounts that were spent of the teacher's budget, before this lesson and in it: `usd`,
+        `tokens`."""
+        # `get` adds no name to the tally
         usd, *tokens = (
             self.tally.get(name, 0) for name in ("usd", "input_tokens", "output_tokens")
         )

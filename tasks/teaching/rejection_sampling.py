@@ -151,8 +151,8 @@ def _lending(config: Answering) -> Iterator[tuple[Teacher[Any], Any]]:
 
 
 def dependencies(config: Answering, data: Path | None) -> dict[str, str | int]:
-    """What decides the prompts, and the checks of their answers. Raises InputError for a missing
-    file."""
+    """The versions that decide the prompts, and the checks of their answers. Raises InputError for
+    a missing file."""
     found = {**TEACHERS.versions(table["name"] for table in config.prompts), **check_versions()}
     for teacher, lender in _lending(config):
         found |= teacher.dependencies(lender, data)

@@ -351,7 +351,7 @@ def _restore(trainer: Trainer, found: Checkpoint) -> dict[str, np.ndarray]:
 
 
 def rows_of_step(seed: int, step: int, batch_size: int, rows: int) -> np.ndarray:
-    """Which rows make batch `step`: consecutive slices of one permutation per epoch, a pure
+    """Choose the rows of batch `step`: consecutive slices of one permutation per epoch, a pure
     function of (seed, step).
 
     Returns:

@@ -125,8 +125,8 @@ def pairs_of_prompt(
     teacher_when_none_verified: bool,
     long_factor: float,
 ) -> list[PreferencePair]:
-    """At most `most` pairs of one prompt; none when no sample is rejected for these reasons, or
-    when none verifies and the teacher's trace may not be chosen."""
+    """Choose at most `most` pairs of one prompt; none when no sample is rejected for these reasons,
+    or when none verifies and the teacher's trace may not be chosen."""
     if "long" in (rejected_because or ()) and is_verifiable(example):
         judged = _long_rejected(judged, long_factor, most)
     verified = [(one.text, one.sample) for one in judged if one.rejected_because is None]

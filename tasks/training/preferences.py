@@ -162,7 +162,8 @@ def programs(
     *,
     reference: bool = False,
 ) -> "list[Program]":
-    """What `run` compiles, in the worst case: lengths and packing are not known before sampling."""
+    """The programs that `run` compiles, in the worst case: lengths and packing are not known before
+    sampling."""
     from flax import nnx
 
     from tasks.planning.programs import Program, on_devices, rows, scalar, shapes, vocabulary_trips
@@ -178,7 +179,7 @@ def programs(
     micro = config.batch_size // config.accumulation
     trips = vocabulary_trips(2 * micro * config.response_length, model.mesh)
     batch = widest(config, config.batch_size, reference=reference)
-    if reference:  # of the model as it is, before it gets adapters
+    if reference:  # measured on the model before it gets adapters
         four = (batch.tokens, batch.positions, batch.segments, batch.predicts)
         block = rows(tuple(array[: 2 * micro] for array in four), model.mesh)
         args = (shapes(nnx.state(model.model)), block, scalar(np.float32))

@@ -171,7 +171,7 @@ class Trainer(PeftTrainer):
         validations: float = 0.0,
         resident: Any = None,
     ) -> list[Program]:
-        """What `fit` compiles.
+        """The programs that `fit` compiles.
 
         Args:
             batch: arrays, or shapes, of one training input.

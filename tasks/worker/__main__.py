@@ -61,8 +61,8 @@ PACKAGES = (DISTRIBUTION, "jax", "jaxlib", "flax", "optax", "google-tunix", "num
 
 
 def open_log() -> None:
-    """What this process logs goes to its output; before anything is imported that has its own
-    mind of it."""
+    """Send what this process logs to its output, before anything is imported that configures
+    logging itself."""
     logging.basicConfig(
         stream=sys.stdout, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
     )
@@ -78,11 +78,11 @@ def main(arguments: list[str]) -> int:
     path = Path(arguments[0]).absolute()
     spec = JobSpec.model_validate_json(path.read_bytes())
     if (spec.key, spec.attempt) != (path.parent.parent.name, path.parent.name):
-        # whoever submitted it named the key, which is that of what the job holds (`run_job`)
+        # the submitter named the key, which follows from the job's contents (`run_job`)
         print(f"{path} is not the job of its place, but of {spec.key}", file=sys.stderr)  # noqa: T201
         return 2
     os.environ |= {**spec.environment, **os.environ}
-    # whoever submitted the job has proved that the store can be written
+    # the submitter has proved that the store can be written
     store = context().store(spec.store, write=False)
     meter, parent = Meter(), os.environ.get("LYCEUM_PARENT_PID")
     # Hosts share a directory; of a bucket each has a place of its own.
@@ -330,7 +330,7 @@ def _seconds_before(spec: JobSpec, store: Store) -> float:
     """Seconds of the attempts since the last one that made an artifact."""
     known = []
     for attempt in set(store.children(f"work/{spec.key}")) - {KEPT, spec.attempt}:
-        with suppress(InputError):  # damaged; it is not worth the work that was done
+        with suppress(InputError):  # a damaged one; failing would waste the work that was done
             known.append(store.read_json(host_status(spec.key, attempt, 0), JobStatus))
     statuses = [status for status in known if status is not None]
     made = max((one.heartbeat for one in statuses if one.state == "succeeded"), default=0.0)

@@ -26,7 +26,7 @@ from tasks.worker.__main__ import main, open_log
 
 SAMPLING = ("tasks.models.loading", "tasks.sampling.sampler")
 TRAINING = ("tasks.training.loop", "tasks.training.checkpoints", "tasks.models.lora")
-"""What imports most of what stages import when they run."""
+"""Modules that import most of what stages import when they run."""
 
 
 def serve(channel: socket.socket) -> Path | None:
@@ -75,7 +75,7 @@ def preload(job: Path) -> None:
 
 
 def _become_worker(server: int, log: int, told: int) -> None:
-    """In a fork: a session of its own, and its output in the log. It ends here when nobody waits
+    """Begin a fork: a session of its own, and its output in the log. It ends here when nobody waits
     for it any more."""
     os.setsid()
     os.dup2(log, 1)

@@ -74,7 +74,7 @@ def peak_device_bytes() -> int | None:
     are none."""
     import jax
 
-    with suppress(RuntimeError):  # no devices: that is what the job has failed of, and what it says
+    with suppress(RuntimeError):  # without devices the job has failed, and its error says so
         told = [
             stats["peak_bytes_in_use"]
             for device in jax.local_devices()

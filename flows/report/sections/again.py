@@ -24,7 +24,7 @@ def blocks(run: RunResults) -> list[Block]:
         Raw(tag("p", "Save the recipe as ", saved, " and run:")),
         card(Code(shlex.join(command))),
     ]
-    if argv and PurePath(argv[0]).name == "lyceum":  # else it was started in the Prefect UI
+    if argv and PurePath(argv[0]).name == "lyceum":  # otherwise the Prefect UI started it
         given = code(shlex.join(["lyceum", *argv[1:]]))
         found.append(Paragraph(("This run was started with ", given), "note"))
     return [*found, Details(file, [Code(toml)])]

@@ -45,8 +45,8 @@ def _row(stage: StageOutput) -> tuple[Text, ...]:
 
 
 def lineage(run: RunResults) -> Figure:
-    """Which stage feeds which. An input that also reaches the stage through another of its inputs
-    is not drawn, so that arrows stay few."""
+    """List which stage feeds which. An input that also reaches the stage through another of its
+    inputs is not drawn, so that arrows stay few."""
     depth: dict[str, int] = {}
     above: dict[str, set[str]] = {}
     edges = []

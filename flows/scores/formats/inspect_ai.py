@@ -123,7 +123,7 @@ def _scores(one: Evaluation, items: Sequence[EvalItem]) -> list[dict[str, Any]]:
     for name, mean in one.means(items).items():
         metrics: dict[str, dict[str, Any]] = {
             "mean": {"name": "mean", "value": mean.value, "params": {}},
-            # of one sample inspect_ai says 0, too
+            # inspect_ai also says 0 for one sample
             "stderr": {"name": "stderr", "value": mean.stderr or 0.0, "params": {}},
         }
         for suite, means in by_suite.items():

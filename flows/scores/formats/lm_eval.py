@@ -48,7 +48,7 @@ def write(run: RunResults, directory: Path) -> int:
 
 
 def _clean(model: str) -> str:
-    """As `lm_eval.utils.sanitize_model_name`."""
+    """Shorten a model's name as `lm_eval.utils.sanitize_model_name` does."""
     return re.sub(r"[\"<>:/|\\?*\[\]]+", "__", model)
 
 
@@ -165,7 +165,7 @@ def identity(row: dict[str, Any]) -> str:
 
 
 def content_hash(text: str) -> str:
-    """As `lm_eval.utils.hash_string`."""
+    """Hash a string as `lm_eval.utils.hash_string` does."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FIELDS = [name for name in EvalItem.model_fields if name != "measured"]
-"""Of an item; what metric functions say has columns of its own."""
+"""Columns of an item; what metric functions say has columns of its own."""
 
 
 def write(run: RunResults, directory: Path) -> int:

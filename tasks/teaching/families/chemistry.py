@@ -154,7 +154,7 @@ def shortest_path(rng: random.Random, level: int) -> Problem:
 
 
 def atom_mapping(rng: random.Random, level: int) -> Problem:
-    """Which atom of one SMILES is which of another: molecules of 4 to 13 atoms without
+    """Map the atoms of one SMILES to those of another: molecules of 4 to 13 atoms without
     symmetry."""
     while True:
         molecule = _molecule(rng, rng.randint(2, 4), level)

@@ -48,7 +48,7 @@ def _topics(rng: random.Random, count: int) -> dict[str, str]:
 
 
 def topic(rng: random.Random, level: int) -> Problem:
-    """What a text of 2 to 5 sentences says about one topic (1-4), or about two (5)."""
+    """Draw what a text of 2 to 5 sentences says about one topic (1-4), or about two (5)."""
     sentences = _topics(rng, (2, 3, 4, 5, 4)[level - 1])
     asked = rng.sample(list(sentences), 2 if level == 5 else 1)
     answer = " ".join(sentences[topic] for topic in asked)
