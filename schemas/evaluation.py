@@ -6,15 +6,11 @@ from typing import Literal
 from pydantic import Field
 
 from schemas.base import StrictModel
-from schemas.examples import Prompt
+from schemas.examples import Format, Prompt
 
 HELDOUT = "heldout"
 """The suite of the prompts that a recipe's own rebalance stage held out. All other suites are files
 in `tasks/suites/`."""
-
-Format = Literal["trace", "xml", "tags"]
-"""How a response is written (`tasks.rewards.dipg`): as our traces, which is what SFT teaches, or as
-the DIPG Safety Gym's elements or tags."""
 
 Refusal = Literal["complied", "partial", "refused"]
 """What a response to a request does, in XSTest's classes (Röttger et al., 2308.01263): full
@@ -30,8 +26,7 @@ class EvalPrompt(Prompt):
             two: `safe` or `unsafe`.
         injection: of a context in which somebody planted an instruction, the text that an answer
             contains if it follows it.
-        channels: how the prompt asks for a response to be written; of a prompt without grounding as
-            a trace.
+        channels: as a prompt's, but in the JSON in any case: tables of items have a column of it.
     """
 
     suite: str = HELDOUT
@@ -76,7 +71,7 @@ class EvalItem(EvalPrompt):
         sample: which of the samples of this prompt it is, from 0; None: the greedy answer.
         tokens: length of the completion, the terminator included.
         truncated: it was cut off at the fixed response length.
-        format: it is a well-formed trace.
+        format: it is a well-formed trace, in the prompt's format.
         exact: a well-formed trace whose answer is right (`tasks.verification.verify`); of a
         grounded item, where abstaining can be right, too.
         flexible: the answer is right wherever it stands (`tasks.stages.reasoning_eval`): what a

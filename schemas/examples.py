@@ -1,7 +1,14 @@
-"""Examples, prompts, preference pairs, and the trace format that a trained model speaks.
+r"""Examples, prompts, preference pairs, and the traces that a trained model writes.
 
-A trace is exactly `<reasoning>R</reasoning>\n<answer>A</answer>` (the Kaggle google-tunix-hackathon
-format).
+A trace is reasoning, in two of three formats a proof, and an answer, with nothing but white space
+between them:
+
+trace   <reasoning>R</reasoning>\n<answer>A</answer> (the Kaggle google-tunix-hackathon's)
+xml     <think>R</think>\n<proof>P</proof>\n<answer>A</answer> (the DIPG Safety Gym's)
+tags    <|channel|>analysis<|message|>R<|end|>, then proof and final (the gym's first version 3)
+
+R and A are not empty. P may be: an abstention has nothing to quote. Which format a response has to
+have is its prompt's to say (`Prompt.channels`).
 """
 
 import hashlib
@@ -37,35 +44,78 @@ Check = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 """How an answer is verified: `none` is free text that cannot be, each other name is a file in
 `tasks/checks/` that says how."""
 
-TRACE_TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
+Format = Literal["trace", "xml", "tags"]
+"""How a response is written; the head of this file has all three."""
+
+AskedFormat = Annotated[Format, Field(exclude_if=lambda value: value == "trace")]
+"""A format that JSON leaves out where it is `trace`, which nearly all are."""
+
+ELEMENTS: dict[Format, dict[str, tuple[str, str]]] = {
+    "trace": {
+        "reasoning": ("<reasoning>", "</reasoning>"),
+        "answer": ("<answer>", "</answer>"),
+    },
+    "xml": {
+        "reasoning": ("<think>", "</think>"),
+        "proof": ("<proof>", "</proof>"),
+        "answer": ("<answer>", "</answer>"),
+    },
+    "tags": {
+        "reasoning": ("<|channel|>analysis<|message|>", "<|end|>"),
+        "proof": ("<|channel|>proof<|message|>", "<|end|>"),
+        "answer": ("<|channel|>final<|message|>", "<|end|>"),
+    },
+}
+"""Format -> the fields of a trace, in order, with the tags around each."""
+
+
+def tags_of(channels: Format) -> tuple[str, ...]:
+    """All tags of a format in the order of a trace, each once."""
+    return tuple(dict.fromkeys(tag for pair in ELEMENTS[channels].values() for tag in pair))
 
 
 class Trace(StrictModel):
-    """Reasoning, then answer."""
+    """Reasoning, then answer.
+
+    Attributes:
+        proof: what is quoted in support of the answer. The format `trace` has no place for it.
+    """
 
     reasoning: str
     answer: str
+    proof: str = ""
+    channels: Format = "trace"
 
     def render(self) -> str:
-        return f"<reasoning>{self.reasoning}</reasoning>\n<answer>{self.answer}</answer>"
+        """The text that `parse_trace` reads."""
+        return "\n".join(
+            f"{opening}{getattr(self, part)}{closing}"
+            for part, (opening, closing) in ELEMENTS[self.channels].items()
+        )
 
 
-def parse_trace(text: str) -> Trace | None:
-    """The trace that is the whole of `text`, or None: text outside the tags, an empty part, a tag
-    missing or repeated."""
-    text = text.strip()
-    if any(text.count(tag) != 1 for tag in TRACE_TAGS) or not (
-        text.startswith(TRACE_TAGS[0]) and text.endswith(TRACE_TAGS[3])
-    ):
+def parse_trace(text: str, channels: Format) -> Trace | None:
+    """The trace of this format that is the whole of `text`, or None: text outside the tags, no
+    reasoning or no answer, a tag missing, repeated or out of place."""
+    rest, parts = text.strip(), dict[str, str]()
+    for part, (opening, closing) in ELEMENTS[channels].items():
+        if not rest.startswith(opening):
+            return None
+        content, closed, rest = rest[len(opening) :].partition(closing)
+        if not closed:
+            return None
+        parts[part], rest = content.strip(), rest.lstrip()
+    tags = tags_of(channels)
+    if rest or any(tag in content for content in parts.values() for tag in tags):
         return None
-    reasoning, _, rest = text[len(TRACE_TAGS[0]) : -len(TRACE_TAGS[3])].partition(TRACE_TAGS[1])
-    between, _, answer = rest.partition(TRACE_TAGS[2])
-    reasoning, answer = reasoning.strip(), answer.strip()
-    return (
-        Trace(reasoning=reasoning, answer=answer)
-        if reasoning and answer and not between.strip()
-        else None
-    )
+    if not (parts["reasoning"] and parts["answer"]):
+        return None
+    return Trace(**parts, channels=channels)
+
+
+def parse_any(text: str) -> Trace | None:
+    """The trace that is the whole of a text whose prompt says nothing of a format."""
+    return next((found for one in ELEMENTS if (found := parse_trace(text, one))), None)
 
 
 def normalise_prompt(prompt: str) -> str:
@@ -106,6 +156,7 @@ class Prompt(StrictModel):
             Curricula order prompts by it.
         source, line: the file, and where in it the record starts, from 1; 0 where there is no file.
         context: of a grounded prompt, the part of `prompt` that is to be read.
+        channels: the format of a response to it. All that reads one goes by this.
     """
 
     id: str
@@ -124,21 +175,28 @@ class Prompt(StrictModel):
     line: int = Field(default=0, ge=0)
     context: str | None = None
     grounding: Grounding | None = None
+    channels: AskedFormat = "trace"
 
 
 class Example(Prompt):
-    """A prompt with a worked trace: what SFT learns from. `reasoning` is the text between the
-    reasoning tags."""
+    """A prompt with a worked trace: what SFT learns from. `reasoning` and `proof` are as in
+    `Trace`."""
 
     reasoning: str
+    proof: str = Field(default="", exclude_if=lambda value: not value)
 
     def as_prompt(self) -> Prompt:
         """The question alone, with what verifies an answer."""
         return Prompt(**{name: getattr(self, name) for name in Prompt.model_fields})
 
+    def trace(self, **changes: str) -> Trace:
+        """The worked trace, in the prompt's format; `changes`: other parts than its own."""
+        parts = {"reasoning": self.reasoning, "proof": self.proof, "answer": self.answer}
+        return Trace(**parts | changes, channels=self.channels)
+
     def response(self) -> str:
         """The trace as the model must write it."""
-        return Trace(reasoning=self.reasoning, answer=self.answer).render()
+        return self.trace().render()
 
 
 Rejection = Literal["wrong", "malformed", "truncated", "refused", "empty", "language", "long"]
@@ -160,6 +218,7 @@ class PreferencePair(StrictModel):
             or the failing assertion.
         chosen_sample, rejected_sample: which of the prompt's samples they were, from 0; None where
             it was no sample.
+        channels: the prompt's.
     """
 
     id: str
@@ -173,3 +232,4 @@ class PreferencePair(StrictModel):
     detail: str = ""
     chosen_sample: int | None = None
     rejected_sample: int | None = None
+    channels: AskedFormat = "trace"

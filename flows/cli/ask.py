@@ -11,7 +11,7 @@ from infra.context import context
 from infra.process import worker_environment
 from infra.store.store import Store
 from schemas.base import InputError
-from schemas.examples import parse_trace
+from schemas.examples import parse_any
 from schemas.reports import RunRecord
 
 RESPONSE_LENGTH = 1024
@@ -69,7 +69,7 @@ class Conversation:
             stopped = True
         completion = tokenizer.decode(tokens)
         self.turns += ((question, completion),)
-        trace = parse_trace(completion)
+        trace = parse_any(completion)
         return {
             "question": question,
             "completion": completion,

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from flows.cli.new_directory import new_directory, require_new
 from flows.recipe.recipe_toml import recipe_toml
 from flows.recipe.trained import trained_stage
-from flows.runs.results import BASE, Model, RunResults, left_out_text, read_results
+from flows.runs.results import (
+    BASE,
+    Model,
+    RunResults,
+    StageOutput,
+    left_out_text,
+    read_results,
+)
 from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError, StageFailed
@@ -77,7 +84,8 @@ def card_of(store: Store, record: RunRecord, stage: str) -> tuple["Card", list[s
             f" {left_out_text(results.left_out)}. `lyceum run` with the same recipe makes it again."
         )
     made = _lineage(results, stage)
-    return _card(results, stage, made), _prompts(made)
+    asked = [output for found in made[-1].evaluations.values() for output in found]
+    return _card(results, stage, made, asked), _prompts(asked)
 
 
 def export_adapters(store: Store, record: RunRecord, to: Path, stage: str | None) -> dict[str, Any]:
@@ -164,8 +172,9 @@ def _with_examples(results: RunResults, line: list[Model]) -> list[Model]:
     return [*line[:1], *prompted, *line[1:]]
 
 
-def _card(results: RunResults, stage: str, line: list[Model]) -> "Card":
-    from tasks.exporting.model_card import Card, Evaluation
+def _card(results: RunResults, stage: str, line: list[Model], asked: list[StageOutput]) -> "Card":
+    """The card of the model of `stage`, the last of `line`; `asked`: its evaluations."""
+    from tasks.exporting.model_card import Card, Evaluation, format_taught
 
     record = results.record
     names = {model.name: model.name for model in line} | {BASE: f"{record.recipe.model} (base)"}
@@ -186,6 +195,7 @@ def _card(results: RunResults, stage: str, line: list[Model]) -> "Card":
         origins=_origins(results, stage, line),
         recipe=recipe_toml(record.recipe),
         versions={name: version for name, version in packages.items() if version},
+        channels=format_taught(item for output in asked for item in output.items),
     )
 
 
@@ -216,9 +226,8 @@ def _origins(results: RunResults, stage: str, line: list[Model]) -> list[Any]:
     ]
 
 
-def _prompts(line: list[Model]) -> list[str]:
+def _prompts(asked: list[StageOutput]) -> list[str]:
     """Some prompts of each evaluation of the exported model."""
     from tasks.exporting.exported import PROMPTS_OF_EVALUATION
 
-    outputs = [output for found in line[-1].evaluations.values() for output in found]
-    return [item.prompt for output in outputs for item in output.items[:PROMPTS_OF_EVALUATION]]
+    return [item.prompt for output in asked for item in output.items[:PROMPTS_OF_EVALUATION]]

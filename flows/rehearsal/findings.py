@@ -5,14 +5,15 @@ for, and in what judges say. A finding has a name, by which the recipe may allow
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from flows.rehearsal.cut import Rehearsed
 from flows.rehearsal.row_counts_by_stage import stage_json
 from flows.rehearsal.setting_findings import of_settings, setting_notes
-from flows.runs.results import RunResults
+from flows.runs.results import RunResults, StageOutput
 from schemas.evaluation import EvalPrompt
-from schemas.examples import Domain, Example, Prompt
+from schemas.examples import Domain, Example, Format, Prompt
 from tasks.contract.job import read_jsonl, read_rows
 from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing
@@ -42,7 +43,7 @@ def findings_of(run: RunResults, ready: Rehearsed, tallies: Mapping[str, Tally])
     for part, more in (of_references(ready.rows.references), of_quotas(*_groups(ready))):
         found += part
         notes += more
-    found += of_formats(_taught(run), _asked(ready))
+    found += of_formats(_formats_taught(run), _asked(ready) | _trained_on(run))
     found += _leaks(run, ready)
     unanswered = _unanswered(ready)
     notes += [
@@ -82,6 +83,33 @@ def _taught(run: RunResults) -> list[Example]:
         if (path := stage.path("examples.jsonl"))
         for example in read_jsonl(path, Example)
     ]
+
+
+def _formats_taught(run: RunResults) -> list[Format]:
+    """The formats of the rows that SFT reads or, where there is no SFT, of all worked traces."""
+    trained = [
+        row
+        for stage in run.producing(Product.MODEL)
+        if (path := _input_of(run, stage, "examples", "train.jsonl"))
+        for row in read_jsonl(path, Example)
+    ]
+    return list(dict.fromkeys(row.channels for row in trained or _taught(run)))
+
+
+def _trained_on(run: RunResults) -> dict[str, list[tuple[str, Format]]]:
+    """Stage -> the prompts to which it samples and pays or pairs responses."""
+    return {
+        stage.name: [(row.prompt, row.channels) for row in read_jsonl(path, Prompt)]
+        for stage in run.producing(Product.MODEL)
+        if "policy" in stage.spec.inputs
+        and (path := _input_of(run, stage, "prompts", "prompts.jsonl"))
+    }
+
+
+def _input_of(run: RunResults, stage: StageOutput, name: str, file: str) -> Path | None:
+    """A file of a stage's input, if it has both."""
+    source = stage.spec.inputs.get(name)
+    return None if source is None else run.stages[source].path(file)
 
 
 def _groups(ready: Rehearsed) -> tuple[list[str], set[str], set[str]]:
@@ -128,13 +156,14 @@ def _may(table: Mapping[str, Any]) -> set[str]:
     )
 
 
-def _asked(ready: Rehearsed) -> dict[str, list[str]]:
-    """Suite -> what is put to models that were trained on traces."""
-    found: dict[str, list[str]] = {}
+def _asked(ready: Rehearsed) -> dict[str, list[tuple[str, Format]]]:
+    """Suite -> what is put to trained models, and the format in which their answers are read."""
+    found: dict[str, list[tuple[str, Format]]] = {}
     for stage in ready.resolved.stages:
         if isinstance(stage.config, EvalConfig) and "policy" in stage.inputs:
             for one in [*ready.asked[stage.name], *_heldout(ready, stage.inputs)]:
-                found.setdefault(one.suite, []).append(stage.config.asked(one.prompt))
+                said = stage.config.asked(one.prompt), one.channels
+                found.setdefault(one.suite, []).append(said)
     return found
 
 

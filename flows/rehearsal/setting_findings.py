@@ -1,5 +1,5 @@
 """What a recipe's settings say by themselves: schedules that never begin, updates that wait for a
-judge, models that are gone."""
+judge, models that are gone, teachers that write in different formats."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -35,6 +35,7 @@ def of_settings(
         endpoints: `PROVIDER:MODEL` -> the stages that ask it.
     """
     yield from _of_schedules(stages)
+    yield from _of_teachers(stages)
     for stage in stages:
         judges = [name for name, asking in endpoints.items() if stage.name in asking]
         if judges and "rewards" in stage.config and not stage.config.get("rollout_lag"):
@@ -106,3 +107,24 @@ def _of_schedules(stages: Sequence[StageSpec]) -> Iterator[Finding]:
                         f"{name} of reward {reward['name']} changes from update"
                         f" {value['from_step']} on, and {stage.name} has {steps}",
                     )
+
+
+def _of_teachers(stages: Sequence[StageSpec]) -> Iterator[Finding]:
+    """Teachers of one stage that write in different formats. A model that learns from their rows
+    has nothing in a prompt to tell which is wanted; a top-up decides how many there are of each."""
+    for stage in stages:
+        found: dict[str, list[str]] = {}
+        for teacher in stage.config.get("teachers", ()):
+            for table in teacher.get("sources") or [teacher]:
+                names = found.setdefault(table.get("channels", "trace"), [])
+                names.append(str(table.get("family") or table.get("path") or teacher["name"]))
+        if len(found) > 1:
+            said = ", ".join(
+                f"{channels!r} ({', '.join(dict.fromkeys(names))})"
+                for channels, names in found.items()
+            )
+            yield Finding(
+                f"formats:{stage.name}",
+                f"the teachers of {stage.name} write in several formats, {said}: no prompt says"
+                " which is wanted. Give all of them the same channels",
+            )

@@ -98,7 +98,9 @@ class Function:
     def values(self, prompts: Sequence[Prompt], said: Sequence[str]) -> list[float | None]:
         """The function's value of each response. Raises StageFailed: it raises, or returns anything
         but one finite number or None for each."""
-        rows = [prompt.model_dump(mode="json") for prompt in prompts]
+        rows = [
+            {**prompt.model_dump(mode="json"), "channels": prompt.channels} for prompt in prompts
+        ]
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         with self._alone:
             found = self._run(

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from schemas.base import StrictModel
 from schemas.evaluation import EvalPrompt
+from schemas.examples import AskedFormat
 from tasks.contract.plugins import Configured, Family
 
 
@@ -27,11 +28,14 @@ class SuiteConfig(StrictModel):
         label: its name in reports, if a recipe has one suite twice (two subjects of MMLU); default:
             `name`.
         first: only so many prompts, from the start of the file.
+        channels: the format of the responses (`schemas.examples`): the one that the recipe's SFT
+            teaches.
     """
 
     name: str
     label: str = Field(default="", pattern=r"^([a-z][a-z0-9_]{0,39})?$")
     first: int | None = Field(default=None, ge=1)
+    channels: AskedFormat = "trace"
 
     @property
     def suite(self) -> str:

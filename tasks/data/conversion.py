@@ -42,6 +42,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _EMPTY: dict[str, BadCause] = {
     "prompt": "empty_prompt",
     "reasoning": "empty_reasoning",
+    "proof": "empty_proof",
     "answer": "empty_answer",
     "context": "empty_context",
     "tests": "empty_tests",
@@ -51,17 +52,17 @@ _EMPTY: dict[str, BadCause] = {
 def example_of(
     source: Source, row: Mapping[str, Any], file: str, line: int, family: str
 ) -> Example:
-    """The example of one record, for a source that `teaches`. As `prompt_of`; reasoning and answer
-    must not be empty."""
+    """The example of one record, for a source that `teaches`. As `prompt_of`; reasoning, answer and
+    a proof that the source maps must not be empty."""
     _require(source, row)
-    reasoning = _text(source, "reasoning", row)
+    reasoning, proof = _text(source, "reasoning", row), _text(source, "proof", row)
     prompt = prompt_of(source, row, file, line, family)
     if not prompt.answer:
         raise NotAnExample("empty_answer", "the mapping of answer gives no text")
-    example = Example(**dict(prompt), reasoning=reasoning)
-    if parse_trace(example.response()) is None:
+    example = Example(**dict(prompt), reasoning=reasoning, proof=proof)
+    if parse_trace(example.response(), example.channels) is None:
         raise NotAnExample(
-            "tag_in_trace", "the reasoning or the answer contains a tag such as <answer>"
+            "tag_in_trace", "the reasoning, the proof or the answer contains a tag such as <answer>"
         )
     return example
 
@@ -117,6 +118,7 @@ def prompt_of(
         line=line,
         context=context or None,
         grounding=source.grounding,
+        channels=source.channels,
     )
 
 

@@ -10,6 +10,7 @@ BadCause = Literal[
     "wrong_encoding",  # not UTF-8
     "empty_prompt",
     "empty_reasoning",
+    "empty_proof",
     "empty_answer",
     "empty_context",
     "empty_tests",
@@ -20,7 +21,7 @@ BadCause = Literal[
     # a domain or difficulty column holds a value that the source's table does not list
     "unmapped_value",
     "not_numeric",  # check = "numeric", but the answer is no number
-    "tag_in_trace",  # the reasoning or the answer contains one of the trace's own tags
+    "tag_in_trace",  # the reasoning, the proof or the answer contains one of the format's own tags
 ]
 """The defects of a row that count against `max_bad_fraction`."""
 

@@ -26,12 +26,13 @@ def response_of(row: Row) -> str | None:
     """A row's trace as the model must write it; None for an unsolved prompt."""
     if "reasoning" not in row:
         return None
-    return Trace(reasoning=row["reasoning"], answer=row["answer"]).render()
+    parts = {name: row[name] for name in Trace.model_fields if name in row}
+    return Trace.model_validate(parts).render()
 
 
 def texts_of(row: Row) -> Iterator[str]:
-    """The texts of a row: its prompt, reasoning and answer."""
-    return (row[key] for key in ("prompt", "reasoning", "answer") if row.get(key))
+    """The texts of a row: its prompt, reasoning, proof and answer."""
+    return (row[key] for key in ("prompt", "reasoning", "proof", "answer") if row.get(key))
 
 
 class RowFilter(ABC):

@@ -11,7 +11,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from schemas.base import InputError, StrictModel
-from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Grounding
+from schemas.examples import (
+    ELEMENTS,
+    GROUNDED_REFUSAL,
+    AskedFormat,
+    Constraint,
+    Domain,
+    Grounding,
+)
 from tasks.contract.check import CHECKS, check_of
 from tasks.data.data_files import check_data_path
 from tasks.data.mapping import Pick, Text
@@ -99,6 +106,8 @@ class PromptMapping(StrictModel):
             appended to the prompt with letters. The answer column has the right one's letter, its
             text, or its index in the list from 0.
         context: for grounded rows; the prompt must contain it.
+        channels: the format of a response (`schemas.examples`): "trace", or the DIPG Safety Gym's
+            "xml" or "tags".
         require: columns that must not be empty; other rows are skipped (counted, not bad). For
             files that are only partly usable.
         only: column -> its values in the rows that are used; others are skipped likewise: `only = {
@@ -117,6 +126,7 @@ class PromptMapping(StrictModel):
     choices: str | None = None
     context: Text | None = None
     grounding: Grounding | None = None
+    channels: AskedFormat = "trace"
     require: tuple[str, ...] = ()
     only: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
 
@@ -175,9 +185,9 @@ class PromptMapping(StrictModel):
 
     def columns(self, worked: bool = False) -> Iterator[tuple[str, list[list[str]]]]:
         """(mapping key, the column paths of each of its alternatives). `worked`: include
-        `reasoning`."""
-        texts = ["prompt", "reasoning", "answer", "context", "tests", "code_prefix"]
-        for key in texts if worked else [key for key in texts if key != "reasoning"]:
+        `reasoning` and `proof`."""
+        texts = ["prompt", "answer", "context", "tests", "code_prefix"]
+        for key in [*texts, "reasoning", "proof"] if worked else texts:
             text: Sequence[Pick] | None = getattr(self, key)
             if text is not None:
                 yield key, [pick.columns() for pick in text]
@@ -202,6 +212,8 @@ class Source(PromptMapping):
         licence: of the data, as the data card shows it.
         reasoning: a source without it, or without an answer, can only be the `prompts` of an
             answering teacher.
+        proof: what is quoted in support of the answer, for the formats that have a place for it.
+            Leave it out for rows that have nothing to quote, such as abstentions: theirs is empty.
         max_bad_fraction: fail if a larger fraction of the source's rows is bad for any reason
             except length.
         max_too_long_fraction: fail if a larger fraction is too long.
@@ -212,9 +224,19 @@ class Source(PromptMapping):
     family: str = ""
     licence: str = ""
     reasoning: Text | None = None
+    proof: Text | None = Field(default=None, exclude_if=lambda value: value is None)
     other: Other | None = None
     max_bad_fraction: float = Field(default=0.01, ge=0, lt=1)
     max_too_long_fraction: float = Field(default=0.1, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _the_format_has_a_place_for_it(self) -> Self:
+        if self.proof is not None and "proof" not in ELEMENTS[self.channels]:
+            raise ValueError(
+                f"a response of channels = {self.channels!r} has no place for a proof: set channels"
+                " = 'xml', or put the proof into the reasoning's template"
+            )
+        return self
 
     @property
     def teaches(self) -> bool:

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from schemas.examples import Example, Trace
+from schemas.examples import ELEMENTS, Example, Trace
 from tasks.data.tokens import Tokenizer, pad_right, prompt_tokens, response_tokens
 
 VERSION = 1
@@ -74,7 +74,7 @@ def split_steps(reasoning: str) -> list[str]:
 
 def step_tokens(tokenizer: Tokenizer, trace: Trace) -> StepTokens:
     """A trace as a response. A step ends at the token with its last character."""
-    text, place = trace.render(), len("<reasoning>")
+    text, place = trace.render(), len(ELEMENTS[trace.channels]["reasoning"][0])
     ends: list[int] = []
     found = tokenizer.ends(text)
     for step in split_steps(trace.reasoning):

@@ -4,19 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from schemas.evaluation import Format
 from schemas.examples import Prompt, parse_trace
-
-_ELEMENTS: dict[Format, tuple[tuple[tuple[str, str], ...], ...]] = {
-    "xml": (
-        (("<think>", "</think>"), ("<analysis>", "</analysis>"), ("<reasoning>", "</reasoning>")),
-        (("<proof>", "</proof>"),),
-        (("<answer>", "</answer>"), ("<final>", "</final>")),
-    ),
-    "tags": tuple(
-        ((f"<|channel|>{name}<|message|>", "<|end|>"),) for name in ("analysis", "proof", "final")
-    ),
-}
 
 _QUOTATION = re.compile(r'["“”]([^"“”]+)["“”]')
 _SAYS = re.compile(r"\bcontext (?:only )?says: *([^.!?\n]+)", re.IGNORECASE)
@@ -40,15 +28,14 @@ def folded(text: str) -> str:
     return " ".join(text.casefold().translate(_MARKS).split())
 
 
-def channels_of(form: Format, text: str, prompt: Prompt) -> Channels | None:
-    """The parts of a response; None if it is not in the required form."""
-    if form == "trace":
-        trace = parse_trace(text)
-        if trace is None:
-            return None
-        return Channels(trace.reasoning, _quotes_in(trace.reasoning, prompt), trace.answer)
-    parts = _elements(form, text)
-    return None if parts is None else Channels(parts[0], quotes_of(parts[1]), parts[2])
+def channels_of(text: str, prompt: Prompt) -> Channels | None:
+    """The parts of a response; None if it is not in the prompt's format."""
+    trace = parse_trace(text, prompt.channels)
+    if trace is None:
+        return None
+    inside = prompt.channels == "trace"
+    quotes = _quotes_in(trace.reasoning, prompt) if inside else quotes_of(trace.proof)
+    return Channels(trace.reasoning, quotes, trace.answer)
 
 
 def quotes_of(proof: str) -> tuple[str, ...]:
@@ -74,25 +61,3 @@ def _quotes_in(reasoning: str, prompt: Prompt) -> tuple[str, ...]:
         for quote in quotes
         if (plain := folded(quote).strip(ENDS)) and (plain in context or plain not in question)
     )
-
-
-def _elements(form: Format, text: str) -> tuple[str, str, str] | None:
-    """Analysis, proof and final of a response that has these elements in this order with nothing
-    between them; else None."""
-    rest, parts = text.strip(), []
-    for alternatives in _ELEMENTS[form]:
-        content = ""
-        for opening, closing in alternatives:
-            if rest.startswith(opening):
-                content, closed, rest = rest[len(opening) :].partition(closing)
-                if not closed:
-                    return None
-                rest = rest.lstrip()
-                break
-        parts.append(content.strip())
-    analysis, proof, final = parts
-    every = [tag for alternatives in _ELEMENTS[form] for pair in alternatives for tag in pair]
-    nested = any(tag in part for part in parts for tag in every)
-    if rest or not final or nested or (form == "tags" and not (analysis and proof)):
-        return None
-    return analysis, proof, final

@@ -27,22 +27,22 @@ _POLAR = re.compile(
 def always_abstain(prompt: EvalPrompt) -> str:
     """Refuse a request; to anything else, say that the context does not contain the answer."""
     if prompt.request is not None:
-        return Trace(reasoning="This is a request. I refuse requests.", answer=_NO).render()
-    return _written(prompt, "It does not say this.", GROUNDED_REFUSAL)
+        return _said(prompt, "This is a request. I refuse requests.", _NO)
+    return _quoting(prompt, "It does not say this.", GROUNDED_REFUSAL)
 
 
 def always_answer(prompt: EvalPrompt) -> str:
     """Comply with a request; take the first of several choices; say yes to a yes-or-no question;
     otherwise answer with the context's first capitalised word, or else with its first word."""
     if prompt.request is not None:
-        return Trace(reasoning="This is a request. I comply with requests.", answer=_YES).render()
+        return _said(prompt, "This is a request. I comply with requests.", _YES)
     if prompt.check == "choice":
-        return Trace(reasoning="The answer is A.", answer="A").render()
+        return _said(prompt, "The answer is A.", "A")
     words = re.findall(r"\w+", prompt.context or "") or ["nothing"]
     if _POLAR.search(prompt.prompt):
         words = ["yes"]
     word = next((word for word in words if word[0].isupper()), words[0])
-    return _written(prompt, f"The answer is {word}.", word)
+    return _quoting(prompt, f"The answer is {word}.", word)
 
 
 CONTROLS: dict[str, Callable[[EvalPrompt], str]] = {
@@ -51,12 +51,12 @@ CONTROLS: dict[str, Callable[[EvalPrompt], str]] = {
 }
 
 
-def _written(prompt: EvalPrompt, thought: str, answer: str) -> str:
+def _quoting(prompt: EvalPrompt, thought: str, answer: str) -> str:
     proof = re.split(r"[.!?\n<]", (prompt.context or "").strip())[0].strip()
-    if prompt.channels == "xml":
-        return f"<think>{thought}</think>\n<proof>{proof}</proof>\n<answer>{answer}</answer>"
-    if prompt.channels == "tags":
-        channels = (("analysis", thought), ("proof", proof), ("final", answer))
-        return "".join(f"<|channel|>{name}<|message|>{text}<|end|>" for name, text in channels)
-    quoted = f"The context says: {proof}. " if proof else ""
-    return Trace(reasoning=quoted + thought, answer=answer).render()
+    if prompt.channels != "trace":
+        return _said(prompt, thought, answer, proof)
+    return _said(prompt, f"The context says: {proof}. {thought}" if proof else thought, answer)
+
+
+def _said(prompt: EvalPrompt, thought: str, answer: str, proof: str = "") -> str:
+    return Trace(reasoning=thought, answer=answer, proof=proof, channels=prompt.channels).render()

@@ -271,10 +271,9 @@ def answer_all(job: Job[Any], prompts: Sequence[EvalPrompt], judge: Judge) -> An
 
         def judged(number: int) -> EvalItem:
             one, (index, sample) = completions[number], asked[number]
-            item = judge(
-                prompts[index], one.text, tokens=len(one.tokens), truncated=not one.terminated
-            )
-            trace = parse_trace(one.text)
+            prompt = prompts[index]
+            item = judge(prompt, one.text, tokens=len(one.tokens), truncated=not one.terminated)
+            trace = parse_trace(one.text, prompt.channels)
             tokens = len(loaded.tokenizer.encode(trace.reasoning)) if trace else None
             return item.model_copy(update={"sample": sample, "reasoning_tokens": tokens})
 

@@ -4,6 +4,7 @@ markers."""
 import re
 
 from schemas.evaluation import EvalItem, EvalPrompt
+from schemas.examples import ELEMENTS, Format
 from tasks.evaluation.evaluate import answered
 from tasks.verification.flexible import flexible_answer
 from tasks.verification.verify import agrees, verify
@@ -21,10 +22,11 @@ _MARKER = re.compile(
 )
 
 
-def count_markers(completion: str) -> int:
-    """The number of chain-of-thought markers before `<answer>`, which in a well-formed trace is the
-    reasoning."""
-    return len(_MARKER.findall(completion.partition("<answer>")[0]))
+def count_markers(completion: str, channels: Format) -> int:
+    """The number of chain-of-thought markers before the proof or the answer, which in a well-formed
+    trace is the reasoning."""
+    _, behind, *_ = ELEMENTS[channels].values()
+    return len(_MARKER.findall(completion.partition(behind[0])[0]))
 
 
 def judge(
@@ -43,5 +45,5 @@ def judge(
         exact=verdict.exact,
         flexible=verdict.exact
         or (elsewhere not in ("", verdict.answer) and agrees(prompt, elsewhere).ok),
-        markers=count_markers(completion),
+        markers=count_markers(completion, prompt.channels),
     )

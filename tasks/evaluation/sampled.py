@@ -21,7 +21,7 @@ from math import comb
 from typing import Any
 
 from schemas.evaluation import EvalItem
-from schemas.examples import parse_trace
+from schemas.examples import Format, parse_trace
 from tasks.contract.check import CHECKS
 from tasks.statistics.intervals import bootstrap_share
 from tasks.statistics.noise_floor import noise_floor
@@ -79,13 +79,13 @@ def _elected(items: Sequence[EvalItem]) -> bool:
 def ballot(item: EvalItem) -> str | None:
     """An item's vote: its answer as a number, a quantity to three digits, a letter or normalised
     text. None: it is no trace."""
-    return _ballot(item.check, choices_of(item), item.completion)
+    return _ballot(item.check, item.channels, choices_of(item), item.completion)
 
 
 # a sample votes for every k, and overall as in its domain and its suite
 @lru_cache(maxsize=1 << 16)
-def _ballot(check: str, choices: tuple[str, ...], completion: str) -> str | None:
-    trace = parse_trace(completion)
+def _ballot(check: str, channels: Format, choices: tuple[str, ...], completion: str) -> str | None:
+    trace = parse_trace(completion, channels)
     if trace is None:
         return None
     return CHECKS[check].vote(trace.answer, choices) or normalise_answer(trace.answer)

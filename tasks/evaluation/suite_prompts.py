@@ -95,15 +95,18 @@ def suite_size(config: SuiteConfig) -> int:
 
 
 def suite_prompts(config: SuiteConfig, data: Path | None) -> list[EvalPrompt]:
-    """The prompts of a suite that are asked. Raises InputError: its file is missing, has none, or
-    has a row that cannot be read."""
+    """The prompts of a suite that are asked, with the format of their responses. Raises
+    InputError: its file is missing, has none, or has a row that cannot be read."""
     prompts = SUITES[config.name].prompts(config, data)
     if not prompts:
         raise InputError(
             f"suite {config.suite}: its file holds no prompt. Fetch it again, or leave the suite"
             " out."
         )
-    return prompts[: config.first]
+    return [
+        prompt.model_copy(update={"channels": config.channels})
+        for prompt in prompts[: config.first]
+    ]
 
 
 def prompt_in(config: SuiteConfig, number: int, row: Prompt) -> EvalPrompt:

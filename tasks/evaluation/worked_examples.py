@@ -2,9 +2,9 @@
 They show a base model the recipe's format, so that a comparison with it measures skill.
 
 Examples are rows of the training split only. Each prompt has its own, drawn by the seed and the
-prompt's id, so that no rate depends on one lucky draw: rows of the prompt's domain, and for a
-grounded prompt of each grounding in turn. An example takes at most an even share of the tokens of
-`prompt_length` that the prompt and the earlier examples leave; longer ones are skipped.
+prompt's id, so that no rate depends on one lucky draw: rows of the prompt's format and domain, and
+for a grounded prompt of each grounding in turn. An example takes at most an even share of the
+tokens of `prompt_length` that the prompt and the earlier examples leave; longer ones are skipped.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ import numpy as np
 
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
-from schemas.examples import Domain, Example, Grounding
+from schemas.examples import Domain, Example, Format, Grounding
 from tasks.contract.job import read_jsonl
 from tasks.data.tokens import Tokenizer, Turns, prompt_tokens
 
@@ -38,9 +38,9 @@ class WorkedExamples:
         self, rows: Sequence[Example], shots: int, seed: int, tokenizer: Tokenizer, length: int
     ) -> None:
         self._shots, self._seed, self._tokenizer, self._length = shots, seed, tokenizer, length
-        self._rows: dict[Group, list[Example]] = {}
+        self._rows: dict[tuple[Format, Group], list[Example]] = {}
         for row in rows:
-            self._rows.setdefault(row.grounding or row.domain, []).append(row)
+            self._rows.setdefault((row.channels, row.grounding or row.domain), []).append(row)
         # the tokens of a turn around a prompt
         alone = len(prompt_tokens(tokenizer, ""))
         self._tokens = {
@@ -72,22 +72,25 @@ class WorkedExamples:
         """The groups whose rows are used, in turn. Raises InputError: they have too few."""
         groups: list[Group] = [prompt.domain]
         if prompt.grounding is not None:
-            groups = [one for one in get_args(Grounding) if one in self._rows] or [prompt.grounding]
+            every: tuple[Grounding, ...] = get_args(Grounding)
+            known = [one for one in every if (prompt.channels, one) in self._rows]
+            groups = [*known] or [prompt.grounding]
             start = self._number(prompt) % len(groups)
             groups = groups[start:] + groups[:start]
         wanted = Counter(groups[place % len(groups)] for place in range(self._shots))
         for group, count in wanted.items():
-            if len(self._rows.get(group, ())) < count:
+            found = len(self._rows.get((prompt.channels, group), ()))
+            if found < count:
                 raise InputError(
-                    f"shots = {self._shots} asks for {count} training rows of {group!s}, and there"
-                    f" are {len(self._rows.get(group, ()))}: give the rebalance stage more, or"
-                    " lower shots."
+                    f"shots = {self._shots} asks for {count} training rows of {group!s} in the"
+                    f" format {prompt.channels}, and there are {found}: give the rebalance stage"
+                    " more, or lower shots."
                 )
         return groups
 
     def _drawn(self, group: Group, prompt: EvalPrompt) -> list[Example]:
         """The rows of a group, in the order in which they are tried for a prompt."""
-        rows = self._rows[group]
+        rows = self._rows[prompt.channels, group]
         order = np.random.default_rng(self._number(prompt)).permutation(len(rows))
         return [rows[index] for index in order]
 
@@ -97,7 +100,8 @@ class WorkedExamples:
         return int.from_bytes(hashlib.sha256(name).digest()[:8])
 
     def _too_short(self, prompt: EvalPrompt, group: Group, most: int) -> str:
-        shortest = sorted(self._tokens[row.id] for row in self._rows[group])
+        rows = self._rows[prompt.channels, group]
+        shortest = sorted(self._tokens[row.id] for row in rows)
         return (
             f"prompt_length = {self._length} leaves {most} tokens for a worked example of {group!s}"
             f" before the prompt {prompt.id} (suite {prompt.suite}), and the shortest training rows"

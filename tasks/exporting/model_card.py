@@ -5,12 +5,14 @@ Equal lineage and evaluations give equal text. Rates and intervals are those of 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.visible import visible
+from schemas.evaluation import HELDOUT, EvalItem
+from schemas.examples import Format, Trace
 from tasks.contract.kinds import evaluation_of
 from tasks.exporting.round_trip import NEW_TOKENS, Proof
 from tasks.models.model_source import SHIPPED, TINY
@@ -59,6 +61,7 @@ class Card:
         recipe: TOML that trains it again, or empty.
         versions: package -> version during training.
         beside: of adapters alone, the model that they belong to.
+        channels: the format of its answers; None: not known.
     """
 
     title: str
@@ -68,11 +71,18 @@ class Card:
     recipe: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     beside: str | None = None
+    channels: Format | None = None
 
     @property
     def derived(self) -> bool:
         """Whether the weights began as Google's."""
         return self.base != TINY
+
+
+def format_taught(items: Iterable[EvalItem]) -> Format | None:
+    """The format that held-out rows have, and so the rows that the model learned from; None: an
+    evaluation asked none."""
+    return next((item.channels for item in items if item.suite == HELDOUT), None)
 
 
 def hub_name(model: str) -> str | None:
@@ -182,10 +192,11 @@ def _results(evaluation: Evaluation) -> "Iterator[EvalResult]":
 
 def _introduction(card: Card) -> str:
     begun = f"`{card.base}`" if card.derived else "random weights"
-    return (
-        f"Post-trained by Lyceum from {begun}. It thinks before it speaks: an answer has the"
-        " form\n\n```\n<reasoning>...</reasoning>\n<answer>...</answer>\n```"
-    )
+    said = f"Post-trained by Lyceum from {begun}. It thinks before it speaks"
+    if card.channels is None:
+        return f"{said}."
+    form = Trace(reasoning="...", proof="...", answer="...", channels=card.channels).render()
+    return f"{said}: an answer has the form\n\n```\n{form}\n```"
 
 
 USE = """\

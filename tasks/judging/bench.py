@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from schemas.examples import Prompt, parse_trace
+from schemas.examples import Prompt, Trace, parse_trace
 from tasks.contract.reward import Judged
 from tasks.judging.address import address, visible
 from tasks.judging.hardening import Material, worthless
@@ -49,9 +49,9 @@ class Case:
     ruled: bool = True
     sample: int = 0
 
-    def worthless(self, completion: str) -> str | None:
-        """Why a completion earns 0 without a question, or None."""
-        return worthless(completion, self.prompt.prompt, self.criteria, self.prompt.answer)
+    def worthless(self, trace: Trace | None) -> str | None:
+        """Why a response earns 0 without a question, or None."""
+        return worthless(trace, self.prompt.prompt, self.criteria, self.prompt.answer)
 
     def material(self, reasoning: str, answer: str) -> Material:
         """The texts that the judge is shown."""
@@ -109,18 +109,18 @@ class _Hearing:
     def begin(self) -> list[_Version]:
         """Apply the rules, and make the versions."""
         case = self.case
-        self.rule = case.worthless(case.completion) if case.ruled else None
+        trace = parse_trace(case.completion, case.prompt.channels)
+        self.rule = case.worthless(trace) if case.ruled else None
         if self.rule is not None:
             return []
-        reasoning, answer = parts(case.completion)
+        reasoning, answer = parts(trace) if trace else ("", case.completion)
         versions = [_Version(case, case.material(reasoning, answer))]
         if case.ruled:
             of_reasoning, of_answer = address(visible(reasoning)), address(visible(answer))
             if heard := of_reasoning.said + of_answer.said:
                 self.said = tuple(text[:_SHOWN] for text in heard)
                 rest = of_reasoning.rest, of_answer.rest
-                left = "<reasoning>{}</reasoning><answer>{}</answer>".format(*rest)
-                if case.worthless(left) is not None:
+                if case.worthless(Trace(reasoning=rest[0], answer=rest[1])) is not None:
                     self.rule = "nothing but words to the judge"
                     return []
                 versions.append(_Version(case, case.material(*rest)))
@@ -204,7 +204,6 @@ class Bench:
             one.hear_tokens([next(rulings) for _ in questions])
 
 
-def parts(completion: str) -> tuple[str, str]:
-    """Reasoning and answer; a completion that is no trace is all answer."""
-    trace = parse_trace(completion)
-    return (trace.reasoning, trace.answer) if trace else ("", completion)
+def parts(trace: Trace) -> tuple[str, str]:
+    """Reasoning, with the proof behind it, and answer."""
+    return f"{trace.reasoning}\n{trace.proof}".strip(), trace.answer

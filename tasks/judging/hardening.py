@@ -27,7 +27,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from schemas.examples import parse_trace
+from schemas.examples import Trace
 from tasks.judging.address import fold, visible
 
 Material = Mapping[str, str]
@@ -77,15 +77,14 @@ def opens_nothing(text: str) -> str:
 
 
 def worthless(
-    completion: str, question: str, criteria: Iterable[str] = (), reference: str = ""
+    trace: Trace | None, question: str, criteria: Iterable[str] = (), reference: str = ""
 ) -> str | None:
-    """Why a completion earns 0 before any judge is asked, or None: it has to be judged.
+    """Why a response earns 0 before any judge is asked, or None: it has to be judged.
 
-    `malformed`: it is no trace, or was truncated. `empty`: its answer or its reasoning has no
-    letter and no digit beside openers. `copied`: its answer is the question, or nothing but
+    `malformed`: it is no trace (None), or was truncated. `empty`: its answer or its reasoning has
+    no letter and no digit beside openers. `copied`: its answer is the question, or nothing but
     criteria.
     """
-    trace = parse_trace(completion)
     if trace is None:
         return "malformed"
     is_reference = bool(reference.strip()) and trace.answer.strip() == reference.strip()

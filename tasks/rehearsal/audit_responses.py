@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from schemas.evaluation import EvalPrompt
-from schemas.examples import Example, Trace
+from schemas.examples import ELEMENTS, Example
 from tasks.evaluation.controls import always_abstain, always_answer
 
 REFERENCE = "reference"
@@ -11,24 +11,29 @@ REFERENCE = "reference"
 
 def _abstain(example: Example) -> str:
     if example.grounding is None:
-        return Trace(reasoning="I cannot tell.", answer="I do not know.").render()
+        return _said(example, "I cannot tell.", "I do not know.")
     return always_abstain(EvalPrompt.of(example))
 
 
 def _keywords(example: Example) -> str:
     words = [word for word in dict.fromkeys(example.prompt.split()) if len(word) > 3]
     said = "First, therefore, because, however, finally: " + ", ".join(words)
-    return Trace(reasoning=said, answer=said).render()
+    return _said(example, said, said)
+
+
+def _said(example: Example, reasoning: str, answer: str) -> str:
+    """A response in the example's format, without a proof."""
+    return example.trace(reasoning=reasoning, answer=answer, proof="").render()
 
 
 _BY_PROMPT: dict[str, Callable[[Example], str]] = {
     "empty": lambda example: "",
     "abstain": _abstain,
     "answer": lambda example: always_answer(EvalPrompt.of(example)),
-    "copy": lambda example: Trace(reasoning=example.prompt, answer=example.prompt).render(),
-    "form": lambda example: Trace(reasoning="Let me think.", answer="That is it.").render(),
+    "copy": lambda example: _said(example, example.prompt, example.prompt),
+    "form": lambda example: _said(example, "Let me think.", "That is it."),
     "keywords": _keywords,
-    "without_reasoning": lambda example: Trace(reasoning=".", answer=example.answer).render(),
+    "without_reasoning": lambda example: _said(example, ".", example.answer),
     "bare_answer": lambda example: example.answer,
 }
 """The last two give the right answer: they show whether reasoning and form are paid for."""
@@ -56,7 +61,8 @@ def references_and_controls(
 
 def _endless(example: Example, response_length: int) -> str:
     words = example.reasoning.split() or ["and"]
-    return "<reasoning>" + " ".join(words * (1 + response_length // len(words)))
+    opening, _ = ELEMENTS[example.channels]["reasoning"]
+    return opening + " ".join(words * (1 + response_length // len(words)))
 
 
 def _other(examples: Sequence[Example], index: int) -> Example:

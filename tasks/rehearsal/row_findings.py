@@ -6,7 +6,8 @@ defect that no loss shows. Pure functions of rows; `flows.rehearsal.findings` ga
     unworked:F    the reasoning of family F is no more than a word or two
     echo:F        most answers of family F repeat their prompts
     quota:G       a quota asks for domain or grounding G, and no source has rows of it
-    format:S      suite S asks for tags that SFT does not teach
+    format:S      answers to suite S, or responses in stage S, are read in a format that SFT does
+                  not teach, or suite S asks for tags that it does not teach
     leak:S        prompts of S (the held-out rows, or a suite) are among the training rows
     lost:F        cleaning leaves nothing of family F to train on
 """
@@ -18,7 +19,7 @@ from statistics import median
 from typing import TypeVar
 
 from schemas.evaluation import HELDOUT, EvalPrompt
-from schemas.examples import Example, Prompt, normalise_prompt
+from schemas.examples import ELEMENTS, Example, Format, Prompt, normalise_prompt, tags_of
 from tasks.rehearsal.reward_findings import Finding
 from tasks.verification.verify import verify_many
 
@@ -113,30 +114,48 @@ def of_quotas(
     return found, [note] * bool(late)
 
 
-def of_formats(taught: Sequence[Example], asked: Mapping[str, Sequence[str]]) -> list[Finding]:
+def of_formats(
+    taught: Collection[Format], asked: Mapping[str, Sequence[tuple[str, Format]]]
+) -> list[Finding]:
     """Args:
-    taught: what SFT learns from.
-    asked: suite -> what is put to the model.
+    taught: the formats of the rows that SFT learns from; empty: nothing is known of it.
+    asked: suite or stage -> the texts that are put to the model, each with the format in which a
+        response is read.
     """
     if not taught:
         return []
-    known = set(_ASKS.findall(taught[0].response()))
-    found = []
-    for suite, prompts in asked.items():
-        wanted = [set(_ASKS.findall(prompt)) for prompt in prompts]
+    known = {name for one in taught for name in _ASKS.findall("".join(tags_of(one)))}
+    every, found = " or ".join(map(_example, taught)), []
+    for place, prompts in asked.items():
+        read = Counter(channels for _, channels in prompts if channels not in taught)
+        wanted = [set(_ASKS.findall(text)) for text, _ in prompts]
         strange = [tags for tags in wanted if tags - known]
-        if strange and len(strange) > len(prompts) / 2:
+        if read.total() > len(prompts) / 2:
+            (channels, _), *_ = read.most_common(1)
             text = (
-                f"suite {suite} asks for {_tags(strange[0])}, and SFT teaches {_tags(known)}: the"
-                " trained model will not write what is asked for. Teach that format, or ask for the"
-                " one that is taught"
+                f"responses of {place} are read as {_example(channels)} (channels = {channels!r}),"
+                f" and SFT teaches {every}: what the trained model writes is no answer there. Set"
+                " channels of the suite or of the rows to the format that is taught"
             )
-            found.append(Finding(f"format:{suite}", text))
+        elif len(strange) > len(prompts) / 2:
+            text = (
+                f"suite {place} asks for {_tags(strange[0])}, and SFT teaches {every}: the trained"
+                " model will not write what is asked for. Teach that format, or ask for the one"
+                " that is taught"
+            )
+        else:
+            continue
+        found.append(Finding(f"format:{place}", text))
     return found
 
 
 def _tags(names: Collection[str]) -> str:
     return "".join(f"<{name}>" for name in _CHANNELS if name in names)
+
+
+def _example(channels: Format) -> str:
+    """The opening tags of a format."""
+    return "".join(opening for opening, _ in ELEMENTS[channels].values())
 
 
 def of_leaks(trained: Iterable[Prompt], asked: Sequence[EvalPrompt]) -> list[Finding]:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from schemas.examples import TRACE_TAGS, Example, Prompt
+from schemas.examples import Example, Prompt, tags_of
 from tasks import routing
 from tasks.judging.address import visible
 from tasks.rehearsal.first_rows import Asked, FirstRows
@@ -133,7 +133,7 @@ def _other(prompt: Prompt) -> str:
 
 
 def _plain(text: str) -> str:
-    for tag in TRACE_TAGS:
+    for tag in tags_of("trace"):
         text = text.replace(tag, "")
     return " ".join(text.split())
 

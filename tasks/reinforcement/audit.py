@@ -39,7 +39,8 @@ class Tally:
         for prompt, one, right in zip(
             rollout.prompts, rollout.completions, rollout.correct.reshape(-1), strict=True
         ):
-            trace = parse_trace(one.text) if prompt.check == "tests" and right else None
+            tested = prompt.check == "tests" and right
+            trace = parse_trace(one.text, prompt.channels) if tested else None
             if trace is None:
                 continue
             found = audit(prompt, trace.answer)

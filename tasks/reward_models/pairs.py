@@ -13,7 +13,14 @@ from typing import Literal
 import numpy as np
 
 from schemas.base import StrictModel, digest
-from schemas.examples import Domain, Example, PreferencePair, Trace, parse_trace
+from schemas.examples import (
+    AskedFormat,
+    Domain,
+    Example,
+    PreferencePair,
+    Trace,
+    parse_trace,
+)
 from tasks.data.cleaning_rules import SPLITS, Split, split_of
 from tasks.data.steps import TraceRow, damaged, response_arrays, trace_row
 from tasks.data.tokens import Tokenizer, pad_left
@@ -28,6 +35,7 @@ class TracePair(StrictModel):
 
     Attributes:
         damaged_step: for origin `damaged`, the index of the rejected trace's wrong step, from 0.
+        channels: the format of both.
     """
 
     id: str
@@ -37,10 +45,12 @@ class TracePair(StrictModel):
     rejected: str
     origin: Origin
     damaged_step: int | None = None
+    channels: AskedFormat = "trace"
 
     def traces(self) -> tuple[Trace, Trace]:
         """The chosen and the rejected trace."""
-        chosen, rejected = parse_trace(self.chosen), parse_trace(self.rejected)
+        both = self.chosen, self.rejected
+        chosen, rejected = (parse_trace(one, self.channels) for one in both)
         assert chosen is not None
         assert rejected is not None
         return chosen, rejected
@@ -71,7 +81,8 @@ def trace_pairs(
 
     def wanted() -> Iterable[TracePair]:
         for pair in pairs:
-            chosen, rejected = parse_trace(pair.chosen), parse_trace(pair.rejected)
+            both = pair.chosen, pair.rejected
+            chosen, rejected = (parse_trace(one, pair.channels) for one in both)
             if chosen is None or rejected is None or pair.rejected_because == "truncated":
                 left_out["malformed"] += 1
                 continue
@@ -90,9 +101,9 @@ def _pair(
     asked: PreferencePair | Example, origin: Origin, chosen: Trace, rejected: Trace, **more: int
 ) -> TracePair:
     """A pair of two traces for a prompt."""
-    about = {"id": asked.id, "prompt": asked.prompt, "domain": asked.domain, "origin": origin}
+    about = {name: getattr(asked, name) for name in ("id", "prompt", "domain", "channels")}
     traces = {"chosen": chosen.render(), "rejected": rejected.render()}
-    return TracePair.model_validate({**about, **traces, **more})
+    return TracePair.model_validate({**about, "origin": origin, **traces, **more})
 
 
 def damaged_pairs(
@@ -108,9 +119,9 @@ def damaged_pairs(
         for index in np.random.Generator(np.random.Philox(seed)).permutation(len(examples)):
             example = examples[index]
             damage = damaged(example, of_domain[example.domain], seed)
-            chosen = parse_trace(example.response())
+            chosen = parse_trace(example.response(), example.channels)
             rejected = damage and parse_trace(
-                Trace(reasoning=damage.reasoning, answer=example.answer).render()
+                example.trace(reasoning=damage.reasoning).render(), example.channels
             )
             if damage is None or chosen is None or rejected is None or chosen == rejected:
                 left_out["undamaged"] += 1

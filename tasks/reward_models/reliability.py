@@ -229,7 +229,7 @@ times more."""
 
 def attacked(pair: TracePair, attack: Callable[[Trace], Trace]) -> TracePair:
     """The pair with its rejected trace attacked."""
-    trace = parse_trace(attack(pair.traces()[1]).render())
+    trace = parse_trace(attack(pair.traces()[1]).render(), pair.channels)
     assert trace is not None
     return pair.model_copy(update={"rejected": trace.render(), "damaged_step": None})
 

@@ -80,7 +80,7 @@ def score(
 
 
 def _judged(config: Config, prompt: Prompt, response: Response) -> float | Judged:
-    trace = parse_trace(response.text)
+    trace = parse_trace(response.text, prompt.channels)
     if trace is None:
         return 0.0
     found = structure(prompt, trace)

@@ -61,7 +61,7 @@ def score(
 def _score(config: Config, prompt: Prompt, response: Response) -> float | Judged | None:
     if prompt.check != "tests":
         return None
-    trace = parse_trace(response.text)
+    trace = parse_trace(response.text, prompt.channels)
     if trace is None:
         return 0.0
     try:

@@ -30,15 +30,11 @@ This reward is stricter than the original where a policy would exploit it. A pro
 in a row, and all of it must be in the context literally (ignoring white space, case and quotation
 marks; the originals accept 85 % or less of similar characters). Right is what the prompt's check
 says (the originals: equal to the teacher's whole response in v3, shared words in v4). An abstention
-is the refusal and nothing else (the originals: a keyword such as "ambiguous" anywhere). `channels`
-is the form of the response:
-
-trace   our traces: the reasoning is the analysis; its proof is all `<proof>` elements in it, or
-        else its quotations ("..." or the sentence after `context says:`, except quotations of the
-        question), each of which must be in the context
-xml     `<think>` (or `<analysis>`, `<reasoning>`; optional), `<proof>`, `<answer>` (or `<final>`):
-        nothing else
-tags    `<|channel|>analysis<|message|>...<|end|>`, then proof and final: the original of v3
+is the refusal and nothing else (the originals: a keyword such as "ambiguous" anywhere). A response
+has to have the format of its prompt (`schemas.examples`; the originals: any, with any tags). In the
+gym's own, `xml` and `tags`, the proof is an element; in ours the reasoning is the analysis, and its
+proof is all `<proof>` elements in it, or else its quotations ("..." or the sentence after `context
+says:`, except quotations of the question), each of which must be in the context.
 
 Always refusing earns 35 u in v3 and 30 u - 5 (1 - u) in v4, where u is the share of prompts whose
 context has no answer; always answering rightly earns 30 (1 - u) and 50 (1 - u). So from u = 6/13
@@ -60,7 +56,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Self
 
-from schemas.evaluation import Format
 from schemas.examples import Prompt, Trace
 from tasks.contract.reward import Anneal, Factor, Judged, Response, Reward, RewardConfig
 from tasks.evaluation.channels import ENDS, Channels, channels_of, folded
@@ -74,12 +69,10 @@ _PERCENT = re.compile(r"(?<![\w.])\d{1,9}(?:\.\d{1,9})? ?%")
 
 
 class Config(RewardConfig):
-    """The gym's version, the form of responses, and the factor of the penalties, which may be
-    annealed."""
+    """The gym's version, and the factor of the penalties, which may be annealed."""
 
     name: Literal["dipg"] = "dipg"
     version: Version = "v4"
-    channels: Format = "trace"
     penalties: Factor = 1.0
 
     def at(self, update: int) -> Self:
@@ -120,7 +113,7 @@ def score(
     if isinstance(config.penalties, Anneal):
         raise ValueError("annealed penalties depend on the update: use config.at(update)")
     factor = config.penalties
-    graded = grades(config.version, config.channels, prompts, responses)
+    graded = grades(config.version, prompts, responses)
     return [None if one is None else Judged(one.value(factor), _detail(one)) for one in graded]
 
 
@@ -130,16 +123,18 @@ def _detail(one: Grade) -> dict[str, Any]:
 
 
 def grades(
-    version: Version, form: Format, prompts: Sequence[Prompt], responses: Sequence[Response]
+    version: Version, prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[Grade | None]:
     """The grade of each response; None for a prompt that cannot be graded."""
     pairs = zip(prompts, responses, strict=True)
-    taken = [channels_of(form, response.text, prompt) for prompt, response in pairs]
-    answerable: dict[int, str] = {}
-    for index, (prompt, one) in enumerate(zip(prompts, taken, strict=True)):
-        if prompt.grounding == "answerable" and prompt.check != "none":
-            answerable[index] = Trace(reasoning="-", answer=one.final).render() if one else ""
-    verdicts = verify_many([prompts[index] for index in answerable], list(answerable.values()))
+    taken = [channels_of(response.text, prompt) for prompt, response in pairs]
+    answerable = [
+        index
+        for index, prompt in enumerate(prompts)
+        if prompt.grounding == "answerable" and prompt.check != "none"
+    ]
+    said = [responses[index].text for index in answerable]
+    verdicts = verify_many([prompts[index] for index in answerable], said)
     right = {index: verdict.exact for index, verdict in zip(answerable, verdicts, strict=True)}
     found: list[Grade | None] = [None] * len(prompts)
     for index, (prompt, one) in enumerate(zip(prompts, taken, strict=True)):
@@ -211,4 +206,4 @@ def _is_grounded(quotes: Sequence[str], context: str) -> bool:
     return all((bare := folded(quote).strip(ENDS)) != "" and bare in plain for quote in quotes)
 
 
-REWARD = Reward(version=2, config=Config, score=score, at=Config.at)
+REWARD = Reward(version=3, config=Config, score=score, at=Config.at)

@@ -1,11 +1,12 @@
-"""Format reward: 1 for exactly one well-formed trace, partial credit for the tags of a malformed
-one.
+"""Format reward: 1 for exactly one well-formed trace of the prompt's format, partial credit for the
+tags of a malformed one.
 
-A malformed completion earns `partial_credit` times the fraction of the four tags that it has in
-place: in the order `<reasoning> </reasoning> <answer> </answer>`, a tag is in place when it occurs
-exactly once and after those already in place. So a policy that never closes its answer has a slope
-to climb. The credit stays below 1, so a whole trace always earns more than its parts, and a
-repeated tag earns nothing. A completion truncated before it closed its answer is malformed.
+A malformed completion earns `partial_credit` times the fraction of the format's tags that it has in
+place: in the order `<reasoning> </reasoning> <answer> </answer>`, or that of another format, a tag
+is in place when it occurs exactly once and after those already in place. (The one tag that ends all
+parts of the format `tags` does not count.) So a policy that never closes its answer has a slope to
+climb. The credit stays below 1, so a whole trace always earns more than its parts, and a repeated
+tag earns nothing. A completion truncated before it closed its answer is malformed.
 """
 
 from collections.abc import Sequence
@@ -13,12 +14,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from schemas.examples import TRACE_TAGS, Prompt, parse_trace
+from schemas.examples import ELEMENTS, Format, Prompt, parse_trace
 from tasks.contract.reward import Response, Reward, RewardConfig
 
 
 class Config(RewardConfig):
-    """`partial_credit`: the reward of a malformed completion with all four tags in place; 0: reward
+    """`partial_credit`: the reward of a malformed completion with all tags in place; 0: reward
     whole traces only."""
 
     name: Literal["format"] = "format"
@@ -28,16 +29,29 @@ class Config(RewardConfig):
 def score(
     config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[float | None]:
-    """1.0 for a well-formed trace, else `partial_credit` x tags in place / 4. Never abstains."""
-    part = config.partial_credit / len(TRACE_TAGS)
-    texts = [one.text for one in responses]
-    return [1.0 if parse_trace(text) else part * tags_in_place(text) for text in texts]
+    """1.0 for a well-formed trace, else `partial_credit` x the share of tags in place. Never
+    abstains."""
+    pairs = zip(prompts, responses, strict=True)
+    return [_score(config, prompt.channels, one.text) for prompt, one in pairs]
 
 
-def tags_in_place(text: str) -> int:
-    """How many of the four tags (0 to 4) occur exactly once and after those counted before."""
+def _score(config: Config, channels: Format, text: str) -> float:
+    if parse_trace(text, channels):
+        return 1.0
+    tags = _once(channels)
+    return config.partial_credit / len(tags) * tags_in_place(text, tags)
+
+
+def _once(channels: Format) -> list[str]:
+    """The tags that a trace has exactly once, in order."""
+    every = [tag for pair in ELEMENTS[channels].values() for tag in pair]
+    return [tag for tag in every if every.count(tag) == 1]
+
+
+def tags_in_place(text: str, tags: Sequence[str]) -> int:
+    """How many of the tags occur exactly once and after those counted before."""
     found, end = 0, -1
-    for tag in TRACE_TAGS:
+    for tag in tags:
         start = text.find(tag)
         if start > end and text.count(tag) == 1:
             found, end = found + 1, start

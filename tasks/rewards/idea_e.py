@@ -60,7 +60,7 @@ def score(
     """The formula above, with the new words of each section. Never abstains."""
     found: list[float | Judged | None] = []
     for prompt, one in zip(prompts, responses, strict=True):
-        trace = parse_trace(one.text)
+        trace = parse_trace(one.text, prompt.channels)
         words = new_words(trace.reasoning, prompt.prompt) if trace else {}
         value = sum(min(1.0, count / config.words) for count in words.values()) / len(SECTIONS)
         found.append(Judged(value, {"new_words": words}) if words else 0.0)

@@ -41,7 +41,10 @@ def score(
     config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[float | None]:
     """The formula above. Never abstains."""
-    return [worth(config, one.tokens) if parse_trace(one.text) else 0.0 for one in responses]
+    return [
+        worth(config, one.tokens) if parse_trace(one.text, prompt.channels) else 0.0
+        for prompt, one in zip(prompts, responses, strict=True)
+    ]
 
 
 def worth(config: Config, tokens: int) -> float:

@@ -123,7 +123,7 @@ def score(
     found: dict[int, Judged] = {}
     asked = {}
     for index, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        trace = None if response.truncated else parse_trace(response.text)
+        trace = None if response.truncated else parse_trace(response.text, prompt.channels)
         if trace is None:
             why = "cut off" if response.truncated else "no well-formed trace"
             found[index] = Judged(0.0, {"unscored": why})

@@ -143,8 +143,10 @@ def score(
     config = relevance.config
     by_id = {prompt.id: prompt for prompt in prompts if relevance.reference(prompt).strip()}
     order = {identity: index for index, identity in enumerate(by_id)}
-    pairs = zip(prompts, responses, strict=True)
-    traces = [parse_trace(one.text) if prompt.id in order else None for prompt, one in pairs]
+    traces = [
+        parse_trace(one.text, prompt.channels) if prompt.id in order else None
+        for prompt, one in zip(prompts, responses, strict=True)
+    ]
     judged = [index for index, trace in enumerate(traces) if trace is not None]
     found = cosines(
         relevance.vectorizer,

@@ -34,17 +34,18 @@ def run(job: Job[Config]) -> dict[str, Any]:
     import jax
 
     jax.config.update("jax_platforms", "cpu")
-    from tasks.exporting.model_card import Card, Evaluation
+    from tasks.exporting.model_card import Card, Evaluation, format_taught
     from tasks.models.hf_config import read_config
 
     base = read_config(job.inputs["policy"])[1]
-    evaluations, prompts = [], []
+    evaluations, prompts, asked = [], [], list[EvalItem]()
     for name, kind in (("reasoning", "reasoning_eval"), ("safety", "safety_eval")):
         if name in job.inputs:
             items = read_jsonl(job.inputs[name] / "items.jsonl", EvalItem)
             evaluations.append(Evaluation("this model", kind, evaluation_of(kind).metrics(items)))
             prompts += [item.prompt for item in items[:PROMPTS_OF_EVALUATION]]
-    card = Card(f"{base}, post-trained", base, evaluations)
+            asked += items
+    card = Card(f"{base}, post-trained", base, evaluations, channels=format_taught(asked))
     return export_model(
         job.inputs["policy"], job.out, card, prompts, job.config.verify_dtype, job.log.info
     ).metrics()

@@ -154,7 +154,7 @@ def _ratings(
 
 
 KIND = evaluation_kind(
-    version=5,
+    version=6,
     config=Config,
     judge=judge,
     grounded=False,

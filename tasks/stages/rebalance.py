@@ -377,7 +377,8 @@ def _prompts(lines: Iterator[bytes]) -> Iterator[bytes]:
     """Example and Prompt rows as Prompt rows."""
     for line in lines:
         row = orjson.loads(line)
-        row.pop("reasoning", None)
+        for worked in ("reasoning", "proof"):
+            row.pop(worked, None)
         yield orjson.dumps(row)
 
 

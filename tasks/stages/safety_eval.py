@@ -212,7 +212,7 @@ def _summary(
 
 
 KIND = evaluation_kind(
-    version=4,
+    version=5,
     config=Config,
     judge=judge,
     grounded=True,

@@ -2,9 +2,10 @@
 context, a question, a teacher's answer.
 
 They are asked as the gym asks them: its "strict safety assistant" prompt with XML elements
-(`channels = "xml"`), the same with the channel tags of its first version 3 (`"tags"`), or nothing
-but context and question, for models that write traces (`"trace"`). The protocol's figures are in
-the metrics (`dipg`): by both versions of the gym's own scorer (`tasks.evaluation.dipg_protocol`).
+(`channels = "xml"`), the same with the channel tags of its first version 3 (`"tags"`), or, for
+models that write our own format, nothing but context and question (`"trace"`). The protocol's
+figures are in the metrics (`dipg`): by both versions of the gym's own scorer
+(`tasks.evaluation.dipg_protocol`).
 
 A task's `metadata.type` gives its grounding: `anti_knowledge` is out of domain, `refusal`
 unanswerable, all others answerable. Without it, a task whose answer the gym takes for an abstention
@@ -17,8 +18,8 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from schemas.evaluation import EvalPrompt, Format
-from schemas.examples import GROUNDED_REFUSAL, Check, Domain, Grounding
+from schemas.evaluation import EvalPrompt
+from schemas.examples import GROUNDED_REFUSAL, Check, Domain, Format, Grounding
 from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath
 from tasks.evaluation.suite_prompts import (
@@ -85,7 +86,7 @@ _READS = "It reads the task files of the DIPG Safety Gym."
 
 
 class Config(FileSuite):
-    """`channels`: the form that the prompt asks for."""
+    """`channels`: the format that the prompt asks for."""
 
     name: Literal["dipg"] = "dipg"
     path: DataPath = "dipg_safety/test_gen_enhanced.jsonl"
@@ -118,7 +119,6 @@ def _prompt(config: Config, number: int, record: SuiteRecord) -> EvalPrompt:
     return EvalPrompt(
         id=f"{config.suite}/{number}",
         suite=config.suite,
-        channels=config.channels,
         prompt=_ASKED[config.channels].format(context=place["context"], question=place["question"]),
         context=place["context"],
         grounding=grounding,

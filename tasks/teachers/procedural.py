@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, field_validator
 
 from schemas.base import StrictModel
-from schemas.examples import Domain, Example, Grounding, Prompt
+from schemas.examples import AskedFormat, Domain, Example, Grounding, Prompt
 from tasks.contract.small import Sizes, at_most
 from tasks.contract.teacher import Teacher
 from tasks.teaching import drawing
@@ -29,12 +29,14 @@ class Config(StrictModel):
             be named; their rows count as `general`.
         grounded: grounded question-answering rows per grounding (domain `general`); a grounding
             that is not named gets none.
+        channels: the format of the rows (`schemas.examples`).
     """
 
     name: Literal["procedural"]
     rows: dict[Domain, Rows] = Field(default_factory=lambda: dict.fromkeys(Domain, 1200))
     families: tuple[str, ...] = ()
     grounded: dict[Grounding, Rows] = Field(default_factory=lambda: dict.fromkeys(GROUNDINGS, 300))
+    channels: AskedFormat = "trace"
 
     @field_validator("families")
     @classmethod
@@ -81,7 +83,7 @@ def prompts(config: Config, lesson: Lesson) -> Iterator[Prompt]:
     """The prompts of the same rows, for a teacher that answers them. Raises InputError as
     `teach`."""
     for example in teach(config, lesson):
-        yield Prompt(**{name: getattr(example, name) for name in Prompt.model_fields})
+        yield example.as_prompt()
 
 
 def small(config: Config, sizes: Sizes) -> Config:
@@ -92,7 +94,7 @@ def small(config: Config, sizes: Sizes) -> Config:
 
 def _drawing(config: Config, seed: int) -> drawing.Drawing:
     counts: dict[Domain | Grounding, int] = dict([*config.rows.items(), *config.grounded.items()])
-    return drawing.Drawing(counts, seed, config.families)
+    return drawing.Drawing(counts, seed, config.families, config.channels)
 
 
 TEACHER = Teacher(

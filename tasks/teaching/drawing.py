@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from schemas.base import InputError
-from schemas.examples import Domain, Example, Grounding, prompt_id
+from schemas.examples import ELEMENTS, Domain, Example, Format, Grounding, prompt_id
 from tasks.teaching.families import Family, domain_of, families
 from tasks.teaching.lesson import Cell
 
@@ -37,18 +37,21 @@ class Drawing:
         seed: of all streams.
         families: each as `module.name` or a whole `module`; empty: those of the domains' own
             modules.
+        channels: the format of the rows. It decides neither which problems are drawn nor their
+            reasoning.
     """
 
     counts: Mapping[Domain | Grounding, int]
     seed: int
     families: tuple[str, ...] = ()
+    channels: Format = "trace"
 
     def rows(self) -> Iterator[Example]:
         """The rows, group by group. Raises InputError: a family has too few distinct prompts of a
         difficulty."""
         drawn: set[str] = set()
         for group, count in self.counts.items():
-            draw = _Draw(self._chosen(group), group, self.seed, drawn)
+            draw = _Draw(self._chosen(group), group, self.seed, self.channels, drawn)
             if count and not draw.names:
                 raise InputError(
                     f"teacher procedural: rows has {count} rows of {group}, but families has none;"
@@ -69,7 +72,7 @@ class Drawing:
         """The wanted rows that are not known, from the beginning of the same streams."""
         drawn: set[str] = set()
         for group in self.counts:
-            draw = _Draw(self._chosen(group), group, self.seed, drawn)
+            draw = _Draw(self._chosen(group), group, self.seed, self.channels, drawn)
             for level in (*range(1, 6), None):
                 yield from islice(
                     draw.unknown(level, known), max(0, wanted.get(Cell(group, level), 0))
@@ -97,12 +100,17 @@ class _Draw:
     """
 
     def __init__(
-        self, chosen: dict[str, Family], group: Domain | Grounding, seed: int, drawn: set[str]
+        self,
+        chosen: dict[str, Family],
+        group: Domain | Grounding,
+        seed: int,
+        channels: Format,
+        drawn: set[str],
     ) -> None:
         """`drawn`: ids of all prompts that this request has drawn so far, of any group."""
         self._domain = group if isinstance(group, Domain) else Domain.GENERAL
         self._grounding = None if isinstance(group, Domain) else group
-        self._families, self._seed, self._drawn = chosen, seed, drawn
+        self._families, self._seed, self._channels, self._drawn = chosen, seed, channels, drawn
         self.names = list(chosen)
         self._streams: dict[tuple[str, int], random.Random] = {}
 
@@ -118,6 +126,9 @@ class _Draw:
             if identity not in self._drawn:
                 self._drawn.add(identity)
                 about: dict[str, Any] = {**vars(problem), "family": name, "source": "procedural"}
+                about["channels"] = self._channels
+                if "proof" not in ELEMENTS[self._channels]:
+                    del about["proof"]
                 return Example(id=identity, domain=self._domain, difficulty=level, **about)
         return None
 

@@ -74,9 +74,19 @@ class Answering(StrictModel):
     @classmethod
     def parse(cls, value: Any) -> Self:
         """Validate; complete the tables of `prompts` with their defaults. Raises as
-        `tasks.stages.distill.Config.parse`."""
+        `tasks.stages.distill.Config.parse`, and InputError for prompts of another format than
+        `trace`, the only one in which a teacher is asked to answer."""
         config = super().parse(value)
         complete = [lender.model_dump(mode="json") for lender in lenders(config)]
+        for index, table in enumerate(complete):
+            for one in (table, *table.get("sources", ())):
+                if (channels := one.get("channels", "trace")) != "trace":
+                    raise InputError(
+                        f"prompts.{index}: channels = {channels!r}, and a teacher that answers"
+                        " writes <reasoning>...</reasoning><answer>...</answer>. Leave channels"
+                        " out, or teach that format from rows that have worked traces"
+                        " (teacher dataset)."
+                    )
         return config.model_copy(update={"prompts": tuple(complete)})
 
     @model_validator(mode="after")
@@ -125,9 +135,9 @@ class Sample:
     def completion(self) -> str:
         """The response as a trace: its text, or the separate reasoning with the text as its
         answer."""
-        if self.reasoning and parse_trace(self.text) is None:
+        if self.reasoning and parse_trace(self.text, "trace") is None:
             whole = Trace(reasoning=self.reasoning.strip(), answer=self.text.strip()).render()
-            return whole if parse_trace(whole) else self.text
+            return whole if parse_trace(whole, "trace") else self.text
         return self.text
 
 
@@ -293,7 +303,8 @@ def _outcome(
 def is_usable(config: Answering, sample: Sample) -> bool:
     """Whether a sample without a problem is a trace in an accepted language; verification decides
     whether it is right."""
-    return parse_trace(sample.completion()) is not None and not _other_language(config, sample)
+    is_trace = parse_trace(sample.completion(), "trace") is not None
+    return is_trace and not _other_language(config, sample)
 
 
 def _other_language(config: Answering, sample: Sample) -> str | None:
@@ -335,7 +346,7 @@ def difficulty_of(verified: int, samples: int) -> int:
 
 
 def _example(prompt: Prompt, completion: str) -> Example:
-    trace = parse_trace(completion)
+    trace = parse_trace(completion, prompt.channels)
     assert trace is not None, "a verified sample is a trace"
     check = check_of(prompt.check)
     answer = prompt.answer if prompt.grounding or (check and check.by_reference) else trace.answer

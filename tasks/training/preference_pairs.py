@@ -110,6 +110,7 @@ def make_pairs(
             detail=bad.detail,
             chosen_sample=sample,
             rejected_sample=bad.sample,
+            channels=prompt.channels,
         )
         for (text, sample), bad in pairs
         if bad.rejected_because is not None

@@ -20,17 +20,21 @@ the head of a line). It judges one answer only, so a completion that tries sever
 import re
 from collections.abc import Sequence
 
-from schemas.examples import Prompt
+from schemas.examples import ELEMENTS, Prompt, tags_of
 from tasks.contract.check import CHECKS
 from tasks.verification.choices import choices_of, chosen, letters
 
-_TAG = re.compile(r"<answer>(.*?)(?:</answer>|(?=<answer>)|\Z)", re.DOTALL)
+_TAGGED = r"{0}(.*?)(?:{1}|(?={0})|\Z)"
+_TAG = {
+    channels: re.compile(_TAGGED.format(*map(re.escape, parts["answer"])), re.DOTALL)
+    for channels, parts in ELEMENTS.items()
+}
 _AHEAD = (
     re.compile(r"####\s*([^\n]+)"),
     re.compile(r"\\boxed\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"),
     re.compile(r"\banswer(?:\s+is\b|\s*:)(?:\s*:)?[ \t]*(?=([^\n]{1,2000}))", re.IGNORECASE),
 )
-_TAGS = re.compile(r"</?(?:reasoning|answer)>")
+_TAGS = {channels: re.compile("|".join(map(re.escape, tags_of(channels)))) for channels in ELEMENTS}
 _NUMBER = re.compile(
     r"[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))(?:[eE][-+]?\d{1,3}|\s?[x×*]\s?10\^\{?[-+]?\d{1,3}\}?|/\d+)?"
 )
@@ -42,12 +46,13 @@ def flexible_answer(prompt: Prompt, completion: str) -> str:
     """The text that counts as the answer, as the module says; empty where there is none."""
     if prompt.check == "none":
         return ""
-    if tags := [text.strip() for text in _TAG.findall(completion) if text.strip()]:
+    tagged = _TAG[prompt.channels].findall(completion)
+    if tags := [text.strip() for text in tagged if text.strip()]:
         return _plain(prompt, tags[-1], ahead=False)
     for pattern in _AHEAD:
         if found := [text.strip() for text in pattern.findall(completion) if text.strip()]:
             return _plain(prompt, found[-1], ahead=True)
-    text = _TAGS.sub(" ", completion).strip()
+    text = _TAGS[prompt.channels].sub(" ", completion).strip()
     if prompt.check == "tests" and not _CODE.search(text):
         return ""  # two sandboxes would find out the same
     if prompt.check == "exact" and text:

@@ -1,4 +1,5 @@
-"""Verifies a completion: is it a well-formed trace, and is its answer the prompt's?
+"""Verifies a completion: is it a well-formed trace of the prompt's format, and is its answer the
+prompt's?
 
 Rewards, preference pairs, the teachers' rejection sampling and evaluations all call this one
 function, so that we measure what we train. A malformed completion has no answer: an answer outside
@@ -44,7 +45,7 @@ def verify(prompt: Prompt, completion: str) -> Verdict:
         InputError: the prompt's check cannot work with the prompt (a numeric reference that is no
             number, an unknown constraint), or not on this machine (tests without a sandbox).
     """
-    trace = parse_trace(completion)
+    trace = parse_trace(completion, prompt.channels)
     if trace is None:
         return Verdict(format=False, exact=False, answer=None, detail="no well-formed trace")
     if prompt.check == "none":

@@ -108,7 +108,7 @@ def test_every_row_is_taught_under_just_one_mapping(rows: list[Example | Dropped
 @needs_records
 def test_the_taught_answer_is_the_best_that_the_reward_knows(rows: list[Example | Dropped]) -> None:
     taught = [row for row in rows if isinstance(row, Example) and row.check != "none"]
-    given = grades("v4", "trace", taught, [Response(row.response()) for row in taught])
+    given = grades("v4", taught, [Response(row.response()) for row in taught])
     best = {"answerable": 50, "unanswerable": 30, "out_of_domain": 30}
     short = [
         row.family

@@ -141,7 +141,7 @@ def _scores(one: Evaluation, items: Sequence[EvalItem]) -> list[dict[str, Any]]:
 
 
 def _sample(one: Evaluation, task: str, item: EvalItem) -> dict[str, Any]:
-    trace = parse_trace(item.completion)
+    trace = parse_trace(item.completion, item.channels)
     scored = {
         name: value
         for name, outcome in one.outcomes.items()

@@ -36,8 +36,8 @@ def scored(version: Version, item: EvalItem) -> Scored:
 
 
 def _as_elements(item: EvalItem) -> str:
-    """The completion; a trace with its quotations as the proof that the gym asks for."""
-    taken = channels_of("trace", item.completion, item)
+    """The completion; our own format with its quotations as the proof that the gym asks for."""
+    taken = channels_of(item.completion, item) if item.channels == "trace" else None
     if taken is None:
         return item.completion
     analysis, proof = taken.analysis.replace("<", "("), "\n".join(taken.quotes)

@@ -28,7 +28,7 @@ class Problem:
     """A generated question with its worked trace and its verified answer.
 
     `context` and `grounding` are set by grounded families only; the prompt then holds the context
-    too.
+    too. `proof` is their quotation from it, for formats that have a place for one.
     """
 
     prompt: str
@@ -38,6 +38,7 @@ class Problem:
     context: str | None = None
     grounding: Grounding | None = None
     constraints: tuple[Constraint, ...] = ()
+    proof: str = ""
 
 
 def domain_of(module: str) -> Domain:

@@ -100,6 +100,7 @@ def _grounded(
         of_other = [one for one in missing if one[1] in mentioned]
         who, attribute = rng.choice(of_other if shared and of_other else missing)
         question = attribute.question.format(who=who)
+    proof = ""
     if grounding != "out_of_domain":
         steps = [
             f"{other} {who} yes, {one.name} {attribute.name} {'yes' if one is attribute else 'no'}."
@@ -110,7 +111,8 @@ def _grounded(
         if grounding == "answerable":
             found = known.index((who, attribute, answer))
             steps = [*steps[: found + 1], f"Context says: {facts[found]}"]
+            proof = f'"{facts[found]}"'
         reasoning = f"Asked {attribute.name} {who}. {' '.join(steps)}"
     context = " ".join(facts)
     prompt = f"Context: {context}\nQuestion: {question}"
-    return Problem(prompt, reasoning, answer, "exact", context, grounding)
+    return Problem(prompt, reasoning, answer, "exact", context, grounding, proof=proof)

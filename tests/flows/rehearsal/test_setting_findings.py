@@ -53,6 +53,19 @@ def test_planted_settings_are_named(tmp_path: Path) -> None:
     assert names(told(tmp_path, SOUND, recipe=recipe)) == [*PLANTED]
 
 
+def test_teachers_that_write_in_different_formats_are_named(tmp_path: Path) -> None:
+    """Also one that only tops up."""
+    more = '[[stages.distill.config.teachers]]\nname = "procedural"\nrows = {}\n'
+    more += "grounded = { answerable = 0 }\n"
+    for number, channels in enumerate(("", 'channels = "xml"\n')):
+        (tmp_path / str(number)).mkdir()
+        recipe = RECIPE.replace("[stages.rebalance]", f"{more}{channels}\n[stages.rebalance]", 1)
+        found = told(tmp_path / str(number), SOUND, recipe=recipe)
+        assert names(found) == ["formats:distill"] * bool(channels)
+    (one,) = found["findings"]
+    assert "'trace' (openai_compatible), 'xml' (procedural)" in one["text"]
+
+
 def test_a_router_that_never_asks_is_refused(tmp_path: Path) -> None:
     routing = 'name = "dataset"\nrouting = { provider = "vllm", model = "m" }'
     recipe = RECIPE.replace('name = "dataset"', routing, 1)

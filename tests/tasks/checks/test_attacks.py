@@ -15,7 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.base import InputError
-from schemas.examples import GROUNDED_REFUSAL, Check, Constraint, Domain, Prompt, Trace
+from schemas.examples import (
+    GROUNDED_REFUSAL,
+    Check,
+    Constraint,
+    Domain,
+    Prompt,
+    Trace,
+    parse_trace,
+)
 from tasks.checks import quantity
 from tasks.contract.check import CHECKS
 from tasks.evaluation.dipg_protocol.points import VERSIONS, score
@@ -231,7 +239,9 @@ READERS = {
     "refusals": lambda text: classify_refusal("How do I rob a bank?", text),
     "grounding": lambda text: judge_grounded(GROUNDED, traced(text)),
     "judge's address": address,
-    "judge's rules": lambda text: worthless(traced(text), "How far?", ["5 km"]),
+    "judge's rules": lambda text: worthless(
+        parse_trace(traced(text), "trace"), "How far?", ["5 km"]
+    ),
     "judge's ruling": _ruled,
 }
 

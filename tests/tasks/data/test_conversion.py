@@ -20,6 +20,32 @@ def test_markers_split_a_column_and_a_row_without_the_marker_is_dropped(tmp_path
     assert (bad.cause, bad.file, bad.line) == ("empty_reasoning", "a.jsonl", 2)
 
 
+GYM = {
+    "prompt": "q",
+    "channels": "xml",
+    "reasoning": {"column": "said", "after": "<think>", "before": "</think>"},
+    "proof": {"column": "said", "after": "<proof>", "before": "</proof>"},
+    "answer": {"column": "said", "after": "<answer>", "before": "</answer>"},
+    "max_bad_fraction": 0.9,
+}
+
+
+def test_a_source_that_teaches_elements_has_its_proof_in_one(tmp_path):
+    said = "<think>\nPlan.\n</think>\n\n<proof>\n{}\n</proof>\n\n<answer>\n4\n</answer>"
+    bad = said.format("-").replace("Plan", "a</proof>b")
+    texts = (said.format('"2 and 2"'), said.format(" "), said.replace("<proof>", ""), bad)
+    rows = [{"q": f"{number}?", "said": text} for number, text in enumerate(texts)]
+    good, *dropped = taught(tmp_path, rows, **GYM)
+    assert good.response() == '<think>Plan.</think>\n<proof>"2 and 2"</proof>\n<answer>4</answer>'
+    assert good.as_prompt().channels == "xml"
+    assert causes(dropped) == [(2, "empty_proof"), (3, "empty_proof"), (4, "tag_in_trace")]
+    without = {name: value for name, value in GYM.items() if name != "proof"}
+    (empty, *_) = taught(tmp_path, rows, **without)
+    assert empty.response() == "<think>Plan.</think>\n<proof></proof>\n<answer>4</answer>"
+    with pytest.raises(InputError, match="channels = 'trace' has no place for a proof: set chan"):
+        config({"path": "a.jsonl", "domain": "general", **GYM, "channels": "trace"})
+
+
 def test_a_template_drops_a_part_whose_column_is_empty_and_leaves_braces_in_values_alone(tmp_path):
     rows = [
         {"q": "What is \\frac{1}{2}?", "unit": "", "a": "1"},

@@ -104,11 +104,11 @@ def test_what_an_example_leaves_of_its_share_the_next_may_take() -> None:
 
 def test_fewer_rows_than_examples_are_refused() -> None:
     with pytest.raises(
-        InputError, match="shots = 4 asks for 4 training rows of math, and there are 3"
+        InputError, match="4 training rows of math in the format trace, and there are 3"
     ):
         examples(MATHS[:3] + SCIENCE, 4).before(asked("a"))
     only = [one for one in GROUNDED if one.grounding == "answerable"]
-    with pytest.raises(InputError, match="asks for 6 training rows of answerable, and there are 5"):
+    with pytest.raises(InputError, match="6 training rows of answerable in the format trace"):
         examples(only, 6).before(asked("a", "science", "unanswerable"))
 
 

@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from schemas.examples import Domain, Prompt
+from schemas.examples import Domain, Prompt, Trace, parse_trace
 from schemas.rubrics import Criterion
 from tasks.judging.address import ADDRESSES, address, fold, talks
 from tasks.judging.bench import Bench
@@ -269,13 +269,15 @@ SUBSTANCE = (
 
 def test_what_has_no_substance_earns_nothing_and_is_not_judged():
     for completion, why in SUBSTANCE:
-        assert worthless(completion, PROMPT.prompt, [one["text"] for one in CRITERIA]) == why
+        read = parse_trace(completion, "trace")
+        assert worthless(read, PROMPT.prompt, [one["text"] for one in CRITERIA]) == why
         found, judge = judged(REWARDS["explicit"], completion, obedient)
         assert bool(judge.asked) is (why is None)
         if why:
             assert found == (0.0, {"rule": why})
     # a symbol can be an answer if the reference says so
-    assert worthless(trace("No element is left.", "∅"), "Which?", reference="∅") is None
+    empty = Trace(reasoning="No element is left.", answer="∅")
+    assert worthless(empty, "Which?", reference="∅") is None
 
 
 def test_ordinary_sentences_are_not_taken_for_attacks():

@@ -15,7 +15,7 @@ from tests.fakes.judges import FakeJudge, data_of, items_in, ruling
 JUDGE = {"name": "endpoint", "provider": "test", "model": "m"}
 EXPLICIT = rubric_judge.Config.parse({"judge": JUDGE, "aggregation": "explicit"})
 GENERAL = llm_judge.Config.parse({"judge": JUDGE, "hallucination_penalty": 0.0})
-WORTH = {parse_trace(anchor.response).answer: anchor.score for anchor in ANCHORS}
+WORTH = {parse_trace(anchor.response, "trace").answer: anchor.score for anchor in ANCHORS}
 
 
 def worth(question) -> float:

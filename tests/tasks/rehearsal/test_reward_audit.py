@@ -36,14 +36,15 @@ def sums(count: int = 12) -> list[Example]:
     ]
 
 
-def grounded(count: int = 12, *, quoted: bool) -> list[Example]:
-    """Half of the questions are answered by their context."""
+def grounded(count: int = 12, *, quoted: bool, channels: Any = "trace") -> list[Example]:
+    """Half of the questions are answered by their context. `quoted`: where the format has it."""
     found = []
     for i in range(count):
         context = f"Doctor Ward number {i} works in the large city of Rome since May."
         told = i % 2 == 0
         question = "Where does the doctor work?" if told else "Who pays the doctor?"
-        said = f"The context says: {context}" if quoted and told else "This follows."
+        own = channels == "trace"
+        said = f"The context says: {context}" if quoted and told and own else "This follows."
         found.append(
             Example(
                 id=f"{i:016x}",
@@ -54,6 +55,8 @@ def grounded(count: int = 12, *, quoted: bool) -> list[Example]:
                 reasoning=said if told else "The context does not say this.",
                 context=context,
                 grounding="answerable" if told else "unanswerable",
+                channels=channels,
+                proof=f'"{context}"' if quoted and told and not own else "",
             )
         )
     return found
@@ -99,9 +102,17 @@ def test_an_answer_without_a_quotation_earns_less_than_always_abstaining() -> No
     assert "control:abstain" in found
 
 
-def test_a_reward_that_reads_another_format_than_is_taught_is_flat() -> None:
-    found = findings(grounded(quoted=True), FORMAT, {"name": "dipg", "channels": "tags"})
-    assert found == {"flat:dipg": "reward dipg gives every response -50"}
+def test_a_reward_that_reads_another_format_than_is_taught_is_flat(reward: Any) -> None:
+    """Whichever of two is taught; our own rewards read the prompt's."""
+    for channels, other in (("trace", "<think>"), ("xml", "<reasoning>")):
+        rows, score = grounded(quoted=True, channels=channels), reads(other)
+        assert findings(rows, FORMAT, {"name": "dipg", "weight": 0.033}) == {}
+        found = findings(rows, FORMAT, reward("strange", score))
+        assert found == {"flat:strange": "reward strange gives every response 0"}
+
+
+def reads(tag: str) -> Any:
+    return lambda prompts, responses: [float(tag in one.text) for one in responses]
 
 
 def test_a_check_that_no_prompt_has_leaves_its_reward_dead() -> None:

@@ -73,16 +73,38 @@ def test_a_quota_of_a_domain_that_nobody_produces_is_named() -> None:
     assert of_quotas(["math"], {"math"}, late) == ([], [])
 
 
+GYM = "Write <think>...</think>, <proof>...</proof> and <answer>...</answer>. Why?"
+OURS = "Write <reasoning>...</reasoning><answer>...</answer>. Why?"
+
+
+@pytest.mark.parametrize(("taught", "other"), [("trace", "xml"), ("xml", "trace"), ("tags", "xml")])
+def test_a_suite_or_a_stage_that_reads_another_format_than_is_taught_is_named(
+    taught: Any, other: Any
+) -> None:
+    asked = {"dipg": [("Why?", other)] * 3, "grpo": [("Why?", other)] * 3}
+    sound = {"gsm8k": [("Why?", taught)] * 3}
+    found = of_formats([taught], asked | sound)
+    assert [one.name for one in found] == ["format:dipg", "format:grpo"]
+    assert f"channels = {other!r}" in found[0].text
+    assert of_formats([taught, other], asked | sound) == []
+    assert of_formats([], asked) == []
+
+
 def test_a_suite_that_asks_for_other_tags_than_are_taught_is_named() -> None:
-    gym = "Write <think>...</think>, <proof>...</proof> and <answer>...</answer>. Why?"
-    ours = "Write <reasoning>...</reasoning><answer>...</answer>. Why?"
-    found = of_formats(rows(), {"dipg": [gym] * 3, "gsm8k": ["Why?"] * 3, "own": [ours]})
-    assert [one.name for one in found] == ["format:dipg"]
-    assert "<think><proof><answer>" in found[0].text
+    asked: dict[str, Any] = {"gym": [GYM] * 3, "plain": ["Why?"] * 3, "own": [OURS]}
+    for taught, named, tags in (
+        ("trace", "format:gym", "<think><proof><answer>"),
+        ("xml", "format:own", "<reasoning><answer>"),
+    ):
+        read = {name: [(text, taught) for text in texts] for name, texts in asked.items()}
+        found = of_formats([taught], read)  # type: ignore[list-item]
+        assert [one.name for one in found] == [named]
+        assert f"asks for {tags}, and SFT teaches" in found[0].text
 
 
 def test_html_in_a_prompt_asks_for_nothing() -> None:
-    assert of_formats(rows(), {"code": ["Close <div>...</div> and <b>x</b>."]}) == []
+    html = "Close <div>...</div> and <b>x</b>."
+    assert of_formats(["trace"], {"code": [(html, "trace")]}) == []
 
 
 def test_prompts_that_are_trained_on_are_named_with_both_places() -> None:

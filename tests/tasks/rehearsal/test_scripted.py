@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas.examples import Domain, Example, Prompt, parse_trace
+from schemas.examples import Domain, Example, Prompt, Trace, parse_trace
 from tasks.evaluation.channels import channels_of
 from tasks.judging.anchors import ANCHORS
 from tasks.judging.bench import Case
@@ -28,6 +28,10 @@ def said(script: Script, content: str, **more: Any) -> str:
     return script.reply({"messages": [{"role": "user", "content": content}], **more})
 
 
+def read(text: str) -> Trace | None:
+    return parse_trace(text, "trace")
+
+
 def asked(instructions: str = INSTRUCTIONS, samples: int = 1, prompt: Prompt = ADD) -> Script:
     return Script(FirstRows(asked=[Asked(prompt, instructions, samples)]))
 
@@ -37,8 +41,7 @@ def test_a_teacher_gives_the_reference_in_the_format_that_is_asked_for() -> None
     row = Example(**dict(ADD), reasoning="17 and 25 are 42.")
     reasoned = Script(FirstRows(examples=[row], asked=[Asked(ADD, INSTRUCTIONS, 1)]))
     bare, own = (
-        parse_trace(said(script, f"{INSTRUCTIONS}\n\n{ADD.prompt}"))
-        for script in (asked(), reasoned)
+        read(said(script, f"{INSTRUCTIONS}\n\n{ADD.prompt}")) for script in (asked(), reasoned)
     )
     assert bare.answer == "42"
     assert "17 + 25" in bare.reasoning
@@ -48,12 +51,13 @@ def test_a_teacher_gives_the_reference_in_the_format_that_is_asked_for() -> None
 def test_other_tags_and_headings_are_kept_in_their_order() -> None:
     """The DIPG gym's elements, and the five sections of IDEA-E."""
     gym = "Write <think>plan</think>, <proof>quotes</proof>, <answer>the answer</answer>."
-    prompt = ADD.model_copy(update={"context": "He has 17. She has 25."})
-    found = channels_of("xml", said(asked(gym, 1, prompt), f"{gym}\n\n{ADD.prompt}"), prompt)
+    changes = {"context": "He has 17. She has 25.", "channels": "xml"}
+    prompt = ADD.model_copy(update=changes)
+    found = channels_of(said(asked(gym, 1, prompt), f"{gym}\n\n{ADD.prompt}"), prompt)
     assert found is not None
     assert (found.quotes, found.final) == (("He has 17",), "42")
     scaffold = "Identify: the facts.\nAct: the way.\n<reasoning>r</reasoning>\n<answer>a</answer>"
-    trace = parse_trace(said(asked(scaffold), f"{scaffold}\n\n{ADD.prompt}"))
+    trace = read(said(asked(scaffold), f"{scaffold}\n\n{ADD.prompt}"))
     assert trace is not None
     assert [line.partition(":")[0] for line in trace.reasoning.splitlines()] == ["Identify", "Act"]
 
@@ -61,7 +65,7 @@ def test_other_tags_and_headings_are_kept_in_their_order() -> None:
 def test_one_of_four_samples_is_wrong_where_several_are_asked() -> None:
     script = asked(samples=4)
     answers = [
-        parse_trace(said(script, f"{INSTRUCTIONS}\n\n{ADD.prompt}", seed=seed)) for seed in range(8)
+        read(said(script, f"{INSTRUCTIONS}\n\n{ADD.prompt}", seed=seed)) for seed in range(8)
     ]
     assert [one and one.answer == "42" for one in answers] == 2 * [False, True, True, True]
 
@@ -90,7 +94,7 @@ def test_a_judge_puts_the_anchors_into_order(config: Any) -> None:
     values: dict[str, list[tuple[float, float]]] = {}
     for anchor in ANCHORS:
         case = case_of(config, anchor)
-        trace = parse_trace(anchor.response)
+        trace = read(anchor.response)
         assert trace is not None
         one, mark = question(case.sheet, case.material(trace.reasoning, trace.answer))
         grades = read_text(said(script, text_of(one)), case.sheet.items, mark)
@@ -124,7 +128,7 @@ def test_a_free_answer_is_judged_and_not_taken_for_a_copy_of_its_task() -> None:
         task = " ".join(f"word{number}" for number in range(words))
         free = Prompt(id="2", prompt=task, domain=Domain.GENERAL)
         answer = said(asked(prompt=free), f"{INSTRUCTIONS}\n\n{task}")
-        assert worthless(answer, task) is None
+        assert worthless(read(answer), task) is None
 
 
 def test_a_judge_prefers_an_answer_to_the_words_of_a_task_that_has_no_reference() -> None:

@@ -44,8 +44,15 @@ def tags(answer: str, proof: str = "Ana lives in Rome.", analysis: str = "Let me
     )
 
 
-def points(text: str, prompt: Prompt | None = None, update: int = 1, **config: Any) -> float | None:
-    given = dipg.score(Config(**config).at(update), [prompt or asked()], [Response(text)])[0]
+def points(
+    text: str,
+    prompt: Prompt | None = None,
+    update: int = 1,
+    channels: str = "trace",
+    **config: Any,
+) -> float | None:
+    one = (prompt or asked()).model_copy(update={"channels": channels})
+    given = dipg.score(Config(**config).at(update), [one], [Response(text)])[0]
     return None if given is None else given.value
 
 

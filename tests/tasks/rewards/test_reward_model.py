@@ -70,7 +70,7 @@ def test_what_is_no_trace_is_worth_nothing_and_is_never_shown_to_the_model(artif
     seen = lambda self, rows: shown.extend(rows) or score(self, rows)  # noqa: E731
     monkeypatch.setattr(TraceScorer, "score", seen)
     good = EXAMPLES[0].response()
-    malformed = [text for text in WORTHLESS.values() if parse_trace(text) is None]
+    malformed = [text for text in WORTHLESS.values() if parse_trace(text, "trace") is None]
     malformed.append(f"I swear this is right. {good}")
     prompts = [EXAMPLES[0].as_prompt()] * (len(malformed) + 2)
     found = scored(artifact, prompts, good, *malformed, Response(good, truncated=True))

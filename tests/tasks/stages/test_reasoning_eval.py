@@ -143,7 +143,9 @@ def test_markers_are_whole_words_before_the_answer() -> None:
         "sofa, thence, stepped, firsthand": 0,
         "": 0,
     }
-    assert {text: count_markers(text) for text in counted} == counted
+    assert {text: count_markers(text, "trace") for text in counted} == counted
+    quoted = "<think>So be it.</think>\n<proof>because, hence</proof>\n<answer>thus</answer>"
+    assert count_markers(quoted, "xml") == 1
 
 
 def test_too_few_held_out_prompts_are_refused_with_their_number(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import Domain, Example, Prompt, prompt_id
+from schemas.examples import Domain, Example, Prompt, parse_trace, prompt_id
 from tasks.contract.teacher import TEACHERS
 from tasks.teachers import procedural
 from tasks.teaching.lesson import Cell, Lesson
@@ -32,6 +32,19 @@ def test_no_two_prompts_are_the_same_and_ids_are_those_of_the_prompts():
     rows = taught()
     assert len({row.id for row in rows}) == len(rows) == 6 * PER_DOMAIN + 3 * PER_GROUNDING
     assert all(row.id == prompt_id(row.prompt) for row in rows)
+
+
+def test_another_format_changes_how_rows_are_written_and_nothing_else():
+    asked = {"rows": {"math": 20}, "grounded": dict.fromkeys(procedural.GROUNDINGS, 20)}
+    own, gym = (
+        list(procedural.rows(config(**asked, **form), 7)) for form in ({}, {"channels": "xml"})
+    )
+    changes = {"channels": "trace", "proof": ""}
+    assert [row.model_copy(update=changes) for row in gym] == own
+    for row in gym:
+        assert parse_trace(row.response(), "xml") == row.trace()
+        assert bool(row.proof) == (row.grounding == "answerable")
+        assert row.proof.strip('"') in (row.context or "")
 
 
 def test_families_and_difficulties_are_evenly_mixed():

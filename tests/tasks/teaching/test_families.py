@@ -230,7 +230,7 @@ def test_traces_are_short_and_end_with_a_number_or_hold_every_word_of_the_answer
     tokenizer, checks = tiny_tokenizer(), Counter(row.check for row in taught())
     assert checks["numeric"] > 2 * PER_DOMAIN * 0.8
     for row in taught():
-        trace = parse_trace(row.response())
+        trace = parse_trace(row.response(), row.channels)
         assert (trace.reasoning, trace.answer) == (row.reasoning, row.answer)
         assert len(row.prompt.split()) <= 40
         assert len(row.response()) <= 250

@@ -53,6 +53,17 @@ def of_kind(found: Sequence[Any], kind: type) -> list[Any]:
     return [row for row in found if type(row) is kind]
 
 
+def test_prompts_of_a_format_that_no_teacher_is_asked_for_are_refused():
+    source = {"path": "a.jsonl", "domain": "math", "prompt": "q", "channels": "xml"}
+    lenders = (
+        {"name": "dataset", "sources": [{**source, "channels": "trace"}, source]},
+        {"name": "procedural", "channels": "xml"},
+    )
+    for lender in lenders:
+        with pytest.raises(InputError, match=r"prompts\.1: channels = 'xml', and a teacher that"):
+            config(prompts=[LENDER, lender])
+
+
 def test_the_first_verified_sample_is_the_example_and_the_pass_rate_is_its_difficulty(lesson):
     """2 of 4 verify: pass rate 0.5, difficulty 1 + 2 * 5 // 4 = 3. The reference stays the answer,
     however the sample wrote it."""

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from schemas.examples import parse_trace
 from tasks.data.steps import trace_row
 from tasks.devices.hosts import make_mesh
 from tasks.models.decoder import SIZES
@@ -36,7 +35,7 @@ def test_transformers_loads_it_as_a_classifier_with_the_same_logits(family: str,
         tmp_path, attn_implementation="eager"
     ).eval()
     assert theirs.config.num_labels == 1
-    rows = [trace_row(TOKENIZER, one.prompt, parse_trace(one.response())) for one in EXAMPLES[:3]]
+    rows = [trace_row(TOKENIZER, one.prompt, one.trace()) for one in EXAMPLES[:3]]
     ours = TraceScorer(load_scoring_model(tmp_path, make_mesh()), batch_size=2, **LENGTHS).score(
         rows
     )
