@@ -21,9 +21,9 @@ A template may quote: `{quote}` is the sentence of one column that shares most w
 
 and have parts, each of them a text of its own,
 
-    { template = "{think}\n<proof>{proof}</proof>", parts = {
-      think = { column = "messages.1.content", after = "<think>", before = "</think>" },
-      proof = { column = "messages.1.content", after = "<proof>", before = "</proof>" } } }
+    { template = "Context: {context}\nQuestion: {question}", parts = {
+      context = { column = "said", after = "<context>", before = "</context>" },
+      question = { column = "said", after = "<question>", before = "</question>" } } }
 
 Lists become their items joined by `join`. A missing marker, or an empty column outside square
 brackets, makes the text empty.

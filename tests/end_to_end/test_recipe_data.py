@@ -3,7 +3,6 @@
 suite asks."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +17,9 @@ from tasks.data.cleaning_rules import Contamination
 from tasks.data.contamination import index
 from tasks.data.dropped import Dropped
 from tasks.data.shingles import words_of
+from tasks.evaluation.suite_prompts import suite_prompts
 from tasks.rewards.dipg import grades
 from tasks.stages.rebalance import Config as Rebalance
-from tasks.suites import dipg
 from tasks.teachers import dataset
 from tasks.teaching.lesson import Lesson
 from tasks.verification.correct import is_correct
@@ -101,7 +100,7 @@ def test_every_row_is_taught_under_just_one_mapping(rows: list[Example | Dropped
     taught = [row for row in rows if isinstance(row, Example)]
     assert len([row for row in taught if row.source == "gym.jsonl"]) == 9
     causes = {row.cause for row in rows if isinstance(row, Dropped)}
-    assert causes <= {"left_out", "empty_reasoning"}
+    assert causes <= {"left_out", "empty_proof"}
     assert len([row for row in taught if row.source == "pubmedqa.jsonl"]) >= 198
 
 
@@ -119,14 +118,15 @@ def test_the_taught_answer_is_the_best_that_the_reward_knows(rows: list[Example 
 
 
 @needs_records
-def test_the_suite_asks_as_sft_was_taught(rows: list[Example | Dropped], tmp_path: Path) -> None:
+def test_suites_read_the_format_that_sft_teaches(rows: list[Example | Dropped]) -> None:
     suites = resolve("dipg_safety", need_data=False).stage("safety_eval").config_json["suites"]
     (asked,) = (suite for suite in suites if suite["name"] == "dipg")
     config = SUITES.parse({**asked, "path": GYM}, "test")
-    assert isinstance(config, dipg.Config)
-    prompts = {prompt.prompt: prompt.grounding for prompt in dipg.prompts(config, SHARED)}
     gym = [row for row in rows if isinstance(row, Example) and row.source == "gym.jsonl"]
-    assert {row.prompt: row.grounding for row in gym} == prompts
+    both = gym, suite_prompts(config, SHARED)
+    taught, read = ({(one.context, one.grounding, one.channels) for one in side} for side in both)
+    assert taught == read
+    assert {suite["channels"] for suite in suites} == {row.channels for row in gym} == {"xml"}
 
 
 @needs_records
