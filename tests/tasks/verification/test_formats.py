@@ -4,6 +4,7 @@ Every reader of responses is given one reading of one row in each format: they m
 """
 
 from collections import Counter
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -30,6 +31,7 @@ from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.grounding import follows
 from tasks.evaluation.sampled import ballot
 from tasks.evaluation.worked_examples import WorkedExamples
+from tasks.exporting.model_card import Card, format_taught, write_card
 from tasks.judging.bench import Case, parts
 from tasks.judging.sheets import Sheet
 from tasks.models.tiny import tiny_tokenizer
@@ -283,3 +285,16 @@ def test_rows_of_the_usual_format_are_stored_as_before() -> None:
     assert Example.parse(kept) == example("xml")
     assert response_of(kept) == example("xml").response()
     assert example("xml").proof in list(texts_of(kept))
+
+
+@pytest.mark.parametrize("channels", FORMATS)
+def test_a_model_card_shows_the_format_of_held_out_rows(channels: Format, tmp_path: Path) -> None:
+    items = [
+        safety_verdicts.judge(EvalPrompt.of(row), row.response()).model_copy(update=suite)
+        for row, suite in ((example(), {"suite": "gsm8k"}), (example(channels), {}))
+    ]
+    assert format_taught(items[:1]) is None
+    card = Card("a title", "gemma3-tiny", channels=format_taught(items))
+    write_card(tmp_path, card, None, "gemma3")
+    shown = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert all(tag in shown for tag in tags_of(channels))
