@@ -60,7 +60,7 @@ SIDES = {FIRST: "lyceum", OURS: "lyceum", THEIRS: "trl"}
 ANSWERING = (OURS, THEIRS)
 """Whose models are evaluated. Lyceum's two runs end with the same bytes: checked on the CPU."""
 CACHE = {"MIN_COMPILE_TIME_SECS": "0", "MIN_ENTRY_SIZE_BYTES": "-1", "ENABLE_XLA_CACHES": "none"}
-"""The environment in which infra.process starts a worker."""
+"""The settings of the cache of compiled programs with which infra.process starts a worker."""
 HIDDEN = ("JAX_", "LYCEUM_", "PYTHON", "VIRTUAL_ENV", "XLA_")
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 Round = dict[str, dict[str, dict[str, Any]]]

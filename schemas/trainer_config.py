@@ -121,3 +121,44 @@ class TrainerConfig(StrictModel):
     def accumulation(self) -> int:
         """Micro-batches per step."""
         return self.batch_size // (self.micro_batch_size or self.batch_size)
+
+
+class SamplingConfig(TrainerConfig, Nucleus):
+    """A training stage that samples responses to its prompts.
+
+    Attributes:
+        temperature: of sampling, and of every log-probability in a loss on samples.
+        top_k, top_p: of sampling alone. All log-probabilities are the model's over all tokens,
+            since cutting off tokens does not change the model.
+        prompt_length, response_length: tokens; longer prompts are dropped, longer responses
+            truncated.
+        max_dropped_fraction: fail if more than this fraction of the prompts is dropped.
+    """
+
+    seed: int = 0
+    temperature: float = Field(default=1.0, gt=0)
+    prompt_length: int = Field(ge=8)
+    response_length: int = Field(ge=8)
+    max_dropped_fraction: float = Field(default=0.0, ge=0, le=1)
+
+
+class PairsConfig(SamplingConfig):
+    """A stage that trains on pairs: of the data, and of responses that are sampled once before
+    training. `batch_size` counts pairs.
+
+    Attributes:
+        prompts: how many training prompts are sampled, at most; 0: none.
+        samples_per_prompt, pairs_per_prompt: responses sampled for each prompt, and the most pairs
+            from it.
+        data_pairs: the most pairs of the data that are used; those that do not fit the fixed
+            lengths are left out.
+        sampling_batch_size: responses sampled at a time.
+        min_pairs: fail with fewer pairs to train on.
+    """
+
+    prompts: int = Field(ge=0)
+    samples_per_prompt: int = Field(default=4, ge=1)
+    pairs_per_prompt: int = Field(default=1, ge=1)
+    data_pairs: int = Field(default=0, ge=0)
+    sampling_batch_size: int = Field(default=64, ge=1)
+    min_pairs: int = Field(default=16, ge=1)

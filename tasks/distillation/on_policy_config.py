@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.base import StrictModel
-from schemas.trainer_config import Nucleus, TrainerConfig
+from schemas.trainer_config import SamplingConfig
 from tasks.distillation.endpoint_teacher import EndpointTeacherConfig
 from tasks.distillation.gemma_teacher import GemmaTeacherConfig
 
@@ -36,8 +36,9 @@ class Gkd(StrictModel):
     on_policy_fraction: float = Field(default=1.0, gt=0, le=1)
 
 
-class Config(TrainerConfig, Nucleus):
-    """On-policy distillation. `batch_size` counts responses.
+class Config(SamplingConfig):
+    """On-policy distillation. `batch_size` counts responses. Traces of the data that do not fit the
+    lengths are dropped.
 
     Attributes:
         model: the student, if no policy is connected.
@@ -45,23 +46,13 @@ class Config(TrainerConfig, Nucleus):
             devices, or `{ name = "endpoint", provider = ..., model = ... }`.
         group_size: responses sampled for each prompt.
         num_iterations: updates on each rollout.
-        temperature: of sampling, and of every log-probability in the loss.
-        top_k, top_p: of sampling alone; log-probabilities are over all tokens.
-        prompt_length, response_length: tokens; longer prompts and longer traces of the data are
-            dropped, longer responses truncated.
-        max_dropped_fraction: fail if more than this fraction of the prompts is dropped.
     """
 
     model: str
-    seed: int = 0
     teacher: TeacherConfig | None = None
     loss: Annotated[PolicyGradient | Gkd, Field(discriminator="name")] = PolicyGradient()
     group_size: int = Field(default=1, ge=1)
     num_iterations: int = Field(default=1, ge=1)
-    temperature: float = Field(default=1.0, gt=0)
-    prompt_length: int = Field(ge=8)
-    response_length: int = Field(ge=8)
-    max_dropped_fraction: float = Field(default=0.0, ge=0, le=1)
 
     @property
     def taken(self) -> tuple[int, int]:

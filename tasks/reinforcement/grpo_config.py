@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Prompt
-from schemas.trainer_config import Nucleus, TrainerConfig
+from schemas.trainer_config import SamplingConfig
 from tasks.rehearsal.config import RewardAudit
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.reinforcement.rollout import Aggregation, Scale
@@ -133,7 +133,7 @@ class Collapse(StrictModel):
     drop: float = Field(default=1.0, gt=0)
 
 
-class Config(TrainerConfig, Nucleus):
+class Config(SamplingConfig):
     """`batch_size` counts responses: an update trains on batch_size / group_size groups.
 
     Attributes:
@@ -157,15 +157,8 @@ class Config(TrainerConfig, Nucleus):
         aggregation, importance, scale_rewards: see `tasks.losses.grpo`.
         truncation: the largest importance weight, of the training program's probability of a token
             over the sampler's (truncated importance sampling); 0: no correction.
-        temperature: of sampling, and of every log-probability in the loss.
-        top_k, top_p: of sampling alone. All log-probabilities are the policy's over all tokens,
-            since cutting off tokens does not change the policy.
-        prompt_length, response_length: tokens; longer prompts are dropped, longer responses
-            truncated.
-        max_dropped_fraction: fail if more than this fraction of the prompts is dropped.
     """
 
-    seed: int = 0
     rewards: tuple[dict[str, Any], ...] = Field(min_length=1)
     algorithm: Algorithm = "grpo"
     group_size: int = Field(default=8, ge=2)
@@ -183,10 +176,6 @@ class Config(TrainerConfig, Nucleus):
     importance: Literal["token", "sequence"] = "token"
     scale_rewards: Scale = "group"
     truncation: float = Field(default=2.0, ge=0)
-    temperature: float = Field(default=1.0, gt=0)
-    prompt_length: int = Field(ge=8)
-    response_length: int = Field(ge=8)
-    max_dropped_fraction: float = Field(default=0.0, ge=0, le=1)
 
     @classmethod
     def parse(cls, value: Any) -> Self:

@@ -11,6 +11,7 @@ import numpy as np
 
 from schemas.base import InputError, StageFailed
 from schemas.examples import Prompt
+from schemas.trainer_config import PairsConfig, SamplingConfig
 from tasks.contract.job import Job
 from tasks.contract.journal import Journal
 from tasks.data.packing import Shape, Text
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tasks.sampling.sampler import Completion, Sampler
 
 PromptT = TypeVar("PromptT", bound=Prompt)
+ConfigT = TypeVar("ConfigT", bound=PairsConfig)
 
 
 def fitting_prompts(
@@ -92,11 +94,10 @@ def sampler_of(config: Any, loaded: "LoadedModel") -> "Sampler":
 
 
 def sample_before_training(
-    job: Job[Any], sampler: "Sampler", tokenizer: Tokenizer, rows: Sequence[PromptT]
+    job: Job[ConfigT], sampler: "Sampler", tokenizer: Tokenizer, rows: Sequence[PromptT]
 ) -> "tuple[list[PromptT], list[list[Completion]], int]":
     """Sample `prompts` of the rows, in an order drawn by the stage's seed, `samples_per_prompt`
-    times each, once before training, with a journal of batches. For stages whose config has these
-    fields, `prompt_length`, `max_dropped_fraction`, `temperature` and `seed`.
+    times each, once before training, with a journal of batches.
 
     Returns:
         the rows, the samples of each, and the number of rows that do not fit.
@@ -143,7 +144,7 @@ def rollout_programs(config: Any, loaded: "LoadedModel", sampled: int) -> "tuple
 
 
 def rollout_logps(
-    program: Any, state: Any, texts: Sequence[Text], config: Any, loaded: "LoadedModel"
+    program: Any, state: Any, texts: Sequence[Text], config: SamplingConfig, loaded: "LoadedModel"
 ) -> np.ndarray:
     """(N, R) float32 log-probabilities of the responses at the temperature of sampling, computed in
     blocks of a micro-batch's rows."""

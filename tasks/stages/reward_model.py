@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import StageFailed
 from schemas.examples import Example, Rejection
-from schemas.trainer_config import Nucleus, TrainerConfig
+from schemas.trainer_config import PairsConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import FEW, Sizes, small_trainer
@@ -66,48 +66,32 @@ WELL_FORMED: tuple[Rejection, ...] = ("wrong",)
 """Why a sample of the policy was rejected that is a trace nevertheless."""
 
 
-class Config(TrainerConfig, Nucleus):
-    """A reward model. `batch_size` counts pairs.
+class Config(PairsConfig):
+    """A reward model. `response_length` bounds that of the policy that this model rewards.
 
     Attributes:
         model: the base model where no policy is connected.
-        data_pairs: the most pairs of the data that are used.
-        prompts: for how many training prompts the policy is sampled; 0: none.
-        samples_per_prompt, pairs_per_prompt: responses sampled for each prompt at `temperature`,
-            and the most pairs from it.
         damaged: the most traces of the data that are paired with a copy with one wrong step.
-        prompt_length, response_length: tokens; pairs that do not fit are left out. It bounds the
-            `response_length` of the policy that this model rewards.
-        sampling_batch_size: responses sampled at a time.
         centering: weight of the term that keeps the mean score at 0.
         step_weight: weight of the steps that are known to be right or wrong; 0: learn from whole
             traces alone.
         validation_fraction, heldout_fraction: of the prompts; for the temperature, and for the
             measurements.
-        min_pairs: fail with fewer training pairs.
         min_accuracy: fail if the lower end of the held-out accuracy's interval is below this. 0.5
             is chance: a model that may be no better rewards noise. 0: never fail.
-        max_dropped_fraction: fail if more than this fraction of the prompts to sample is too long.
     """
 
     model: str
     seed: int = Field(default=0, ge=0)
-    data_pairs: int = Field(default=0, ge=0)
     prompts: int = Field(default=0, ge=0)
     samples_per_prompt: int = Field(default=4, ge=2)
-    pairs_per_prompt: int = Field(default=1, ge=1)
     damaged: int = Field(default=0, ge=0)
-    temperature: float = Field(default=1.0, gt=0)
-    prompt_length: int = Field(ge=8)
-    response_length: int = Field(ge=8)
-    sampling_batch_size: int = Field(default=64, ge=1)
     centering: float = Field(default=0.01, ge=0)
     step_weight: float = Field(default=1.0, ge=0)
     validation_fraction: float = Field(default=0.1, gt=0, lt=1)
     heldout_fraction: float = Field(default=0.2, gt=0, lt=1)
     min_pairs: int = Field(default=64, ge=1)
     min_accuracy: float = Field(default=0.5, ge=0, lt=1)
-    max_dropped_fraction: float = Field(default=0.0, ge=0, le=1)
 
     @model_validator(mode="after")
     def _pairs_come_from_somewhere(self) -> Self:

@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import StageFailed
 from schemas.examples import Example, PreferencePair, Rejection
-from schemas.trainer_config import Nucleus, TrainerConfig
+from schemas.trainer_config import PairsConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.journal import Journal
 from tasks.contract.kind import Input, Kind, Product
@@ -43,14 +43,10 @@ if TYPE_CHECKING:
     from tasks.training.trainer import Trainer
 
 
-class PreferenceConfig(TrainerConfig, Nucleus):
-    """The config that these stages share. `batch_size` counts pairs.
+class PreferenceConfig(PairsConfig):
+    """The config that these stages share.
 
     Attributes:
-        prompts: how many training prompts are sampled, at most. Prompts longer than `prompt_length`
-            tokens are dropped. 0: none, all pairs are the data's.
-        data_pairs: the most pairs of the data that are used; those that do not fit the fixed
-            lengths are dropped.
         rejected_because: use only responses that were rejected for these reasons, in the policy's
             samples and in the data's pairs; of a prompt's samples, those of the first reason first.
             `["malformed", "truncated"]` gives format pairs alone; with "wrong" as third it gives
@@ -58,30 +54,13 @@ class PreferenceConfig(TrainerConfig, Nucleus):
             sampling. With "long" the shortest right samples are chosen, and right samples with
             `long_factor` times their characters are rejected.
         long_factor: see `rejected_because`.
-        samples_per_prompt: responses sampled for each prompt at `temperature`, of at most
-            `response_length` tokens.
-        pairs_per_prompt: the most pairs of one prompt.
         teacher_when_none_verified: choose the teacher's trace for prompts whose samples are all
             rejected.
-        min_pairs: fail with fewer pairs.
-        sampling_batch_size: responses sampled at a time.
-        max_dropped_fraction: fail if more than this fraction of the training prompts is dropped.
     """
 
-    seed: int = 0
-    prompts: int = Field(ge=0)
-    data_pairs: int = Field(default=0, ge=0)
     rejected_because: tuple[Rejection, ...] | None = Field(default=None, min_length=1)
     long_factor: float = Field(default=1.5, gt=1)
-    samples_per_prompt: int = Field(default=4, ge=1)
-    pairs_per_prompt: int = Field(default=1, ge=1)
     teacher_when_none_verified: bool = True
-    min_pairs: int = Field(default=16, ge=1)
-    temperature: float = Field(default=1.0, gt=0)
-    prompt_length: int = Field(ge=8)
-    response_length: int = Field(ge=8)
-    sampling_batch_size: int = Field(default=64, ge=1)
-    max_dropped_fraction: float = Field(default=0.0, ge=0, le=1)
 
     @model_validator(mode="after")
     def _pairs_come_from_somewhere(self) -> Self:
