@@ -1,18 +1,71 @@
-"""One request to a model: its content, its digest, and the most it can cost."""
+"""One request to a model: its content, its digest, and the most it can cost; and a config's fields
+of that model."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from schemas.base import InputError, canonical_json, digest
+from pydantic import Field, field_validator
+
+from schemas.base import InputError, StrictModel, canonical_json, digest
 
 LIMITS = ("max_tokens", "max_completion_tokens")
 """The parameters that bound a response; reasoning models of OpenAI take the second only."""
 
 _PER_MESSAGE = 16  # tokens that a chat template puts around a message
 _PER_REQUEST = 256  # and around all of them: gpt-oss writes its system message itself
+
+
+class ApiModel(StrictModel):
+    """A model behind an OpenAI-compatible API, in a config.
+
+    Attributes:
+        provider: whose endpoint: `<PROVIDER>_BASE_URL` and `<PROVIDER>_API_KEY`
+            (`tasks.chat.provider`). `openai` and `gemini` need no URL.
+        model: the provider's name of it.
+    """
+
+    provider: str
+    model: str = Field(min_length=1)
+
+    @field_validator("provider")
+    @classmethod
+    def _is_a_name(cls, provider: str) -> str:
+        if not re.fullmatch(r"[a-z][a-z0-9_-]*", provider):
+            raise ValueError(
+                "a provider is a lower-case name such as openai, gemini or vllm; its URL goes into"
+                " <PROVIDER>_BASE_URL"
+            )
+        return provider
+
+
+class ChatModel(ApiModel):
+    """Such a model that answers messages.
+
+    Attributes:
+        limit_parameter: the request's name for `max_response_tokens`; OpenAI's reasoning models
+            accept only the second one.
+        parameters: other parameters of the request, sent as they are, e.g. `{ top_p = 0.95,
+            reasoning_effort = "high" }`.
+        OWN, BY: parameters that other fields decide, or that would make a response another thing
+            than one text; and the fields.
+    """
+
+    OWN: ClassVar = frozenset({"model", "messages", "temperature", *LIMITS, "n", "stream"})
+    BY: ClassVar = "model, temperature or max_response_tokens"
+
+    limit_parameter: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("parameters")
+    @classmethod
+    def _are_others(cls, parameters: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(cls.OWN & parameters.keys()):
+            raise ValueError(f"{', '.join(taken)}: set by {cls.BY}; leave it out of parameters")
+        return parameters
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from infra.context import context
-from schemas.base import InputError, StageFailed, StrictModel, digest
+from schemas.base import InputError, StageFailed, digest
 from tasks.chat.budget import Budget, Prices
 from tasks.chat.provider import endpoint_of
-from tasks.chat.request import ChatRequest
+from tasks.chat.request import ApiModel, ChatRequest
 from tasks.distillation.feedback import Feedback
 
 if TYPE_CHECKING:
@@ -44,19 +44,15 @@ _PARAMETERS = {
 }
 
 
-class EndpointTeacherConfig(StrictModel):
-    """A model behind an endpoint as the teacher.
+class EndpointTeacherConfig(ApiModel):
+    """A model behind an endpoint as the teacher. It must have the student's tokenizer.
 
     Attributes:
-        provider: whose endpoint: `<PROVIDER>_BASE_URL` and `<PROVIDER>_API_KEY`.
-        model: as the server calls it. It must have the student's tokenizer.
         input_usd_per_million: the price of a million tokens that it reads.
         max_usd: the most that this stage may cost; None: no limit.
     """
 
     name: Literal["endpoint"]
-    provider: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
-    model: str = Field(min_length=1)
     input_usd_per_million: float = Field(default=0.0, ge=0)
     max_usd: float | None = Field(default=None, gt=0)
 

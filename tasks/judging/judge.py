@@ -24,14 +24,13 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from schemas.base import StageFailed, StrictModel
 from tasks.chat.budget import Priced
-
-_OWN = {"model", "messages", "temperature", "max_tokens", "max_completion_tokens", "n", "stream"}
+from tasks.chat.request import ChatModel
 
 
 class _AnyJudge(StrictModel):
@@ -45,33 +44,17 @@ class _AnyJudge(StrictModel):
     max_abstained: float = Field(default=0.1, ge=0, le=1)
 
 
-class EndpointJudge(_AnyJudge, Priced):
+class EndpointJudge(_AnyJudge, ChatModel, Priced):
     """A model behind an OpenAI-compatible API.
 
     Attributes:
-        provider: whose endpoint: <PROVIDER>_BASE_URL, <PROVIDER>_API_KEY (`tasks.chat.provider`).
-        temperature, max_response_tokens: of a ruling. `limit_parameter`: the model's name for the
-            latter.
-        parameters: other parameters, sent as they are, e.g. `reasoning_effort`.
+        temperature, max_response_tokens: of a ruling.
         max_usd: the budget of this stage's judge. When it is spent, questions get no ruling.
     """
 
     name: Literal["endpoint"]
-    provider: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
-    model: str = Field(min_length=1)
     temperature: float = Field(default=0.0, ge=0)
     max_response_tokens: int = Field(default=512, ge=1)
-    limit_parameter: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    parameters: dict[str, Any] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _sound(self) -> Self:
-        if taken := sorted(_OWN & self.parameters.keys()):
-            raise ValueError(
-                f"parameters {', '.join(taken)}: set by model, temperature or max_response_tokens;"
-                " leave it out of parameters"
-            )
-        return self
 
 
 class GemmaJudge(_AnyJudge):

@@ -14,7 +14,7 @@ from tasks.chat.batch_files import ask_all
 from tasks.chat.budget import Budget, Priced
 from tasks.chat.engine import ChatEngine
 from tasks.chat.provider import endpoint_of
-from tasks.chat.request import ChatRequest
+from tasks.chat.request import ApiModel, ChatRequest
 from tasks.routing import Ask
 from tasks.teaching.lesson import Lesson
 
@@ -45,18 +45,15 @@ _MOST_CHARACTERS = 4000
 """Characters of a prompt that are shown: of a longer one, half as many from each end."""
 
 
-class RoutingTeacher(Priced):
+class RoutingTeacher(ApiModel, Priced):
     """A model behind an OpenAI-compatible API that is asked about prompts the classifier is unsure
     of.
 
     Attributes:
-        provider: whose endpoint, as of the teacher `openai_compatible`.
         max_response_tokens: room for models that think before they answer.
         max_usd: when that is spent, the classifier decides alone.
     """
 
-    provider: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
-    model: str = Field(min_length=1)
     max_response_tokens: int = Field(default=512, ge=16)
 
 

@@ -18,12 +18,11 @@ The endpoint's URL, concurrency and time-outs are execution, set by the environm
 failures, kills and budgets, `tasks.teaching.rejection_sampling` makes rows from samples.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from schemas.base import digest
 from schemas.examples import Prompt
@@ -32,7 +31,7 @@ from tasks.chat.budget import Budget, Priced
 from tasks.chat.engine import ChatEngine
 from tasks.chat.provider import endpoint_of
 from tasks.chat.reply import Reply
-from tasks.chat.request import LIMITS, ChatRequest
+from tasks.chat.request import ChatModel, ChatRequest
 from tasks.contract.teacher import Teacher
 from tasks.data.dropped import Dropped
 from tasks.teaching import rejection_sampling
@@ -46,27 +45,16 @@ from tasks.teaching.rejection_sampling import (
     rows,
 )
 
-_OWN = {"model", "messages", "temperature", *LIMITS, "seed", "n", "stream"}
-"""Parameters that other fields decide, or that would make a response another thing than one
-text."""
-
 _NOT_SHOWN = {"done", "requests", "answers", "input_tokens", "output_tokens"}
 """An engine's numbers that the progress line leaves out: it has rates, money, cached answers,
 slots, and failures by kind."""
 
 
-class Config(Answering, Priced):
+class Config(Answering, ChatModel, Priced):
     """A model behind an API as the teacher.
 
     Attributes:
-        provider: whose endpoint: `<PROVIDER>_BASE_URL` and `<PROVIDER>_API_KEY`. `openai` and
-            `gemini` need no URL.
-        model: the provider's name of it.
-        parameters: other parameters of the request, passed on, e.g. `{ top_p = 0.95,
-            reasoning_effort = "high" }`.
         seeded: send a seed with each sample. Not every provider accepts one.
-        limit_parameter: the request's name for `max_response_tokens`; OpenAI's reasoning models
-            accept only the second one.
         longer: ask once more, with twice the limit, where a response was truncated.
         retries: how many more times to ask, with other seeds, where a response is no trace or in
             another language.
@@ -74,35 +62,14 @@ class Config(Answering, Priced):
             see `tasks.chat.budget`. None: no limit.
     """
 
+    OWN: ClassVar = ChatModel.OWN | {"seed"}
+    BY: ClassVar = "model, temperature, max_response_tokens, seeded or samples"
+
     name: Literal["openai_compatible"]
-    provider: str
-    model: str = Field(min_length=1)
-    parameters: dict[str, Any] = Field(default_factory=dict)
     seeded: bool = True
-    limit_parameter: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     longer: bool = False
     retries: int = Field(default=1, ge=0, le=10)
     max_total_tokens: int | None = Field(default=None, gt=0)
-
-    @field_validator("provider")
-    @classmethod
-    def _is_a_name(cls, provider: str) -> str:
-        if not re.fullmatch(r"[a-z][a-z0-9_-]*", provider):
-            raise ValueError(
-                "a provider is a lower-case name such as openai, gemini or vllm; its URL goes into"
-                " <PROVIDER>_BASE_URL"
-            )
-        return provider
-
-    @field_validator("parameters")
-    @classmethod
-    def _are_others(cls, parameters: dict[str, Any]) -> dict[str, Any]:
-        if taken := sorted(_OWN & parameters.keys()):
-            raise ValueError(
-                f"{', '.join(taken)}: set by model, temperature, max_response_tokens, seeded or"
-                " samples; leave it out of parameters"
-            )
-        return parameters
 
 
 def teach(config: Config, lesson: Lesson) -> Iterator[Row]:

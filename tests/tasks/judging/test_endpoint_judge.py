@@ -235,7 +235,7 @@ def test_configs_are_told_apart_by_name_and_refused_with_reasons() -> None:
     for wrong, words in (
         ({"parameters": {"max_tokens": 3}}, "max_tokens: set by"),
         ({"max_usd": 1.0, **free}, "max_usd needs"),
-        ({"provider": "http://x"}, "pattern"),
+        ({"provider": "http://x"}, "lower-case name"),
     ):
         with pytest.raises(ValidationError, match=words):
             adapter.validate_python({**JUDGE, **wrong})
