@@ -74,6 +74,7 @@ class Conversation:
             "question": question,
             "completion": completion,
             "reasoning": trace.reasoning if trace else None,
+            "proof": trace.proof or None if trace else None,
             "answer": trace.answer if trace else None,
             "terminated": bool(tokens) and tokens[-1] in tokenizer.stop_ids,
             "stopped": stopped,
