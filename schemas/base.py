@@ -114,6 +114,13 @@ def canonical_json(value: Any) -> bytes:
     return text.encode("utf-8")
 
 
+def without_nulls(value: Any) -> Any:
+    """Plain JSON without the keys whose value is null, at every depth."""
+    if isinstance(value, dict):
+        return {key: without_nulls(one) for key, one in value.items() if one is not None}
+    return [without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
 def digest(value: Any) -> str:
     """sha256 of the canonical JSON of `value`, as 64 hexadecimal characters."""
     return hashlib.sha256(canonical_json(value)).hexdigest()

@@ -28,6 +28,7 @@ from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError, StageFailed
 from schemas.reports import RunRecord
+from tasks.data.data_files import files_below
 from tasks.models.adapters import ADAPTERS
 from tasks.models.model_source import ADAPTER_CONFIG
 
@@ -143,17 +144,12 @@ def export_orbax(
 
 def _told(record: RunRecord, manifest: Manifest, stage: str, to: Path) -> dict[str, Any]:
     """The answer about the exported directory."""
-    sizes = {
-        path.relative_to(to).as_posix(): path.stat().st_size
-        for path in sorted(to.rglob("*"))
-        if path.is_file()
-    }
     return {
         "run_id": record.run_id,
         "stage": stage,
         "artifact": manifest.ref().model_dump(mode="json"),
         "directory": str(to),
-        "files": sizes,
+        "files": {name: (to / name).stat().st_size for name in files_below(to)},
     }
 
 

@@ -20,6 +20,7 @@ from schemas.base import InputError
 from schemas.reports import RunRecord, StageRecord
 from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing
+from tasks.data.data_files import files_below
 from tasks.exporting.hub import Kind, Repository
 
 What = Literal["model", "adapters", "dataset"]
@@ -64,11 +65,7 @@ def push(
             if base := hub_name(record.recipe.model):
                 repository.require_licence(base)
             place, temporary = _exported(store, record, chosen, what, dtype, say), True
-            files = {
-                path.relative_to(place).as_posix(): path
-                for path in sorted(place.rglob("*"))
-                if path.is_file()
-            }
+            files = {name: place / name for name in files_below(place)}
         sizes = {name: path.stat().st_size for name, path in files.items()}
         say(f"{len(files)} files, {sum(sizes.values()) / 1e9:.2f} GB, to {repository.url}")
         pushed = repository.push(files, f"{record.run_id}: {what} of stage {chosen}")

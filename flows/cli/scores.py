@@ -9,6 +9,7 @@ from flows.cli.new_directory import new_directory, require_new
 from flows.runs.results import RunResults, left_out_text
 from flows.scores import FORMATS
 from schemas.base import InputError, StageFailed
+from tasks.data.data_files import files_below
 
 
 def export_scores(run: RunResults, to: Path, formats: Sequence[str]) -> dict[str, Any]:
@@ -39,9 +40,7 @@ def export_scores(run: RunResults, to: Path, formats: Sequence[str]) -> dict[str
         "run_id": run.record.run_id,
         "directory": str(to),
         "formats": {
-            name: sorted(
-                path.relative_to(to).as_posix() for path in (to / name).rglob("*") if path.is_file()
-            )
+            name: [f"{name}/{file}" for file in files_below(to / name)]
             for name, count in written.items()
             if count
         },

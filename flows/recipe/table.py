@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from flows.recipe.code import with_code
 from flows.recipe.overrides import TINY, apply_override, order, set_value
 from flows.recipe.shipped import shipped_names, shipped_text
-from schemas.base import InputError, StrictModel, explain_validation, nearest
+from schemas.base import InputError, StrictModel, explain_validation, nearest, without_nulls
 from schemas.recipe import STAGE_NAME, Recipe, StageSpec, recipe_from_table, with_defaults
 from schemas.toml import toml_table, toml_text
 from tasks.contract.kinds import stage_kind
@@ -175,11 +175,5 @@ def _changed(
         elif isinstance(new, dict) and isinstance(found.get(name), dict):
             found[name] = _changed(found[name], old or {}, new)
         else:
-            found[name] = _without_null(new)
+            found[name] = without_nulls(new)
     return found
-
-
-def _without_null(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_null(item) for name, item in value.items() if item is not None}
-    return [_without_null(item) for item in value] if isinstance(value, list) else value

@@ -30,6 +30,12 @@ def check_data_path(path: str) -> str:
     return path
 
 
+def files_below(directory: Path) -> list[str]:
+    """All files below a directory, by their names relative to it."""
+    paths = (path for path in directory.rglob("*") if path.is_file())
+    return sorted(path.relative_to(directory).as_posix() for path in paths)
+
+
 def data_files(
     data: Path | None, pattern: str, where: str
 ) -> Sequence[tuple[str, Path | RemoteFile]]:
@@ -57,8 +63,7 @@ def data_files(
             " and its permissions."
         ) from error
     if not found:
-        files = (file for file in data.rglob("*") if file.is_file())
-        present = sorted(file.relative_to(data).as_posix() for file in files)
+        present = files_below(data)
         shown = nearest(pattern, present) if present else " It holds no files."
         if len(present) > _SHOWN:
             shown = f" It holds {len(present)} files, e.g. {', '.join(present[:_SHOWN])}."

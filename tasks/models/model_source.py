@@ -26,6 +26,7 @@ from typing import Literal
 from infra.context import context
 from infra.store.local_objects import given_path
 from schemas.base import InputError, digest, nearest
+from tasks.data.data_files import files_below
 from tasks.models.directory import TOKENIZER, check_directory, no_directory, others_in
 
 TINY = "gemma3-tiny"
@@ -225,19 +226,9 @@ def model_dependencies(model: str) -> dict[str, str | int]:
         if source not in AT_HAND:  # as it is on a machine that the model was sent to
             check_readable(model)
         directory = AT_HAND.get(source, Path(source.path))
-        names = needed(
-            path.relative_to(directory).as_posix()
-            for path in directory.rglob("*")
-            if path.is_file()
-        )
-        return {
-            "model": digest(
-                {
-                    name: _sha256(directory / name, Path(settings.cache).expanduser())
-                    for name in names
-                }
-            )
-        }
+        cache = Path(settings.cache).expanduser()
+        names = needed(files_below(directory))
+        return {"model": digest({name: _sha256(directory / name, cache) for name in names})}
     return {}
 
 

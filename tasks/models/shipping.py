@@ -19,6 +19,7 @@ from infra.store.store import Store
 from schemas.base import StageFailed, digest
 from schemas.job import JobRequest
 from tasks.contract.kinds import stage_kind
+from tasks.data.data_files import files_below
 from tasks.models import model_download
 from tasks.models.adapters import adapters_of
 from tasks.models.model_source import AT_HAND, extra_key, needed, source_of
@@ -61,11 +62,7 @@ def ship_model(
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as temporary:
         copy = Path(temporary, "copy")
-        for file in needed(
-            path.relative_to(directory).as_posix()
-            for path in directory.rglob("*")
-            if path.is_file()
-        ):
+        for file in needed(files_below(directory)):
             (copy / file).parent.mkdir(parents=True, exist_ok=True)
             _link(directory / file, copy / file)
         store.remove(name)

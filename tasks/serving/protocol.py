@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError
 
-from schemas.base import StrictModel, nearest, problem_text
+from schemas.base import StrictModel, nearest, problem_text, without_nulls
 from tasks.data.tokens import Tokenizer, Turns, prompt_tokens
 from tasks.serving.request_programs import LIKELIEST
 
@@ -81,7 +81,7 @@ class Request(StrictModel):
         """A request's JSON; a null counts as left out. Raises Refused."""
         try:
             value = json.loads(body)
-            return cls.parse(_without_nulls(value))
+            return cls.parse(without_nulls(value))
         except ValidationError as error:
             problem = error.errors()[0]
             param = ".".join(str(part) for part in problem["loc"])
@@ -202,12 +202,6 @@ class CompletionRequest(Request):
                 400, f"prompt: ids are from 0 to {len(tokenizer) - 1}, and some", param="prompt"
             )
         return tokens
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def _said(model: type[StrictModel], problem: Any, param: str) -> str:
