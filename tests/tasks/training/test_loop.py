@@ -130,6 +130,22 @@ def test_the_learning_rate_warms_up_and_decays():
     assert rates[100] == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("muon", [None, 0.02])
+def test_weight_decay_shrinks_every_weight_by_its_own_rate(muon: float | None) -> None:
+    """Without a gradient a step takes rate x weight_decay of each weight, and without weight decay
+    nothing."""
+    weights = {"q_proj": jnp.full((1, 8, 2, 4), 2.0), "norm": jnp.full((8,), 3.0)}
+    still = jax.tree.map(jnp.zeros_like, weights)
+    for decay in (0.0, 0.1):
+        rates = {"learning_rate": 1e-3, "muon_learning_rate": muon, "warmup_fraction": 0.0}
+        config = OptimizerConfig(**rates, weight_decay=decay)
+        optimizer, rate = make_optimizer(config, 9), float(learning_rate_schedule(config, 9)(0))
+        update, _ = optimizer.update(still, optimizer.init(weights), weights)
+        of_matrices = rate if muon is None else rate * muon / 1e-3
+        np.testing.assert_allclose(update["q_proj"], -of_matrices * decay * 2.0, rtol=1e-5)
+        np.testing.assert_allclose(update["norm"], -rate * decay * 3.0, rtol=1e-5)
+
+
 def test_muon_moves_matrices_by_orthogonal_steps_and_leaves_the_rest_to_adamw(monkeypatch):
     """Muon's first step has nearly equal singular values; AdamW's has equal magnitudes, like the
     sign of the gradient."""
