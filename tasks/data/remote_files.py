@@ -168,13 +168,30 @@ def _reason(url: str, error: Exception) -> str:
     denied = isinstance(error, PermissionError) or code in ("401", "403")
     denied |= said.startswith(("Forbidden", "Unauthorized"))
     if denied or "Credential" in name or name == "RefreshError":
-        if url.startswith("hf://"):  # the hub says so of what does not exist, too
+        if url.startswith("hf://"):
             return (
-                f"there is no such data set, or no permission to read it ({said}). Check its name;"
-                " of a gated one, accept the conditions on its page and set HF_TOKEN."
+                "there is no such data set, or no permission to read it"
+                f" ({said}). {_mended_on_the_hub(url)}"
             )
         return (
             f"no permission ({said}). Log in as somebody who may read it (gcloud auth"
             " application-default login, AWS_*, HF_TOKEN)."
         )
     return f"{name}: {said}. Check the network and the URL, then run again."
+
+
+def _mended_on_the_hub(url: str) -> str:
+    """What to do about a URL of which the hub shows nothing: it says the same of what does not
+    exist, of what is gated, and of what is private."""
+    from huggingface_hub import get_token
+
+    path = url.removeprefix("hf://")
+    if not path.startswith(("datasets/", "spaces/", "buckets/")):
+        return f"It is looked for among models; a data set is at hf://datasets/{path}."
+    if get_token():
+        return (
+            "Check its name. A token was sent (HF_TOKEN, or that of `hf auth login`): it must be"
+            " allowed to read this data set, and its account must have accepted the conditions on"
+            " the page of a gated one."
+        )
+    return "Check its name; of a gated one, accept the conditions on its page and set HF_TOKEN."

@@ -121,6 +121,8 @@ class _Handler(UploadHandler):
         if what and what[0] == "tree":
             asked = parse_qs(urlsplit(self.path).query).get("recursive", [""])[0]
             below = "/".join(what[2:])
+            if not (directory / below).is_dir():
+                return self.answer(404, b"{}", {"X-Error-Code": "EntryNotFound"})
             return self.answer(200, _tree(directory, below, asked.lower() == "true"))
         siblings = [{"rfilename": path} for path, _ in _files(directory)]
         who = {"gated": name in self.server.gated, "private": name in self.server.private}

@@ -203,12 +203,31 @@ def test_what_a_file_systems_own_library_raises_is_explained_and_a_mistake_of_ou
     for url, error, kind, said in (
         ("hf://x", httpx.ConnectError("no host"), InputError, "ConnectError: no host. Check the n"),
         ("hf://x", OfflineModeIsEnabled("x."), InputError, "HF_HUB_OFFLINE is set.*Unset it"),
-        ("hf://x", gated, InputError, "no such data set, or no permission .*HF_TOKEN"),
+        ("hf://datasets/x", gated, InputError, "no such data set, or no permission .*HF_TOKEN"),
         ("gs://x", denied, InputError, r"no permission \(none found\). Log in"),
         ("gs://x", KeyError("ours"), KeyError, "ours"),
     ):
         with pytest.raises(kind, match=said), explained(url, "test"):
             raise error
+
+
+def test_what_the_hub_does_not_show_is_mended_by_what_was_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a token: set one. With one: it is the wrong one. Without `datasets/`: write that."""
+    for token, url, said in (
+        ("", "hf://datasets/a/b/c.jsonl", r"accept the conditions on its page and set HF_TOKEN\."),
+        (
+            "hf_x",
+            "hf://datasets/a/b/c.jsonl",
+            "A token was sent .* must be allowed to read",
+        ),
+        ("hf_x", "hf://a/b/c.jsonl", r"among models; a data set is at hf://datasets/a/b/c\.jsonl"),
+    ):
+        monkeypatch.setenv("HF_TOKEN", token)
+        monkeypatch.setenv("HF_TOKEN_PATH", "nowhere")
+        with pytest.raises(InputError, match=said), explained(url, "test"):
+            raise PermissionError("403 Client Error")
 
 
 def test_a_url_that_means_more_than_a_file_is_refused_before_anything_is_read():
