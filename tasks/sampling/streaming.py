@@ -15,15 +15,16 @@ from tasks.sampling.slot_programs import Device, SlotPrograms
 CHUNK = 4
 """Tokens to decode and to return at a time: fewer cost a dispatch each, more let a reader wait."""
 
+ROOM = 2048
+"""Tokens for a prompt. A longer one gets room up to the next power of two."""
+
 
 class Streamer:
     """Decodes greedily, one prompt at a time."""
 
-    def __init__(self, loaded: LoadedModel, *, response_length: int, longest_prompt: int = 2048):
-        """Args: response_length: the most tokens of an answer; longest_prompt: tokens of room for a
-        prompt. A longer prompt gets room up to the next power of two."""
-        self.loaded = loaded
-        self.response_length, self.longest_prompt = response_length, longest_prompt
+    def __init__(self, loaded: LoadedModel, *, response_length: int):
+        """Args: response_length: the most tokens of an answer."""
+        self.loaded, self.response_length = loaded, response_length
         self._programs: dict[int, SlotPrograms] = {}
 
     @property
@@ -50,9 +51,7 @@ class Streamer:
 
     def _programs_for(self, length: int) -> SlotPrograms:
         """The programs with room for so long a prompt."""
-        room = self.longest_prompt
-        if length > room:
-            room = 1 << (length - 1).bit_length()
+        room = max(ROOM, 1 << (length - 1).bit_length())
         if room not in self._programs:
             self._programs[room] = SlotPrograms(
                 self.loaded,
