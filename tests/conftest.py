@@ -68,6 +68,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
+PROCESSOR_SECONDS = "processor seconds"
+"""A property that a test records of what it ran; the end of the run lists them."""
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    found = [
+        (dict(report.user_properties)[PROCESSOR_SECONDS], report.nodeid)
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.stats.get(outcome, [])
+        if PROCESSOR_SECONDS in dict(report.user_properties)
+    ]
+    if found:
+        terminalreporter.section(f"{PROCESSOR_SECONDS}: {sum(seconds for seconds, _ in found):.0f}")
+    for seconds, name in sorted(found, reverse=True):
+        terminalreporter.line(f"{seconds:7.1f} {name}")
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: the collector, which tracing keeps busy, need not walk it again and
     again (a tenth of the processor's time)."""

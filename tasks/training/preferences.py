@@ -170,8 +170,10 @@ def programs(
 
 
 def small(config: PreferenceConfigT, sizes: Sizes) -> PreferenceConfigT:
-    """5 updates on the pairs of `sizes.prompts` prompts."""
-    samples = min(config.samples_per_prompt, FEW if sizes.few else 4)
+    """5 updates on the pairs of `sizes.prompts` prompts. In a rehearsal of a random model each
+    prompt has one sample: another one of its kind would be as wrong."""
+    most = 4 if not sizes.few else FEW if sizes.trained else 1
+    samples = min(config.samples_per_prompt, most)
     return small_trainer(
         config,
         sizes,

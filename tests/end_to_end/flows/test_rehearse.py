@@ -4,6 +4,7 @@ recipes with planted defects, each of which is named."""
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from flows.recipe.shipped import shipped_recipes
 from infra.process import ROOT
+from tests.conftest import PROCESSOR_SECONDS
 from tests.end_to_end.hub_records import write_hub
 from tests.end_to_end.tasks.records import SHARED, needs_records
 from tests.fakes.chat_server import ChatServer
@@ -50,34 +53,24 @@ def rehearse(
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
+def processor_seconds_of_children() -> float:
+    """Those of all processes that this one started and that have ended, with what they started:
+    they say what a rehearsal costs however busy the machine is."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def named(told: dict[str, Any]) -> set[str]:
     return {one["name"] for one in told["findings"] if one["allowed"] is None}
 
 
-REHEARSED_HERE = (
-    "chemistry",  # a generator, and a curriculum
-    "default",  # the whole chain
-    "dipg_safety",  # grounding, and penalties that change
-    "evaluate",  # no training
-    "g_rar",  # rubrics
-    "legal",  # a teacher and a judge
-    "robotics",  # plans
-    "scaling_logical_inference",  # SFT alone
-)
-"""One of each form. The others: `tests/campaign/flows/test_rehearse.py`."""
-
-
 @needs_records
-@pytest.mark.parametrize("name", REHEARSED_HERE)
-def test_a_shipped_recipe_passes_its_rehearsal(
-    name: str, hub: FakeHub, tmp_path: Path, prefect_api: str
-) -> None:
-    passes_its_rehearsal(name, hub, tmp_path)
-
-
-def passes_its_rehearsal(name: str, hub: FakeHub, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+def test_a_shipped_recipe_passes_its_rehearsal(name, hub, tmp_path, prefect_api, record_property):
+    before = processor_seconds_of_children()
     reached = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
     code, told, error = rehearse(name, SHARED, tmp_path / "store", "--rows", "24", **reached)
+    record_property(PROCESSOR_SECONDS, round(processor_seconds_of_children() - before, 1))
     assert told, error[-3000:]
     assert [one["name"] for one in told["stages"] if one["status"] == "failed"] == [], error[-3000:]
     assert (code, named(told)) == (0, set())
@@ -164,8 +157,10 @@ def test_planted_defects_are_all_named(tmp_path: Path, prefect_api: str) -> None
             "hf://datasets/openai/gsm8k/main/tests-*.parquet",
             "main has test-00000-of-00001.parquet, train-00000-of-00001.parquet",
         ),
+        ("hf://datasets/openai/gsm8k/tests/*.parquet", "datasets/openai/gsm8k has main"),
+        ("hf://openai/gsm8k/main/train-*.parquet", "is at hf://datasets/openai/gsm8k/main/train"),
         ("hf://datasets/open/nothing/x.jsonl", "there is no such data set, or no permission"),
-        ("hf://datasets/open/gated/main/train-00000-of-00001.parquet", "HF_TOKEN"),
+        ("hf://datasets/open/gated/main/train-00000-of-00001.parquet", "and set HF_TOKEN"),
     ],
 )
 def test_a_hub_that_has_it_not_is_one_message(
