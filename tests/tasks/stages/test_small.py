@@ -62,7 +62,8 @@ def test_both_responses_of_a_pair_count_as_rows_of_the_model() -> None:
 
 
 def test_a_rehearsal_updates_on_two_rows() -> None:
-    """Two of 3,152 tokens each; four took 50 s of `dipg_safety`'s 142."""
+    """Two of 3,152 tokens each; four took 50 s of `dipg_safety`'s 142. Trained weights, which may
+    be right, are asked twice a prompt before SimPO."""
     few = replace(LAPTOP, read=24)
     tables = {"simpo": TRAINER | {"prompts": 4096}, "grpo": GRPO | {"group_size": 8}}
     tables["on_policy_distill"] = GKD
@@ -70,7 +71,9 @@ def test_a_rehearsal_updates_on_two_rows() -> None:
         stage_kind(name).small(stage_kind(name).config.parse(table), few)
         for name, table in tables.items()
     )
-    assert (simpo.samples_per_prompt, grpo.group_size) == (2, 2)
+    asked = simpo.model_copy(update={"samples_per_prompt": 4})
+    trained = stage_kind("simpo").small(asked, replace(few, trained=True))
+    assert (simpo.samples_per_prompt, trained.samples_per_prompt, grpo.group_size) == (1, 2, 2)
     assert (simpo.batch_size, grpo.batch_size, gkd.batch_size) == (2, 2, 2)
 
 
