@@ -3,7 +3,7 @@ that it is the trained model."""
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -82,17 +82,24 @@ def _write(source: Path, out: Path, say: Callable[[str], None]) -> None:
     from tasks.models.model_source import COMPANIONS
 
     files = sorted({path for pattern in (*FILES, *COMPANIONS) for path in source.glob(pattern)})
+    size = require_room(out, files)
+    say(f"copying {len(files)} files, {size / 1e9:.2f} GB")
+    for path in files:
+        shutil.copyfile(path, out / path.name)
+    _say_which_transformers(out / "config.json")
+    write_tokenizer(out, Tokenizer.from_file(source / TOKENIZER))
+
+
+def require_room(out: Path, files: Iterable[Path]) -> int:
+    """The bytes of a model's files. Raises InputError when the disk of `out` is too small for
+    them."""
     size, free = sum(path.stat().st_size for path in files), shutil.disk_usage(out).free
     if size > free:
         raise InputError(
             f"{out.parent} has {free / 1e9:.1f} GB free; the model takes {size / 1e9:.1f} GB."
             " Choose a place on another disk."
         )
-    say(f"copying {len(files)} files, {size / 1e9:.2f} GB")
-    for path in files:
-        shutil.copyfile(path, out / path.name)
-    _say_which_transformers(out / "config.json")
-    write_tokenizer(out, Tokenizer.from_file(source / TOKENIZER))
+    return size
 
 
 def _say_which_transformers(path: Path) -> None:

@@ -233,12 +233,17 @@ model = PeftModel.from_pretrained(base, ".")
 These are the adapters alone (LoRA, in PEFT's format); they belong beside the model `BASE`."""
 
 
-def _table(kind: str, evaluations: Sequence[Evaluation]) -> str:
-    rates = [
+def _measured(kind: str, evaluations: Sequence[Evaluation]) -> list[str]:
+    """The rates that a card shows of this kind, if one of the evaluations has them."""
+    return [
         name
         for name in evaluation_of(kind).card
         if any(one.metrics.get(name) is not None for one in evaluations)
     ]
+
+
+def _table(kind: str, evaluations: Sequence[Evaluation]) -> str:
+    rates = _measured(kind, evaluations)
     rows = [
         (one.model, str(one.metrics["n"]), *(_rate(one.metrics, name) for name in rates))
         for one in evaluations
@@ -324,11 +329,7 @@ def _plot(path: Path, kind: str, evaluations: Sequence[Evaluation]) -> bool:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rates = [
-        name
-        for name in evaluation_of(kind).card
-        if any(one.metrics.get(name) is not None for one in evaluations)
-    ]
+    rates = _measured(kind, evaluations)
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.add_subplot()
     width = 0.8 / max(1, len(rates))

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from schemas.base import InputError, StageFailed
+from tasks.exporting.exported import require_room
 from tasks.models.decoder import GemmaConfig, weight_shapes
 from tasks.models.hf_config import read_config
 from tasks.models.huggingface import Weights
@@ -43,13 +44,7 @@ def export_orbax(source: Path, out: Path, say: Callable[[str], None]) -> None:
             "--orbax writes a Gemma 3, as Tunix's loader reads it, and this model is a"
             f" {config.family}. Leave --orbax out: every tool reads the Hugging Face directory."
         )
-    size = sum(path.stat().st_size for path in source.glob("model*.safetensors"))
-    free = shutil.disk_usage(out).free
-    if size > free:
-        raise InputError(
-            f"{out.parent} has {free / 1e9:.1f} GB free; the model takes {size / 1e9:.1f} GB."
-            " Choose a place on another disk."
-        )
+    size = require_room(out, source.glob("model*.safetensors"))
     say(f"writing an Orbax checkpoint, {size / 1e9:.2f} GB")
     arrays = _arrays(config, Weights(source, config))
     tree: dict[str, dict[str, np.ndarray]] = {}
