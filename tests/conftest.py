@@ -19,6 +19,8 @@ from absl import logging as absl_logging
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # no test looks for the hub, which shipped recipes name; a fake of it says so itself
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# threads of torch that wait for work would spin, and take the cores of other processes
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # What tests cost is mostly compiling: the processes of one run share what they compiled, and so
 # does the next run.
 os.environ.setdefault(
