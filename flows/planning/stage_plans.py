@@ -125,7 +125,7 @@ def _on_machine(
     compiled = [
         one for one in outlooks if one.manifest is None and _on_devices(one.stage, target, settings)
     ]
-    questions = [_question(one.stage, resolved) for one in compiled]
+    questions = [question_of(one.stage, resolved) for one in compiled]
     planned: dict[str, dict[str, Any]] = {}
     with Compiler(target, settings, _say) as compiler:
         for question, programs in zip(questions, compiler.compile(questions), strict=True):
@@ -185,7 +185,8 @@ def _without_programs(
     return {"seconds": seconds, "cost_usd": cost(seconds, target, tpu), "basis": basis}
 
 
-def _question(stage: ResolvedStage, resolved: ResolvedRecipe) -> Question:
+def question_of(stage: ResolvedStage, resolved: ResolvedRecipe) -> Question:
+    """A stage of a recipe as the compiler is asked about its programs."""
     sources = {name: resolved.stage(source) for name, source in stage.inputs.items()}
     upstream = {name: (source.kind, source.config_json) for name, source in sources.items()}
     models = {

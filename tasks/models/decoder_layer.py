@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from tasks.devices.hosts import BATCH, TENSOR, constrained
 from tasks.models.moving import checkpointed
-from tasks.models.products import product
+from tasks.models.products import adapted, product
 
 PROJECTIONS: dict[str, tuple[str, str]] = {
     "q_proj": ("d", "nh"),
@@ -64,13 +64,16 @@ def decoder_layer(
         width = weights[name].shape[:inside]
         rows = x.reshape(-1, math.prod(width))
 
-        def times(rows: jax.Array, weight: jax.Array) -> jax.Array:
-            return product(rows, weight.astype(x.dtype).reshape(rows.shape[1], -1))
+        def matrix(name: str, rows: int) -> jax.Array:
+            return weights[name].astype(x.dtype).reshape(rows, -1)
 
-        out = times(rows, weights[name])
+        weight = matrix(name, rows.shape[1])
         if f"{name}_lora_a" in weights:
-            low = times(rows, weights[f"{name}_lora_a"])
-            out = out + jnp.asarray(lora_scale, x.dtype) * times(low, weights[f"{name}_lora_b"])
+            down = matrix(f"{name}_lora_a", rows.shape[1])
+            up = matrix(f"{name}_lora_b", down.shape[1])
+            out = adapted(rows, weight, down, up, lora_scale)
+        else:
+            out = product(rows, weight)
         return out.reshape(*x.shape[:2], *weights[name].shape[inside:])
 
     normed = rms_norm(x, weights["input_layernorm"])

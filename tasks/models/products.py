@@ -23,6 +23,10 @@ PRODUCT = "product"
 """The name of `product`'s results in a policy of `jax.checkpoint`."""
 
 
+LANES = 128
+"""Columns of a tile on a TPU."""
+
+
 def product(left: jax.Array, right: jax.Array) -> jax.Array:
     """(..., M, K) and (..., K, N) -> (..., M, N), of left's dtype. Leading axes are equal."""
     narrow = left.dtype == jnp.bfloat16 and on_cpu()
@@ -30,6 +34,98 @@ def product(left: jax.Array, right: jax.Array) -> jax.Array:
         return checkpointed(left @ right, PRODUCT)
     out = _narrow(False, _paired(left), right)[..., : left.shape[-2], :]
     return checkpointed(out.astype(left.dtype), PRODUCT)
+
+
+def adapted(
+    left: jax.Array, weight: jax.Array, down: jax.Array, up: jax.Array, scale: float
+) -> jax.Array:
+    """left @ weight + scale * (left @ down) @ up, a matrix with its low-rank adapter (Hu et al.,
+    2106.09685).
+
+    Where there are many rows, the adapter rides along in the weight's own product, in both
+    directions: as `rank` further columns of the factors or of the result, whichever side is the
+    narrow one. A product of its own would write and read the wide side once more for a thousandth
+    of the arithmetic: on a TPU as long as the weight's own (docs/performance.md).
+
+    Args:
+        left: (M, K).
+        weight: (K, N), which is not trained.
+        down, up: (K, rank) and (rank, N), of left's dtype.
+
+    Returns:
+        (M, N), of left's dtype.
+    """
+    factor = jnp.asarray(scale, left.dtype)
+    rows, rank = left.shape[0], up.shape[0]
+    narrow, wide = sorted(weight.shape)
+    if rows < 2 * narrow or wide < 2 * narrow or narrow < 16 * rank:
+        return product(left, weight) + factor * product(product(left, down), up)
+    if weight.shape[1] == wide:
+        low = factor * product(left, down)
+        return checkpointed(_deep(left, low, weight, up), PRODUCT)
+    out, low = (checkpointed(part, PRODUCT) for part in _wide(left, weight, down))
+    return out + factor * product(low, up)
+
+
+@jax.custom_vjp
+def _deep(left: jax.Array, low: jax.Array, weight: jax.Array, up: jax.Array) -> jax.Array:
+    """left @ weight + low @ up as one product, of which `weight` gets no gradient."""
+    return _plain(jnp.concatenate([left, low], axis=1), jnp.concatenate([weight, up]))
+
+
+def _deep_forward(*factors: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    return _deep(*factors), factors[1:]
+
+
+def _deep_backward(kept: tuple[jax.Array, ...], slope: jax.Array) -> tuple[Any, ...]:
+    low, weight, up = kept
+    spare = 0 if on_cpu() else -up.shape[0] % LANES
+    deep = jnp.concatenate([weight, jnp.pad(up, ((0, spare), (0, 0)))])
+    both, end = _by_rows(slope, deep), weight.shape[0]
+    return both[:, :end], both[:, end : end + up.shape[0]], None, _by_columns(low, slope)
+
+
+_deep.defvjp(_deep_forward, _deep_backward)
+
+
+@jax.custom_vjp
+def _wide(left: jax.Array, weight: jax.Array, down: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """left @ weight and left @ down as one product, of which `weight` gets no gradient."""
+    spare = 0 if on_cpu() else -down.shape[1] % LANES
+    wide = jnp.concatenate([weight, jnp.pad(down, ((0, 0), (0, spare)))], axis=1)
+    both, end = _plain(left, wide), weight.shape[1]
+    return both[:, :end], both[:, end : end + down.shape[1]]
+
+
+def _wide_forward(*factors: jax.Array) -> tuple[Any, tuple[jax.Array, ...]]:
+    return _wide(*factors), factors
+
+
+def _wide_backward(kept: tuple[jax.Array, ...], slopes: tuple[Any, Any]) -> tuple[Any, ...]:
+    left, weight, down = kept
+    of_left = _by_rows(jnp.concatenate(slopes, axis=1), jnp.concatenate([weight, down], axis=1))
+    return of_left, None, _by_columns(left, slopes[1])
+
+
+_wide.defvjp(_wide_forward, _wide_backward)
+
+
+def _plain(left: jax.Array, right: jax.Array) -> jax.Array:
+    """(M, K) and (K, N) -> (M, N), of left's dtype."""
+    narrow = left.dtype == jnp.bfloat16 and on_cpu()
+    return _dot(left, right).astype(left.dtype) if narrow else left @ right
+
+
+def _by_rows(left: jax.Array, right: jax.Array) -> jax.Array:
+    """(M, K) and (N, K) -> (M, N), of left's dtype."""
+    narrow = left.dtype == jnp.bfloat16 and on_cpu()
+    return _plain(left, _turned(right) if narrow else right.T)
+
+
+def _by_columns(left: jax.Array, right: jax.Array) -> jax.Array:
+    """(M, K) and (M, N) -> (K, N), of left's dtype."""
+    narrow = left.dtype == jnp.bfloat16 and on_cpu()
+    return _plain(_turned(left) if narrow else left.T, right)
 
 
 def product_of_rows(left: jax.Array, right: jax.Array) -> jax.Array:

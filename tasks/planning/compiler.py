@@ -269,7 +269,7 @@ class Planner:
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """See the head of this file. Raises InputError for what a stage does not accept on this
         target."""
-        programs = self._stage(StageQuestion.parse(question["stage"]))
+        programs = self.lowered(StageQuestion.parse(question["stage"]))
         if "program" in question:
             program, lowered = programs[question["program"]]
             return {"report": asdict(report(lowered, program.trips, self.counted))}
@@ -286,7 +286,8 @@ class Planner:
             ]
         }
 
-    def _stage(self, stage: StageQuestion) -> "list[tuple[Program, jax.stages.Lowered]]":
+    def lowered(self, stage: StageQuestion) -> "list[tuple[Program, jax.stages.Lowered]]":
+        """The programs of a stage, lowered for the target and not compiled. Raises InputError."""
         key = digest(stage)
         if key not in self._lowered:
             self._lowered[key] = [

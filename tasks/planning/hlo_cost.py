@@ -16,7 +16,7 @@ All counts are of one device: programs are SPMD.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tasks.planning.hlo import Computation, Instruction, attribute, read_module
@@ -39,6 +39,7 @@ _IN_PLACE = {"dynamic-update-slice": 1, "scatter": 2}
 """Instructions that change a part of their first operand -> how often that part passes: a scatter
 that adds reads it, too."""
 
+_CYCLES = re.compile(r"\"estimated_cycles\":\"(\d+)\"")
 _TARGET = re.compile(r"custom_call_target=\"([^\"]*)\"")
 
 
@@ -90,6 +91,30 @@ def cost_of(text: str, trips: Mapping[str, float] | None = None) -> Cost:
     return _Program(text, trips or {}).cost()
 
 
+@dataclass(frozen=True)
+class Part:
+    """An instruction that runs by itself, such as a fusion.
+
+    Attributes:
+        runs: how often it runs in one run of the program.
+        cost: of all its runs.
+        cycles: of all its runs, of the device's clock, as the compiler for TPUs estimates them; 0
+            where it does not, as for kernels and copies that run beside other work.
+    """
+
+    instruction: Instruction
+    runs: float
+    cost: Cost
+    cycles: float
+
+
+def parts_of(text: str, trips: Mapping[str, float] | None = None) -> list[Part]:
+    """The parts of one run of a compiled program, whose costs sum up to its own. Arguments and
+    errors as of `cost_of`."""
+    program = _Program(text, trips or {})
+    return list(program.parts(program.entry, {}, 1.0))
+
+
 class _Program:
     """A module, and the cost of its computations."""
 
@@ -125,10 +150,7 @@ class _Program:
         if opcode == "while":
             return self._loop(one, here, known)
         if opcode == "conditional":
-            return max(
-                (self._computation(self.computations[name], {}) for name in one.branches),
-                key=lambda cost: (cost.flops, cost.bytes),
-            )
+            return self._computation(self._longest(one), {})
         if opcode in ("call", "async") and one.called:
             return self._computation(self.computations[one.called], {})
         if opcode == "fusion":
@@ -138,6 +160,41 @@ class _Program:
         if opcode in _COLLECTIVES:
             return Cost(bytes=self._moved(one, here), link_bytes=self._sent(one, here))
         return Cost(flops=product_flops(one, here), bytes=self._moved(one, here))
+
+    def parts(self, here: Computation, known: Mapping[int, int], runs: float) -> Iterator[Part]:
+        """The parts of so many runs of a computation. `known`: as of `_computation`."""
+        seen: set[str] = set()
+        for one in here.instructions.values():
+            opcode = one.opcode.removesuffix("-start")
+            if opcode == "while":
+                loop = self.loops.read(one, here, known)
+                trips = loop.trips if loop.trips is not None else self._expected(one)
+                for inside in (loop.body, loop.condition):
+                    yield from self.parts(inside, loop.unchanged, runs * (trips or 1.0))
+            elif opcode == "conditional":
+                yield from self.parts(self._longest(one), {}, runs)
+            elif opcode in ("call", "async") and one.called:
+                yield from self.parts(self.computations[one.called], {}, runs)
+            else:
+                cost = self._instruction(one, here, known, seen).times(runs)
+                found = _CYCLES.search(one.attributes)
+                cycles = runs * int(found[1]) if found else 0.0
+                if cycles or cost != Cost():
+                    yield Part(one, runs, cost, cycles)
+
+    def _longest(self, one: Instruction) -> Computation:
+        """The branch of a conditional that counts: the one with the most FLOPs, then bytes."""
+
+        def work(branch: Computation) -> tuple[float, float]:
+            cost = self._computation(branch, {})
+            return cost.flops, cost.bytes
+
+        return max((self.computations[name] for name in one.branches), key=work)
+
+    def _expected(self, one: Instruction) -> float | None:
+        """The iterations of a loop whose number depends on data, as far as the caller said."""
+        names = reversed(re.findall(r"[\w.\-]+", one.scope))
+        return next((self.trips[name] for name in names if name in self.trips), None)
 
     # Bytes
 
@@ -274,11 +331,8 @@ class _Program:
             (self._computation(part, loop.unchanged) for part in (loop.body, loop.condition)),
             Cost(),
         )
-        if loop.trips is not None:
-            return inside.times(loop.trips)
-        for name in reversed(re.findall(r"[\w.\-]+", one.scope)):
-            if name in self.trips:
-                return inside.times(self.trips[name])
+        if (trips := self._expected(one) if loop.trips is None else loop.trips) is not None:
+            return inside.times(trips)
         return inside + Cost(
             uncounted=(f"loop {one.scope or one.name} counts once: how often it runs is not known",)
         )

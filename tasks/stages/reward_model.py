@@ -362,7 +362,7 @@ def _measured(
 
 
 KIND = Kind(
-    version=2,
+    version=3,
     config=Config,
     inputs={"prompts": Input(Product.ROWS), "policy": Input(Product.MODEL, required=False)},
     produces=Product.REWARD,

@@ -260,7 +260,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=4,
+    version=5,
     config=Config,
     inputs={"examples": Input(Product.ROWS), "policy": Input(Product.MODEL, required=False)},
     produces=Product.MODEL,

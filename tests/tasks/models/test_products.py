@@ -17,7 +17,7 @@ from tasks.devices.hosts import make_mesh
 from tasks.losses.cross_entropy import cross_entropy
 from tasks.models.decoder import SIZES
 from tasks.models.lora import add_lora
-from tasks.models.products import product, product_of_rows
+from tasks.models.products import adapted, product, product_of_rows
 from tasks.models.weights import initialise
 
 SHAPES = [
@@ -51,6 +51,32 @@ def test_products_and_their_gradients_are_those_of_float64(dtype, left, right, b
     expected = [wide_slope @ wide_b.swapaxes(-1, -2), of_b.swapaxes(-1, -2) if by_rows else of_b]
     rounding = 2e-2 if dtype == "bfloat16" else 1e-5
     np.testing.assert_allclose(out, wide_a @ wide_b, rtol=rounding, atol=rounding)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == dtype
+        np.testing.assert_allclose(np.asarray(one, np.float64), other, rtol=rounding, atol=rounding)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("rows", "inside", "outside", "joined"),
+    [(160, 64, 160, True), (160, 160, 64, True), (160, 64, 80, False), (8, 64, 160, False)],
+)
+def test_an_adapter_rides_along_in_the_product_of_its_weight(dtype, rows, inside, outside, joined):
+    sizes = (rows, inside), (inside, outside), (inside, 4), (4, outside), (rows, outside)
+    left, weight, down, up, slope = (one / 4 for one in arrays(*sizes, dtype=dtype))
+
+    def run(left: jax.Array, down: jax.Array, up: jax.Array) -> jax.Array:
+        return adapted(left, weight, down, up, 0.5).astype(jnp.float32)
+
+    with jax.set_mesh(make_mesh()):
+        products = str(jax.make_jaxpr(run)(left, down, up)).count("dot_general")
+        out, pull = jax.vjp(run, left, down, up)
+        found = jax.jit(pull)(slope.astype(jnp.float32))
+    assert products == (2 if joined else 3)
+    x, w, a, b, s = (np.asarray(one, np.float64) for one in (left, weight, down, up, slope))
+    expected = [s @ (w + 0.5 * a @ b).T, 0.5 * x.T @ s @ b.T, 0.5 * (x @ a).T @ s]
+    rounding = 4e-2 if dtype == "bfloat16" else 1e-5
+    np.testing.assert_allclose(out, x @ w + 0.5 * x @ a @ b, rtol=rounding, atol=rounding)
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == dtype
         np.testing.assert_allclose(np.asarray(one, np.float64), other, rtol=rounding, atol=rounding)

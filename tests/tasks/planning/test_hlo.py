@@ -3,7 +3,7 @@ known answers, in libtpu's own words."""
 
 import pytest
 
-from tasks.planning.hlo_cost import cost_of
+from tasks.planning.hlo_cost import cost_of, parts_of
 
 GIB = 2**30
 
@@ -106,6 +106,19 @@ def test_loops_in_loops_multiply() -> None:
     inner, run_inner = loop("inner", MULTIPLY, 3)
     outer, run_outer = loop("outer", run_inner, 6)
     assert cost_of(module(PRODUCT, inner, outer, entry(run_outer))).flops == 18 * FLOPS
+
+
+def test_parts_are_what_runs_by_itself_with_the_cycles_that_the_compiler_expects() -> None:
+    expects = MULTIPLY.replace(
+        "calls=%product", 'calls=%product, backend_config={"estimated_cycles":"700"}'
+    )
+    assert expects != MULTIPLY
+    inner, run_inner = loop("inner", expects, 3)
+    outer, run_outer = loop("outer", run_inner, 6)
+    text = module(PRODUCT, inner, outer, entry(run_outer))
+    (part,) = parts_of(text)
+    assert (part.instruction.opcode, part.runs, part.cycles) == ("fusion", 18, 18 * 700)
+    assert part.cost == cost_of(text)
 
 
 def test_a_limit_that_the_state_carries_is_found() -> None:
