@@ -41,8 +41,6 @@ def attend(
     k: jax.Array,
     v: jax.Array,
     segments: jax.Array,
-    seen: jax.Array,
-    index: jax.Array,
     is_global: jax.Array,
     window: int,
     softcap: float | None,
@@ -50,39 +48,34 @@ def attend(
     """Attend: the weighted sum of values for each query.
 
     Args:
-        q: (B, T, N, H) scaled queries, at indices `index`, `index` + 1, ...
-        k, v: (B, S, K, H); N is a multiple of K, and query head n reads key head n // (N / K). S =
-            T means that index is 0.
-        segments: (B, T) of the queries. A query sees keys of its own segment only.
-        seen: (B, S) segments of the keys, 0 where there is none.
-        index: () int32.
+        q: (B, T, N, H) scaled queries.
+        k, v: (B, T, K, H); N is a multiple of K, and query head n reads key head n // (N / K).
+        segments: (B, T), 0 where there is no token. A query sees keys of its own segment only.
         is_global: () bool; if not, the key at index j is seen from i only when i - window < j.
         softcap: scores x become softcap * tanh(x / softcap); None for no cap.
 
     Returns:
         (B, T, N, H); meaningless where a query's segment is 0.
     """
-    if q.shape[1] == k.shape[1] and has_kernel(q):  # no cache is read
+    if has_kernel(q):
         from tasks.models.splash import attend_by_kernel
 
         return attend_by_kernel(q, k, v, segments, is_global, window, softcap, _LANES)
-    return _dense(q, k, v, segments, seen, index, is_global, window, softcap)
+    return _dense(q, k, v, segments, is_global, window, softcap)
 
 
-@partial(jax.checkpoint, static_argnums=(7, 8))
+@partial(jax.checkpoint, static_argnums=(5, 6))
 def _dense(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
     segments: jax.Array,
-    seen: jax.Array,
-    index: jax.Array,
     is_global: jax.Array,
     window: int,
     softcap: float | None,
 ) -> jax.Array:
     """Plain attention, the reference. The backward pass computes the scores again: keeping them
-    takes (B, N, T, S) for every layer."""
+    takes (B, N, T, T) for every layer."""
     batch, length, heads, width = q.shape
     kv_heads = k.shape[2]
     groups = heads // kv_heads
@@ -92,12 +85,10 @@ def _dense(
         .reshape(batch, kv_heads, groups * length, width)
     )
     k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
-    scores = product_of_rows(grouped, k)
-    if softcap is not None:
-        scores = softcap * jnp.tanh(scores / softcap)
-    i, j = index + jnp.arange(length)[:, None], jnp.arange(k.shape[2])[None, :]
+    scores = _capped(product_of_rows(grouped, k), softcap)
+    i, j = jnp.arange(length)[:, None], jnp.arange(length)[None, :]
     near = (j <= i) & (is_global | (j > i - window))
-    visible = near & (segments[:, :, None] == seen[:, None, :]) & (seen > 0)[:, None, :]
+    visible = near & (segments[:, :, None] == segments[:, None, :]) & (segments > 0)[:, None, :]
     scores = jnp.where(
         visible[:, None, None], scores.reshape(batch, kv_heads, groups, length, -1), _MASKED
     )
@@ -108,6 +99,57 @@ def _dense(
     )
     out = product(probabilities, v).reshape(batch, kv_heads, groups, length, width)
     return out.transpose(0, 3, 1, 2, 4).reshape(q.shape)
+
+
+def attend_step(
+    q: jax.Array,
+    cached: tuple[jax.Array, jax.Array],
+    own: tuple[jax.Array, jax.Array] | None,
+    segments: jax.Array,
+    seen: jax.Array,
+    index: jax.Array,
+    is_global: jax.Array,
+    window: int,
+    softcap: float | None,
+) -> jax.Array:
+    """Attend from one token a row to those before it, which are in a cache, and to itself.
+
+    Args:
+        q: (B, 1, N, H) scaled queries, at `index`.
+        cached: keys and values, each (B, K, S, H); what lies behind `index` is not read.
+        own: those of the tokens themselves, each (B, 1, K, H), where the cache does not have them
+            yet; None where it has.
+        segments: (B, 1) of the queries.
+        seen: (B, S) segments of the cache, at `index` those of the queries.
+        index: () int32.
+        is_global, window, softcap: see `attend`.
+
+    Returns:
+        (B, 1, N, H); meaningless where a query's segment is 0.
+    """
+    keys, values = cached
+    batch, kv_heads, length, width = keys.shape
+    grouped = q.reshape(batch, kv_heads, -1, width)
+    j, last = jnp.arange(length)[None, :], index if own is None else index - 1
+    near = (j <= last) & (is_global | (j > index - window))
+    visible = near & (segments == seen) & (seen > 0)
+    scores = _capped(product_of_rows(grouped, keys), softcap)
+    scores = jnp.where(visible[:, None, None], scores, _MASKED)
+    if own is None:
+        probabilities = jax.nn.softmax(scores, axis=-1)
+        return product(probabilities.astype(values.dtype), values).reshape(q.shape)
+    key, value = (one.swapaxes(1, 2) for one in own)
+    wide = grouped.astype(jnp.float32) * key.astype(jnp.float32)
+    itself = _capped(wide.sum(axis=-1, keepdims=True), softcap)
+    highest = jnp.maximum(scores.max(axis=-1, keepdims=True), itself)
+    scores, itself = jnp.exp(scores - highest), jnp.exp(itself - highest)
+    total = scores.sum(axis=-1, keepdims=True) + itself
+    out = product((scores / total).astype(values.dtype), values)
+    return (out + (itself / total).astype(out.dtype) * value).reshape(q.shape)
+
+
+def _capped(scores: jax.Array, softcap: float | None) -> jax.Array:
+    return scores if softcap is None else softcap * jnp.tanh(scores / softcap)
 
 
 def has_kernel(q: jax.Array) -> bool:

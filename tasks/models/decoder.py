@@ -20,9 +20,16 @@ from flax import nnx
 
 from schemas.trainer_config import Remat
 from tasks.devices.hosts import BATCH, TENSOR, constrained
-from tasks.models.attention import attend
-from tasks.models.decoder_layer import ATTENDED, PROJECTIONS, decoder_layer, divides, rms_norm
-from tasks.models.moving import as_bits, bits_dtype, checkpointed, layer_of, read
+from tasks.models.attention import attend, attend_step
+from tasks.models.decoder_layer import (
+    ATTENDED,
+    PROJECTIONS,
+    decoder_layer,
+    divides,
+    matrices,
+    rms_norm,
+)
+from tasks.models.moving import as_bits, bits_dtype, checkpointed, layer_of, on_tpu, read
 from tasks.models.products import PRODUCT, product_of_rows
 
 Cache = dict[str, jax.Array]
@@ -228,11 +235,13 @@ class Gemma(nnx.Module):
         )
         x = constrained(x, BATCH)
         rope = _rotations(config, positions)
-        weights = {
-            name: node.get_value()
-            for name, node in vars(self.layers).items()
-            if isinstance(node, nnx.Variable)
-        }
+        weights = matrices(
+            {
+                name: node.get_value()
+                for name, node in vars(self.layers).items()
+                if isinstance(node, nnx.Variable)
+            }
+        )
         moved = {name for name, stack in weights.items() if bits_dtype(stack.dtype) != stack.dtype}
         per_layer = {
             "weights": {name: stack for name, stack in weights.items() if name not in moved},
@@ -241,11 +250,15 @@ class Gemma(nnx.Module):
         }
         step = cache is not None and tokens.shape[1] == 1
         index = cache["index"] if step and cache else jnp.int32(0)
-        seen = (
-            jax.lax.dynamic_update_slice(cache["segments"], segments, (0, index))
-            if step and cache
-            else segments
-        )
+        seen = segments
+        if cache is not None:
+            seen = jax.lax.dynamic_update_slice(cache["segments"], segments, (0, index))
+        # Who writes a step's token into the cache, each layer before it reads, or the step behind
+        # its layers? XLA for TPUs would copy the layer's cache in the first case, and for CPUs the
+        # cache of all layers in the second (docs/performance.md).
+        behind = on_tpu() or not step
+        if step and behind and cache:
+            per_layer |= {name: cache[name] for name in ("k", "v")}
 
         def layer(carry: Any, own: Any) -> tuple[Any, Any]:
             x, *caches = carry
@@ -254,33 +267,27 @@ class Gemma(nnx.Module):
 
             def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
                 nonlocal caches, written
-                if step:
+                where = own["global"], config.window, config.attention_softcap
+                new = as_bits(k.swapaxes(1, 2)), as_bits(v.swapaxes(1, 2))
+                if cache is not None and behind:
+                    written = new
+                if not step:
+                    return attend(q, k, v, segments, *where)
+                if behind:
+                    stored = own["k"], own["v"]
+                else:
                     at = (own["layer"], 0, 0, index, 0)
                     caches = [
-                        jax.lax.dynamic_update_slice(
-                            all_layers, as_bits(new.swapaxes(1, 2)[None].astype(dtype)), at
-                        )
-                        for all_layers, new in zip(caches, (k, v), strict=True)
+                        jax.lax.dynamic_update_slice(all_layers, one[None], at)
+                        for all_layers, one in zip(caches, new, strict=True)
                     ]
-                    k, v = (
-                        read(
-                            jax.lax.dynamic_index_in_dim(all_layers, own["layer"], keepdims=False)
-                        ).swapaxes(1, 2)
+                    stored = tuple(
+                        jax.lax.dynamic_index_in_dim(all_layers, own["layer"], keepdims=False)
                         for all_layers in caches
                     )
-                elif cache is not None:
-                    written = (as_bits(k.swapaxes(1, 2)), as_bits(v.swapaxes(1, 2)))
-                return attend(
-                    q,
-                    k,
-                    v,
-                    segments,
-                    seen,
-                    index,
-                    own["global"],
-                    config.window,
-                    config.attention_softcap,
-                )
+                cached = read(stored[0]), read(stored[1])
+                apart = (k, v) if behind else None
+                return attend_step(q, cached, apart, segments, seen, index, *where)
 
             rotate = tuple(
                 jax.lax.dynamic_index_in_dim(table, own["global"].astype(jnp.int32), keepdims=False)
@@ -289,7 +296,13 @@ class Gemma(nnx.Module):
             chunked = self.remat == "chunks"
             scales = config.query_scale, self.lora_scale
             x = decoder_layer(
-                *scales, of_layer | own["weights"], x, rotate, attention, chunked=chunked
+                *scales,
+                of_layer | own["weights"],
+                x,
+                rotate,
+                attention,
+                head_dim=config.head_dim,
+                chunked=chunked,
             )
             return (x, *caches), written
 
@@ -300,19 +313,18 @@ class Gemma(nnx.Module):
                 policy=jax.checkpoint_policies.save_only_these_names(LAYER, *saved),
                 prevent_cse=config.num_layers <= UNROLLED_LAYERS,
             )
-        first = (x, cache["k"], cache["v"]) if step and cache else (x,)
         unroll = config.num_layers <= UNROLLED_LAYERS
+        first = (x,) if behind or cache is None else (x, cache["k"], cache["v"])
         with jax.named_scope("layers"):
             (x, *caches), of_layers = jax.lax.scan(layer, first, per_layer, unroll=unroll)
         x = rms_norm(x, self.final_norm.get_value())
         if cache is None:
             return x, None
-        if not step:
+        if behind:
             caches = [
-                jax.lax.dynamic_update_slice(empty, new, (0,) * 5)
-                for empty, new in zip((cache["k"], cache["v"]), of_layers, strict=True)
+                jax.lax.dynamic_update_slice(cache[name], new, (0, 0, 0, index, 0))
+                for name, new in zip(("k", "v"), of_layers, strict=True)
             ]
-            seen = jax.lax.dynamic_update_slice(cache["segments"], segments, (0, 0))
         return x, {
             "k": caches[0],
             "v": caches[1],

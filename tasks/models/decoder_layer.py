@@ -28,6 +28,21 @@ CHUNK = 64
 """Positions of each row that the feed-forward part takes at a time with remat = "chunks"."""
 
 
+def matrices(stacks: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """The stacked weights of all layers, with every projection and its adapters as (L, K, N): a
+    product with more axes takes three times as long to differentiate on a CPU, and a TPU would
+    bring a layer's heads into another layout in every step that reads them."""
+
+    def flat(name: str, stack: jax.Array) -> jax.Array:
+        base, _, factor = name.partition("_lora_")
+        if base not in PROJECTIONS:
+            return stack
+        split = 2 if factor == "b" else 1 + len(PROJECTIONS[base][0])
+        return stack.reshape(stack.shape[0], math.prod(stack.shape[1:split]), -1)
+
+    return {name: flat(name, stack) for name, stack in stacks.items()}
+
+
 @jax.checkpoint
 def rms_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
     """x / rms(x) * (1 + scale) along the last axis, in float32; the result has x's dtype."""
@@ -44,6 +59,7 @@ def decoder_layer(
     rotate: tuple[jax.Array, ...],
     attention: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
     *,
+    head_dim: int,
     chunked: bool,
 ) -> jax.Array:
     """One layer on (B, T, D).
@@ -51,33 +67,29 @@ def decoder_layer(
     Args:
         query_scale: factor of the queries.
         lora_scale: factor of the adapters' product, where there are adapters.
-        weights: of this layer, by their names; with `q_norm` queries and keys are normalised.
+        weights: of this layer, by their names, the projections as `matrices` gives them; with
+            `q_norm` queries and keys are normalised.
         rotate: cos and sin of the positions, each (B, T, 1, H/2).
         attention: function of queries, keys and values, such as `attend`.
+        head_dim: dimensions of a head.
         chunked: the feed-forward part takes some positions at a time, and keeps nothing of them.
     """
 
     def project(name: str, x: jax.Array) -> jax.Array:
-        """Multiply as one product of matrices: XLA's gradient of a product with more axes takes
-        three times as long on a CPU."""
-        inside = len(PROJECTIONS[name][0])
-        width = weights[name].shape[:inside]
-        rows = x.reshape(-1, math.prod(width))
-
-        def matrix(name: str, rows: int) -> jax.Array:
-            return weights[name].astype(x.dtype).reshape(rows, -1)
-
-        weight = matrix(name, rows.shape[1])
+        weight = weights[name].astype(x.dtype)
+        rows = x.reshape(-1, weight.shape[0])
         if f"{name}_lora_a" in weights:
-            down = matrix(f"{name}_lora_a", rows.shape[1])
-            up = matrix(f"{name}_lora_b", down.shape[1])
+            down, up = (weights[f"{name}_lora_{one}"].astype(x.dtype) for one in "ab")
             out = adapted(rows, weight, down, up, lora_scale)
         else:
             out = product(rows, weight)
-        return out.reshape(*x.shape[:2], *weights[name].shape[inside:])
+        return out.reshape(*x.shape[:2], -1)
+
+    def heads(array: jax.Array) -> jax.Array:
+        return _heads(array.reshape(*array.shape[:2], -1, head_dim))
 
     normed = rms_norm(x, weights["input_layernorm"])
-    q, k, v = (_heads(project(name, normed)) for name in ("q_proj", "k_proj", "v_proj"))
+    q, k, v = (heads(project(name, normed)) for name in ("q_proj", "k_proj", "v_proj"))
     if "q_norm" in weights:
         q, k = rms_norm(q, weights["q_norm"]), rms_norm(k, weights["k_norm"])
     q, k = _rotate(q, rotate), _rotate(k, rotate)

@@ -16,8 +16,17 @@ from jax.ad_checkpoint import checkpoint_name
 
 def on_cpu() -> bool:
     """Whether this program is lowered for a CPU: whether the mesh (`jax.set_mesh`) is of CPUs."""
+    return _platform() == "cpu"
+
+
+def on_tpu() -> bool:
+    """Whether this program is lowered for a TPU."""
+    return _platform() == "tpu"
+
+
+def _platform() -> str:
     device = jax.sharding.get_abstract_mesh().abstract_device
-    return device is not None and device.platform == "cpu"
+    return "" if device is None else device.platform
 
 
 def bits_dtype(dtype: Any) -> Any:

@@ -80,9 +80,7 @@ def outputs_and_gradients(case: Case, window: int, *arrays: jax.Array) -> list[n
 
     @partial(jax.grad, argnums=(0, 1, 2), has_aux=True)
     def gradients(q, k, v, ids, weights):
-        out = attention.attend(
-            q, k, v, ids, ids, jnp.int32(0), jnp.asarray(case.is_global), window, case.softcap
-        )
+        out = attention.attend(q, k, v, ids, jnp.asarray(case.is_global), window, case.softcap)
         out = jnp.where((ids > 0)[..., None, None], out, 0)
         return (out * weights).sum(), out
 
@@ -100,6 +98,28 @@ def test_the_kernel_and_its_gradients_equal_plain_attention(name, request):
         kernel = outputs_and_gradients(case, window, *arrays)
     for ours, theirs in zip(kernel, plain, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("index", [100, 127])
+@pytest.mark.parametrize("behind", [False, True])
+def test_one_token_attends_to_a_cache_as_within_its_whole_text(name, index, behind):
+    case = CASES[name]
+    q, k, v, ids, _ = drawn(case)
+    rest = jnp.asarray(case.is_global), WINDOW, case.softcap
+    here = slice(index, index + 1)
+    before = (jnp.arange(case.length) < index + (not behind))[None, None, :, None]
+    # what lies behind counts for nothing, whatever it is
+    cached = tuple(jnp.where(before, one.swapaxes(1, 2), 9.0) for one in (k, v))
+    own = (k[:, here], v[:, here]) if behind else None
+    with jax.set_mesh(make_mesh()):
+        whole = attention.attend(q, k, v, ids, *rest)[:, here]
+        step = attention.attend_step(
+            q[:, here], cached, own, ids[:, here], ids, jnp.int32(index), *rest
+        )
+    real = np.asarray(ids[:, index] > 0)
+    assert real.any()
+    np.testing.assert_allclose(step[real], whole[real], atol=1e-5)
 
 
 SMALL = replace(
