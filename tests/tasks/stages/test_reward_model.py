@@ -61,7 +61,7 @@ def test_the_stage_leaves_a_model_its_held_out_scores_and_a_calibration(tmp_path
     # what is on disk gives the scores that were measured, and other models do not have a head
     calibration = read_calibration(work.out)
     scorer = TraceScorer(load_scoring_model(work.out, make_mesh()), batch_size=3, **LENGTHS)
-    fields = [{name: row[name] for name in TracePair.model_fields} for row in rows]
+    fields = [{name: row[name] for name in TracePair.model_fields if name in row} for row in rows]
     pairs = [TracePair.model_validate_json(json.dumps(one)) for one in fields]
     again = scorer.score([row for pair in pairs for row in pair.rows(TOKENIZER)])
     chosen = [row["chosen_scores"]["trace"] for row in rows]
