@@ -12,7 +12,9 @@ from infra.store.store import data_name, parse_manifest
 from schemas.artifact import Manifest
 from schemas.reports import RunRecord
 from tests.simulation.champions import Champions
+from tests.simulation.holder import Holder
 from tests.simulation.naming import short
+from tests.simulation.on_record import OnRecord
 from tests.simulation.payments import Payments
 from tests.simulation.worker import made_of
 from tests.simulation.world import Process, World
@@ -24,18 +26,6 @@ class Broken(Exception):
     def __init__(self, law: str, how: str) -> None:
         super().__init__(f"{law}: {how}")
         self.law = law
-
-
-@dataclass
-class _Holder:
-    """Who was granted a generation of a lease, and when its last heartbeat arrived; `passed`: a
-    later one was granted since, so that nobody has to ask this holder."""
-
-    process: Process
-    since: float
-    beat: float
-    released: bool = False
-    passed: bool = False
 
 
 @dataclass
@@ -81,10 +71,8 @@ class Laws:
     removed: set[str] = field(default_factory=set)
     _since: dict[tuple[str, str], float] = field(default_factory=dict)
     _digests: dict[tuple[str, str], str] = field(default_factory=dict)
-    _holders: dict[tuple[str, int], _Holder] = field(default_factory=dict)
+    _holders: dict[tuple[str, int], Holder] = field(default_factory=dict)
     _jobs: set[tuple[str, str, str]] = field(default_factory=set)
-    _runs: dict[str, set[str]] = field(default_factory=dict)
-    _named: dict[str, float] = field(default_factory=dict)
     _looked: dict[Process, float] = field(default_factory=dict)
     _asked: dict[Process, float] = field(default_factory=dict)
     _steps: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -95,6 +83,7 @@ class Laws:
     def __post_init__(self) -> None:
         self.champions = Champions(self)
         self.payments = Payments(self.world, self.break_)
+        self.on_record = OnRecord(self.world, self.read)
 
     def break_(self, law: str, how: str) -> None:
         if self.broken is None:
@@ -130,7 +119,7 @@ class Laws:
                 champion = what == "create champion"
                 (self.champions.entered if champion else self.champions.night)(process, name)
         elif what in ("write run", "remove run", "remove any") and name.startswith("runs/"):
-            self._record(name)
+            self.on_record.changed(name)
             if what.startswith("remove"):
                 self.removed.add(name.split("/")[1])
         elif process.role == "operator" and what.startswith(("read run", "create lease")):
@@ -218,30 +207,17 @@ class Laws:
             if self.champions.needed(key) < self._looked.get(process, 0.0):
                 how = f"{process.name} removed the model of a champion, {kind}/{key[:6]}"
                 self.break_("champions stay", how)
-            if self._named.get(key, self.world.now) < self._looked.get(process, 0.0):
+            if self.on_record.since.get(key, self.world.now) < self._looked.get(process, 0.0):
                 how = f"{kind}/{key[:6]} was removed, which a run on record needs"
                 self.break_("artifacts do not vanish", how)
             return
         self.break_("artifacts do not vanish", f"{process.name} set {kind}/{key[:6]} aside")
 
-    def _record(self, name: str) -> None:
-        """Which keys runs on record name, and since when."""
-        known = name in self._runs or name.endswith("run.json") or "/stages/" in name
-        for part in [name] if known else list(self._runs):
-            of = "/".join(part.split("/")[:2])
-            raw = self.read(part) if self.read(f"{of}/run.json") is not None else None
-            said = json.loads(raw) if raw and raw != b"{" else {"stages": ()}
-            stages = said["stages"] if "stages" in said else [said["stage"]]
-            self._runs[part] = {stage["key"] for stage in stages if stage["key"]}
-        named = set().union(*self._runs.values())
-        self._named = {key: self._named.get(key, self.world.now) for key in sorted(named)}
-
     def spoil(self, name: str) -> None:
         """A record rots: of what it names nobody knows any more."""
         self.payments.lost(name)
         self.spoiled.add(name)
-        beside = name.removesuffix("run.json")
-        self._runs = {one: keys for one, keys in self._runs.items() if not one.startswith(beside)}
+        self.on_record.spoil(name)
         self.champions.spoil()
 
     def record(self, process: Process, record: RunRecord) -> None:
@@ -303,7 +279,7 @@ class Laws:
         if before is not None and before.process is not process:
             how = f"{before.process.name} and {process.name} both have generation {generation}"
             self.break_("one holder", f"{how} of {key[:6]}")
-        mine = _Holder(process, self.world.now, self.world.now)
+        mine = Holder(process, self.world.now, self.world.now)
         slept = 0.0 <= self.world.now - process.disturbed < 0.5  # between look and request
         for (of, number), last in self._holders.items():
             if of != key or last is before or last.passed:
