@@ -40,12 +40,12 @@ def kind_of(part: Part) -> tuple[str, str]:
     scope, opcode = part.instruction.scope, part.instruction.opcode
     place = next((name for word, name in PLACES.items() if word in scope), "elsewhere")
     again = "recomputed" if "rematted" in scope else "backward" if "transpose(" in scope else ""
-    if part.cost.link_bytes:
-        work = "collectives"
-    elif opcode == "custom-call":
+    if opcode == "custom-call":
         work = "kernels"
     elif part.cost.flops:
         work = "products"
+    elif part.cost.link_bytes:
+        work = "collectives"
     elif re.search("copy|slice|bitcast", opcode):
         work = "copies"
     else:
