@@ -12,6 +12,7 @@ from infra.tpu.api import TpuApi
 from infra.tpu.backend import CloudTpuBackend
 from infra.tpu.host import Agent
 from infra.tpu.job import TpuJob
+from tasks.running import execution
 from tests.simulation.plan import Event, Fault, Plan
 from tests.simulation.plant import Plant, replaced
 
@@ -178,6 +179,17 @@ PLANTS = (
                 Event("unbootable", 12.9, "machine 1"),
             ),
             budget=0.03,
+        ),
+    ),
+    Plant(
+        "a flow that another has passed gives its job up",
+        "tasks/running/execution.py",
+        replaced(execution, "_has_newer_job", lambda store, claim: False),
+        "v5e-8",
+        "bucket",
+        aim=Plan(
+            *(0, "bucket", "v5e-8", 2, (0.0, 0.0)),
+            (Fault("pause", "flow", "ask create", 1, "before", 15.0),),
         ),
     ),
     Plant(
