@@ -11,6 +11,7 @@ from infra.store.remote import host_status
 from infra.store.store import data_name, parse_manifest
 from schemas.artifact import Manifest
 from schemas.reports import RunRecord
+from tests.simulation.broken import Broken
 from tests.simulation.champions import Champions
 from tests.simulation.holder import Holder
 from tests.simulation.naming import short
@@ -18,14 +19,6 @@ from tests.simulation.on_record import OnRecord
 from tests.simulation.payments import Payments
 from tests.simulation.worker import made_of
 from tests.simulation.world import Process, World
-
-
-class Broken(Exception):
-    """A law does not hold."""
-
-    def __init__(self, law: str, how: str) -> None:
-        super().__init__(f"{law}: {how}")
-        self.law = law
 
 
 @dataclass
@@ -164,6 +157,9 @@ class Laws:
             how = f"{kind}/{key[:6]} changed from attempt {known.attempt} to {now.attempt}"
             self.break_("one artifact a key", how)
         elif now is not None and known is None:
+            data = self.read(f"{data_name(now)}/{now.files[0].path}")
+            if data is None and self._woke(process):  # gc came before its very request
+                self.damaged.add(key)
             self._committed(now)
         elif now is not None and ("data" in rest or not rest):
             self._intact(now, process)
@@ -175,6 +171,8 @@ class Laws:
         for after, act in self.on_first if self.commits == 1 else ():
             self.world.at(self.world.now + after, act)
         self._intact(manifest, None)
+        if manifest.key in self.damaged:
+            return
         before = self._digests.setdefault(place, manifest.digest)
         if before != manifest.digest:
             self.break_("same bytes", f"{manifest.kind}/{manifest.key[:6]} was made with others")
@@ -280,7 +278,7 @@ class Laws:
             how = f"{before.process.name} and {process.name} both have generation {generation}"
             self.break_("one holder", f"{how} of {key[:6]}")
         mine = Holder(process, self.world.now, self.world.now)
-        slept = 0.0 <= self.world.now - process.disturbed < 0.5  # between look and request
+        slept = self._woke(process)
         for (of, number), last in self._holders.items():
             if of != key or last is before or last.passed:
                 continue
@@ -302,6 +300,10 @@ class Laws:
                     self.break_("one holder", f"{how}, heard of {silent:.1f} s ago")
         self._holders[place] = mine
 
+    def _woke(self, process: Process) -> bool:
+        """Whether it stood still between its last look and what it does now."""
+        return 0.0 <= self.world.now - process.disturbed < 0.5
+
     def worker(self, process: Process, key: str, attempt: str, host: str) -> None:
         """A worker of an attempt starts."""
         if (key, attempt, host) in self._jobs:
@@ -320,7 +322,7 @@ class Laws:
     def machine(self, process: Process, key: str, attempt: str, others: Sequence[str]) -> None:
         """The cloud has accepted a request for a machine; `others` are there for the same key,
         though nobody alive follows them and nobody has asked for their end."""
-        if others:
+        if others and not self._woke(process):
             how = f"{process.name} asked for one for {key[:6]} beside {', '.join(others)}"
             self.break_("one machine a stage", how)
         self._not_done(key, attempt, process.name)

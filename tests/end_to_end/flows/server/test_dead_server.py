@@ -90,7 +90,8 @@ def test_serve_starts_its_server_again_and_the_runs_go_on(finished, tiny_recipe,
     with Served(tmp_path / "served") as served:
         run = served.start(recipe=str(tiny_recipe))
         shared = Run(tiny_recipe, other, **served.reach.environment)
-        until(lambda: in_process(served, WORKER) and shared.pids(WORKER))
+        both = lambda: in_process(served, WORKER) and shared.pids(WORKER)  # noqa: E731
+        until(lambda: both() or shared.process.poll() is not None)
         kill(in_process(served, SERVER), signal.SIGKILL)
         until(lambda: "starting it again (1 of" in served.said)
 
