@@ -29,11 +29,16 @@ LANES = 128
 
 def product(left: jax.Array, right: jax.Array) -> jax.Array:
     """(..., M, K) and (..., K, N) -> (..., M, N), of left's dtype. Leading axes are equal."""
-    narrow = left.dtype == jnp.bfloat16 and on_cpu()
+    narrow = _is_narrow(left)
     if not narrow:
         return checkpointed(left @ right, PRODUCT)
     out = _narrow(False, _paired(left), right)[..., : left.shape[-2], :]
     return checkpointed(out.astype(left.dtype), PRODUCT)
+
+
+def _is_narrow(factor: jax.Array) -> bool:
+    """Whether products of this factor are to be asked for as this module says."""
+    return factor.dtype == jnp.bfloat16 and on_cpu()
 
 
 def adapted(
@@ -79,9 +84,7 @@ def _deep_forward(*factors: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]
 
 def _deep_backward(kept: tuple[jax.Array, ...], slope: jax.Array) -> tuple[Any, ...]:
     low, weight, up = kept
-    spare = 0 if on_cpu() else -up.shape[0] % LANES
-    deep = jnp.concatenate([weight, jnp.pad(up, ((0, spare), (0, 0)))])
-    both, end = _by_rows(slope, deep), weight.shape[0]
+    both, end = _by_rows(slope, _joined(weight, up, 0)), weight.shape[0]
     return both[:, :end], both[:, end : end + up.shape[0]], None, _by_columns(low, slope)
 
 
@@ -91,9 +94,7 @@ _deep.defvjp(_deep_forward, _deep_backward)
 @jax.custom_vjp
 def _wide(left: jax.Array, weight: jax.Array, down: jax.Array) -> tuple[jax.Array, jax.Array]:
     """left @ weight and left @ down as one product, of which `weight` gets no gradient."""
-    spare = 0 if on_cpu() else -down.shape[1] % LANES
-    wide = jnp.concatenate([weight, jnp.pad(down, ((0, 0), (0, spare)))], axis=1)
-    both, end = _plain(left, wide), weight.shape[1]
+    both, end = _plain(left, _joined(weight, down, 1)), weight.shape[1]
     return both[:, :end], both[:, end : end + down.shape[1]]
 
 
@@ -110,27 +111,35 @@ def _wide_backward(kept: tuple[jax.Array, ...], slopes: tuple[Any, Any]) -> tupl
 _wide.defvjp(_wide_forward, _wide_backward)
 
 
+def _joined(weight: jax.Array, factor: jax.Array, axis: int) -> jax.Array:
+    """The weight with an adapter's factor behind it along an axis of the result, in whole tiles on
+    a TPU, whose compiler would turn the result around otherwise."""
+    spare = [(0, 0), (0, 0)]
+    spare[axis] = (0, 0 if on_cpu() else -factor.shape[axis] % LANES)
+    return jnp.concatenate([weight, jnp.pad(factor, spare)], axis=axis)
+
+
 def _plain(left: jax.Array, right: jax.Array) -> jax.Array:
     """(M, K) and (K, N) -> (M, N), of left's dtype."""
-    narrow = left.dtype == jnp.bfloat16 and on_cpu()
+    narrow = _is_narrow(left)
     return _dot(left, right).astype(left.dtype) if narrow else left @ right
 
 
 def _by_rows(left: jax.Array, right: jax.Array) -> jax.Array:
     """(M, K) and (N, K) -> (M, N), of left's dtype."""
-    narrow = left.dtype == jnp.bfloat16 and on_cpu()
+    narrow = _is_narrow(left)
     return _plain(left, _turned(right) if narrow else right.T)
 
 
 def _by_columns(left: jax.Array, right: jax.Array) -> jax.Array:
     """(M, K) and (M, N) -> (K, N), of left's dtype."""
-    narrow = left.dtype == jnp.bfloat16 and on_cpu()
+    narrow = _is_narrow(left)
     return _plain(_turned(left) if narrow else left.T, right)
 
 
 def product_of_rows(left: jax.Array, right: jax.Array) -> jax.Array:
     """(..., M, K) and (..., N, K) -> (..., M, N), float32. Leading axes are equal."""
-    if left.dtype != jnp.bfloat16 or not on_cpu():
+    if not _is_narrow(left):
         return _dot(left, right, turned=True)
     alone, left = left.shape[-2] == 1, _paired(left)
     (rows, width), others = left.shape[-2:], right.shape[-2]
