@@ -23,13 +23,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from tasks.models.products import product, product_of_rows
+from tasks.models.products import LANES, product, product_of_rows
 
 _MASKED = -2.3819763e38
 """A score that softmax turns into 0, and that float32 and bfloat16 hold."""
-
-_LANES = 128
-"""The kernel works on blocks of a multiple of so many queries, keys and dimensions of a head."""
 
 _NO_KERNEL = ("TPU v2", "TPU v3")
 """Their kernel compiler has no bfloat16 products ("Unsupported matmul RHS type on target", libtpu
@@ -60,7 +57,7 @@ def attend(
     if has_kernel(q):
         from tasks.models.splash import attend_by_kernel
 
-        return attend_by_kernel(q, k, v, segments, is_global, window, softcap, _LANES)
+        return attend_by_kernel(q, k, v, segments, is_global, window, softcap, LANES)
     return _dense(q, k, v, segments, is_global, window, softcap)
 
 
@@ -156,7 +153,8 @@ def has_kernel(q: jax.Array) -> bool:
     """Whether there is a kernel for (B, T, N, H) queries on the devices that this program is
     lowered for."""
     device = jax.sharding.get_abstract_mesh().abstract_device
-    fits = q.shape[1] % _LANES == 0 and q.shape[3] % _LANES == 0
+    # the kernel works on blocks of a multiple of so many queries, keys and dimensions of a head
+    fits = q.shape[1] % LANES == 0 and q.shape[3] % LANES == 0
     return (
         device is not None
         and device.platform == "tpu"
