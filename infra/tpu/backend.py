@@ -27,7 +27,7 @@ from infra.context import context
 from infra.settings import Settings, TpuSettings
 from infra.source import ship_data, ship_source
 from infra.store.remote import host_status
-from infra.store.store import Store, attempt_file
+from infra.store.store import Store, attempt_file, attempt_numbers
 from infra.tpu.api import ApiError, TpuApi
 from infra.tpu.job import Order, TpuJob
 from infra.tpu.job_record import TpuRecord, record_name, store_label
@@ -127,7 +127,7 @@ class CloudTpuBackend(JobBackend):
         requested, unless it has failed."""
         found: JobHandle | None = None
         store = self._store(store.uri)
-        for attempt in sorted(store.children(f"work/{key}"), key=_numbers, reverse=True):
+        for attempt in sorted(store.children(f"work/{key}"), key=attempt_numbers, reverse=True):
             handle = JobHandle(store.uri, key, attempt)
             record = store.read_json(record_name(handle), TpuRecord)
             if record is None or record.state == "deleted":
@@ -357,9 +357,3 @@ class CloudTpuBackend(JobBackend):
         errors."""
         with suppress(InputError):
             self._api.connect()
-
-
-def _numbers(attempt: str) -> tuple[int, ...]:
-    """`3-1` as (3, 1), to sort by; names that are no attempt come first."""
-    parts = attempt.split("-")
-    return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else ()

@@ -17,7 +17,7 @@ from functools import partial
 
 from infra.context import context
 from infra.store import lease
-from infra.store.store import Store, attempt_file
+from infra.store.store import Store, attempt_file, attempt_numbers
 from schemas.artifact import Manifest
 from schemas.base import AuditFailed, InputError, StageFailed, Stopped
 from schemas.job import JobRequest
@@ -97,18 +97,15 @@ def make(job: JobRequest, watch: Watch, listener: Listener) -> bool:
     return status.artifact is not None
 
 
-def _has_newer_job(store: Store, claim: lease.Lease) -> bool:
-    """Whether another run has taken the lease over and submitted a job of its own; False when the
-    store does not answer."""
+def _has_newer_job(store: Store, claim: lease.Lease, attempt: str) -> bool:
+    """Whether another run has taken the lease over and submitted a job of its own after this one,
+    which may itself be another run's; False when the store does not answer."""
     if claim.lost.is_set():
         with suppress(OSError, InputError):
-            attempts = {
-                name: name.partition("-")[0] for name in store.children(f"work/{claim.key}")
-            }
             return any(
                 store.read_bytes(attempt_file(claim.key, name, "job.json")) is not None
-                for name, generation in attempts.items()
-                if generation.isdecimal() and int(generation) > claim.generation
+                for name in store.children(f"work/{claim.key}")
+                if attempt_numbers(name)[:1] > attempt_numbers(attempt)[:1]
             )
     return False
 

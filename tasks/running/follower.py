@@ -20,8 +20,8 @@ class Follower:
 
     Args:
         taken_over: whether another run works on the stage now.
-        has_newer_job: whether that run works with a job of its own, so that it does not follow
-            ours.
+        has_newer_job: whether that run works with a job of its own, newer than this attempt, so
+            that it does not follow ours.
 
     Attributes:
         overtaken: another run worked on the stage when the job was lost, so that it was not started
@@ -35,7 +35,7 @@ class Follower:
         listener: Listener,
         settings: Settings,
         taken_over: Callable[[], bool],
-        has_newer_job: Callable[[], bool],
+        has_newer_job: Callable[[str], bool],
     ) -> None:
         self.job = job
         self._taken_over, self._has_newer_job = taken_over, has_newer_job
@@ -86,7 +86,7 @@ class Follower:
                     return status
                 if time.monotonic() - looked > self._settings.lease_seconds:
                     looked = time.monotonic()
-                    if self._has_newer_job():
+                    if self._has_newer_job(handle.attempt):
                         self.overtaken = True
                         return _lost("another run works on this stage with a job of its own")
                 if self.pausing and status.state == "queued":
@@ -97,7 +97,7 @@ class Follower:
                 if self._watch.stop.wait(self._settings.poll_seconds):
                     raise Stopped(f"stage {self.job.stage} was stopped")
         finally:
-            over = status.state in FINAL or self._has_newer_job()
+            over = status.state in FINAL or self._has_newer_job(handle.attempt)
             if not over and self._taken_over():
                 self.machines.leave(handle)
             else:

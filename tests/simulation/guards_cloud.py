@@ -184,7 +184,7 @@ PLANTS = (
     Plant(
         "a flow that another has passed gives its job up",
         "tasks/running/execution.py",
-        replaced(execution, "_has_newer_job", lambda store, claim: False),
+        replaced(execution, "_has_newer_job", lambda store, claim, attempt: False),
         "v5e-8",
         "bucket",
         aim=Plan(

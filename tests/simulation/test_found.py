@@ -187,6 +187,14 @@ def test_a_flow_that_another_has_passed_gives_its_machine_up() -> None:
     holds("bucket", "v5e-16", seed=101010433, stages=2, flows=(0.0, 0.0), faults=(pause,))
 
 
+def test_a_flow_that_follows_the_job_of_the_one_that_passed_it_leaves_it_there() -> None:
+    """It stood still when it looked whether it held the lease, found the other's job as one that
+    had outlived its flow, followed it, and gave it up as one of its own beside the other's."""
+    pause = Fault("pause", "flow 1", "read lease", 2, "before", 40.0)
+    more: dict[str, Any] = {"stages": 3, "flows": (0.0, 23.8), "region": "US-WEST4+US-SOUTH1"}
+    holds("bucket", "v5e-8", seed=105053846, faults=(pause,), data=True, **more)
+
+
 def test_what_a_plan_has_for_later_does_not_happen_in_the_undisturbed_last_run() -> None:
     """The simulation's own mistake (seed 101005950): the flow ended early, over its budget, and an
     artifact rotted behind the back of the last run, which had verified it."""

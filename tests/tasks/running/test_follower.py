@@ -13,7 +13,7 @@ import pytest
 from infra.backend import JobHandle, Leftover
 from infra.context import context
 from infra.settings import Settings
-from infra.store.store import Store, open_store
+from infra.store.store import Store, attempt_numbers, open_store
 from schemas.base import Stopped
 from schemas.job import JobRequest, JobSpec, JobStatus
 from tasks.running.backends import close_backends
@@ -45,6 +45,7 @@ class Scripted:
     followed_elsewhere: list[str] = field(default_factory=list)
     paused: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    followed: list[str] = field(default_factory=list)
 
     def submit(self, spec: JobSpec) -> JobHandle:
         self.submitted.append(spec.attempt)
@@ -55,6 +56,7 @@ class Scripted:
 
     def _start(self, handle: JobHandle) -> JobHandle:
         self._statuses: Iterator[JobStatus] = iter(self.script.pop(0))
+        self.followed.append(handle.attempt)
         return handle
 
     def poll(self, handle: JobHandle) -> JobStatus:
@@ -89,7 +91,7 @@ class Bench:
     said: list[str]
     taken_over: bool = False
     taken_over_before: bool = False
-    has_newer_job: bool = False
+    newest_job: int = 0
 
     def run(self, backend: Scripted, restarts: int = 3) -> JobStatus:
         context().backends["scripted"] = backend
@@ -97,9 +99,11 @@ class Bench:
         settings = Settings(poll_seconds=0.001, lease_seconds=0.01)
 
         def taken_over() -> bool:
-            return self.taken_over_before or (self.taken_over and bool(backend.submitted))
+            return self.taken_over_before or (self.taken_over and bool(backend.followed))
 
-        newer = lambda: self.has_newer_job  # noqa: E731
+        def newer(attempt: str) -> bool:
+            return self.newest_job > attempt_numbers(attempt)[0]
+
         follower = Follower(JOB, self.watch, listener, settings, taken_over, newer)
         return run_to_the_end(follower, self.store, "4", restarts)
 
@@ -153,11 +157,24 @@ def test_the_job_of_the_run_that_took_over_is_left_alone(bench: Bench) -> None:
 def test_a_job_beside_that_of_the_run_that_took_over_is_given_up(bench: Bench) -> None:
     """A flow stood still within its request for a machine: two machines worked on one stage until
     both had made it."""
-    bench.taken_over = bench.has_newer_job = True
+    bench.taken_over, bench.newest_job = True, 5
     backend = Scripted([[status("running")] * 1000])
     assert bench.run(backend).lost
     assert (backend.submitted, backend.cancelled) == (["4"], ["4"])
     assert backend.followed_elsewhere == []
+
+
+def test_the_job_of_the_run_that_took_over_is_followed_until_we_stop(bench: Bench) -> None:
+    """A flow stood still when it had seen that it held the lease: it found the other's machine as
+    one that had outlived its flow, and deleted it when it saw that the lease was lost."""
+    bench.taken_over, bench.newest_job = True, 5
+    running = JobHandle(JOB.store, JOB.key, "5")
+    assert bench.run(Scripted([[status("running")] * 100 + [DONE]], running=running)) == DONE
+    backend = Scripted([[status("running")] * 1000], running=running)
+    threading.Timer(0.05, bench.watch.stop.set).start()
+    with pytest.raises(Stopped):
+        bench.run(backend)
+    assert (backend.cancelled, backend.followed_elsewhere) == ([], ["5"])
 
 
 def test_a_failure_of_the_stage_itself_is_not_tried_again(bench: Bench) -> None:
