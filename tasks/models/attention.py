@@ -23,10 +23,14 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from tasks.models.moving import on_gpu, read
 from tasks.models.products import LANES, product, product_of_rows
 
 _MASKED = -2.3819763e38
 """A score that softmax turns into 0, and that float32 and bfloat16 hold."""
+
+WINDOWS = "windows"
+"""The scope of the choice between a local layer's window, and the whole cache of a global one."""
 
 _NO_KERNEL = ("TPU v2", "TPU v3")
 """Their kernel compiler has no bfloat16 products ("Unsupported matmul RHS type on target", libtpu
@@ -100,7 +104,8 @@ def _dense(
 
 def attend_step(
     q: jax.Array,
-    cached: tuple[jax.Array, jax.Array],
+    caches: tuple[jax.Array, jax.Array],
+    layer: jax.Array,
     own: tuple[jax.Array, jax.Array] | None,
     segments: jax.Array,
     seen: jax.Array,
@@ -111,11 +116,16 @@ def attend_step(
 ) -> jax.Array:
     """Attend from one token a row to those before it, which are in a cache, and to itself.
 
+    A local layer reads no more than its window of a cache that is longer (docs/performance.md);
+    on a GPU all, since there the host chooses between branches, and the device waits for it.
+
     Args:
         q: (B, 1, N, H) scaled queries, at `index`.
-        cached: keys and values, each (B, K, S, H); what lies behind `index` is not read.
-        own: those of the tokens themselves, each (B, 1, K, H), where the cache does not have them
-            yet; None where it has.
+        caches: keys and values of all layers, each (L, B, K, S, H), as `moving.as_bits` has them;
+            what lies behind `index` is not read.
+        layer: () int32, whose cache to read.
+        own: keys and values of the tokens themselves, each (B, 1, K, H), where the cache does not
+            have them yet; None where it has.
         segments: (B, 1) of the queries.
         seen: (B, S) segments of the cache, at `index` those of the queries.
         index: () int32.
@@ -124,6 +134,35 @@ def attend_step(
     Returns:
         (B, 1, N, H); meaningless where a query's segment is 0.
     """
+    _, batch, kv_heads, length, width = caches[0].shape
+
+    def among(start: jax.Array | int, size: int, is_global: jax.Array | bool) -> jax.Array:
+        at, sizes = (layer, 0, 0, start, 0), (1, batch, kv_heads, size, width)
+        cached = tuple(read(jax.lax.dynamic_slice(all_, at, sizes)[0]) for all_ in caches)
+        near = jax.lax.dynamic_slice_in_dim(seen, start, size, axis=1)
+        return _step(q, cached, own, segments, near, index - start, is_global, window, softcap)
+
+    if length < window + LANES or on_gpu():
+        return among(0, length, is_global)
+    start = jnp.clip(index + 1 - window, 0, length - window)
+    with jax.named_scope(WINDOWS):
+        return jax.lax.cond(
+            is_global, lambda: among(0, length, True), lambda: among(start, window, False)
+        )
+
+
+def _step(
+    q: jax.Array,
+    cached: tuple[jax.Array, ...],
+    own: tuple[jax.Array, jax.Array] | None,
+    segments: jax.Array,
+    seen: jax.Array,
+    index: jax.Array,
+    is_global: jax.Array | bool,
+    window: int,
+    softcap: float | None,
+) -> jax.Array:
+    """`attend_step` with the keys and values (B, K, S, H) that it reads, and their segments."""
     keys, values = cached
     batch, kv_heads, length, width = keys.shape
     grouped = q.reshape(batch, kv_heads, -1, width)

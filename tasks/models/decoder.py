@@ -29,7 +29,7 @@ from tasks.models.decoder_layer import (
     matrices,
     rms_norm,
 )
-from tasks.models.moving import as_bits, bits_dtype, checkpointed, layer_of, on_tpu, read
+from tasks.models.moving import as_bits, bits_dtype, checkpointed, layer_of, on_tpu
 from tasks.models.products import PRODUCT, product_of_rows
 
 Cache = dict[str, jax.Array]
@@ -257,8 +257,6 @@ class Gemma(nnx.Module):
         # its layers? XLA for TPUs would copy the layer's cache in the first case, and for CPUs the
         # cache of all layers in the second (docs/performance.md).
         behind = on_tpu() or not step
-        if step and behind and cache:
-            per_layer |= {name: cache[name] for name in ("k", "v")}
 
         def layer(carry: Any, own: Any) -> tuple[Any, Any]:
             x, *caches = carry
@@ -273,21 +271,16 @@ class Gemma(nnx.Module):
                     written = new
                 if not step:
                     return attend(q, k, v, segments, *where)
-                if behind:
-                    stored = own["k"], own["v"]
-                else:
+                if not behind:
                     at = (own["layer"], 0, 0, index, 0)
                     caches = [
                         jax.lax.dynamic_update_slice(all_layers, one[None], at)
                         for all_layers, one in zip(caches, new, strict=True)
                     ]
-                    stored = tuple(
-                        jax.lax.dynamic_index_in_dim(all_layers, own["layer"], keepdims=False)
-                        for all_layers in caches
-                    )
-                cached = read(stored[0]), read(stored[1])
-                apart = (k, v) if behind else None
-                return attend_step(q, cached, apart, segments, seen, index, *where)
+                stored, apart = tuple(caches), None
+                if behind and cache:
+                    stored, apart = (cache["k"], cache["v"]), (k, v)
+                return attend_step(q, stored, own["layer"], apart, segments, seen, index, *where)
 
             rotate = tuple(
                 jax.lax.dynamic_index_in_dim(table, own["global"].astype(jnp.int32), keepdims=False)

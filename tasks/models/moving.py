@@ -24,6 +24,11 @@ def on_tpu() -> bool:
     return _platform() == "tpu"
 
 
+def on_gpu() -> bool:
+    """Whether this program is lowered for a GPU."""
+    return _platform() == "gpu"
+
+
 def _platform() -> str:
     device = jax.sharding.get_abstract_mesh().abstract_device
     return "" if device is None else device.platform

@@ -83,9 +83,10 @@ class Instruction:
 
     @property
     def branches(self) -> list[str]:
-        """The computations of a conditional."""
+        """The computations of a conditional, by its number; false is 0."""
         found = _BRANCHES.search(self.attributes)
-        return _NAME.findall(found[0]) if found else []
+        names = _NAME.findall(found[0]) if found else []
+        return names[::-1] if found and found[2] else names
 
     @property
     def index(self) -> int:

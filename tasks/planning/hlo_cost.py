@@ -83,7 +83,8 @@ def cost_of(text: str, trips: Mapping[str, float] | None = None) -> Cost:
     Args:
         text: `compiled.as_text()`.
         trips: expected iterations of loops whose number depends on data, by their
-            `jax.named_scope`.
+            `jax.named_scope`; and of conditionals right within a scope, how often of once they take
+            their second branch.
 
     Raises:
         ValueError: the text is no HLO module with an entry.
@@ -150,7 +151,8 @@ class _Program:
         if opcode == "while":
             return self._loop(one, here, known)
         if opcode == "conditional":
-            return self._computation(self._longest(one), {})
+            taken = self._branches(one)
+            return sum((self._computation(body, {}).times(part) for body, part in taken), Cost())
         if opcode in ("call", "async") and one.called:
             return self._computation(self.computations[one.called], {})
         if opcode == "fusion":
@@ -172,7 +174,8 @@ class _Program:
                 for inside in (loop.body, loop.condition):
                     yield from self.parts(inside, loop.unchanged, runs * (trips or 1.0))
             elif opcode == "conditional":
-                yield from self.parts(self._longest(one), {}, runs)
+                for body, part in self._branches(one):
+                    yield from self.parts(body, {}, runs * part)
             elif opcode in ("call", "async") and one.called:
                 yield from self.parts(self.computations[one.called], {}, runs)
             else:
@@ -182,14 +185,19 @@ class _Program:
                 if cycles or cost != Cost():
                     yield Part(one, runs, cost, cycles)
 
-    def _longest(self, one: Instruction) -> Computation:
-        """The branch of a conditional that counts: the one with the most FLOPs, then bytes."""
+    def _branches(self, one: Instruction) -> list[tuple[Computation, float]]:
+        """The branches of a conditional that count, and the part of its runs that takes each: both
+        as far as the caller said, else only the one with the most FLOPs, then bytes."""
+        branches = [self.computations[name] for name in one.branches]
+        second = self.trips.get(one.scope.split("/")[-2:][0])
+        if second is not None and len(branches) == 2:
+            return list(zip(branches, (1 - second, second), strict=True))
 
         def work(branch: Computation) -> tuple[float, float]:
             cost = self._computation(branch, {})
             return cost.flops, cost.bytes
 
-        return max((self.computations[name] for name in one.branches), key=work)
+        return [(max(branches, key=work), 1.0)]
 
     def _expected(self, one: Instruction) -> float | None:
         """The iterations of a loop whose number depends on data, as far as the caller said."""

@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tasks.devices.hosts import BATCH, make_mesh
+from tasks.models.attention import WINDOWS
 from tasks.models.decoder import GemmaConfig
 from tasks.models.loading import LoadedModel
 from tasks.models.sharding import place, weight_specs
@@ -33,8 +34,9 @@ class Program:
         args: pytrees of jax.ShapeDtypeStruct with their NamedSharding.
         calls: how often the stage runs it.
         resident: pytree of jax.ShapeDtypeStruct of further arrays on the devices meanwhile.
-        trips: iterations of the loops whose number depends on data, as far as the config tells, by
-            the loop's `jax.named_scope`.
+        trips: iterations of the loops whose number depends on data, and how often conditionals take
+            their second branch, as far as the config tells, by the scope: see
+            `tasks.planning.hlo_cost.cost_of`.
         beside: it computes on its own devices beside the other programs, so that a stage takes as
             long as the longer of both.
     """
@@ -106,6 +108,11 @@ def vocabulary_trips(tokens: int, mesh: Mesh) -> dict[str, float]:
     """Iterations of the loop over the vocabulary's chunks for a batch with so many target
     tokens."""
     return {LOOP: -(-tokens // mesh.shape[BATCH] // CHUNK)}
+
+
+def global_share(config: GemmaConfig) -> dict[str, float]:
+    """The part of a decoded token's layers that read all of the cache."""
+    return {WINDOWS: float(config.is_global().mean())}
 
 
 def compilations(function: Any) -> int:

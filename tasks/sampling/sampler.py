@@ -22,7 +22,7 @@ from tasks.data.tokens import Tokenizer, TooLong, pad_left, prompt_tokens
 from tasks.devices.hosts import BATCH, TENSOR, by_rows, constrained, fetch, spread
 from tasks.models.decoder_layer import divides
 from tasks.models.loading import LoadedModel
-from tasks.planning.programs import Program, compilations, scalar, shapes
+from tasks.planning.programs import Program, compilations, global_share, scalar, shapes
 from tasks.planning.programs import rows as rows_of
 
 
@@ -196,7 +196,7 @@ class Sampler:
             args,
             calls,
             resident,
-            trips={"decode": self.response_length - 1},
+            trips={"decode": self.response_length - 1, **global_share(self.loaded.config)},
         )
 
     def completion_of(

@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tasks.data.tokens import pad_left
 from tasks.devices.hosts import BATCH, TENSOR, fetch, spread
 from tasks.models.loading import LoadedModel
-from tasks.planning.programs import Program, compilations, shapes
+from tasks.planning.programs import Program, compilations, global_share, shapes
 from tasks.planning.programs import rows as rows_of
 from tasks.sampling.sampler import first_best, truncated
 
@@ -107,10 +107,11 @@ class SlotPrograms:
         where = jax.ShapeDtypeStruct((self.together,), np.int32)
         reads = sum(-(-count // self.together) for count in requests)
         decodes = sum(-(-count // self.batch_size) for count in requests) * self.chunks
+        share = global_share(self.loaded.config)
         return [
             Program("prefill", self.prefill, prefill, reads, resident),
             Program("admit", self.admit, (slots, block, where), reads, resident),
-            Program("decode", self.decode, (weights, slots), decodes, resident),
+            Program("decode", self.decode, (weights, slots), decodes, resident, share),
         ]
 
     def read(

@@ -286,7 +286,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=9,
+    version=10,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL),

@@ -253,7 +253,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=5,
+    version=6,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL, required=False),

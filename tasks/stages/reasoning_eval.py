@@ -154,7 +154,7 @@ def _ratings(
 
 
 KIND = evaluation_kind(
-    version=6,
+    version=7,
     config=Config,
     judge=judge,
     grounded=False,

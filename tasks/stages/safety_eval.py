@@ -212,7 +212,7 @@ def _summary(
 
 
 KIND = evaluation_kind(
-    version=5,
+    version=6,
     config=Config,
     judge=judge,
     grounded=True,

@@ -187,7 +187,7 @@ def _sampled(
 
 
 TEACHER = Teacher(
-    version=2,
+    version=3,
     config=Config,
     teach=teach,
     dependencies=dependencies,

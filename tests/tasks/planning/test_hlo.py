@@ -305,9 +305,18 @@ def test_a_conditional_counts_its_dearest_branch() -> None:
     entry = """ENTRY %main (p: pred[], x: bf16[128,256]) -> bf16[128,256] {
   %p = pred[] parameter(0)
   %x = bf16[128,256]{1,0} parameter(1)
-  ROOT %conditional.1 = bf16[128,256]{1,0} conditional(%p, %x, %x), branch_computations={%branch_0, %branch_1}
+  ROOT %conditional.1 = bf16[128,256]{1,0} conditional(%p, %x, %x), branch_computations={%branch_0, %branch_1}, metadata={op_name="jit(f)/loop/choice/cond"}
 }"""  # noqa: E501  as the compiler writes it
-    assert cost_of(module(cheap, dear, entry)).bytes == 2 * 2 * 128 * 256
+    text, bytes_moved = module(cheap, dear, entry), 2 * 2 * 128 * 256
+    assert cost_of(text, {"loop": 0.5}).bytes == bytes_moved
+    # unless the scope right around it says how often it takes the second one
+    assert cost_of(text, {"choice": 0.25}).bytes == 0.25 * bytes_moved
+    assert sum(part.cost.bytes for part in parts_of(text, {"choice": 0.25})) == 0.25 * bytes_moved
+    false_second = text.replace(
+        "branch_computations={%branch_0, %branch_1}",
+        "true_computation=%branch_0, false_computation=%branch_1",
+    )
+    assert cost_of(false_second, {"choice": 0.25}).bytes == 0.75 * bytes_moved
 
 
 def test_a_text_that_is_no_program_is_refused() -> None:

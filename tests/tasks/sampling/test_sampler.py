@@ -13,9 +13,11 @@ from flax import nnx
 from schemas.base import InputError
 from schemas.trainer_config import LoraConfig
 from tasks.data.tokens import prompt_tokens
+from tasks.models import decoder
 from tasks.models.decoder import SIZES
-from tasks.models.loading import base_model
+from tasks.models.loading import LoadedModel, base_model
 from tasks.models.lora import add_lora
+from tasks.models.weights import initialise
 from tasks.sampling.sampler import Sampler, truncated
 
 PROMPTS = ["Add 1 and 2.", "Name a colour that is warm.", "Hi", "Sort 3 1 2"]
@@ -37,9 +39,9 @@ def sampler(two_layers: None) -> Sampler:
 
 
 def full_forward(sampler: Sampler, tokens: list[int]) -> np.ndarray:
-    """(T, V) log-probabilities of the next token from one pass without a cache; right padding to 40
-    cannot be seen by earlier tokens."""
-    ids = jnp.zeros((1, 40), jnp.int32).at[0, : len(tokens)].set(jnp.asarray(tokens))
+    """(T, V) log-probabilities of the next token from one pass without a cache; right padding to
+    200 cannot be seen by earlier tokens."""
+    ids = jnp.zeros((1, 200), jnp.int32).at[0, : len(tokens)].set(jnp.asarray(tokens))
     logits = forward(sampler.loaded.model, ids)[0, : len(tokens)]
     return np.asarray(jax.nn.log_softmax(logits))
 
@@ -50,7 +52,24 @@ def forward(model, ids):
     return model.unembed(model(ids, jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))[0])
 
 
-def test_greedy_tokens_and_logps_equal_a_full_forward_pass(sampler):
+WINDOWED = {"window": 8, "num_layers": 4, "global_every": 2, "hidden_dim": 64}
+SOFT_CAPPED = {"family": "gemma2", "attention_softcap": 1.0, "final_softcap": 30.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "behind"),
+    [({}, False), (WINDOWED, False), (WINDOWED, True), (WINDOWED | SOFT_CAPPED, True)],
+    ids=["no longer than the window", "gemma 3", "gemma 3, as on a TPU", "gemma 2, as on a TPU"],
+)
+def test_greedy_tokens_and_logps_equal_a_full_forward_pass(sampler, changes, behind, monkeypatch):
+    """Also where local layers read their window of a longer cache; a TPU's steps write their tokens
+    behind the layers."""
+    if changes:
+        config = replace(sampler.loaded.config, **changes)
+        model = initialise(config, 1)
+        loaded = LoadedModel("small", config, model, sampler.loaded.tokenizer, sampler.loaded.mesh)
+        monkeypatch.setattr(decoder, "on_tpu", lambda: behind)
+        sampler = Sampler(loaded, batch_size=4, prompt_length=160, response_length=24)
     for prompt, completion in zip(PROMPTS, sampler.generate(PROMPTS), strict=True):
         context = prompt_tokens(sampler.loaded.tokenizer, prompt)
         logps = full_forward(sampler, context + completion.tokens)
