@@ -166,7 +166,11 @@ class Checkpoints:
         another host cannot.
         """
         if self._work.writes:
-            found = self._newest(sorted(self._work.children(FOLDER), key=_step, reverse=True))
+            found, known = None, set[str]()
+            while found is None and (names := set(self._work.children(FOLDER)) - known):
+                # a former holder that still writes may have saved others and removed these
+                known |= names
+                found = self._newest(sorted(names, key=_step, reverse=True))
             agree(found.name if found else None)
         else:
             name = agree("")

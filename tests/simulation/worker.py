@@ -228,11 +228,8 @@ class Work:
         """The steps, from the newest checkpoint on; their program is compiled to where `programs`
         are."""
         spec = self._spec
-        state, step = _begin(spec.kind, spec.config, spec.inputs), 0
-        for name in sorted(work.children("checkpoints"), reverse=True):
-            if (found := self._load(work, name)) is not None:
-                state, step = found
-                break
+        first = _begin(spec.kind, spec.config, spec.inputs)
+        state, step = self._newest(work) or (first, 0)
         journal = Journal(work, "steps")
         if programs:
             Path(programs).mkdir(parents=True, exist_ok=True)
@@ -272,6 +269,16 @@ class Work:
             raise KeyboardInterrupt
         if not self._host and not all(one.alive for one in self._fellows()):
             raise _HostLost("another host is gone")
+
+    def _newest(self, work: Workspace) -> tuple[str, int] | None:
+        """As `tasks.training.checkpoints` does: others are looked for when all known ones are
+        gone."""
+        found, known = None, set[str]()
+        while found is None and (names := set(work.children("checkpoints")) - known):
+            known |= names
+            loaded = (self._load(work, name) for name in sorted(names, reverse=True))
+            found = next((one for one in loaded if one is not None), None)
+        return found
 
     @staticmethod
     def _load(work: Workspace, name: str) -> tuple[str, int] | None:

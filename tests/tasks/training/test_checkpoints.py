@@ -232,6 +232,22 @@ def test_one_that_is_removed_between_verifying_and_opening_is_passed_over(
     assert "was removed meanwhile" in caplog.text
 
 
+def test_those_that_were_saved_while_the_listed_ones_were_removed_are_found(bench, monkeypatch):
+    """While a large checkpoint was read, a former holder saved two more, which removed the two that
+    were known, and the stage began at its first step."""
+    former = bench.checkpoints()
+    save(former, 10, 20)
+    load_tree = Workspace.load_tree
+
+    def late(work: Workspace, name: str):
+        if name.endswith("20-1"):
+            save(former, 30, 40)
+        return load_tree(work, name)
+
+    monkeypatch.setattr(Workspace, "load_tree", late)
+    assert newest(bench.checkpoints("2")) == "00000040-1"
+
+
 def test_a_fingerprint_is_of_names_dtypes_shapes_and_bytes_in_any_order():
     same = fingerprint({"a": jnp.zeros(2), "b": jnp.ones(2)})
     assert fingerprint({"b": np.ones(2, np.float32), "a": np.zeros(2, np.float32)}) == same
