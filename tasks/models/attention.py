@@ -105,7 +105,7 @@ def _dense(
 def attend_step(
     q: jax.Array,
     caches: tuple[jax.Array, jax.Array],
-    layer: jax.Array,
+    layer: jax.Array | None,
     own: tuple[jax.Array, jax.Array] | None,
     segments: jax.Array,
     seen: jax.Array,
@@ -121,28 +121,31 @@ def attend_step(
 
     Args:
         q: (B, 1, N, H) scaled queries, at `index`.
-        caches: keys and values of all layers, each (L, B, K, S, H), as `moving.as_bits` has them;
-            what lies behind `index` is not read.
-        layer: () int32, whose cache to read.
+        caches: keys and values, each (B, K, S, H), as `moving.as_bits` has them, or those of all
+            layers (L, B, K, S, H). Where the cache is read whole, it may be a ring, whose oldest
+            column lies behind `index`.
+        layer: () int32, whose cache to read; None of a layer's own.
         own: keys and values of the tokens themselves, each (B, 1, K, H), where the cache does not
             have them yet; None where it has.
         segments: (B, 1) of the queries.
-        seen: (B, S) segments of the cache, at `index` those of the queries.
+        seen: (B, S) segments of the cache, at `index` those of the queries; 0 where nothing was
+            written yet.
         index: () int32.
         is_global, window, softcap: see `attend`.
 
     Returns:
         (B, 1, N, H); meaningless where a query's segment is 0.
     """
-    _, batch, kv_heads, length, width = caches[0].shape
+    length = seen.shape[1]
+    age = (index - jnp.arange(length)) % length
 
     def among(start: jax.Array | int, size: int, is_global: jax.Array | bool) -> jax.Array:
-        at, sizes = (layer, 0, 0, start, 0), (1, batch, kv_heads, size, width)
-        cached = tuple(read(jax.lax.dynamic_slice(all_, at, sizes)[0]) for all_ in caches)
+        cached = tuple(read(_columns(cache, layer, start, size)) for cache in caches)
         near = jax.lax.dynamic_slice_in_dim(seen, start, size, axis=1)
-        return _step(q, cached, own, segments, near, index - start, is_global, window, softcap)
+        since = jax.lax.dynamic_slice_in_dim(age, start, size)
+        return _step(q, cached, own, segments, near, since, is_global, window, softcap)
 
-    if length < window + LANES or on_gpu():
+    if not reads_windows(length, window):
         return among(0, length, is_global)
     start = jnp.clip(index + 1 - window, 0, length - window)
     with jax.named_scope(WINDOWS):
@@ -151,23 +154,39 @@ def attend_step(
         )
 
 
+def reads_windows(length: int, window: int) -> bool:
+    """Whether a local layer reads its window alone of a cache of this length."""
+    return length >= window + LANES and not on_gpu()
+
+
+def _columns(
+    cache: jax.Array, layer: jax.Array | None, start: jax.Array | int, size: int
+) -> jax.Array:
+    """Some columns of a layer's keys or values: (B, K, size, H). One slice, which the compiler can
+    read within a product."""
+    at, sizes = [0, 0, start, 0], [*cache.shape[-4:-2], size, cache.shape[-1]]
+    if layer is None:
+        return jax.lax.dynamic_slice(cache, at, sizes)
+    return jax.lax.dynamic_slice(cache, [layer, *at], [1, *sizes])[0]
+
+
 def _step(
     q: jax.Array,
     cached: tuple[jax.Array, ...],
     own: tuple[jax.Array, jax.Array] | None,
     segments: jax.Array,
     seen: jax.Array,
-    index: jax.Array,
+    age: jax.Array,
     is_global: jax.Array | bool,
     window: int,
     softcap: float | None,
 ) -> jax.Array:
-    """`attend_step` with the keys and values (B, K, S, H) that it reads, and their segments."""
+    """`attend_step` with the keys and values (B, K, S, H) that it reads, their segments, and how
+    many tokens ago they were written (S,): 0 at the queries' own column."""
     keys, values = cached
-    batch, kv_heads, length, width = keys.shape
+    batch, kv_heads, _, width = keys.shape
     grouped = q.reshape(batch, kv_heads, -1, width)
-    j, last = jnp.arange(length)[None, :], index if own is None else index - 1
-    near = (j <= last) & (is_global | (j > index - window))
+    near = (is_global | (age < window)) & (age >= (0 if own is None else 1))
     visible = near & (segments == seen) & (seen > 0)
     scores = _capped(product_of_rows(grouped, keys), softcap)
     scores = jnp.where(visible[:, None, None], scores, _MASKED)

@@ -32,7 +32,7 @@ from tasks.models.decoder_layer import (
 from tasks.models.moving import as_bits, bits_dtype, checkpointed, layer_of, on_tpu
 from tasks.models.products import PRODUCT, product_of_rows
 
-Cache = dict[str, jax.Array]
+Cache = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -251,16 +251,21 @@ class Gemma(nnx.Module):
         step = cache is not None and tokens.shape[1] == 1
         index = cache["index"] if step and cache else jnp.int32(0)
         seen = segments
+        all_layers: Any = ()
         if cache is not None:
+            all_layers = cache["k"], cache["v"]
             seen = jax.lax.dynamic_update_slice(cache["segments"], segments, (0, index))
         # Who writes a step's token into the cache, each layer before it reads, or the step behind
         # its layers? XLA for TPUs would copy the layer's cache in the first case, and for CPUs the
         # cache of all layers in the second (docs/performance.md).
         behind = on_tpu() or not step
+        unrolled = _is_unrolled(config)
+        apart = cache is not None and unrolled
 
         def layer(carry: Any, own: Any) -> tuple[Any, Any]:
             x, *caches = carry
-            x, written = checkpointed(x, LAYER), None
+            x = checkpointed(x, LAYER)
+            written: Any = None
             of_layer = {name: layer_of(weights[name], own["layer"]) for name in moved}
 
             def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
@@ -271,16 +276,15 @@ class Gemma(nnx.Module):
                     written = new
                 if not step:
                     return attend(q, k, v, segments, *where)
-                if not behind:
+                if behind:
+                    stored = own["cache"] if apart else all_layers
+                elif apart:
+                    stored = written = _with(own["cache"], new, (0, 0, index, 0))
+                else:
                     at = (own["layer"], 0, 0, index, 0)
-                    caches = [
-                        jax.lax.dynamic_update_slice(all_layers, one[None], at)
-                        for all_layers, one in zip(caches, new, strict=True)
-                    ]
-                stored, apart = tuple(caches), None
-                if behind and cache:
-                    stored, apart = (cache["k"], cache["v"]), (k, v)
-                return attend_step(q, stored, own["layer"], apart, segments, seen, index, *where)
+                    stored = caches = _with(caches, [one[None] for one in new], at)
+                number, unread = None if apart else own["layer"], (k, v) if behind else None
+                return attend_step(q, stored, number, unread, segments, seen, index, *where)
 
             rotate = tuple(
                 jax.lax.dynamic_index_in_dim(table, own["global"].astype(jnp.int32), keepdims=False)
@@ -304,43 +308,69 @@ class Gemma(nnx.Module):
             layer = jax.checkpoint(
                 layer,
                 policy=jax.checkpoint_policies.save_only_these_names(LAYER, *saved),
-                prevent_cse=config.num_layers <= UNROLLED_LAYERS,
+                prevent_cse=unrolled,
             )
-        unroll = config.num_layers <= UNROLLED_LAYERS
-        first = (x,) if behind or cache is None else (x, cache["k"], cache["v"])
         with jax.named_scope("layers"):
-            (x, *caches), of_layers = jax.lax.scan(layer, first, per_layer, unroll=unroll)
+            if apart:
+                done = []
+                for number, cached in enumerate(zip(*all_layers, strict=True)):
+                    own = jax.tree.map(lambda stack, number=number: stack[number], per_layer)
+                    (x,), written = layer((x,), own | {"cache": cached})
+                    done.append(_with(cached, written, (0, 0, index, 0)) if behind else written)
+                all_layers = tuple(zip(*done, strict=True))
+            else:
+                first: Any = (x,) if behind else (x, *all_layers)
+                (x, *carried), written = jax.lax.scan(layer, first, per_layer, unroll=unrolled)
+                if cache is not None:
+                    at = (0, 0, 0, index, 0)
+                    all_layers = _with(all_layers, written, at) if behind else carried
         x = rms_norm(x, self.final_norm.get_value())
         if cache is None:
             return x, None
-        if behind:
-            caches = [
-                jax.lax.dynamic_update_slice(cache[name], new, (0, 0, 0, index, 0))
-                for name, new in zip(("k", "v"), of_layers, strict=True)
-            ]
-        return x, {
-            "k": caches[0],
-            "v": caches[1],
-            "segments": seen,
-            "index": index + tokens.shape[1],
-        }
+        index = (index + tokens.shape[1]) % seen.shape[1]
+        keys, values = all_layers
+        return x, {"k": keys, "v": values, "segments": seen, "index": index}
 
     def unembed(self, hidden: jax.Array) -> jax.Array:
         """Logits (..., V), float32, of hidden states (..., D)."""
         return unembed(self.config, self.embedding.get_value(), hidden)
 
     def init_cache(self, batch_size: int, length: int) -> Cache:
-        """An empty key/value cache for `batch_size` rows of `length` tokens: k and v (L, B, K, S,
-        H), segments (B, S), index ()."""
+        """An empty key/value cache for `batch_size` rows of `length` tokens: k and v, each (L, B,
+        K, S, H), or of unrolled layers a tuple of (B, K, S, H), which each reads where it lies;
+        segments (B, S), 0 where there is no token; and index (), the column that is written next:
+        behind the last one the first."""
         config, dtype = self.config, bits_dtype(self.config.dtype)
-        shape = (config.num_layers, batch_size, config.num_kv_heads, length, config.head_dim)
-        heads = TENSOR if divides(TENSOR, config.num_kv_heads) else None
+        shape, axes = (batch_size, config.num_kv_heads, length, config.head_dim), cache_axes(config)
+        layers, unrolled = config.num_layers, _is_unrolled(config)
+
+        def empty() -> Any:
+            if unrolled:
+                return tuple(constrained(jnp.zeros(shape, dtype), *axes) for _ in range(layers))
+            return constrained(jnp.zeros((layers, *shape), dtype), *axes)
+
         return {
-            "k": constrained(jnp.zeros(shape, dtype), None, BATCH, heads),
-            "v": constrained(jnp.zeros(shape, dtype), None, BATCH, heads),
+            "k": empty(),
+            "v": empty(),
             "segments": constrained(jnp.zeros((batch_size, length), jnp.int32), BATCH),
             "index": jnp.int32(0),
         }
+
+
+def cache_axes(config: GemmaConfig) -> tuple[str | None, ...]:
+    """The axes of the mesh that a cache's keys and values are spread over."""
+    by_row = BATCH, TENSOR if divides(TENSOR, config.num_kv_heads) else None
+    return by_row if _is_unrolled(config) else (None, *by_row)
+
+
+def _is_unrolled(config: GemmaConfig) -> bool:
+    return config.num_layers <= UNROLLED_LAYERS
+
+
+def _with(caches: Any, new: Any, at: tuple[Any, ...]) -> tuple[jax.Array, ...]:
+    """Keys and values with new ones at these indices."""
+    pairs = zip(caches, new, strict=True)
+    return tuple(jax.lax.dynamic_update_slice(cache, one, at) for cache, one in pairs)
 
 
 def unembed(config: GemmaConfig, embedding: jax.Array, hidden: jax.Array) -> jax.Array:

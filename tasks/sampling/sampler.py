@@ -19,8 +19,8 @@ from flax import nnx
 from schemas.base import InputError
 from tasks.contract.journal import Journal
 from tasks.data.tokens import Tokenizer, TooLong, pad_left, prompt_tokens
-from tasks.devices.hosts import BATCH, TENSOR, by_rows, constrained, fetch, spread
-from tasks.models.decoder_layer import divides
+from tasks.devices.hosts import BATCH, by_rows, constrained, fetch, spread
+from tasks.models.decoder import cache_axes
 from tasks.models.loading import LoadedModel
 from tasks.planning.programs import Program, compilations, global_share, scalar, shapes
 from tasks.planning.programs import rows as rows_of
@@ -229,8 +229,6 @@ class Sampler:
         )
         assert cache is not None
 
-        heads = TENSOR if divides(TENSOR, self.loaded.config.num_kv_heads) else None
-
         def each(array: jax.Array, *axes: str | None) -> jax.Array:
             """Repeat a prompt's values for each response to it."""
             if self._shared == 1:
@@ -238,7 +236,9 @@ class Sampler:
             return constrained(jnp.repeat(array, self._shared, axis=axes.index(BATCH)), *axes)
 
         lengths, last = each(real.sum(-1), BATCH), each(hidden[:, -1], BATCH)
-        cache |= {name: each(cache[name], None, BATCH, heads) for name in ("k", "v")}
+        axes = cache_axes(self.loaded.config)
+        for name in ("k", "v"):
+            cache[name] = jax.tree.map(lambda array: each(array, *axes), cache[name])
         cache |= {"segments": each(cache["segments"], BATCH)}
         keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), rows)
         ones = jnp.ones((batch, 1), jnp.int32)

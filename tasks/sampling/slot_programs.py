@@ -1,14 +1,15 @@
 """The programs of `tasks.sampling.slots`, and the slots on the devices.
 
-All rows write the same column of the cache, which is shifted left before each chunk, so that a
-row's context always ends where the chunk begins, however long ago the row came in. Segment ids hide
+All rows write the same column of the cache, which is a ring, so a row's context always ends before
+the column that is written next, however long ago the row came in. Where local layers read windows
+of it, which must lie in one piece, it is shifted left before each chunk instead. Segment ids hide
 what another row left there. The cache is as wide as the longest context in it, in quarters of the
 widest; prompts are padded to `prompt_length`, its half, its quarter, and so on. Each of these few
 shapes compiles once, at its first use.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -18,21 +19,23 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tasks.data.tokens import pad_left
-from tasks.devices.hosts import BATCH, TENSOR, fetch, spread
+from tasks.devices.hosts import BATCH, fetch, spread
+from tasks.models.attention import reads_windows
+from tasks.models.decoder import cache_axes
 from tasks.models.loading import LoadedModel
-from tasks.planning.programs import Program, compilations, global_share, shapes
+from tasks.planning.programs import Program, compilations, global_share, scalar, shapes
 from tasks.planning.programs import rows as rows_of
 from tasks.sampling.sampler import first_best, truncated
 
 SHORTEST = 32
 """The least tokens that a prompt is padded to."""
 
-Slots = dict[str, jax.Array]
-"""k and v (L, B, K, W, H), segments (B, W), and by row (B, ...): the prompt's `length`, the
-`number` of tokens drawn, what was `GIVEN` with the prompt, and what was `DRAWN` last."""
+Slots = dict[str, Any]
+"""k, v and segments of a cache of W columns (`Gemma.init_cache`), and by row (B, ...): the `length`
+of the prompt, the `number` of tokens drawn, what was `GIVEN` with the prompt, and what was `DRAWN`
+last."""
 
-_COLUMNS = {"k": 3, "v": 3, "segments": 1}
-"""Their axis W."""
+_CACHE = ("k", "v", "segments")
 
 
 class SlotPrograms:
@@ -78,9 +81,9 @@ class SlotPrograms:
         self.prompt_widths = halves(prompt_length)
         self.cache_widths = quarters(prompt_length + self.chunks * self.chunk)
         self._graph, _ = nnx.split(loaded.model)
-        heads = TENSOR if loaded.config.num_kv_heads % loaded.mesh.shape[TENSOR] == 0 else None
+        with jax.set_mesh(loaded.mesh):
+            cached = NamedSharding(loaded.mesh, PartitionSpec(*cache_axes(loaded.config)))
         by_row = NamedSharding(loaded.mesh, PartitionSpec(BATCH))
-        cached = NamedSharding(loaded.mesh, PartitionSpec(None, BATCH, heads))
         self._by_row = ("length", "number", *self.GIVEN, *self.DRAWN)
         placed = dict.fromkeys(("segments", *self._by_row), by_row) | {"k": cached, "v": cached}
         self._placement = placed
@@ -104,14 +107,14 @@ class SlotPrograms:
         prefill = (weights, *rows_of(prompts, self.loaded.mesh))
         block = self._shapes(self.together, self.prompt_length)
         slots = self._shapes(self.batch_size, self.cache_widths[-1])
-        where = jax.ShapeDtypeStruct((self.together,), np.int32)
+        where, index = jax.ShapeDtypeStruct((self.together,), np.int32), scalar(np.int32)
         reads = sum(-(-count // self.together) for count in requests)
         decodes = sum(-(-count // self.batch_size) for count in requests) * self.chunks
         share = global_share(self.loaded.config)
         return [
             Program("prefill", self.prefill, prefill, reads, resident),
-            Program("admit", self.admit, (slots, block, where), reads, resident),
-            Program("decode", self.decode, (weights, slots), decodes, resident, share),
+            Program("admit", self.admit, (slots, block, where, index), reads, resident),
+            Program("decode", self.decode, (weights, slots, index), decodes, resident, share),
         ]
 
     def read(
@@ -130,27 +133,39 @@ class SlotPrograms:
     def _shapes(self, rows: int, width: int) -> Any:
         with jax.set_mesh(self.loaded.mesh):
             found = jax.eval_shape(lambda: self._empty(rows, width))
-        return {
-            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._placement[name])
-            for name, leaf in found.items()
-        }
+
+        def placed(part: Any, sharding: NamedSharding) -> Any:
+            return jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), part
+            )
+
+        return {name: placed(part, self._placement[name]) for name, part in found.items()}
 
     def _empty(self, rows: int, width: int) -> Slots:
         model: Any = self.loaded.model
-        cache = model.init_cache(rows, width)
         kinds = {"length": ((), np.int32), "number": ((), np.int32), **self.DRAWN}
         kinds |= {name: ((), dtype) for name, dtype in self.GIVEN.items()}
-        columns = {name: cache[name] for name in _COLUMNS}
+        cache = model.init_cache(rows, width)
+        columns = {name: cache[name] for name in _CACHE}
         return columns | {
             name: jnp.zeros((rows, *shape), dtype) for name, (shape, dtype) in kinds.items()
         }
 
-    def _resize(self, slots: Slots | None, width: int) -> Slots:
-        """A cache of another width, or an empty one without a cache. It adds and removes columns on
-        the left, where no row has any."""
+    def following(self, index: int, width: int) -> int:
+        """The column that is written first in the chunk after the one that begins at `index`."""
+        return (index + self.chunk) % width if self._is_ring(width) else 0
+
+    def _is_ring(self, width: int) -> bool:
+        """Whether the columns of a cache go round; if not, each chunk begins at index 0."""
+        return not reads_windows(width, self.loaded.config.window)
+
+    def _resize(self, slots: Slots | None, width: int, index: jax.Array) -> Slots:
+        """A cache of another width whose index is 0, or an empty one without a cache."""
         if slots is None:
             return self._empty(self.batch_size, width)
-        return slots | _widened(slots, width)
+        if self._is_ring(slots["segments"].shape[1]):
+            slots = slots | _turned(slots, -index)
+        return slots | _fitted(slots, width)
 
     def _prefill(self, weights: nnx.State, prompts: jax.Array, given: Slots) -> Slots:
         """(F, width) left-padded prompts -> the content of their slots, with the first token drawn;
@@ -164,39 +179,36 @@ class SlotPrograms:
         start = jnp.zeros_like(given["row"])
         drawn = self.draw(model.unembed(hidden[:, -1]), _keys(given), start, given)
         of_rows = {"length": real.sum(-1, dtype=jnp.int32), "number": start + 1, **given, **drawn}
-        return _widened(cache, self.prompt_length) | of_rows
+        return _fitted(cache, self.prompt_length) | of_rows
 
-    def _admit(self, slots: Slots, block: Slots, where: jax.Array) -> Slots:
-        """Put the rows of a block into the slots `where` (F,); an index out of range drops its
-        row."""
-        end = slots["segments"].shape[1]
-        width = min(end, block["segments"].shape[1])  # the rest is padding
-        columns = slice(end - width, end)
-        empty = jnp.zeros((where.shape[0], slots["segments"].shape[1]), jnp.int32)
-        segments = empty.at[:, columns].set(block["segments"][:, -width:])
-        admitted = {
-            name: slots[name].at[where].set(block[name], mode="drop") for name in self._by_row
+    def _admit(self, slots: Slots, block: Slots, where: jax.Array, index: jax.Array) -> Slots:
+        """Put the rows of a block into the slots `where` (F,), so that they end before column
+        `index`; a slot out of range drops its row."""
+        width = slots["segments"].shape[1]
+        block = block | _fitted(block, width)
+        if self._is_ring(width):
+            block = block | _turned(block, index)
+        rows = {
+            name: slots[name].at[where].set(block[name], mode="drop")
+            for name in ("segments", *self._by_row)
         }
-        caches = {
-            name: (
-                slots[name].at[:, where, :, columns].set(block[name][:, :, :, -width:], mode="drop")
-            )
-            for name in ("k", "v")
-        }
-        return (
-            admitted | caches | {"segments": slots["segments"].at[where].set(segments, mode="drop")}
-        )
 
-    def _decode(self, weights: nnx.State, slots: Slots) -> tuple[Slots, Slots]:
-        """A chunk of C tokens for every slot -> the slots, and what was drawn (B, 1 + C, ...): last
-        before the chunk, and in it."""
+        def replaced(every: jax.Array, some: jax.Array) -> jax.Array:
+            return every.at[..., where, :, :, :].set(some, mode="drop")
+
+        caches = {name: jax.tree.map(replaced, slots[name], block[name]) for name in ("k", "v")}
+        return rows | caches
+
+    def _decode(self, weights: nnx.State, slots: Slots, index: jax.Array) -> tuple[Slots, Slots]:
+        """A chunk of C tokens for every slot, from column `index` on -> the slots, and what was
+        drawn (B, 1 + C, ...): last before the chunk, and in it."""
         model = nnx.merge(self._graph, weights)
         keys, length = _keys(slots), slots["length"]
         ones = jnp.ones((length.shape[0], 1), jnp.int32)
-        cache = {
-            name: jnp.roll(slots[name], -self.chunk, axis=axis) for name, axis in _COLUMNS.items()
-        }
-        cache["index"] = jnp.int32(slots["segments"].shape[1] - self.chunk)
+        width = slots["segments"].shape[1]
+        cache = {name: slots[name] for name in _CACHE} | {"index": index}
+        if not self._is_ring(width):
+            cache = _turned(cache, -self.chunk) | {"index": jnp.int32(width - self.chunk)}
         before = {name: slots[name] for name in self.DRAWN}
 
         def step(carry: Any, _: None) -> tuple[Any, Slots]:
@@ -214,7 +226,7 @@ class SlotPrograms:
             for name in self.DRAWN
         }
         last = {name: chunk[name][-1] for name in self.DRAWN}
-        columns = {name: cache[name] for name in _COLUMNS}
+        columns = {name: cache[name] for name in _CACHE}
         return slots | columns | last | {"number": number}, drawn
 
     def draw(self, logits: jax.Array, keys: jax.Array, numbers: jax.Array, given: Slots) -> Slots:
@@ -245,7 +257,7 @@ class Device:
         self._programs = programs
         self._weights, self._mesh = nnx.state(programs.loaded.model), programs.loaded.mesh
         self._slots: Slots | None = None
-        self._width = 0
+        self._width = self._index = 0
 
     def admit(
         self,
@@ -264,17 +276,31 @@ class Device:
         programs.wanted |= {("prefill", width), ("admit", self._width)}
         with jax.set_mesh(self._mesh):
             block = programs.prefill(self._weights, *read)
-            self._slots = programs.admit(self._slots, block, where)
+            self._slots = programs.admit(self._slots, block, where, np.int32(self._index))
 
     def decode(self, context: int) -> dict[str, np.ndarray]:
         """Decode one chunk with room for so long a context; returns what `SlotPrograms._decode`
         drew."""
         programs = self._programs
-        self._resize(context + programs.chunk)
+        index = self.skip(context)
         programs.wanted.add(("decode", self._width))
         with jax.set_mesh(self._mesh):
-            self._slots, drawn = programs.decode(self._weights, self._slots)
+            self._slots, drawn = programs.decode(self._weights, self._slots, np.int32(index))
         return {name: fetch(value) for name, value in drawn.items()}
+
+    def skip(self, context: int) -> int:
+        """Pass over a chunk, of which nothing need be known, so that the next ones find their
+        columns, and hence their sums, as if it had been decoded. Returns its first column."""
+        self._resize(context + self._programs.chunk)
+        index = self._index
+        with jax.set_mesh(self._mesh):
+            self._index = self._programs.following(index, self._width)
+        return index
+
+    def rewind(self) -> None:
+        """Go on at the first column, now that no slot is taken: requests that come alone have the
+        same log-probabilities each time, to the last bit."""
+        self._index = 0
 
     def _resize(self, needed: int) -> None:
         width = _fit(self._programs.cache_widths, needed)
@@ -282,7 +308,8 @@ class Device:
             return
         self._programs.wanted.add(("resize", self._width, width))
         with jax.set_mesh(self._mesh):
-            self._slots, self._width = self._programs.resize(self._slots, width), width
+            self._slots = self._programs.resize(self._slots, width, np.int32(self._index))
+        self._width, self._index = width, 0
 
 
 def _fit(widths: Sequence[int], needed: int) -> int:
@@ -312,14 +339,28 @@ def _keys(given: Slots) -> jax.Array:
     return keys
 
 
-def _widened(cache: Slots, width: int) -> Slots:
-    """The k, v and segments of a cache at another width; it adds and removes columns on the
-    left."""
+def _turned(cache: Slots, columns: jax.Array | int) -> Slots:
+    """Columns of a cache so far to the right, those at the end at the beginning."""
+    return _by_columns(cache, lambda array, axis: jnp.roll(array, columns, axis))
 
-    def widened(array: jax.Array, axis: int) -> jax.Array:
+
+def _fitted(cache: Slots, width: int) -> Slots:
+    """Columns of a cache whose index is 0 at another width. It adds and removes the oldest ones, on
+    the left, where no row has any."""
+
+    def fitted(array: jax.Array, axis: int) -> jax.Array:
         missing = width - array.shape[axis]
         if missing <= 0:
             return jax.lax.slice_in_dim(array, -missing, None, axis=axis)
         return jnp.pad(array, [(missing if each == axis else 0, 0) for each in range(array.ndim)])
 
-    return {name: widened(cache[name], axis) for name, axis in _COLUMNS.items()}
+    return _by_columns(cache, fitted)
+
+
+def _by_columns(cache: Slots, change: Callable[[jax.Array, int], jax.Array]) -> Slots:
+    """What `change` makes of keys, values and segments, given each array and its axis W."""
+    changed = {
+        name: jax.tree.map(lambda array: change(array, array.ndim - 2), cache[name])
+        for name in ("k", "v")
+    }
+    return changed | {"segments": change(cache["segments"], 1)}

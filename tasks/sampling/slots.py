@@ -172,7 +172,11 @@ class SlotSampler:
         """One chunk for every row."""
         rows = [row for row in slots if row is not None]
         context = max(row.length + max(len(row.drawn), 1) - 1 for row in rows)
-        drawn = device.decode(context) if any(row.answer is None for row in rows) else None
+        drawn = None
+        if any(row.answer is None for row in rows):
+            drawn = device.decode(context)
+        else:
+            device.skip(context)
         stops = self.loaded.tokenizer.stop_ids
         for slot, row in enumerate(slots):
             if row is None:

@@ -168,6 +168,8 @@ class Engine:
         placed = sorted(
             zip(chosen, free, strict=False), key=lambda one: -len(one[0].prompt)
         )  # the longest first, so that those that are read together are of like lengths
+        if len(free) == len(self._slots):
+            self._device.rewind()
         for start in range(0, len(placed), self._programs.together):
             rows, into = zip(*placed[start : start + self._programs.together], strict=True)
             how = [asdict(row.sampling) for row in rows]

@@ -115,13 +115,36 @@ def test_one_token_attends_to_a_cache_as_within_its_whole_text(name, index, behi
     known = [jnp.where(places < index + (not behind), one.swapaxes(1, 2), 9.0) for one in (k, v)]
     caches = tuple(jnp.stack([one, jnp.where(read, one, jnp.nan)]) for one in known)
     own = (k[:, here], v[:, here]) if behind else None
+    seen = jnp.where(places[:, 0] <= index, ids, 0)
     with jax.set_mesh(make_mesh()):
         whole = attention.attend(q, k, v, ids, *rest)[:, here]
         step = attention.attend_step(
-            q[:, here], caches, jnp.int32(1), own, ids[:, here], ids, jnp.int32(index), *rest
+            q[:, here], caches, jnp.int32(1), own, ids[:, here], seen, jnp.int32(index), *rest
         )
     real = np.asarray(ids[:, index] > 0)
     assert real.any()
+    np.testing.assert_allclose(step[real], whole[real], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.length == 128])
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_cache_that_is_read_whole_may_begin_at_any_column(name, behind):
+    case = CASES[name]
+    q, k, v, ids, _ = drawn(case)
+    rest = jnp.asarray(case.is_global), WINDOW, case.softcap
+    index, turned = 100, 50
+    here, places = slice(index, index + 1), jnp.arange(case.length)
+    written = (places < index + (not behind))[:, None]
+    caches = tuple(
+        jnp.roll(jnp.where(written, one.swapaxes(1, 2), 9.0), turned, axis=2) for one in (k, v)
+    )
+    own = (k[:, here], v[:, here]) if behind else None
+    seen = jnp.roll(jnp.where(places <= index, ids, 0), turned, axis=1)
+    at = jnp.int32((index + turned) % case.length)
+    with jax.set_mesh(make_mesh()):
+        whole = attention.attend(q, k, v, ids, *rest)[:, here]
+        step = attention.attend_step(q[:, here], caches, None, own, ids[:, here], seen, at, *rest)
+    real = np.asarray(ids[:, index] > 0)
     np.testing.assert_allclose(step[real], whole[real], atol=1e-5)
 
 

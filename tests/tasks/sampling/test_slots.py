@@ -15,6 +15,7 @@ from tasks.contract.journal import Journal
 from tasks.data.tokens import TooLong, prompt_tokens
 from tasks.devices.hosts import make_mesh
 from tasks.models import decoder
+from tasks.models.attention import reads_windows
 from tasks.models.loading import LoadedModel, base_model
 from tasks.planning.programs import abstract_model
 from tasks.sampling.sampler import Sampler, first_best
@@ -128,6 +129,23 @@ def files(store: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in paths}
 
 
+@pytest.mark.parametrize("layers", [4, 10])
+def test_answers_are_the_same_where_local_layers_read_windows(layers, monkeypatch):
+    """Of a cache that is shifted, and not a ring; of unrolled layers, and of a loop."""
+    tiny = decoder.SIZES["gemma3-tiny"]
+    shape = {"num_layers": layers, "window": 8, "global_every": 2, "hidden_dim": 64}
+    monkeypatch.setitem(decoder.SIZES, "gemma3-tiny", replace(tiny, **shape))
+    loaded = base_model("gemma3-tiny", seed=0)
+    sizes = {"prompt_length": 150, "response_length": 20}
+    slots, plain = (made(loaded, batch_size=8, **sizes) for made in (SlotSampler, Sampler))
+    assert reads_windows(slots._programs.cache_widths[-1], 8)
+    assert not reads_windows(slots._programs.cache_widths[0], 8)
+    prompts = [" ".join([prompt] * (1 + row % 3)) for row, prompt in enumerate(PROMPTS[:12])]
+    ours = slots.generate([Request(prompt, row) for row, prompt in enumerate(prompts)])
+    assert [one.tokens for one in ours] == [one.tokens for one in plain.generate(prompts)]
+    assert slots.excess == 0
+
+
 def test_a_killed_call_goes_on_and_ends_with_the_same_bytes(slots, tmp_path, monkeypatch):
     """Killed in the second chunk, the last, and some between: what the journal has is not computed
     again, and every entry has the bytes it would have."""
@@ -186,7 +204,7 @@ def test_the_plan_counts_full_lengths() -> None:
     calls = {name: program.calls for name, program in planned.items()}
     assert calls == {"prefill": 150, "admit": 150, "decode": (7 + 13) * 3}
     assert planned["prefill"].args[1].shape == (2, 72)
-    assert planned["decode"].args[1]["k"].shape == (3, 16, 4, 96, 32)
+    assert [one.shape for one in planned["decode"].args[1]["k"]] == [(16, 4, 96, 32)] * 3
 
 
 def test_there_are_few_widths_and_the_last_one_is_the_longest():
