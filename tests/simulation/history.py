@@ -295,14 +295,19 @@ class History:
         """A machine whose job has ended goes, though nobody follows it any more."""
         if self.laws.broken is not None or self.cloud is None:
             return
-        still = [one.paused for one in self.world.processes]
-        calm = max(self.world.now, self.cloud.away, self.cloud.reluctant, *still)
-        until = max(calm, self.service.storm) + 3 * TPU.silence_seconds + 60.0
-        self.world.at(until, lambda: None)
         working = lambda: [one for one in self.cloud.machines if one.done]  # noqa: E731
-        self._run(lambda: not working() or self.world.now >= until)
+        ended = self.world.now
+        while working() and (until := self._calm_after(ended)) > self.world.now:
+            self.world.at(until, lambda: None)
+            self._run(lambda until=until: not working() or self.world.now >= until)
         for one in working():
             self.laws.break_("machines end themselves", f"machine {one.number} is still there")
+
+    def _calm_after(self, ended: float) -> float:
+        """When machines have had their time: who stands still has it afterwards."""
+        still = [one.paused for one in self.world.processes]
+        calm = max(ended, self.cloud.away, self.cloud.reluctant, self.service.storm, *still)
+        return calm + 3 * TPU.silence_seconds + 60.0
 
     def _starting(self, number: str) -> Callable[[], None]:
         machine = "laptop" if number != "2" else "server"
@@ -341,15 +346,7 @@ class History:
             stack.enter_context(patch.object(compiled, "SMALLEST", 16))
             stack.enter_context(patch.object(source, "_sending_data", ProcessLock(self.world)))
             if self.service is not None:
-                from infra.gcs import download, upload
                 from tests.simulation.clients import simulated_storage
-
-                # files are large already when they are small
-                for module, name, size in (
-                    *((upload, "SMALL", 64), (upload, "CHUNK", 64), (upload, "PIECE", 16)),
-                    *((download, "SLICE", 48), (download, "PIECE", 16)),
-                ):
-                    stack.enter_context(patch.object(module, name, size))
 
                 stack.enter_context(simulated_storage(self.service))
             if self.cloud is not None:
