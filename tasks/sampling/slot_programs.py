@@ -3,9 +3,9 @@
 All rows write the same column of the cache, which is a ring, so a row's context always ends before
 the column that is written next, however long ago the row came in. Where local layers read windows
 of it, which must lie in one piece, it is shifted left before each chunk instead. Segment ids hide
-what another row left there. The cache is as wide as the longest context in it, in quarters of the
-widest; prompts are padded to `prompt_length`, its half, its quarter, and so on. Each of these few
-shapes compiles once, at its first use.
+what another row left there. The cache has its full width, the half or the quarter of it, as the
+longest context in it needs; prompts are padded to `prompt_length`, its half, its quarter, and so
+on. Each of these few shapes compiles once, at its first use.
 """
 
 import math
@@ -28,7 +28,7 @@ from tasks.planning.programs import rows as rows_of
 from tasks.sampling.sampler import first_best, truncated
 
 SHORTEST = 32
-"""The least tokens that a prompt is padded to."""
+"""The least tokens that a prompt is padded to, and the least columns."""
 
 Slots = dict[str, Any]
 """k, v and segments of a cache of W columns (`Gemma.init_cache`), and by row (B, ...): the `length`
@@ -79,7 +79,7 @@ class SlotPrograms:
         self.chunk = min(chunk or max(8, response_length // 64), response_length - 1)
         self.chunks = -(-(response_length - 1) // self.chunk)
         self.prompt_widths = halves(prompt_length)
-        self.cache_widths = quarters(prompt_length + self.chunks * self.chunk)
+        self.cache_widths = halves(prompt_length + self.chunks * self.chunk)[-3:]
         self._graph, _ = nnx.split(loaded.model)
         with jax.set_mesh(loaded.mesh):
             cached = NamedSharding(loaded.mesh, PartitionSpec(*cache_axes(loaded.config)))
@@ -321,10 +321,6 @@ def halves(longest: int) -> list[int]:
     while SHORTEST <= _rounded(widths[0] / 2) < widths[0]:
         widths.insert(0, _rounded(widths[0] / 2))
     return widths
-
-
-def quarters(longest: int) -> list[int]:
-    return sorted({min(longest, _rounded(longest * quarter / 4)) for quarter in range(1, 5)})
 
 
 def _rounded(width: float) -> int:
