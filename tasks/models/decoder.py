@@ -264,8 +264,9 @@ class Gemma(nnx.Module):
 
         def layer(carry: Any, own: Any) -> tuple[Any, Any]:
             x, *caches = carry
-            x = checkpointed(x, LAYER)
             written: Any = None
+            if moved:
+                x = checkpointed(x, LAYER)  # elsewhere `jax.checkpoint` keeps it as it is
             of_layer = {name: layer_of(weights[name], own["layer"]) for name in moved}
 
             def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:

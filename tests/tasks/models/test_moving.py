@@ -2,6 +2,7 @@
 copy of a stack in float32."""
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -34,9 +35,8 @@ def model() -> Gemma:
     return made
 
 
-@pytest.mark.parametrize("remat", ["none", "layer"])
-def test_a_step_is_the_same_and_copies_no_stack(remat: Remat) -> None:
-    """Without a mesh nothing says that it is for a CPU, and bfloat16 is moved as it is."""
+def loss_of(remat: Remat) -> tuple[Any, Any, Any]:
+    """A loss, and what it is a function of: the weights that are trained, and the others."""
     made = model()
     made.remat = remat
     graph, trained, frozen = nnx.split(made, nnx.LoRAParam, ...)
@@ -45,6 +45,13 @@ def test_a_step_is_the_same_and_copies_no_stack(remat: Remat) -> None:
         weights = jnp.ones(TOKENS.shape) / TOKENS.size
         return cross_entropy(nnx.merge(graph, trained, frozen), TOKENS, weights, PLACES, ONES)
 
+    return loss, trained, frozen
+
+
+@pytest.mark.parametrize("remat", ["none", "layer"])
+def test_a_step_is_the_same_and_copies_no_stack(remat: Remat) -> None:
+    """Without a mesh nothing says that it is for a CPU, and bfloat16 is moved as it is."""
+    loss, trained, frozen = loss_of(remat)
     step = jax.value_and_grad(loss)
     plain, slopes = jax.jit(lambda *both: step(*both))(trained, frozen)
     with jax.set_mesh(make_mesh()):
@@ -62,6 +69,17 @@ def test_a_step_is_the_same_and_copies_no_stack(remat: Remat) -> None:
     assert f"u16[{LAYERS},2,12,32]" in text, "and so is what is kept for the backward pass"
     assert (f"u16[{LAYERS},24,64]" in text) == (remat == "none"), "the widest product, 2 x 12 rows"
     assert not re.findall(rf"f32\[{LAYERS},(?:32,64|24,64|2,12,64|24,32|2,12,32)\]", text)
+
+
+@pytest.mark.parametrize("remat", ["layer", "dots", "chunks"])
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_the_backward_pass_keeps_the_input_of_a_layer_once(remat: Remat, on_cpu: bool) -> None:
+    loss, *weights = loss_of(remat)
+    with jax.set_mesh(make_mesh()) if on_cpu else nullcontext():
+        program = jax.make_jaxpr(jax.grad(loss))(*weights)
+    layers = [one for one in program.eqns if one.primitive.name == "scan"]
+    kept = [out.aval.shape for one in layers for out in one.outvars]
+    assert kept.count((LAYERS, 2, 12, 32)) == 1
 
 
 def test_a_cache_continues_as_the_whole_text_would() -> None:
