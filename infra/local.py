@@ -73,6 +73,8 @@ class LocalBackend(JobBackend):
         environment, exclusive = self._place(spec)
         if store.create_json(job_file, spec):
             if not store.is_directory:
+                # of an attempt of this name, whose key `lyceum gc` cleared away on another machine
+                store.remove_here(attempt_file(spec.key, spec.attempt, "")[:-1])
                 store.write_here(job_file, spec)
             worker = Worker(store, spec.key, spec.attempt, command=self._command)
             with self._lock:

@@ -357,6 +357,10 @@ class Store:
         """Create or replace a working file of this machine (`path`)."""
         self._here.write(name, _pretty(value))
 
+    def remove_here(self, name: str) -> None:
+        """Remove the working files of that name, and below it, of this machine (`path`)."""
+        self._here.remove(name)
+
     def read_here(self, name: str, model: type[ModelT]) -> ModelT | None:
         """A working file of this machine as `model`, or None if there is none. Raises InputError
         when it is damaged."""
@@ -367,7 +371,7 @@ class Store:
         and on this machine."""
         self._objects.remove(name)
         if not self.is_directory:
-            self._here.remove(name)
+            self.remove_here(name)
 
     def list_runs(self) -> list[str]:
         """Ids of all runs that have a record, sorted."""

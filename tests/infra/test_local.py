@@ -305,3 +305,22 @@ def test_importing_the_backend_loads_neither_the_tasks_nor_prefect_nor_jax() -> 
     script = "import sys, infra.local; print({'tasks', 'prefect', 'jax'} & set(sys.modules))"
     command = [sys.executable, "-c", script]
     assert subprocess.check_output(command, cwd=ROOT, text=True) == "set()\n"
+
+
+def test_a_job_is_not_taken_for_one_that_ended_here_and_was_cleared_away_elsewhere(
+    gcs_bucket: str, workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a bucket this machine has working files of its own; `lyceum gc` on another one removed all
+    that belonged to the key, whose attempts are numbered anew. The new job had the old one's
+    status, and was killed."""
+    workshop.store = open_store(f"gs://{gcs_bucket}/store")
+    ended = workshop.backend("status('succeeded', exit_code=0)")
+    assert final(ended, ended.submit(workshop.spec())).state == "succeeded"
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("LYCEUM_CACHE", str(tmp_path / "elsewhere"))
+        open_store(workshop.store.uri).remove("work/k")
+    backend = workshop.backend("time.sleep(600)")
+    handle = backend.submit(workshop.spec())
+    pids(backend, handle)
+    assert backend.poll(handle).state not in FINAL
+    backend.cancel(handle)

@@ -195,6 +195,21 @@ def test_a_flow_that_follows_the_job_of_the_one_that_passed_it_leaves_it_there()
     holds("bucket", "v5e-8", seed=105053846, faults=(pause,), data=True, **more)
 
 
+def test_a_job_has_nothing_of_one_of_its_name_that_was_cleared_away_elsewhere() -> None:
+    """A laptop's gc removed all that belonged to a stage which a server had made, and the next run
+    on that server found the ended job's status in its own working files, took the new one for
+    ended, and failed."""
+    force = Event("force", 62.9, "flow 1")
+    stale = Event("stale", 16.8, seconds=10.0)
+    gc = Event("gc", 72.8, amount=1.0)
+    faults = (
+        Fault("pause", "worker", "start step", 2, "after", 15.0),
+        Fault("kill", "flow", "read manifest", 3, "before"),
+    )
+    more: dict[str, Any] = {"stages": 4, "flows": (0.0, 0.0, 10.0), "region": "NAM4"}
+    holds("bucket", "local", seed=107053710, faults=faults, events=(force, stale, gc), **more)
+
+
 def test_what_a_plan_has_for_later_does_not_happen_in_the_undisturbed_last_run() -> None:
     """The simulation's own mistake (seed 101005950): the flow ended early, over its budget, and an
     artifact rotted behind the back of the last run, which had verified it."""
