@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.test_recipes import (
-    RECIPES,
-    RUN_HERE,
-    runs_on_a_laptop,
-    shared_store,  # noqa: F401
-)
+from tests.end_to_end.test_recipes import RECIPES, RUN_HERE, runs_on_a_laptop
 
 
-@pytest.mark.parametrize("name", sorted(set(RECIPES) - set(RUN_HERE)))
+@pytest.fixture(scope="session")
+def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One store: what recipes have in common runs once."""
+    return tmp_path_factory.mktemp("recipes")
+
+
+@pytest.mark.parametrize("name", sorted({*RECIPES} - {RUN_HERE}))
 def test_a_recipe_runs_on_a_laptop(name: str, shared_store: Path, prefect_api: str) -> None:
     runs_on_a_laptop(name, shared_store)

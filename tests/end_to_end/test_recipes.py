@@ -1,7 +1,8 @@
 """The shipped recipes: each says where it comes from and what is ours, and runs end to end on a
 laptop with --tiny.
 
-Three run here; the others in `tests/campaign/test_recipes.py`.
+One runs here; the others in `tests/campaign/test_recipes.py`. Their stages
+run in CI, too, rehearsed (`flows/test_rehearse.py`).
 """
 
 import inspect
@@ -114,27 +115,20 @@ def test_the_small_variant_has_the_same_stages_and_rewards_and_needs_nobody_else
     ]
 
 
-RUN_HERE = ("chemistry", "dipg_safety", "evaluate")
+RUN_HERE = "dipg_safety"
 
 
-@pytest.fixture(scope="session")
-def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One store: what recipes have in common runs once."""
-    return tmp_path_factory.mktemp("recipes")
+def test_a_recipe_runs_on_a_laptop(tmp_path: Path, prefect_api: str) -> None:
+    runs_on_a_laptop(RUN_HERE, tmp_path)
 
 
-@pytest.mark.parametrize("name", RUN_HERE)
-def test_a_recipe_runs_on_a_laptop(name: str, shared_store: Path, prefect_api: str) -> None:
-    runs_on_a_laptop(name, shared_store)
-
-
-def runs_on_a_laptop(name: str, shared_store: Path) -> None:
+def runs_on_a_laptop(name: str, store: Path) -> None:
     pytest.importorskip("torch", reason="an export is proven in transformers")
     sft = [one.name for one in resolve(name, need_data=False).stages if one.kind == "sft"]
     fewer = [word for one in sft for word in ("--set", f"stages.{one}.config.steps=40")]
     run = [sys.executable, "-m", "flows.cli.main", "run", name, "--tiny"]
     done = subprocess.run(
-        [*run, *fewer, "--store", str(shared_store), "--json"],
+        [*run, *fewer, "--store", str(store), "--json"],
         cwd=ROOT,
         env={**os.environ, "XLA_FLAGS": ""},  # as for users
         capture_output=True,
