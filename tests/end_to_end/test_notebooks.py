@@ -101,7 +101,8 @@ def tutorial(
         time.sleep(0.01)
 
 
-def test_a_tutorial_leads_from_a_table_to_a_report(tutorial):
+def test_a_tutorial_leads_from_a_table_to_a_report(tutorial, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")  # as for readers: its training takes longer than compiling
     said = tutorial("own_data")
     first, formatted, _, report = said["read"].splitlines()
     before, after = map(float, first.removeprefix("loss: ").split(" -> "))
@@ -117,8 +118,12 @@ def earned(said: list[str]) -> dict[str, float]:
     return {name: float(mean) for name, mean, *_ in map(str.split, said[:-1])}
 
 
-def test_tutorials_lead_from_a_broken_reward_to_a_champion(tutorial, tmp_path):
-    """Three in one directory, as a reader would: what the first has trained, the others reuse."""
+def test_tutorials_lead_from_a_broken_reward_to_a_champion(
+    tutorial, tmp_path, prefect_api, monkeypatch
+):
+    """Three in one directory, as a reader would: what the first has trained, the others reuse. The
+    last one starts a server of its own."""
+    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     said = tutorial("reward")
     *audited, reward, first, second = said["trained"].splitlines()
     broken, mended = earned(said["findings"].splitlines()), earned(audited)
@@ -143,6 +148,7 @@ def test_tutorials_lead_from_a_broken_reward_to_a_champion(tutorial, tmp_path):
     assert re.findall("= ([a-z_]+) +cached", read["second"])[-1] == "sft_eval"
     assert "grpo.config.optimizer.learning_rate" in read["compare"]
 
+    monkeypatch.delenv("PREFECT_API_URL")
     watched = tutorial("prefect")
     names = [line.partition(":")[0] for line in watched["deployments"].splitlines()]
     assert sorted(names) == ["nightly", "post-train"]
