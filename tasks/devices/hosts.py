@@ -353,9 +353,9 @@ def batch_parts() -> int:
     return int(jax.sharding.get_abstract_mesh().shape.get(BATCH, 1))
 
 
-def constrained(array: "jax.Array", *axes: str | None) -> "jax.Array":
+def constrained(array: "jax.Array", *axes: Any) -> "jax.Array":
     """Spread, in a program, the first axes of an array over these axes of the mesh (None: over
-    none), the rest whole on every device."""
+    none; `PartitionSpec.UNCONSTRAINED`: as the compiler likes), the rest whole on every device."""
     import jax
     from jax.sharding import PartitionSpec
 

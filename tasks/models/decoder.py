@@ -301,6 +301,7 @@ class Gemma(nnx.Module):
                 attention,
                 head_dim=config.head_dim,
                 chunked=chunked,
+                gathered=self.remat != "none" and not step,
             )
             return (x, *caches), written
 

@@ -2,9 +2,12 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from tasks.devices.hosts import BATCH, TENSOR, constrained
 from tasks.models.moving import checkpointed
@@ -61,6 +64,7 @@ def decoder_layer(
     *,
     head_dim: int,
     chunked: bool,
+    gathered: bool,
 ) -> jax.Array:
     """One layer on (B, T, D).
 
@@ -73,7 +77,14 @@ def decoder_layer(
         attention: function of queries, keys and values, such as `attend`.
         head_dim: dimensions of a head.
         chunked: the feed-forward part takes some positions at a time, and keeps nothing of them.
+        gathered: weights that are spread over the devices are gathered before they are multiplied.
+            A backward pass keeps them so, unless it computes the layer again.
     """
+    if gathered:
+        weights = {  # the gradients of chunks add up in the dtype of the weights
+            name: _gathered(name, one, one.dtype if chunked else x.dtype)
+            for name, one in weights.items()
+        }
 
     def project(name: str, x: jax.Array) -> jax.Array:
         weight = weights[name].astype(x.dtype)
@@ -108,6 +119,28 @@ def decoder_layer(
 
     out = _in_chunks(jax.checkpoint(feed_forward), x) if chunked else feed_forward(x)
     return constrained(x + out, BATCH)
+
+
+def _gathered(name: str, weight: jax.Array, dtype: Any) -> jax.Array:
+    """A matrix, or its adapter's factor, whole along the axis that `tasks.models.sharding` spreads
+    over the batch's devices. The compiler would multiply by the pieces as they come: 144 of 1,152
+    rows at a time, which takes 1.8 times as long (docs/performance.md)."""
+    base, _, factor = name.partition("_lora_")
+    if base not in PROJECTIONS:
+        return weight
+    inside, outside = PROJECTIONS[base]
+    sides = {"": (inside, outside), "a": (inside, "r"), "b": ("r", outside)}[factor]
+    return _whole(tuple(side == "d" for side in sides), weight.astype(dtype))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _whole(along: tuple[bool, ...], matrix: jax.Array) -> jax.Array:
+    """The matrix, whole along some of its axes. Its gradient may be in parts."""
+    axes = (None if whole else PartitionSpec.UNCONSTRAINED for whole in along)
+    return constrained(matrix, *axes)
+
+
+_whole.defvjp(lambda along, matrix: (_whole(along, matrix), None), lambda _, __, slope: (slope,))
 
 
 def _in_chunks(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
