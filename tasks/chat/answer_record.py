@@ -23,6 +23,9 @@ from tasks.chat.transport import Failure
 
 _LATE = 0.1
 """Seconds that reads and writes wait for a thread before there is one more."""
+_AT_ONCE = 0.001
+"""Seconds that a read may hold up the loop: a directory needs fewer than it takes to wake a thread
+and to get the GIL back from it."""
 
 _Job = tuple[float, "asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
 
@@ -141,11 +144,16 @@ class Question:
 
 class RecordStore:
     """The store of records for an event loop: threads read and write, and wake the loop once for
-    all that they have done. A directory needs one thread, since more would wait for each other; a
-    slow store gets up to `threads`."""
+    all that they have done. A directory needs one thread, since more would wait for each other, and
+    for reads none; a slow store gets up to `threads`.
+
+    Attributes:
+        at_once: the last read took so little that the next needs no thread.
+    """
 
     def __init__(self, answers: Answers, threads: int) -> None:
-        self._answers, self._most, self._told = answers, threads, False
+        self._answers, self._most = answers, threads
+        self._told = self.at_once = False
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
         self._threads: list[Thread] = []
@@ -165,7 +173,9 @@ class RecordStore:
 
     async def get(self, name: str) -> bytes | None:
         """The bytes below a name."""
-        found: bytes | None = await self._in_thread(self._answers.get, name)
+        if self.at_once:
+            return self._read(name)
+        found: bytes | None = await self._in_thread(self._read, name)
         return found
 
     async def put(self, name: str, value: bytes) -> None:
@@ -177,6 +187,12 @@ class RecordStore:
         self._jobs.put(None)
         for thread in self._threads:
             thread.join()
+
+    def _read(self, name: str) -> bytes | None:
+        began = time.monotonic()
+        found = self._answers.get(name)
+        self.at_once = time.monotonic() - began < _AT_ONCE
+        return found
 
     def _start(self) -> None:
         self._grown = time.monotonic()

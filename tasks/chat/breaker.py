@@ -7,17 +7,20 @@ endpoint: three must.
 A patient breaker waits for an endpoint that is down, at no request's cost: a failure counts against
 a request only if the request may be the cause. Refused connections and rate limits are the
 endpoint's failures, and so is every failure while three or more requests have failed since the last
-success.
+success. Until there is one, a request's next failure says no more than its first, and only counts
+when too few others are left to tell.
 """
 
 import logging
 import time
+from collections import Counter
 
 from schemas.base import InputError, StageFailed
 from tasks.chat.provider import Endpoint
 from tasks.chat.transport import Failure
 
 _REQUESTS = 3
+"""Requests that tell whether the endpoint fails, or only some of them."""
 _PATIENT_BURSTS = 2
 """Consecutive bursts of failures without a pause; later ones pause, each twice as long as the one
 before."""
@@ -52,7 +55,7 @@ class Breaker:
         self._since: float | None = None
         self._failures = self._bursts = 0
         self._tell, self._burst = _TELL_SECONDS, float("-inf")
-        self._failed, self._rejected = set[str](), set[str]()
+        self._failed, self._rejected = Counter[str](), set[str]()
 
     @property
     def down(self) -> float:
@@ -69,9 +72,13 @@ class Breaker:
         self._failed.clear()
         self._rejected.clear()
 
-    def counts(self, failure: Failure) -> bool:
-        """Whether a failure, recorded by `failed`, counts against its request."""
-        return failure.kind == "rejected" or not (self._patient and self._is_down(failure))
+    def counts(self, digest: str, failure: Failure, waiting: int) -> bool:
+        """Whether a failure, recorded by `failed`, counts against its request. `waiting`: how
+        many different requests have no reply yet, this one included."""
+        if failure.kind == "rejected" or not self._patient:
+            return True
+        again = self._failed[digest] > 1 and waiting >= _REQUESTS
+        return not (again or self._is_down(failure))
 
     def _is_down(self, failure: Failure) -> bool:
         """Whether the endpoint fails, and not a request. For a patient breaker a single clear
@@ -95,7 +102,7 @@ class Breaker:
             self._bursts, self._burst = self._bursts + 1, now
         self._since = now if self._since is None else self._since
         self._failures += 1
-        self._failed.add(digest)
+        self._failed[digest] += 1
         wait = failure.wait or 0.0
         if wait > self._seconds:
             raise StageFailed(

@@ -22,8 +22,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import wait
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
@@ -52,6 +52,7 @@ MALFORMED_TRIES = 3
 _WINDOW = 16  # requests per slot that are looked up, or wait for a slot, or are under way
 _PROGRESS_SECONDS = 1.0
 _STORE_THREADS = 32
+_PACE = 0.001  # seconds that `ask` gives the store to look a request up before it makes the next
 _TOLD_FAILURES = 5  # of each kind; all are counted
 
 log = logging.getLogger("lyceum")
@@ -63,14 +64,14 @@ class _Halted(Exception):
 
 class ChatEngine:
     """Sends chat completions to an endpoint. A context manager; inside it call `ask_singly`, one
-    call after the other, or `submit`.
+    call after the other, or `ask`.
 
     Args:
         budget: counts on over all calls.
         longer: ask a truncated answer once more, with twice its bound of tokens.
         patience: seconds to wait for an endpoint that is down, at no request's cost; None: see
             `tasks.chat.breaker`.
-        progress: called about once a second while `ask` runs, in the caller's thread.
+        progress: called about once a second while `ask_singly` runs, in the caller's thread.
         settings: the `teacher_*` fields are read; None: those of the process.
     """
 
@@ -110,8 +111,8 @@ class ChatEngine:
         self._stopped = asyncio.Event()
         self._under_way: dict[str, asyncio.Event] = {}
         self._final: set[int] = set()  # what was answered here
-        self._turns = threading.Lock()
         self._last: asyncio.Event | None = None
+        self._waiting = set[str]()  # digests of requests without a reply
         self._error: BaseException | None = None
         self.transport: Transport = self.run(self._connect())
         return self
@@ -137,17 +138,24 @@ class ChatEngine:
             self._tell()
         return future.result()
 
-    def submit(self, requests: Sequence[ChatRequest]) -> list[Future[Reply]]:
-        """Begin to ask, in any thread. Futures raise what `ask` raises; who takes a reply tells of
-        it (`give`), one thread at a time."""
-        with self._turns:
-            return [self._begin(request) for request in requests]
+    def ask(
+        self, requests: Iterable[ChatRequest], read: Callable[[ChatRequest, Reply], T]
+    ) -> list[T]:
+        """Return what `read` makes of each request and its reply, in order. Several threads may
+        call it at a time.
 
-    def _begin(self, request: ChatRequest) -> Future[Reply]:
+        The engine's loop makes the requests, no more than a window ahead, and reads the replies:
+        another thread would have to take the GIL from it for each. Neither may wait for the engine.
+
+        Raises as `ask_singly` does.
+        """
+        asking = self._ask_each(requests, read)
+        return asyncio.run_coroutine_threadsafe(asking, self.loop).result()
+
+    def _turn(self) -> tuple[asyncio.Event | None, asyncio.Event]:
+        """Two events: the request before has passed the gate; this one has."""
         before, self._last = self._last, asyncio.Event()
-        return asyncio.run_coroutine_threadsafe(
-            self._answer(request, before, self._last), self.loop
-        )
+        return before, self._last
 
     def ask_singly(self, requests: Iterable[tuple[T, ChatRequest]]) -> Iterator[tuple[T, Reply]]:
         """Yield each item with the reply to its request, in the order in which they come.
@@ -161,7 +169,8 @@ class ChatEngine:
         window: Window[T] = Window(_WINDOW * self.settings.teacher_concurrency)
         try:
             for item, request in requests:
-                window.add(item, self._begin(request))
+                asked = self._answer(request, *self._turn())
+                window.add(item, asyncio.run_coroutine_threadsafe(asked, self.loop))
                 while window and (window.first.done() or not window.has_room()):
                     yield from self._waited(window)
             while window:
@@ -232,9 +241,39 @@ class ChatEngine:
 
     # In the engine's loop
 
+    async def _ask_each(
+        self, requests: Iterable[ChatRequest], read: Callable[[ChatRequest, Reply], T]
+    ) -> list[T]:
+        room = asyncio.Semaphore(_WINDOW * self.settings.teacher_concurrency)
+
+        async def answered(request: ChatRequest, asked: Coroutine[Any, Any, Reply]) -> T:
+            self.give(reply := await asked)
+            return read(request, reply)
+
+        tasks: list[asyncio.Task[T]] = []
+        try:
+            for request in requests:
+                await room.acquire()
+                if self._error is not None:
+                    raise self._error
+                before, passed = self._turn()
+                asked = self._answer(request, before, passed)
+                tasks.append(asyncio.create_task(answered(request, asked)))
+                tasks[-1].add_done_callback(lambda _: room.release())
+                if not self.store.at_once:  # its threads need the GIL, too
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_PACE):
+                            await passed.wait()
+                await asyncio.sleep(0)  # it takes its slot
+                await asyncio.sleep(0)  # and is written, before the next one is made
+        finally:  # whatever fails, what is under way is answered and kept
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return [task.result() for task in tasks]
+
     async def _answer(
         self, request: ChatRequest, before: asyncio.Event | None, passed: asyncio.Event
     ) -> Reply:
+        self._waiting.add(request.digest)
         try:
             return await self._answer_in_turn(request, before, passed)
         except asyncio.CancelledError:
@@ -243,6 +282,7 @@ class ChatEngine:
             self._stop(error)
             raise
         finally:
+            self._waiting.discard(request.digest)
             passed.set()
 
     async def _answer_in_turn(
@@ -318,7 +358,7 @@ class ChatEngine:
                 if final:
                     self._final.add(hash(question.request.digest))
             else:
-                counts = self.breaker.counts(outcome)
+                counts = self._counts(question.request, outcome)
                 counted += counts
                 malformed += counts and outcome.kind == "malformed"
                 question.doubtful += cost
@@ -381,8 +421,11 @@ class ChatEngine:
             self.breaker.rejected(request.digest, failure.detail)
         else:
             self._limiter.pause(self.breaker.failed(request.digest, sent, failure))
-            if failure.kind == "rate_limited" or self.breaker.counts(failure):
+            if failure.kind == "rate_limited" or self._counts(request, failure):
                 self._limiter.failed(sent)
+
+    def _counts(self, request: ChatRequest, failure: Failure) -> bool:
+        return self.breaker.counts(request.digest, failure, len(self._waiting))
 
     async def _back_off(self, failures: int) -> None:
         """Wait between two attempts. Raises the engine's error when there will be none."""

@@ -19,8 +19,8 @@ class _Second:
 
 
 class Meter:
-    """Counts. The engine's thread calls `count`, the caller's the others, so that each number has
-    one writer.
+    """Counts. The engine's thread calls `count`, and one thread `give`, so that each number has one
+    writer.
 
     Attributes:
         counts: requests sent as `requests`, bodies that came back as `answers`, failed attempts by

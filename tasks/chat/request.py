@@ -93,7 +93,7 @@ class ChatRequest:
         sample = {"sample": self.sample} if self.sample else {}
         return digest(asked | {"parameters": dict(self.parameters)} | sample)
 
-    @property
+    @cached_property
     def max_tokens(self) -> int | None:
         """The bound of the response in tokens; None where the request sets none."""
         bounds = (self.parameters.get(name) for name in LIMITS)

@@ -131,8 +131,8 @@ class EndpointTeacher:
 
         Raises:
             InputError: the server does not say of any response which tokens it scored, or scored
-                others; or as `ChatEngine.submit`.
-            StageFailed: the budget is spent; or as `ChatEngine.submit`.
+                others; or as `ChatEngine.ask`.
+            StageFailed: the budget is spent; or as `ChatEngine.ask`.
         """
         from tasks.devices.hosts import agree
 
@@ -153,13 +153,13 @@ class EndpointTeacher:
         """The log-probabilities of the last tokens of each row, or None."""
         if self._engine is None:  # host 0 says
             return []
-        replies = self._engine.submit(
-            [ScoringRequest(self.config.model, (), _PARAMETERS, tokens=tuple(row)) for row in rows]
+        replies = self._engine.ask(
+            (ScoringRequest(self.config.model, (), _PARAMETERS, tokens=tuple(row)) for row in rows),
+            lambda _, reply: reply,
         )
         said: list[list[float] | None] = [None] * len(rows)
         wrong: list[str] = []
-        for index, future in enumerate(replies):
-            self._engine.give(reply := future.result())
+        for index, reply in enumerate(replies):
             if reply.problem == "unasked":
                 raise StageFailed(
                     f"the teacher {self.config.model} has used up max_usd = {self.config.max_usd}."

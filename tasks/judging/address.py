@@ -172,6 +172,7 @@ _EMPHASIS = str.maketrans("", "", "*`~")
 _UNUSUAL = re.compile(r"[^\n\t\x20-\x7e]")
 
 
+@lru_cache(maxsize=16)  # the rules, the mark and the data look at the same texts in turn
 def visible(text: str) -> str:
     """`text` without invisible characters: controls except line feed and tab, zero-width and
     direction marks, tags, surrogates."""

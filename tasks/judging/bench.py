@@ -156,23 +156,30 @@ class Bench:
     def __init__(self, judge: Judge, *, by_token: bool) -> None:
         self.judge, self._by_token = judge, by_token
 
-    def judge_all(self, cases: Sequence[Case]) -> list[Judged]:
-        """A value for each case, or None where the judge gave none; the details are for the ledger.
+    def judge_all(self, cases: Iterable[Case | None]) -> list[Judged]:
+        """A value for each case, or None where there is no case or the judge gave no ruling; the
+        details are for the ledger. An endpoint is asked while `cases` are made.
 
         Raises:
             InputError, StageFailed: as `Judge.ask`.
         """
-        hearings = [_Hearing(case) for case in cases]
-        # as the rules find them, while the judge works on earlier ones
-        versions = (version for hearing in hearings for version in hearing.begin())
+        hearings: list[_Hearing | None] = []
+
+        def versions() -> Iterator[_Version]:
+            for case in cases:
+                hearings.append(None if case is None else _Hearing(case))
+                if hearing := hearings[-1]:
+                    yield from hearing.begin()
+
         if self._by_token:
-            self._ask_by_tokens(versions)
+            self._ask_by_tokens(versions())
         else:
-            asked = self._ask(versions)
+            asked = self._ask(versions())
             if unread := [version for version in asked if version.unread]:
                 self._ask(unread, of=len(asked))
-        self.judge.check([one.problem for hearing in hearings for one in hearing.versions])
-        return [hearing.verdict() for hearing in hearings]
+        shown = [one for hearing in hearings if hearing for one in hearing.versions]
+        self.judge.check([one.problem for one in shown])
+        return [hearing.verdict() if hearing else Judged(None, {}) for hearing in hearings]
 
     def _ask(self, versions: Iterable[_Version], of: int | None = None) -> list[_Version]:
         """Ask one question for each sheet, and once more, saying what was wrong, where a reply was

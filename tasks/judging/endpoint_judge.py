@@ -12,9 +12,7 @@ The whole stage has one engine, one budget and one limit of concurrent requests,
 or thread asks.
 """
 
-import threading
 from collections.abc import Iterable
-from concurrent.futures import Future
 
 from infra.context import context
 from schemas.base import digest
@@ -42,24 +40,10 @@ class AskEndpoint(Judge):
             patience=context().settings.judge_patience_seconds,
         )
         self._engine.__enter__()
-        self._giving, self._closed = threading.Lock(), False
+        self._closed = False
 
     def _ask(self, questions: Iterable[Question]) -> list[Ruling]:
-        requests: list[ChatRequest] = []
-        futures: list[Future[Reply]] = []
-        # make a question shortly before its turn: making hundreds at once would block the engine's
-        # thread (the GIL)
-        room = threading.Semaphore(2 * self._engine.settings.teacher_concurrency)
-        for question in questions:
-            room.acquire()
-            requests.append(self.request_of(question))
-            futures += self._engine.submit(requests[-1:])
-            futures[-1].add_done_callback(lambda _: room.release())
-        replies = [future.result() for future in futures]
-        with self._giving:
-            for reply in replies:
-                self._engine.give(reply)
-        return [_ruling(request, reply) for request, reply in zip(requests, replies, strict=True)]
+        return self._engine.ask(map(self.request_of, questions), _ruling)
 
     def request_of(self, question: Question) -> ChatRequest:
         config = self._config

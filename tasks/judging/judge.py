@@ -134,7 +134,7 @@ class Judge(ABC):
         """A ruling on each question, in order. Blocks until all are there and stored.
 
         Args:
-            questions: an endpoint is asked while they are made.
+            questions: an endpoint is asked while they are made, which its engine's thread does.
             of: the number of questions of the rollout, when these are repetitions of some of them.
 
         Raises:

@@ -1,7 +1,7 @@
 """The common part of judging rewards: their config, opening the judge, and checking it before it is
 trusted."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
@@ -82,7 +82,7 @@ class Judging(Generic[ConfigT]):
             raise
         return cls(config, bench, calibrator, criteria)
 
-    def judge(self, cases: Sequence[Case | None], responses: Sequence[Response]) -> list[Judged]:
+    def judge(self, cases: Iterable[Case | None], responses: Sequence[Response]) -> list[Judged]:
         """A value for each case, None where there is no case or no ruling. The calibration of a
         rollout is in the details of its first response.
 
@@ -92,8 +92,7 @@ class Judging(Generic[ConfigT]):
         told = None
         if self.calibrator:
             told = self.calibrator.check(self.update, [response.text for response in responses])
-        judged = iter(self.bench.judge_all([case for case in cases if case is not None]))
-        found = [Judged(None, {}) if case is None else next(judged) for case in cases]
+        found = self.bench.judge_all(cases)
         if told is not None:
             found[0] = found[0]._replace(detail=found[0].detail | {"calibration": told})
         return found

@@ -92,7 +92,7 @@ def score(
     asks = config.verify and "accuracy" in config.aspects
     verified = are_correct(prompts, texts) if asks else [None] * len(prompts)
     cases = [case_of(config, *one) for one in zip(prompts, texts, verified, strict=True)]
-    judged = judging.judge([case if case.sheet.items else None for case in cases], responses)
+    judged = judging.judge((case if case.sheet.items else None for case in cases), responses)
     found = []
     for case, correct, one in zip(cases, verified, judged, strict=True):
         value = one.value if case.sheet.items else case.value(())

@@ -61,7 +61,7 @@ def score(
     """Numbers from 0 to 1, None where there are no criteria or the judge gave no ruling; details as
     in `tasks.judging.bench`."""
     pairs = zip(prompts, responses, strict=True)
-    cases = [case_of(judging.config, judging.criteria, prompt, one.text) for prompt, one in pairs]
+    cases = (case_of(judging.config, judging.criteria, prompt, one.text) for prompt, one in pairs)
     return judging.judge(cases, responses)
 
 

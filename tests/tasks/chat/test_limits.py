@@ -107,6 +107,20 @@ def test_a_breaker_opens_after_its_time_and_only_for_several_requests(monkeypatc
         breaker.failed("y", now, Failure("server_error", "boom"))
 
 
+def test_a_patient_breaker_counts_a_request_s_failures_once_until_something_is_answered() -> None:
+    breaker = Breaker(Endpoint("vllm", "http://x/v1"), 300, patient=True)
+
+    def counts(request: str, waiting: int = 3) -> bool:
+        breaker.failed(request, time.monotonic(), UNAVAILABLE)
+        return breaker.counts(request, UNAVAILABLE, waiting)
+
+    assert [counts("one") for _ in range(3)] == [True, False, False]
+    assert counts("one", 2), "two that wait cannot tell an outage"
+    assert [counts("two"), counts("two"), counts("three")] == [True, False, False]
+    breaker.succeeded()
+    assert counts("one")
+
+
 def test_a_patient_breaker_says_that_it_waits_and_then_that_it_need_not(monkeypatch, caplog):
     """Failures 4 s apart: told at 12, 20 and 40 s (the first that are 10, 20 and 40 s after the
     outage began)."""

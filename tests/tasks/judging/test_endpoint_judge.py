@@ -2,9 +2,11 @@
 down changes no ruling."""
 
 import hashlib
+import itertools
 import json
 import math
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -153,6 +155,25 @@ def test_an_outage_changes_no_ruling(fault: Fault, judge: Any) -> None:
         assert max(outage.failed.values()) > 5
         assert one.values()["waited_seconds"] > 0
         assert one.values()["abstained"] == 0
+
+
+def test_an_outage_costs_two_questions_nothing_while_the_store_holds_up_the_others(
+    judge: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They fail more often than they may before any other one is sent."""
+    get, looked_up = Answers.get, itertools.count(1)
+
+    def slow(answers: Answers, digest: str) -> bytes | None:
+        time.sleep(0.01)
+        if next(looked_up) == 3:
+            until(lambda: max(outage.failed.values(), default=0) > 5, seconds=30)
+        return get(answers, digest)
+
+    monkeypatch.setattr(Answers, "get", slow)
+    asked, outage = questions(8), Outage(Fault("status", 503), after=0, most=5)
+    with ChatServer(outage, reply=rating) as server:
+        one = judge(server.url, {"teacher_attempts": 3})
+        assert texts(one.ask(asked)) == expected(asked)
 
 
 def test_an_endpoint_that_is_not_there_is_waited_for(judge: Any) -> None:
