@@ -12,7 +12,7 @@ import pytest
 from infra.store.store import open_store
 from infra.store.workspace import Workspace
 from schemas.base import InputError, StageFailed
-from schemas.examples import Domain, PreferencePair
+from schemas.examples import PreferencePair
 from tasks.contract.job import Job, read_jsonl, read_rows, write_jsonl
 from tasks.data.packing import Shape
 from tasks.data.tokens import pad_right
@@ -26,6 +26,7 @@ from tasks.sampling import sampler as sampling
 from tasks.stages import dpo, orpo, simpo
 from tasks.training import packed_logps, preferences
 from tasks.training.pair_batches import pair_batch
+from tests.tasks.reward_models.step_traces import preference
 from tests.tasks.stages.bench import DPO, PREFERENCES, UPSTREAM, example, lowered
 
 TOKENIZER = tiny_tokenizer()
@@ -50,26 +51,14 @@ def job(one_layer: None, tmp_path: Path):
     )
 
 
-def pair(chosen: str, rejected: str, because: str = "wrong") -> PreferencePair:
-    return PreferencePair(
-        id="0",
-        prompt="2 + 2?",
-        domain=Domain.MATH,
-        chosen=chosen,
-        rejected=rejected,
-        chosen_from="policy",
-        rejected_because=because,
-    )
-
-
 def test_a_truncated_response_is_trained_on_without_a_terminator_it_never_had():
-    cut_off = pair("4", "5 5 5 5 5 5 5 5 5 5 5 5", because="truncated")
+    cut_off = preference("4", "5 5 5 5 5 5 5 5 5 5 5 5", "truncated")
     tokens = preferences.rejected_tokens(TOKENIZER, cut_off, response_length=8)
     assert len(tokens) == 8
     assert TOKENIZER.end_of_turn_id not in tokens
     assert preferences.pair_fits(TOKENIZER, cut_off, config(response_length=8))
     assert not preferences.pair_fits(
-        TOKENIZER, pair("4", cut_off.rejected), config(response_length=8)
+        TOKENIZER, preference("4", cut_off.rejected), config(response_length=8)
     )
 
 
@@ -155,8 +144,8 @@ def test_rows_are_as_short_and_few_as_the_pairs_allow_and_the_program_is_the_one
 
 def data_pair(number: int) -> PreferencePair:
     row = example(number)
-    return pair(row.response(), f"it is {number}").model_copy(
-        update={"id": row.id, "prompt": row.prompt, "chosen_from": "teacher"}
+    return preference(row.response(), f"it is {number}").model_copy(
+        update={"id": row.id, "prompt": row.prompt}
     )
 
 
