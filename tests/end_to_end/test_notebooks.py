@@ -101,8 +101,7 @@ def tutorial(
         time.sleep(0.01)
 
 
-def test_a_tutorial_leads_from_a_table_to_a_report(tutorial, monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "")  # as for readers: its training takes longer than compiling
+def test_a_tutorial_leads_from_a_table_to_a_report(tutorial):
     said = tutorial("own_data")
     first, formatted, _, report = said["read"].splitlines()
     before, after = map(float, first.removeprefix("loss: ").split(" -> "))
