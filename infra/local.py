@@ -74,7 +74,7 @@ class LocalBackend(JobBackend):
         if store.create_json(job_file, spec):
             if not store.is_directory:
                 # of an attempt of this name, whose key `lyceum gc` cleared away on another machine
-                store.remove_here(attempt_file(spec.key, spec.attempt, "")[:-1])
+                store.remove_here(job_file.rpartition("/")[0])
                 store.write_here(job_file, spec)
             worker = Worker(store, spec.key, spec.attempt, command=self._command)
             with self._lock:

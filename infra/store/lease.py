@@ -113,6 +113,13 @@ def hold(
             _renew(store, lease, seconds / 3, released=True)
 
 
+def attempt_numbers(attempt: str) -> tuple[int, ...]:
+    """The generation of the lease that an attempt was made under and, of a job that was submitted
+    again, how often: `3-1` as (3, 1). A name that is no attempt's has none."""
+    parts = attempt.split("-")
+    return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else ()
+
+
 def unheld(
     store: Store,
     keys: Mapping[str, int],

@@ -84,13 +84,6 @@ def attempt_file(key: str, attempt: str, name: str) -> str:
     return f"work/{key}/{attempt}/{name}"
 
 
-def attempt_numbers(attempt: str) -> tuple[int, ...]:
-    """The generation of the lease that an attempt was made under and, of a job that was submitted
-    again, how often: `3-1` as (3, 1). A name that is no attempt's has none."""
-    parts = attempt.split("-")
-    return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else ()
-
-
 def manifest_name(kind: str, key: str) -> str:
     """The manifest's name in the store."""
     return f"artifacts/{kind}/{key}/manifest.json"
@@ -367,8 +360,7 @@ class Store:
         return self.parsed(name, self._here.read(name), model)
 
     def remove(self, name: str) -> None:
-        """Remove the object of that name and every object below it, if there are any, in the store
-        and on this machine."""
+        """Remove the object of that name, and all below it, in the store and on this machine."""
         self._objects.remove(name)
         if not self.is_directory:
             self.remove_here(name)

@@ -26,8 +26,9 @@ from infra.backend import FINAL, JobBackend, JobHandle, Leftover, pause_file
 from infra.context import context
 from infra.settings import Settings, TpuSettings
 from infra.source import ship_data, ship_source
+from infra.store.lease import attempt_numbers
 from infra.store.remote import host_status
-from infra.store.store import Store, attempt_file, attempt_numbers
+from infra.store.store import Store, attempt_file
 from infra.tpu.api import ApiError, TpuApi
 from infra.tpu.job import Order, TpuJob
 from infra.tpu.job_record import TpuRecord, record_name, store_label

@@ -17,7 +17,7 @@ from functools import partial
 
 from infra.context import context
 from infra.store import lease
-from infra.store.store import Store, attempt_file, attempt_numbers
+from infra.store.store import Store, attempt_file
 from schemas.artifact import Manifest
 from schemas.base import AuditFailed, InputError, StageFailed, Stopped
 from schemas.job import JobRequest
@@ -105,7 +105,7 @@ def _has_newer_job(store: Store, claim: lease.Lease, attempt: str) -> bool:
             return any(
                 store.read_bytes(attempt_file(claim.key, name, "job.json")) is not None
                 for name in store.children(f"work/{claim.key}")
-                if attempt_numbers(name)[:1] > attempt_numbers(attempt)[:1]
+                if lease.attempt_numbers(name)[:1] > lease.attempt_numbers(attempt)[:1]
             )
     return False
 

@@ -13,7 +13,8 @@ import pytest
 from infra.backend import JobHandle, Leftover
 from infra.context import context
 from infra.settings import Settings
-from infra.store.store import Store, attempt_numbers, open_store
+from infra.store.lease import attempt_numbers
+from infra.store.store import Store, open_store
 from schemas.base import Stopped
 from schemas.job import JobRequest, JobSpec, JobStatus
 from tasks.running.backends import close_backends
