@@ -118,7 +118,7 @@ class CloudTpuBackend(JobBackend):
                 usd_per_hour=self._usd_per_hour,
                 requested=time.time(),
             )
-            self._follow(store, handle, record, spec.run, zones, source)
+            self._follow(store, handle, record, spec.run, zones, source, asked=False)
         else:
             self._take_over(store, handle, record, spec.run)
         return handle
@@ -230,8 +230,8 @@ class CloudTpuBackend(JobBackend):
             last = store.read_json(host_status(handle.key, handle.attempt, 0), JobStatus)
             lost = failure(record.reason or "it was given up", lost=True)
             final = last if last is not None and last.state in FINAL else lost
-            return self._follow(store, handle, record, run, (), "", final)
-        return self._follow(store, handle, record, run, self.zones(store), ship_source(store))
+            return self._follow(store, handle, record, run, (), "", True, final)
+        return self._follow(store, handle, record, run, self.zones(store), ship_source(store), True)
 
     def _follow(
         self,
@@ -241,13 +241,13 @@ class CloudTpuBackend(JobBackend):
         run: str,
         zones: tuple[str, ...],
         source: str,
+        asked: bool,
         final: JobStatus | None = None,
     ) -> TpuJob:
         order = self.order(store, handle, record.run, source)
         dear = functools.partial(self._too_dear, run)
-        job = TpuJob(
-            self._api, self._kind, store, handle, record, zones, order, self._tpu, dear, final
-        )
+        given = self._api, self._kind, store, handle, record, zones, order, self._tpu
+        job = TpuJob(*given, dear, asked, final)
         with self._lock:
             known = self.jobs.setdefault(handle, job)
             self._payers.setdefault(handle, (run, record.cost_usd(time.time())))

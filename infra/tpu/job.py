@@ -59,6 +59,7 @@ class TpuJob:
         zones: where else it may be tried, the preferred one first.
         order: what to ask for.
         too_dear: why no machine may be asked for any more, None if one may.
+        asked: whether another process may have sent the request.
         final: the final status of a job that has ended already, and only needs to be deleted.
     """
 
@@ -73,6 +74,7 @@ class TpuJob:
         order: Order,
         tpu: TpuSettings,
         too_dear: Callable[[], str | None],
+        asked: bool = False,
         final: JobStatus | None = None,
     ) -> None:
         self.record = record
@@ -87,7 +89,7 @@ class TpuJob:
         self._phase, self._final = "", final
         self._since = self._asked = time.monotonic()
         self._sent = record.state != "requested"
-        self._was_accepted = False
+        self._may_exist = asked
         self._resource: Resource | None = None
         self._problem: Problem | None = None
         self._next_look = 0.0
@@ -266,7 +268,7 @@ class TpuJob:
         self.record = record.model_copy(update=changes)
         self._resource, self._problem, self._next_look = None, None, 0.0
         self._since = self._asked = time.monotonic()
-        self._sent = self._was_accepted = False
+        self._sent = self._may_exist = False
 
     def _end(self, state: State, status: JobStatus) -> None:
         """The job has ended, and whoever polls is told so; the deletion comes next."""
@@ -286,9 +288,11 @@ class TpuJob:
         return seen or self._listener.hosts()[0].status is not None
 
     def _request(self) -> Problem | None:
-        """Send the request, which is on record before. Returns what stands against it."""
+        """Send the request, which is on record before, unless one that was sent before is there:
+        whoever sends it again may have stood still while its machine came and went. Returns what
+        stands against it."""
         name = self.record.resources[-1]
-        if self._was_accepted and self._has_come_and_gone():
+        if self._may_exist and self._has_come_and_gone():
             return None
         if not self._write():
             return Problem("transient", f"{self._store.uri} does not answer")
@@ -304,9 +308,10 @@ class TpuJob:
             # with its name, so that the VM can delete itself
             metadata = {**self._order.metadata, "lyceum-resource": name}
             expiry = self._tpu.queue_seconds + EXPIRY_SECONDS
-            self._api.create(name, self._order.labels, metadata, expiry)
+            if not (self._may_exist and self._api.has(name, self._order.labels)):
+                self._may_exist = True
+                self._api.create(name, self._order.labels, metadata, expiry)
             self._asked = time.monotonic()  # accepted, late if the API was away: it waits from here
-            self._was_accepted = True
             self._resource = self._api.look(name)
         except ApiError as error:
             if error.problem.kind == "transient":
@@ -315,8 +320,7 @@ class TpuJob:
         return None
 
     def _has_come_and_gone(self) -> bool:
-        """Whether the machine of a request that was accepted has worked, and is there no more, or
-        another run has seen to its end: this process stood still meanwhile."""
+        """Whether a request's machine has worked and gone, or another run has seen to its end."""
         with suppress(OSError, InputError):
             known = self._store.read_json(record_name(self._handle), TpuRecord)
             if known is not None and known.ended is not None:

@@ -18,6 +18,7 @@ class Champions:
 
     def __init__(self, laws: "Laws") -> None:
         self._laws = laws
+        self._known: set[str] = set()
         self._passed: set[tuple[str, str | None]] = set()
         self._entries: list[tuple[str, bytes, Champion]] = []
         self._since: dict[str, float] = {}
@@ -38,7 +39,14 @@ class Champions:
             promote=passed, why="a coin", candidate=run.run_id, champion=against, night=night
         )
 
-    def night(self, process: Process, name: str) -> None:
+    def created(self, process: Process, what: str, name: str, killed: bool) -> None:
+        """An entry was created, or a night; of who was killed it may be another's, or not there."""
+        if self._laws.read(name) is None or (killed and name in self._known):
+            return
+        self._known.add(name)
+        (self._entered if what == "create champion" else self._night)(process, name)
+
+    def _night(self, process: Process, name: str) -> None:
         """The number of a night was taken: one after the other, for one comparison each."""
         night = Night.model_validate_json(self._laws.read(name) or b"")
         if night.number != len(self._nights) + 1 or night.look in self._nights[-1:]:
@@ -61,7 +69,7 @@ class Champions:
         key = now.model.key if now else ""
         self._since = {key: self._since.get(key, self._laws.world.now)}
 
-    def entered(self, process: Process, name: str) -> None:
+    def _entered(self, process: Process, name: str) -> None:
         """An entry was created."""
         raw = self._laws.read(name) or b""
         entry = Champion.model_validate_json(raw)

@@ -107,7 +107,7 @@ class Cloud:
             working = bool(found.processes) and found.working()
             process, labels = self._world.check().process, found.labels
             if found.state not in _USELESS:
-                whose = labels["lyceum-key"], labels["lyceum-attempt"]
+                whose = found.metadata["lyceum-job"].split("/")[1], labels["lyceum-attempt"]
                 self._laws.deleted(process, *whose, found.number, working)
             found.left_in = found.state
             self._enter(found, State.DELETING)

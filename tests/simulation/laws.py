@@ -108,9 +108,7 @@ class Laws:
         elif what == "write tpu":
             self.payments.follows(process, "/".join(name.split("/")[1:3]))
         elif what in ("create champion", "create night") and result is not False:
-            if self.read(name) is not None:  # else who was killed has not come so far
-                champion = what == "create champion"
-                (self.champions.entered if champion else self.champions.night)(process, name)
+            self.champions.created(process, what, name, killed=result is None)
         elif what in ("write run", "remove run", "remove any") and name.startswith("runs/"):
             self.on_record.changed(name)
             if what.startswith("remove"):

@@ -195,6 +195,16 @@ def test_a_flow_that_follows_the_job_of_the_one_that_passed_it_leaves_it_there()
     holds("bucket", "v5e-8", seed=105053846, faults=(pause,), data=True, **more)
 
 
+def test_a_request_that_was_heard_before_a_takeover_is_not_sent_again() -> None:
+    """The flow that sent it was killed before it could note that. The next one found its machine,
+    stood still before it sent the request again, and the machine worked and went meanwhile."""
+    faults = (
+        Fault("kill", "flow", "ask create", 1, "after"),
+        Fault("pause", "flow", "ask create", 2, "before", 200.0),
+    )
+    holds("bucket", "v5e-8", seed=109052034, stages=3, flows=(0.0, 0.0), faults=faults, budget=0.01)
+
+
 def test_a_job_has_nothing_of_one_of_its_name_that_was_cleared_away_elsewhere() -> None:
     """A laptop's gc removed all that belonged to a stage which a server had made, and the next run
     on that server found the ended job's status in its own working files, took the new one for

@@ -23,6 +23,15 @@ def test_a_job_of_a_killed_process_is_taken_over(shop: Workshop) -> None:
     assert backend.attach(shop.store, KEY, "run-2") is None
 
 
+def test_a_request_that_is_there_is_not_sent_again(shop: Workshop) -> None:
+    """Its process was killed before it could note that it was heard. Who sent it again, after the
+    machine had worked and gone, asked for another one."""
+    handle, backend = shop.orphan(state="requested"), shop.backend()
+    assert backend.attach(shop.store, KEY, "run-2") == handle
+    until(lambda: shop.record(handle).state == "booting")
+    assert shop.tpu.requests()["CreateQueuedResource"] == 1
+
+
 def test_a_run_pays_for_a_job_that_it_took_over(shop: Workshop) -> None:
     """From then on: it counted for the run that was killed, so the other one went on beyond its
     budget."""
