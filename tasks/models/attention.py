@@ -148,9 +148,12 @@ def attend_step(
     if not reads_windows(length, window):
         return among(0, length, is_global)
     start = jnp.clip(index + 1 - window, 0, length - window)
+    # Of an unrolled layer XLA knows which branch it is, and would write its token into the cache
+    # while it reads the window, element by element: three times the work of a step on a CPU.
+    kind = jax.lax.optimization_barrier(is_global) if layer is None else is_global
     with jax.named_scope(WINDOWS):
         return jax.lax.cond(
-            is_global, lambda: among(0, length, True), lambda: among(start, window, False)
+            kind, lambda: among(0, length, True), lambda: among(start, window, False)
         )
 
 

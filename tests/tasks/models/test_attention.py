@@ -148,6 +148,25 @@ def test_a_cache_that_is_read_whole_may_begin_at_any_column(name, behind):
     np.testing.assert_allclose(step[real], whole[real], atol=1e-5)
 
 
+def test_a_window_is_read_from_a_cache_that_is_written() -> None:
+    """Of unrolled layers, too: XLA made one loop of both, which looked at each element of the window
+    whether it is the token's."""
+    config = replace(SIZES["gemma3-tiny"], num_layers=1, window=8)
+    shapes = weight_shapes(config)
+    weights = {one: jax.ShapeDtypeStruct(shape, config.dtype) for one, shape in shapes.items()}
+
+    def step(weights: Any, cache: Any, token: jax.Array) -> Any:
+        return Gemma(config, weights)(token, token, token, cache)
+
+    with jax.set_mesh(make_mesh()):
+        empty = Gemma(config, weights).init_cache
+        cache = jax.eval_shape(lambda: empty(2, 8 + attention.LANES))
+        token = jax.ShapeDtypeStruct((2, 1), jnp.int32)
+        text = jax.jit(step, donate_argnums=1).lower(weights, cache, token).compile().as_text()
+    assert " conditional(" in text
+    assert "dynamic-slice(%dynamic_update_slice" not in text
+
+
 SMALL = replace(
     SIZES["gemma3-1b-it"],
     num_layers=12,
