@@ -149,7 +149,7 @@ def test_a_cache_that_is_read_whole_may_begin_at_any_column(name, behind):
 
 
 def test_a_window_is_read_from_a_cache_that_is_written() -> None:
-    """Of unrolled layers, too: XLA made one loop of both, which looked at each element of the window
+    """Of unrolled layers, too: XLA made one loop of both, which asked of each element of the window
     whether it is the token's."""
     config = replace(SIZES["gemma3-tiny"], num_layers=1, window=8)
     shapes = weight_shapes(config)
