@@ -1,6 +1,6 @@
 """An engine on a fresh store, pointed at a test's server."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tasks.chat.engine import ChatEngine, Progress
 from tasks.chat.provider import Endpoint, endpoint_of
 from tasks.chat.reply import Reply
 from tasks.chat.request import ChatRequest
+from tests.fakes.chat_server import Fault, Request
 
 KEY = "sk-test-secret-0123456789"
 PRICES = Prices(input=1.0, output=2.0)
@@ -60,3 +61,13 @@ def ask(url: str, store: Path | str, count: int = 1, **options: Any) -> list[Rep
         answered = list(ask_all(running, questions(count)))
     assert [number for number, _ in answered] == list(range(count))
     return [reply for _, reply in answered]
+
+
+def first(fault: Fault, times: int = 1) -> Callable[[Request], Fault | None]:
+    """The fault strikes each question's first requests."""
+    return lambda request: fault if request.again < times else None
+
+
+def message(**fields: Any) -> Fault:
+    """The message of the answer has these fields."""
+    return Fault("change", change=lambda body: body["choices"][0]["message"].update(fields))

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tasks.chat import breaker, engine
+from tasks.chat import attempts, breaker
 
 
 @pytest.fixture
 def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(attempts, "FIRST_DELAY", 0.01)
     monkeypatch.setattr(breaker, "LONGEST_PAUSE", 0.05)

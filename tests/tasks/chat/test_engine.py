@@ -1,244 +1,26 @@
-"""The chat engine against a server that misbehaves (`tests.fakes.chat_server`): every failure is
-overcome, or classified and counted."""
+"""The chat engine: what it reads ahead, keeps, pays once, and tells."""
 
-import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from schemas.base import InputError, StageFailed
-from tasks.chat import breaker
+from schemas.base import InputError
 from tasks.chat import engine as engine_module
 from tasks.chat.budget import Budget
-from tests.fakes.chat_fixtures import KEY, ask, engine, question, questions
-from tests.fakes.chat_server import ChatServer, Fault, Request
+from tests.fakes.chat_fixtures import KEY, ask, engine, first, message, question, questions
+from tests.fakes.chat_server import ChatServer, Fault
 
 pytestmark = pytest.mark.usefixtures("no_long_waits")
-
-
-def first(fault: Fault, times: int = 1) -> Callable[[Request], Fault | None]:
-    """The fault strikes each question's first requests."""
-    return lambda request: fault if request.again < times else None
-
-
-def numbered(faults: Sequence[Fault]) -> Callable[[Request], Fault | None]:
-    """The n-th fault strikes question n, each time."""
-    return lambda request: dict(enumerate(faults)).get(int(request.question.split()[1]))
 
 
 def stored(store: Path, number: int) -> Path:
     """Where the answer to a question lies."""
     digest = question(number).digest
     return store / "answers" / digest[:2] / digest
-
-
-def message(**fields: Any) -> Fault:
-    """The message of the answer has these fields."""
-    return Fault("change", change=lambda body: body["choices"][0]["message"].update(fields))
-
-
-def choice(**fields: Any) -> Fault:
-    """The choice has these fields."""
-    return Fault("change", change=lambda body: body["choices"][0].update(fields))
-
-
-def top(**fields: Any) -> Fault:
-    """The answer has these fields."""
-    return Fault("change", change=lambda body: body.update(fields))
-
-
-PAGE = Fault("body", text="<html>login</html>", headers={"content-type": "text/html"})
-TRANSIENT = {
-    "too many requests": Fault("status", 429, '{"error": {"message": "slow down"}}'),
-    "an overloaded server": Fault("status", 503, "<html>busy</html>"),
-    "a broken server": Fault("status", 500, "oops"),
-    "a gateway that gave up": Fault("status", 504),
-    "a conflict": Fault("status", 409, "{}"),
-    "no connection": Fault("reset"),
-    "a connection lost in the body": Fault("cut"),
-    "half of a JSON": Fault("body", text='{"choices": [{"message": {"content": "hal'),
-    "a web page": PAGE,
-    "an empty body": Fault("body"),
-    "no choices": top(choices=[]),
-    "choices of another type": top(choices={"0": "x"}),
-    "no message": Fault("change", change=lambda body: body["choices"][0].pop("message")),
-    "content of another type": message(content=[1, 2]),
-    "an empty answer": message(content="  "),
-    "no content": message(content=None),
-}
-SLOW = [Fault("hang", seconds=5), Fault("drip", seconds=0.02)]
-"""Silence, and a body that drips for longer than a request may take."""
-
-
-def test_what_takes_too_long_is_asked_again(tmp_path: Path) -> None:
-    slow = numbered(SLOW)
-    with ChatServer(lambda request: None if request.again else slow(request)) as server:
-        replies = ask(server.url, tmp_path, len(SLOW), timeout_seconds=1.5)
-    assert [reply.problem for reply in replies] == [None, None]
-    assert all(reply.attempts > 1 for reply in replies)
-
-
-def test_what_passes_is_asked_again(tmp_path: Path) -> None:
-    faults = numbered(list(TRANSIENT.values()))
-    with ChatServer(lambda request: None if request.again else faults(request)) as server:
-        replies = dict(zip(TRANSIENT, ask(server.url, tmp_path, len(TRANSIENT)), strict=True))
-        for number, (name, reply) in enumerate(replies.items()):
-            assert (reply.problem, reply.attempts) == (None, 2), name
-            assert reply.text.endswith(f"<answer>{number}</answer>"), name
-        asked = server.count
-        assert all(reply.cached for reply in ask(server.url, tmp_path, len(TRANSIENT)))
-        assert server.count == asked, "what is in the store is not asked for again"
-
-
-def test_every_attempt_at_one_answer_has_the_same_idempotency_key(tmp_path: Path) -> None:
-    with ChatServer(first(Fault("cut")), idempotent=True) as server:
-        ask(server.url, tmp_path, 5)
-        assert server.count == 10
-        assert set(server.billed.values()) == {1}, "a provider that honours the key bills once"
-        assert set(server.keys) == {question(number).digest for number in range(5)}
-
-
-def test_an_answer_that_is_wanted_anew_has_another_key(tmp_path: Path) -> None:
-    """Else a provider that honours the key would give the same empty answer again."""
-    with ChatServer(first(message(content=""), 2), idempotent=True) as server:
-        (reply,) = ask(server.url, tmp_path)
-        assert reply.problem is None
-        assert reply.attempts == 3
-        assert len(server.keys) == 3
-
-
-PROBLEMS = {
-    "refused": [
-        message(content=None, refusal="I cannot do that."),
-        message(content="I'm sorry, but I can't help with that."),
-        choice(finish_reason="content_filter"),
-        top(choices=[{"index": 0, "finish_reason": "content_filter"}]),
-    ],
-    "truncated": [choice(finish_reason="length")],
-    "empty": [message(content="", reasoning_content="thinking and thinking")],
-    "malformed": [Fault("body", text=text) for text in ("<html>", "null", "[" * 100_000)],
-    "failed": [
-        Fault("status", 500, "down"),
-        Fault("status", 400, '{"error": {"message": "context length exceeded"}}'),
-        Fault("reset"),
-    ],
-}
-
-
-@pytest.mark.parametrize("problem", PROBLEMS)
-def test_what_does_not_pass_is_classified_and_counted(problem: str, tmp_path: Path) -> None:
-    """The other questions are answered all the same."""
-    faults = PROBLEMS[problem]
-    expected = [problem] * len(faults) + [None] * (10 - len(faults))
-    with ChatServer(numbered(faults)) as server:
-        with engine(server.url, tmp_path, attempts=4) as running:
-            replies = [reply for _, reply in running.ask_singly(questions(10))]
-            assert running.values()[problem] == len(faults)
-        assert [reply.problem for reply in replies] == expected
-        assert all(reply.detail for reply in replies[: len(faults)])
-        asked = server.count
-        again = ask(server.url, tmp_path, 10, attempts=4)
-        assert [reply.problem for reply in again] == expected
-        if problem in ("refused", "truncated", "empty"):
-            assert server.count == asked, "the model's own words are an answer, and were paid"
-
-
-def test_reasoning_that_comes_apart_is_read(tmp_path: Path) -> None:
-    """vLLM's `reasoning_content`, in newer versions `reasoning`."""
-    faults = [message(reasoning_content="because"), message(reasoning="because")]
-    with ChatServer(numbered(faults)) as server:
-        replies = ask(server.url, tmp_path, 2)
-    assert [reply.reasoning for reply in replies] == ["because"] * 2
-
-
-def test_a_truncated_answer_is_asked_for_once_more_with_twice_the_room_if_that_is_allowed(tmp_path):
-    cut = choice(finish_reason="length")
-    with ChatServer(lambda request: cut if request.body["max_tokens"] < 128 else None) as server:
-        (short,) = ask(server.url, tmp_path)
-        assert short.problem == "truncated"
-        assert server.count == 1
-        (long,) = ask(server.url, tmp_path, longer=True)
-        assert long.problem is None
-        assert [request.body["max_tokens"] for request in server.seen] == [64, 128]
-    with ChatServer(lambda request: cut) as server:
-        (still,) = ask(server.url, tmp_path / "other", longer=True)
-        assert still.problem == "truncated"
-        assert server.count == 2
-
-
-def error(status: int, **fields: str) -> Fault:
-    return Fault("status", status, json.dumps({"error": fields}))
-
-
-WRONG_KEY = Fault("status", 400, '[{"error": {"message": "API key not valid."}}]')
-DAYS = Fault("status", 429, headers={"retry-after": "86400"})
-FATAL = {
-    "the key is wrong": (error(401, message=f"Incorrect API key {KEY}"), "TEST_API_KEY"),
-    "Gemini's word for that": (WRONG_KEY, "TEST_API_KEY"),
-    "no access": (Fault("status", 403, "no"), "TEST_API_KEY"),
-    "no such model": (error(404, message="The model m does not exist"), "TEST_BASE_URL"),
-    "a parameter it does not know": (error(400, message="unknown parameter seed"), "seed"),
-    "nothing left to pay with": (
-        error(429, code="insufficient_quota"),
-        r"no funds left .*Top it up",
-    ),
-    "a quota of days": (DAYS, "86400 s"),
-}
-A_MATTER_OF_TIME = {"nothing left to pay with", "a quota of days"}
-"""Nobody put these in wrong: the stage fails, and a later one may do."""
-
-
-@pytest.mark.parametrize("name", FATAL)
-def test_what_only_a_person_can_put_right_stops_at_once(name: str, tmp_path: Path) -> None:
-    fault, words = FATAL[name]
-    kind = StageFailed if name in A_MATTER_OF_TIME else InputError
-    with ChatServer(lambda request: fault) as server, pytest.raises(kind, match=words) as raised:
-        ask(server.url, tmp_path, 2000, concurrency=8)
-    assert server.count < 60
-    assert KEY not in str(raised.value)
-
-
-def test_a_dead_endpoint_stops_the_stage_and_what_was_answered_is_kept(tmp_path: Path) -> None:
-    """50 answers, then nothing but refused connections."""
-    with ChatServer() as server:
-        server.faults = lambda request: Fault("reset") if server.billed.total() >= 50 else None
-        began = time.monotonic()
-        with pytest.raises(StageFailed, match=r"has answered nothing for .* TEST_BASE_URL"):
-            ask(server.url, tmp_path, 5000, concurrency=16, dead_seconds=1.0, attempts=100)
-        assert time.monotonic() - began < 600, "all attempts would take hours"
-        billed = server.billed.total()
-        server.faults = lambda request: None
-        replies = ask(server.url, tmp_path, 200)
-        assert sum(reply.cached for reply in replies) == billed
-        assert server.billed.total() == 200
-
-
-def test_an_outage_is_outlived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(breaker, "LONGEST_PAUSE", 0.3)
-    with ChatServer(latency=0.01) as server:
-        away: list[float] = []
-
-        def fault(request: Request) -> Fault | None:
-            if request.number == 40:
-                away.append(time.monotonic() + 1.2)
-            return Fault("reset") if away and time.monotonic() < away[0] else None
-
-        server.faults = fault
-        replies = ask(server.url, tmp_path, 300, concurrency=16, attempts=10)
-    assert {reply.problem for reply in replies} == {None}
-
-
-def test_one_request_that_always_fails_is_no_dead_endpoint(tmp_path: Path) -> None:
-    broken = Fault("status", 500)
-    with ChatServer(lambda request: broken if request.question == "say 7" else None) as server:
-        replies = ask(server.url, tmp_path, 20, attempts=6, dead_seconds=0.01)
-    assert [reply.problem for reply in replies if reply.problem] == ["failed"]
-    assert replies[7].attempts == 6
-    assert "500" in replies[7].detail
 
 
 def test_a_caller_that_stops_early_keeps_what_was_under_way(tmp_path: Path) -> None:

@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from schemas.base import InputError, StageFailed
-from tasks.chat import breaker as breaker_module
-from tasks.chat.breaker import Breaker
 from tasks.chat.limiter import Limiter
-from tasks.chat.provider import Endpoint, endpoint_of
+from tasks.chat.provider import endpoint_of
 from tasks.chat.request import ChatRequest
-from tasks.chat.transport import Failure, renewal_seconds, retry_after_seconds
+from tasks.chat.transport import renewal_seconds, retry_after_seconds
 from tests.fakes.chat_fixtures import ask, engine, questions
 from tests.fakes.chat_server import ChatServer, Fault, Request
 
@@ -78,65 +76,6 @@ def test_who_stops_waiting_takes_no_slot() -> None:
             await limiter.acquire()
 
     asyncio.run(play())
-
-
-UNAVAILABLE = Failure("server_error", "503")
-
-
-def test_a_breaker_opens_after_its_time_and_only_for_several_requests(monkeypatch):
-    now = 0.0
-    monkeypatch.setattr(breaker_module.time, "monotonic", lambda: now)
-    breaker = Breaker(Endpoint("vllm", "http://x/v1"), 300)
-    for _ in range(10):
-        breaker.failed("one", now, UNAVAILABLE)
-        now += 100
-    breaker.failed("two", now, UNAVAILABLE)
-    breaker.succeeded()
-    now += 1
-    burst = [breaker.failed(str(number), now - 0.5, UNAVAILABLE) for number in range(64)]
-    assert burst == [0.0] * 64, "one burst"
-    pauses = []
-    for number in range(9):
-        now += 1
-        pauses.append(breaker.failed(str(number), now, UNAVAILABLE))
-    assert pauses == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-    assert breaker.failed("x", now, Failure("rate_limited", "429", 45.0)) == 45.0
-    now += 300
-    said = r"http://x/v1 has answered nothing for 309 s: 75 failures, the last: boom.*VLLM_BASE_URL"
-    with pytest.raises(StageFailed, match=said):
-        breaker.failed("y", now, Failure("server_error", "boom"))
-
-
-def test_a_patient_breaker_counts_a_request_s_failures_once_until_something_is_answered() -> None:
-    breaker = Breaker(Endpoint("vllm", "http://x/v1"), 300, patient=True)
-
-    def counts(request: str, waiting: int = 3) -> bool:
-        breaker.failed(request, time.monotonic(), UNAVAILABLE)
-        return breaker.counts(request, UNAVAILABLE, waiting)
-
-    assert [counts("one") for _ in range(3)] == [True, False, False]
-    assert counts("one", 2), "two that wait cannot tell an outage"
-    assert [counts("two"), counts("two"), counts("three")] == [True, False, False]
-    breaker.succeeded()
-    assert counts("one")
-
-
-def test_a_patient_breaker_says_that_it_waits_and_then_that_it_need_not(monkeypatch, caplog):
-    """Failures 4 s apart: told at 12, 20 and 40 s (the first that are 10, 20 and 40 s after the
-    outage began)."""
-    now = 0.0
-    monkeypatch.setattr(breaker_module.time, "monotonic", lambda: now)
-    breaker = Breaker(Endpoint("vllm", "http://x/v1"), 300, patient=True)
-    for number in range(12):
-        breaker.failed(str(number), now, UNAVAILABLE)
-        now += 4
-    breaker.succeeded()
-    waiting = (
-        "the endpoint of vllm at http://x/v1 has answered nothing for {} s (503); waiting for it"
-        " for up to 300 s"
-    )
-    again = "the endpoint of vllm at http://x/v1 answers again, after 48 s"
-    assert caplog.messages == [*map(waiting.format, (12, 20, 40)), again]
 
 
 def test_retry_after_is_read_as_seconds_and_as_a_date():

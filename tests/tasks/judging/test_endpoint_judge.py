@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from infra.store.answers import Answers
 from infra.store.store import open_store
 from schemas.base import StageFailed
-from tasks.chat import breaker, engine
+from tasks.chat import attempts, breaker
 from tasks.contract.reward import Resources
 from tasks.judging.judge import EndpointJudge, Judge, JudgeConfig, Question, Ruling
 from tasks.judging.judges import judge_models, open_judge
@@ -32,7 +32,7 @@ JUDGE = {"name": "endpoint", "provider": "bench", "model": "judge-1", **PRICE}
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses of a tenth."""
-    monkeypatch.setattr(engine, "FIRST_DELAY", 0.02)
+    monkeypatch.setattr(attempts, "FIRST_DELAY", 0.02)
     monkeypatch.setattr(breaker, "FIRST_PAUSE", 0.05)
     monkeypatch.setattr(breaker, "_PATIENT_PAUSE", 0.2)
 
