@@ -17,8 +17,8 @@ from flows.report.sections import effects, safety, time
 from flows.report.verdict import stage_verdicts, verdict, verdict_table
 from flows.runs.record import read_run
 from flows.runs.results import RunResults, read_results
-from flows.runs.wording import clip
 from infra.store.store import open_store
+from schemas.base import clip
 
 PAGE = Path(__file__).with_name("gemma_270m.md")
 MARK = "<!-- made from the run, by docs.model_page -->\n"

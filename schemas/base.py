@@ -42,6 +42,14 @@ def _shortened(message: str) -> str:
     return "\n".join(_middle_out(line, _LONGEST_LINE) for line in lines)
 
 
+def clip(text: str, most: int = 1200) -> str:
+    """Shorten to at most `most` characters a model's or a data set's text, and say how many were
+    left out. White space alone is made visible."""
+    if not text.strip():
+        text = repr(text)
+    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} more characters)"
+
+
 def _middle_out(text: str, most: int) -> str:
     if len(text) <= most:
         return text

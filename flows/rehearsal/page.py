@@ -20,8 +20,9 @@ from flows.report.blocks import (
 )
 from flows.report.html import page, tag, write_page
 from flows.report.sections.rewards import audit_blocks
-from flows.runs.wording import Tone, clip
+from flows.runs.wording import Tone
 from infra.store.store import Store
+from schemas.base import clip
 
 _NOTE = (
     "The recipe's own stages, formats, checks, rewards, prompts and suites on the first rows of its"

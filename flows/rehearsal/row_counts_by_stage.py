@@ -6,7 +6,8 @@ from typing import Any
 
 from flows.report.sections.data import causes_of
 from flows.runs.results import RunResults, StageOutput
-from flows.runs.wording import clip, headline
+from flows.runs.wording import headline
+from schemas.base import clip
 from schemas.examples import Example
 from tasks.contract.job import read_jsonl
 from tasks.contract.kind import Product

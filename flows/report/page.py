@@ -35,7 +35,6 @@ from flows.runs.wording import (
     TONES,
     bounds,
     change_text,
-    clip,
     duration,
     percent,
     points,
@@ -43,6 +42,7 @@ from flows.runs.wording import (
     short_model,
 )
 from infra.store.store import Store
+from schemas.base import clip
 from schemas.reports import RunRecord
 from tasks.statistics.intervals import Rate
 

@@ -16,7 +16,8 @@ from markupsafe import escape
 from flows.report.blocks import Block, Code, Details, Heading, Span, small
 from flows.runs.effects import CORRECT, EXACT
 from flows.runs.results import RunResults
-from flows.runs.wording import clip, figure
+from flows.runs.wording import figure
+from schemas.base import clip
 from schemas.evaluation import HELDOUT, EvalItem
 
 Verdict = Callable[[EvalItem], float | None]

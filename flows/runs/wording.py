@@ -137,14 +137,6 @@ def figure(value: Any) -> str:
     return (f"{value:,}" if isinstance(value, int) else f"{value:.4g}").replace("-", "−")
 
 
-def clip(text: str, most: int = 1200) -> str:
-    """Shorten to at most `most` characters a model's or a data set's text, and say how many were
-    left out. White space alone is made visible."""
-    if not text.strip():
-        text = repr(text)
-    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} more characters)"
-
-
 def headline(metrics: dict[str, Any]) -> str:
     """The few numbers of a stage that people look for first or, without any of those, its first
     few."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from infra.visible import visible
+from schemas.base import clip
 from schemas.examples import Grounding
 from tasks.data import card_plots
 from tasks.data.cleaning import Cleaned
@@ -256,7 +257,7 @@ def _samples(counts: RowCounts) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; cells are text, clipped."""
-    body = ([escape(clip(cell, _CELL_CHARACTERS)) for cell in row] for row in rows)
+    body = ([escape(_clipped(cell, _CELL_CHARACTERS)) for cell in row] for row in rows)
     lines = [head, ["---"] * len(head), *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -275,9 +276,9 @@ def fenced(text: str) -> str:
     """Text in a code block whose fence is longer than any in it."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{visible(clip(text, _SAMPLE_CHARACTERS))}\n{fence}"
+    return f"{fence}text\n{visible(_clipped(text, _SAMPLE_CHARACTERS))}\n{fence}"
 
 
-def clip(text: str, most: int) -> str:
-    """Shorten to at most `most` characters, and say how many were left out."""
-    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} more characters)"
+def _clipped(text: str, most: int) -> str:
+    """Blank text stays blank."""
+    return clip(text, most) if text.strip() else text

@@ -16,7 +16,8 @@ from flows.report import plots
 from flows.report.html import tag
 from flows.report.section import Section
 from flows.runs.results import RunResults, StageOutput
-from flows.runs.wording import clip, percent
+from flows.runs.wording import percent
+from schemas.base import clip
 from schemas.examples import Domain, Grounding
 from tasks.contract.job import read_rows
 from tasks.data.cleaning_rules import SPLITS

@@ -11,7 +11,8 @@ from flows.report import blocks as ui
 from flows.report import plots
 from flows.report.section import Section
 from flows.runs.results import RunResults, StageOutput
-from flows.runs.wording import clip, figure
+from flows.runs.wording import figure
+from schemas.base import clip
 from schemas.examples import Domain, PreferencePair
 from tasks.contract.job import read_jsonl
 from tasks.contract.kind import Product
