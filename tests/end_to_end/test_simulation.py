@@ -1,4 +1,4 @@
-"""A minute of simulated histories of new seeds, which the test prints, and those that broke a
+"""Two minutes of simulated histories of new seeds, which the test prints, and those that broke a
 law once (docs/simulation.md)."""
 
 import os
@@ -26,7 +26,7 @@ def _simulate(*arguments: str) -> "subprocess.CompletedProcess[str]":
 def test_no_law_is_broken_by_new_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     """Of the clock, so that each run of CI plays others; what breaks a law is told, made small, and
     with the command that plays it again."""
-    done = _simulate("--seconds", "60", "--histories", "1000000")
+    done = _simulate("--seconds", "120", "--histories", "1000000")
     with capsys.disabled():  # seeds are printed when all is well, too
         sys.stdout.write(f"\n{done.stdout}")
     assert done.returncode == 0, done.stdout + done.stderr
