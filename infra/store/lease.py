@@ -120,6 +120,11 @@ def attempt_numbers(attempt: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else ()
 
 
+def newest_generation(store: Store, key: str) -> int:
+    """The highest generation of a key's lease, 0 if there is none."""
+    return _newest(store, key)[0]
+
+
 def unheld(
     store: Store,
     keys: Mapping[str, int],

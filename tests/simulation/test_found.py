@@ -205,6 +205,14 @@ def test_a_request_that_was_heard_before_a_takeover_is_not_sent_again() -> None:
     holds("bucket", "v5e-8", seed=109052034, stages=3, flows=(0.0, 0.0), faults=faults, budget=0.01)
 
 
+def test_a_job_that_outlived_its_flow_is_found_though_no_listing_has_it_yet() -> None:
+    """Its attempt was a third of a second old: the next flow asked for a machine beside its."""
+    killed = (Fault("kill", "flow", "ask create", 4, "after"),)
+    events = Event("stale", 17.4, seconds=150.0), Event("night", 1.3, amount=1.0)
+    more: dict[str, Any] = {"flows": (0.0, 51.4), "region": "US-WEST4+US-SOUTH1", "budget": 0.03}
+    holds("bucket", "v5e-8", seed=110001323, stages=4, faults=killed, events=events, **more)
+
+
 def test_a_job_has_nothing_of_one_of_its_name_that_was_cleared_away_elsewhere() -> None:
     """A laptop's gc removed all that belonged to a stage which a server had made, and the next run
     on that server found the ended job's status in its own working files, took the new one for
