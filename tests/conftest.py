@@ -35,6 +35,11 @@ os.environ.setdefault(
     " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
 )
 
+from tasks.rehearsal.environment import GLIBC_TUNABLES
+
+# for the processes of this one, xdist's among them
+os.environ.setdefault("GLIBC_TUNABLES", GLIBC_TUNABLES)
+
 from tests.fakes.gcs_fixtures import (
     gcs,  # noqa: F401
     gcs_bucket,  # noqa: F401

@@ -19,16 +19,9 @@ from flows.runs.results import read_results
 from infra.context import context
 from schemas.reports import RunRecord
 from tasks.models.model_source import TINY, check_model
+from tasks.rehearsal.environment import GLIBC_TUNABLES, XLA_FLAGS
 from tasks.rehearsal.scripted import Script
 from tasks.rehearsal.stand_in import URL_VARIABLE, StandIn, Tally
-
-_QUICK = (
-    "--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true"
-    " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-)
-"""XLA compiles in half the processor time, and what it makes is as fast: a program that is not cut
-in 32 parts costs a third less, and the other core has another stage. Level 0 compiles in half the
-time and makes programs that take three times as long (64 tokens of 4 rows), and rows are long."""
 
 _PARALLEL = "LYCEUM_PARALLEL_JOBS"
 
@@ -85,13 +78,15 @@ def exit_code(told: Mapping[str, Any]) -> int:
 @contextmanager
 def jobs_environment(url: str, *, tiny: bool) -> Iterator[None]:
     """What jobs find in the environment: the stand-in, which has no proxy before it; a compiler in
-    a hurry, for much of a rehearsal's time is its; and of `gemma3-tiny`, which keeps no two cores
-    busy and takes at most 3 GiB, as many jobs side by side as there are cores."""
+    a hurry, for much of a rehearsal's time is its; memory that stays; and of `gemma3-tiny`, which
+    keeps no two cores busy and takes at most 3 GiB, as many jobs side by side as there are
+    cores."""
     unproxied = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
     ours = {
         URL_VARIABLE: url,
         "NO_PROXY": unproxied,
-        "XLA_FLAGS": os.environ.get("XLA_FLAGS", _QUICK),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", XLA_FLAGS),
+        "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", GLIBC_TUNABLES),
     }
     if tiny and _PARALLEL not in os.environ:
         ours[_PARALLEL] = str(os.cpu_count() or 1)

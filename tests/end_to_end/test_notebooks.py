@@ -22,6 +22,7 @@ nbformat = pytest.importorskip("nbformat", reason="needs the group ci: uv sync -
 from nbclient import NotebookClient  # noqa: E402
 
 from infra.process import ROOT  # noqa: E402
+from tasks.rehearsal.environment import XLA_FLAGS  # noqa: E402
 from tests.flows.server.served import marked  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -91,6 +92,7 @@ def tutorial(
     monkeypatch.setenv("TUTORIAL_TEST", str(tmp_path))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("XLA_FLAGS", XLA_FLAGS)
     for name in ("LYCEUM_STORE", "PREFECT_API_URL"):
         monkeypatch.delenv(name, raising=False)
     yield lambda name: session(ROOT / "docs" / "notebooks" / f"{name}.ipynb", tmp_path)

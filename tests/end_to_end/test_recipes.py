@@ -21,6 +21,7 @@ from flows.nightly import nightly
 from flows.recipe.resolve import resolve
 from flows.recipe.shipped import shipped_recipes
 from infra.process import ROOT
+from tasks.rehearsal.environment import XLA_FLAGS
 
 RECIPES = sorted(shipped_recipes().keys() - {"quickstart", "open_data"})
 OF_SEEDS = {
@@ -130,7 +131,7 @@ def runs_on_a_laptop(name: str, store: Path) -> None:
     done = subprocess.run(
         [*run, *fewer, "--store", str(store), "--json"],
         cwd=ROOT,
-        env={**os.environ, "XLA_FLAGS": ""},  # as for users
+        env={**os.environ, "XLA_FLAGS": XLA_FLAGS},
         capture_output=True,
         text=True,
         check=False,
