@@ -102,6 +102,12 @@ class Pick(StrictModel):
             raise ValueError(
                 f"template {self.template!r} has a brace without its partner; write {{column}}"
             )
+        for text in filter(None, (self.template, self.before, self.after)):
+            if mark := re.search(r"\\[nt](?![a-z])", text):
+                raise ValueError(
+                    f"{text!r} has a backslash before {mark[0][1]!r}: TOML keeps it between single"
+                    " quotes; write the text between double quotes"
+                )
         if (self.quote is None) == (QUOTE in _PLACEHOLDER.findall(self.template or "")):
             raise ValueError(f"a template that has {{{QUOTE}}} and the table `{QUOTE}` go together")
         if unused := self.parts.keys() - set(_PLACEHOLDER.findall(self.template or "")):

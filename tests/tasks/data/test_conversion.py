@@ -129,6 +129,7 @@ def test_a_column_that_no_row_has_is_an_error_at_the_end_and_a_late_one_is_none(
         ({"check": "numerical"}, "unknown check 'numerical'. Did you mean 'numeric'? Valid:"),
         ({"prompt": {"template": "{question"}}, "has a brace without its partner"),
         ({"prompt": {"column": "question", "template": "x"}}, "either a column or a template"),
+        ({"prompt": {"template": r"Q:\n{question}"}}, "write the text between double quotes"),
         ({"prompt": []}, "an empty list names no column"),
         ({"answer": None, "check": "numeric"}, "answer is missing: check = 'numeric'"),
         ({"check": "tests"}, "tests and check = 'tests' belong together"),
