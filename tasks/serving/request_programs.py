@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tasks.sampling.cache_columns import Slots
 from tasks.sampling.sampler import truncated
-from tasks.sampling.slot_programs import SlotPrograms, Slots
+from tasks.sampling.slot_programs import SlotPrograms
 
 LIKELIEST = 20
 """The most tokens whose log-probabilities come beside the drawn one's: OpenAI's bound."""
