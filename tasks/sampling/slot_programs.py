@@ -4,13 +4,15 @@ All rows write the same column of the cache, which is a ring, so a row's context
 the column that is written next, however long ago the row came in. Where local layers read windows
 of it, which must lie in one piece, it is shifted left before each chunk instead. Segment ids hide
 what another row left there. The cache has its full width, the half or the quarter of it, as the
-longest context in it needs. Prompts are read packed, several in a row
-(`tasks.sampling.prompt_rows`), and their keys and values copied to their slots. Each of these few
-shapes compiles once, at its first use.
+longest context in it needs. Prompts are read packed, several in a row, as SFT packs its examples
+(`tasks.data.packing`), and their keys and values copied to their slots. Each of these few shapes
+compiles once, at its first use.
 """
 
+import bisect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, ClassVar
 
@@ -20,20 +22,44 @@ import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from tasks.data.packing import pack
+from tasks.data.packing import LANES, best_fit, pack
 from tasks.devices.hosts import BATCH, fetch, spread
 from tasks.models.attention import reads_windows
 from tasks.models.decoder import cache_axes
 from tasks.models.loading import LoadedModel
 from tasks.planning.programs import Program, compilations, global_share, scalar, shapes
 from tasks.planning.programs import rows as rows_of
-from tasks.sampling.cache_columns import CACHE, Slots, fitted, turned
-from tasks.sampling.prompt_rows import PromptRows, Read, fit, halves
 from tasks.sampling.sampler import first_best, truncated
+
+SHORTEST = 32
+"""The least tokens of a row of prompts."""
 
 NARROWEST = 128
 """The least columns of a cache that may be wider: fewer save less than their programs take to
 compile."""
+
+SAVED = 1 / 8
+"""The part of all tokens that narrower rows have to save, to be worth a program of their own."""
+
+Slots = dict[str, Any]
+"""k, v and segments of a cache of W columns (`Gemma.init_cache`), and by row (B, ...): the `length`
+of the prompt, the `number` of tokens drawn, what was `GIVEN` with the prompt, and what was `DRAWN`
+last."""
+
+_CACHE = ("k", "v", "segments")
+
+
+@dataclass(frozen=True)
+class Read:
+    """Prompts, by their indices, that are read at a time: those that share each row, of so many
+    tokens."""
+
+    rows: list[list[int]]
+    width: int
+
+    @property
+    def prompts(self) -> list[int]:
+        return [index for row in self.rows for index in row]
 
 
 class SlotPrograms:
@@ -42,7 +68,6 @@ class SlotPrograms:
     Attributes:
         together, rows: the most prompts to read at a time, and the rows that they share. With
             fewer, slots wait less for each other; with more, devices are busier.
-        layout: how they share them.
         chunk: tokens to decode before looking which rows have ended.
         chunks: the chunks of a response of full length, whose first token comes from the prompt.
         wanted: the shapes that were needed so far.
@@ -79,7 +104,9 @@ class SlotPrograms:
         self.rows = devices * max(min(together, 2), together // 4)
         self.chunk = min(chunk or max(8, response_length // 64), response_length - 1)
         self.chunks = -(-(response_length - 1) // self.chunk)
-        self.layout = PromptRows(self.together, self.rows, prompt_length)
+        shared = self.rows < self.together
+        widest = math.ceil(prompt_length / LANES) * LANES if shared else prompt_length
+        self.row_widths = halves(widest, SHORTEST)
         self.cache_widths = halves(prompt_length + self.chunks * self.chunk, NARROWEST)[-3:]
         self._graph, _ = nnx.split(loaded.model)
         with jax.set_mesh(loaded.mesh):
@@ -103,21 +130,69 @@ class SlotPrograms:
 
     def plan(self, requests: Sequence[int], resident: Any) -> list[Program]:
         """See `SlotSampler.programs`."""
-        weights, widest = shapes(nnx.state(self.loaded.model)), self.layout.widths[-1]
+        weights, widest = shapes(nnx.state(self.loaded.model)), self.row_widths[-1]
         packed = self.packed(Read([], widest), [], {})
         prefill = (weights, *rows_of(packed, self.loaded.mesh))
         slots = self._shapes(self.batch_size, self.cache_widths[-1])
         rows, texts = self._shapes(self.rows, widest), self._shapes(self.together, 0)
-        block = texts | {name: rows[name] for name in CACHE} | {"end": texts["length"]}
+        block = texts | {name: rows[name] for name in _CACHE} | {"end": texts["length"]}
         where, index = jax.ShapeDtypeStruct((self.together,), np.int32), scalar(np.int32)
         reads = sum(-(-count // self.rows) for count in requests)
         decodes = sum(-(-count // self.batch_size) for count in requests) * self.chunks
         share = global_share(self.loaded.config)
         return [
             Program("prefill", self.prefill, prefill, reads, resident),
-            Program("admit", self.admit, (slots, block, where, index), reads, resident),
+            Program(
+                "admit",
+                self.admit,
+                (slots, block, where, index),
+                reads,
+                resident,
+            ),
             Program("decode", self.decode, (weights, slots, index), decodes, resident, share),
         ]
+
+    def reads(self, lengths: Sequence[int]) -> list[Read]:
+        """How to read prompts of so many tokens with the least padding, the longest first."""
+        longest = max(lengths, default=0)
+        plans = [self._reads(lengths, width) for width in self.row_widths if width >= longest]
+        return min(plans, key=lambda reads: (sum(read.width for read in reads), len(reads)))
+
+    def _reads(self, lengths: Sequence[int], widest: int) -> list[Read]:
+        """Reads in rows of at most so many tokens. Each fills its rows, with the longest prompts
+        that still fit, until it has `together`."""
+        waiting: dict[int, list[int]] = {}
+        for index in reversed(range(len(lengths))):
+            waiting.setdefault(lengths[index], []).append(index)
+        left, found = sorted(waiting), list[Read]()
+        while left:
+            rows = list[list[int]]()
+            for _ in range(self.rows):
+                row, room = list[int](), widest
+                while left and left[0] <= room and sum(map(len, rows)) + len(row) < self.together:
+                    length = left[bisect.bisect_right(left, room) - 1]
+                    row.append(waiting[length].pop())
+                    room -= length
+                    if not waiting[length]:
+                        left.remove(length)
+                rows.append(row)
+            found.append(self._narrowest(Read([*filter(None, rows)], widest), lengths))
+        widths = list[int]()
+        for width in self.row_widths:
+            some = [read for read in found if widths[-1:] < [read.width] <= [width]]
+            if width == widest or (widest - width) * len(some) > SAVED * widest * len(found):
+                widths.append(width)
+        return [Read(read.rows, _fit(widths, read.width)) for read in found]
+
+    def _narrowest(self, read: Read, lengths: Sequence[int]) -> Read:
+        """The same prompts in rows as narrow as hold them."""
+        chosen = read.prompts
+        for width in self.row_widths:
+            if max(lengths[index] for index in chosen) <= width < read.width:
+                rows = best_fit([lengths[index] for index in chosen], width)
+                if len(rows) <= self.rows:
+                    return Read([[chosen[place] for place in row] for row in rows], width)
+        return read
 
     def packed(
         self, read: Read, prompts: Sequence[Sequence[int]], given: Mapping[str, Sequence[Any]]
@@ -156,7 +231,7 @@ class SlotPrograms:
         kinds = {"length": ((), np.int32), "number": ((), np.int32), **self.DRAWN}
         kinds |= {name: ((), dtype) for name, dtype in self.GIVEN.items()}
         cache = model.init_cache(rows, width)
-        columns = {name: cache[name] for name in CACHE}
+        columns = {name: cache[name] for name in _CACHE}
         return columns | {
             name: jnp.zeros((rows, *shape), dtype) for name, (shape, dtype) in kinds.items()
         }
@@ -174,8 +249,8 @@ class SlotPrograms:
         if slots is None:
             return self._empty(self.batch_size, width)
         if self._is_ring(slots["segments"].shape[1]):
-            slots = slots | turned(slots, -index)
-        return slots | fitted(slots, width)
+            slots = slots | _turned(slots, -index)
+        return slots | _fitted(slots, width)
 
     def _prefill(
         self,
@@ -198,9 +273,9 @@ class SlotPrograms:
         of_prompts = {
             "length": positions.reshape(-1)[ends] + 1,
             "number": start + 1,
-            "end": (row + 1) * self.layout.widths[-1] - tokens.shape[1] + place,
+            "end": (row + 1) * self.row_widths[-1] - tokens.shape[1] + place,
         }
-        rows = fitted({name: cache[name] for name in CACHE}, self.layout.widths[-1])
+        rows = _fitted({name: cache[name] for name in _CACHE}, self.row_widths[-1])
         return rows | of_prompts | given | drawn
 
     def _admit(self, slots: Slots, block: Slots, where: jax.Array, index: jax.Array) -> Slots:
@@ -227,7 +302,7 @@ class SlotPrograms:
         size, device = min(width, length), jax.lax.axis_index(BATCH)
         here = where // held == device
         where = jnp.where(here, where - device * held, held)
-        columns = fitted({name: block[name] for name in CACHE}, size + length)
+        columns = _fitted({name: block[name] for name in _CACHE}, size + length)
         part = self.together // self.loaded.mesh.shape[BATCH]
         ends = jax.lax.dynamic_slice_in_dim(block["end"], device * part, part)
         row, last = jnp.divmod(ends, length)
@@ -246,9 +321,9 @@ class SlotPrograms:
         lengths = jax.lax.dynamic_slice_in_dim(block["length"], device * part, part)
         known = jnp.arange(size) >= size - lengths[:, None]
         some = {name: jax.tree.map(texts, columns[name]) for name in ("k", "v")}
-        some = fitted(some | {"segments": known.astype(jnp.int32)}, width)
+        some = _fitted(some | {"segments": known.astype(jnp.int32)}, width)
         if self._is_ring(width):
-            some = turned(some, index)
+            some = _turned(some, index)
         some = jax.tree.map(
             lambda array: jax.lax.all_gather(array, BATCH, axis=max(0, array.ndim - 4), tiled=True),
             some,
@@ -268,9 +343,9 @@ class SlotPrograms:
         keys, length = _keys(slots), slots["length"]
         ones = jnp.ones((length.shape[0], 1), jnp.int32)
         width = slots["segments"].shape[1]
-        cache = {name: slots[name] for name in CACHE} | {"index": index}
+        cache = {name: slots[name] for name in _CACHE} | {"index": index}
         if not self._is_ring(width):
-            cache = turned(cache, -self.chunk) | {"index": jnp.int32(width - self.chunk)}
+            cache = _turned(cache, -self.chunk) | {"index": jnp.int32(width - self.chunk)}
         before = {name: slots[name] for name in self.DRAWN}
 
         def step(carry: Any, _: None) -> tuple[Any, Slots]:
@@ -288,7 +363,7 @@ class SlotPrograms:
             for name in self.DRAWN
         }
         last = {name: chunk[name][-1] for name in self.DRAWN}
-        columns = {name: cache[name] for name in CACHE}
+        columns = {name: cache[name] for name in _CACHE}
         return slots | columns | last | {"number": number}, drawn
 
     def draw(self, logits: jax.Array, keys: jax.Array, numbers: jax.Array, given: Slots) -> Slots:
@@ -366,7 +441,7 @@ class Device:
         self._index = 0
 
     def _resize(self, needed: int) -> None:
-        width = fit(self._programs.cache_widths, needed)
+        width = _fit(self._programs.cache_widths, needed)
         if width == self._width:
             return
         self._programs.wanted.add(("resize", self._width, width))
@@ -375,8 +450,52 @@ class Device:
         self._width, self._index = width, 0
 
 
+def _fit(widths: Sequence[int], needed: int) -> int:
+    return next(width for width in widths if width >= needed)
+
+
+def halves(longest: int, least: int) -> list[int]:
+    """A width, its half and so on, of which none but the first is below `least`."""
+    widths = [longest]
+    while least <= _rounded(widths[0] / 2) < widths[0]:
+        widths.insert(0, _rounded(widths[0] / 2))
+    return widths
+
+
+def _rounded(width: float) -> int:
+    """Up to a multiple of 8."""
+    return math.ceil(width / 8) * 8
+
+
 def _keys(given: Slots) -> jax.Array:
     keys: jax.Array = jax.vmap(lambda seed, row: jax.random.fold_in(jax.random.key(seed), row))(
         given["seed"], given["row"]
     )
     return keys
+
+
+def _turned(cache: Slots, columns: jax.Array | int) -> Slots:
+    """Columns of a cache so far to the right, those at the end at the beginning."""
+    return _by_columns(cache, lambda array, axis: jnp.roll(array, columns, axis))
+
+
+def _fitted(cache: Slots, width: int) -> Slots:
+    """Columns of a cache whose index is 0 at another width. It adds and removes the oldest ones, on
+    the left, where no row has any."""
+
+    def fitted(array: jax.Array, axis: int) -> jax.Array:
+        missing = width - array.shape[axis]
+        if missing <= 0:
+            return jax.lax.slice_in_dim(array, -missing, None, axis=axis)
+        return jnp.pad(array, [(missing if each == axis else 0, 0) for each in range(array.ndim)])
+
+    return _by_columns(cache, fitted)
+
+
+def _by_columns(cache: Slots, change: Callable[[jax.Array, int], jax.Array]) -> Slots:
+    """What `change` makes of keys, values and segments, given each array and its axis W."""
+    changed = {
+        name: jax.tree.map(lambda array: change(array, array.ndim - 2), cache[name])
+        for name in ("k", "v")
+    }
+    return changed | {"segments": change(cache["segments"], 1)}

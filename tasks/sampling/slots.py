@@ -137,7 +137,7 @@ class SlotSampler:
             "row": [one.row for one in requests],
             "temperature": [temperature] * len(requests),
         }
-        waiting = deque(self._programs.layout.reads([len(prompt) for prompt in prompts]))
+        waiting = deque(self._programs.reads([len(prompt) for prompt in prompts]))
         slots: list[_Row | None] = [None] * self.batch_size
         done: dict[int, list[int]] = {}
         pending: list[int] = []

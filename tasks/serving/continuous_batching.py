@@ -170,7 +170,7 @@ class Engine:
         how = [asdict(row.sampling) for row in chosen]
         given = {name: [one[name] for one in how] for name in self._programs.GIVEN}
         prompts = [row.prompt for row in chosen]
-        for read in self._programs.layout.reads([len(prompt) for prompt in prompts]):
+        for read in self._programs.reads([len(prompt) for prompt in prompts]):
             self._device.admit(read, prompts, given, [free[index] for index in read.prompts])
         return True
 

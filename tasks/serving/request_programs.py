@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tasks.sampling.cache_columns import Slots
 from tasks.sampling.sampler import truncated
-from tasks.sampling.slot_programs import SlotPrograms
+from tasks.sampling.slot_programs import SlotPrograms, Slots
 
 LIKELIEST = 20
 """The most tokens whose log-probabilities come beside the drawn one's: OpenAI's bound."""

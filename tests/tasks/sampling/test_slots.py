@@ -18,9 +18,8 @@ from tasks.models import decoder
 from tasks.models.attention import reads_windows
 from tasks.models.loading import LoadedModel, base_model
 from tasks.planning.programs import abstract_model
-from tasks.sampling.prompt_rows import Read, halves
 from tasks.sampling.sampler import Sampler, first_best
-from tasks.sampling.slot_programs import Device, SlotPrograms
+from tasks.sampling.slot_programs import Device, Read, SlotPrograms, halves
 from tasks.sampling.slots import Request, SlotSampler
 
 WORDS = [
@@ -211,7 +210,7 @@ def test_prompts_share_rows_of_few_widths(slots: SlotSampler, loaded: LoadedMode
         loaded, batch_size=64, prompt_length=90, response_length=8,
         sampled=False, top_k=None, top_p=None,
     )  # fmt: skip
-    reads = programs.layout.reads(lengths)
+    reads = programs.reads(lengths)
     assert sorted(index for read in reads for index in read.prompts) == list(range(len(lengths)))
     assert {read.width for read in reads} == {128}
     tokens = [sum(lengths[index] for index in read.prompts) for read in reads]
@@ -222,10 +221,10 @@ def test_prompts_share_rows_of_few_widths(slots: SlotSampler, loaded: LoadedMode
         assert len(read.rows) <= 2
         assert len(read.prompts) <= programs.together
         assert all(sum(lengths[index] for index in row) <= 128 for row in read.rows)
-    assert programs.layout.reads([20]) == [Read([[0]], 32)]
-    long_and_short = [read.width for read in slots._programs.layout.reads([70, *[12] * 30])]
+    assert programs.reads([20]) == [Read([[0]], 32)]
+    long_and_short = [read.width for read in slots._programs.reads([70, *[12] * 30])]
     assert (long_and_short[0], set(long_and_short[1:])) == (72, {40})
-    assert programs.layout.reads([]) == []
+    assert programs.reads([]) == []
 
 
 def test_there_are_few_widths_and_the_last_one_is_the_longest():
