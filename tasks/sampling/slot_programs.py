@@ -104,9 +104,7 @@ class SlotPrograms:
         self.rows = devices * max(min(together, 2), together // 4)
         self.chunk = min(chunk or max(8, response_length // 64), response_length - 1)
         self.chunks = -(-(response_length - 1) // self.chunk)
-        shared = self.rows < self.together
-        widest = math.ceil(prompt_length / LANES) * LANES if shared else prompt_length
-        self.row_widths = halves(widest, SHORTEST)
+        self.row_widths = halves(math.ceil(prompt_length / LANES) * LANES, SHORTEST)
         self.cache_widths = halves(prompt_length + self.chunks * self.chunk, NARROWEST)[-3:]
         self._graph, _ = nnx.split(loaded.model)
         with jax.set_mesh(loaded.mesh):

@@ -191,14 +191,14 @@ def test_what_does_not_fit_and_a_temperature_without_random_numbers_are_refused(
 
 
 def test_the_plan_counts_full_lengths() -> None:
-    """100 greedy and 200 sampled answers in 16 slots, 2 prompts at a time; 24 tokens are the
-    prompt's and three chunks of 8."""
+    """100 greedy and 200 sampled answers in 16 slots, two prompts at a time, each in a row of
+    128 tokens; 24 tokens are the prompt's and three chunks of 8."""
     model = abstract_model("gemma3-tiny", decoder.SIZES["gemma3-tiny"], make_mesh({"devices": 1}))
     programs = SlotSampler(model, batch_size=16, **SHAPE).programs([100, 200])
     planned = {program.name: program for program in programs}
     calls = {name: program.calls for name, program in planned.items()}
     assert calls == {"prefill": 150, "admit": 150, "decode": (7 + 13) * 3}
-    assert planned["prefill"].args[1].shape == (2, 72)
+    assert planned["prefill"].args[1].shape == (2, 128)
     assert [one.shape for one in planned["decode"].args[1]["k"]] == [(16, 4, 96, 32)] * 3
 
 
@@ -223,7 +223,7 @@ def test_prompts_share_rows_of_few_widths(slots: SlotSampler, loaded: LoadedMode
         assert all(sum(lengths[index] for index in row) <= 128 for row in read.rows)
     assert programs.reads([20]) == [Read([[0]], 32)]
     long_and_short = [read.width for read in slots._programs.reads([70, *[12] * 30])]
-    assert (long_and_short[0], set(long_and_short[1:])) == (72, {40})
+    assert (long_and_short[0], set(long_and_short[1:])) == (128, {32})
     assert programs.reads([]) == []
 
 
