@@ -2,9 +2,9 @@
 while the others go on.
 
 `tasks.sampling.sampler` pads every prompt to one length and goes on until a batch's slowest row has
-ended its turn. Here a batch has `batch_size` slots. The sampler reads prompts, packed and the
-longest first, into free slots, some at a time; all slots then decode a few tokens in one program,
-rows that ended leave, and so on: the continuous batching of Orca (OSDI 2022), with fixed shapes
+ended its turn. Here a batch has `batch_size` slots. The sampler reads prompts, the longest first,
+into free slots, some at a time; all slots then decode a few tokens in one program, rows that ended
+leave, and so on: the continuous batching of Orca (OSDI 2022), with fixed shapes
 (`tasks.sampling.slot_programs`).
 
 The rows that share a chunk depend on when rows end, so they are a function of the prompts and the
@@ -132,26 +132,26 @@ class SlotSampler:
         stored = [journal.get(entry) if journal else None for entry in entries]
         known = {row["index"]: row["tokens"] for rows in stored if rows for row in rows}
 
-        given: dict[str, Sequence[Any]] = {
-            "seed": [one.seed for one in requests],
-            "row": [one.row for one in requests],
-            "temperature": [temperature] * len(requests),
-        }
-        waiting = deque(self._programs.reads([len(prompt) for prompt in prompts]))
+        waiting = deque(sorted(range(len(requests)), key=lambda index: -len(prompts[index])))
         slots: list[_Row | None] = [None] * self.batch_size
         done: dict[int, list[int]] = {}
         pending: list[int] = []
-        written = 0
+        written, together = 0, self._programs.together
         device = Device(self._programs)
         while waiting or any(slots):
             free = [slot for slot, row in enumerate(slots) if row is None]
-            while waiting and len(free) >= len(chosen := waiting[0].prompts):
-                read = waiting.popleft()
+            while waiting and len(free) >= min(together, len(waiting)):
+                chosen = [waiting.popleft() for _ in range(min(together, len(waiting)))]
                 into, free = free[: len(chosen)], free[len(chosen) :]
                 for slot, index in zip(into, chosen, strict=True):
                     slots[slot] = _Row(index, len(prompts[index]), known.get(index))
                 if any(index not in known for index in chosen):
-                    device.admit(read, prompts, given, into)
+                    given: dict[str, Sequence[Any]] = {
+                        "seed": [requests[index].seed for index in chosen],
+                        "row": [requests[index].row for index in chosen],
+                        "temperature": [temperature] * len(chosen),
+                    }
+                    device.admit([prompts[index] for index in chosen], given, into)
             self._advance(device, slots)
             for slot, row in enumerate(slots):
                 if row is not None and self._ended(row):

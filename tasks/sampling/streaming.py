@@ -39,8 +39,7 @@ class Streamer:
         context = prompt_tokens(tokenizer, prompt, turns)
         programs = self._programs_for(len(context))
         device = Device(programs)
-        (read,) = programs.reads([len(context)])
-        device.admit(read, [context], {name: [0] for name in programs.GIVEN}, [0])
+        device.admit([context], {name: [0] for name in programs.GIVEN}, [0])
         told = 0
         while True:
             drawn = device.decode(len(context) + max(told, 1) - 1)["token"][0]

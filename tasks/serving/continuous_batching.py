@@ -165,13 +165,16 @@ class Engine:
             chosen = [self._waiting.popleft() for _ in range(min(len(free), len(self._waiting)))]
             for slot, row in zip(free, chosen, strict=False):
                 self._slots[slot] = row
+        placed = sorted(
+            zip(chosen, free, strict=False), key=lambda one: -len(one[0].prompt)
+        )  # the longest first, so that those that are read together are of like lengths
         if len(free) == len(self._slots):
             self._device.rewind()
-        how = [asdict(row.sampling) for row in chosen]
-        given = {name: [one[name] for one in how] for name in self._programs.GIVEN}
-        prompts = [row.prompt for row in chosen]
-        for read in self._programs.reads([len(prompt) for prompt in prompts]):
-            self._device.admit(read, prompts, given, [free[index] for index in read.prompts])
+        for start in range(0, len(placed), self._programs.together):
+            rows, into = zip(*placed[start : start + self._programs.together], strict=True)
+            how = [asdict(row.sampling) for row in rows]
+            given = {name: [one[name] for one in how] for name in self._programs.GIVEN}
+            self._device.admit([row.prompt for row in rows], given, into)
         return True
 
     def _advance(self) -> None:

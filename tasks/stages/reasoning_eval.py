@@ -154,7 +154,7 @@ def _ratings(
 
 
 KIND = evaluation_kind(
-    version=9,
+    version=8,
     config=Config,
     judge=judge,
     grounded=False,

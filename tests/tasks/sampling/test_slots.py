@@ -19,7 +19,7 @@ from tasks.models.attention import reads_windows
 from tasks.models.loading import LoadedModel, base_model
 from tasks.planning.programs import abstract_model
 from tasks.sampling.sampler import Sampler, first_best
-from tasks.sampling.slot_programs import Device, Read, SlotPrograms, halves
+from tasks.sampling.slot_programs import Device, SlotPrograms, halves
 from tasks.sampling.slots import Request, SlotSampler
 
 WORDS = [
@@ -63,12 +63,17 @@ def one_by_one(loaded: LoadedModel) -> Sampler:
     return Sampler(loaded, batch_size=29, **SHAPE)
 
 
-def test_answers_are_those_of_the_plain_sampler_in_any_company(slots, one_by_one):
+def test_answers_are_those_of_the_plain_sampler_in_any_company(slots, one_by_one, monkeypatch):
     """29 prompts of 11 to 60 tokens in 8 slots; their answers end after 1 to 24 tokens."""
     tokenizer = slots.loaded.tokenizer
     short = [one for one in REQUESTS if len(prompt_tokens(tokenizer, one.prompt)) <= 40]
+    widths, read = set[int](), SlotPrograms.read
+    noted = lambda self, *args: widths.add(args[-1]) or read(self, *args)  # noqa: E731
+    monkeypatch.setattr(SlotPrograms, "read", noted)
     first = slots.generate(short)
+    assert widths == {40}
     ours, theirs = slots.generate(REQUESTS), one_by_one.generate(PROMPTS)
+    assert widths == set(halves(72)) == {40, 72}
     assert [one.tokens for one in first] == [ours[request.row].tokens for request in short]
     assert [one.tokens for one in ours] == [one.tokens for one in theirs]
     assert [one.terminated for one in ours] == [one.terminated for one in theirs]
@@ -128,13 +133,13 @@ def files(store: Path) -> dict[str, bytes]:
 def test_answers_are_the_same_where_local_layers_read_windows(layers, monkeypatch):
     """Of a cache that is shifted, and not a ring; of unrolled layers, and of a loop."""
     tiny = decoder.SIZES["gemma3-tiny"]
-    shape = {"num_layers": layers, "window": 16, "global_every": 2, "hidden_dim": 64}
+    shape = {"num_layers": layers, "window": 8, "global_every": 2, "hidden_dim": 64}
     monkeypatch.setitem(decoder.SIZES, "gemma3-tiny", replace(tiny, **shape))
     loaded = base_model("gemma3-tiny", seed=0)
-    sizes = {"prompt_length": 240, "response_length": 20}
+    sizes = {"prompt_length": 150, "response_length": 20}
     slots, plain = (made(loaded, batch_size=8, **sizes) for made in (SlotSampler, Sampler))
-    assert reads_windows(slots._programs.cache_widths[-1], 16)
-    assert not reads_windows(slots._programs.cache_widths[0], 16)
+    assert reads_windows(slots._programs.cache_widths[-1], 8)
+    assert not reads_windows(slots._programs.cache_widths[0], 8)
     prompts = [" ".join([prompt] * (1 + row % 3)) for row, prompt in enumerate(PROMPTS[:12])]
     ours = slots.generate([Request(prompt, row) for row, prompt in enumerate(prompts)])
     assert [one.tokens for one in ours] == [one.tokens for one in plain.generate(prompts)]
@@ -191,50 +196,24 @@ def test_what_does_not_fit_and_a_temperature_without_random_numbers_are_refused(
 
 
 def test_the_plan_counts_full_lengths() -> None:
-    """100 greedy and 200 sampled answers in 16 slots, two prompts at a time, each in a row of
-    128 tokens; 24 tokens are the prompt's and three chunks of 8."""
+    """100 greedy and 200 sampled answers in 16 slots, 2 prompts at a time; 24 tokens are the
+    prompt's and three chunks of 8."""
     model = abstract_model("gemma3-tiny", decoder.SIZES["gemma3-tiny"], make_mesh({"devices": 1}))
     programs = SlotSampler(model, batch_size=16, **SHAPE).programs([100, 200])
     planned = {program.name: program for program in programs}
     calls = {name: program.calls for name, program in planned.items()}
     assert calls == {"prefill": 150, "admit": 150, "decode": (7 + 13) * 3}
-    assert planned["prefill"].args[1].shape == (2, 128)
+    assert planned["prefill"].args[1].shape == (2, 72)
     assert [one.shape for one in planned["decode"].args[1]["k"]] == [(16, 4, 96, 32)] * 3
 
 
-def test_prompts_share_rows_of_few_widths(slots: SlotSampler, loaded: LoadedModel) -> None:
-    """Full rows, two of them at a time, in which every prompt is once; a width that saves little
-    is none; a prompt alone is read in a row of its length."""
-    lengths = [90, 60, *[31] * 20, *range(12, 40), 16]
-    programs = SlotPrograms(
-        loaded, batch_size=64, prompt_length=90, response_length=8,
-        sampled=False, top_k=None, top_p=None,
-    )  # fmt: skip
-    reads = programs.reads(lengths)
-    assert sorted(index for read in reads for index in read.prompts) == list(range(len(lengths)))
-    assert {read.width for read in reads} == {128}
-    tokens = [sum(lengths[index] for index in read.prompts) for read in reads]
-    full = [len(read.prompts) == programs.together for read in reads]
-    whole = zip(full[:-1], tokens[:-1], strict=True)
-    assert all(most or total > 0.9 * 2 * 128 for most, total in whole)
-    for read in reads:
-        assert len(read.rows) <= 2
-        assert len(read.prompts) <= programs.together
-        assert all(sum(lengths[index] for index in row) <= 128 for row in read.rows)
-    assert programs.reads([20]) == [Read([[0]], 32)]
-    long_and_short = [read.width for read in slots._programs.reads([70, *[12] * 30])]
-    assert (long_and_short[0], set(long_and_short[1:])) == (128, {32})
-    assert programs.reads([]) == []
-
-
 def test_there_are_few_widths_and_the_last_one_is_the_longest():
-    for longest, least, widths in (
-        (60, 32, [32, 60]),
-        (8, 32, [8]),
-        (154, 128, [154]),
-        (1024, 32, [32, 64, 128, 256, 512, 1024]),
+    for longest, widths in (
+        (60, [32, 60]),
+        (8, [8]),
+        (1024, [32, 64, 128, 256, 512, 1024]),
     ):
-        assert halves(longest, least) == widths
+        assert halves(longest) == widths
 
 
 def test_a_tie_goes_to_the_first_token_as_argmax_does() -> None:
