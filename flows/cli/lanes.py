@@ -28,7 +28,7 @@ from schemas.reports import RunRecord
 from tasks.running.backends import shared_backends
 from tasks.running.watch import WATCH, Watch
 
-START_SECONDS = 15.0
+START_SECONDS = 60.0
 """A run that has not begun waits so long for a Prefect API that was lost; for one of ours, as long
 as its start may take."""
 
