@@ -120,9 +120,15 @@ def attempt_numbers(attempt: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else ()
 
 
-def newest_generation(store: Store, key: str) -> int:
-    """The highest generation of a key's lease, 0 if there is none."""
-    return _newest(store, key)[0]
+def attempts(store: Store, key: str) -> list[str]:
+    """The attempts of a key, the newest first: those that are listed, and one for each generation
+    of the lease, which a listing that lags may lack. Not all of them need to be there."""
+    listed = set(store.children(f"work/{key}"))
+    newest = max((int(name) for name in listed if name.isdecimal()), default=0)
+    while store.read_bytes(_name(key, newest + 1)) is not None:
+        newest += 1
+    names = listed.union(map(str, range(1, newest + 1)))
+    return sorted(names, key=attempt_numbers, reverse=True)
 
 
 def unheld(

@@ -174,21 +174,21 @@ class TpuApi:
         try:
             self._ask(name, "create_queued_resource", request)
         except _AlreadyExists:
-            self.has(name, labels)
+            self.find(name, labels)
 
-    def has(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether a request is there. Raises ApiError, also when it is not one with these
-        labels."""
+    def find(self, name: str, labels: Mapping[str, str]) -> Resource | None:
+        """The states of a request, None if it is not there. Raises ApiError, also when it is not
+        one with these labels."""
         there = self.look(name)
         if there.request == GONE:
-            return False
+            return None
         if any(there.labels.get(label) != value for label, value in labels.items()):
             text = (
                 f"there is another TPU of the name {name}, which is not this job's. Delete it:"
                 f" {deletion_command(name)}"
             )
             raise ApiError(Problem("invalid", text))
-        return True
+        return there
 
     def look(self, name: str) -> Resource:
         """The states of a queued resource and, once it may have one, of its node; or of a node that

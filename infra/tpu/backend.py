@@ -26,7 +26,7 @@ from infra.backend import FINAL, JobBackend, JobHandle, Leftover, pause_file
 from infra.context import context
 from infra.settings import Settings, TpuSettings
 from infra.source import ship_data, ship_source
-from infra.store.lease import attempt_numbers, newest_generation
+from infra.store.lease import attempts
 from infra.store.remote import host_status
 from infra.store.store import Store, attempt_file
 from infra.tpu.api import ApiError, TpuApi
@@ -128,9 +128,7 @@ class CloudTpuBackend(JobBackend):
         requested, unless it has failed."""
         found: JobHandle | None = None
         store = self._store(store.uri)
-        unlisted = map(str, range(1, newest_generation(store, key) + 1))  # listings may lag
-        attempts = {*store.children(f"work/{key}"), *unlisted}
-        for attempt in sorted(attempts, key=attempt_numbers, reverse=True):
+        for attempt in attempts(store, key):
             handle = JobHandle(store.uri, key, attempt)
             record = store.read_json(record_name(handle), TpuRecord)
             if record is None or record.state == "deleted":

@@ -74,7 +74,7 @@ class TpuJob:
         order: Order,
         tpu: TpuSettings,
         too_dear: Callable[[], str | None],
-        asked: bool = False,
+        asked: bool,
         final: JobStatus | None = None,
     ) -> None:
         self.record = record
@@ -88,8 +88,7 @@ class TpuJob:
         self._looked = self._before = (time.monotonic(), time.time())
         self._phase, self._final = "", final
         self._since = self._asked = time.monotonic()
-        self._sent = record.state != "requested"
-        self._may_exist = asked
+        self._sent, self._may_exist = False, asked
         self._resource: Resource | None = None
         self._problem: Problem | None = None
         self._next_look = 0.0
@@ -308,11 +307,12 @@ class TpuJob:
             # with its name, so that the VM can delete itself
             metadata = {**self._order.metadata, "lyceum-resource": name}
             expiry = self._tpu.queue_seconds + EXPIRY_SECONDS
-            if not (self._may_exist and self._api.has(name, self._order.labels)):
+            found = self._api.find(name, self._order.labels) if self._may_exist else None
+            if found is None:
                 self._may_exist = True
                 self._api.create(name, self._order.labels, metadata, expiry)
             self._asked = time.monotonic()  # accepted, late if the API was away: it waits from here
-            self._resource = self._api.look(name)
+            self._resource = found or self._api.look(name)
         except ApiError as error:
             if error.problem.kind == "transient":
                 self._unanswered = time.monotonic()

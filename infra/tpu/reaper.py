@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 
 from infra.backend import JobHandle, Leftover
 from infra.settings import Settings, TpuSettings
-from infra.store.lease import seize, unheld
+from infra.store.lease import attempts, seize, unheld
 from infra.store.store import Store, attempt_file
 from infra.tpu.api import GONE, ApiError, Resource, TpuApi, deletion_command
 from infra.tpu.job_record import TpuRecord, record_name, store_label
@@ -75,7 +75,7 @@ def unfinished(store: Store, key: str) -> dict[JobHandle, TpuRecord]:
     """The jobs of a key whose machines may still exist according to the records, without asking the
     cloud. It ignores damaged records."""
     found = {}
-    for attempt in store.children(f"work/{key}"):
+    for attempt in attempts(store, key):
         handle = JobHandle(store.uri, key, attempt)
         with suppress(InputError):
             record = store.read_json(record_name(handle), TpuRecord)

@@ -104,7 +104,7 @@ def _has_newer_job(store: Store, claim: lease.Lease, attempt: str) -> bool:
         with suppress(OSError, InputError):
             return any(
                 store.read_bytes(attempt_file(claim.key, name, "job.json")) is not None
-                for name in store.children(f"work/{claim.key}")
+                for name in lease.attempts(store, claim.key)
                 if lease.attempt_numbers(name)[:1] > lease.attempt_numbers(attempt)[:1]
             )
     return False

@@ -11,6 +11,7 @@ from google.cloud import tpu_v2alpha1 as tpu
 
 from infra.source import ship_source
 from infra.tpu.types import TPU_TYPES
+from tests.simulation.contexts import TPU
 from tests.simulation.faults import Faults, Refused
 from tests.simulation.laws import Laws
 from tests.simulation.machine import Machine, NodeState, State
@@ -104,7 +105,7 @@ class Cloud:
             found = self._request(request["name"])
             if found.state == State.DELETING:
                 raise exceptions.FailedPrecondition("the resource is being deleted")
-            working = bool(found.processes) and found.working()
+            working = bool(found.processes) and found.working() and not self._silent(found)
             process, labels = self._world.check().process, found.labels
             if found.state not in _USELESS:
                 whose = found.metadata["lyceum-job"].split("/")[1], labels["lyceum-attempt"]
@@ -320,6 +321,11 @@ class Cloud:
         for process in self._on(one):
             self._world.kill(process, why)
         one.gone = one.gone if one.ready is None else self._world.now
+
+    def _silent(self, one: Machine) -> bool:
+        """Whether one of its processes has stood still until everybody took it for dead."""
+        now, most = self._world.now, TPU.silence_seconds
+        return any(each.paused > now > each.stopped + most for each in self._on(one))
 
     def _on(self, one: Machine) -> list[Process]:
         """The processes of its VM that live."""

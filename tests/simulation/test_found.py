@@ -213,6 +213,17 @@ def test_a_job_that_outlived_its_flow_is_found_though_no_listing_has_it_yet() ->
     holds("bucket", "v5e-8", seed=110001323, stages=4, faults=killed, events=events, **more)
 
 
+def test_a_frozen_machine_may_be_deleted_by_whoever_follows_it() -> None:
+    """The simulation's own mistake: a flow stood still, another took the stage over and followed
+    the same machine, which froze until both took it for dead; the first was a moment earlier."""
+    plans = (("read lease", 2, 4.5), ("ask get", 1, 10.0), ("write tpu", 2, 10.0))
+    for what, count, at in plans:
+        pause = Fault("pause", "flow 1", what, count, "after", 15.0)
+        frozen = Event("mute", at, "machine 1")
+        seed, flows = 112006171, (0.0, 0.0)
+        holds("bucket", "v5e-8", seed=seed, flows=flows, faults=(pause,), events=(frozen,))
+
+
 def test_a_job_has_nothing_of_one_of_its_name_that_was_cleared_away_elsewhere() -> None:
     """A laptop's gc removed all that belonged to a stage which a server had made, and the next run
     on that server found the ended job's status in its own working files, took the new one for

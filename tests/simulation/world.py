@@ -55,6 +55,7 @@ class Process:
         parent: who started it.
         code: how it ended, as `subprocess` has it; None while it lives.
         paused: until when it is not scheduled, virtual seconds.
+        stopped: since when.
         offset, rate: of its clock: seconds beside the truth, and seconds a second.
         disturbed: when a fault has last struck it, or will have.
         seen: how many operations of each name it has begun.
@@ -69,6 +70,7 @@ class Process:
     parent: "Process | None" = None
     code: int | None = None
     paused: float = 0.0
+    stopped: float = 0.0
     offset: float = 0.0
     rate: float = 1.0
     disturbed: float = -1.0
@@ -202,6 +204,8 @@ class World:
     def pause(self, process: Process, seconds: float) -> None:
         """Schedule nothing of a process for so long."""
         self.say(f"{process.name} stands still for {seconds:.0f} s")
+        if process.paused <= self.now:
+            process.stopped = self.now
         process.paused = process.disturbed = max(process.paused, self.now + seconds)
         self._still_until = max(self._still_until, process.paused)
         self.at(process.paused, lambda: None)
