@@ -87,6 +87,10 @@ def gate(
         night = night_of(None if first else store, candidate.recipe.name, candidate.run_id, look)
         found = findings(rules, answers, opponent, candidate.recipe.seed, night.level)
     promote, why = decide(rules, found)
+    unasked = sorted({match.kind for match in matches if match.theirs is None})
+    if unasked and champion is None and not promote:
+        kinds_of = " and one of kind ".join(unasked)
+        why += f", or a stage of kind {kinds_of} without inputs.policy in the recipe"
     return Gate(
         promote=promote,
         why=why,
@@ -185,4 +189,12 @@ def _answers(matches: Sequence[Match]) -> Answers:
 
 
 def _texts(found: Sequence[Finding]) -> str:
-    return "; ".join(one.text for one in found)
+    """What was found, a reason that several give once."""
+    named: dict[str, list[str]] = {}
+    for one in found:
+        name, _, reason = one.text.partition(": ")
+        named.setdefault(reason, []).append(name)
+    return "; ".join(
+        f"{', '.join(dict.fromkeys(names))}: {reason}" if reason else "; ".join(names)
+        for reason, names in named.items()
+    )

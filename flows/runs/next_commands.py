@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Mapping
 
 from schemas.reports import RunRecord
-from tasks.contract.kinds import training_kinds
+from tasks.contract.kind import Product
+from tasks.contract.kinds import kinds_producing, training_kinds
 
 
 def next_commands(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) -> list[str]:
@@ -29,9 +30,13 @@ def next_commands(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) 
             f"{command('doctor')}   # or with this machine",
         ]
     if any(one.kind in training_kinds() and one.artifact for one in record.stages):
+        evaluations = kinds_producing(Product.ANSWERS)
+        asked = [one for one in record.recipe.stages if one.kind in evaluations]
+        better = f"{command('gate', run)}   # is it better for certain?"
+        page = f"{command('report', run)}   # its page again"
         return [
             command("ask", run, "What is 27+15?"),
-            f"{command('gate', run)}   # is it better for certain?",
+            page if all("policy" in one.inputs for one in asked) else better,
             f"{command('export', run, '--to', 'model')}   # for transformers; needs --extra export",
         ]
     return [

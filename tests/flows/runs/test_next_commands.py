@@ -28,3 +28,13 @@ def test_three_commands_that_parse(stop, failure, commands, tmp_path):
     for one in words:
         options = parser().parse_args(one[1:])
         assert options.store == "/a store"
+
+
+def test_no_gate_is_offered_where_the_base_was_not_asked(tmp_path):
+    _, record = write_run(tmp_path)
+    stages = tuple(one for one in record.recipe.stages if not one.name.startswith("base_"))
+    record = record.model_copy(
+        update={"recipe": record.recipe.model_copy(update={"stages": stages})}
+    )
+    [_, second, _] = next_commands(record, "my.toml", {})
+    assert second.startswith("lyceum report ")
