@@ -5,11 +5,14 @@ the column that is written next, however long ago the row came in. Where local l
 of it, which must lie in one piece, it is shifted left before each chunk instead. Segment ids hide
 what another row left there. The cache has its full width, the half or the quarter of it, as the
 longest context in it needs; prompts are padded to `prompt_length`, its half, its quarter, and so
-on. Each of these few shapes compiles once, at its first use.
+on. Each of these few shapes compiles once, at its first use; few prompts make do with those that
+are worth it (`SlotPrograms.worthwhile`).
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import jax
@@ -29,6 +32,10 @@ from tasks.sampling.sampler import first_best, truncated
 
 SHORTEST = 32
 """The least tokens that a prompt is padded to, and the least columns."""
+
+WORTH = 4e9
+"""The multiplications that a shape has to spare to be compiled: two cores take half a second for
+them, as to trace a program and to find it compiled. Gemma 3 270M needs as many for 15 tokens."""
 
 Slots = dict[str, Any]
 """k, v and segments of a cache of W columns (`Gemma.init_cache`), and by row (B, ...): the `length`
@@ -99,6 +106,25 @@ class SlotPrograms:
         """Programs that were compiled beyond one per shape: 0."""
         programs = (self.prefill, self.admit, self.decode, self.resize)
         return max(0, sum(compilations(program) for program in programs) - len(self.wanted))
+
+    def worthwhile(self, lengths: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The widths of prompts, and of the cache, for prompts of these lengths: those that spare
+        enough beside the next wider one (`WORTH`), and those of the longest."""
+        longest, full = max(lengths, default=0), self.chunks * self.chunk
+        weights = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(self.loaded.model)))
+        widest = _fit(self.prompt_widths, longest)
+        kept, ordered, before = [], sorted(lengths), 0
+        for width, wider in pairwise(one for one in self.prompt_widths if one <= widest):
+            count = bisect_right(ordered, width) - before
+            if count * (wider - width) * weights >= WORTH:
+                kept.append(width)
+                before += count
+        config = self.loaded.config
+        attention = 2 * config.num_layers * config.num_heads * config.head_dim
+        columns = _fit(self.cache_widths, longest + full)
+        narrower = [one for one in self.cache_widths if one < columns]
+        spared = sum(columns - one for one in narrower[:1]) * len(lengths) * full * attention
+        return [*kept, widest], [*(narrower if spared >= WORTH else []), columns]
 
     def plan(self, requests: Sequence[int], resident: Any) -> list[Program]:
         """See `SlotSampler.programs`."""
@@ -251,10 +277,19 @@ class SlotPrograms:
 
 
 class Device:
-    """The slots on the devices during one call."""
+    """The slots on the devices during one call.
 
-    def __init__(self, programs: SlotPrograms) -> None:
+    Args:
+        programs: what it runs.
+        lengths: those of all prompts, where they are known before.
+    """
+
+    def __init__(self, programs: SlotPrograms, lengths: Sequence[int] | None = None) -> None:
         self._programs = programs
+        widths = programs.prompt_widths, programs.cache_widths
+        if lengths is not None:
+            widths = programs.worthwhile(lengths)
+        self._prompt_widths, self._cache_widths = widths
         self._weights, self._mesh = nnx.state(programs.loaded.model), programs.loaded.mesh
         self._slots: Slots | None = None
         self._width = self._index = 0
@@ -267,7 +302,7 @@ class Device:
     ) -> None:
         """Read prompts, the longest first, into slots, with the values of `GIVEN` for each."""
         programs, length = self._programs, len(prompts[0])
-        width = _fit(programs.prompt_widths, length)
+        width = _fit(self._prompt_widths, length)
         where = np.full(programs.together, programs.batch_size, np.int32)
         where[: len(into)] = into
         read = spread(programs.read(prompts, given, width), self._mesh)
@@ -303,7 +338,7 @@ class Device:
         self._index = 0
 
     def _resize(self, needed: int) -> None:
-        width = _fit(self._programs.cache_widths, needed)
+        width = _fit(self._cache_widths, needed)
         if width == self._width:
             return
         self._programs.wanted.add(("resize", self._width, width))

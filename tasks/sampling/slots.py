@@ -137,7 +137,7 @@ class SlotSampler:
         done: dict[int, list[int]] = {}
         pending: list[int] = []
         written, together = 0, self._programs.together
-        device = Device(self._programs)
+        device = Device(self._programs, [len(prompt) for prompt in prompts])
         while waiting or any(slots):
             free = [slot for slot, row in enumerate(slots) if row is None]
             while waiting and len(free) >= min(together, len(waiting)):

@@ -154,7 +154,7 @@ def _ratings(
 
 
 KIND = evaluation_kind(
-    version=8,
+    version=9,
     config=Config,
     judge=judge,
     grounded=False,

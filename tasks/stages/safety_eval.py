@@ -212,7 +212,7 @@ def _summary(
 
 
 KIND = evaluation_kind(
-    version=7,
+    version=8,
     config=Config,
     judge=judge,
     grounded=True,

@@ -18,6 +18,7 @@ from tasks.models import decoder
 from tasks.models.attention import reads_windows
 from tasks.models.loading import LoadedModel, base_model
 from tasks.planning.programs import abstract_model
+from tasks.sampling import slot_programs
 from tasks.sampling.sampler import Sampler, first_best
 from tasks.sampling.slot_programs import Device, SlotPrograms, halves
 from tasks.sampling.slots import Request, SlotSampler
@@ -32,6 +33,12 @@ PROMPTS = [
 ]
 REQUESTS = [Request(prompt, row) for row, prompt in enumerate(PROMPTS)]
 SHAPE = {"prompt_length": 72, "response_length": 24}
+
+
+@pytest.fixture(autouse=True)
+def every_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each shape is worth compiling, however few prompts need it."""
+    monkeypatch.setattr(slot_programs, "WORTH", 0)
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +221,24 @@ def test_there_are_few_widths_and_the_last_one_is_the_longest():
         (1024, [32, 64, 128, 256, 512, 1024]),
     ):
         assert halves(longest) == widths
+
+
+def test_shapes_that_spare_too_little_are_not_compiled(slots, one_by_one, monkeypatch):
+    """48 columns for 96 spare 29 prompts, with 24 tokens each and 4 heads of 32 dimensions,
+    48 x 29 x 24 x 2 x 128 products: 8.6 million. 40 tokens for 72 of prompts spare more."""
+    lengths = [len(prompt_tokens(slots.loaded.tokenizer, one.prompt)) for one in REQUESTS]
+    assert slots._programs.worthwhile(lengths) == ([40, 72], [48, 96])
+    monkeypatch.setattr(slot_programs, "WORTH", 1e7)
+    assert slots._programs.worthwhile(lengths) == ([40, 72], [96])
+    assert slots._programs.worthwhile([40] * 29) == ([40], [96])
+    few = SlotSampler(slots.loaded, batch_size=8, **SHAPE)
+    monkeypatch.setattr(slot_programs, "WORTH", 1e12)
+    answers = few.generate(REQUESTS)
+    assert [one.tokens for one in answers] == [one.tokens for one in one_by_one.generate(PROMPTS)]
+    assert few._programs.wanted == {
+        ("prefill", 72), ("resize", 0, 96), ("admit", 96), ("decode", 96)
+    }  # fmt: skip
+    assert few.excess == 0
 
 
 def test_a_tie_goes_to_the_first_token_as_argmax_does() -> None:
