@@ -72,9 +72,11 @@ class Sizes:
         where `fraction` holds for all."""
         if self.read is None:
             return fraction
-        from scipy.stats import binom
+        from scipy.special import bdtr
 
-        return min(0.99, float(binom.ppf(_LIKELY, self.read, fraction)) / self.read)
+        found = range(self.read + 1)
+        most = next(one for one in found if bdtr(one, self.read, fraction) >= _LIKELY)
+        return min(0.99, most / self.read)
 
 
 LAPTOP = Sizes()
