@@ -29,7 +29,7 @@ from tasks.models.decoder_layer import (
     matrices,
     rms_norm,
 )
-from tasks.models.moving import as_bits, bits_dtype, checkpointed, layer_of, on_tpu
+from tasks.models.moving import as_bits, bits_dtype, checkpointed, layer_of, on_tpu, rows_of
 from tasks.models.products import PRODUCT, product_of_rows
 
 Cache = dict[str, Any]
@@ -230,7 +230,7 @@ class Gemma(nnx.Module):
         """
         config = self.config
         dtype = jnp.dtype(config.dtype)
-        x = self.embedding.get_value()[tokens].astype(dtype) * jnp.asarray(
+        x = rows_of(self.embedding.get_value(), tokens).astype(dtype) * jnp.asarray(
             config.embed_dim**0.5, dtype
         )
         x = constrained(x, BATCH)

@@ -1,9 +1,10 @@
 """Moves bfloat16 arrays as integers of 16 bits on a CPU.
 
 XLA for the CPU computes in float32, also to read or write one layer of a stack: it converts the
-whole stack to float32, takes the slice, and converts back. In a loop over layers that copies the
-weights and, for every layer, all that was written so far: what the backward pass reads, and the
-key/value cache. It reads and writes integers in place. Other targets move bfloat16 as it is.
+whole stack to float32, takes the slice, and converts back. A lookup of one token copies the
+vocabulary so, a loop over layers the weights and, for every layer, all that was written so far:
+what the backward pass reads, and the key/value cache. It reads and writes integers in place. Other
+targets move bfloat16 as it is.
 """
 
 from functools import partial
@@ -75,6 +76,35 @@ def _layer_backward(
 
 
 _layer_of.defvjp(_layer_forward, _layer_backward)
+
+
+def rows_of(table: jax.Array, indices: jax.Array) -> jax.Array:
+    """Rows (..., D) of a table (V, D), as `table[indices]`."""
+    if bits_dtype(table.dtype) == table.dtype:
+        return table[indices]
+    return _rows_of(table.shape, table, indices)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _rows_of(shape: tuple[int, ...], table: jax.Array, indices: jax.Array) -> jax.Array:
+    # the table as bits is an array of its own, which is not made before a loop over tokens
+    table, indices = jax.lax.optimization_barrier((table, indices))
+    return read(as_bits(table)[indices])
+
+
+def _rows_forward(
+    shape: tuple[int, ...], table: jax.Array, indices: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return _rows_of(shape, table, indices), indices
+
+
+def _rows_backward(
+    shape: tuple[int, ...], indices: jax.Array, slope: jax.Array
+) -> tuple[jax.Array, None]:
+    return jnp.zeros(shape, slope.dtype).at[indices].add(slope), None
+
+
+_rows_of.defvjp(_rows_forward, _rows_backward)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))

@@ -320,12 +320,13 @@ class Laws:
     def machine(self, process: Process, key: str, attempt: str, others: Sequence[str]) -> None:
         """The cloud has accepted a request for a machine; `others` are there for the same key,
         though nobody alive follows them and nobody has asked for their end."""
-        if others and not self._woke(process):
+        unaware = self._woke(process)  # it stood still within its request
+        if others and not unaware:
             how = f"{process.name} asked for one for {key[:6]} beside {', '.join(others)}"
             self.break_("one machine a stage", how)
         self._not_done(key, attempt, process.name)
         raw = self.read(host_status(key, attempt, 0))
-        if raw and json.loads(raw)["state"] in FINAL and not self.stormy:
+        if raw and json.loads(raw)["state"] in FINAL and not (self.stormy or unaware):
             how = f"{process.name} asks for a machine for {key[:6]}/{attempt}, which has ended"
             self.break_("done work is not done again", how)
 

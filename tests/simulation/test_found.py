@@ -213,6 +213,14 @@ def test_a_job_that_outlived_its_flow_is_found_though_no_listing_has_it_yet() ->
     holds("bucket", "v5e-8", seed=110001323, stages=4, faults=killed, events=events, **more)
 
 
+def test_a_request_that_stood_still_on_its_way_may_come_after_the_end() -> None:
+    """The simulation's own mistake: another flow took the stage over meanwhile and made it. Nothing
+    can be looked at between; the flow deletes the machine when it has heard of it."""
+    pause, away = Fault("pause", "flow", "ask create", 1, "before", 200.0), Event("away", 62.4)
+    more: dict[str, Any] = {"region": "US", "data": True, "events": (replace(away, seconds=45.0),)}
+    holds("bucket", "v5e-8", seed=112028242, flows=(0.0, 59.8), faults=(pause,), **more)
+
+
 def test_a_frozen_machine_may_be_deleted_by_whoever_follows_it() -> None:
     """The simulation's own mistake: a flow stood still, another took the stage over and followed
     the same machine, which froze until both took it for dead; the first was a moment earlier."""

@@ -17,7 +17,8 @@ from tasks.devices.hosts import make_mesh
 from tasks.losses.cross_entropy import cross_entropy
 from tasks.models.decoder import SIZES, UNROLLED_LAYERS, Gemma
 from tasks.models.lora import add_lora
-from tasks.models.moving import layer_of
+from tasks.models.moving import layer_of, rows_of
+from tasks.models.products import product_of_rows
 from tasks.models.weights import initialise
 
 LAYERS = UNROLLED_LAYERS + 1
@@ -107,3 +108,30 @@ def test_a_layer_of_a_stack_has_its_gradient() -> None:
     expected = np.zeros((3, 2, 4))
     expected[1] = 2 * np.arange(8, 16).reshape(2, 4)
     np.testing.assert_allclose(np.asarray(found, np.float32), expected)
+
+
+def test_tokens_are_looked_up_in_a_loop_without_a_copy_of_the_vocabulary() -> None:
+    """The copy, in float32, was made anew for each few tokens of an answer."""
+    table = jnp.asarray(np.arange(5000 * 8).reshape(5000, 8) % 251, "bfloat16")
+
+    def walk(table: jax.Array, token: jax.Array) -> jax.Array:
+        def step(n: jax.Array, token: jax.Array) -> jax.Array:
+            row = rows_of(table, token)
+            best = product_of_rows(row, table).argmax(axis=-1)
+            return (best + n).astype(token.dtype) % len(table)
+
+        return jax.lax.fori_loop(0, 4, step, token)
+
+    with jax.set_mesh(make_mesh()):
+        compiled = jax.jit(walk).lower(table, jnp.asarray([7], "int32")).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < table.nbytes
+
+
+def test_rows_have_their_values_and_gradient() -> None:
+    table = jnp.asarray(np.arange(12).reshape(3, 4), "bfloat16")
+    tokens = jnp.asarray([[2, 0], [2, 2]])
+    with jax.set_mesh(make_mesh()):
+        found, back = jax.vjp(lambda table: rows_of(table, tokens), table)
+        [slope] = back(jnp.ones_like(found))
+    np.testing.assert_array_equal(found, table[tokens])
+    np.testing.assert_array_equal(slope, np.repeat([[1], [0], [3]], 4, axis=1))
