@@ -242,7 +242,8 @@ class Gemma(nnx.Module):
                 if isinstance(node, nnx.Variable)
             }
         )
-        moved = {name for name, stack in weights.items() if bits_dtype(stack.dtype) != stack.dtype}
+        # a list: a set's order differs from process to process, and no cache knew the program again
+        moved = [name for name, stack in weights.items() if bits_dtype(stack.dtype) != stack.dtype]
         per_layer = {
             "weights": {name: stack for name, stack in weights.items() if name not in moved},
             "global": jnp.asarray(config.is_global()),
