@@ -10,6 +10,8 @@ one of
                                                     expression (`without = "<<.*?>>"`)
     { column = "source", where = "source_labels" }  of a list, the items whose place in another list
                                                     is true (1, true)
+    { column = "question", found_in = "context" }   its words, each with whether another column has
+                                                    it: "aspirin yes, colonoscopy no"
     { template = "{instruction}[\n\n{input}]" }     columns in a text; a part in square brackets
                                                     vanishes with an empty column
     [ "solution", { template = "..." } ]            the first of these that is not empty
@@ -43,6 +45,8 @@ from schemas.base import InputError, StrictModel, nearest
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9(])")
 _FEWEST_SHARED = 2
+_TELLING = re.compile(r"\w{5,}")
+_MOST_TELLING = 8
 QUOTE = "quote"
 _OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 
@@ -85,6 +89,7 @@ class Pick(StrictModel):
     before: str | None = Field(default=None, min_length=1)
     after: str | None = Field(default=None, min_length=1)
     where: str | None = None
+    found_in: str | None = None
     without: Annotated[str, AfterValidator(_regex)] | None = Field(default=None, min_length=1)
     quote: Quote | None = None
     parts: "dict[str, Pick]" = Field(default_factory=dict)
@@ -94,9 +99,11 @@ class Pick(StrictModel):
     def _one_way_to_pick(self) -> Self:
         if (self.column is None) == (self.template is None):
             raise ValueError("give either a column or a template")
-        if self.template is not None and (self.before or self.after or self.where or self.without):
+        of_a_column = (self.before, self.after, self.where, self.found_in, self.without)
+        if self.template is not None and any(of_a_column):
             raise ValueError(
-                "before, after, where and without are for a column; a template has none of them"
+                "before, after, where, found_in and without are for a column; a template has none"
+                " of them"
             )
         if self.template is not None and re.search(r"[{}]", _PLACEHOLDER.sub("", self.template)):
             raise ValueError(
@@ -124,7 +131,8 @@ class Pick(StrictModel):
             columns = [path for path in named if path != QUOTE and path not in self.parts]
             quoted = [self.quote.column, self.quote.like] if self.quote else []
             return [*columns, *quoted, *(c for part in self.parts.values() for c in part.columns())]
-        return [path for path in (self.column, self.where) if path is not None]
+        paths = (self.column, self.where, self.found_in)
+        return [path for path in paths if path is not None]
 
     def text(self, row: Mapping[str, Any]) -> str:
         """The text for one record, stripped; empty when the record lacks it."""
@@ -144,7 +152,9 @@ class Pick(StrictModel):
             text = text.rpartition(self.after)[2] if self.after in text else ""
         if self.before is not None:
             text = text.partition(self.before)[0] if self.before in text else ""
-        return (re.sub(self.without, "", text) if self.without else text).strip()
+        text = (re.sub(self.without, "", text) if self.without else text).strip()
+        place = self.found_in and _as_text(lookup(row, self.found_in), self.join)
+        return text if place is None else _found(text, place)
 
     def _filled(self, template: str, row: Mapping[str, Any]) -> str | None:
         """The template with its columns filled in, or None when one of them is empty."""
@@ -159,6 +169,15 @@ class Pick(StrictModel):
         if self.quote and name == QUOTE:
             return self.quote.text(row, self.join)
         return _as_text(lookup(row, name), self.join).strip()
+
+
+def _found(text: str, place: str) -> str:
+    """The first eight words of `text` of five letters or more, each with "yes" or "no": whether
+    `place` has it, in small or capital letters. Empty where `place` is."""
+    there = _words(place)
+    words = list(dict.fromkeys(_TELLING.findall(text)))[:_MOST_TELLING]
+    found = (f"{word} {'yes' if word.lower() in there else 'no'}" for word in words)
+    return ", ".join(found) if place else ""
 
 
 def _words(text: str) -> set[str]:

@@ -67,3 +67,23 @@ def test_what_a_regular_expression_finds_is_taken_out() -> None:
         Pick.parse({"column": "a", "without": "("})
     with pytest.raises(ValidationError, match="a template has none of them"):
         Pick.parse({"template": "{a}", "without": "b"})
+
+
+def test_the_long_words_of_a_column_are_told_with_whether_another_has_them() -> None:
+    words = Pick.parse({"column": "question", "after": "?:", "found_in": "CONTEXTS"})
+    assert words.columns() == ["question", "CONTEXTS"]
+    asked = "Treated?: Does PRESSURE-lowering aspirin help patients or Pressure, or patients?"
+    said = words.text({"question": asked, "CONTEXTS": CONTEXTS})
+    assert said == "PRESSURE yes, lowering no, aspirin no, patients yes, Pressure yes"
+    many = ", ".join(f"word{place} no" for place in range(8))
+    asked = "?: " + " ".join(f"word{place}" for place in range(10))
+    assert words.text({"question": asked, "CONTEXTS": CONTEXTS}) == many
+
+
+def test_without_long_words_or_a_place_to_find_them_there_is_no_text() -> None:
+    words = Pick.parse({"column": "question", "found_in": "CONTEXTS"})
+    assert words.text({"question": "Is it so?", "CONTEXTS": CONTEXTS}) == ""
+    for context in ({}, {"CONTEXTS": []}, {"CONTEXTS": ""}):
+        assert words.text({"question": "Does pressure fall?", **context}) == ""
+    with pytest.raises(ValidationError, match="are for a column; a template has none of them"):
+        Pick.parse({"template": "{question}", "found_in": "CONTEXTS"})
