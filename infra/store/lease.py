@@ -127,8 +127,7 @@ def attempts(store: Store, key: str) -> list[str]:
     newest = max((int(name) for name in listed if name.isdecimal()), default=0)
     while store.read_bytes(_name(key, newest + 1)) is not None:
         newest += 1
-    names = listed.union(map(str, range(1, newest + 1)))
-    return sorted(names, key=attempt_numbers, reverse=True)
+    return sorted(listed | {*map(str, range(1, newest + 1))}, key=attempt_numbers, reverse=True)
 
 
 def unheld(
