@@ -13,7 +13,7 @@ from typing import Any, Literal
 from flows.promotion.champion import current, model_of
 from flows.promotion.gate_rules import default_gate, findings
 from flows.promotion.levels import Night, night_of
-from flows.promotion.looks import Answers, Finding
+from flows.promotion.looks import BASE, Answers, Finding
 from flows.promotion.rematch import Match, meet
 from flows.recipe.code import runs_code
 from flows.runs.record import read_run
@@ -79,18 +79,14 @@ def gate(
         kind: _answers([match for match in matches if match.kind == kind])
         for kind in {*kinds, *(match.kind for match in matches)}
     }
-    rules, opponent = candidate.recipe.gate or default_gate(answers), "the base"
-    opponent = "the champion" if champion else opponent
+    rules = candidate.recipe.gate or default_gate(answers)
+    opponent = "the champion" if champion else BASE
     night, found = None, list[Finding]()
     if rules:
         look = digest([rules.model_dump(mode="json"), [match.digests for match in matches]])
         night = night_of(None if first else store, candidate.recipe.name, candidate.run_id, look)
         found = findings(rules, answers, opponent, candidate.recipe.seed, night.level)
     promote, why = decide(rules, found)
-    unasked = sorted({match.kind for match in matches if match.theirs is None})
-    if unasked and champion is None and not promote:
-        kinds_of = " and one of kind ".join(unasked)
-        why += f", or a stage of kind {kinds_of} without inputs.policy in the recipe"
     return Gate(
         promote=promote,
         why=why,

@@ -27,6 +27,9 @@ SMALLEST = 0.001
 """The smallest difference, a fraction, for which a finding says how many prompts would tell; for
 smaller ones they are millions."""
 
+BASE = "the base"
+"""The opponent of a first champion, for people."""
+
 Outcome = Literal["passed", "failed", "too few prompts", "not compared"]
 
 
@@ -194,6 +197,8 @@ def look_at(
             f": {opponent} was not asked as the candidate was, on the same prompts; the nightly"
             " flow does that"
         )
+        if opponent == BASE:
+            why += f", or a stage of kind {metric.kind} without inputs.policy in the recipe"
         return _finding(rule, metric, "not compared", why)
     before, after = judged(answers.before), judged(answers.after)
     shared = [prompt for prompt in before if prompt in after]
