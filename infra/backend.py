@@ -17,7 +17,7 @@ The last four are final. A backend is a view: the truth about a result is the ma
 store.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,12 +76,15 @@ class JobBackend(Protocol):
             StageFailed: the run has spent what it may (`LYCEUM_MAX_USD`).
         """
 
-    def attach(self, store: Store, key: str, run: str) -> JobHandle | None:
+    def attach(self, store: Store, key: str, run: str, attempts: Sequence[str]) -> JobHandle | None:
         """The job of this key that runs on although whoever submitted it is gone, for a new holder
         of the key's lease. What it costs from now on, `run` pays.
 
         None where there is none; then nothing of the jobs that others submitted for this key is
         left running either.
+
+        Args:
+            attempts: of the key, the newest first; not all of them need to be there.
         """
 
     def poll(self, handle: JobHandle) -> JobStatus:

@@ -134,7 +134,7 @@ class LocalBackend(JobBackend):
         data = read_lines(path, offset)
         return mask(data.decode("utf-8", errors="replace")), offset + len(data)
 
-    def attach(self, store: Store, key: str, run: str) -> JobHandle | None:
+    def attach(self, store: Store, key: str, run: str, attempts: Sequence[str]) -> JobHandle | None:
         """See JobBackend. There is none: a local job ends with the process that submitted it."""
         return None
 

@@ -18,7 +18,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +26,6 @@ from infra.backend import FINAL, JobBackend, JobHandle, Leftover, pause_file
 from infra.context import context
 from infra.settings import Settings, TpuSettings
 from infra.source import ship_data, ship_source
-from infra.store.lease import attempts
 from infra.store.remote import host_status
 from infra.store.store import Store, attempt_file
 from infra.tpu.api import ApiError, TpuApi
@@ -123,12 +122,12 @@ class CloudTpuBackend(JobBackend):
             self._take_over(store, handle, record, spec.run)
         return handle
 
-    def attach(self, store: Store, key: str, run: str) -> JobHandle | None:
+    def attach(self, store: Store, key: str, run: str, attempts: Sequence[str]) -> JobHandle | None:
         """See JobBackend. It continues the newest attempt of this type whose TPU exists or is
         requested, unless it has failed."""
         found: JobHandle | None = None
         store = self._store(store.uri)
-        for attempt in attempts(store, key):
+        for attempt in attempts:
             handle = JobHandle(store.uri, key, attempt)
             record = store.read_json(record_name(handle), TpuRecord)
             if record is None or record.state == "deleted":

@@ -97,15 +97,15 @@ def make(job: JobRequest, watch: Watch, listener: Listener) -> bool:
     return status.artifact is not None
 
 
-def _has_newer_job(store: Store, claim: lease.Lease, attempt: str) -> bool:
-    """Whether another run has taken the lease over and submitted a job of its own after this one,
-    which may itself be another run's; False when the store does not answer."""
+def _has_newer_job(store: Store, claim: lease.Lease) -> bool:
+    """Whether another run has taken the lease over and submitted a job of its own; False when the
+    store does not answer."""
     if claim.lost.is_set():
         with suppress(OSError, InputError):
             return any(
                 store.read_bytes(attempt_file(claim.key, name, "job.json")) is not None
                 for name in lease.attempts(store, claim.key)
-                if lease.attempt_numbers(name)[:1] > lease.attempt_numbers(attempt)[:1]
+                if lease.attempt_numbers(name)[:1] > (claim.generation,)
             )
     return False
 

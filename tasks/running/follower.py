@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from infra.backend import FINAL, JobHandle
 from infra.settings import Settings
+from infra.store import lease
 from infra.store.store import Store
 from infra.visible import visible
 from schemas.base import Stopped
@@ -20,8 +21,8 @@ class Follower:
 
     Args:
         taken_over: whether another run works on the stage now.
-        has_newer_job: whether that run works with a job of its own, newer than this attempt, so
-            that it does not follow ours.
+        has_newer_job: whether that run works with a job of its own, so that it does not follow
+            ours.
 
     Attributes:
         overtaken: another run worked on the stage when the job was lost, so that it was not started
@@ -35,7 +36,7 @@ class Follower:
         listener: Listener,
         settings: Settings,
         taken_over: Callable[[], bool],
-        has_newer_job: Callable[[str], bool],
+        has_newer_job: Callable[[], bool],
     ) -> None:
         self.job = job
         self._taken_over, self._has_newer_job = taken_over, has_newer_job
@@ -86,7 +87,7 @@ class Follower:
                     return status
                 if time.monotonic() - looked > self._settings.lease_seconds:
                     looked = time.monotonic()
-                    if self._has_newer_job(handle.attempt):
+                    if self._has_newer_job():
                         self.overtaken = True
                         return _lost("another run works on this stage with a job of its own")
                 if self.pausing and status.state == "queued":
@@ -97,7 +98,7 @@ class Follower:
                 if self._watch.stop.wait(self._settings.poll_seconds):
                     raise Stopped(f"stage {self.job.stage} was stopped")
         finally:
-            over = status.state in FINAL or self._has_newer_job(handle.attempt)
+            over = status.state in FINAL or self._has_newer_job()
             if not over and self._taken_over():
                 self.machines.leave(handle)
             else:
@@ -122,11 +123,15 @@ class Follower:
 def run_to_the_end(follower: Follower, store: Store, attempt: str, restarts: int) -> JobStatus:
     """Take over the job that outlived its submitter, or submit one. Submit again, a limited number
     of times, after a job that was lost, or that paused for an earlier run. Do nothing where another
-    run has taken the stage over since the lease was granted: its job has not outlived it."""
-    if follower.is_overtaken():
+    run has taken the stage over since the lease was granted: its job has not outlived it. The
+    listing in which jobs are looked for tells, since this process may stand still at any time."""
+    known = lease.attempts(store, follower.job.key)
+    mine = lease.attempt_numbers(attempt)[:1]
+    if any(lease.attempt_numbers(one)[:1] > mine for one in known):
+        follower.overtaken = True
         return _lost("another run follows it")
     attempts = iter([attempt, *(f"{attempt}-{restart}" for restart in range(1, restarts + 1))])
-    running = follower.machines.attach(store, follower.job.key, follower.job.run)
+    running = follower.machines.attach(store, follower.job.key, follower.job.run, known)
     if running:
         follower.say(f"job {running.attempt} of an earlier run goes on; following it")
     status = follower.follow(running) if running else follower.submit(next(attempts))

@@ -89,7 +89,7 @@ PLANTS = (
     Plant(
         "a job that outlived its flow is taken over",
         "infra/tpu/backend.py",
-        replaced(CloudTpuBackend, "attach", lambda self, store, key, run: None),
+        replaced(CloudTpuBackend, "attach", lambda self, *rest: None),
         "v5e-8",
         "bucket",
         ("flow.* (is killed|stands still)",),
@@ -184,7 +184,7 @@ PLANTS = (
     Plant(
         "a flow that another has passed gives its job up",
         "tasks/running/execution.py",
-        replaced(execution, "_has_newer_job", lambda store, claim, attempt: False),
+        replaced(execution, "_has_newer_job", lambda store, claim: False),
         "v5e-8",
         "bucket",
         aim=Plan(

@@ -229,8 +229,9 @@ class Laws:
                 "no more are started" in (stage.error or "") and self.payments.budget is not None
             )
             twice = self.losses > 1 and "is missing or damaged" in (stage.error or "")
-            attempts = [last for of, last, _ in self._jobs if of == stage.key]
-            used_up = twice or any(last.endswith("-3") for last in attempts)
+            used_up = twice or any(
+                job.startswith(stage.key or "-") and job.endswith("-3") for job in self._submitted
+            )
             if stage.status == "failed" and not (self.lenient or self.refused or spent or used_up):
                 self.break_(
                     "no run fails for nothing", f"{process.name}: {short(stage.error or '')[:300]}"

@@ -9,6 +9,9 @@ from tests.simulation.world import Process, World
 LATE_SECONDS = 8.0
 """So much of a machine's time its flow may not know of: it looks every few seconds."""
 
+LOOK_SECONDS = 1.0
+"""So long after it stood still a flow has looked at its machines."""
+
 
 class Payments:
     """The payments of one history.
@@ -38,10 +41,12 @@ class Payments:
         if machine.asked_by is not None:  # who asks pays, until another one follows
             payers = [(machine.asked, machine.asked_by), *payers]
             payers = [one for n, one in enumerate(payers) if not n or one[1] is not payers[0][1]]
-        over = [*(since for since, _ in payers[1:]), self._world.now]
+        woke = 0.0 <= self._world.now - process.paused < LOOK_SECONDS
+        now = process.stopped if woke else self._world.now
+        over = [*(since for since, _ in payers[1:]), now]
         for (since, payer), until in zip(payers, over, strict=True):
             if payer is process and machine.ready is not None:
-                gone = self._world.now if machine.gone is None else machine.gone
+                gone = now if machine.gone is None else machine.gone
                 return max(0.0, min(gone, until) - max(machine.ready, since) - LATE_SECONDS)
         return 0.0
 

@@ -259,3 +259,32 @@ def test_what_a_plan_has_for_later_does_not_happen_in_the_undisturbed_last_run()
         events=(Event("damage", 25.5, "artifact 1"),),
         budget=0.03,
     )
+
+
+def test_a_flow_that_stood_still_leaves_the_job_of_the_run_that_took_over_alone() -> None:
+    """It was looking whether it held the lease. When it went on it followed the other's job as one
+    that had outlived its flow, and noted in that job's record that the job had ended."""
+    pause = Fault("pause", "flow 2", "read lease", 2, "after", 15.0)
+    stuck = Event("stuck", 2.9, "machine 1")
+    more: dict[str, Any] = {"stages": 2, "flows": (0.0, 0.0), "budget": 0.01, "data": True}
+    holds("bucket", "v5e-8", seed=113054480, faults=(pause,), events=(stuck,), **more)
+
+
+def test_what_comes_while_a_flow_stands_still_counts_from_its_next_look() -> None:
+    """The simulation's own mistake: a machine came while the flow stood still within its request
+    for the next one, which was on its way already."""
+    pause = Fault("pause", "flow 3", "ask create", 2, "before", 40.0)
+    more: dict[str, Any] = {"stages": 4, "flows": (0.0, 0.0, 34.3), "budget": 0.01}
+    holds("bucket", "v5e-16", seed=113001053, faults=(pause,), region="US", **more)
+
+
+def test_an_attempt_whose_worker_never_began_is_one_of_those_that_a_run_has() -> None:
+    """The simulation's own mistake: four attempts were lost, the last before its worker began."""
+    faults = (
+        Fault("kill", "worker", "write journal", 4, "after"),
+        Fault("pause", "agent", "write status", 1, "after", 40.0),
+        Fault("pause", "agent", "read job", 3, "before", 40.0),
+    )
+    preempted = Event("preempt", 14.2, "machine 2")
+    more: dict[str, Any] = {"stages": 2, "region": "US-CENTRAL1"}
+    holds("bucket", "v5e-8", seed=113012774, faults=faults, events=(preempted,), **more)

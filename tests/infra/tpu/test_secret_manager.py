@@ -203,7 +203,7 @@ def test_a_job_for_a_machine_is_told_and_one_for_this_machine_is_not(tmp_path, m
 
     failed = JobStatus(state="failed", heartbeat=0.0, error="that is enough", exit_code=1)
     machines = SimpleNamespace(
-        attach=lambda store, key, run: None,
+        attach=lambda *of: None,
         submit=submit,
         poll=lambda handle: failed,
         log=lambda handle, offset: ("", offset),

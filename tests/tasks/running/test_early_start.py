@@ -2,7 +2,7 @@
 would have."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class Gate:
     def submit(self, spec: JobSpec) -> JobHandle:
         return JobHandle(spec.store, spec.key, spec.attempt)
 
-    def attach(self, store: Store, key: str, run: str) -> None:
+    def attach(self, store: Store, key: str, run: str, attempts: Sequence[str]) -> None:
         return None
 
     def poll(self, handle: JobHandle) -> JobStatus:

@@ -3,7 +3,7 @@ up what was paid, and leaves nothing."""
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ import pytest
 from infra.backend import JobHandle, Leftover
 from infra.context import context
 from infra.settings import Settings
-from infra.store.lease import attempt_numbers
-from infra.store.store import Store, open_store
+from infra.store.store import Store, attempt_file, open_store
 from schemas.base import Stopped
 from schemas.job import JobRequest, JobSpec, JobStatus
 from tasks.running.backends import close_backends
@@ -52,7 +51,7 @@ class Scripted:
         self.submitted.append(spec.attempt)
         return self._start(JobHandle(spec.store, spec.key, spec.attempt))
 
-    def attach(self, store: Store, key: str, run: str) -> JobHandle | None:
+    def attach(self, store: Store, key: str, run: str, attempts: Sequence[str]) -> JobHandle | None:
         return self._start(self.running) if self.running else None
 
     def _start(self, handle: JobHandle) -> JobHandle:
@@ -91,21 +90,15 @@ class Bench:
     watch: Watch
     said: list[str]
     taken_over: bool = False
-    taken_over_before: bool = False
-    newest_job: int = 0
+    newer_job: bool = False
 
     def run(self, backend: Scripted, restarts: int = 3) -> JobStatus:
         context().backends["scripted"] = backend
         listener = Listener(logging.getLogger("test").info, lambda status: None)
         settings = Settings(poll_seconds=0.001, lease_seconds=0.01)
 
-        def taken_over() -> bool:
-            return self.taken_over_before or (self.taken_over and bool(backend.followed))
-
-        def newer(attempt: str) -> bool:
-            return self.newest_job > attempt_numbers(attempt)[0]
-
-        follower = Follower(JOB, self.watch, listener, settings, taken_over, newer)
+        overtaken, newer = lambda: self.taken_over, lambda: self.newer_job
+        follower = Follower(JOB, self.watch, listener, settings, overtaken, newer)
         return run_to_the_end(follower, self.store, "4", restarts)
 
 
@@ -147,9 +140,10 @@ def test_a_lost_job_is_not_started_again_beside_that_of_the_run_that_took_over(b
 
 
 def test_the_job_of_the_run_that_took_over_is_left_alone(bench: Bench) -> None:
-    """A flow stood still as soon as it had the lease: it followed the other's machine as one that
-    had outlived its flow, and deleted it."""
-    bench.taken_over_before = True
+    """A flow stood still as soon as it had the lease, or when it had seen that it held it: it
+    followed the other's machine as one that had outlived its flow, and deleted it, or noted in its
+    record what it had seen before."""
+    bench.store.write_bytes(attempt_file(JOB.key, "5", "lease.json"), b"{}")
     backend = Scripted([[DONE]], running=JobHandle(JOB.store, JOB.key, "5"))
     assert bench.run(backend).lost
     assert (backend.submitted, backend.cancelled, backend.followed_elsewhere) == ([], [], [])
@@ -158,24 +152,11 @@ def test_the_job_of_the_run_that_took_over_is_left_alone(bench: Bench) -> None:
 def test_a_job_beside_that_of_the_run_that_took_over_is_given_up(bench: Bench) -> None:
     """A flow stood still within its request for a machine: two machines worked on one stage until
     both had made it."""
-    bench.taken_over, bench.newest_job = True, 5
+    bench.taken_over = bench.newer_job = True
     backend = Scripted([[status("running")] * 1000])
     assert bench.run(backend).lost
     assert (backend.submitted, backend.cancelled) == (["4"], ["4"])
     assert backend.followed_elsewhere == []
-
-
-def test_the_job_of_the_run_that_took_over_is_followed_until_we_stop(bench: Bench) -> None:
-    """A flow stood still when it had seen that it held the lease: it found the other's machine as
-    one that had outlived its flow, and deleted it when it saw that the lease was lost."""
-    bench.taken_over, bench.newest_job = True, 5
-    running = JobHandle(JOB.store, JOB.key, "5")
-    assert bench.run(Scripted([[status("running")] * 100 + [DONE]], running=running)) == DONE
-    backend = Scripted([[status("running")] * 1000], running=running)
-    threading.Timer(0.05, bench.watch.stop.set).start()
-    with pytest.raises(Stopped):
-        bench.run(backend)
-    assert (backend.cancelled, backend.followed_elsewhere) == ([], ["5"])
 
 
 def test_a_failure_of_the_stage_itself_is_not_tried_again(bench: Bench) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import infra.tpu.backend
 from infra.backend import JobHandle
+from infra.store.lease import attempts
 from schemas.artifact import stage_key
 from schemas.job import JobSpec
 from tests.fakes.process import ROOT
@@ -147,7 +148,7 @@ def test_a_flow_that_is_killed_leaves_a_job_that_the_next_one_takes_over(cloud, 
         flow.send_signal(signal.SIGKILL)
         flow.wait()
     backend = cloud.backend()
-    handle = backend.attach(cloud.store, spec.key, spec.run)
+    handle = backend.attach(cloud.store, spec.key, spec.run, attempts(cloud.store, spec.key))
     assert handle == JobHandle(cloud.store.uri, spec.key, "1")
     cloud.tpu.faults.clear()
     cloud.go.touch()
@@ -168,8 +169,11 @@ def test_a_machine_that_nobody_follows_deletes_itself(cloud, monkeypatch):
     cloud.tpu.wait(spec.key[:24], "GONE", seconds=120)
     assert cloud.store.valid("toy", spec.key) is not None
     backend = cloud.backend()
-    handle = backend.attach(cloud.store, spec.key, spec.run)
+    handle = backend.attach(cloud.store, spec.key, spec.run, attempts(cloud.store, spec.key))
     assert final(backend, handle).state == "succeeded"
     backend.close()
     cloud.store.discard("toy", spec.key)  # --force: the old job must not be taken for the answer
-    assert cloud.backend().attach(cloud.store, spec.key, spec.run) is None
+    assert (
+        cloud.backend().attach(cloud.store, spec.key, spec.run, attempts(cloud.store, spec.key))
+        is None
+    )
