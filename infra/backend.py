@@ -112,8 +112,8 @@ class JobBackend(Protocol):
         message per thing that is still there."""
 
     def release(self, store: Store, key: str, say: Callable[[str], None]) -> None:
-        """See to the end of machines that jobs of this key had and that nobody follows any more;
-        its artifact is there already.
+        """See to the end of machines that jobs of this key had and that nobody needs any more: its
+        artifact is there, or no run on record asks for it.
 
         Returns at once and never fails; `close` waits for it, for less than a minute. What a live
         run follows is left alone.

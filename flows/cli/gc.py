@@ -17,10 +17,10 @@ rollback may lead, cannot be dropped. The rest is garbage:
     cache       this machine's copies and working files of what is gone or garbage in a bucket
     export      what an interrupted `lyceum push` left in this machine's cache
 
-Runs that begin meanwhile are safe. Run records are read again right before the removal; each key is
-removed under its own lease, so that a run that wants the stage waits; and an artifact's manifest
-goes first, so that nobody finds an artifact with half of its files. A run that was about to use one
-finds its input gone, and makes it again (`flows.chain`).
+Runs that begin meanwhile are safe. Each key is removed under its lease, so that a run that wants
+the stage waits; run records are read again right before; and an artifact's manifest goes first, so
+that nobody finds an artifact with half of its files. A run that was about to use one finds its
+input gone, and makes it again (`flows.chain`). Machines go before the records of their jobs do.
 """
 
 import itertools
@@ -33,16 +33,19 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from flows.cli.needs import Needs
 from flows.cli.unsent import discard_unsent, unsent
 from flows.promotion.champion import protected
-from flows.promotion.nights import DECISION, Decision
-from flows.runs.record import in_full, record_name, run_status
+from flows.runs.record import record_name, run_status
+from infra.backend import JobBackend
 from infra.context import context
 from infra.settings import Settings
 from infra.store.lease import seize, unheld
 from infra.store.objects import Found, name_problem
 from infra.store.store import Store, attempt_file
-from schemas.base import InputError, nearest, problem_text
+from infra.targets import open_backend
+from infra.tpu.reaper import unfinished
+from schemas.base import InputError, nearest
 from schemas.job import JobSpec
 from schemas.reports import RunRecord
 
@@ -112,8 +115,8 @@ def collect_garbage(
             read, or something cannot be removed.
     """
     _check_drop(store, drop)
-    needed = _needed(store, drop)
-    sweep = _Sweep(store, needed)
+    needs = Needs(store, drop)
+    sweep = _Sweep(store, needs.keys)
     found = [*_runs(store, drop), *sweep.garbage(), *_exports(store)]
     keys = {item.key for item in found if item.key}
     leased = {key: sweep.leases[key] for key in keys & sweep.leases.keys()}
@@ -126,10 +129,11 @@ def collect_garbage(
     found = [item for item in found if item.key not in used]
     if delete:
         _check_drop(store, drop)  # leases were watched meanwhile
+        needs.look()
         _delete_without_keys(store, found)
-        begun = _needed(store, drop) - needed
-        doomed = [item for item in found if item.key and item.key not in begun]
-        _delete_keys(store, doomed, free, settings.lease_seconds)
+        kept = _with_machines(store, (keys - used - needs.begun()) & sweep.machines, say)
+        doomed = [item for item in found if item.key and item.key not in kept]
+        _delete_keys(store, doomed, free, settings.lease_seconds, needs.begun)
     return found
 
 
@@ -147,34 +151,6 @@ def _check_drop(store: Store, drop: Collection[str]) -> None:
                     f"run {run!r} is running (process {record.process and record.process.pid});"
                     " stop it before dropping it."
                 )
-
-
-def _needed(store: Store, drop: Collection[str]) -> set[str]:
-    """The stage keys that run records name. Raises InputError for a record that cannot be read."""
-    needed: set[str] = set()
-    runs = {run: record_name(run) for run in store.list_runs() if run not in drop}
-    for run, raw in zip(runs, store.read_all(list(runs.values())), strict=True):
-        if raw is None:  # another process dropped it in this moment
-            continue
-        try:
-            record = RunRecord.model_validate_json(raw)
-        except ValidationError as error:
-            why = problem_text(error.errors()[0])
-            raise InputError(
-                f"store {store.uri}: {record_name(run)} is damaged ({why}), so nobody can tell what"
-                f" run {run} needs. Nothing was removed. Restore the file, or give up the run with"
-                f" --drop-run {run}."
-            ) from error
-        needed |= {stage.key for stage in in_full(store, record).stages if stage.key}
-    decided = [
-        found.name for found in store.each("runs", DECISION) if found.name.split("/")[1] in runs
-    ]
-    for raw in store.read_all(decided):
-        # one that cannot be read is passed over by everybody: what it rests on can be made again
-        with suppress(ValidationError):
-            decision = Decision.model_validate_json(raw or b"")
-            needed |= {evaluation.key for evaluation in decision.gate.evaluations}
-    return needed
 
 
 def _job_inputs(store: Store, key: str) -> set[str]:
@@ -209,6 +185,7 @@ class _Sweep:
     Attributes:
         leases: every key that has attempts -> the newest, which is the generation of its lease if
             it has one.
+        machines: every key with a job in the cloud.
     """
 
     def __init__(self, store: Store, needed: set[str]) -> None:
@@ -216,6 +193,7 @@ class _Sweep:
         self._committed: dict[str, set[str]] = {}
         self._temporary: list[Garbage] = []
         self.leases: dict[str, int] = {}
+        self.machines: set[str] = set()
 
     def garbage(self) -> Iterator[Garbage]:
         """All garbage but runs."""
@@ -227,6 +205,8 @@ class _Sweep:
                 int(one) for found in below for one in found.name.split("/")[2:3] if one.isdecimal()
             ]:
                 self.leases[key] = max(attempts)
+            if any(found.name.endswith("/tpu.json") for found in below):
+                self.machines.add(key)
             yield from self._work("work", f"work/{key}", key, below)
         for top in ("runs", "champions", "nights"):
             for _ in self._grouped(self._store, top, 1):
@@ -349,17 +329,37 @@ def _delete_without_keys(store: Store, found: Iterable[Garbage]) -> None:
             item.deleted = discard_unsent(store, item.name)
 
 
+def _with_machines(store: Store, keys: Iterable[str], say: Callable[[str], None]) -> set[str]:
+    """See to the end of the machines that jobs of these keys may still have: who removed what is
+    known of one would leave it to itself. Returns the keys of those that may be there still."""
+    left = {key: unfinished(store, key) for key in sorted(keys)}
+    backends: dict[str, JobBackend] = {}
+    for key, jobs in left.items():
+        for target in sorted({record.target for record in jobs.values()}):
+            if target not in backends:
+                backends[target] = open_backend(target)
+            backends[target].release(store, key, say)
+    for backend in backends.values():
+        for message in backend.close():
+            say(message)
+    return {key for key, jobs in left.items() if jobs and unfinished(store, key)}
+
+
 def _delete_keys(
-    store: Store, found: Iterable[Garbage], free: dict[str, int], seconds: float
+    store: Store,
+    found: Iterable[Garbage],
+    free: dict[str, int],
+    seconds: float,
+    begun: Callable[[], set[str]],
 ) -> None:
-    """Remove what belongs to keys, each under its lease; where somebody else has taken that by now,
-    nothing."""
+    """Remove what belongs to keys, each under its lease; nothing where somebody else has taken that
+    by now, or a run needs it that has begun."""
     by_key: dict[str, list[Garbage]] = {}
     for item in found:
         by_key.setdefault(item.key or "", []).append(item)
     for key, items in by_key.items():
         with seize(store, key, free[key], "lyceum gc", seconds=seconds) as mine:
-            for item in items:
+            for item in items if key not in begun() else ():
                 _delete_item(store, item, key, f"work/{key}/{free[key] + 1}", mine)
 
 

@@ -96,7 +96,7 @@ def release(
     holds its lease.
 
     A machine that is not gone within `RELEASE_SECONDS` stays on record: the next run that finds the
-    stage done looks again.
+    stage done looks again, and so does `lyceum gc`.
 
     Raises:
         ApiError: it was refused, or nobody knows.
@@ -115,10 +115,7 @@ def release(
 
         left = {handle: ask(record.resources) for handle, record in jobs.items()}
         for name in (name for names in left.values() for name in names):
-            say(
-                f"{name} was still there although its stage is done and no run followed it; its"
-                " deletion is asked for"
-            )
+            say(f"{name} was still there although no run followed it; its deletion is asked for")
         until = time.monotonic() + RELEASE_SECONDS
         while any(left.values()) and time.monotonic() < until:
             time.sleep(settings.poll_seconds)
@@ -128,7 +125,7 @@ def release(
                 changes = {
                     "state": "deleted",
                     "ended": record.ended or time.time(),
-                    "reason": record.reason or "its stage was done; no run followed it",
+                    "reason": record.reason or "no run followed it",
                 }
                 store.write_json(record_name(handle), record.model_copy(update=changes))
 

@@ -1,7 +1,6 @@
 """Guards of the store, leases, the stage task, the chain and garbage collection, taken away."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -10,6 +9,7 @@ from unittest.mock import patch
 
 from flows.chain import Chain
 from flows.cli import gc
+from flows.cli.needs import Needs
 from infra import process_identity
 from infra.backend import JobHandle
 from infra.gcs.bucket_objects import BucketObjects
@@ -122,13 +122,7 @@ def _unheld_all(store: Store, keys: Any, **rest: Any) -> dict[str, int]:
 
 def _stale_needs() -> AbstractContextManager[Any]:
     """What runs name is read once, before leases are watched."""
-    real, known = gc._needed, {}
-
-    def needed(store: Store, drop: Any) -> set[str]:
-        me = threading.current_thread(), id(store)
-        return known.setdefault(me, real(store, drop))
-
-    return patch.object(gc, "_needed", needed)
+    return patch.object(Needs, "begun", lambda self: set())
 
 
 def _blind_create(self: BucketObjects, name: str, data: bytes) -> bool:

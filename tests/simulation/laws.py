@@ -229,9 +229,8 @@ class Laws:
                 "no more are started" in (stage.error or "") and self.payments.budget is not None
             )
             twice = self.losses > 1 and "is missing or damaged" in (stage.error or "")
-            used_up = twice or any(
-                job.startswith(stage.key or "-") and job.endswith("-3") for job in self._submitted
-            )
+            mine = [job for job in self._submitted if job.startswith(f"{stage.key}/")]
+            used_up = twice or any(job.endswith("-3") for job in mine)
             if stage.status == "failed" and not (self.lenient or self.refused or spent or used_up):
                 self.break_(
                     "no run fails for nothing", f"{process.name}: {short(stage.error or '')[:300]}"
@@ -334,7 +333,8 @@ class Laws:
     def deleted(self, process: Process, key: str, attempt: str, number: int, working: bool) -> None:
         """The cloud has accepted the deletion of a machine. Whose run began after the last look at
         the lease is unlucky: the cloud knows no leases, so between look and deletion nobody can
-        come. A flow may delete its own, when another one works with a later one."""
+        come. A flow may delete its own, when another one works with a later one, and what it cannot
+        read anything of any more."""
         generation = int(attempt.partition("-")[0])
         submitted = [name.split("/") for name in self._submitted if name.startswith(key)]
         later = [one for _, one in submitted if int(one.partition("-")[0]) > generation]
@@ -343,7 +343,8 @@ class Laws:
             return
         looked = self._asked.get(process, self.world.now)
         live = self.runs_of(key, process, looked)
-        if live and (process.role == "operator" or (process.role == "flow" and working)):
+        blind = self.refused or not working
+        if live and (process.role == "operator" or (process.role == "flow" and not blind)):
             self.break_(
                 "what a run follows stays", f"{process.name} deletes machine {number} of {live[0]}"
             )

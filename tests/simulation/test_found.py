@@ -288,3 +288,30 @@ def test_an_attempt_whose_worker_never_began_is_one_of_those_that_a_run_has() ->
     preempted = Event("preempt", 14.2, "machine 2")
     more: dict[str, Any] = {"stages": 2, "region": "US-CENTRAL1"}
     holds("bucket", "v5e-8", seed=113012774, faults=faults, events=(preempted,), **more)
+
+
+def test_gc_that_stood_still_reads_again_what_runs_need() -> None:
+    """Between its look at the records and its first lease. A run began and ended meanwhile, which
+    found a stage done whose artifact gc then removed."""
+    pause = Fault("pause", "operator", "create lease", 1, "before", 200.0)
+    events = Event("gc", 60.2, amount=1.0), Event("force", 82.7, "flow 1")
+    holds("directory", "local", seed=114052066, stages=4, faults=(pause,), events=events)
+
+
+def test_gc_leaves_the_record_of_a_machine_that_it_cannot_see_to() -> None:
+    """It dropped a run whose flow had been killed and whose machine worked, while the cloud refused
+    to answer. The next run asked for a machine beside it."""
+    killed = Fault("kill", "flow", "write tpu", 2, "after")
+    refusal = Event("refusal", 19.6, "cloud", seconds=2.0, amount=4.0)
+    more: dict[str, Any] = {"stages": 3, "flows": (0.0, 24.0), "region": "US", "data": True}
+    events = refusal, Event("gc", 19.9, amount=1.0)
+    holds("bucket", "v5e-8", seed=114054282, faults=(killed,), events=events, **more)
+
+
+def test_a_flow_that_cannot_read_its_store_may_delete_what_it_follows() -> None:
+    """The simulation's own mistake: another flow had taken the job over. Both were refused, and
+    each ended its job with what a person has to do."""
+    pause = Fault("pause", "flow 2", "ask create", 1, "after", 15.0)
+    refusal = Event("refusal", 23.4, "store", seconds=10.0, amount=24.0)
+    more: dict[str, Any] = {"stages": 3, "flows": (0.0, 0.0), "region": "US"}
+    holds("bucket", "v5e-8", seed=114006941, faults=(pause,), events=(refusal,), **more)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.cli import gc
+from flows.cli import gc, needs
 from flows.cli.main import main
 from infra.store.lease import hold
 from infra.store.store import Store, open_store
@@ -34,6 +34,25 @@ def test_a_run_that_begins_meanwhile_loses_nothing(yard, monkeypatch):
     assert gone == {"1": False, "2": False, "3": True}
     assert yard.store.valid("sft", key(1))
     assert yard.names() >= {"work/2/1/lease.json", "work/2/kept/step-10/seal.json"}
+
+
+def test_a_run_that_begins_while_keys_are_removed_loses_nothing(yard, monkeypatch):
+    """Before the first lease gc sleeps, as a laptop does: a run adopts artifact 2."""
+    for number in (1, 2):
+        yard.commit(number)
+    seized = gc.seize
+
+    def slept(store: Store, where: str, *rest: Any, **more: Any) -> Any:
+        if where == key(1):
+            yard.run("begun", 2)
+            monkeypatch.setattr(needs, "LOOK_SECONDS", -1.0)
+        return seized(store, where, *rest, **more)
+
+    monkeypatch.setattr(gc, "seize", slept)
+    removed = yard.gc("--delete")
+    gone = {short(item["name"]): item["deleted"] for item in removed["items"]}
+    assert gone == {"artifacts/sft/1": True, "artifacts/sft/2": False}
+    assert yard.store.valid("sft", key(2))
 
 
 def test_files_that_were_committed_meanwhile_stay(yard, monkeypatch):

@@ -5,9 +5,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from flows.cli import gc
 from infra.backend import Leftover
 from infra.context import context
-from infra.settings import TpuSettings
+from infra.settings import Settings, TpuSettings
 from infra.store.lease import hold
 from infra.tpu.api import TpuApi
 from infra.tpu.backend import CloudTpuBackend
@@ -99,3 +100,22 @@ def test_a_running_job_of_this_process_can_be_reaped_only_after_its_lease_is_gon
         running(shop, backend, handle)
         assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [False]
         assert backend.poll(handle).state == "running"
+
+
+def test_what_is_known_of_a_machine_goes_after_it(shop, monkeypatch):
+    """A run was dropped whose machine still worked: nobody found that any more, the next run asked
+    for another one beside it, and it was paid for until its job was done."""
+    shop.orphan()
+    monkeypatch.setattr(gc, "open_backend", lambda target: reaper(shop))
+    settings = Settings(lease_seconds=0.6, poll_seconds=0.05)
+    denied = {"code": "PERMISSION_DENIED", "message": "Permission 'tpu.nodes.get' denied"}
+    shop.tpu.faults.add("status", method="GetQueuedResource", name=KEY[:24], **denied)
+    said: list[str] = []
+    [work] = gc.collect_garbage(shop.store, (), True, settings, said.append)
+    assert (work.kind, work.deleted) == ("work", False)
+    assert "a machine of an earlier run may still be there" in said[-1]
+    shop.tpu.faults.clear()
+    [work] = gc.collect_garbage(shop.store, (), True, settings, said.append)
+    assert work.deleted
+    shop.tpu.wait(KEY[:24], "GONE")
+    assert not [*shop.store.objects("work")]

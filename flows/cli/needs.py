@@ -1,0 +1,78 @@
+"""What the runs on record need of a store: the stage keys that their records name, and of a night
+the evaluations behind its decision."""
+
+import time
+from collections.abc import Collection
+from contextlib import suppress
+
+from pydantic import ValidationError
+
+from flows.promotion.nights import DECISION, Decision
+from flows.runs.record import in_full, record_name
+from infra.store.store import Store
+from schemas.base import InputError, problem_text
+from schemas.reports import RunRecord
+
+LOOK_SECONDS = 3.0
+"""How old the last look at the records may be when something is removed: keys of a large store go
+for minutes, and a process may stand still in between."""
+
+
+class Needs:
+    """The stage keys that runs need, by their records at first and now.
+
+    Args:
+        drop: ids of runs that count as if they had no record.
+
+    Attributes:
+        keys: those that were needed at first.
+
+    Raises:
+        InputError: a record cannot be read; `look` and `begun` raise it, too.
+    """
+
+    def __init__(self, store: Store, drop: Collection[str]) -> None:
+        self._store, self._drop = store, drop
+        self._over: dict[str, set[str]] = {}  # of runs that have succeeded, which name no more
+        self._now: set[str] = set()
+        self.look()
+        self.keys = self._now
+
+    def begun(self) -> set[str]:
+        """Keys that are needed by now, and were not at first."""
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            self.look()
+        return self._now - self.keys
+
+    def look(self) -> None:
+        """Look at the records now."""
+        self._looked = time.monotonic()
+        runs = [run for run in self._store.list_runs() if run not in self._drop]
+        changing = {run: record_name(run) for run in runs if run not in self._over}
+        self._now = set().union(*(self._over[run] for run in runs if run in self._over))
+        for run, raw in zip(changing, self._store.read_all([*changing.values()]), strict=True):
+            if raw is None:  # another process dropped it in this moment
+                continue
+            record = self._record(run, raw)
+            keys = {stage.key for stage in record.stages if stage.key}
+            if record.status == "succeeded":
+                self._over[run] = keys
+            self._now |= keys
+        decided = [found.name for found in self._store.each("runs", DECISION)]
+        known = [name for name in decided if name.split("/")[1] in runs]
+        for raw in self._store.read_all(known):
+            # one that cannot be read is passed over by everybody: it can be made again
+            with suppress(ValidationError):
+                decision = Decision.model_validate_json(raw or b"")
+                self._now |= {evaluation.key for evaluation in decision.gate.evaluations}
+
+    def _record(self, run: str, raw: bytes) -> RunRecord:
+        try:
+            return in_full(self._store, RunRecord.model_validate_json(raw))
+        except ValidationError as error:
+            why = problem_text(error.errors()[0])
+            raise InputError(
+                f"store {self._store.uri}: {record_name(run)} is damaged ({why}), so nobody can"
+                f" tell what run {run} needs, and nothing is removed. Restore the file, or give up"
+                f" the run with --drop-run {run}."
+            ) from error
