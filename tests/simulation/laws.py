@@ -332,8 +332,8 @@ class Laws:
 
     def deleted(self, process: Process, key: str, attempt: str, number: int, working: bool) -> None:
         """The cloud has accepted the deletion of a machine. Whose run began after the last look at
-        the lease is unlucky: the cloud knows no leases, so nobody can come between. A flow may delete
-        its own when another works with a later one, and when it can read nothing of it any more."""
+        the lease is unlucky: the cloud knows no leases, so nobody can come between. A flow may
+        delete its own when another works with a later one, and when it can read nothing of it."""
         generation = int(attempt.partition("-")[0])
         submitted = [name.split("/") for name in self._submitted if name.startswith(key)]
         later = [one for _, one in submitted if int(one.partition("-")[0]) > generation]
