@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from flows.cli import gc
 from infra.store import lease
 from infra.store.store import Store
 from infra.tpu import reaper, state_machine
@@ -100,6 +101,18 @@ PLANTS = (
         replaced(reaper, "_free", _all_are_free),
         "v5e-8",
         "bucket",
+    ),
+    Plant(
+        "gc: machines go before the records of their jobs",
+        "flows/cli/gc.py",
+        replaced(gc, "_with_machines", lambda *rest: set()),
+        "v5e-8",
+        "bucket",
+        aim=Plan(
+            *(0, "bucket", "v5e-8", 3, (0.0, 24.0)),
+            (Fault("kill", "flow", "write tpu", 2),),
+            (Event("refusal", 19.6, "cloud", 2.0, 4.0), Event("gc", 19.9, amount=1.0)),
+        ),
     ),
     Plant(
         "a request that exists already may be ours",
