@@ -250,8 +250,8 @@ def gc(options: argparse.Namespace) -> Answer:
     What a run record names is needed, even if the run failed or was killed; so is what a live lease
     holds. A committed stage keeps its artifact and loses its checkpoints; lease.json, job.json,
     status.json and log.txt of each attempt stay as long as a run names the stage's key. --drop-run
-    drops a run's record, so that what no other run names becomes garbage. The runs of champions
-    cannot be dropped.
+    drops a run's record, so that what no other run names becomes garbage; a machine that its jobs
+    still have goes first. The runs of champions cannot be dropped.
 
     With --target v5e-8, it lists the TPUs that runs of this store requested and nobody follows any
     more: they cost money, or use up quota. A machine that works for a live run is never removed.
