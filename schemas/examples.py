@@ -51,10 +51,7 @@ AskedFormat = Annotated[Format, Field(exclude_if=lambda value: value == "trace")
 """A format that JSON leaves out where it is `trace`, which nearly all are."""
 
 ELEMENTS: dict[Format, dict[str, tuple[str, str]]] = {
-    "trace": {
-        "reasoning": ("<reasoning>", "</reasoning>"),
-        "answer": ("<answer>", "</answer>"),
-    },
+    "trace": {"reasoning": ("<reasoning>", "</reasoning>"), "answer": ("<answer>", "</answer>")},
     "xml": {
         "reasoning": ("<think>", "</think>"),
         "proof": ("<proof>", "</proof>"),

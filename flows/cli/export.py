@@ -16,14 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from flows.cli.new_directory import new_directory, require_new
 from flows.recipe.recipe_toml import recipe_toml
 from flows.recipe.trained import trained_stage
-from flows.runs.results import (
-    BASE,
-    Model,
-    RunResults,
-    StageOutput,
-    left_out_text,
-    read_results,
-)
+from flows.runs.results import BASE, Model, RunResults, StageOutput, left_out_text, read_results
 from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError, StageFailed

@@ -19,13 +19,7 @@ from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing
 from tasks.evaluation.evaluate import EvalConfig
 from tasks.rehearsal.reward_findings import Finding
-from tasks.rehearsal.row_findings import (
-    of_families,
-    of_formats,
-    of_leaks,
-    of_quotas,
-    of_references,
-)
+from tasks.rehearsal.row_findings import of_families, of_formats, of_leaks, of_quotas, of_references
 from tasks.rehearsal.stand_in import ASKED, Tally
 
 _FEWEST = 4

@@ -126,11 +126,7 @@ def small_trainer(
     if (micro or batch) * responses * length**2 > _SCORES:
         fitting = max(1, _SCORES // (responses * length**2))
         micro = max(rows for rows in range(1, fitting + 1) if (micro or batch) % rows == 0)
-    own = {
-        "optimizer": config.optimizer.model_copy(update=rates),
-        "lora": None,
-        "remat": "none",
-    }
+    own = {"optimizer": config.optimizer.model_copy(update=rates), "lora": None, "remat": "none"}
     return config.model_copy(
         update={
             "steps": min(steps, sizes.steps, config.steps or steps),

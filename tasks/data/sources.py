@@ -11,14 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from schemas.base import InputError, StrictModel
-from schemas.examples import (
-    ELEMENTS,
-    GROUNDED_REFUSAL,
-    AskedFormat,
-    Constraint,
-    Domain,
-    Grounding,
-)
+from schemas.examples import ELEMENTS, GROUNDED_REFUSAL, AskedFormat, Constraint, Domain, Grounding
 from tasks.contract.check import CHECKS, check_of
 from tasks.data.data_files import check_data_path
 from tasks.data.mapping import Pick, Text

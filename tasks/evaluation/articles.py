@@ -6,13 +6,7 @@ from pathlib import Path
 
 from schemas.evaluation import EvalPrompt
 from schemas.examples import GROUNDED_REFUSAL, Domain, Grounding
-from tasks.evaluation.suite_prompts import (
-    FileSuite,
-    SuiteRecord,
-    bad_row,
-    suite_records,
-    text_in,
-)
+from tasks.evaluation.suite_prompts import FileSuite, SuiteRecord, bad_row, suite_records, text_in
 
 ARTICLES = 1000
 """Of the published file."""

@@ -31,22 +31,12 @@ def tiny_tokenizer() -> Tokenizer:
         piece, score = line.split("\t")
         piece = piece.replace("\\n", "\n")
         model.pieces.add(piece=piece, score=float(score), type=_piece_type(piece))
-    model.trainer_spec.model_type = proto.TrainerSpec.BPE
-    model.trainer_spec.byte_fallback = True
-    model.trainer_spec.vocab_size = len(model.pieces)
-    (
-        model.trainer_spec.pad_id,
-        model.trainer_spec.eos_id,
-        model.trainer_spec.bos_id,
-        model.trainer_spec.unk_id,
-    ) = (
-        0,
-        1,
-        2,
-        3,
-    )
-    model.trainer_spec.pad_piece, model.trainer_spec.eos_piece = "<pad>", "<eos>"
-    model.trainer_spec.bos_piece, model.trainer_spec.unk_piece = "<bos>", "<unk>"
+    trainer = model.trainer_spec
+    trainer.model_type, trainer.byte_fallback = proto.TrainerSpec.BPE, True
+    trainer.vocab_size = len(model.pieces)
+    trainer.pad_id, trainer.eos_id, trainer.bos_id, trainer.unk_id = range(4)
+    trainer.pad_piece, trainer.eos_piece = "<pad>", "<eos>"
+    trainer.bos_piece, trainer.unk_piece = "<bos>", "<unk>"
     model.normalizer_spec.name = "identity"
     model.normalizer_spec.add_dummy_prefix = False
     model.normalizer_spec.remove_extra_whitespaces = False

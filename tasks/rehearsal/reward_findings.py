@@ -134,10 +134,7 @@ class Look:
 
 
 def look(
-    examples: Sequence[Example],
-    responses: dict[str, list[Response]],
-    scorer: Scorer,
-    update: int,
+    examples: Sequence[Example], responses: dict[str, list[Response]], scorer: Scorer, update: int
 ) -> Look:
     """All responses are scored at once, as a rollout is."""
     count, prompts = len(examples), [example.as_prompt() for example in examples]

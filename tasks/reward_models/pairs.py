@@ -13,14 +13,7 @@ from typing import Literal
 import numpy as np
 
 from schemas.base import StrictModel, digest
-from schemas.examples import (
-    AskedFormat,
-    Domain,
-    Example,
-    PreferencePair,
-    Trace,
-    parse_trace,
-)
+from schemas.examples import AskedFormat, Domain, Example, PreferencePair, Trace, parse_trace
 from tasks.data.cleaning_rules import SPLITS, Split, split_of
 from tasks.data.steps import TraceRow, damaged, response_arrays, trace_row
 from tasks.data.tokens import Tokenizer, pad_left

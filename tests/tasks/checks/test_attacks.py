@@ -15,15 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.base import InputError
-from schemas.examples import (
-    GROUNDED_REFUSAL,
-    Check,
-    Constraint,
-    Domain,
-    Prompt,
-    Trace,
-    parse_trace,
-)
+from schemas.examples import GROUNDED_REFUSAL, Check, Constraint, Domain, Prompt, Trace, parse_trace
 from tasks.checks import quantity
 from tasks.contract.check import CHECKS
 from tasks.evaluation.dipg_protocol.points import VERSIONS, score

@@ -217,11 +217,7 @@ def test_what_the_hub_does_not_show_is_mended_by_what_was_sent(
     """Without a token: set one. With one: it is the wrong one. Without `datasets/`: write that."""
     for token, url, said in (
         ("", "hf://datasets/a/b/c.jsonl", r"accept the conditions on its page and set HF_TOKEN\."),
-        (
-            "hf_x",
-            "hf://datasets/a/b/c.jsonl",
-            "A token was sent .* must be allowed to read",
-        ),
+        ("hf_x", "hf://datasets/a/b/c.jsonl", "A token was sent .* must be allowed to read"),
         ("hf_x", "hf://a/b/c.jsonl", r"among models; a data set is at hf://datasets/a/b/c\.jsonl"),
     ):
         monkeypatch.setenv("HF_TOKEN", token)

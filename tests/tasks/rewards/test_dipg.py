@@ -45,11 +45,7 @@ def tags(answer: str, proof: str = "Ana lives in Rome.", analysis: str = "Let me
 
 
 def points(
-    text: str,
-    prompt: Prompt | None = None,
-    update: int = 1,
-    channels: str = "trace",
-    **config: Any,
+    text: str, prompt: Prompt | None = None, update: int = 1, channels: str = "trace", **config: Any
 ) -> float | None:
     one = (prompt or asked()).model_copy(update={"channels": channels})
     given = dipg.score(Config(**config).at(update), [one], [Response(text)])[0]

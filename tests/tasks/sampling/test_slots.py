@@ -215,11 +215,7 @@ def test_the_plan_counts_full_lengths() -> None:
 
 
 def test_there_are_few_widths_and_the_last_one_is_the_longest():
-    for longest, widths in (
-        (60, [32, 60]),
-        (8, [8]),
-        (1024, [32, 64, 128, 256, 512, 1024]),
-    ):
+    for longest, widths in ((60, [32, 60]), (8, [8]), (1024, [32, 64, 128, 256, 512, 1024])):
         assert halves(longest) == widths
 
 
