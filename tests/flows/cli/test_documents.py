@@ -92,6 +92,15 @@ def test_the_paths_that_a_page_names_exist(page: Path) -> None:
     assert [one for one in wrong if not re.search(r"\b[A-Z]+\b", one)] == []  # KIND.py: any of them
 
 
+def test_the_tests_that_a_page_names_exist() -> None:
+    tests = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    known = {*re.findall(r"^def (test_\w+)", "\n".join(tests), re.M)}
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    named = {*re.findall(r"`(test_\w+)(?:\[[^`]*\])?`", pages)}
+    assert len(named) > 30
+    assert sorted(named - known) == []
+
+
 def test_each_planted_defect_is_named_in_the_test_that_the_page_says() -> None:
     page = (ROOT / "docs" / "rehearsal.md").read_text(encoding="utf-8")
     planted = page.partition("## Planted\n")[2].partition("\n## ")[0]
