@@ -25,7 +25,7 @@ Every command has `--json`: exactly one JSON object on standard output, all else
 | exit code | means |
 |---|---|
 | 0 | done, or paused by its deadline (`run --hours`) |
-| 1 | a stage failed, or a gate was not passed |
+| 1 | a stage failed, a gate was not passed, `doctor` found a fault, a report lacks artifacts |
 | 2 | bad input: one message with the fix, no traceback, nothing lost |
 | 3 | the plan does not fit, or an audit or a rehearsal found something |
 | 130 | stopped by Ctrl-C; the same command continues |
@@ -37,11 +37,11 @@ OF_THE_MACHINE = {
     "project": "that variable",
 }
 TAIL = """
-## Variables of others that are read
+## Other variables that are read
 
 | variable | for |
 |---|---|
-| `HF_TOKEN`, `HF_HUB_OFFLINE`, Kaggle's own | weights and data of hubs; `lyceum push` |
+| `HF_TOKEN`, `HF_ENDPOINT`, `HF_HUB_OFFLINE`, Kaggle's own | weights and data of hubs, `push` |
 | `LYCEUM_ENDPOINT_KEY` | the key that `lyceum endpoint` asks for |
 | `JAX_PLATFORMS` | what local jobs compute on; `cpu` leaves this machine's GPU or TPU alone |
 | `<PROVIDER>_API_KEY`, `<PROVIDER>_BASE_URL` | an endpoint, e.g. `VLLM_BASE_URL` |
@@ -49,6 +49,8 @@ TAIL = """
 | `GOOGLE_CLOUD_PROJECT`, Google's application default credentials | buckets and TPUs |
 | `STORAGE_EMULATOR_HOST` | a Cloud Storage of your own |
 | `PREFECT_API_URL`, `PREFECT_API_AUTH_STRING` | your own Prefect |
+| `PREFECT_HOME` | where a Prefect of this machine keeps its records |
+| `RAY_ADDRESS` | a Ray cluster that cleans rows |
 | `MLFLOW_TRACKING_URI`, `TRACKIO_PROJECT`, `WANDB_PROJECT`, ... | every run is sent there, live |
 """
 

@@ -39,7 +39,7 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         "machines": _option("--target T", "look for machines of this target instead, e.g. v5e-8"),
         "set": _option(
             "--set K=V",
-            "override a value, e.g. stages.grpo.config.steps=20",
+            "override a value, e.g. stages.grpo.config.steps=20 (repeatable)",
             dest="overrides",
             **repeated,
         ),
@@ -51,7 +51,9 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             dest="overrides",
         ),
         "data": _option("--data DIR", "directory of the data files that the recipe reads", Path),
-        "force": _option("--force STAGE", "run this stage again although it is cached", **repeated),
+        "force": _option(
+            "--force STAGE", "run this stage again although it is cached (repeatable)", **repeated
+        ),
         "code": _option(
             "--code FILE",
             "a Python file of yours that the recipe may run as a reward or metric (repeatable)",
