@@ -37,8 +37,8 @@ Grounding = Literal["answerable", "unanswerable", "out_of_domain"]
 is about something else entirely."""
 
 GROUNDED_REFUSAL = "Context does not contain this information"
-"""The one correct answer to unanswerable and out-of-domain grounded questions (the retrospective in
-shared/seeds)."""
+"""The one correct answer to unanswerable and out-of-domain grounded questions (of the retrospective
+that the recipe `dipg_safety` rebuilds)."""
 
 Check = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 """How an answer is verified: `none` is free text that cannot be, each other name is a file in

@@ -1,5 +1,4 @@
-"""Contamination: texts that give evaluation items away, by exact match and by word n-grams
-(shared/research/methods.md).
+"""Contamination: texts that give evaluation items away, by exact match and by word n-grams.
 
 A text, normalised as in `tasks.data.shingles`, is contaminated by an item if
 

@@ -1,0 +1,1 @@
+"""Gemma: its decoder, and its weights from where they lie."""

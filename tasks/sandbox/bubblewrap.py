@@ -4,8 +4,7 @@ outside of it.
 A guest has the standard library of this Python, read-only, /dev/null, /dev/urandom and the pipes it
 is given. It has neither a network nor the user's files, no /proc, no place to write to, no
 environment except PYTHONHASHSEED=0 (sets keep their order from run to run), no other processes, and
-no more than `Limits`. The recipe and its traps were verified for shared/research/storage.md,
-"Security":
+no more than `Limits`:
 
 an ordinary user   user namespaces; what is not mounted does not exist.
 root               (containers, TPU machines) bwrap mounts as root, which reaches a Python below

@@ -10,8 +10,9 @@ flexible_answer  the answer verifies anywhere in the completion (`tasks.verifica
                  the same prompts: what a model knows, whatever its format.
 format_rate      well-formed trace, of all `n` prompts.
 marker_rate      at least one chain-of-thought marker in the reasoning: the "reasoning delta" of
-                 shared/seeds, whose authors list no markers; `MARKERS` is ours. Reasoning without
-                 tags counts too, so that the delta is not the format rate in disguise.
+                 the entry that `scaling_logical_inference` rebuilds, whose authors list none;
+                 `MARKERS` is ours. Reasoning without tags counts too, so that the delta is not the
+                 format rate in disguise.
 truncated_rate   truncated at `response_length`.
 
 `suspicious_passes` counts, where there are tests, the answers that pass them and are flagged by the
