@@ -28,7 +28,7 @@ STEPS = {
     " the rest runs.",
     "artifact-stages": "**What came of it**, among the run's artifacts.",
     "cancelled": "**Cancel** stops the job, and deletes machines in the cloud.",
-    "deployments": "**Every night**: `nightly` has a schedule, at 02:00 UTC, which is paused.",
+    "deployments": "**Every night**: `nightly` has a schedule, at 02:00, which is paused.",
     "schedule": "**Switch it on** with one click, on the page of `nightly`; the same click pauses"
     " it again.",
 }
