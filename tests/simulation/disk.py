@@ -2,7 +2,9 @@
 operations, and the system calls inside them, others may come between."""
 
 import os
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,7 +13,7 @@ from infra.store.objects import Found
 from schemas.artifact import FileEntry
 from tests.simulation.faults import Faults
 from tests.simulation.naming import operation
-from tests.simulation.world import World
+from tests.simulation.world import EPOCH, World
 
 T = TypeVar("T")
 SECONDS = 8.0
@@ -20,11 +22,13 @@ SECONDS = 8.0
 
 class Disk:
     """What has been written without waiting for the disk, by machine; `watched` if anybody will
-    ask. Until `refused` whoever writes hears the number of an error, `refusal`."""
+    ask. Until `refused` whoever writes hears the number of an error, `refusal`. What a file's time
+    lacks to virtual time is `late`: files are as old as the history at most."""
 
     def __init__(self, world: World, watched: bool) -> None:
         self._world, self.watched = world, watched
         self.refused, self.refusal = 0.0, 0
+        self.late = EPOCH - time.time()
         self._written: list[tuple[float, str, str, bytes | None]] = []
 
     def note(self, name: str, before: bytes | None) -> None:
@@ -103,11 +107,10 @@ class SimulatedFiles(Files):
         )
 
     def objects(self, name: str) -> Iterator[Found]:
-        return iter(
-            self._faults.operation(
-                "list any", name, lambda: [*super(SimulatedFiles, self).objects(name)]
-            )
+        found = self._faults.operation(
+            "list any", name, lambda: [*super(SimulatedFiles, self).objects(name)]
         )
+        return (replace(one, written=one.written + self._disk.late) for one in found)
 
     def remove(self, name: str) -> None:
         return self._faults.operation(

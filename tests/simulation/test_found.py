@@ -315,3 +315,11 @@ def test_a_flow_that_cannot_read_its_store_may_delete_what_it_follows() -> None:
     refusal = Event("refusal", 23.4, "store", seconds=10.0, amount=24.0)
     more: dict[str, Any] = {"stages": 3, "flows": (0.0, 0.0), "region": "US"}
     holds("bucket", "v5e-8", seed=114006941, faults=(pause,), events=(refusal,), **more)
+
+
+def test_a_file_that_is_being_written_is_as_old_as_its_history_at_most() -> None:
+    """The simulation's own mistake: `gc` saw the time of the real disk, took the file for weeks old
+    and removed it, while a flow stood still for minutes before it gave the file its name."""
+    pause = Fault("pause", "flow", "create lease", 4, "after", 200.0)
+    more: dict[str, Any] = {"stages": 4, "events": (Event("gc", 39.2, amount=1.0),)}
+    holds("directory", "local", seed=115004472, faults=(pause,), **more)
