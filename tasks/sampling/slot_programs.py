@@ -72,15 +72,15 @@ class SlotPrograms:
         batch_size: int,
         prompt_length: int,
         response_length: int,
-        sampled: bool,
-        top_k: int | None,
-        top_p: float | None,
+        sampled: bool = False,
+        top_k: int | None = None,
+        top_p: float | None = None,
         chunk: int | None = None,
     ) -> None:
         """See `SlotSampler`; `chunk`: None for a 64th of a response, and 8 tokens at least."""
         self.top_k, self.top_p = top_k, top_p
         self.loaded, self.batch_size, self.sampled = loaded, batch_size, sampled
-        self.prompt_length = prompt_length
+        self.prompt_length, self.response_length = prompt_length, response_length
         devices = loaded.mesh.shape[BATCH]
         self.together = devices * max(1, batch_size // devices // 8)
         self.chunk = min(chunk or max(8, response_length // 64), response_length - 1)
@@ -126,8 +126,14 @@ class SlotPrograms:
         spared = sum(columns - one for one in narrower[:1]) * len(lengths) * full * attention
         return [*kept, widest], [*(narrower if spared >= WORTH else []), columns]
 
-    def plan(self, requests: Sequence[int], resident: Any) -> list[Program]:
-        """See `SlotSampler.programs`."""
+    def programs(self, requests: Sequence[int], resident: Any = None) -> list[Program]:
+        """The programs at their widest, since lengths are unknown yet; narrower ones are compiled
+        too, where they suffice.
+
+        Args:
+            requests: the number in each call; `calls` assume prompts and responses of full length.
+            resident: see `Program`.
+        """
         weights = shapes(nnx.state(self.loaded.model))
         prompts = self.read([[]], dict.fromkeys(self.GIVEN, (0,)), self.prompt_length)
         prefill = (weights, *rows_of(prompts, self.loaded.mesh))
@@ -148,13 +154,9 @@ class SlotPrograms:
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """The arrays for `prefill`, padded with empty rows."""
         empty = self.together - len(prompts)
-        return (
-            pad_left([*prompts, *[[]] * empty], width, self.loaded.tokenizer.pad_id),
-            {
-                name: np.array([*given[name], *[0] * empty], dtype)
-                for name, dtype in self.GIVEN.items()
-            },
-        )
+        rows = pad_left([*prompts, *[[]] * empty], width, self.loaded.tokenizer.pad_id)
+        values = ((name, [*given[name], *[0] * empty]) for name in self.GIVEN)
+        return rows, {name: np.array(of_rows, self.GIVEN[name]) for name, of_rows in values}
 
     def _shapes(self, rows: int, width: int) -> Any:
         with jax.set_mesh(self.loaded.mesh):

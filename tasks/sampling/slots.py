@@ -24,8 +24,6 @@ from typing import Any
 
 from tasks.contract.journal import Journal
 from tasks.data.tokens import Turns, pad_left, prompt_tokens
-from tasks.models.loading import LoadedModel
-from tasks.planning.programs import Program
 from tasks.sampling.sampler import Completion, completion
 from tasks.sampling.slot_programs import Device, SlotPrograms
 
@@ -51,55 +49,15 @@ class _Row:
     drawn: list[int] = field(default_factory=list)
 
 
-class SlotSampler:
-    """Answers requests with a model's current weights; each device has a part of the slots."""
+class SlotSampler(SlotPrograms):
+    """Answers requests with a model's current weights; each device has a part of the slots.
 
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        *,
-        batch_size: int,
-        prompt_length: int,
-        response_length: int,
-        sampled: bool = False,
-        top_k: int | None = None,
-        top_p: float | None = None,
-    ):
-        """
-        Args:
-            batch_size: slots.
-            prompt_length, response_length: the most tokens of a prompt and of a response.
-            sampled: whether there will be a temperature. Random numbers are a third of what
-                compiles.
-            top_k, top_p: see `schemas.trainer_config.Nucleus`.
-        """
-        self.loaded, self.batch_size, self.sampled = loaded, batch_size, sampled
-        self.prompt_length, self.response_length = prompt_length, response_length
-        self._programs = SlotPrograms(
-            loaded,
-            batch_size=batch_size,
-            prompt_length=prompt_length,
-            response_length=response_length,
-            sampled=sampled,
-            top_k=top_k,
-            top_p=top_p,
-        )
-
-    @property
-    def excess(self) -> int:
-        """Programs that were compiled beyond one per shape: 0."""
-        return self._programs.excess
-
-    def programs(self, requests: Sequence[int], resident: Any = None) -> list[Program]:
-        """The programs that `generate` compiles, at their widest, since lengths are unknown yet. It
-        also compiles narrower ones when they suffice.
-
-        Args:
-            requests: the number in each call of `generate`; `calls` assume prompts and responses of
-                full length.
-            resident: see `Program`.
-        """
-        return self._programs.plan(requests, resident)
+    Args:
+        batch_size: slots.
+        prompt_length, response_length: the most tokens of a prompt and of a response.
+        sampled: whether there will be a temperature. Random numbers are a third of what compiles.
+        top_k, top_p: see `schemas.trainer_config.Nucleus`.
+    """
 
     def generate(
         self,
@@ -136,8 +94,8 @@ class SlotSampler:
         slots: list[_Row | None] = [None] * self.batch_size
         done: dict[int, list[int]] = {}
         pending: list[int] = []
-        written, together = 0, self._programs.together
-        device = Device(self._programs, [len(prompt) for prompt in prompts])
+        written, together = 0, self.together
+        device = Device(self, [len(prompt) for prompt in prompts])
         while waiting or any(slots):
             free = [slot for slot, row in enumerate(slots) if row is None]
             while waiting and len(free) >= min(together, len(waiting)):
@@ -182,7 +140,7 @@ class SlotSampler:
             if row is None:
                 continue
             if row.answer is not None:
-                row.drawn = row.answer[: (len(row.drawn) or 1) + self._programs.chunk]
+                row.drawn = row.answer[: (len(row.drawn) or 1) + self.chunk]
             else:
                 assert drawn is not None
                 row.drawn += drawn["token"][slot, 1 if row.drawn else 0 :].tolist()

@@ -58,9 +58,6 @@ class Streamer:
                 batch_size=1,
                 prompt_length=room,
                 response_length=self.response_length,
-                sampled=False,
-                top_k=None,
-                top_p=None,
                 chunk=CHUNK,
             )
         return self._programs[room]

@@ -97,8 +97,6 @@ class Engine:
             prompt_length=prompt_length,
             response_length=response_length,
             sampled=True,
-            top_k=None,
-            top_p=None,
         )
         self._device = Device(self._programs)
         self._slots: list[Row | None] = [None] * slots

@@ -145,8 +145,8 @@ def test_answers_are_the_same_where_local_layers_read_windows(layers, monkeypatc
     loaded = base_model("gemma3-tiny", seed=0)
     sizes = {"prompt_length": 150, "response_length": 20}
     slots, plain = (made(loaded, batch_size=8, **sizes) for made in (SlotSampler, Sampler))
-    assert reads_windows(slots._programs.cache_widths[-1], 8)
-    assert not reads_windows(slots._programs.cache_widths[0], 8)
+    assert reads_windows(slots.cache_widths[-1], 8)
+    assert not reads_windows(slots.cache_widths[0], 8)
     prompts = [" ".join([prompt] * (1 + row % 3)) for row, prompt in enumerate(PROMPTS[:12])]
     ours = slots.generate([Request(prompt, row) for row, prompt in enumerate(prompts)])
     assert [one.tokens for one in ours] == [one.tokens for one in plain.generate(prompts)]
@@ -223,15 +223,15 @@ def test_shapes_that_spare_too_little_are_not_compiled(slots, one_by_one, monkey
     """48 columns for 96 spare 29 prompts, with 24 tokens each and 4 heads of 32 dimensions,
     48 x 29 x 24 x 2 x 128 products: 8.6 million. 40 tokens for 72 of prompts spare more."""
     lengths = [len(prompt_tokens(slots.loaded.tokenizer, one.prompt)) for one in REQUESTS]
-    assert slots._programs.worthwhile(lengths) == ([40, 72], [48, 96])
+    assert slots.worthwhile(lengths) == ([40, 72], [48, 96])
     monkeypatch.setattr(slot_programs, "WORTH", 1e7)
-    assert slots._programs.worthwhile(lengths) == ([40, 72], [96])
-    assert slots._programs.worthwhile([40] * 29) == ([40], [96])
+    assert slots.worthwhile(lengths) == ([40, 72], [96])
+    assert slots.worthwhile([40] * 29) == ([40], [96])
     few = SlotSampler(slots.loaded, batch_size=8, **SHAPE)
     monkeypatch.setattr(slot_programs, "WORTH", 1e12)
     answers = few.generate(REQUESTS)
     assert [one.tokens for one in answers] == [one.tokens for one in one_by_one.generate(PROMPTS)]
-    assert few._programs.wanted == {
+    assert few.wanted == {
         ("prefill", 72), ("resize", 0, 96), ("admit", 96), ("decode", 96)
     }  # fmt: skip
     assert few.excess == 0
