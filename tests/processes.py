@@ -36,3 +36,14 @@ def state_of(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return "X"
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Every process with a variable of its environment, `NAME=VALUE`, and its command line."""
+    found = {}
+    for directory in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (directory / "environ").read_bytes().split(b"\0"):
+                command = (directory / "cmdline").read_bytes().decode(errors="replace")
+                found[int(directory.name)] = command.replace("\0", " ")
+    return found

@@ -23,7 +23,7 @@ from nbclient import NotebookClient  # noqa: E402
 
 from infra.process import ROOT  # noqa: E402
 from tasks.rehearsal.environment import XLA_FLAGS  # noqa: E402
-from tests.flows.server.served import marked  # noqa: E402
+from tests.processes import marked  # noqa: E402
 
 HERE = Path(__file__).parent
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))

@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from tests.fakes.tpu_metadata import MetadataServer
+from tests.processes import exists
 
 MARKER = "LYCEUM_FAKE_VM"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -52,7 +53,7 @@ def _scan(marker: str) -> tuple[list[psutil.Process], bool]:
             if value == marker or value.startswith(f"{marker}/"):
                 found |= {one.pid: one for one in [process, *process.children(recursive=True)]}
             unsure |= not environment
-    return [process for process in found.values() if _lives(process)], unsure
+    return [process for process in found.values() if exists(process.pid)], unsure
 
 
 def kill(marker: str) -> None:
@@ -85,13 +86,6 @@ def reap() -> None:
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 class Host:

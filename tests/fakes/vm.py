@@ -29,6 +29,7 @@ from schemas.artifact import stage_key
 from schemas.job import JobSpec, JobStatus
 from tests.fakes.process import until
 from tests.fakes.tpu_metadata import MetadataServer, instance_values
+from tests.processes import marked
 
 SCRIPT = ROOT / "infra" / "tpu" / "bootstrap_tpu.sh"
 NAME = "projects/lyceum-test/locations/us-central1-a/queuedResources/lyceum-test-1"
@@ -178,13 +179,8 @@ class Vm:
 
     def processes(self, command: str = "") -> list[int]:
         """Processes of the VM in whose command line this occurs."""
-        found, mark = [], f"{MARKER}={self._mark}\0".encode()
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                line = (entry / "cmdline").read_text().replace("\0", " ")
-                if command in line and mark in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-        return found
+        found = marked(f"{MARKER}={self._mark}")
+        return [process for process, line in found.items() if command in line]
 
     def signal(self, number: signal.Signals, command: str = "") -> None:
         """A signal to all its processes in whose command line this occurs."""

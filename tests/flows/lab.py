@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from flows.cli.main import main
@@ -77,15 +76,3 @@ def start(arguments: list[str]) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "flows.cli.main", *arguments]
     piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, cwd=ROOT, start_new_session=True, **piped)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def children(pid: int) -> list[int]:
-    """Process ids of all descendants."""
-    return [child.pid for child in psutil.Process(pid).children(recursive=True)]

@@ -7,8 +7,9 @@ import time
 
 from flows.recipe.resolve import resolve
 from tests.fakes.process import until
-from tests.flows.lab import Lab, alive, children, start
+from tests.flows.lab import Lab, start
 from tests.flows.test_flow import lab  # noqa: F401
+from tests.processes import descendants, exists
 
 SMALL = [
     "name=small",
@@ -58,12 +59,12 @@ def test_ctrl_c_in_the_middle_of_any_stage_of_the_quickstart(lab: Lab) -> None:
             seconds=300,
         )
         time.sleep(1.5 * len(finished) % 4)  # somewhere else each time
-        workers, began = children(process.pid), time.monotonic()
+        workers, began = descendants(process.pid), time.monotonic()
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=60)
         assert (stage, process.returncode, time.monotonic() - began < 15) == (stage, 130, True), err
-        assert not [pid for pid in workers if alive(pid)]
+        assert not [pid for pid, _ in workers if exists(pid)]
         finished.append(stage)
     record = lab.run_command(command)
     assert record["status"] == "succeeded"

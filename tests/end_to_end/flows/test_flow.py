@@ -16,8 +16,9 @@ from flows.cli.terminal import Terminal
 from infra.store.store import open_store
 from schemas.reports import RunRecord
 from tests.fakes.process import until
-from tests.flows.lab import SLOW, Lab, alive, children, flip_a_byte, start
+from tests.flows.lab import SLOW, Lab, flip_a_byte, start
 from tests.flows.test_flow import again, lab  # noqa: F401
+from tests.processes import descendants, exists
 
 
 def test_only_what_changed_runs_again(again: Lab, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +140,7 @@ def test_a_stopped_run_leaves_no_process(lab: Lab, number: signal.Signals) -> No
     process = start(lab.command("--set", SLOW))
     until(lambda: any(lab.store_path.glob("work/*/1/status.json")))
     [lease] = lab.store_path.glob("work/*/1/lease.json")
-    workers = children(process.pid)
+    workers = descendants(process.pid)
     assert workers
     began = time.monotonic()
     if number == signal.SIGINT:
@@ -155,6 +156,6 @@ def test_a_stopped_run_leaves_no_process(lab: Lab, number: signal.Signals) -> No
         ["skipped"],
     )
     assert "Traceback" not in err
-    assert not [pid for pid in workers if alive(pid)]
+    assert not [pid for pid, _ in workers if exists(pid)]
     assert json.loads(lease.read_text(encoding="utf-8"))["released"] is True
     assert lab.artifacts("distill") == []

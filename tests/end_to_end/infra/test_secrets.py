@@ -17,8 +17,8 @@ from infra.store.store import open_store
 from schemas.base import InputError
 from tests.conftest import TINY
 from tests.fakes.process import ROOT, until
-from tests.flows.server.served import marked
 from tests.infra.canaries import CANARIES, VARIABLES, dump, findings, findings_below
+from tests.processes import marked
 
 QUOTING = """
 [stages.quoting]

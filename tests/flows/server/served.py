@@ -11,7 +11,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +21,7 @@ from infra.store.store import Store, open_store
 from schemas.reports import RunRecord
 from tests.fakes import process
 from tests.fakes.process import ROOT
+from tests.processes import marked
 
 PATIENCE = 900.0
 """Seconds to wait for what takes seconds on two idle cores: the servers of other tests may be
@@ -206,17 +206,6 @@ def environment_of(root: Path, *without: str) -> dict[str, str]:
     left_out = ("PREFECT_API_URL", *without)
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return {**kept, "PREFECT_HOME": str(root / "prefect")}
-
-
-def marked(mark: str) -> dict[int, str]:
-    """Every process with a variable of its environment, and its command line."""
-    found = {}
-    for directory in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if mark.encode() in (directory / "environ").read_bytes().split(b"\0"):
-                command = (directory / "cmdline").read_bytes().decode(errors="replace")
-                found[int(directory.name)] = command.replace("\0", " ")
-    return found
 
 
 def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:

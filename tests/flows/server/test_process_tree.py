@@ -8,7 +8,7 @@ import tempfile
 from flows.server import process_tree
 from infra.process import ROOT
 from tests.fakes.process import until
-from tests.flows.lab import alive
+from tests.processes import exists
 
 STARTER = """
 import os, sys, tempfile, time
@@ -25,7 +25,7 @@ def test_it_ends_when_its_starter_is_killed() -> None:
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as starter:
         pid = int(starter.stdout.readline())
         starter.kill()
-    until(lambda: not alive(pid))
+    until(lambda: not exists(pid))
 
 
 def test_stop_leaves_nothing_of_it() -> None:
@@ -35,4 +35,4 @@ def test_stop_leaves_nothing_of_it() -> None:
         process = process_tree.start(*command, environment=where, log=log)
         assert process.poll() is None
         process_tree.stop(process)
-        until(lambda: not alive(process.pid))
+        until(lambda: not exists(process.pid))
