@@ -156,18 +156,24 @@ def explain_validation(error: ValidationError, model: type[BaseModel], where: st
         where: the place, e.g. `recipe quickstart.toml, stages.grpo.config`.
     """
     lines = []
-    for problem in error.errors():
-        path = ".".join(str(part) for part in problem["loc"])
+    problems = error.errors()
+    for problem in problems:
+        place = problem["loc"]
+        path = ".".join(str(part) for part in place)
+        below = [one for one in problems if one["loc"][: len(place)] == place]
+        if problem["type"] == "too_short" and below != [problem]:
+            continue  # pydantic counts valid items alone: one that is wrong was reported
         if problem["type"] == "extra_forbidden":
             valid = _fields_at(model, problem["loc"][:-1])
             lines.append(f"{where}: unknown key {path!r}.{nearest(str(problem['loc'][-1]), valid)}")
         elif problem["type"] == "missing":
             lines.append(f"{where}: required key {path!r} is missing; add it.")
         else:
-            lines.append(
-                f"{where}: {path or 'value'} = {problem['input']!r} is not valid:"
-                f" {problem_text(problem)}."
-            )
+            said = problem_text(problem).removesuffix(".")
+            value = f"{path or 'value'} = {problem['input']!r} is not valid: "
+            if problem["type"] == "value_error" and isinstance(problem["input"], dict):
+                value = f"{path}: " if path else ""  # a check of ours says what in it is wrong
+            lines.append(f"{where}: {value}{said}.")
     if len(lines) > _MOST_PROBLEMS:
         lines = [
             *lines[:_MOST_PROBLEMS],
@@ -180,9 +186,10 @@ _MOST_PROBLEMS = 8
 
 
 def problem_text(problem: Mapping[str, Any]) -> str:
-    """Why a value is wrong, of one of `ValidationError.errors()`, without pydantic's name for a
-    check of ours."""
-    return str(problem["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    """Why a value is wrong, of one of `ValidationError.errors()`, without pydantic's names for
+    checks and for Python's types."""
+    text = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return re.sub(r"^\w+ should have (at \w+ \d+ items?) after validation.*", r"give \1", text)
 
 
 def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

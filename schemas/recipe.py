@@ -239,6 +239,8 @@ def recipe_from_table(table: dict[str, Any], where: str) -> Recipe:
     """Build a Recipe from parsed TOML, where `stages` is a table keyed by stage name. Raises
     InputError."""
     stages = table.get("stages")
+    if stages is None or stages == {}:
+        raise InputError(f"recipe {where} has no stages; add [stages.distill] with a kind.")
     if not isinstance(stages, dict):
         raise InputError(
             f"recipe {where}: 'stages' must be a table such as [stages.distill] with a kind; found"

@@ -50,10 +50,15 @@ def toml_text(path: Path, what: str) -> str:
             raise OSError(f"it has {status.st_size} bytes, and may have {MOST_BYTES}")
         with open(path, "rb", opener=_without_waiting) as file:
             # files of /proc say that they have 0 bytes, and may wait for more
-            return (file.read(MOST_BYTES) or b"").decode("utf-8")
+            # editors on Windows begin UTF-8 with a byte order mark
+            return (file.read(MOST_BYTES) or b"").decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"cannot read {what} {path}: {error.strerror or error}.") from error
-    except ValueError as error:  # UnicodeDecodeError, or a path that no system has
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"cannot read {what} {path}: byte {error.start} is not UTF-8; save it as UTF-8 text."
+        ) from error
+    except ValueError as error:  # a path that no system has
         raise InputError(f"cannot read {what} {path}: {error}.") from error
 
 

@@ -66,8 +66,10 @@ def require_consent(
         allowed: the named files; None without a person.
 
     Raises:
-        InputError: a stage runs a file that nobody named.
+        InputError: a stage runs a file that nobody named, or a named file is none that a stage
+            runs.
     """
+    unused = {file.resolve(): file for file in allowed or ()}
     for stage, config in configs.items():
         for _, _, table in _tables(config):
             code = _read(table["path"], folders, f"stages.{stage}")
@@ -85,6 +87,14 @@ def require_consent(
                 )
             if code.source != table["source"]:
                 raise InputError(f"{code.file} was changed meanwhile; run the same command again.")
+            unused.pop(code.file, None)
+    for file in unused.values():
+        raise InputError(
+            f'--code {file}: no stage runs it; a reward or metric does that names it, path = "'
+            f'{file.name}:FUNCTION".'
+            if file.is_file()
+            else f"--code {file}: there is no such file."
+        )
 
 
 def runs_code(config: Mapping[str, Any]) -> bool:

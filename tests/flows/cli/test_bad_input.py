@@ -54,6 +54,12 @@ run tiny.toml --target v5e-8 | a machine in the cloud cannot reach it
 run tiny.toml --force distil | has no stage 'distil'. Did you mean 'distill'?
 why tiny.toml distil | has no stage 'distil'. Did you mean 'distill'?
 run tiny.toml --fast | --fast
+run tiny.toml --code gone.py | --code gone.py: there is no such file
+run tiny.toml --code broken.toml | --code broken.toml: no stage runs it
+run marked.toml --force distil | has no stage 'distil'
+run nothing.toml | nothing.toml has no stages; add [stages.distill]
+run nothing.toml --set stages.sft.config.steps=1 | has no stages
+run utf16.toml | byte 0 is not UTF-8; save it as UTF-8
 walk | invalid choice: 'walk'
 walk | See `lyceum --help`.
 run | RECIPE
@@ -86,6 +92,9 @@ def files(tmp_path: Path, tiny_recipe: Path) -> None:
     for name, content in {"tiny": text, "reads": read, "broken": 'name = "broken\n'}.items():
         (tmp_path / f"{name}.toml").write_text(content, encoding="utf-8")
     (tmp_path / "junk.toml").write_bytes(bytes(range(256)))
+    (tmp_path / "marked.toml").write_text(text, encoding="utf-8-sig")
+    (tmp_path / "utf16.toml").write_text(text, encoding="utf-16")
+    (tmp_path / "nothing.toml").touch()
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "other.jsonl").write_text("{}\n", encoding="utf-8")
@@ -140,6 +149,24 @@ def test_a_wrong_recipe(fails, tiny_recipe, old, new, expected):
     message = fails("run", tiny_recipe)
     for text in expected:
         assert text in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('s = "distill"', 's = "distil"', "stages.rebalance.inputs.examples = 'distil' is no"),
+        ('s = "distill"', 's = "rebalance"', "stages.rebalance.inputs.examples = 'rebalance' is"),
+        ('kind = "rebalance"', "kind = 3", "stages.rebalance.kind = 3 is not valid"),
+    ],
+)
+def test_one_mistake_is_one_sentence(fails, tiny_recipe, old, new, expected):
+    """The message begins with the place, repeats no recipe, and adds nothing of its own making."""
+    text = tiny_recipe.read_text(encoding="utf-8")
+    tiny_recipe.write_text(text.replace(old, new), encoding="utf-8")
+    message = fails("run", tiny_recipe)
+    assert message.startswith(f"lyceum: recipe {tiny_recipe}: {expected}")
+    assert message.count("\n") == 1
+    assert ".." not in message
 
 
 @pytest.mark.parametrize(

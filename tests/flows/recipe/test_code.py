@@ -154,6 +154,9 @@ def test_a_run_begins_only_when_its_file_is_named(recipe, tmp_path, capsys):
         told = capsys.readouterr().err
         assert f"stages.grpo runs code with all your rights: {recipe.parent / 'mine.py'}" in told
         assert "--code mine.py" in told
+    both = ["--code", str(recipe.parent / "mine.py"), "--code", str(other)]
+    assert main(["run", str(recipe), "--store", str(store), *both]) == 2
+    assert f"--code {other}: no stage runs it" in capsys.readouterr().err
     assert not store.exists()
     assert main(["plan", str(recipe), "--store", str(store)]) == 0  # runs nothing
 
