@@ -5,11 +5,9 @@ For every response, whatever the judge:
 
 - *Data.* A response is shown as strings of one JSON object on one line, between two lines with a
   mark. The mark is a digest of the question and of this response, so no response can contain its
-  own
-  mark. Invisible characters are removed, and any `<` or `[` that could open a turn, a tag or a
+  own. Invisible characters are removed, and any `<` or `[` that could open a turn, a tag or a
   special token of a chat template is written as JSON's escape. So nothing in a response is a line,
-  a
-  delimiter or a role of the question (`as_data`).
+  a delimiter or a role of the question (`as_data`).
 - *Rules before judges.* A response that is no trace, has no substance (":" or "Thought process:",
   One Token to Fool LLM-as-a-Judge, 2507.08794) or repeats the question or the criteria earns 0 and
   is not judged (`worthless`).

@@ -7,9 +7,8 @@ student is moved towards the teacher. Two losses:
 
 - `policy_gradient` (Lu and Thinking Machines, 2025, "On-Policy Distillation"; the reverse KL of
   MiniLLM, 2306.08543): each sampled token has the advantage A_t = log pi_T - log pi_S,
-  undiscounted,
-  in the clipped loss of `tasks.losses.grpo`. Their coefficient of A is left out, since an optimizer
-  that normalises gradients cancels it. A teacher behind an endpoint is enough.
+  undiscounted, in the clipped loss of `tasks.losses.grpo`. Their coefficient of A is left out,
+  since an optimizer that normalises gradients cancels it. A teacher behind an endpoint is enough.
 - `gkd` (2306.13649): the divergence JSD_beta of the whole next-token distributions at each of those
   tokens. It needs the teacher in this job, and may also use traces of the data for a fraction of
   each batch.

@@ -1,5 +1,5 @@
-"""A reward model of traces (the seeds' "ThoughtTeacher"): a scalar head on a Gemma that scores each
-step of the reasoning, and the answer.
+"""A reward model of traces (the "ThoughtTeacher" that `gemma2_deep` rebuilds): a scalar head on a
+Gemma that scores each step of the reasoning, and the answer.
 
 Pairs have three origins: the data's (a teacher's samples); the policy's own samples, verified
 against wrong; and verified traces beside copies with one wrong step and the same answer

@@ -36,7 +36,7 @@ class Config(TrainerConfig):
     `batch_size` counts packed rows.
 
     Examples longer than a row are dropped and counted; the stage fails if they are more than
-    `max_dropped_fraction`.
+    `max_dropped_fraction`. Every `validation_every` steps the validation rows are scored.
     """
 
     model: str
