@@ -150,8 +150,9 @@ def runs(options: argparse.Namespace) -> Answer:
     from flows.runs.record import read_runs
 
     store = store_of(options)
-    value = {"runs": [summary(record) for record in read_runs(store)]}
-    return Answer(value, show.runs(value))
+    value = {"store": store.uri, "runs": [summary(record) for record in read_runs(store)]}
+    none = [f"No run is in {store.uri}; --store URI names another store."]
+    return Answer(value, show.runs(value) if value["runs"] else none)
 
 
 def report(options: argparse.Namespace) -> Answer:

@@ -119,20 +119,23 @@ def first_rows(data: Path | None, path: str) -> tuple[list[Mapping[str, Any]], i
     InputError."""
     from tasks.data.data_files import data_files
     from tasks.data.readers import read_records
-    from tasks.data.records import Record
+    from tasks.data.records import Unreadable
 
     rows: list[Mapping[str, Any]] = []
+    why: list[str] = []
     count = 0
     try:
         for name, file in data_files(data, path, "lyceum init"):
             for record in islice(read_records(name, file), COUNTED - count):
                 count += 1
-                if isinstance(record, Record) and len(rows) < FIRST:
+                if isinstance(record, Unreadable):
+                    why.append(f"; line {record.line}: {record.detail}")
+                elif len(rows) < FIRST:
                     rows.append(record.row)
     except OSError as error:
         raise InputError(f"--data {path} cannot be read: {error.strerror or error}.") from error
     if not rows:
-        raise InputError(f"--data {path} holds no rows that can be read.")
+        raise InputError(f"--data {path} holds no rows that can be read{''.join(why[:1])}.")
     return rows, count
 
 

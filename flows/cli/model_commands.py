@@ -72,13 +72,13 @@ def rejudge(options: argparse.Namespace) -> Answer:
     and cost no more than --usd.
     """
     from flows.cli.rejudge import rejudge_run, rejudged
+    from flows.planning.stage_plans import check_budget
 
     def progress(done: int, total: int) -> None:
         if not options.json and sys.stderr.isatty():
             sys.stderr.write(f"\r{done} of {total} rollouts" + ("\n" if done == total else ""))
 
-    if options.usd is not None and options.usd <= 0:
-        raise InputError(f"--usd {options.usd:g}: give an amount above 0, in dollars.")
+    check_budget(None, options.usd)
     store, record = run_of(options)
     value = rejudge_run(store, record, options.rubric, options.stage, options.usd, progress)
     return Answer(value, rejudged(value))

@@ -155,11 +155,11 @@ def plan(plan: dict[str, Any]) -> Iterator[Block]:
     yield stages_planned(stages, f"{plan['recipe']} on {plan['target']}", priced=not local)
     for name, one in programs:
         yield from (f"{name} {one['name']}: {what}." for what in one["uncounted"])
-    known = plan["at_least"]
-    bound, more = "", ""
-    if known["without"]:
-        bound, more = "at least ", f", and what {', '.join(known['without'])} will take"
-    if local:
+    known, unknown = plan["at_least"], ", ".join(plan["at_least"]["without"])
+    bound, more = ("at least ", f", and what {unknown} will take") if unknown else ("", "")
+    if local and unknown and not known["seconds"]:
+        yield f"No estimate yet: no earlier run has timed {unknown}."
+    elif local:
         yield f"Expected: {bound}{known['seconds']:.1f} s, from earlier runs{more}"
     else:
         usd = f"{known['cost_usd']:.2f} USD by list price"

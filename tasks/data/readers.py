@@ -174,6 +174,11 @@ def _read_table(name: str, file: Path, delimiter: str, header: Sequence[str] = (
         try:
             for row in rows:
                 if not header:
+                    if _NOT_UTF8.search("".join(row)):
+                        raise InputError(
+                            f"data file {name}, line 1: a byte of the header is not UTF-8; save the"
+                            " file as UTF-8."
+                        )
                     header = [column.removeprefix("\ufeff") for column in row]
                 elif _NOT_UTF8.search("".join(row)):
                     yield Unreadable(line, "wrong_encoding", "a byte of this row is not UTF-8")

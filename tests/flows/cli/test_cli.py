@@ -77,7 +77,7 @@ def test_plan_of_a_fresh_store_runs_everything_and_writes_nothing(tiny_recipe, t
     assert plan["at_least"] == {"seconds": 0, "cost_usd": 0, "without": ["distill", "rebalance"]}
     assert main(["plan", str(tiny_recipe), "--store", str(tmp_path / "store")]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "at least 0.0 s, from earlier runs, and what distill, rebalance will take" in said
+    assert "No estimate yet: no earlier run has timed distill, rebalance." in said
     assert not (tmp_path / "store").exists()
 
 
@@ -102,6 +102,8 @@ def write_run(
 
 def test_runs_lists_records_oldest_first(tiny_recipe, tmp_path, capsys, monkeypatch):
     """On a narrow terminal, too, a name stays whole, to be copied."""
+    assert main(["runs", "--store", str(tmp_path / "store")]) == 0
+    assert f"No run is in {(tmp_path / 'store').as_uri()}; --store" in capsys.readouterr().out
     write_run(tmp_path, tiny_recipe, "tiny-a", started=20.0)
     write_run(tmp_path, tiny_recipe, "tiny-b", started=10.0)
     listed = printed_json(capsys, "runs", "--store", str(tmp_path / "store"))["runs"]

@@ -135,6 +135,23 @@ def test_bad_input_is_one_line_and_nothing_is_written(given, why, tmp_path):
     assert not (tmp_path / "mine.toml").exists()
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"question,answer\ncaf\xe9?,1\n", "line 2: a byte of this row is not UTF-8."),
+        (b"question,answer\none?,1,2\n", "line 2: 3 fields, the header has 2."),
+        (b"question,answer\n", "holds no rows that can be read."),
+        ("question,answer\none?,1\n".encode("utf-16"), "line 1: a byte of the header is not UTF-8"),
+    ],
+)
+def test_a_file_without_a_readable_row_says_why(content: bytes, why: str, tmp_path: Path) -> None:
+    """As spreadsheets of some systems write it."""
+    (tmp_path / "mine.csv").write_bytes(content)
+    with pytest.raises(InputError) as error:
+        draft_recipe(tmp_path / "mine.toml", told(data=str(tmp_path / "mine.csv")))
+    assert why in str(error.value)
+
+
 def test_a_file_whose_name_is_no_utf_8_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     """As the command line hands on the byte 0xff."""
     file = rows(tmp_path, *WORKED, name="mine\udcff.jsonl")

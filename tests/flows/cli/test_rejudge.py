@@ -161,4 +161,5 @@ def test_a_run_without_such_a_stage_is_told_so(command):
     wanted = "[[rewards]]\nname = 'format'\n"
     unknown = command(wanted, "--stage", "rel")[2]
     assert "stage 'rel' of run 'demo-1' has no ledger. Stages with one: rl." in unknown
-    assert "above 0" in command(wanted, "--usd", "0")[2]
+    for usd in ("0", "nan"):
+        assert f"--usd {usd}: give a number above 0" in command(wanted, "--usd", usd)[2]
