@@ -65,7 +65,9 @@ def page() -> str:
     parts += [_command(one, options) for one in COMMANDS]
     parts += [
         "## Settings\n",
-        "Environment variables; options of a command win over them. None changes a stage's key.\n",
+        "Environment variables; options of a command win over them. None changes a stage's key."
+        " Commands beside `init`, `run`, `rehearse` and `serve` give a bucket up after 30 s"
+        " unless `LYCEUM_STORE_SECONDS` is set.\n",
     ]
     parts += [_settings(model) for model in (Settings, TpuSettings)]
     return "\n".join(parts).rstrip("\n") + "\n" + TAIL

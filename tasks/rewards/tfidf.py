@@ -6,7 +6,7 @@ they are in the training corpus.
 The corpus is the stage's training rows (`train.jsonl` of the `prompts` input): one document per
 row, its prompt and its trace. scikit-learn's TfidfVectorizer has the weights; a word is two or more
 word characters in a row, in lower case, and one that no document has weighs nothing. Scoring runs
-in a thread on the CPU: 0.24 s for 1,024 responses of 512 tokens (docs/measurements.md).
+in a thread on the CPU: 0.24 s for 1,024 texts of 380 words (docs/measurements.md).
 
 IDEA-E (third place of google-tunix-hackathon) rewarded "context-relevant vocabulary in the
 reasoning trace"; its definition is not public. `part = "reasoning", against = "prompt"` is that
