@@ -105,9 +105,10 @@ def text(draft: Draft) -> str:
     """The recipe's file."""
     prompt, response = (_length(characters) for characters in draft.longest)
     sizes = {"model": draft.model, "prompt": prompt, "response": response}
+    heldout = max(1, min(1000, draft.rows // 4))
     quota = (
         f"train = {draft.rows * 7 // 10}, validation = {min(64, draft.rows // 20)},"
-        f" heldout = {max(1, min(1000, draft.rows // 4))}"
+        f" heldout = {heldout}"
     )
     about = f"{draft.name}: {draft.model} learns from {draft.path}. Drafted by `lyceum init`."
     comments = [about, "", *(f"  {command}" for command in draft.commands)]
@@ -117,9 +118,10 @@ def text(draft: Draft) -> str:
         f"model = {toml_value(draft.model)}",
         "",
         "[defaults.reasoning_eval]",
-        f"prompt_length = {prompt}{' ' * 34}# tokens; longer prompts are left out and counted",
+        f"prompt_length = {prompt}{' ' * 34}# tokens",
         f"response_length = {response}",
         "batch_size = 32",
+        f"min_items = {max(1, min(100, heldout // 2))}",
         "",
         "[stages.distill]",
         'kind = "distill"',
@@ -133,6 +135,8 @@ def text(draft: Draft) -> str:
         "[stages.rebalance.config]",
         "validation_fraction = 0.05",
         "heldout_fraction = 0.25",
+        f"max_prompt_tokens = {prompt}{' ' * 30}# longer rows are left out and counted",
+        f"max_response_tokens = {response}",
         "exact = false                                          # a quota takes what there is",
         f"quotas.{draft.domain} = {{ {quota} }}",
         "",

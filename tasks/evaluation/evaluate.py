@@ -157,15 +157,19 @@ def eval_prompts(job: Job[Any], *, grounded: bool) -> list[EvalPrompt]:
         prompts += suite_prompts(suite, job.data)
     if not prompts and not config.suites and "prompts" not in job.inputs:
         raise InputError(_NOTHING)
-    if len(prompts) < config.min_items:
+    _require_enough(config, len(prompts), heldout, grounded)
+    return prompts
+
+
+def _require_enough(config: EvalConfig, prompts: int, heldout: int, grounded: bool) -> None:
+    if prompts < config.min_items:
         kind = "grounded" if grounded else "ungrounded"
         raise InputError(
-            f"there are {len(prompts)} prompts to ask ({heldout} {kind} ones of the held-out"
+            f"there are {prompts} prompts to ask ({heldout} {kind} ones of the held-out"
             f" split), fewer than min_items = {config.min_items}: a rate over so few says little."
             f" Give the rebalance stage more held-out {kind} rows, name a suite, or lower"
             " min_items."
         )
-    return prompts
 
 
 _NOTHING = (
@@ -174,15 +178,19 @@ _NOTHING = (
 )
 
 
-def eval_size(config: EvalConfig, upstream: Mapping[str, Any], quotas: str) -> int:
-    """How many prompts `eval_prompts` will find, from configs alone; `quotas`: the field of the
-    rebalance stage's config. Raises InputError: none."""
+def eval_size(config: EvalConfig, upstream: Mapping[str, Any], *, grounded: bool) -> int:
+    """How many prompts `eval_prompts` will find, from configs alone. Raises InputError: none, or
+    without suites fewer than `min_items`, which a run would find after training."""
     if "prompts" not in upstream and not config.suites:
         raise InputError(_NOTHING)
     if "prompts" not in upstream and config.shots:
         raise InputError(NO_ROWS.format(shots=config.shots))
-    rows = getattr(upstream["prompts"], quotas).values() if "prompts" in upstream else ()
-    heldout = sum(quota.total(HELDOUT) for quota in rows)
+    heldout = 0
+    if rebalance := upstream.get("prompts"):
+        quotas = rebalance.grounding_quotas if grounded else rebalance.quotas
+        heldout = sum(quota.total(HELDOUT) for quota in quotas.values())
+    if not config.suites:
+        _require_enough(config, heldout, heldout, grounded)
     return heldout + sum(suite_size(suite) for suite in parse_suites(config.suites, config.KIND))
 
 

@@ -67,7 +67,7 @@ def evaluation_kind(
         config: EvalConfigT, model: "LoadedModel", upstream: Mapping[str, Any]
     ) -> "list[Program]":
         """What `run` compiles."""
-        prompts = eval_size(config, upstream, "grounding_quotas" if grounded else "quotas")
+        prompts = eval_size(config, upstream, grounded=grounded)
         return [*eval_programs(config, model, prompts), *opinion_programs(config, model, prompts)]
 
     return Kind(

@@ -52,6 +52,9 @@ def test_worked_rows_become_a_recipe_that_resolves(tmp_path: Path) -> None:
     assert draft.commands[1].endswith("--target v5e-8 --usd 5")
     quotas = resolved.stage("rebalance").config_json["quotas"]["math"]
     assert quotas == {"train": 5, "validation": 0, "heldout": 2}
+    asked = resolved.stage("sft_eval").config_json
+    assert asked["min_items"] <= quotas["heldout"]  # else the run would end after its training
+    assert asked["prompt_length"] == resolved.stage("rebalance").config_json["max_prompt_tokens"]
 
 
 def test_rows_without_reasoning_are_answered_by_the_model(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ initialised tiny model."""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.evaluation.reasoning_verdicts import count_markers, judge
 from tasks.sampling.sampler import Completion
 from tasks.sampling.slots import Request, SlotSampler
-from tasks.stages import reasoning_eval
+from tasks.stages import reasoning_eval, rebalance
 from tasks.stages.reasoning_eval import Config, reasoning_metrics
 from tasks.statistics.intervals import Interval, wilson
 from tests.tasks.jobs import job_at
@@ -149,15 +149,21 @@ def test_markers_are_whole_words_before_the_answer() -> None:
 
 
 def test_too_few_held_out_prompts_are_refused_with_their_number(tmp_path: Path) -> None:
-    rows = [example(0), example(1, grounding="answerable")]
-    with pytest.raises(
-        InputError,
-        match=(
-            r"1 prompts to ask \(1 ungrounded ones of the held-out split\), fewer than min_items ="
-            r" 2.*lower min_items"
-        ),
-    ):
-        reasoning_eval.KIND.run(job(tmp_path, rows, min_items=2))
+    """By a plan, too, before anything is trained."""
+    refused = job(tmp_path, [example(0), example(1, grounding="answerable")], min_items=2)
+    quotas = {
+        "quotas": {"math": {"heldout": 1}},
+        "grounding_quotas": {"answerable": {"heldout": 1}},
+    }
+    upstream, model = {"prompts": rebalance.Config.parse(quotas)}, cast(Any, None)
+    said = (
+        r"1 prompts to ask \(1 ungrounded ones of the held-out split\), fewer than min_items ="
+        r" 2.*lower min_items"
+    )
+    with pytest.raises(InputError, match=said):
+        reasoning_eval.KIND.run(refused)
+    with pytest.raises(InputError, match=said):
+        reasoning_eval.KIND.programs(refused.config, model, upstream)
 
 
 def test_a_baseline_over_other_prompts_is_refused(tmp_path: Path) -> None:
