@@ -155,14 +155,11 @@ def _asked(ready: Rehearsed) -> dict[str, list[tuple[str, Format]]]:
     found: dict[str, list[tuple[str, Format]]] = {}
     for stage in ready.resolved.stages:
         if isinstance(stage.config, EvalConfig) and "policy" in stage.inputs:
-            for one in [*ready.asked[stage.name], *_heldout(ready, stage.inputs)]:
+            heldout = ready.rows.prompts if "prompts" in stage.inputs else ()
+            for one in [*ready.asked[stage.name], *map(EvalPrompt.of, heldout)]:
                 said = stage.config.asked(one.prompt), one.channels
                 found.setdefault(one.suite, []).append(said)
     return found
-
-
-def _heldout(ready: Rehearsed, inputs: Mapping[str, str]) -> list[EvalPrompt]:
-    return [EvalPrompt.of(one) for one in ready.rows.prompts] if "prompts" in inputs else []
 
 
 def _leaks(run: RunResults, ready: Rehearsed) -> list[Finding]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from schemas.base import InputError
+from tasks.models.model_download import first_line
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -156,7 +157,7 @@ def _explain(name: str, error: BaseException) -> NoReturn:
     if isinstance(cause, HfHubHTTPError):
         status = cause.response.status_code
         said = (cause.server_message or str(cause)).strip().splitlines()[0]
-        said += f"; {_first_line(error)}" if error is not cause else ""  # which file it is
+        said += f"; {first_line(error)}" if error is not cause else ""  # which file it is
         fixes = {
             401: f"The token is not valid, or has no access: make another at {TOKENS}.",
             402: "The account's plan does not cover this.",
@@ -170,12 +171,8 @@ def _explain(name: str, error: BaseException) -> NoReturn:
         fix = fixes.get(status, again if status >= 500 else f"See {TOKENS} and --to.")
         raise InputError(f"the hub refuses {name} ({status}: {said}). {fix}") from error
     if isinstance(cause, httpx.TransportError):
-        raise InputError(f"the hub cannot be reached ({_first_line(cause)}). {again}") from error
+        raise InputError(f"the hub cannot be reached ({first_line(cause)}). {again}") from error
     if isinstance(error, ValueError) and "LFS batch API" in str(error):
         said = " ".join(str(error).split())
         raise InputError(f"the hub does not take a file of {name}: {said}.") from error
     raise error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

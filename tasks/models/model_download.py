@@ -144,13 +144,13 @@ def _explain_hub(source: Source, error: Exception) -> NoReturn:
             f" {url}."
         ) from error
     if isinstance(error, (LocalEntryNotFoundError, httpx.TransportError)):
-        reason = _first_line(error.__cause__ or error)
+        reason = first_line(error.__cause__ or error)
         raise InputError(
             f"{name} is not whole in the cache, and the hub cannot be reached ({reason}). Connect,"
             " or give a directory with the model."
         ) from error
     if status:
-        raise InputError(f"{name}: the hub refuses the request ({_first_line(error)}).") from error
+        raise InputError(f"{name}: the hub refuses the request ({first_line(error)}).") from error
     raise error
 
 
@@ -205,15 +205,16 @@ def _from_kaggle(source: Source, settings: Settings) -> Path:
                 f"{name} is not open to everybody. Accept its licence at {page}, then set"
                 " KAGGLE_API_TOKEN to a token of that account (https://www.kaggle.com/settings)."
             ) from error
-        raise InputError(f"{name}: Kaggle refuses the request ({_first_line(error)}).") from error
+        raise InputError(f"{name}: Kaggle refuses the request ({first_line(error)}).") from error
     except (requests.ConnectionError, requests.Timeout) as error:
         raise InputError(
-            f"{name} is not in the cache, and Kaggle cannot be reached ({_first_line(error)})."
+            f"{name} is not in the cache, and Kaggle cannot be reached ({first_line(error)})."
             " Connect, or give a directory with the model."
         ) from error
     except (DataCorruptionError, ValueError) as error:
-        raise InputError(f"{name}: {_first_line(error)}") from error
+        raise InputError(f"{name}: {first_line(error)}") from error
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or its name."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

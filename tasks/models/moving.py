@@ -63,19 +63,13 @@ def _layer_of(shape: tuple[int, ...], stack: jax.Array, index: jax.Array) -> jax
     return read(jax.lax.dynamic_index_in_dim(as_bits(stack), index, keepdims=False))
 
 
-def _layer_forward(
-    shape: tuple[int, ...], stack: jax.Array, index: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    return _layer_of(shape, stack, index), index
-
-
 def _layer_backward(
     shape: tuple[int, ...], index: jax.Array, slope: jax.Array
 ) -> tuple[jax.Array, None]:
     return jnp.zeros(shape, slope.dtype).at[index].set(slope), None
 
 
-_layer_of.defvjp(_layer_forward, _layer_backward)
+_layer_of.defvjp(lambda *given: (_layer_of(*given), given[-1]), _layer_backward)
 
 
 def rows_of(table: jax.Array, indices: jax.Array) -> jax.Array:
@@ -92,19 +86,13 @@ def _rows_of(shape: tuple[int, ...], table: jax.Array, indices: jax.Array) -> ja
     return read(as_bits(table)[indices])
 
 
-def _rows_forward(
-    shape: tuple[int, ...], table: jax.Array, indices: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    return _rows_of(shape, table, indices), indices
-
-
 def _rows_backward(
     shape: tuple[int, ...], indices: jax.Array, slope: jax.Array
 ) -> tuple[jax.Array, None]:
     return jnp.zeros(shape, slope.dtype).at[indices].add(slope), None
 
 
-_rows_of.defvjp(_rows_forward, _rows_backward)
+_rows_of.defvjp(lambda *given: (_rows_of(*given), given[-1]), _rows_backward)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))

@@ -78,17 +78,13 @@ def _deep(left: jax.Array, low: jax.Array, weight: jax.Array, up: jax.Array) -> 
     return _plain(jnp.concatenate([left, low], axis=1), jnp.concatenate([weight, up]))
 
 
-def _deep_forward(*factors: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    return _deep(*factors), factors[1:]
-
-
 def _deep_backward(kept: tuple[jax.Array, ...], slope: jax.Array) -> tuple[Any, ...]:
     low, weight, up = kept
     both, end = _by_rows(slope, _joined(weight, up, 0)), weight.shape[0]
     return both[:, :end], both[:, end : end + up.shape[0]], None, _by_columns(low, slope)
 
 
-_deep.defvjp(_deep_forward, _deep_backward)
+_deep.defvjp(lambda *factors: (_deep(*factors), factors[1:]), _deep_backward)
 
 
 @jax.custom_vjp
@@ -98,17 +94,13 @@ def _wide(left: jax.Array, weight: jax.Array, down: jax.Array) -> tuple[jax.Arra
     return both[:, :end], both[:, end : end + down.shape[1]]
 
 
-def _wide_forward(*factors: jax.Array) -> tuple[Any, tuple[jax.Array, ...]]:
-    return _wide(*factors), factors
-
-
 def _wide_backward(kept: tuple[jax.Array, ...], slopes: tuple[Any, Any]) -> tuple[Any, ...]:
     left, weight, down = kept
     of_left = _by_rows(jnp.concatenate(slopes, axis=1), jnp.concatenate([weight, down], axis=1))
     return of_left, None, _by_columns(left, slopes[1])
 
 
-_wide.defvjp(_wide_forward, _wide_backward)
+_wide.defvjp(lambda *factors: (_wide(*factors), factors), _wide_backward)
 
 
 def _joined(weight: jax.Array, factor: jax.Array, axis: int) -> jax.Array:

@@ -191,7 +191,8 @@ def report(
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        said = next((line for line in str(error).splitlines() if _refuses(line)), None)
+        lines = str(error).splitlines()
+        said = next((one for one in lines if any(words in one for words in _OUT_OF_MEMORY)), None)
         if said is None:
             raise
         return ProgramReport(
@@ -220,10 +221,6 @@ def report(
         uncounted=cost.uncounted,
         compile_seconds=seconds,
     )
-
-
-def _refuses(line: str) -> bool:
-    return any(words in line for words in _OUT_OF_MEMORY)
 
 
 def needed_bytes(message: str) -> int:

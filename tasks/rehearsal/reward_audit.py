@@ -29,12 +29,12 @@ from infra.visible import aligned
 from schemas.base import AuditFailed
 from schemas.examples import Example
 from tasks.contract.job import Job, read_jsonl
-from tasks.contract.reward import Anneal, Response, RewardConfig
+from tasks.contract.reward import Anneal, Response
 from tasks.data.tokens import Tokenizer, response_tokens
 from tasks.devices.hosts import agree
 from tasks.rehearsal.audit_responses import REFERENCE, references_and_controls
-from tasks.rehearsal.config import RewardAudit
 from tasks.rehearsal.reward_findings import look, of_references
+from tasks.reinforcement.grpo_config import RewardAudit
 from tasks.reinforcement.rewarding import Scorer
 
 
@@ -111,9 +111,10 @@ def audit(
         name: [_response(text, tokens, response_length) for text in texts]
         for name, texts in references_and_controls(examples, response_length).items()
     }
+    anneals = any(isinstance(value, Anneal) for one in scorer.configs for _, value in one)
     looks = {
         update: look(examples, responses, scorer, update)
-        for update in ([1, updates] if any(map(_changes, scorer.configs)) else [1])
+        for update in ([1, updates] if anneals else [1])
     }
     found = {
         finding.name: finding
@@ -169,10 +170,6 @@ def text_table(found: dict[str, Any]) -> list[str]:
 def _response(text: str, tokens: Callable[[str], int], most: int) -> Response:
     count = tokens(text)
     return Response(text, min(count, most), truncated=count > most)
-
-
-def _changes(config: RewardConfig) -> bool:
-    return any(isinstance(value, Anneal) for _, value in config)
 
 
 def _number(value: float | None) -> str:

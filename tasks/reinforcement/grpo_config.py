@@ -27,8 +27,8 @@ from pydantic import Field, model_validator
 
 from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Prompt
+from schemas.recipe import Allowed
 from schemas.trainer_config import SamplingConfig
-from tasks.rehearsal.config import RewardAudit
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.reinforcement.rollout import Aggregation, Scale
 
@@ -37,6 +37,25 @@ Algorithm = Literal["grpo", "dr_grpo", "dapo", "gspo"]
 MEMORY = 0.8
 """The weight of an observation decays by this factor with each newer one of the same prompt: about
 five count as recent."""
+
+
+class RewardAudit(StrictModel):
+    """How a stage's rewards are audited.
+
+    Attributes:
+        prompts: how many, spread over domains, checks and grounding. A judge is asked about eleven
+            responses to each.
+        allow: finding -> the reason why it is meant to be so.
+        ends: what is found and not allowed ends the stage. A rehearsal goes on, for it tells all
+            that it finds at the end.
+        last: which update counts as the last one, at which rewards are looked at that change on
+            the way; the stage's own, where it is not set.
+    """
+
+    prompts: int = Field(default=24, ge=8, le=512)
+    allow: Allowed = Field(default={})
+    ends: bool = True
+    last: int | None = Field(default=None, ge=1)
 
 
 class ByDifficulty(StrictModel):

@@ -81,10 +81,6 @@ class Config(FileSuite):
         return subjects
 
 
-def _mapping(config: Config, record: SuiteRecord) -> PromptMapping:
-    return _MAPPINGS[_DOMAINS.get(record.row["subject"], "general")]
-
-
 def _asked(config: Config, data: Path | None) -> Iterator[SuiteRecord]:
     """The records with their subject and a list of choices."""
     for record in suite_records(config, data, header=_COLUMNS):
@@ -105,4 +101,10 @@ def expected(config: Config) -> int:
     return sum(SUBJECTS[subject] for subject in config.subjects or of_file or SUBJECTS)
 
 
-SUITE = file_suite(version=1, config=Config, mapping=_mapping, expected=expected, records=_asked)
+SUITE = file_suite(
+    version=1,
+    config=Config,
+    mapping=lambda config, record: _MAPPINGS[_DOMAINS.get(record.row["subject"], "general")],
+    expected=expected,
+    records=_asked,
+)

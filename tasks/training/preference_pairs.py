@@ -18,23 +18,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from schemas.base import StageFailed
 from schemas.examples import Example, PreferencePair, Prompt, Rejection
 from tasks.verification.correct import is_correct, is_verifiable
 from tasks.verification.verify import Verdict, verify_many
 
-
-class Sampled(Protocol):
-    """The fields of a sampled response (`tasks.sampling.sampler.Completion`) that are needed here:
-    its text, and whether it ended with the terminator."""
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def terminated(self) -> bool: ...
+if TYPE_CHECKING:
+    from tasks.sampling.sampler import Completion
 
 
 @dataclass(frozen=True)
@@ -51,7 +43,9 @@ class Judged:
     detail: str
 
 
-def judge(prompts: Sequence[Prompt], samples: Sequence[Sequence[Sampled]]) -> list[list[Judged]]:
+def judge(
+    prompts: Sequence[Prompt], samples: "Sequence[Sequence[Completion]]"
+) -> list[list[Judged]]:
     """The distinct responses to each prompt in the order of sampling, all verified in one batch.
 
     A response without its terminator is truncated, even if it parses.
@@ -166,7 +160,7 @@ def _long_rejected(judged: Sequence[Judged], factor: float, most: int) -> list[J
 
 def mine_pairs(
     examples: Sequence[Example],
-    samples: Sequence[Sequence[Sampled]],
+    samples: "Sequence[Sequence[Completion]]",
     *,
     pairs_per_prompt: int,
     rejected_because: Sequence[Rejection] | None,

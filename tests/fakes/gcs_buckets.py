@@ -150,10 +150,6 @@ class Precondition:
             raise ApiError(412, "conditionNotMet", CONDITION_NOT_MET)
 
 
-def _long() -> deque[tuple[str, "StoredObject | None"]]:
-    return deque(maxlen=10_000)
-
-
 @dataclass
 class Bucket:
     """A bucket; `history` holds what each change of an object replaced, newest last, without the
@@ -161,7 +157,9 @@ class Bucket:
 
     resource: dict[str, Any]
     objects: dict[str, StoredObject] = field(default_factory=dict)
-    history: deque[tuple[str, StoredObject | None]] = field(default_factory=_long)
+    history: deque[tuple[str, StoredObject | None]] = field(
+        default_factory=lambda: deque(maxlen=10_000)
+    )
 
     @property
     def requester_pays(self) -> bool:

@@ -90,12 +90,10 @@ class UploadHandler(Handler):
             said = "Access to this model is restricted; you are not in the authorized list."
             codes = {"X-Error-Code": "GatedRepo", "X-Error-Message": said}
             return self.answer(403, {"error": said}, codes)
-        if write and not self._may_write(name):
+        owner = name.removeprefix("datasets/").split("/")[0]
+        if write and owner not in self.server.writable:
             return self.answer(403, {"error": "no"}, {"X-Error-Message": "no right to write"})
         self.answer(200, {})
-
-    def _may_write(self, name: str) -> bool:
-        return name.removeprefix("datasets/").split("/")[0] in self.server.writable
 
     def _validate(self) -> None:
         asked = self.body()

@@ -9,6 +9,7 @@ they strike those over gRPC.
 """
 
 import json
+from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
 import grpc
@@ -52,7 +53,8 @@ class _Handler(Handler):
                 raise ApiError(grpc.StatusCode.NOT_FOUND, "Not Found")
             method, kind = call
             given = {"force": True} if parse_qs(url.query).get("force") == ["true"] else {}
-            answer = self.server.service.call(method, kind(name=name, **given), self._reset)
+            asked, close = kind(name=name, **given), partial(reset, self.connection)
+            answer = self.server.service.call(method, asked, close)
             shown = hasattr(answer, "DESCRIPTOR")
             write = json_format.MessageToJson if shown else type(answer).to_json
             self._tell(200, write(answer))
@@ -62,9 +64,6 @@ class _Handler(Handler):
             self._tell(code, json.dumps({"error": told}))
 
     do_DELETE = do_GET
-
-    def _reset(self) -> None:
-        reset(self.connection)
 
     def _tell(self, status: int, text: str) -> None:
         self.answer(status, text, {"Content-Type": "application/json; charset=UTF-8"})

@@ -24,11 +24,6 @@ def test_a_recipe_with_its_data_resolves() -> None:
     assert resolve("open_data", data=DATA).stages
 
 
-def test_a_recipe_can_be_given_by_path_or_by_shipped_name(tiny_recipe: Path) -> None:
-    assert resolve(str(tiny_recipe)).recipe.name == "tiny"
-    assert resolve("quickstart").recipe.name == "quickstart"
-
-
 def test_an_override_of_a_wrong_type_names_the_override_and_the_field(tiny_recipe: Path) -> None:
     override = "stages.rebalance.config.heldout_fraction=many"
     wrong = f"--set {override}.*heldout_fraction = 'many' is not valid"

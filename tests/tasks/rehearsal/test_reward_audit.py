@@ -13,8 +13,8 @@ from tasks.contract.job import write_jsonl
 from tasks.contract.reward import REWARDS, Resources, Response, Reward, RewardConfig
 from tasks.models.tiny import tiny_tokenizer
 from tasks.rehearsal.audit_responses import RESPONSES, references_and_controls
-from tasks.rehearsal.config import RewardAudit
 from tasks.rehearsal.reward_audit import audit, audit_rewards, audited, judge
+from tasks.reinforcement.grpo_config import RewardAudit
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.stages import grpo
 from tests.tasks.jobs import job_at

@@ -92,7 +92,7 @@ def result(tmp_path_factory) -> tuple[dict[str, Any], dict[str, list[Example]]]:
     return run(tmp_path_factory.mktemp("result"), POOL, **QUOTAS)
 
 
-def test_every_quota_is_met_exactly(result):
+def test_every_quota_is_met_exactly_and_no_prompt_is_in_two_splits(result):
     metrics, splits = result
     assert {
         split: Counter(row.grounding or row.domain.value for row in rows)
@@ -103,6 +103,7 @@ def test_every_quota_is_met_exactly(result):
         "heldout": {"math": 101, "coding": 7, "answerable": 20},
     }
     assert metrics["rows"] == {"train": 649, "validation": 20, "heldout": 128}
+    assert len({row.id for rows in splits.values() for row in rows}) == 649 + 20 + 128
     heldout = metrics["domains"]["math"]["heldout"]
     assert (heldout["requested"], heldout["achieved"]) == (101, 101)
     assert sum(split["available"] for split in metrics["domains"]["math"].values()) == 1000
@@ -120,11 +121,6 @@ def test_difficulties_keep_their_share(result):
     assert metrics["domains"]["math"]["train"]["difficulty"] == {
         str(level): train[level] for level in range(1, 6)
     }
-
-
-def test_no_prompt_is_in_two_splits(result):
-    ids = [row.id for rows in result[1].values() for row in rows]
-    assert len(set(ids)) == len(ids)
 
 
 def test_a_domain_without_a_quota_gives_no_rows(tmp_path):
