@@ -52,11 +52,6 @@ class Evaluation:
     manifest: Manifest
 
     @property
-    def number(self) -> int:
-        """The position of the stage in the recipe."""
-        return self.run.recipe.stages.index(self.stage.spec)
-
-    @property
     def model(self) -> str:
         """The evaluated model's name in other tools: the run's id and the stage that trained it."""
         return f"{self.run.run_id}/{self.stage.spec.inputs.get('policy', BASE)}"

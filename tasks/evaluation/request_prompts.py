@@ -43,7 +43,6 @@ class RequestColumn(StrictModel):
 def request_prompts(
     suite: FileSuite,
     data: Path | None,
-    *,
     prompt: Text,
     request: Request | RequestColumn,
     family: str | None,

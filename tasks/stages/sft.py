@@ -143,11 +143,6 @@ def validation_batches(packed: Packed, size: int) -> list[dict[str, np.ndarray]]
     return [batch(packed, rows, len(chosen) / packed.mask.sum()) for rows in chosen]
 
 
-def dependencies(config: Config, data: Any) -> dict[str, str | int]:
-    """The facts that decide the base model's bytes beside its name."""
-    return model_dependencies(config.model)
-
-
 def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
     from tasks.losses.cross_entropy import cross_entropy
     from tasks.training.trainer import make_trainer
@@ -268,5 +263,5 @@ KIND = Kind(
     small=small,
     programs=programs,
     devices=lambda config: True,
-    dependencies=dependencies,
+    dependencies=lambda config, data: model_dependencies(config.model),
 )

@@ -33,12 +33,10 @@ StrongREJECT and AdvBench ask a judge how useful a response is, or look for a fe
 figures are not comparable.
 """
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from schemas.evaluation import EvalPrompt
 from tasks.contract.suite import Suite
 from tasks.data.mapping import Text
 from tasks.evaluation.request_prompts import Request, RequestColumn, request_prompts
@@ -63,23 +61,12 @@ class Config(FileSuite):
     expected: int = Field(ge=1)
 
 
-def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
-    """One prompt for each record. Raises InputError: another number of them than expected, or a
-    record that makes none."""
-    return request_prompts(
-        config,
-        data,
-        prompt=config.prompt,
-        request=config.request,
-        family=config.family,
-        expected=config.expected,
-    )
-
-
 SUITE = Suite(
     version=1,
     config=Config,
-    prompts=prompts,
+    prompts=lambda config, data: request_prompts(
+        config, data, config.prompt, config.request, config.family, config.expected
+    ),
     dependencies=suite_digests,
     expected=lambda config: config.expected,
     asked_by="safety_eval",

@@ -6,29 +6,19 @@ safe ones (a refusal is over-refusal) and refuse the unsafe ones; `tasks.evaluat
 what a response does. Reports group prompts by type (`homonyms`, `contrast_privacy`).
 """
 
-from pathlib import Path
-
-from schemas.evaluation import EvalPrompt
 from tasks.contract.suite import Suite
 from tasks.data.mapping import Pick
 from tasks.evaluation.request_prompts import RequestColumn, request_prompts
-from tasks.evaluation.suite_prompts import FileSuite, published, suite_digests
+from tasks.evaluation.suite_prompts import published, suite_digests
 
 _PROMPTS = 450
-
-
-def prompts(config: FileSuite, data: Path | None) -> list[EvalPrompt]:
-    """One prompt for each row. Raises InputError: the file has other rows than were published."""
-    asked, request = (Pick(column="prompt"),), RequestColumn(column="label")
-    return request_prompts(
-        config, data, prompt=asked, request=request, family="type", expected=_PROMPTS
-    )
+_PROMPT, _REQUEST = (Pick(column="prompt"),), RequestColumn(column="label")
 
 
 SUITE = Suite(
     version=1,
     config=published("xstest", "xstest/xstest_prompts.csv"),
-    prompts=prompts,
+    prompts=lambda config, data: request_prompts(config, data, _PROMPT, _REQUEST, "type", _PROMPTS),
     dependencies=suite_digests,
     expected=lambda config: _PROMPTS,
     asked_by="safety_eval",

@@ -114,7 +114,6 @@ def make_pairs(
 def pairs_of_prompt(
     example: Example,
     judged: Sequence[Judged],
-    *,
     most: int,
     rejected_because: Sequence[Rejection] | None,
     teacher_when_none_verified: bool,
@@ -190,14 +189,8 @@ def mine_pairs(
         paired=0, not_verifiable=0, all_verified=0, other_reasons=0, none_verified=0, too_long=0
     )
     for example, judged in zip(examples, judge(examples, samples), strict=True):
-        mined = pairs_of_prompt(
-            example,
-            judged,
-            most=pairs_per_prompt,
-            rejected_because=rejected_because,
-            teacher_when_none_verified=teacher_when_none_verified,
-            long_factor=long_factor,
-        )
+        how = pairs_per_prompt, rejected_because, teacher_when_none_verified, long_factor
+        mined = pairs_of_prompt(example, judged, *how)
         fitting = [pair for pair in mined if fits(pair)]
         pairs += fitting
         if mined:

@@ -33,7 +33,8 @@ def write(run: RunResults, directory: Path) -> int:
         place = directory / _clean(one.model)
         place.mkdir(exist_ok=True)
         # Two evaluations of a model may have begun at once: each has a microsecond of its own.
-        time = moment(one.started) + timedelta(microseconds=one.number)
+        place_in_recipe = one.run.recipe.stages.index(one.stage.spec)
+        time = moment(one.started) + timedelta(microseconds=place_in_recipe)
         date = time.replace(tzinfo=None).isoformat(timespec="microseconds").replace(":", "-")
         samples = {
             _task(one, suite): [_sample(one, *numbered) for numbered in enumerate(items)]
