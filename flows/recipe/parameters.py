@@ -7,15 +7,17 @@ makes one from the same signature.
 
 import inspect
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from prefect import Flow
 from pydantic import ConfigDict, Field, create_model
 
 from flows.recipe.shipped import shipped_names
 from infra.store.local_objects import given_path
 from infra.targets import TARGETS
 from schemas.base import InputError
+
+if TYPE_CHECKING:
+    from prefect import Flow
 
 
 def _shown(title: str, description: str, **schema: Any) -> Any:
@@ -41,7 +43,7 @@ Data = Annotated[str, _shown("Data directory", _DATA)]
 Force = Annotated[tuple[str, ...], _shown("Run again", _FORCE)]
 
 
-def form(flow: Flow[..., Any], store: str, recipes: Path | None = None) -> dict[str, Any]:
+def form(flow: "Flow[..., Any]", store: str, recipes: Path | None = None) -> dict[str, Any]:
     """The JSON schema of a flow's parameters; the server refuses values that do not fit it, and
     unknown names.
 
@@ -63,12 +65,13 @@ def form(flow: Flow[..., Any], store: str, recipes: Path | None = None) -> dict[
         field["position"] = position
     del schema["properties"]["recipe"]["type"]
     # the UI shows a tab for each
-    schema["properties"]["recipe"]["anyOf"] = _recipe_choices(recipes)
+    schema["properties"]["recipe"]["anyOf"] = recipe_choices(recipes)
     schema["properties"]["store"]["description"] += f" Empty: {store}"
     return schema
 
 
-def _recipe_choices(recipes: Path | None) -> list[dict[str, Any]]:
+def recipe_choices(recipes: Path | None) -> list[dict[str, Any]]:
+    """The schemas of a recipe: shipped, of a directory, anywhere. Raises InputError as `form`."""
     choices = [{"type": "string", "title": "Comes with Lyceum", "enum": shipped_names()}]
     if recipes is not None:
         files = sorted(str(path) for path in given_path(recipes, "--recipes").glob("*.toml"))

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from flows.cli.answer import say
 from flows.cli.interrupt import interruptible
+from flows.recipe.parameters import recipe_choices
 from flows.server import key, process_tree
 from flows.server.key import Api
 from flows.server.port import bound, check_port
@@ -64,6 +65,7 @@ def serve(
     """
     host = "127.0.0.1" if host == "localhost" else host
     front = _checked(port, host, front)
+    recipe_choices(recipes)  # refused before a server starts for it
     stop = threading.Event()
     gone: list[str] = []
     with (

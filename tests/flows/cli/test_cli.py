@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,9 @@ def test_runs_lists_records_oldest_first(tiny_recipe, tmp_path, capsys, monkeypa
     """On a narrow terminal, too, a name stays whole, to be copied."""
     assert main(["runs", "--store", str(tmp_path / "store")]) == 0
     assert f"No run is in {(tmp_path / 'store').as_uri()}; --store" in capsys.readouterr().out
+    with monkeypatch.context() as closed:  # as `>&-` and some schedulers leave it
+        closed.setattr(sys, "stdout", None)
+        assert main(["runs", "--store", str(tmp_path / "store")]) == 0
     write_run(tmp_path, tiny_recipe, "tiny-a", started=20.0)
     write_run(tmp_path, tiny_recipe, "tiny-b", started=10.0)
     listed = printed_json(capsys, "runs", "--store", str(tmp_path / "store"))["runs"]

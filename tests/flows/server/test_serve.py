@@ -58,9 +58,10 @@ NO_ORIGIN = "is not an origin; give the one that browsers see"
             f"--behind-tls https://***@a.org {NO_ORIGIN}",
         ),
         ("--host 192.0.2.1 --behind-tls https://a.org", "192.0.2.1 --port 4200 cannot be used"),
+        ("--recipes nowhere", "--recipes nowhere is not a directory with recipes (*.toml) in it"),
     ],
 )
-def test_an_address_that_others_reach_needs_tls(arguments, message, capsys, tmp_path):
+def test_what_is_refused_starts_nothing(arguments, message, capsys, tmp_path):
     from prefect.settings import PREFECT_HOME, temporary_settings
 
     with temporary_settings({PREFECT_HOME: tmp_path}):
