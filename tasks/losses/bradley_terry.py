@@ -13,9 +13,10 @@ by Step (2305.20050) multiplies the steps' probabilities, Math-Shepherd (2312.08
 minimum, and PURE (2504.15275) shows that a policy trained on the sum pads its traces with good
 steps, and uses this soft minimum.
 
-Pairs tell which trace is better, not which step is wrong. Where that is known (`tasks.data.steps`),
-each step's score is also the logit of its being right, as in Let's Verify Step by Step. Known are
-the steps of a verified trace, and those of a damaged one up to its damage.
+Pairs tell which trace is better, not which step is wrong. Where that is known
+(`tasks.reward_models.steps`), each step's score is also the logit of its being right, as in Let's
+Verify Step by Step. Known are the steps of a verified trace, and those of a damaged one up to its
+damage.
 
     L += step_weight x mean over the pair's known steps of -log sigma(+-s_step)
 """

@@ -15,8 +15,8 @@ import numpy as np
 from schemas.base import StrictModel, digest
 from schemas.examples import AskedFormat, Domain, Example, PreferencePair, Trace, parse_trace
 from tasks.data.cleaning_rules import SPLITS, Split, split_of
-from tasks.data.steps import TraceRow, damaged, response_arrays, trace_row
 from tasks.data.tokens import Tokenizer, pad_left
+from tasks.reward_models.steps import TraceRow, damaged, response_arrays, trace_row
 
 Origin = Literal["data", "policy", "damaged"]
 """The origin of a pair: the data (a teacher's samples), the policy's samples, or a teacher's trace

@@ -30,8 +30,8 @@ import numpy as np
 
 from schemas.base import StrictModel
 from schemas.examples import Trace, parse_trace
-from tasks.data.steps import split_steps
 from tasks.reward_models.pairs import TracePair
+from tasks.reward_models.steps import split_steps
 from tasks.statistics.intervals import rate_record
 
 BINS = 10

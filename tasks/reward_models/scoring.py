@@ -11,11 +11,11 @@ import jax
 import numpy as np
 from flax import nnx
 
-from tasks.data.steps import TraceRow, response_arrays
 from tasks.data.tokens import pad_left
 from tasks.devices.hosts import fetch, spread
 from tasks.models.loading import LoadedModel
 from tasks.planning.programs import Program, compilations, rows, shapes
+from tasks.reward_models.steps import TraceRow, response_arrays
 from tasks.reward_models.traces import row_scores, soft_minimum, trace_rows
 
 

@@ -19,9 +19,9 @@ from pydantic import Field
 from schemas.base import InputError
 from schemas.examples import Prompt, parse_trace
 from tasks.contract.reward import Judged, Resources, Response, Reward, RewardConfig
-from tasks.data import steps
-from tasks.data.steps import trace_row
+from tasks.reward_models import steps
 from tasks.reward_models.reliability import Calibration, read_calibration
+from tasks.reward_models.steps import trace_row
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel

@@ -3,8 +3,8 @@ Gemma that scores each step of the reasoning, and the answer.
 
 Pairs have three origins: the data's (a teacher's samples); the policy's own samples, verified
 against wrong; and verified traces beside copies with one wrong step and the same answer
-(`tasks.data.steps`), which teach the model to read the steps. Both traces of a pair have one
-author, since who wrote a trace is easier to tell than whether it is right.
+(`tasks.reward_models.steps`), which teach the model to read the steps. Both traces of a pair have
+one author, since who wrote a trace is easier to tell than whether it is right.
 `tasks.losses.bradley_terry` has the loss. The artifact is a directory that `transformers` loads as
 a classifier with one label, and
 
@@ -30,9 +30,9 @@ from schemas.trainer_config import PairsConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import FEW, Sizes, small_trainer
-from tasks.data import steps
 from tasks.devices.hosts import make_mesh
 from tasks.models.model_source import model_dependencies
+from tasks.reward_models import steps
 from tasks.reward_models.pairs import (
     TracePair,
     damaged_pairs,

@@ -17,9 +17,9 @@ def split_sentences(text: str) -> list[str]:
     """The pieces between the ends of sentences (`.`, `!` or `?` before white space) and lines.
 
     Some modules have rules of their own, because artifacts or verdicts depend on them:
-    `tasks.data.steps` (an equation before a comma ends a step), `tasks.data.mapping` (a quotation
-    goes on after "e.g."), `tasks.suites.injection` (single spaces, which join the pieces again),
-    `tasks.judging.address` (every character stays, and Chinese ends count),
+    `tasks.reward_models.steps` (an equation before a comma ends a step), `tasks.data.mapping` (a
+    quotation goes on after "e.g."), `tasks.suites.injection` (single spaces, which join the pieces
+    again), `tasks.judging.address` (every character stays, and Chinese ends count),
     `tasks.verification.form_constraints` (IFEval's) and `tasks.evaluation.dipg_protocol` (the
     published scorer's).
     """

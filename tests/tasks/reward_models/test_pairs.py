@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from schemas.examples import Trace
-from tasks.data.steps import damaged, split_steps, step_tokens
 from tasks.reward_models.pairs import (
     damaged_pairs,
     fits_lengths,
@@ -15,6 +14,7 @@ from tasks.reward_models.pairs import (
     split_pairs,
     trace_pairs,
 )
+from tasks.reward_models.steps import damaged, split_steps, step_tokens
 from tests.tasks.reward_models.step_traces import EXAMPLES, TOKENIZER, preference
 
 SPLIT = (

@@ -25,7 +25,6 @@ from schemas.examples import (
 )
 from tasks.contract.reward import Response
 from tasks.data.filters import response_of, texts_of
-from tasks.data.steps import split_steps, step_tokens
 from tasks.evaluation import safety_verdicts
 from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.grounding import follows
@@ -37,6 +36,7 @@ from tasks.judging.sheets import Sheet
 from tasks.models.tiny import tiny_tokenizer
 from tasks.rehearsal.audit_responses import references_and_controls
 from tasks.reward_models.pairs import damaged_pairs, trace_pairs
+from tasks.reward_models.steps import split_steps, step_tokens
 from tasks.rewards import chain_of_thought, code_tests, dipg, idea_e, length
 from tasks.rewards import format as format_reward
 from tasks.training.preference_pairs import judge, make_pairs

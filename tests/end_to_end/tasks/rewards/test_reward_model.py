@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.data.steps import trace_row
 from tasks.devices.hosts import make_mesh
 from tasks.models.decoder import SIZES
 from tasks.models.loading import LoadedModel, load_model, save_model
 from tasks.models.scalar_head import add_head, load_scoring_model
 from tasks.models.weights import initialise
 from tasks.reward_models.scoring import TraceScorer
+from tasks.reward_models.steps import trace_row
 from tests.tasks.reward_models.step_traces import EXAMPLES, LENGTHS, TOKENIZER
 
 
