@@ -13,6 +13,7 @@ from infra.store.store import Store
 from schemas.base import InputError
 from schemas.examples import parse_any
 from schemas.reports import RunRecord
+from schemas.toml import require_utf_8
 
 RESPONSE_LENGTH = 1024
 """The most tokens of an answer."""
@@ -87,11 +88,12 @@ def answer(
     """The answer to one question; see `Conversation`.
 
     Raises:
-        InputError: the question is empty, the run has no such model, or its artifact is gone or
-            damaged.
+        InputError: the question is empty or no text, the run has no such model, or its artifact is
+            gone or damaged.
     """
     if not question.strip():
         raise InputError("the question is empty; ask something, in quotes.")
+    require_utf_8(question, "the question")
     conversation = Conversation(store, record, stage)
     return conversation.about | conversation.ask(question, tell)
 
@@ -128,9 +130,15 @@ def keep_compiled() -> None:
 
 
 def _questions(people: bool) -> Iterator[str]:
-    """The lines that are not empty; people get a prompt, and can edit what they type."""
+    """The lines that are not empty; people get a prompt, and can edit what they type. Raises
+    InputError: standard input is no text."""
     if not people:
-        yield from (line.strip() for line in sys.stdin if line.strip())
+        try:
+            for line in filter(str.strip, sys.stdin):
+                require_utf_8(line, "the question")
+                yield line.strip()
+        except UnicodeDecodeError as error:
+            raise InputError("standard input is not valid UTF-8 text.") from error
         return
     import readline  # noqa: F401 - `input` takes it
 

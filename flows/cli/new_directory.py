@@ -10,15 +10,17 @@ from uuid import uuid4
 
 from infra.store.local_objects import given_path
 from schemas.base import InputError
+from schemas.toml import require_utf_8
 
 
 def require_new(to: Path) -> Path:
     """The absolute path of a directory that can be made.
 
     Raises:
-        InputError: a file is there, or a directory that holds something, or its parent cannot be
-            written.
+        InputError: a file is there, or a directory that holds something, its parent cannot be
+            written, or the name is no text.
     """
+    require_utf_8(str(to), "--to")
     to = given_path(to, "--to")
     try:
         if to.exists() and not (to.is_dir() and not any(to.iterdir())):

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import pytest
 
-from flows.cli.ask import Conversation, answer, dialogue
+from flows.cli.ask import Conversation, _questions, answer, dialogue
 from flows.cli.main import main
 from infra.store.store import Store, open_store
 from infra.visible import plain
@@ -163,6 +163,17 @@ def test_a_dialogue_at_a_terminal_ends_at_its_end_and_an_answer_at_ctrl_c(run, m
     assert stopped == [(True, True), (False, True)]
     assert "Ctrl-D the dialogue" in capsys.readouterr().err
     assert typed == []
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_pipe_that_holds_no_text_is_refused_after_what_it_asked(monkeypatch, errors):
+    """As locales differ in what standard input does with such a byte."""
+    piped = io.TextIOWrapper(io.BytesIO(b"one?\n" * 4096 + b"caf\xe9?\n"), "utf-8", errors)
+    monkeypatch.setattr(sys, "stdin", piped)
+    questions = _questions(people=False)
+    assert next(questions) == "one?"
+    with pytest.raises(InputError, match="not valid UTF-8 text"):
+        list(questions)
 
 
 @pytest.mark.usefixtures("short")

@@ -135,6 +135,7 @@ def test_ask_needs_a_stage_that_left_a_model(tiny_recipe, tmp_path, capsys):
         (["tiny-b", "Why?", "--stage", "rebalance"], "Stages with one: tune."),
         (["tiny-b", "Why?"], "model of stage 'tune' is no longer in the store; `lyceum run`"),
         (["tiny-b", " "], "the question is empty"),
+        (["tiny-a", "caf\udce9"], r"the question: 'caf\udce9' is not valid UTF-8 text."),
     ]:
         assert main(["ask", *arguments, "--store", str(tmp_path / "store")]) == 2
         assert expected in capsys.readouterr().err
