@@ -41,7 +41,8 @@ from infra.backend import JobBackend
 from infra.context import context
 from infra.settings import Settings
 from infra.store.lease import seize, unheld
-from infra.store.objects import Found, name_problem
+from infra.store.local_objects import TEMPORARY
+from infra.store.objects import Found
 from infra.store.store import Store, attempt_file
 from infra.targets import open_backend
 from infra.tpu.reaper import unfinished
@@ -300,12 +301,9 @@ class _Sweep:
 
     def _lasting(self, store: Store, top: str) -> Iterator[Found]:
         for found in store.objects(top):
-            parent, _, name = found.name.rpartition("/")
-            if not name.startswith("."):
+            if not TEMPORARY.fullmatch(found.name.rpartition("/")[2]):
                 yield found
-                continue
-            old = time.time() - found.written > TEMPORARY_SECONDS
-            if store is self._store and name_problem(parent) is None and old:
+            elif store is self._store and time.time() - found.written > TEMPORARY_SECONDS:
                 item = Garbage("temporary", found.name, "a killed process left it")
                 item.add(found, found.name)
                 self._temporary.append(item)

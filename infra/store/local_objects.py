@@ -8,6 +8,7 @@ import base64
 import errno
 import hashlib
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Collection, Iterator, Sequence
@@ -20,6 +21,8 @@ from infra.store.objects import Found, Objects, checked_name, name_problem
 from schemas.artifact import FileEntry
 from schemas.base import InputError
 
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")
+"""Names of files that become objects when they are written to the end."""
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _A_FILE = (

@@ -91,10 +91,10 @@ class Laws:
     def observe(self, process: Process, what: str, name: str, result: object) -> None:
         """After an operation of a process; `result` is None in the middle of one that it did not
         survive."""
-        if what.startswith("list") or (what.startswith("read") and process.role != "operator"):
-            return
         if what == "read lease":
             self._asked[process] = self.world.now
+        elif what.startswith("list") or (what.startswith("read") and process.role != "operator"):
+            return
         elif name.startswith("artifacts/"):
             self._artifact(process, what, name)
         elif name.endswith("/lease.json") and result is not False:
@@ -276,7 +276,7 @@ class Laws:
             how = f"{before.process.name} and {process.name} both have generation {generation}"
             self.break_("one holder", f"{how} of {key[:6]}")
         mine = Holder(process, self.world.now, self.world.now)
-        slept = self._woke(process)
+        looked = -1.0 if self._woke(process) else self._asked.get(process, self.world.now)
         for (of, number), last in self._holders.items():
             if of != key or last is before or last.passed:
                 continue
@@ -294,7 +294,7 @@ class Laws:
                 if last.process is process:
                     if not self.stormy:
                         self.break_("nobody waits for itself", how)
-                elif not slept and (silent < 0.55 * self.seconds or well):
+                elif last.beat < looked and (silent < 0.55 * self.seconds or well):
                     self.break_("one holder", f"{how}, heard of {silent:.1f} s ago")
         self._holders[place] = mine
 
@@ -340,7 +340,7 @@ class Laws:
         holder = self._holders.get((key, generation))
         if later and holder is not None and holder.process is process:
             return
-        looked = self._asked.get(process, self.world.now)
+        looked = self._asked.get(process, 1e9) if process.role == "operator" else 1e9
         live = self.runs_of(key, process, looked)
         blind = self.refused or not working
         if live and (process.role == "operator" or (process.role == "flow" and not blind)):

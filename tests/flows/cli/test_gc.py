@@ -17,6 +17,8 @@ from infra.store.store import attempt_file, open_store
 from schemas.reports import StageRecord
 from tests.flows.cli.gc_yard import ELSEWHERE, Yard, key, short
 
+HEX = "0" * 32
+
 
 def litter(yard: Yard) -> set[tuple[str, str]]:
     """All kinds of garbage around two artifacts that are needed: 1 as it should be, and 2 with a
@@ -113,6 +115,12 @@ def test_what_lyceum_did_not_make_is_left_alone(yard: Yard) -> None:
     names = "work/project/main.py artifacts/build/today/log.txt artifacts/notes.txt runs/mine/a.txt"
     for name in (*names.split(), f"work/{'f' * 63}/a.txt"):
         yard.store.write_bytes(name, b"mine")
+    if yard.store.is_directory:
+        for name in ("runs/.env", "work/.gitignore", "runs/mine/.a.txt.swp"):
+            path = yard.store.path("runs").parent / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("mine")
+            os.utime(path, (time.time() - 7200,) * 2)
     before = yard.names()
     assert yard.found("--delete") == set()
     assert yard.names() == before
@@ -122,19 +130,19 @@ def test_temporary_files_of_killed_processes_are_removed_once_they_are_old(here:
     here.run("failed", 1)
     here.commit(1)
     for place, age in (
-        (f"artifacts/sft/{key(1)}/.manifest.json.aa", 7200),
-        (f"work/{key(1)}/1/.status.json.bb", 7200),
-        ("runs/failed/.run.json.cc", 0),
+        (f"artifacts/sft/{key(1)}/.manifest.json.{HEX}", 7200),
+        (f"work/{key(1)}/1/.status.json.{HEX}", 7200),
+        (f"runs/failed/.run.json.{HEX}", 0),
     ):
         path = here.store.path("runs").parent / place
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("half")
         os.utime(path, (time.time() - age,) * 2)
     assert here.found("--delete") == {
-        ("temporary", "artifacts/sft/1/.manifest.json.aa"),
-        ("temporary", "work/1/1/.status.json.bb"),
+        ("temporary", f"artifacts/sft/1/.manifest.json.{HEX}"),
+        ("temporary", f"work/1/1/.status.json.{HEX}"),
     }
-    assert [name for name in here.names() if "/." in name] == ["runs/failed/.run.json.cc"]
+    assert [name for name in here.names() if "/." in name] == [f"runs/failed/.run.json.{HEX}"]
 
 
 def test_what_a_live_lease_holds_stays_and_so_do_its_job_s_inputs(yard: Yard) -> None:
