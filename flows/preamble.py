@@ -23,11 +23,11 @@ from infra.context import context
 from infra.store.store import Store
 from infra.targets import check_reach, check_target
 from schemas.artifact import Manifest
-from schemas.base import InputError
+from schemas.base import InputError, nearest
 from schemas.job import JobRequest
 from schemas.reports import RunRecord
 from tasks.chat.provider import travelling
-from tasks.contract.kinds import stage_kind
+from tasks.contract.kinds import stage_kinds
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ class Prepared:
 
     def __post_init__(self) -> None:
         for kind in context().settings.local_kinds:
-            stage_kind(kind)
+            if kind not in stage_kinds():
+                valid = nearest(kind, stage_kinds())
+                raise InputError(f"LYCEUM_LOCAL_KINDS: unknown stage kind {kind!r}.{valid}")
 
     @cached_property
     def plan(self) -> dict[str, Any] | None:

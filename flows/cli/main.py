@@ -7,22 +7,25 @@ everything else goes to standard error.
 """
 
 import argparse
+import importlib.metadata
 import inspect
+import io
 import json
 import os
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from flows.cli import commands, model_commands
 from flows.cli.answer import Answer
 from flows.cli.options import options_by_name
-from infra.distribution import absent
+from infra.distribution import DISTRIBUTION, absent
 from infra.store.objects import Damaged
 from infra.visible import plain
-from schemas.base import DoesNotFit, InputError, StageFailed, Stopped
+from schemas.base import DoesNotFit, InputError, StageFailed, Stopped, nearest
 
 
 class _Parser(argparse.ArgumentParser):
@@ -30,6 +33,11 @@ class _Parser(argparse.ArgumentParser):
     on."""
 
     def error(self, message: str) -> NoReturn:
+        wrong = re.fullmatch(r"argument (.*): invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if wrong:
+            named, value, valid = wrong.groups()
+            choices = [choice.strip("'") for choice in valid.split(", ")]
+            raise InputError(f"{named}: invalid choice: {value!r}.{nearest(value, choices)}")
         raise InputError(f"{message}. See `{self.prog} --help`.")
 
 
@@ -37,8 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
     # plots are files; what a notebook sets for its own is not installed here, and would end a stage
     os.environ["MPLBACKEND"] = "agg"
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # whoever started this process has closed it
+            setattr(sys, name, io.StringIO())
     try:
-        options = parser().parse_args(arguments)
+        options, unknown = parser().parse_known_args(arguments)
+        if unknown:
+            raise InputError(_unknown(options.command, unknown[0]))
         # somebody waits for the answer, and nothing is lost by giving up
         if options.command not in (commands.init, commands.run, commands.rehearse, commands.serve):
             os.environ.setdefault("LYCEUM_STORE_SECONDS", "30")
@@ -73,8 +86,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    sys.stderr.write(f"lyceum: {plain(message)}\n")
+    with suppress(OSError):  # nobody reads it, or the disk is full
+        sys.stderr.write(f"lyceum: {plain(message)}\n")
+        sys.stderr.flush()
     return code
+
+
+def _unknown(command: Callable[[argparse.Namespace], Answer], word: str) -> str:
+    """What is wrong with a word that a command does not take."""
+    options, names = options_by_name(), re.split(r"[ |]", COMMANDS[command])
+    flags = [options[name][0].split()[0] for name in (*filter(None, names), "json")]
+    valid = nearest(word, [flag for flag in flags if flag.startswith("-")])
+    return f"unrecognized argument {word!r} of `lyceum {command.__name__}`.{valid}"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -86,6 +109,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    version = f"{DISTRIBUTION} {importlib.metadata.version(DISTRIBUTION)}"
+    whole.add_argument("--version", action="version", version=version, help="the version of Lyceum")
     subparsers = whole.add_subparsers(
         prog="lyceum",
         metavar="COMMAND",

@@ -97,7 +97,7 @@ _FORMS: ui.Forms[None] = {
 
 def _console() -> Console:
     """Standard output as it is now (tests and pipes replace it)."""
-    width = None if sys.stdout and sys.stdout.isatty() else PLAIN_WIDTH
+    width = None if sys.stdout.isatty() else PLAIN_WIDTH
     return Console(file=sys.stdout, width=width, highlight=False)
 
 

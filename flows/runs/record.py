@@ -177,9 +177,9 @@ def read_run(store: Store, run_id: str) -> RunRecord:
         else store.read_json(record_name(run_id), RunRecord)
     )
     if record is None:
-        raise InputError(
-            f"unknown run {run_id!r} in store {store.uri}.{nearest(run_id, store.list_runs())}"
-        )
+        known = store.list_runs()
+        valid = nearest(run_id, known) if known else " It has no runs; --store URI names another."
+        raise InputError(f"unknown run {run_id!r} in store {store.uri}.{valid}")
     if record.run_id != run_id:
         raise InputError(
             f"store {store.uri}: {record_name(run_id)} is the record of another run,"

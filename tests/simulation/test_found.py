@@ -323,3 +323,14 @@ def test_a_file_that_is_being_written_is_as_old_as_its_history_at_most() -> None
     pause = Fault("pause", "flow", "create lease", 4, "after", 200.0)
     more: dict[str, Any] = {"stages": 4, "events": (Event("gc", 39.2, amount=1.0),)}
     holds("directory", "local", seed=115004472, faults=(pause,), **more)
+
+
+def test_a_holder_may_wake_between_the_look_at_its_lease_and_what_follows() -> None:
+    """The simulation's own mistake: it renewed its lease a hundredth of a second after another flow
+    had seen it silent for long enough, and before that flow's own lease was there."""
+    faults = (
+        Fault("pause", "flow", "write tpu", 1, "before", 15.0),
+        Fault("pause", "flow", "write lease", 2, "before", 15.0),
+    )
+    more: dict[str, Any] = {"flows": (0.0, 23.7), "region": "US-CENTRAL1", "data": True}
+    holds("bucket", "v5e-8", seed=115070723, faults=faults, budget=0.03, **more)

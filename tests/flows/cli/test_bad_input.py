@@ -53,15 +53,16 @@ plan tiny.toml --target v5e-9 | unknown target 'v5e-9'. Did you mean 'v5e-8'?
 run tiny.toml --target v5e-8 | a machine in the cloud cannot reach it
 run tiny.toml --force distil | has no stage 'distil'. Did you mean 'distill'?
 why tiny.toml distil | has no stage 'distil'. Did you mean 'distill'?
-run tiny.toml --fast | --fast
+run tiny.toml --fast | unrecognized argument '--fast' of `lyceum run`.
+run tiny.toml --sett seed=1 | Did you mean '--set'?
 run tiny.toml --code gone.py | --code gone.py: there is no such file
 run tiny.toml --code broken.toml | --code broken.toml: no stage runs it
 run marked.toml --force distil | has no stage 'distil'
 run nothing.toml | nothing.toml has no stages; add [stages.distill]
 run nothing.toml --set stages.sft.config.steps=1 | has no stages
 run utf16.toml | byte 0 is not UTF-8; save it as UTF-8
-walk | invalid choice: 'walk'
-walk | See `lyceum --help`.
+walk | invalid choice: 'walk'. Valid: ask,
+rnu | Did you mean 'run'?
 run | RECIPE
 run quickstart --set stages.grpo.config.rewards=[{name='anser'}] | unknown reward 'anser'
 run tiny.toml --set stages.rebalance.config.sead=1 | unknown key 'sead'. Did you mean 'seed'?
