@@ -285,7 +285,7 @@ def test_bad_input_is_refused_and_leaves_nothing(lab, tmp_path, capsys):
     assert lab.run("--to", str(lab.out)) == 2
     assert "is not empty; give the name of a new directory" in capsys.readouterr().err
     assert lab.run("--to", str(tmp_path / "new"), "--as", "csv") == 2
-    assert "'inspect_ai', 'lm_eval', 'parquet', 'tensorboard'" in capsys.readouterr().err
+    assert "Valid: inspect_ai, lm_eval, parquet, tensorboard." in capsys.readouterr().err
     store, record = write_run(tmp_path / "store", "early", stop_before="base_eval")
     arguments = ["scores", record.run_id, "--store", store.uri, "--to", str(tmp_path / "new")]
     assert main([*arguments, "--as", "inspect_ai"]) == 2
