@@ -11,6 +11,7 @@ import infra.tpu.backend
 from infra.backend import FINAL, JobHandle
 from infra.context import context
 from infra.settings import Settings, TpuSettings
+from infra.store.lease import attempts
 from infra.store.remote import host_status
 from infra.store.store import Store
 from infra.tpu.api import TpuApi
@@ -47,6 +48,10 @@ class Workshop:
         made = CloudTpuBackend(TPU_TYPES[target], general, given)
         self.backends.append(made)
         return made
+
+    def attach(self, backend: CloudTpuBackend, key: str = KEY) -> JobHandle | None:
+        """What a backend takes over of a key for a second run."""
+        return backend.attach(self.store, key, "run-2", attempts(self.store, key))
 
     def clear(self) -> None:
         """Nothing of its jobs may be left."""

@@ -15,7 +15,6 @@ import pytest
 
 from infra.backend import pause_file
 from infra.settings import Settings, TpuSettings
-from infra.store.lease import attempts
 from infra.store.remote import log_chunk
 from infra.store.store import attempt_file
 from infra.tpu.backend import CloudTpuBackend
@@ -76,9 +75,7 @@ def test_a_job_that_pauses_before_a_deadline_gives_its_machine_back(shop: Worksh
     backend.cancel(handle)
     assert backend.close() == []
     assert shop.tpu.leaked() == []
-    assert backend.attach(shop.store, KEY, "run-2", attempts(shop.store, KEY)) is None, (
-        "the next session begins an attempt of its own"
-    )
+    assert shop.attach(backend) is None, "the next session begins an attempt of its own"
 
 
 def test_a_full_zone_gives_way_to_the_next_and_is_left_empty(shop: Workshop) -> None:

@@ -4,7 +4,6 @@ and pays for nothing twice."""
 import pytest
 
 from infra.backend import JobHandle
-from infra.store.lease import attempts
 from infra.store.remote import host_status
 from infra.tpu.job import record_name
 from schemas.base import InputError
@@ -22,7 +21,7 @@ def test_only_the_newest_job_that_may_succeed_is_taken_over_and_the_others_are_d
     shop.tpu.strike("preempt", names["13"])
     shop.tpu.wait(names["13"], "SUSPENDED")
     backend = shop.backend()
-    assert backend.attach(shop.store, KEY, "run-2", attempts(shop.store, KEY)) == handles["10-1"]
+    assert shop.attach(backend) == handles["10-1"]
     for attempt in names.keys() - {"10-1"}:
         shop.tpu.wait(names[attempt], "GONE")
     assert shop.tpu.resource(names["10-1"]).state == "ACTIVE"
@@ -44,7 +43,7 @@ def test_a_record_without_a_request_begins_where_the_killed_process_ended(shop: 
     second = shop.backend()
     assert second.submit(shop.spec()) == handle
     booted(shop, second, handle)
-    assert second.attach(shop.store, "ef" * 32, "run-2", attempts(shop.store, "ef" * 32)) is None
+    assert shop.attach(second, "ef" * 32) is None
 
 
 def test_a_handle_from_elsewhere_is_followed_or_refused(shop: Workshop) -> None:
