@@ -27,7 +27,8 @@ exact, format   of greedy answers to the held-out prompts, by `reasoning_eval` f
 
 Cells are medians over the rounds; ratios are of the same round, TRL to Lyceum, above 1 where Lyceum
 is ahead. On an NVIDIA GPU (torch's wheel from PyPI brings CUDA; jax[cuda13] beside Lyceum), with
-random weights of a 1B, nothing downloaded:
+random weights of a 1B, nothing downloaded; rows and pairs are the tiny model's, and nothing is
+evaluated:
 
     python -m benchmarks.chain SCRATCH --set model=gemma3-1b-it first_steps=0 rows=32 length=512 \\
         pairs=32 responses=128 sft_rate=1e-5 simpo_rate=1e-6 grpo_rate=1e-6
@@ -83,6 +84,8 @@ def main() -> None:
     made.add_argument("--cpu", action="store_true", help="compute on the CPU, whatever there is")
     fields_of = "a field of benchmarks/chain_peers/settings.py"
     made.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help=fields_of)
+    peers = "a Python that has TRL, where none can be installed"
+    made.add_argument("--peer", type=Path, metavar="PYTHON", help=peers)
     options = made.parse_args()
     wanted = replace(Settings(cpu=options.cpu), **dict(map(setting, options.set)))
     if min(map(wanted.steps, STAGES)) < WARM_UP + 2:
@@ -90,7 +93,7 @@ def main() -> None:
             f"every stage needs at least {WARM_UP + 2} steps: {WARM_UP} warm up, and the last is "
             "not counted"
         )
-    peer = paired.installed(options.scratch, "trl", (*PEER, *FOR_REWARDS))
+    peer = options.peer or paired.installed(options.scratch, "trl", (*PEER, *FOR_REWARDS))
     settings = prepared(options.scratch, wanted)
     rounds: list[Round] = []
     for number in range(options.rounds):
@@ -162,7 +165,7 @@ def one_round(scratch: Path, peer: Path, settings: Settings) -> Round:
                 f"{stage}: Lyceum's two runs of the same seed ended with different models: "
                 f"{first} and {second}"
             )
-    for side in ANSWERING:
+    for side in ANSWERING if settings.first_steps else ():
         files = (asked, here / side, here / side / "answers", here / side / "answers.log")
         cache = scratch / "compiled"
         found[side]["answers"] = run(scratch, "lyceum", python, "evaluate", *files, cache)
@@ -234,8 +237,10 @@ def show(settings: Settings, rounds: Sequence[Round]) -> None:
     for figure in FIGURES[:3]:
         compare(f"the chain: {figure[0]}", figure, rounds, lambda of: sum(map(of, STAGES)))
     compare(f"the chain: {MEMORY[0]}", MEMORY, rounds, lambda of: max(map(of, STAGES)))
-    heading(f"answers to {last[THEIRS]['answers']['sft']['n']} held-out prompts", *ANSWERING)
-    for stage in STAGES:
+    answered = last[THEIRS].get("answers", {})
+    if answered:
+        heading(f"answers to {answered['sft']['n']} held-out prompts", *ANSWERING)
+    for stage in STAGES if answered else ():
         for name in ("exact_answer", "format_rate"):
             rates = (
                 [100 * one[side]["answers"][stage][name] for one in rounds] for side in ANSWERING

@@ -12,6 +12,7 @@ from benchmarks.chain_peers.settings import STAGES, Clock, Settings, main
 from tasks.contract.job import Job, read_jsonl, read_rows, write_jsonl
 
 RECIPE = Path(__file__).resolve().parents[2] / "flows" / "recipes" / "quickstart.toml"
+TINY = "gemma3-tiny"
 PROMPTS, SAMPLES = 256, 4
 """Sampled before the measurement, for the preference pairs that both sides train on."""
 
@@ -95,8 +96,11 @@ def prepare(_: str, settings: Settings, data: Path, policy: Path, out: Path) -> 
     run_stage("distill", recipe.stage("distill").config, {}, scratch / "distill")
     wanted = {**recipe.stage("rebalance").config, "grounding_quotas": {}}
     run_stage("rebalance", wanted, {"examples": scratch / "distill"}, rows)
-    random = scratch / "random" if settings.first_steps else policy
-    tokenizer = save_first_model(settings, random)
+    random, miner = scratch / "random", settings
+    if not settings.first_steps:
+        save_first_model(settings, policy)
+        miner = replace(settings, model=TINY)
+    tokenizer = save_first_model(miner, random)
     data.mkdir(parents=True)
     heldout = [one for one in read_jsonl(rows / "heldout.jsonl", Example) if one.grounding is None]
     every = max(1, len(heldout) // settings.heldout)
@@ -113,8 +117,8 @@ def prepare(_: str, settings: Settings, data: Path, policy: Path, out: Path) -> 
         inputs = {"examples": data, "policy": random}
         run_stage("sft", {**stage_table("sft", settings), **first}, inputs, policy)
 
-    inputs = {"examples": data, "policy": policy}
-    run_stage("sft", stage_table("sft", settings), inputs, scratch / "sft")
+    inputs = {"examples": data, "policy": policy if settings.first_steps else random}
+    run_stage("sft", stage_table("sft", miner), inputs, scratch / "sft")
     mining = {"prompts": PROMPTS, "data_pairs": 0, "samples_per_prompt": SAMPLES, "steps": 1}
     mining["sampling_batch_size"] = 128
     inputs = {"prompts": data, "policy": scratch / "sft"}
@@ -181,7 +185,7 @@ def write_for_peer(
 
 def save_first_model(settings: Settings, directory: Path) -> Any:
     """Random weights of the size with the tiny tokenizer, in Hugging Face's format. Returns the
-    tokenizer."""
+    tokenizer; it has as many pieces as the size, for a model with another's is refused."""
     from tasks.devices.hosts import make_mesh
     from tasks.models.decoder import SIZES
     from tasks.models.hf_tokenizer import write_tokenizer
@@ -192,10 +196,23 @@ def save_first_model(settings: Settings, directory: Path) -> Any:
     directory.mkdir(parents=True)
     size = SIZES[settings.model]
     weights = initialise(size, 0)
-    loaded = LoadedModel(settings.model, size, weights, tiny_tokenizer(), make_mesh())
+    tokenizer = with_pieces(tiny_tokenizer(), size.vocab_size)
+    loaded = LoadedModel(settings.model, size, weights, tokenizer, make_mesh())
     save_model(loaded, directory)
     write_tokenizer(directory, loaded.tokenizer)
     return loaded.tokenizer
+
+
+def with_pieces(tokenizer: Any, count: int) -> Any:
+    """The tokenizer with so many pieces: those added stand in no text."""
+    from sentencepiece import sentencepiece_model_pb2 as proto
+
+    model = proto.ModelProto.FromString(tokenizer.model_proto)
+    for number in range(len(model.pieces), count):
+        unused = proto.ModelProto.SentencePiece.UNUSED
+        model.pieces.add(piece=f"<unused{number}>", score=0.0, type=unused)
+    model.trainer_spec.vocab_size = count
+    return type(tokenizer)(model.SerializeToString())
 
 
 def evaluate(_: str, settings: Settings, data: Path, chain: Path, out: Path) -> dict[str, Any]:

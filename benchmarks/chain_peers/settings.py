@@ -21,7 +21,7 @@ class Settings:
     Attributes:
         model: the size of the model, which begins with random weights.
         first_steps: of SFT, with the quickstart's optimizer, that make the model both sides begin
-            with; 0: random weights.
+            with; 0: random weights, and pairs of the tiny model, of which nothing is evaluated.
         rows, length: of an SFT step: packed rows, and the tokens of each.
         pairs: of a SimPO step.
         responses, group: of a GRPO step: all responses, and those to one prompt.
