@@ -16,7 +16,8 @@ no store.
 
 The job's own reports count first: a final status ends it, and a changing one shows that it runs,
 whatever the API reports. Then the API: a TPU that it reports gone is gone. Then time: no state
-lasts for ever. A zone without a TPU or quota, or one that keeps a request waiting too long, gives
+lasts for ever. A host counts as silent only while the store answers: else it could not be heard.
+A zone without a TPU or quota, or one that keeps a request waiting too long, gives
 way to the next as long as no VM has started. A failed job counts as lost, so that another attempt
 may succeed, unless a person must solve the problem. After `done`, `failed` and `preempted` comes
 the deletion (`infra.tpu.job`).
@@ -69,7 +70,8 @@ Action = Literal["none", "create", "next_zone", "delete"]
 
 @dataclass(frozen=True)
 class Host:
-    """One VM: its last status, None without one, and the seconds since that changed."""
+    """One VM: its last status, None without one, and for how many seconds looks that the store
+    answered have found no other."""
 
     status: JobStatus | None = None
     silent: float = 0.0
@@ -213,10 +215,11 @@ def _before(state: State, seen: Seen, terms: Terms) -> Step:
 
 def _booting(state: State, seen: Seen, terms: Terms) -> Step:
     """The step while VMs exist, or have reported, and host 0 has not."""
-    if seen.seconds > terms.tpu.boot_seconds:
+    unheard = min(seen.seconds, seen.hosts[0].silent)
+    if unheard > terms.tpu.boot_seconds:
         return _lost(
             "failed",
-            f"no worker was heard of for {duration(seen.seconds)} after the VM had started. If that"
+            f"no worker was heard of for {duration(unheard)} after the VM had started. If that"
             " happens again: may its service account write to the store, and has its network a way"
             " out? See LYCEUM_TPU_SERVICE_ACCOUNT, LYCEUM_TPU_EXTERNAL_IPS",
             seen,
@@ -231,8 +234,9 @@ def _running(state: State, seen: Seen, terms: Terms) -> Step:
     for index, host in enumerate(seen.hosts):
         who = f"host {index} of {len(seen.hosts)}" if len(seen.hosts) > 1 else "the VM"
         if host.status is None:
-            if state == "running" and seen.seconds > terms.tpu.boot_seconds:
-                late = f"{who} never came up, {duration(seen.seconds)} after host 0 had"
+            unheard = min(seen.seconds, host.silent)
+            if state == "running" and unheard > terms.tpu.boot_seconds:
+                late = f"{who} never came up, {duration(unheard)} after host 0 had"
                 return _lost("failed", late, seen, terms)
         elif host.status.state not in FINAL and host.silent > terms.tpu.silence_seconds:
             silent = f"{who} was not heard of for {duration(host.silent)}"

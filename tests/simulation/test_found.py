@@ -334,3 +334,16 @@ def test_a_holder_may_wake_between_the_look_at_its_lease_and_what_follows() -> N
     )
     more: dict[str, Any] = {"flows": (0.0, 23.7), "region": "US-CENTRAL1", "data": True}
     holds("bucket", "v5e-8", seed=115070723, faults=faults, budget=0.03, **more)
+
+
+def test_a_machine_is_not_given_up_because_the_store_was_away_while_it_booted() -> None:
+    """A flow stood still until its machine was there, and the store was away before it could read
+    what the worker said: it took the machine for one that never came up, and deleted it, while the
+    worker was at work and another flow, which had taken the stage over, followed it."""
+    pause = Fault("pause", "flow 2", "ask get", 4, "before", 15.0)
+    refused = Fault("refuse", "agent", "any", 6, "after")
+    more: dict[str, Any] = {"flows": (0.0, 0.0), "events": (Event("storm", 18.6, seconds=45.0),)}
+    holds("bucket", "v5e-16", seed=116035082, faults=(pause, refused), data=True, **more)
+    storm = (Event("storm", 13.5, seconds=45.0),)
+    result = play(Plan(5, "bucket", "v5e-8", 1, (0.0,), events=storm))  # a flow alone
+    assert sum("ask create" in line for line in result.lines) == 1, told(result)

@@ -227,8 +227,12 @@ def test_an_api_that_does_not_answer_is_asked_again_for_a_long_time() -> None:
     ],
 )
 def test_what_takes_too_long_is_given_up(state, look, limit, words):
-    assert next_step(state, Seen(limit - 1, limit - 1, resource=look), TERMS).status is None
-    assert_lost(next_step(state, Seen(limit + 1, limit + 1, resource=look), TERMS), words)
+    def after(seconds: float) -> Step:
+        unheard = (Host(None, seconds),)
+        return next_step(state, Seen(seconds, seconds, resource=look, hosts=unheard), TERMS)
+
+    assert after(limit - 1).status is None
+    assert_lost(after(limit + 1), words)
 
 
 def test_a_request_that_goes_back_and_forth_is_given_up_as_well() -> None:
@@ -249,11 +253,19 @@ def test_every_host_counts() -> None:
     assert after(800, alive, Host(), alive) == Step("running")
     silent = after(800, alive, alive, Host(status("running"), 121))
     assert_lost(silent, "host 2 of 3 was not heard of for 2 min")
-    assert_lost(after(901, alive, Host(), alive), "host 1 of 3 never came up")
+    assert_lost(after(901, alive, Host(None, 901), alive), "host 1 of 3 never came up")
     assert after(800, alive, Host(status("succeeded"), 1e6)) == Step("running")
     full = after(0, alive, Host(status("failed", error="no space left", exit_code=2)))
     assert (full.state, full.status.exit_code) == ("done", 2)
     assert full.status.error == "host 1 of 2: no space left"
+
+
+def test_hosts_that_could_not_be_heard_are_waited_for() -> None:
+    """While the store is away no worker can be heard of: machines at work were deleted."""
+    look, heard = resource("ACTIVE", "READY"), Host(status("running"))
+    for state, hosts in (("booting", (Host(None, 30),)), ("running", (heard, Host(None, 30)))):
+        step = next_step(state, Seen(1e6, resource=look, hosts=hosts), TERMS)
+        assert (step.state, step.action) == (state, "none")
 
 
 def test_durations_are_for_people() -> None:
