@@ -126,6 +126,7 @@ def prepared(scratch: Path, wanted: Settings) -> Settings:
         return Settings.read(found)
     for path in (scratch / "data", scratch / "first", found):
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    scratch.mkdir(parents=True, exist_ok=True)
     wanted.write(asked)
     tell("making data, first model and pairs")
     python = Path(sys.executable)
