@@ -5,7 +5,9 @@ store delays nobody else.
 """
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable
 from itertools import cycle, islice
 
@@ -51,8 +53,8 @@ class Listener:
         self.trouble: InputError | None = None
         self._store, self._handle, self._attentive = store, handle, attentive
         self._seconds, self._on_news = seconds, on_news
-        most = 5 * max(LISTEN_SECONDS, seconds) * (1 + (hosts - 1) / HOSTS_AT_ONCE)
-        self._silences = [Silence(most) for _ in range(hosts)]
+        self._heard, self._most = time.monotonic(), 5 * max(LISTEN_SECONDS, seconds)
+        self._silences = [Silence(math.inf) for _ in range(hosts)]
         self._hosts = [Host() for _ in range(hosts)]
         self._turns = cycle(range(1, hosts))
         self._chunks: list[tuple[int, int, str]] = []
@@ -119,6 +121,10 @@ class Listener:
         text, offset = read_log(self._store, key, attempt, end, final)
         if offset > end:
             self._chunks.append((end, offset, mask(text)))
+        now = time.monotonic()
+        if now - self._heard > self._most:  # the store was away: no host could be heard
+            self._silences = [Silence(math.inf) for _ in self._hosts]
+        self._heard = now
         for host, status in found.items():
             last = status or self._hosts[host].status
             self._hosts[host] = Host(last, self._silences[host].of(last))
