@@ -18,9 +18,10 @@ rollback may lead, cannot be dropped. The rest is garbage:
     export      what an interrupted `lyceum push` left in this machine's cache
 
 Runs that begin meanwhile are safe. Each key is removed under its lease, so that a run that wants
-the stage waits; run records are read again right before; and an artifact's manifest goes first, so
-that nobody finds an artifact with half of its files. A run that was about to use one finds its
-input gone, and makes it again (`flows.chain`). Machines go before the records of their jobs do.
+the stage waits; run records are read again right before; an artifact's manifest goes first, so that
+nobody finds an artifact with half of its files, and comes back if a run has found it meanwhile
+(`Needs.let_go`). A run that reads one in that moment finds its input gone, and makes it again
+(`flows.chain`). Machines go before the records of their jobs do.
 """
 
 import itertools
@@ -134,7 +135,7 @@ def collect_garbage(
         _delete_without_keys(store, found)
         kept = _with_machines(store, (keys - used - needs.begun()) & sweep.machines, say)
         doomed = [item for item in found if item.key and item.key not in kept]
-        _delete_keys(store, doomed, free, settings.lease_seconds, needs.begun)
+        _delete_keys(store, doomed, free, settings.lease_seconds, needs)
     return found
 
 
@@ -348,7 +349,7 @@ def _delete_keys(
     found: Iterable[Garbage],
     free: dict[str, int],
     seconds: float,
-    begun: Callable[[], set[str]],
+    needs: Needs,
 ) -> None:
     """Remove what belongs to keys, each under its lease; nothing where somebody else has taken that
     by now, or a run needs it that has begun."""
@@ -357,20 +358,22 @@ def _delete_keys(
         by_key.setdefault(item.key or "", []).append(item)
     for key, items in by_key.items():
         with seize(store, key, free[key], "lyceum gc", seconds=seconds) as mine:
-            for item in items if key not in begun() else ():
-                _delete_item(store, item, key, f"work/{key}/{free[key] + 1}", mine)
+            for item in items:
+                if key in needs.begun():
+                    break
+                _delete_item(store, needs, item, key, f"work/{key}/{free[key] + 1}", mine)
 
 
 def _delete_item(
-    store: Store, item: Garbage, key: str, lease: str, mine: Callable[[], bool]
+    store: Store, needs: Needs, item: Garbage, key: str, lease: str, mine: Callable[[], bool]
 ) -> None:
     """Remove an item, except the lease under which that is done; nothing from the moment on in
     which it is not `mine`."""
     place = _here(store) if item.kind == "cache" else store
     if not mine():
         return
-    if item.kind == "artifact":
-        store.discard(item.name.split("/")[1], key)
+    if item.kind == "artifact" and not needs.let_go(item.name.split("/")[1], key):
+        return
     if item.kind == "attempt":
         _, kind, _, _, attempt = item.name.split("/")
         manifest = store.lookup(kind, key)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from flows.promotion.nights import DECISION, Decision
 from flows.runs.record import in_full, record_name
-from infra.store.store import Store
+from infra.store.store import Store, manifest_name
 from schemas.base import InputError, problem_text
 from schemas.reports import RunRecord
 
@@ -33,7 +33,8 @@ class Needs:
 
     def __init__(self, store: Store, drop: Collection[str]) -> None:
         self._store, self._drop = store, drop
-        self._over: dict[str, set[str]] = {}  # of runs that have succeeded, which name no more
+        self._over: dict[str, set[str]] = {}  # of runs that have ended, which name no more
+        self._decided: dict[str, set[str]] = {}  # by decisions, which do not change
         self._now: set[str] = set()
         self.look()
         self.keys = self._now
@@ -44,9 +45,28 @@ class Needs:
             self.look()
         return self._now - self.keys
 
+    def let_go(self, kind: str, key: str) -> bool:
+        """Set the artifact of a key aside, and look at the records then: a run names an artifact
+        before it looks for it, so whoever found this one is on record by now. Returns whether
+        nobody needs it; else it is put back."""
+        name = manifest_name(kind, key)
+        raw = self._store.read_bytes(name)
+        if raw is None:
+            return True
+        self._store.discard(kind, key)
+        needed = True
+        try:
+            self.look()
+            needed = key in self._now
+        finally:
+            if needed:
+                self._store.create_bytes(name, raw)
+        return not needed
+
     def look(self) -> None:
         """Look at the records now."""
         self._looked = time.monotonic()
+        decided = [found.name for found in self._store.each("runs", DECISION)]
         runs = [run for run in self._store.list_runs() if run not in self._drop]
         changing = {run: record_name(run) for run in runs if run not in self._over}
         self._now = set().union(*(self._over[run] for run in runs if run in self._over))
@@ -55,16 +75,17 @@ class Needs:
                 continue
             record = self._record(run, raw)
             keys = {stage.key for stage in record.stages if stage.key}
-            if record.status == "succeeded":
+            if record.status != "running":
                 self._over[run] = keys
             self._now |= keys
-        decided = [found.name for found in self._store.each("runs", DECISION)]
         known = [name for name in decided if name.split("/")[1] in runs]
-        for raw in self._store.read_all(known):
+        unread = [name for name in known if name not in self._decided]
+        for name, raw in zip(unread, self._store.read_all(unread), strict=True):
             # one that cannot be read is passed over by everybody: it can be made again
             with suppress(ValidationError):
                 decision = Decision.model_validate_json(raw or b"")
-                self._now |= {evaluation.key for evaluation in decision.gate.evaluations}
+                self._decided[name] = {evaluation.key for evaluation in decision.gate.evaluations}
+        self._now |= set().union(*(self._decided.get(name, ()) for name in known))
 
     def _record(self, run: str, raw: bytes) -> RunRecord:
         try:

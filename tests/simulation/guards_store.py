@@ -109,7 +109,7 @@ def _no_cancel(self: Any, handle: JobHandle) -> None:
     """Nothing is stopped."""
 
 
-def _no_discard(store: Store, item: Any, key: str, held: str, mine: Any) -> None:
+def _no_discard(store: Store, needs: Needs, item: Any, key: str, held: str, mine: Any) -> None:
     place = gc._here(store) if item.kind == "cache" else store
     for name in sorted(item.names):
         gc._remove(place, name) if name != f"work/{key}" else None
@@ -123,6 +123,12 @@ def _unheld_all(store: Store, keys: Any, **rest: Any) -> dict[str, int]:
 def _stale_needs() -> AbstractContextManager[Any]:
     """What runs name is read once, before leases are watched."""
     return patch.object(Needs, "begun", lambda self: set())
+
+
+def _set_aside_for_good(self: Needs, kind: str, key: str) -> bool:
+    """Nobody looks whether a run has found the artifact."""
+    self._store.discard(kind, key)
+    return True
 
 
 def _blind_create(self: BucketObjects, name: str, data: bytes) -> bool:
@@ -161,9 +167,10 @@ def _one_try(self: Requests, call: Any, **options: Any) -> Any:
 _ASK = Requests.ask
 
 
-def _gc_stands_still(place: str, removal: int, stages: int, flow: str) -> Plan:
+def _gc_stands_still(place: str, what: str, count: int, stages: int, flow: str) -> Plan:
     """Garbage collection drops a run and stands still in the middle, and a flow begins."""
-    fault = Fault("pause", "operator", "remove any", removal, "before", 15.0)
+    when = "after" if what == "list any" else "before"
+    fault = Fault("pause", "operator", what, count, when, 15.0)
     events = Event("gc", 60.0, amount=1.0), Event(flow, 61.5, amount=1.0)
     return Plan(0, place, "local", stages, (0.0,), (fault,), events)
 
@@ -239,13 +246,19 @@ PLANTS = (
         "gc: each key is removed under its lease",
         "flows/cli/gc.py",
         replaced(gc, "seize", _seize_anyway),
-        aim=_gc_stands_still("bucket", 4, 1, "force"),
+        aim=_gc_stands_still("bucket", "list any", 21, 1, "force"),
     ),
     Plant(
         "gc: run records are read again before the removal",
         "flows/cli/gc.py",
         _stale_needs,
-        aim=_gc_stands_still("directory", 1, 3, "night"),
+        aim=_gc_stands_still("directory", "remove any", 1, 3, "night"),
+    ),
+    Plant(
+        "gc: what a run has found meanwhile comes back",
+        "flows/cli/needs.py",
+        replaced(Needs, "let_go", _set_aside_for_good),
+        aim=Plan(0, "bucket", "local", 3, (0.0, 52.0), (), (Event("gc", 51.8, amount=1.0),)),
     ),
     Plant(
         "a chain makes a lost input again",

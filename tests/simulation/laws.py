@@ -66,7 +66,6 @@ class Laws:
     _digests: dict[tuple[str, str], str] = field(default_factory=dict)
     _holders: dict[tuple[str, int], Holder] = field(default_factory=dict)
     _jobs: set[tuple[str, str, str]] = field(default_factory=set)
-    _looked: dict[Process, float] = field(default_factory=dict)
     _asked: dict[Process, float] = field(default_factory=dict)
     _steps: dict[tuple[str, str], int] = field(default_factory=dict)
     _kept: dict[str, int] = field(default_factory=dict)
@@ -91,6 +90,8 @@ class Laws:
     def observe(self, process: Process, what: str, name: str, result: object) -> None:
         """After an operation of a process; `result` is None in the middle of one that it did not
         survive."""
+        if process.role == "operator":
+            self.on_record.looks(process, what, name)
         if what == "read lease":
             self._asked[process] = self.world.now
         elif what.startswith("list") or (what.startswith("read") and process.role != "operator"):
@@ -113,10 +114,6 @@ class Laws:
             self.on_record.changed(name)
             if what.startswith("remove"):
                 self.removed.add(name.split("/")[1])
-        elif process.role == "operator" and what.startswith(("read run", "create lease")):
-            # between its last look at the records and the lease others may begin, and wait for it
-            if what == "read run" or self.world.now - self._looked.get(process, 0.0) > 5.0:
-                self._looked[process] = self.world.now
         elif what == "create seal" and "/checkpoints/" in name and result:
             key = name.split("/")[1]
             if self.read(name.replace("seal.json", "data/values.json")) is None:
@@ -161,6 +158,10 @@ class Laws:
             self._committed(now)
         elif now is not None and ("data" in rest or not rest):
             self._intact(now, process)
+        elif what.startswith("remove") and self.on_record.was_found(process, key):
+            self.break_(
+                "artifacts do not vanish", f"{kind}/{key[:6]} was found, and does not return"
+            )
 
     def _committed(self, manifest: Manifest) -> None:
         place = manifest.kind, manifest.key
@@ -200,12 +201,13 @@ class Laws:
         if process.role == "flow" and key in self.forced:
             return
         if process.role == "operator":
-            if self.champions.needed(key) < self._looked.get(process, 0.0):
+            if self.champions.needed(key) < self.on_record.looked.get(process, 0.0):
                 how = f"{process.name} removed the model of a champion, {kind}/{key[:6]}"
                 self.break_("champions stay", how)
-            if self.on_record.since.get(key, self.world.now) < self._looked.get(process, 0.0):
+            if self.on_record.is_known(process, key):
                 how = f"{kind}/{key[:6]} was removed, which a run on record needs"
                 self.break_("artifacts do not vanish", how)
+            self.on_record.aside[process, key] = self.world.now
             return
         self.break_("artifacts do not vanish", f"{process.name} set {kind}/{key[:6]} aside")
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.simulation.world import World
+from tests.simulation.world import Process, World
 
 
 @dataclass
@@ -16,13 +16,33 @@ class OnRecord:
         read: the bytes of an object, without an operation.
 
     Attributes:
-        since: key -> the moment from which on a record names it.
+        since: key -> the moment from which on a record that is there names it.
+        looked: operator -> when it looked at the records last, or is to look again.
+        aside: operator and key -> when it set the artifact aside.
     """
 
     world: World
     read: Callable[[str], bytes | None]
     since: dict[str, float] = field(default_factory=dict)
-    _parts: dict[str, set[str]] = field(default_factory=dict)
+    looked: dict[Process, float] = field(default_factory=dict)
+    aside: dict[tuple[Process, str], float] = field(default_factory=dict)
+    _parts: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def looks(self, process: Process, what: str, name: str) -> None:
+        """An operator lists the runs, or takes the lease of a key under which it removes that: then
+        it has to look again if it has not for 5 s. What begins after that look waits for it."""
+        late = what == "create lease" and self.world.now - self.looked.get(process, 0.0) > 5.0
+        if late or name.strip("/") == "runs":
+            self.looked[process] = self.world.now
+
+    def is_known(self, process: Process, key: str) -> bool:
+        """Whether an operator has seen that a record names the key."""
+        return self.since.get(key, self.world.now) < self.looked.get(process, 0.0)
+
+    def was_found(self, process: Process, key: str) -> bool:
+        """Whether a run named the key before an operator set its artifact aside, so that the run
+        may have found it, and has to have it back."""
+        return self.since.get(key, self.world.now) < self.aside.get((process, key), 0.0)
 
     def changed(self, name: str) -> None:
         """A record, or a part of one, is written or removed, or a whole run is."""
@@ -32,9 +52,12 @@ class OnRecord:
             raw = self.read(part) if self.read(f"{run}/run.json") is not None else None
             said = json.loads(raw) if raw and raw != b"{" else {"stages": ()}
             stages = said["stages"] if "stages" in said else [said["stage"]]
-            self._parts[part] = {stage["key"] for stage in stages if stage["key"]}
-        named = set().union(*self._parts.values())
-        self.since = {key: self.since.get(key, self.world.now) for key in sorted(named)}
+            before, keys = self._parts.get(part, {}), [stage["key"] for stage in stages]
+            self._parts[part] = {key: before.get(key, self.world.now) for key in keys if key}
+        self.since = {}
+        for named in self._parts.values():
+            for key, since in named.items():
+                self.since[key] = min(since, self.since.get(key, since))
 
     def spoil(self, name: str) -> None:
         """A record rots."""

@@ -298,6 +298,19 @@ def test_gc_that_stood_still_reads_again_what_runs_need() -> None:
     holds("directory", "local", seed=114052066, stages=4, faults=(pause,), events=events)
 
 
+def test_gc_gives_back_what_a_run_found_before_it_was_set_aside() -> None:
+    """A run named an artifact right after gc's look at the records, found it, and had ended when gc
+    removed it: the look was less than 3 s old."""
+    dropped = Event("gc", 51.8, amount=1.0)
+    flows = (0.0, 52.0)
+    more: dict[str, Any] = {"flows": flows, "region": "US", "reports": True, "events": (dropped,)}
+    holds("bucket", "local", seed=116038322, stages=3, **more)
+    events = Event("spoil", 25.5), Event("gc", 49.8, amount=1.0), Event("night", 50.0, amount=2.0)
+    killed = (Fault("kill", "flow", "any", 6),)
+    more = {"flows": (0.0, 0.0, 0.0), "region": "NAM4", "faults": killed, "events": events}
+    holds("bucket", "local", seed=116067310, stages=4, **more)
+
+
 def test_gc_leaves_the_record_of_a_machine_that_it_cannot_see_to() -> None:
     """It dropped a run whose flow had been killed and whose machine worked, while the cloud refused
     to answer. The next run asked for a machine beside it."""

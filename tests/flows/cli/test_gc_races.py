@@ -55,6 +55,45 @@ def test_a_run_that_begins_while_keys_are_removed_loses_nothing(yard, monkeypatc
     assert yard.store.valid("sft", key(2))
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_artifact_that_a_run_found_before_it_was_set_aside_comes_back(
+    yard, monkeypatch, number: int
+):
+    """Between gc's last look at the records and the artifact's manifest: the run has ended by the
+    time at which it could find anything gone."""
+    for each in (1, 2):
+        yard.commit(each)
+    yard.attempt(number)
+    found = yard.store.lookup("sft", key(number))
+    discard = Store.discard
+
+    def meanwhile(store: Store, kind: str, where: str) -> None:
+        if where == key(number):
+            yard.run("cached", number, status="succeeded")
+        discard(store, kind, where)
+
+    monkeypatch.setattr(Store, "discard", meanwhile)
+    removed = yard.gc("--delete")
+    gone = {short(item["name"]): item["deleted"] for item in removed["items"]}
+    assert [name for name, deleted in gone.items() if deleted] == [f"artifacts/sft/{3 - number}"]
+    assert yard.store.valid("sft", key(number)) == found
+    assert yard.names() >= {f"work/{number}/1/{name}" for name in gc.SMALL}
+
+
+def test_an_artifact_comes_back_when_nobody_can_tell_whether_it_is_needed(yard, monkeypatch):
+    """A record has rotted since gc looked last."""
+    yard.commit(1)
+    discard = Store.discard
+
+    def meanwhile(store: Store, kind: str, where: str) -> None:
+        yard.store.write_bytes("runs/rotten/run.json", b"{")
+        discard(store, kind, where)
+
+    monkeypatch.setattr(Store, "discard", meanwhile)
+    yard.gc("--delete", code=2)
+    assert yard.store.valid("sft", key(1))
+
+
 def test_files_that_were_committed_meanwhile_stay(yard, monkeypatch):
     """The job was in its commit when the store was listed: files without a manifest. Then it
     released its lease."""
