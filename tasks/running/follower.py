@@ -2,14 +2,15 @@
 follower, and submits a lost one again."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from infra.backend import FINAL, JobHandle
 from infra.settings import Settings
 from infra.store import lease
 from infra.store.store import Store
 from infra.visible import visible
-from schemas.base import Stopped
+from schemas.base import InputError, Stopped
 from schemas.job import JobRequest, JobStatus
 from tasks.running.backends import backend
 from tasks.running.watch import Listener, Watch
@@ -127,7 +128,7 @@ def run_to_the_end(follower: Follower, store: Store, attempt: str, restarts: int
     listing in which jobs are looked for tells, since this process may stand still at any time."""
     known = lease.attempts(store, follower.job.key)
     mine = lease.attempt_numbers(attempt)[:1]
-    if any(lease.attempt_numbers(one)[:1] > mine for one in known):
+    if _has_later(known, mine):
         follower.overtaken = True
         return _lost("another run follows it")
     attempts = iter([attempt, *(f"{attempt}-{restart}" for restart in range(1, restarts + 1))])
@@ -138,12 +139,20 @@ def run_to_the_end(follower: Follower, store: Store, attempt: str, restarts: int
     while (status.lost or status.state == "paused") and not follower.pausing:
         if (again := next(attempts, None)) is None or follower.is_overtaken():
             break
+        with suppress(OSError, InputError):  # a store that is away tells nothing
+            if _has_later(lease.attempts(store, follower.job.key), mine):
+                follower.overtaken = True  # even by one that has ended: the lease is not ours
+                break
         follower.say(
             f"{status.error}\nstarted again from its last checkpoint (attempt {again}; up to"
             f" {restarts} restarts a run)"
         )
         status = follower.submit(again)
     return status
+
+
+def _has_later(attempts: Sequence[str], mine: tuple[int, ...]) -> bool:
+    return any(lease.attempt_numbers(one)[:1] > mine for one in attempts)
 
 
 def _lost(why: str) -> JobStatus:

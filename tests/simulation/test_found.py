@@ -298,6 +298,15 @@ def test_gc_that_stood_still_reads_again_what_runs_need() -> None:
     holds("directory", "local", seed=114052066, stages=4, faults=(pause,), events=events)
 
 
+def test_a_lost_job_is_not_started_again_without_the_lease() -> None:
+    """A flow stood still, another took the stage over, made it and deleted the machine; the first
+    woke, took the job for lost and asked for a machine, which gc deleted as nobody's."""
+    pause = Fault("pause", "flow", "write tpu", 3, "after", 40.0)
+    events = Event("gc", 51.9, amount=1.0), Event("drift", 0.0, "flow 2", amount=1.05)
+    more: dict[str, Any] = {"flows": (0.0, 0.0), "region": "EUROPE-WEST4", "events": events}
+    holds("bucket", "v5e-8", seed=116021554, stages=2, faults=(pause,), **more)
+
+
 def test_gc_gives_back_what_a_run_found_before_it_was_set_aside() -> None:
     """A run named an artifact right after gc's look at the records, found it, and had ended when gc
     removed it: the look was less than 3 s old."""

@@ -249,3 +249,17 @@ def test_phases_are_logged_once_and_their_duration_is_not_news(bench, caplog):
         bench.run(Scripted([[*queued, status("running"), DONE]]))
     told = [record.getMessage() for record in caplog.records]
     assert told == [phases[0], phases[-1], "running"]
+
+
+def test_a_lost_job_is_not_started_again_once_another_run_has_had_the_lease(bench: Bench) -> None:
+    """It stood still meanwhile, and the other run has made the stage and gone: what is started
+    without the lease is nobody's for gc."""
+
+    class Passed(Scripted):
+        def submit(self, spec: JobSpec) -> JobHandle:
+            bench.store.write_bytes(attempt_file(JOB.key, "5", "lease.json"), b"{}")
+            return super().submit(spec)
+
+    backend = Passed([[LOST], [DONE]])
+    assert bench.run(backend).lost
+    assert backend.submitted == ["4"]
