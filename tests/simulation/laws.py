@@ -88,8 +88,7 @@ class Laws:
         self.storm_until = max(self.storm_until, until)
 
     def observe(self, process: Process, what: str, name: str, result: object) -> None:
-        """After an operation of a process; `result` is None in the middle of one that it did not
-        survive."""
+        """After an operation of a process; `result` is None inside one that killed it."""
         if process.role == "operator":
             self.on_record.looks(process, what, name)
         if what == "read lease":
@@ -225,18 +224,16 @@ class Laws:
             if child.parent is process and child.alive:
                 self.break_("nothing runs after the end", f"{child.name} outlives {process.name}")
         for stage in record.stages:
+            error, stopped = stage.error or "", record.status == "cancelled"
             if stage.exit_code == 2 and not self.refused:
-                self.break_("no bad input", f"{process.name}: {short(stage.error or '')[:300]}")
-            spent = (
-                "no more are started" in (stage.error or "") and self.payments.budget is not None
-            )
-            twice = self.losses > 1 and "is missing or damaged" in (stage.error or "")
+                self.break_("no bad input", f"{process.name}: {short(error)[:300]}")
+            spent = "no more are started" in error and self.payments.budget is not None
+            twice = self.losses > 1 and "is missing or damaged" in error
             mine = [job for job in self._submitted if job.startswith(f"{stage.key}/")]
-            used_up = twice or any(job.endswith("-3") for job in mine)
+            gone = stopped and stage.key in self.removed  # who is stopped makes nothing again
+            used_up = twice or gone or any(job.endswith("-3") for job in mine)
             if stage.status == "failed" and not (self.lenient or self.refused or spent or used_up):
-                self.break_(
-                    "no run fails for nothing", f"{process.name}: {short(stage.error or '')[:300]}"
-                )
+                self.break_("no run fails for nothing", f"{process.name}: {short(error)[:300]}")
             if stage.status == "running":
                 self.break_("records agree", f"{process.name} left {stage.name} running")
             made = stage.artifact

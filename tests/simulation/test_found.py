@@ -307,6 +307,14 @@ def test_a_lost_job_is_not_started_again_without_the_lease() -> None:
     holds("bucket", "v5e-8", seed=116021554, stages=2, faults=(pause,), **more)
 
 
+def test_a_run_that_is_stopped_does_not_make_again_what_is_gone() -> None:
+    """The simulation's own mistake: its artifact rotted and was set aside while it stood still."""
+    pause = Fault("pause", "flow 1", "write lease", 3, "before", 40.0)
+    events = Event("damage", 0.5, "artifact 1"), Event("cancel", 21.8, "flow 1")
+    more: dict[str, Any] = {"flows": (0.0, 45.8), "data": True, "events": events}
+    holds("bucket", "local", seed=116061865, stages=4, faults=(pause,), **more)
+
+
 def test_gc_gives_back_what_a_run_found_before_it_was_set_aside() -> None:
     """A run named an artifact right after gc's look at the records, found it, and had ended when gc
     removed it: the look was less than 3 s old."""
