@@ -345,11 +345,7 @@ def _with_machines(store: Store, keys: Iterable[str], say: Callable[[str], None]
 
 
 def _delete_keys(
-    store: Store,
-    found: Iterable[Garbage],
-    free: dict[str, int],
-    seconds: float,
-    needs: Needs,
+    store: Store, found: Iterable[Garbage], free: dict[str, int], seconds: float, needs: Needs
 ) -> None:
     """Remove what belongs to keys, each under its lease; nothing where somebody else has taken that
     by now, or a run needs it that has begun."""
