@@ -238,17 +238,22 @@ def show(settings: Settings, rounds: Sequence[Round]) -> None:
     for figure in FIGURES[:3]:
         compare(f"the chain: {figure[0]}", figure, rounds, lambda of: sum(map(of, STAGES)))
     compare(f"the chain: {MEMORY[0]}", MEMORY, rounds, lambda of: max(map(of, STAGES)))
-    answered = last[THEIRS].get("answers", {})
-    if answered:
-        heading(f"answers to {answered['sft']['n']} held-out prompts", *ANSWERING)
-    for stage in STAGES if answered else ():
+    if settings.first_steps:
+        show_answers(rounds)
+    said = NOT_EQUAL.format(**vars(settings))
+    print("\n" + textwrap.fill(" ".join(said.split()), 100))
+
+
+def show_answers(rounds: Sequence[Round]) -> None:
+    """Print the table of the evaluations."""
+    asked = rounds[-1][THEIRS]["answers"]["sft"]["n"]
+    heading(f"answers to {asked} held-out prompts", *ANSWERING)
+    for stage in STAGES:
         for name in ("exact_answer", "format_rate"):
             rates = (
                 [100 * one[side]["answers"][stage][name] for one in rounds] for side in ANSWERING
             )
             row(f"after {stage}: {name}, %", *(spread(each, ".1f") for each in rates))
-    said = NOT_EQUAL.format(**vars(settings))
-    print("\n" + textwrap.fill(" ".join(said.split()), 100))
 
 
 def compare(

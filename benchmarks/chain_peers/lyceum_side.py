@@ -12,7 +12,6 @@ from benchmarks.chain_peers.settings import STAGES, Clock, Settings, main
 from tasks.contract.job import Job, read_jsonl, read_rows, write_jsonl
 
 RECIPE = Path(__file__).resolve().parents[2] / "flows" / "recipes" / "quickstart.toml"
-TINY = "gemma3-tiny"
 PROMPTS, SAMPLES = 256, 4
 """Sampled before the measurement, for the preference pairs that both sides train on."""
 
@@ -86,6 +85,7 @@ def prepare(_: str, settings: Settings, data: Path, policy: Path, out: Path) -> 
     from schemas.examples import Example, PreferencePair
     from schemas.recipe import parse_recipe
     from tasks.data.tokens import prompt_tokens, response_tokens
+    from tasks.models.model_source import TINY
     from tasks.stages import sft, simpo
     from tasks.training.preferences import pair_fits, rejected_tokens
 
