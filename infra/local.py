@@ -14,7 +14,7 @@ from infra.forks import ForkServer, can_fork
 from infra.process import ROOT, WORKER, Worker, failed, read_lines, worker_environment
 from infra.secrets import mask
 from infra.settings import Settings
-from infra.store.lease import Silence
+from infra.silence import Silence
 from infra.store.store import Store, attempt_file
 from schemas.base import InputError
 from schemas.job import JobSpec, JobStatus
@@ -225,7 +225,7 @@ class LocalBackend(JobBackend):
             or store.read_json(name, JobStatus)
             or JobStatus(state="queued", heartbeat=0.0)
         )
-        silent = self._silences.setdefault(handle, Silence(float("inf"))).of(status.heartbeat)
+        silent = self._silences.setdefault(handle, Silence()).of(status.heartbeat)
         if status.state in FINAL or silent < self._settings.lease_seconds:
             return status
         return failed(status, f"the worker has not been heard of for {silent:.0f} s", lost=True)

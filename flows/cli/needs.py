@@ -49,18 +49,16 @@ class Needs:
         """Set the artifact of a key aside, and look at the records then: a run names an artifact
         before it looks for it, so whoever found this one is on record by now. Returns whether
         nobody needs it; else it is put back."""
-        name = manifest_name(kind, key)
-        raw = self._store.read_bytes(name)
-        if raw is None:
+        manifest = self._store.discard(kind, key)
+        if manifest is None:
             return True
-        self._store.discard(kind, key)
         needed = True
         try:
             self.look()
             needed = key in self._now
         finally:
             if needed:
-                self._store.create_bytes(name, raw)
+                self._store.create_bytes(manifest_name(kind, key), manifest)
         return not needed
 
     def look(self) -> None:

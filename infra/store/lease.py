@@ -21,12 +21,13 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from infra.process_identity import is_gone, this_process
+from infra.silence import Silence
 from infra.store.store import Store, attempt_file
 from schemas.base import InputError, Stopped
 from schemas.reports import Process
@@ -128,6 +129,11 @@ def attempts(store: Store, key: str) -> list[str]:
     while store.read_bytes(_name(key, newest + 1)) is not None:
         newest += 1
     return sorted(listed | {*map(str, range(1, newest + 1))}, key=attempt_numbers, reverse=True)
+
+
+def later(attempts: Iterable[str], generation: int) -> list[str]:
+    """Those of the attempts that were made under a later generation of the lease."""
+    return [name for name in attempts if attempt_numbers(name)[:1] > (generation,)]
 
 
 def unheld(
@@ -275,27 +281,6 @@ def _erase(store: Store, lease: Lease) -> None:
     with suppress(OSError):  # not empty, or no directories at all
         store.path(f"work/{lease.key}/{lease.attempt}").rmdir()
         store.path(f"work/{lease.key}").rmdir()
-
-
-class Silence:
-    """Measure for how many seconds something has been seen without a change.
-
-    Between two looks that are more than `most` seconds apart the store did not answer, so that
-    nobody could have said anything: then the count starts again.
-    """
-
-    def __init__(self, most: float) -> None:
-        self._most = most
-        self._seen: object = None
-        self._looked = self._since = time.monotonic()
-
-    def of(self, seen: object) -> float:
-        """A look has found this."""
-        now = time.monotonic()
-        if seen != self._seen or now - self._looked > self._most:
-            self._seen, self._since = seen, now
-        self._looked = now
-        return now - self._since
 
 
 def _newest(store: Store, key: str, known: int = 0) -> tuple[int, LeaseRecord | None]:

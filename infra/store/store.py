@@ -185,13 +185,14 @@ class Store:
         log.warning("%s does not verify and will be computed again: %s", what, why)
         self._objects.set_aside(manifest_name(kind, key), aside_name(kind, key, "corrupt"), raw)
 
-    def discard(self, kind: str, key: str) -> None:
+    def discard(self, kind: str, key: str) -> bytes | None:
         """Set a committed artifact aside (`manifest.discarded-<id>.json`) so that the stage runs
-        again: `--force`."""
+        again: `--force`. Returns the manifest, and None when there is none."""
         name = manifest_name(kind, key)
         raw = self._objects.read(name)
         if raw is not None:
             self._objects.set_aside(name, aside_name(kind, key, "discarded"), raw)
+        return raw
 
     def commit(self, draft: Manifest, directory: Path) -> Manifest:
         """Make the files of `directory` an artifact, or adopt the one that somebody else committed

@@ -5,7 +5,6 @@ store delays nobody else.
 """
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from itertools import cycle, islice
 
 from infra.backend import FINAL, JobHandle
 from infra.secrets import mask
-from infra.store.lease import Silence
+from infra.silence import Silence
 from infra.store.remote import host_status, read_log
 from infra.store.store import Store
 from infra.tpu.state_machine import Host
@@ -54,7 +53,7 @@ class Listener:
         self._store, self._handle, self._attentive = store, handle, attentive
         self._seconds, self._on_news = seconds, on_news
         self._heard, self._most = time.monotonic(), 5 * max(LISTEN_SECONDS, seconds)
-        self._silences = [Silence(math.inf) for _ in range(hosts)]
+        self._silences = [Silence() for _ in range(hosts)]
         self._hosts = [Host() for _ in range(hosts)]
         self._turns = cycle(range(1, hosts))
         self._chunks: list[tuple[int, int, str]] = []
@@ -123,7 +122,7 @@ class Listener:
             self._chunks.append((end, offset, mask(text)))
         now = time.monotonic()
         if now - self._heard > self._most:  # the store was away: no host could be heard
-            self._silences = [Silence(math.inf) for _ in self._hosts]
+            self._silences = [Silence() for _ in self._hosts]
         self._heard = now
         for host, status in found.items():
             last = status or self._hosts[host].status

@@ -104,8 +104,7 @@ def _has_newer_job(store: Store, claim: lease.Lease) -> bool:
         with suppress(OSError, InputError):
             return any(
                 store.read_bytes(attempt_file(claim.key, name, "job.json")) is not None
-                for name in lease.attempts(store, claim.key)
-                if lease.attempt_numbers(name)[:1] > (claim.generation,)
+                for name in lease.later(lease.attempts(store, claim.key), claim.generation)
             )
     return False
 

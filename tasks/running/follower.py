@@ -2,7 +2,7 @@
 follower, and submits a lost one again."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 from infra.backend import FINAL, JobHandle
@@ -127,8 +127,8 @@ def run_to_the_end(follower: Follower, store: Store, attempt: str, restarts: int
     run has taken the stage over since the lease was granted: its job has not outlived it. The
     listing in which jobs are looked for tells, since this process may stand still at any time."""
     known = lease.attempts(store, follower.job.key)
-    mine = lease.attempt_numbers(attempt)[:1]
-    if _has_later(known, mine):
+    generation = lease.attempt_numbers(attempt)[0]
+    if lease.later(known, generation):
         follower.overtaken = True
         return _lost("another run follows it")
     attempts = iter([attempt, *(f"{attempt}-{restart}" for restart in range(1, restarts + 1))])
@@ -140,7 +140,7 @@ def run_to_the_end(follower: Follower, store: Store, attempt: str, restarts: int
         if (again := next(attempts, None)) is None or follower.is_overtaken():
             break
         with suppress(OSError, InputError):  # a store that is away tells nothing
-            if _has_later(lease.attempts(store, follower.job.key), mine):
+            if lease.later(lease.attempts(store, follower.job.key), generation):
                 follower.overtaken = True  # even by one that has ended: the lease is not ours
                 break
         follower.say(
@@ -149,10 +149,6 @@ def run_to_the_end(follower: Follower, store: Store, attempt: str, restarts: int
         )
         status = follower.submit(again)
     return status
-
-
-def _has_later(attempts: Sequence[str], mine: tuple[int, ...]) -> bool:
-    return any(lease.attempt_numbers(one)[:1] > mine for one in attempts)
 
 
 def _lost(why: str) -> JobStatus:

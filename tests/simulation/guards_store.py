@@ -15,6 +15,7 @@ from infra.backend import JobHandle
 from infra.gcs.bucket_objects import BucketObjects
 from infra.gcs.requests import Changed, Requests
 from infra.local import LocalBackend
+from infra.silence import Silence
 from infra.store import lease
 from infra.store.local_objects import Files
 from infra.store.store import Store, data_name, manifest_name
@@ -150,7 +151,7 @@ def _strict(store: Store, key: str, generation: int, raw: bytes | None) -> Any:
     return None if record is None or record.released else record
 
 
-def _patient_silence(self: lease.Silence, seen: object) -> float:
+def _patient_silence(self: Silence, seen: object) -> float:
     """Time in which nobody looked counts as well."""
     now = time.monotonic()
     if seen != self._seen:
@@ -200,8 +201,8 @@ PLANTS = (
     Plant("a holder's heartbeat", "infra/store/lease.py", replaced(lease, "_beating", _no_beats)),
     Plant(
         "a silent holder is waited for",
-        "infra/store/lease.py",
-        replaced(lease.Silence, "of", lambda self, seen: 1e9),
+        "infra/silence.py",
+        replaced(Silence, "of", lambda self, seen: 1e9),
     ),
     Plant(
         "a holder is gone only if its process is",
@@ -296,8 +297,8 @@ PLANTS = (
     ),
     Plant(
         "time in which the store is away is no silence",
-        "infra/store/lease.py",
-        replaced(lease.Silence, "of", _patient_silence),
+        "infra/silence.py",
+        replaced(Silence, "of", _patient_silence),
         aim=Plan(0, "bucket", "local", 1, (0.0, 1.0), (), (Event("storm", 6.0, seconds=45.0),)),
     ),
 )

@@ -67,10 +67,10 @@ def test_an_artifact_that_a_run_found_before_it_was_set_aside_comes_back(
     found = yard.store.lookup("sft", key(number))
     discard = Store.discard
 
-    def meanwhile(store: Store, kind: str, where: str) -> None:
+    def meanwhile(store: Store, kind: str, where: str) -> bytes | None:
         if where == key(number):
             yard.run("cached", number, status="succeeded")
-        discard(store, kind, where)
+        return discard(store, kind, where)
 
     monkeypatch.setattr(Store, "discard", meanwhile)
     removed = yard.gc("--delete")
@@ -85,9 +85,9 @@ def test_an_artifact_comes_back_when_nobody_can_tell_whether_it_is_needed(yard, 
     yard.commit(1)
     discard = Store.discard
 
-    def meanwhile(store: Store, kind: str, where: str) -> None:
+    def meanwhile(store: Store, kind: str, where: str) -> bytes | None:
         yard.store.write_bytes("runs/rotten/run.json", b"{")
-        discard(store, kind, where)
+        return discard(store, kind, where)
 
     monkeypatch.setattr(Store, "discard", meanwhile)
     yard.gc("--delete", code=2)
