@@ -35,8 +35,17 @@ class EvaluationSet(StrictModel):
     prompt: Text
 
     def dependencies(self, data: Path | None) -> dict[str, str | int]:
-        """The digest of every file. Raises InputError for a missing one."""
+        """The digest of every file. Raises InputError for one that is missing or, if it is on this
+        machine, lacks the column."""
+        for name, file in () if "://" in self.path else data_files(data, self.path, _READER):
+            records = read_records(name, file)
+            self._columns(name).require_in(
+                record.row for record in records if not isinstance(record, Unreadable)
+            )
         return data_digests(data, self.path, _READER)
+
+    def _columns(self, name: str) -> Columns:
+        return Columns(name, [("prompt", [pick.columns() for pick in self.prompt])])
 
     def read(self, data: Path | None) -> Evaluation:
         """Its items, by `<file>:<line>`.
@@ -48,7 +57,7 @@ class EvaluationSet(StrictModel):
         """
         texts = []
         for name, file in data_files(data, self.path, _READER):
-            columns = Columns(name, [("prompt", [pick.columns() for pick in self.prompt])])
+            columns = self._columns(name)
             for record in read_records(name, file):
                 if isinstance(record, Unreadable):
                     raise InputError(

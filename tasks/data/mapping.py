@@ -271,6 +271,14 @@ class Columns:
         if self._seen == self._PATIENCE:
             self.require_all()
 
+    def require_in(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Look at rows until each column was there. Raises as `see` and `require_all`."""
+        for row in rows:
+            self.see(row)
+            if not self._missing:
+                return
+        self.require_all()
+
     def require_all(self) -> None:
         """Raise InputError if a column is missing, with its name and the existing ones. A file
         without a readable row passes."""

@@ -180,6 +180,11 @@ def _read_table(name: str, file: Path, delimiter: str, header: Sequence[str] = (
                             " file as UTF-8."
                         )
                     header = [column.removeprefix("\ufeff") for column in row]
+                    if twice := sorted({one for one in header if one and header.count(one) > 1}):
+                        raise InputError(
+                            f"data file {name}, line 1: two columns are called {twice[0]!r}; give"
+                            " each a name of its own."
+                        )
                 elif _NOT_UTF8.search("".join(row)):
                     yield Unreadable(line, "wrong_encoding", "a byte of this row is not UTF-8")
                 elif row and len(row) != len(header):

@@ -99,19 +99,32 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     """`{"data/<path>": digest}` of every file that is read, and the router's if it is used.
 
     Raises:
-        InputError: a file is missing or unreadable.
+        InputError: a file is missing, unreadable or, if it is on this machine, lacks a column.
     """
     paths = {source.path for source in config.sources}
     paths |= {one.other.path for one in config.sources if one.other and one.other.path}
     found: dict[str, str | int] = {}
     for path in paths:
         found |= data_digests(data, path, _READER)
+    for source in config.sources:
+        _require_columns(source, data)
     if any(source.routed for source in config.sources):
         found |= routing.dependencies()
     checks = {source.check: check_of(source.check) for source in config.sources}
     return dict(sorted(found.items())) | check_versions(
         name for name, check in checks.items() if check and check.at_once
     )
+
+
+def _require_columns(source: Source, data: Path | None) -> None:
+    """Look at the first rows, before a machine is paid for."""
+    paths = [source.path, source.other and source.other.path]
+    if any(path and "://" in path for path in paths):
+        return  # they are first read where the stage runs
+    for name, file in data_files(data, source.path, _READER):
+        records = _paired(source, name, read_records(name, file), data)
+        rows = (record.row for record in records if isinstance(record, Record))
+        Columns(name, source.columns(worked=source.teaches)).require_in(rows)
 
 
 def small(config: Config, sizes: Sizes) -> Config:

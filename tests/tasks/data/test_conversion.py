@@ -8,6 +8,7 @@ import pytest
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain
 from tasks.data.dropped import Dropped
+from tasks.teachers import dataset
 from tests.tasks.teachers.dataset_rows import MATH, ROWS, causes, config, lend, taught, teach, write
 
 
@@ -108,11 +109,16 @@ def test_required_columns_leave_rows_out_without_counting_them_as_bad(tmp_path):
         ({"answer": "inner.0.outptu"}, "'inner.0.outptu'. Did you mean 'inner.0.output'?"),
     ],
 )
-def test_an_unknown_column_is_named_with_those_beside_it(tmp_path, mapping, message):
+def test_an_unknown_column_is_named_with_those_beside_it_before_anything_runs(
+    tmp_path, mapping, message
+):
     rows = [{**row, "inner": [{"input": "", "output": "x"}]} for row in ROWS]
+    source = {**MATH, **mapping}
     with pytest.raises(InputError) as error:
-        taught(tmp_path, rows, **{**MATH, **mapping})
-    assert message in str(error.value)
+        taught(tmp_path, rows, **source)
+    with pytest.raises(InputError) as earlier:
+        dataset.dependencies(config({"path": "a.jsonl", **source}), tmp_path)
+    assert message in str(error.value) == str(earlier.value)
 
 
 def test_a_column_that_no_row_has_is_an_error_at_the_end_and_a_late_one_is_none(tmp_path):

@@ -36,9 +36,9 @@ def test_items_are_named_by_file_and_line(tmp_path):
 
 
 def test_a_file_that_changes_changes_the_stage_key(tmp_path):
-    write(tmp_path, "exam.jsonl", {"question": "How far?"})
+    write(tmp_path, "exam.jsonl", {"question": "How far?", "unit": "m"})
     first = EXAM.dependencies(tmp_path)
-    write(tmp_path, "exam.jsonl", {"question": "How near?"})
+    write(tmp_path, "exam.jsonl", {"question": "How near?", "unit": "m"})
     assert list(first) == ["data/exam.jsonl"] == list(EXAM.dependencies(tmp_path))
     assert first != EXAM.dependencies(tmp_path)
 
@@ -63,6 +63,9 @@ def test_a_missing_set_is_found_before_anything_runs(tmp_path):
         EXAM.dependencies(tmp_path)
     with pytest.raises(InputError, match="--data DIR"):
         EXAM.dependencies(None)
+    write(tmp_path, "exam1.jsonl", {"qestion": "a", "unit": "m"})
+    with pytest.raises(InputError, match="Did you mean 'qestion'"):
+        EXAM.dependencies(tmp_path)
 
 
 def test_a_wrong_table_is_refused():

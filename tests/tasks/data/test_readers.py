@@ -119,6 +119,7 @@ def test_records_of_a_json_list_are_counted_by_the_line_they_start_in(tmp_path):
         ("a.json", b'"text"', "not a JSON list of objects"),
         ("a.json", b'["\xff"]', "data file a.json, line 1: byte 0xff is not UTF-8"),
         ("a.csv", b'question,steps,answer\n"open,s,1\n', "data file a.csv, line 2: not valid CSV"),
+        ("a.csv", b"question,steps,steps\n", "a.csv, line 1: two columns are called 'steps'"),
         ("a.parquet", b"PAR1 junk", "data file a.parquet is no valid Parquet file"),
         ("a.txt", b"hello", "'a.txt' is no known format. Valid: .csv, .json, .jsonl, .parquet"),
     ],
