@@ -223,11 +223,13 @@ def _new_file(to: Path) -> Path:
             " first."
         )
     try:
-        there = to.exists()
+        there, directory = to.exists(), to.parent.is_dir()
     except OSError as error:
         raise InputError(f"{to} cannot be written: {error.strerror}.") from error
     if there:
         raise InputError(f"{to} is there already, and is not overwritten; give another name.")
+    if not directory:
+        raise InputError(f"{to}: there is no directory {to.parent}; make it first.")
     return to
 
 

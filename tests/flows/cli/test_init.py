@@ -169,6 +169,11 @@ def test_a_name_that_is_no_recipes_is_refused(name: str, tmp_path: Path) -> None
         draft_recipe(tmp_path / name, told(data=str(rows(tmp_path, *WORKED))))
 
 
+def test_a_directory_that_is_not_there_is_told_before_anything_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no directory .*recipes; make it first"):
+        draft_recipe(tmp_path / "recipes" / "mine.toml", told())
+
+
 def test_a_file_that_is_there_is_not_overwritten(tmp_path, capsys):
     to = tmp_path / "mine.toml"
     to.write_text("mine", encoding="utf-8")
