@@ -6,10 +6,11 @@ Each field of `Settings` is read from the environment variable `LYCEUM_<FIELD>`,
 `a,b` and tables `a=b,c=d`. Command-line options win over both.
 """
 
+import difflib
 import hashlib
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -49,8 +50,9 @@ class _FromEnvironment(StrictModel):
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """Defaults, overridden by the environment. Raises InputError naming the variable whose
-        value does not fit."""
+        value does not fit, or whose name is nearly a setting's."""
         variables = {name: cls.PREFIX + name.upper() for name in cls.model_fields}
+        _refuse_misspelt(cls.PREFIX, variables.values(), environment)
         given = {
             name: _value(cls, name, environment[variable])
             for name, variable in variables.items()
@@ -65,6 +67,25 @@ class _FromEnvironment(StrictModel):
                 f"environment variable {variable}={environment[variable]!r} is not valid:"
                 f" {problem_text(problem)}."
             ) from error
+
+
+_ALIKE = 0.8
+"""How alike two names are, by difflib's ratio, for one to be taken for the other misspelt. Other
+variables with the prefix are people's own, such as an endpoint's key."""
+
+
+def _refuse_misspelt(prefix: str, valid: Collection[str], environment: Mapping[str, str]) -> None:
+    known = [variable.removeprefix(prefix) for variable in valid]
+    for variable in environment:
+        if not variable.startswith(prefix) or variable in valid:
+            continue
+        name = variable.removeprefix(prefix)
+        if name.startswith("TPU_"):  # TpuSettings' own
+            continue
+        if close := difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE):
+            raise InputError(
+                f"environment variable {variable} is no setting. Did you mean {prefix}{close[0]}?"
+            )
 
 
 def _value(model: type[StrictModel], name: str, text: str) -> Any:

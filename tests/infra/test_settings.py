@@ -2,7 +2,7 @@
 
 import pytest
 
-from infra.settings import Settings
+from infra.settings import Settings, TpuSettings
 from schemas.base import InputError
 
 
@@ -24,3 +24,23 @@ def test_settings_come_from_the_environment() -> None:
 def test_a_setting_that_does_not_fit_names_its_variable(variable: str, value: str) -> None:
     with pytest.raises(InputError, match=f"{variable}='{value}' is not valid"):
         Settings.from_environment({variable: value})
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong", "right"),
+    [
+        (Settings, "LYCEUM_MAXUSD", "LYCEUM_MAX_USD"),
+        (Settings, "LYCEUM_STROE", "LYCEUM_STORE"),
+        (TpuSettings, "LYCEUM_TPU_PROJCT", "LYCEUM_TPU_PROJECT"),
+    ],
+)
+def test_a_misspelt_setting_is_refused(settings, wrong: str, right: str) -> None:
+    """A budget that nobody reads costs money."""
+    with pytest.raises(InputError, match=f"{wrong} is no setting. Did you mean {right}?"):
+        settings.from_environment({wrong: "5"})
+
+
+def test_variables_of_other_purposes_are_left_alone() -> None:
+    tpu = {f"LYCEUM_TPU_{name.upper()}": "x" for name in TpuSettings.model_fields}
+    own = {"LYCEUM_ENDPOINT_KEY": "k", "LYCEUM_SOURCE": "s", "LYCEUM_HOSTS": "4"}
+    assert Settings.from_environment(tpu | own) == Settings.from_environment({})

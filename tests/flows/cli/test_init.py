@@ -170,7 +170,7 @@ def test_a_name_that_is_no_recipes_is_refused(name: str, tmp_path: Path) -> None
 
 
 def test_a_directory_that_is_not_there_is_told_before_anything_is_asked(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no directory .*recipes; make it first"):
+    with pytest.raises(InputError, match=r"there is no directory .*recipes; make it first"):
         draft_recipe(tmp_path / "recipes" / "mine.toml", told())
 
 
