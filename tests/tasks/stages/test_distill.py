@@ -125,7 +125,8 @@ def test_dependencies_name_each_teachers_version_and_what_it_reads(data):
     found = distill.dependencies(config, data)
     names = "teachers.procedural teachers.dataset package.reasoning-gym data/a.jsonl"
     assert set(found) == set(names.split())
-    (data / "a.jsonl").write_text("{}\n")
+    rows = (data / "a.jsonl").read_text(encoding="utf-8")
+    (data / "a.jsonl").write_text(rows + rows, encoding="utf-8")
     assert distill.dependencies(config, data)["data/a.jsonl"] != found["data/a.jsonl"]
 
 
