@@ -122,13 +122,24 @@ def attempt_numbers(attempt: str) -> tuple[int, ...]:
 
 
 def attempts(store: Store, key: str) -> list[str]:
-    """The attempts of a key, the newest first: those that are listed, and one for each generation
-    of the lease, which a listing that lags may lack. Not all of them need to be there."""
-    listed = set(store.children(f"work/{key}"))
-    newest = max((int(name) for name in listed if name.isdecimal()), default=0)
+    """The attempts of a key, the newest first: those that are listed, and those that a listing
+    that lags may lack, one for each generation of the lease and those of jobs that were submitted
+    again. Not all of them need to be there."""
+    names = set(store.children(f"work/{key}"))
+    newest = max((int(name) for name in names if name.isdecimal()), default=0)
     while store.read_bytes(_name(key, newest + 1)) is not None:
         newest += 1
-    return sorted(listed | {*map(str, range(1, newest + 1))}, key=attempt_numbers, reverse=True)
+    for generation in range(1, newest + 1):
+        names.add(str(generation))
+        again = 1
+        while (name := f"{generation}-{again}") in names or _is_submitted(store, key, name):
+            names.add(name)
+            again += 1
+    return sorted(names, key=attempt_numbers, reverse=True)
+
+
+def _is_submitted(store: Store, key: str, attempt: str) -> bool:
+    return store.read_bytes(attempt_file(key, attempt, "job.json")) is not None
 
 
 def later(attempts: Iterable[str], generation: int) -> list[str]:

@@ -175,7 +175,8 @@ class Cloud:
             and (one.asked_by is process or not one.asked_by.alive)
             and self._world.now > max(self.away, self.reluctant) + 10.0
         ]
-        self._laws.machine(process, made.metadata["lyceum-job"].split("/")[1], attempt, others)
+        whole = made.metadata["lyceum-job"].split("/")[1]
+        made.late = self._laws.machine(process, whole, attempt, others)
         for one in self.machines if not self._laws.refused else ():
             lasted = self._world.now - one.asked
             same = one.job == made.job and one.asked_by is process

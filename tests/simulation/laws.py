@@ -316,10 +316,10 @@ class Laws:
         if holder is not None and done and done[0] < holder.since:
             self.break_("done work is not done again", f"{who} begins {key[:6]}/{attempt}")
 
-    def machine(self, process: Process, key: str, attempt: str, others: Sequence[str]) -> None:
-        """The cloud has accepted a request for a machine; `others` are there for the same key,
-        though nobody alive follows them and nobody has asked for their end."""
-        unaware = self._woke(process)  # it stood still within its request
+    def machine(self, process: Process, key: str, attempt: str, others: Sequence[str]) -> bool:
+        """The cloud has accepted a request for a machine; `others` are there for the same key, to
+        stay, though nobody alive follows them. Returns whether who asked stood still in it."""
+        unaware = self._woke(process)
         if others and not unaware:
             how = f"{process.name} asked for one for {key[:6]} beside {', '.join(others)}"
             self.break_("one machine a stage", how)
@@ -328,6 +328,7 @@ class Laws:
         if raw and json.loads(raw)["state"] in FINAL and not (self.stormy or unaware):
             how = f"{process.name} asks for a machine for {key[:6]}/{attempt}, which has ended"
             self.break_("done work is not done again", how)
+        return unaware
 
     def deleted(self, process: Process, key: str, attempt: str, number: int, working: bool) -> None:
         """The cloud has accepted the deletion of a machine. Whose run began after the last look at

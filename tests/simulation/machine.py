@@ -23,6 +23,7 @@ class Machine:
         taken: what the metadata server says of its preemption.
         frozen: nothing of its VM runs any more, and the service does not know.
         asked, left_in: when it was asked for, and the state in which its deletion was.
+        late: who asked for it stood still within the request: others who looked did not find it.
         processes: of its VM.
     """
 
@@ -41,6 +42,7 @@ class Machine:
     left_in: Any = None
     told: Condition | None = None
     asked_by: Process | None = None
+    late: bool = False
     processes: list[Process] = field(default_factory=list)
     working: Callable[[], bool] = lambda: True
 

@@ -213,6 +213,24 @@ def test_a_job_that_outlived_its_flow_is_found_though_no_listing_has_it_yet() ->
     holds("bucket", "v5e-8", seed=110001323, stages=4, faults=killed, events=events, **more)
 
 
+def test_neither_is_one_that_was_submitted_again() -> None:
+    """The first flow was killed as soon as its second request had been heard."""
+    agent, flow = ("agent", "write status", 3), ("flow", "ask create", 2)
+    killed = tuple(Fault("kill", *one, "after") for one in (agent, flow))
+    more: dict[str, Any] = {"flows": (0.0, 0.0), "reports": True}
+    stale = (Event("stale", 11.2, seconds=150.0),)
+    holds("bucket", "v5e-8", seed=117013432, stages=2, faults=killed, events=stale, **more)
+
+
+def test_who_asks_for_a_machine_and_dies_after_the_end_leaves_it_to_gc() -> None:
+    """The simulation's own mistake: the flow stood still within its request until another had made
+    the stage, seen to the end of its job and noted that it ended."""
+    pause = Fault("pause", "flow", "ask create", 1, "before", 200.0)
+    faults = pause, Fault("kill", "flow", "ask create", 1, "after")
+    more: dict[str, Any] = {"flows": (0.0, 0.0), "region": "US-WEST4+US-SOUTH1"}
+    holds("bucket", "v5e-16", seed=117063418, stages=4, faults=faults, **more)
+
+
 def test_a_request_that_stood_still_on_its_way_may_come_after_the_end() -> None:
     """The simulation's own mistake: another flow took the stage over meanwhile and made it. Nothing
     can be looked at between; the flow deletes the machine when it has heard of it."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from infra.process_identity import is_gone, this_process
-from infra.store.lease import Lease, LeaseRecord, _newest, _taken, hold, seize
+from infra.store.lease import Lease, LeaseRecord, _newest, _taken, attempts, hold, seize
 from infra.store.store import Store, attempt_file
 from schemas.artifact import Manifest
 from schemas.base import Stopped
@@ -180,6 +180,14 @@ def test_a_listing_that_lags_behind_hides_no_holder(store, monkeypatch):
         elsewhere(store, generation)
     monkeypatch.setattr(store, "children", lambda name: [])
     assert take(store, seconds=0.1).attempt == "4"
+
+
+def test_a_listing_that_lags_behind_hides_no_job_that_was_submitted_again(store, monkeypatch):
+    elsewhere(store, 1)
+    for attempt in ("1", "1-1", "1-2"):
+        store.write_bytes(attempt_file(KEY, attempt, "job.json"), b"{}")
+    monkeypatch.setattr(store, "children", lambda name: [])
+    assert attempts(store, KEY) == ["1-2", "1-1", "1"]
 
 
 def test_whoever_cannot_create_the_next_generation_waits_before_it_tries_again(store, monkeypatch):
