@@ -2,10 +2,10 @@
 (`infra.tpu.host`) share.
 
 The worker's environment is the caller's, except Prefect's variables, with these defaults: JAX on
-the CPU, quiet native logs, unbuffered output, a fixed hash seed, and JAX's persistent compilation
-cache, so that a program is compiled once and not once per stage. That cache was tried with jax
-0.10.2 on a CPU: other processes hit it, results are bitwise the same, and a damaged entry is
-noticed (a warning) and compiled again. `infra.accelerator` has what differs for a job that gets
+the CPU, quiet native logs, unbuffered output, a fixed hash seed, huge pages, and JAX's persistent
+compilation cache, so that a program is compiled once and not once per stage. That cache was tried
+with jax 0.10.2 on a CPU: other processes hit it, results are bitwise the same, and a damaged entry
+is noticed (a warning) and compiled again. `infra.accelerator` has what differs for a job that gets
 this machine's GPU or TPU.
 """
 
@@ -191,10 +191,21 @@ def read_lines(path: Path, offset: int, limit: int = -1) -> bytes:
     return data if len(data) == limit and b"\n" not in data else data[: data.rfind(b"\n") + 1]
 
 
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
+"""XLA gives a step's buffers back to the kernel and asks for them anew, and the kernel clears them
+page by page: a quarter of a step of `gemma3-tiny`. With transparent huge pages, which glibc from
+2.35 on asks for, it clears 512 at a time (docs/measurements.md)."""
+
+
 def worker_environment(compile_cache: str) -> dict[str, str]:
     """The variables of a worker. `compile_cache`: JAX's directory for compiled programs, or empty
     for none."""
-    defaults = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
+    defaults = {
+        "JAX_PLATFORMS": "cpu",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONHASHSEED": "0",
+        "GLIBC_TUNABLES": HUGE_PAGES,
+    }
     if compile_cache:
         defaults |= {
             "JAX_COMPILATION_CACHE_DIR": compile_cache,

@@ -1,6 +1,8 @@
 """What processes find in the environment that compile much and compute little: jobs of a rehearsal,
 and tests."""
 
+from infra.process import HUGE_PAGES
+
 XLA_FLAGS = (
     "--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true"
     " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
@@ -10,7 +12,8 @@ in 32 parts costs a third less, and the other core has another stage. Level 0 co
 time and makes programs that take three times as long (64 tokens of 4 rows), and rows are long."""
 
 GLIBC_TUNABLES = (
-    "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=8589934592"
+    f"{HUGE_PAGES}:glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0"
+    ":glibc.malloc.trim_threshold=8589934592"
 )
-"""A process keeps the memory that a step's buffers had: given back after each and asked for anew,
-it is cleared page by page, which took two fifths of SimPO's processor time."""
+"""A process keeps the memory that a step's buffers had, as well: given back after each and asked
+for anew, it is cleared, which took two fifths of SimPO's processor time."""
