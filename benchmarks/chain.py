@@ -51,6 +51,7 @@ from benchmarks import paired
 from benchmarks.chain_peers.settings import STAGES, WARM_UP, Settings
 from benchmarks.paired import ROOT, heading, ratios, row, spread, tell, watch
 from infra.distribution import DISTRIBUTION
+from infra.process import HUGE_PAGES
 
 PEER = ("trl==1.16.0", "torch==2.13.0", "transformers==5.12.1", "datasets==5.2.0")
 PEER += ("accelerate==1.15.0",)
@@ -76,7 +77,8 @@ sampling); TRL saves its last model alone. Of Lyceum the stages are measured; wh
 around them (flow, digests, commits) is in the table of the orchestration. Its guard against a
 collapse is off, so that no step is left out. In SimPO and GRPO Lyceum packs prompts with their
 responses into rows, and samples at {prompt_length} + {response_length} tokens or less; TRL pads to
-the longest of the batch. TRL samples without vLLM and runs uncompiled, as by default."""
+the longest of the batch. TRL samples without vLLM and runs uncompiled, as by default. Lyceum's
+processes have huge pages, as its workers have (infra/process.py)."""
 
 
 def main() -> None:
@@ -192,6 +194,8 @@ def run(
     environment |= {"PYTHONPATH": str(ROOT), **QUIET}
     if Settings.read(settings).cpu:
         environment |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    if program == "lyceum":
+        environment["GLIBC_TUNABLES"] = HUGE_PAGES
     if cache:
         environment["JAX_COMPILATION_CACHE_DIR"] = str(cache)
         environment |= {f"JAX_PERSISTENT_CACHE_{name}": value for name, value in CACHE.items()}
