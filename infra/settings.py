@@ -69,7 +69,7 @@ class _FromEnvironment(StrictModel):
             ) from error
 
 
-_ALIKE = 0.8
+_ALIKE = 0.75
 """How alike two names are, by difflib's ratio, for one to be taken for the other misspelt. Other
 variables with the prefix are people's own, such as an endpoint's key."""
 

@@ -32,6 +32,7 @@ def test_a_setting_that_does_not_fit_names_its_variable(variable: str, value: st
         (Settings, "LYCEUM_MAXUSD", "LYCEUM_MAX_USD"),
         (Settings, "LYCEUM_STROE", "LYCEUM_STORE"),
         (TpuSettings, "LYCEUM_TPU_PROJCT", "LYCEUM_TPU_PROJECT"),
+        (TpuSettings, "LYCEUM_TPU_TIRE", "LYCEUM_TPU_TIER"),
     ],
 )
 def test_a_misspelt_setting_is_refused(settings, wrong: str, right: str) -> None:
