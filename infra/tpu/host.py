@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.backend import FINAL, pause_file
+from infra.backend import FINAL, JobHandle, pause_file
 from infra.context import context
 from infra.process import Worker, failed, read_lines, worker_environment
 from infra.secrets import mask
@@ -31,6 +31,7 @@ from infra.settings import Settings
 from infra.store.remote import host_status, log_chunk
 from infra.store.store import Store, attempt_file
 from infra.tpu.api import ApiError, TpuApi
+from infra.tpu.job_record import TpuRecord, record_name
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError
 from schemas.job import JobSpec, JobStatus
@@ -115,7 +116,7 @@ class Agent:
         self._log = Log(store, place, self._worker.log)
         self._status = JobStatus(state="running", heartbeat=time.time())
         self._target = ""
-        self._taken = ""
+        self._taken, self._late = "", False
         self._stop = threading.Event()
         self._ended = threading.Event()
 
@@ -147,7 +148,8 @@ class Agent:
         self._wait_for_deletion(final)
 
     def _work(self) -> JobStatus:
-        """Run the worker to its final status. Raises InputError."""
+        """Run the worker to its final status; none where whoever saw to the job's end did not see
+        this machine, because its request was still on its way. Raises InputError."""
         for what, (value, meaning) in _WATCHED.items():
             threading.Thread(target=self._watch, args=(what, value, meaning), daemon=True).start()
         name = self._place.file("job.json")
@@ -155,6 +157,12 @@ class Agent:
         if spec is None:
             raise InputError(f"{self._store.location(name)} is missing: there is no job to run.")
         self._target = spec.target
+        handle = JobHandle(spec.store, self._place.key, self._place.attempt)
+        record = self._store.read_json(record_name(handle), TpuRecord)
+        if record is not None and record.ended is not None:
+            self._late = True
+            why = "the job had ended before this machine came, which was asked for late"
+            return failed(self._status, why, lost=True)
         self._store.write_here(name, spec)
         # written before a reboot
         self._store.path(self._place.file("status.json")).unlink(missing_ok=True)
@@ -210,7 +218,7 @@ class Agent:
         place = self._place
         if place.host and final.state == "succeeded":
             self._wait_for_silence(host_status(place.key, place.attempt, 0))
-        else:
+        elif not self._late:  # else nobody follows it
             # not at all when the machine is about to go: its request would be left
             self._stop.wait(place.silence)
         if self._target not in TPU_TYPES:

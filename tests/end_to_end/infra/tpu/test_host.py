@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from infra.backend import pause_file
+from infra.backend import JobHandle, pause_file
 from infra.process import ROOT, Worker
 from infra.settings import Settings, TpuSettings
 from infra.store.remote import host_status, log_chunk, read_log
@@ -21,6 +21,7 @@ from infra.store.store import Store, open_store
 from infra.tpu import host as agent_module
 from infra.tpu.api import ApiError
 from infra.tpu.host import Agent, Log, Place, masked_lines
+from infra.tpu.job_record import TpuRecord, record_name
 from infra.tpu.problems import Problem
 from infra.tpu.types import TpuType
 from schemas.base import InputError
@@ -256,6 +257,19 @@ def test_the_machine_is_deleted_after_a_while_however_often_the_api_does_not_ans
     desk.refusals += ["permission"]
     with pytest.raises(ApiError, match="not now"):
         desk.run("status('succeeded')")
+
+
+def test_a_machine_that_comes_after_its_job_has_ended_does_nothing_and_is_deleted_at_once(desk):
+    """Its flow stood still within the request; another one saw to the end of the job meanwhile."""
+    handle = JobHandle(desk.store.uri, "k", "1")
+    about = {"resources": (NAME,), "target": "v5e-16", "tier": "spot", "run": "r"}
+    record = TpuRecord(**about, usd_per_hour=1.0, requested=0.0, ended=1.0)
+    desk.store.write_json(record_name(handle), record)
+    began = time.monotonic()
+    status = desk.run("status('succeeded')", silence=60.0)
+    assert (status.state, status.lost, len(desk.removed)) == ("failed", True, 1)
+    assert time.monotonic() - began < 30
+    assert "started" not in (desk.store.read_bytes("work/k/1/log.txt") or b"").decode()
 
 
 def test_a_host_leaves_the_machine_to_the_first_as_long_as_it_hears_of_it(desk: Desk) -> None:
