@@ -24,6 +24,7 @@ from tasks.models.decoder import cache_axes
 from tasks.models.loading import LoadedModel
 from tasks.planning.programs import Program, compilations, global_share, scalar, shapes
 from tasks.planning.programs import rows as rows_of
+from tasks.sampling.next_token import drawn, truncated
 
 
 @dataclass(frozen=True)
@@ -246,11 +247,8 @@ class Sampler:
 
         def draw(hidden: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
             logits = model.unembed(hidden)
-            noise = jax.vmap(
-                lambda key: jax.random.gumbel(jax.random.fold_in(key, step), logits.shape[-1:])
-            )(keys)
             allowed = truncated(logits, scale, self.top_k, self.top_p)
-            token = first_best(allowed + temperature * noise)
+            token = drawn(allowed, temperature, keys, jnp.full(batch, step))
             logp = jnp.take_along_axis(logits, token[:, None], -1)[:, 0] / scale - jax.nn.logsumexp(
                 logits / scale, -1
             )
@@ -282,48 +280,3 @@ class Sampler:
         with jax.named_scope("decode"):
             _, _, tokens, logps, _ = jax.lax.while_loop(unfinished, decode, carry)
         return tokens, logps
-
-
-def truncated(
-    logits: jax.Array, temperature: jax.Array, top_k: int | None, top_p: float | jax.Array | None
-) -> jax.Array:
-    """(B, V) logits -> the same, -inf where `schemas.trainer_config.Nucleus` lets no token be drawn
-    at a temperature above 0. The likeliest always may; of tokens as likely as the least of those
-    that may, all may."""
-    if top_k is None:
-        if top_p is None:
-            return logits
-        share = jax.nn.softmax(logits / temperature, axis=-1)
-        return jnp.where(_in_nucleus(logits, share, top_p), logits, -jnp.inf)
-    best, _ = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))
-    if top_p is not None:
-        share = jax.nn.softmax(best / temperature, axis=-1)
-        likelier = jnp.cumsum(share, axis=-1) - share
-        best = jnp.where(likelier < top_p, best, jnp.inf)
-    return jnp.where(logits >= best.min(axis=-1, keepdims=True), logits, -jnp.inf)
-
-
-def _in_nucleus(logits: jax.Array, share: jax.Array, top_p: float | jax.Array) -> jax.Array:
-    """(B, V) whether the likelier tokens have less than `top_p` of the probability. Bisection over
-    integers in the order of floats finds the least such logit, exactly after 32 steps; the TPU's
-    compiler takes minutes to sort a vocabulary."""
-    bits = jax.lax.bitcast_convert_type(logits.astype(jnp.float32), jnp.int32)
-    order = jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    highest = order.max(axis=-1, keepdims=True)
-
-    def halve(_: jax.Array, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = bounds
-        middle = (low & high) + ((low ^ high) >> 1)
-        likelier = jnp.where(order > middle, share, 0.0).sum(axis=-1, keepdims=True)
-        return jnp.where(likelier < top_p, low, middle), jnp.where(likelier < top_p, middle, high)
-
-    lowest = jnp.full_like(highest, jnp.iinfo(jnp.int32).min)
-    _, edge = jax.lax.fori_loop(0, 32, halve, (lowest, highest))
-    return order >= edge
-
-
-def first_best(logits: jax.Array) -> jax.Array:
-    """(..., V) -> (...) int32: the index of the largest, the first of equals. `argmax` takes twice
-    as long on a CPU."""
-    ids = jnp.arange(logits.shape[-1], dtype=jnp.int32)
-    return jnp.where(logits == logits.max(axis=-1, keepdims=True), ids, ids[-1]).min(axis=-1)

@@ -28,7 +28,7 @@ from tasks.models.decoder import cache_axes
 from tasks.models.loading import LoadedModel
 from tasks.planning.programs import Program, compilations, global_share, scalar, shapes
 from tasks.planning.programs import rows as rows_of
-from tasks.sampling.sampler import first_best, truncated
+from tasks.sampling.next_token import drawn, first_best, truncated
 
 SHORTEST = 32
 """The least tokens that a prompt is padded to, and the least columns."""
@@ -262,16 +262,14 @@ class SlotPrograms:
         use no random numbers."""
         temperature = given["temperature"][:, None]
 
-        def noisy(logits: jax.Array) -> jax.Array:
-            def noise(key: jax.Array, number: jax.Array) -> jax.Array:
-                return jax.random.gumbel(jax.random.fold_in(key, number), logits.shape[-1:])
-
+        def at_random(logits: jax.Array) -> jax.Array:
             allowed = self.allowed(logits, jnp.where(temperature > 0, temperature, 1.0), given)
-            return allowed + temperature * jax.vmap(noise)(keys, numbers)
+            return drawn(allowed, temperature, keys, numbers)
 
-        if self.sampled:
-            logits = jax.lax.cond((temperature > 0).any(), noisy, lambda logits: logits, logits)
-        return {"token": first_best(logits)}
+        if not self.sampled:
+            return {"token": first_best(logits)}
+        some = (temperature > 0).any()
+        return {"token": jax.lax.cond(some, at_random, first_best, logits)}
 
     def allowed(self, logits: jax.Array, temperature: jax.Array, given: Slots) -> jax.Array:
         """(B, V) logits, -inf where no token may be drawn at the temperatures (B, 1)."""

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tasks.sampling.sampler import truncated
+from tasks.sampling.next_token import truncated
 from tasks.sampling.slot_programs import SlotPrograms, Slots
 
 LIKELIEST = 20

@@ -252,7 +252,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=6,
+    version=7,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL, required=False),

@@ -155,7 +155,7 @@ def _ratings(
 
 
 KIND = evaluation_kind(
-    version=9,
+    version=10,
     config=Config,
     judge=judge,
     grounded=False,

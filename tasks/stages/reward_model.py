@@ -362,7 +362,7 @@ def _measured(
 
 
 KIND = Kind(
-    version=3,
+    version=4,
     config=Config,
     inputs={"prompts": Input(Product.ROWS), "policy": Input(Product.MODEL, required=False)},
     produces=Product.REWARD,

@@ -187,7 +187,7 @@ def _sampled(
 
 
 TEACHER = Teacher(
-    version=3,
+    version=4,
     config=Config,
     teach=teach,
     dependencies=dependencies,

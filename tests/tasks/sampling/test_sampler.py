@@ -18,7 +18,7 @@ from tasks.models.decoder import SIZES
 from tasks.models.loading import LoadedModel, base_model
 from tasks.models.lora import add_lora
 from tasks.models.weights import initialise
-from tasks.sampling.sampler import Sampler, truncated
+from tasks.sampling.sampler import Sampler
 
 PROMPTS = ["Add 1 and 2.", "Name a colour that is warm.", "Hi", "Sort 3 1 2"]
 
@@ -123,46 +123,6 @@ def test_sampling_follows_the_distribution(sampler):
     for token in np.argsort(logps)[-3:]:
         p = np.exp(logps[token])
         assert abs((first == token).mean() - p) < 4 * np.sqrt(p * (1 - p) / count)
-
-
-TRUNCATED = (
-    (1.0, 2, None, [0, 1]),
-    (1.0, 3, None, [0, 1, 2, 3]),  # the last two are as likely as each other
-    (1.0, 9, None, [0, 1, 2, 3]),
-    (1.0, None, 0.5, [0]),
-    (1.0, None, 0.6, [0, 1]),
-    (0.5, None, 0.6, [0]),  # squared: .727 .182 .045 .045
-    (2.0, None, 0.7, [0, 1, 2, 3]),  # roots: .369 .261 .185 .185
-    (1.0, None, 0.65, [0, 1]),
-    (1.0, 2, 0.65, [0]),  # of two alone the first has 2/3
-    (1.0, None, 1e-9, [0]),
-)
-
-
-def test_truncated_distributions_are_the_worked_ones():
-    """Probabilities .5 .25 .125 .125, in another order in the second row."""
-    logits = np.log(np.array([[0.5, 0.25, 0.125, 0.125], [0.125, 0.5, 0.125, 0.25]]))
-    order = np.array([[0, 1, 2, 3], [1, 3, 0, 2]])
-    for temperature, top_k, top_p, kept in TRUNCATED:
-        found = np.asarray(truncated(jnp.asarray(logits), jnp.float32(temperature), top_k, top_p))
-        for row in range(2):
-            allowed = np.isfinite(found[row])
-            assert sorted(np.flatnonzero(allowed)) == sorted(order[row][kept])
-            np.testing.assert_allclose(found[row][allowed], logits[row][allowed], rtol=1e-6)
-
-
-def test_a_nucleus_is_that_of_sorted_probabilities() -> None:
-    """Against sorting, at logits of both signs: 64 rows of 1,000."""
-    logits = np.random.Generator(np.random.Philox(0)).normal(0, 3, (64, 1000)).astype(np.float32)
-    for top_p in (0.05, 0.5, 0.9, 0.999):
-        found = np.asarray(truncated(jnp.asarray(logits), jnp.float32(0.7), None, top_p))
-        share = np.exp(logits.astype(np.float64) / 0.7)
-        share /= share.sum(axis=-1, keepdims=True)
-        ranked = -np.sort(-share, axis=-1)
-        count = ((np.cumsum(ranked, axis=-1) - ranked) < top_p).sum(axis=-1)
-        assert np.abs(np.isfinite(found).sum(axis=-1) - count).max() <= (top_p > 0.99)
-        least = np.where(np.isfinite(found), share, 1).min(axis=-1)
-        assert (least >= ranked[np.arange(64), np.minimum(count, 999)]).all()
 
 
 def test_samples_are_of_the_likeliest_and_their_logps_of_the_whole_distribution(sampler) -> None:

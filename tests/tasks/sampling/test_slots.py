@@ -19,7 +19,7 @@ from tasks.models.attention import reads_windows
 from tasks.models.loading import LoadedModel, base_model
 from tasks.planning.programs import abstract_model
 from tasks.sampling import slot_programs
-from tasks.sampling.sampler import Sampler, first_best
+from tasks.sampling.sampler import Sampler
 from tasks.sampling.slot_programs import Device, SlotPrograms, halves
 from tasks.sampling.slots import Request, SlotSampler
 
@@ -235,10 +235,3 @@ def test_shapes_that_spare_too_little_are_not_compiled(slots, one_by_one, monkey
         ("prefill", 72), ("resize", 0, 96), ("admit", 96), ("decode", 96)
     }  # fmt: skip
     assert few.excess == 0
-
-
-def test_a_tie_goes_to_the_first_token_as_argmax_does() -> None:
-    logits = np.array(
-        [[0.0, 2.0, 2.0, 1.0], [-1.0, -3.0, -1.0, -2.0], [0.0, 0.0, 0.0, 5.0]], np.float32
-    )
-    assert first_best(jnp.asarray(logits)).tolist() == logits.argmax(-1).tolist() == [1, 0, 3]
