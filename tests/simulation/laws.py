@@ -332,16 +332,16 @@ class Laws:
 
     def deleted(self, process: Process, key: str, attempt: str, number: int, working: bool) -> None:
         """The cloud has accepted the deletion of a machine. Whose run began after the last look at
-        the lease is unlucky: the cloud knows no leases, so nobody can come between. A flow may
-        delete its own when another works with a later one, and when it can read nothing of it."""
+        the lease, or while a flow stood still within the request, is unlucky: the cloud knows no
+        leases. A flow may delete its own when another has a later one or it can read nothing."""
         generation = int(attempt.partition("-")[0])
-        submitted = [name.split("/") for name in self._submitted if name.startswith(key)]
-        later = [one for _, one in submitted if int(one.partition("-")[0]) > generation]
-        holder = self._holders.get((key, generation))
-        if later and holder is not None and holder.process is process:
+        submitted = [name.split("/")[1] for name in self._submitted if name.startswith(key)]
+        later = any(int(one.partition("-")[0]) > generation for one in submitted)
+        if later and (own := self._holders.get((key, generation))) and own.process is process:
             return
-        looked = self._asked.get(process, 1e9) if process.role == "operator" else 1e9
-        live = self.runs_of(key, process, looked)
+        looked = self._asked.get(process, 1e9)
+        at_once = self._woke(process) and 0 <= process.stopped - looked < 1.0
+        live = self.runs_of(key, process, looked if process.role == "operator" or at_once else 1e9)
         blind = self.refused or not working
         if live and (process.role == "operator" or (process.role == "flow" and not blind)):
             self.break_(
