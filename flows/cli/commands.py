@@ -189,9 +189,13 @@ def compare(options: argparse.Namespace) -> Answer:
     store, record = run_of(options)
     others = [read_run(store, other) for other in options.others]
     found = compare_runs(store, record, others)
-    location = render_comparison(store, found)
+    try:
+        location: str | None = render_comparison(store, found)
+        page = f"Page: {location}"
+    except InputError as error:  # who may only read the store has the table
+        location, page = None, f"No page: {error}"
     value = found[0] if len(found) == 1 else {"comparisons": found}
-    shown = [*comparison_blocks(found), f"Page: {location}"]
+    shown = [*comparison_blocks(found), page]
     code = max(whole(one["left_out"]) for one in found)
     return Answer({**value, "page": location}, shown, code)
 

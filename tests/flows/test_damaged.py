@@ -9,6 +9,7 @@ import pytest
 
 from flows.cli.main import main
 from infra.store.store import Store
+from schemas.base import InputError
 from schemas.reports import RunRecord
 from tests.flows.runs.synthetic_run import SKILL, damage, write_run
 
@@ -75,6 +76,20 @@ def test_a_report_and_a_comparison_say_it_on_the_page_the_terminal_and_by_their_
     assert "demo-1/sft_eval" in (runs / "demo-2" / "compare-demo-1.html").read_text("utf-8")
     code, out, _ = says("compare", "demo-2", "demo-1", "--json")
     assert (code, list(json.loads(out)["left_out"])) == (1, ["demo-1/sft_eval"])
+
+
+def test_who_may_only_read_the_store_has_a_comparison_without_a_page(
+    run: tuple[Store, RunRecord], says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "store", "demo-2", skill={**SKILL, "sft": 0.6})
+
+    def refused(*_: object) -> None:
+        raise InputError("the store is not writable")
+
+    monkeypatch.setattr("flows.report.comparison.write_page", refused)
+    code, out, _ = says("compare", "demo-1", "demo-2")
+    assert (code, "sft_eval" in out, "No page: the store is not writable" in out) == (0, True, True)
+    assert json.loads(says("compare", "demo-1", "demo-2", "--json")[1])["page"] is None
 
 
 @pytest.mark.parametrize("stage", ["grpo_eval", "safety_eval", "base_safety"])
