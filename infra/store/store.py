@@ -189,8 +189,7 @@ class Store:
         """Set a committed artifact aside (`manifest.discarded-<id>.json`) so that the stage runs
         again: `--force`. Returns the manifest, and None when there is none."""
         name = manifest_name(kind, key)
-        raw = self._objects.read(name)
-        if raw is not None:
+        if (raw := self._objects.read(name)) is not None:
             self._objects.set_aside(name, aside_name(kind, key, "discarded"), raw)
         return raw
 
