@@ -212,7 +212,7 @@ def _summary(
 
 
 KIND = evaluation_kind(
-    version=8,
+    version=9,
     config=Config,
     judge=judge,
     grounded=True,
