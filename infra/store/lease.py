@@ -132,13 +132,14 @@ def attempts(store: Store, key: str) -> list[str]:
     for generation in range(1, newest + 1):
         names.add(str(generation))
         again = 1
-        while (name := f"{generation}-{again}") in names or _is_submitted(store, key, name):
+        while (name := f"{generation}-{again}") in names or is_submitted(store, key, name):
             names.add(name)
             again += 1
     return sorted(names, key=attempt_numbers, reverse=True)
 
 
-def _is_submitted(store: Store, key: str, attempt: str) -> bool:
+def is_submitted(store: Store, key: str, attempt: str) -> bool:
+    """Whether the job of an attempt is on record."""
     return store.read_bytes(attempt_file(key, attempt, "job.json")) is not None
 
 

@@ -17,7 +17,7 @@ from functools import partial
 
 from infra.context import context
 from infra.store import lease
-from infra.store.store import Store, attempt_file
+from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import AuditFailed, InputError, StageFailed, Stopped
 from schemas.job import JobRequest
@@ -103,7 +103,7 @@ def _has_newer_job(store: Store, claim: lease.Lease) -> bool:
     if claim.lost.is_set():
         with suppress(OSError, InputError):
             return any(
-                store.read_bytes(attempt_file(claim.key, name, "job.json")) is not None
+                lease.is_submitted(store, claim.key, name)
                 for name in lease.later(lease.attempts(store, claim.key), claim.generation)
             )
     return False
