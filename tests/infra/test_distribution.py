@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 def test_name_and_version_are_those_of_the_project_and_the_command_keeps_its_own() -> None:
     assert PROJECT["name"] == DISTRIBUTION
     assert importlib.metadata.version(DISTRIBUTION) == PROJECT["version"]
-    assert PROJECT["scripts"] == {"lyceum": "flows.cli.main:main"}
+    assert PROJECT["scripts"] == {"lyceum": "flows.cli:lyceum"}
     assert f"pip install '{DISTRIBUTION}[tpu]'" in install("tpu")
     assert "tpu" in PROJECT["optional-dependencies"]
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

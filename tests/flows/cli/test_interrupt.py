@@ -4,9 +4,11 @@ import signal
 import subprocess
 import sys
 import threading
+from types import ModuleType
 
 import pytest
 
+from flows.cli import lyceum
 from flows.cli.interrupt import interruptible
 from infra.process import ROOT
 
@@ -39,3 +41,13 @@ with interruptible(stop):
     assert stop.wait(10)
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+
+
+def test_ctrl_c_while_the_command_is_imported_is_one_line(monkeypatch, capsys):
+    class Interrupted(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "flows.cli.main", Interrupted("flows.cli.main"))
+    assert lyceum() == 130
+    assert capsys.readouterr().err == "lyceum: stopped before it began\n"
