@@ -180,11 +180,12 @@ ABSENT = "(no such field)"
 
 
 def flat(path: str, value: Any) -> dict[str, Any]:
-    """Nested tables and lists as `{"config.rewards.0.weight": 1.0}`; an empty one stays a value."""
+    """Nested tables and lists as `{"config.rewards.0.weight": 1.0}`; an empty list stays a value.
+    Without a path names begin with the table's own keys."""
     if not isinstance(value, (dict, list)) or not value:
         return {} if value == {} else {path: value}
     items = value.items() if isinstance(value, dict) else enumerate(value)
-    inside = (flat(f"{path}.{key}", inner).items() for key, inner in items)
+    inside = (flat(f"{path}.{key}" if path else str(key), one).items() for key, one in items)
     return dict(chain.from_iterable(inside))
 
 

@@ -80,8 +80,8 @@ def environments(run: RunResults) -> list[tuple[str, str, str]]:
 
 def _stated(execution: dict[str, Any]) -> dict[str, Any]:
     """The fields of a machine, without those of a stage."""
-    told = {key: value for key, value in execution.items() if key not in (*_PER_STAGE, "command")}
-    return {name: leaf for key, value in told.items() for name, leaf in flat(key, value).items()}
+    left_out = (*_PER_STAGE, "command")
+    return flat("", {key: value for key, value in execution.items() if key not in left_out})
 
 
 SECTION = Section(title="Provenance", heading="Provenance", order=90, blocks=blocks)

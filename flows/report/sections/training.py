@@ -2,7 +2,6 @@
 pairs, rollouts)."""
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from flows.report import plots
 from flows.report.section import Section
 from flows.runs.results import RunResults, StageOutput
 from flows.runs.wording import figure
+from flows.scores.evaluations import curve
 from schemas.base import clip
 from schemas.examples import Domain, PreferencePair
 from tasks.contract.job import read_jsonl
@@ -64,9 +64,8 @@ def _training(stage: StageOutput) -> Iterator[ui.Block]:
     if more:
         yield ui.Details(f"More curves of {name}", ui.grid(more, "fill", framed=False))
     yield from _audited(stage)
-    metrics = [pair for key, value in stage.metrics.items() for pair in flat(key, value).items()]
-    if metrics:
-        table = ui.facts([(field, figure(value)) for field, value in metrics])
+    if metrics := flat("", stage.metrics):
+        table = ui.facts([(field, figure(value)) for field, value in metrics.items()])
         yield ui.Details(f"Metrics of {name}", [table])
 
 
@@ -100,12 +99,11 @@ def curves(stage: StageOutput) -> tuple[list[ui.Figure], list[ui.Figure]]:
     """The stage's curves.jsonl as plots: those that `_PANELS` names, and the others. Values that
     are not finite are left out."""
     series: dict[str, tuple[list[float], list[float]]] = {}
-    for row in stage.rows("curves.jsonl"):
-        for name, value in row.items():
-            if name != "step" and isinstance(value, int | float) and math.isfinite(value):
-                steps, values = series.setdefault(name, ([], []))
-                steps.append(row["step"])
-                values.append(value)
+    for _, step, numbers in curve(stage):
+        for name, value in numbers.items():
+            steps, values = series.setdefault(name, ([], []))
+            steps.append(step)
+            values.append(value)
     named = _named_panels(list(series))
     others = [
         (name.replace("_", " "), [name])
