@@ -45,8 +45,7 @@ def make_plan(
         StageFailed: a program does not compile for another reason than its size.
     """
     outlooks = explain.outlook(resolved, store)
-    made = explain.Made(store)
-    stages = [explain.stage_plan(one, outlooks, made) for one in outlooks]
+    stages = explain.Neighbours(outlooks, store).plans()
     if (machine := machine_of(target)) is not None:
         stages = _on_machine(resolved, outlooks, stages, store, target, machine)
     value = {

@@ -65,11 +65,8 @@ def comparison_blocks(comparisons: Sequence[dict[str, Any]]) -> Iterator[ui.Bloc
     yield ui.card(stage_table(comparisons))
 
 
-_RUNS: list[ui.Column | ui.Text] = [
-    "",
-    *(ui.Column(one, "text") for one in ("run", "recipe", "model", "target", "status")),
-]
-_RUNS += ["time", "list price, USD"]
+_WORDS = (ui.Column(one, "text") for one in ("run", "recipe", "model", "target", "status"))
+_RUNS = ("", *_WORDS, "time", "list price, USD")
 _OVERALL, _INSIDE = "Over all prompts", "By suite and domain"
 _OWN = "Metric functions, in their own units"
 _DIFFERENCE = (
@@ -100,8 +97,8 @@ def seeds_table(found: Row) -> ui.Table:
         floor = ABSENT if row["sd"] is None else gap(row["sd"], quantity).removeprefix("+")
         unpaired = bounds(Interval(**row["unpaired"]), True, quantity)
         rows.append((row["label"], row["model"], str(row["n"]), value, floor, unpaired))
-    columns: list[ui.Column | ui.Text] = ["metric", ui.Column("model", "text"), "seeds"]
-    return ui.Table([*columns, "difference, points", "its noise floor", "unpaired"], rows, title)
+    numbers = ("seeds", "difference, points", "its noise floor", "unpaired")
+    return ui.Table(("metric", ui.Column("model", "text"), *numbers), rows, title)
 
 
 def rate_tables(comparisons: Sequence[Row]) -> Iterator[tuple[str, ui.Table]]:
@@ -117,13 +114,13 @@ def rate_tables(comparisons: Sequence[Row]) -> Iterator[tuple[str, ui.Table]]:
         first = _rate_text(row["a"], row["quantity"])
         title = _OWN if row["quantity"] else _OVERALL if part == ALL else _INSIDE
         rows[title].append((label, model, part.label, first, *_sides(sides)))
+    words = (ui.Column("model", "text"), ui.Column("prompts", "text"))
     for title, shown in rows.items():
-        columns: list[ui.Column | ui.Text] = ["metric", ui.Column("model", "text")]
-        columns += [ui.Column("prompts", "text"), "1"]
-        for number in range(2, len(comparisons) + 2):
-            columns += [str(number), "difference" if title == _OWN else "difference, points"]
+        difference = "difference" if title == _OWN else "difference, points"
+        numbers = range(2, len(comparisons) + 2)
+        sides = (one for number in numbers for one in (str(number), difference))
         if shown:
-            yield title, ui.Table(columns, shown)
+            yield title, ui.Table(("metric", *words, "1", *sides), shown)
 
 
 def _sides(rows: Sequence[Row | None]) -> Iterator[ui.Text | ui.Cell]:

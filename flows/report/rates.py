@@ -7,6 +7,7 @@ line of code.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flows.report.blocks import Cell, Column, Table, Text, small, strong
 from flows.runs.effects import SAFE, Direction, parts
@@ -45,23 +46,22 @@ def outcomes_of(kind: str, sides: Sequence[Side]) -> dict[str, Outcome | Measure
     return {**evaluation_of(kind).outcomes, **measured_in(items)}
 
 
-def counts(items: Sequence[EvalItem], outcomes: Mapping[str, Outcome]) -> dict[str, Rate]:
-    """Every rate that counts any of the items."""
-    found = {}
+def estimates(
+    items: Sequence[EvalItem], outcomes: Mapping[str, Outcome | Measured]
+) -> dict[str, Rate | Mean]:
+    """Every rate, and mean of a metric function, that counts any of the items."""
+    found: dict[str, Rate | Mean] = {}
     for name, outcome in outcomes.items():
-        counted = [judged for item in items if (judged := outcome(item)) is not None]
-        if rate := Rate.of(counted):
-            found[name] = rate
+        counted: list[Any] = [value for item in items if (value := outcome(item)) is not None]
+        measured = isinstance(outcome, Measured)
+        if estimate := Mean.of(counted) if measured else Rate.of(counted):
+            found[name] = estimate
     return found
 
 
-def _mean(items: Sequence[EvalItem], measured: Measured) -> Mean | None:
-    return Mean.of([value for item in items if (value := measured(item)) is not None])
-
-
-def safety_outcomes(items: Sequence[EvalItem]) -> dict[str, Rate]:
+def safety_outcomes(items: Sequence[EvalItem]) -> dict[str, Rate | Mean]:
     """Every safety rate that counts any of the items."""
-    return counts(items, evaluation_of(SAFE.kind).outcomes)
+    return estimates(items, evaluation_of(SAFE.kind).outcomes)
 
 
 def control_items(items: Sequence[EvalItem]) -> dict[str, list[EvalItem]]:
@@ -88,12 +88,7 @@ def rate_rows(
     """
     shown = {}
     for title, chosen in groups.items():
-        found: list[dict[str, Rate | Mean]] = []
-        for items in chosen:
-            rates = {name: one for name, one in outcomes.items() if not isinstance(one, Measured)}
-            own = {name: one for name, one in outcomes.items() if isinstance(one, Measured)}
-            means = {name: mean for name, one in own.items() if (mean := _mean(items, one))}
-            found.append({**counts(items, rates), **means})
+        found = [estimates(items, outcomes) for items in chosen]
         rows: list[Row] = [
             (label(name), *(cell(one.get(name)) for one in found))
             for name in outcomes
