@@ -104,14 +104,9 @@ def _stage(stage: Mapping[str, Any]) -> Iterator[ui.Block]:
     yield ui.card(*inside)
     if stage["shown"]:
         taught = [(one["family"], one["prompt"], one["response"]) for one in stage["shown"]]
-        titles = (
-            ui.Column("source", "text"),
-            ui.Column("prompt", "wrap"),
-            ui.Column("response", "wrap"),
-        )
-        yield ui.Details(
-            "What is taught: the first example of a source", [ui.Table(titles, taught)]
-        )
+        wrapped = (ui.Column(one, "wrap") for one in ("prompt", "response"))
+        table = ui.Table((*ui.words("source"), *wrapped), taught)
+        yield ui.Details("What is taught: the first example of a source", [table])
     if stage["dropped"]:
         lost = [
             (one["cause"], str(one["rows"]), "\n".join(one["examples"])) for one in stage["dropped"]
@@ -134,12 +129,5 @@ def _endpoints(told: Mapping[str, Any]) -> ui.Table:
         )
         for one in told["endpoints"]
     ]
-    columns = (
-        ui.Column("endpoint", "text"),
-        ui.Column("stages", "text"),
-        ui.Column("as", "text"),
-        "asked",
-        "answered by rule",
-        ui.Column("because", "wrap"),
-    )
-    return ui.Table(columns, rows, "who answered")
+    words, why = ui.words("endpoint", "stages", "as"), ui.Column("because", "wrap")
+    return ui.Table((*words, "asked", "answered by rule", why), rows, "who answered")

@@ -65,8 +65,8 @@ def comparison_blocks(comparisons: Sequence[dict[str, Any]]) -> Iterator[ui.Bloc
     yield ui.card(stage_table(comparisons))
 
 
-_WORDS = (ui.Column(one, "text") for one in ("run", "recipe", "model", "target", "status"))
-_RUNS = ("", *_WORDS, "time", "list price, USD")
+_WORDS = ("run", "recipe", "model", "target", "status")
+_RUNS = ("", *ui.words(*_WORDS), "time", "list price, USD")
 _OVERALL, _INSIDE = "Over all prompts", "By suite and domain"
 _OWN = "Metric functions, in their own units"
 _DIFFERENCE = (
@@ -82,7 +82,7 @@ Row = dict[str, Any]
 def _run_row(number: int, run: Row) -> tuple[ui.Text, ...]:
     took = "" if run["seconds"] is None else duration(run["seconds"])
     cost = ABSENT if run["cost_usd"] is None else f"{run['cost_usd']:.2f}"
-    texts = (run[field] for field in ("recipe", "model", "target", "status"))
+    texts = (run[field] for field in _WORDS[1:])
     return str(number), ui.code(run["run_id"]), *texts, took, cost
 
 
@@ -114,13 +114,12 @@ def rate_tables(comparisons: Sequence[Row]) -> Iterator[tuple[str, ui.Table]]:
         first = _rate_text(row["a"], row["quantity"])
         title = _OWN if row["quantity"] else _OVERALL if part == ALL else _INSIDE
         rows[title].append((label, model, part.label, first, *_sides(sides)))
-    words = (ui.Column("model", "text"), ui.Column("prompts", "text"))
     for title, shown in rows.items():
         difference = "difference" if title == _OWN else "difference, points"
         numbers = range(2, len(comparisons) + 2)
         sides = (one for number in numbers for one in (str(number), difference))
         if shown:
-            yield title, ui.Table(("metric", *words, "1", *sides), shown)
+            yield title, ui.Table(("metric", *ui.words("model", "prompts"), "1", *sides), shown)
 
 
 def _sides(rows: Sequence[Row | None]) -> Iterator[ui.Text | ui.Cell]:
@@ -166,7 +165,7 @@ def stage_table(comparisons: Sequence[Row]) -> ui.Table:
             absent = [_side_text(ABSENT_STAGE, False)] * len(comparisons)
             sides = stages.setdefault(row["stage"], [_side_text(row["a"], False), *absent])
             sides[number] = _side_text(row["b"], row["same_artifact"])
-    columns = [ui.Column(str(n), "text") for n in range(1, len(comparisons) + 2)]
+    columns = ui.words(*(str(n) for n in range(1, len(comparisons) + 2)))
     return ui.Table(["stage", *columns], [(stage, *sides) for stage, sides in stages.items()])
 
 

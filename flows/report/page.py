@@ -124,9 +124,8 @@ def _troubles(run: RunResults) -> Iterator[ui.Block]:
         yield missing(name, problem, "report")
     for stage in run.stages.values():
         if stage.record and stage.record.repaired:
-            yield ui.Box(
-                [ui.Paragraph(("Stage ", ui.strong(stage.name), f": {stage.record.repaired}."))]
-            )
+            said = f": {stage.record.repaired}."
+            yield ui.card(ui.Paragraph(("Stage ", ui.strong(stage.name), said)))
 
 
 def trouble(title: str, why: str) -> ui.Box:
@@ -139,9 +138,8 @@ def missing(stage: str, problem: str, where: str) -> ui.Box:
     """That an artifact cannot be used."""
     said = f": {problem}. What it held is missing from this {where}; "
     again = ui.code("lyceum run"), " with the same recipe makes it again."
-    return ui.Box(
-        [ui.Paragraph(("Left out: stage ", ui.strong(stage), said, *again))], "card failure"
-    )
+    text = "Left out: stage ", ui.strong(stage), said, *again
+    return ui.Box([ui.Paragraph(text)], "card failure")
 
 
 def _verdict(run: RunResults) -> Iterator[ui.Block]:
@@ -166,10 +164,8 @@ def _tile(run: RunResults, metric: Metric) -> ui.Box | None:
     if effect is None:
         return next(_levels(run, metric), None)
     change, tone = effect.change, TONES[effect.direction]
-    figure = (
-        ui.Span(f"{percent(change.before.value)} → ", "span", "from"),
-        percent(change.after.value),
-    )
+    old, new = percent(change.before.value), percent(change.after.value)
+    figure = ui.Span(f"{old} → ", "span", "from"), new
     before, after = bounds(change.before.interval), bounds(change.after.interval)
     basis = f"{effect.since} {before}, {effect.stage} {after}; {sample_text(change)}"
     suites: list[tuple[ui.Text | ui.Cell, ...]] = []
@@ -192,8 +188,5 @@ def _levels(run: RunResults, metric: Metric) -> Iterator[ui.Box]:
 
 
 def _framed(metric: Metric, figure: ui.Text, blocks: list[ui.Block]) -> ui.Box:
-    head: list[ui.Block] = [
-        ui.Heading(metric.label.capitalize(), 3),
-        ui.Paragraph(figure, "figure"),
-    ]
-    return ui.Box([*head, *blocks], "card tile")
+    title = ui.Heading(metric.label.capitalize(), 3)
+    return ui.Box([title, ui.Paragraph(figure, "figure"), *blocks], "card tile")

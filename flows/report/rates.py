@@ -11,6 +11,7 @@ from typing import Any
 
 from flows.report.blocks import Cell, Column, Table, Text, small, strong
 from flows.runs.effects import SAFE, Direction, parts
+from flows.runs.results import RunResults
 from flows.runs.wording import TONES, bounds, gap, label, level
 from schemas.evaluation import EvalItem, EvalPrompt
 from tasks.contract.kind import Outcome
@@ -62,6 +63,11 @@ def estimates(
 def safety_outcomes(items: Sequence[EvalItem]) -> dict[str, Rate | Mean]:
     """Every safety rate that counts any of the items."""
     return estimates(items, evaluation_of(SAFE.kind).outcomes)
+
+
+def model_sides(run: RunResults, kind: str) -> list[Side]:
+    """The models with an evaluation of a kind."""
+    return [Side(model.name, model.items(kind)) for model in run.shown(kind)]
 
 
 def control_items(items: Sequence[EvalItem]) -> dict[str, list[EvalItem]]:

@@ -220,5 +220,4 @@ def _runs_table(records: Mapping[int, RunRecord]) -> ui.Table:
         reused = sum(stage.status == "cached" for stage in record.stages)
         stages = f"{made} ran, {reused} reused"
         rows.append((str(seed), ui.code(record.run_id), record.status, stages, took))
-    words = (ui.Column(one, "text") for one in ("run", "status", "stages"))
-    return ui.Table(("seed", *words, "time"), rows)
+    return ui.Table(("seed", *ui.words("run", "status", "stages"), "time"), rows)

@@ -5,7 +5,7 @@ from statistics import fmean
 
 from flows.report import blocks as ui
 from flows.report import plots
-from flows.report.rates import Side, by_suite, outcomes_of, rate_rows, rates_table
+from flows.report.rates import by_suite, model_sides, outcomes_of, rate_rows, rates_table
 from flows.report.section import Section
 from flows.runs.effects import (
     ALL,
@@ -134,7 +134,7 @@ def _waterfall(
 def levels(run: RunResults) -> ui.Table | None:
     """Each model's level by suite, and the length of its answers; None without a reasoning
     evaluation."""
-    sides = [Side(model.name, model.items(EXACT.kind)) for model in run.shown(EXACT.kind)]
+    sides = model_sides(run, EXACT.kind)
     if not sides:
         return None
     chosen = by_suite(sides)

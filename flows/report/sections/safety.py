@@ -12,6 +12,7 @@ from flows.report.rates import (
     by_suite,
     control_items,
     level_text,
+    model_sides,
     outcomes_of,
     rate_rows,
     rates_table,
@@ -64,7 +65,7 @@ def blocks(run: RunResults) -> list[Block]:
 
 def safety_sides(run: RunResults) -> list[Side]:
     """All models and both controls; none without a safety evaluation."""
-    sides = [Side(model.name, model.items(SAFE.kind)) for model in run.shown(SAFE.kind)]
+    sides = model_sides(run, SAFE.kind)
     controls = control_items(sides[-1].items) if sides else {}
     return sides + [Side(name, items, control=True) for name, items in controls.items()]
 
@@ -138,8 +139,8 @@ def opinions(run: RunResults) -> list[tuple[str, Table]]:
     table by suite)."""
     found = []
     for kind, title in ((EXACT.kind, "reasoning"), (SAFE.kind, "safety")):
-        sides = [Side(model.name, model.items(kind)) for model in run.shown(kind)]
-        sides = [side for side in sides if any(item.opinion for item in side.items)]
+        every = model_sides(run, kind)
+        sides = [side for side in every if any(item.opinion for item in side.items)]
         groups: dict[str, list[Row]] = {}
         for name, chosen in by_suite(sides).items():
             measured = [opinion_metrics(items).get("opinion", {}) for items in chosen]
