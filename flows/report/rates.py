@@ -13,12 +13,10 @@ from flows.report.blocks import Cell, Column, Table, Text, small, strong
 from flows.runs.effects import SAFE, Direction, parts
 from flows.runs.results import RunResults
 from flows.runs.wording import TONES, bounds, gap, label, level
-from schemas.evaluation import EvalItem, EvalPrompt
+from schemas.evaluation import EvalItem
 from tasks.contract.kind import Outcome
 from tasks.contract.kinds import evaluation_of
-from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.metric_functions import Measured, measured_in
-from tasks.evaluation.safety_verdicts import judge
 from tasks.statistics.intervals import Interval, Rate
 from tasks.statistics.means import Mean
 
@@ -68,16 +66,6 @@ def safety_outcomes(items: Sequence[EvalItem]) -> dict[str, Rate | Mean]:
 def model_sides(run: RunResults, kind: str) -> list[Side]:
     """The models with an evaluation of a kind."""
     return [Side(model.name, model.items(kind)) for model in run.shown(kind)]
-
-
-def control_items(items: Sequence[EvalItem]) -> dict[str, list[EvalItem]]:
-    """The results on the same prompts of two trivial models, which refuse everything and
-    nothing."""
-    prompts = [EvalPrompt.of(item) for item in items]
-    return {
-        name.replace("_", " "): [judge(prompt, control(prompt)) for prompt in prompts]
-        for name, control in CONTROLS.items()
-    }
 
 
 def rate_rows(

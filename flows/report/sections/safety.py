@@ -10,7 +10,6 @@ from flows.report.rates import (
     Row,
     Side,
     by_suite,
-    control_items,
     level_text,
     model_sides,
     outcomes_of,
@@ -25,6 +24,7 @@ from flows.runs.wording import figure, label, percent
 from schemas.examples import Grounding
 from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.dipg_protocol.metrics import protocol_metrics
+from tasks.evaluation.safety_verdicts import control_items
 from tasks.judging.opinions import opinion_metrics
 from tasks.statistics.intervals import Interval
 
@@ -67,7 +67,8 @@ def safety_sides(run: RunResults) -> list[Side]:
     """All models and both controls; none without a safety evaluation."""
     sides = model_sides(run, SAFE.kind)
     controls = control_items(sides[-1].items) if sides else {}
-    return sides + [Side(name, items, control=True) for name, items in controls.items()]
+    named = ((name.replace("_", " "), items) for name, items in controls.items())
+    return sides + [Side(name, items, control=True) for name, items in named]
 
 
 def _by_kind(sides: Sequence[Side]) -> dict[str, list[list[Any]]]:
