@@ -71,7 +71,7 @@ def seeds_blocks(runs: Replicates, absent: Mapping[int, str]) -> Iterator[ui.Blo
             yield ui.Heading(f"{metric.label.capitalize()}: what each stage changed", 3)
             yield ui.card(effects_table(metric, [*overall, *stages], list(records)))
             if inside := runs.parts(metric):
-                table = parts_table(metric, inside, [(one.stage, one.since) for one in stages])
+                table = parts_table(inside, [(one.stage, one.since) for one in stages])
                 yield ui.Details("By suite and domain", [table])
     yield from ui.grid(_forests({metric: stages for metric, (_, stages) in found.items()}))
     yield ui.Paragraph(_NOTE, "note")
@@ -154,9 +154,7 @@ def _change(change: Change) -> ui.Text:
     return gap(change.delta, quantity), ui.small(bounds(change.interval, True, quantity))
 
 
-def parts_table(
-    metric: Metric, found: Sequence[Over], stages: Sequence[tuple[str, str]]
-) -> ui.Table:
+def parts_table(found: Sequence[Over], stages: Sequence[tuple[str, str]]) -> ui.Table:
     """A row for each suite and domain, a column for each stage."""
     cells: dict[Part, dict[tuple[str, str], Over]] = {}
     for one in found:
