@@ -1,7 +1,6 @@
 """`lyceum plan`: what would run, whether it fits the target, how long it takes and what it costs,
 before anything is submitted."""
 
-import os
 import sys
 import time
 from collections import Counter
@@ -11,7 +10,7 @@ from typing import Any
 from flows.planning.compile_cache import Compiled, Compiler, Question, has_compiler
 from flows.planning.estimate import cost, estimate, measured_ratios, program_json
 from flows.planning.fit_search import suggest
-from flows.planning.machine import BOOT_SECONDS, Machine, machine_of
+from flows.planning.machine import BOOT_SECONDS, Machine, machine_of, memory_bytes
 from flows.planning.sessions import sessions
 from flows.recipe import explain
 from flows.recipe.explain import Outlook
@@ -247,7 +246,7 @@ line."""
 def too_large_here(outlooks: Sequence[Outlook]) -> list[str]:
     """The stages that would run on this machine with sizes that its memory cannot hold, in
     sentences."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = memory_bytes()
     return [
         f"Stage {one.stage.name}: {sizes} takes at least {bytes_ / 2**30:,.1f} GiB of memory, and"
         f" this machine has {memory / 2**30:,.1f} GiB; lower them."

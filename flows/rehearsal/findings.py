@@ -2,19 +2,16 @@
 for, and in what judges say. A finding has a name, by which the recipe may allow it
 (`[rehearsal.allow]`)."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from flows.rehearsal.cut import Rehearsed
 from flows.rehearsal.row_counts_by_stage import stage_json
 from flows.rehearsal.setting_findings import of_settings, setting_notes
-from flows.runs.results import RunResults, StageOutput
+from flows.runs.results import RunResults
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain, Example, Format, Prompt
-from tasks.contract.job import read_jsonl, read_rows
 from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing
 from tasks.evaluation.evaluate import EvalConfig
@@ -52,7 +49,11 @@ def findings_of(run: RunResults, ready: Rehearsed, tallies: Mapping[str, Tally])
     found += of_settings(ready.whole.stages, ready.endpoints)
     notes += setting_notes(ready.resolved.stages, ready.whole.stages)
     found += _of_judges(tallies)
-    audits = dict(_audits(run))
+    audits = {
+        stage.name: audit
+        for stage in run.stages.values()
+        if (audit := stage.json("reward_audit.json"))
+    }
     allow = dict(ready.whole.rehearsal.allow) if ready.whole.rehearsal else {}
     told = [{"name": one.name, "text": one.text, "allowed": allow.get(one.name)} for one in found]
     for stage, audit in audits.items():
@@ -74,8 +75,7 @@ def _taught(run: RunResults) -> list[Example]:
     return [
         example
         for stage in run.producing(Product.EXAMPLES)
-        if (path := stage.path("examples.jsonl"))
-        for example in read_jsonl(path, Example)
+        for example in stage.read("examples.jsonl", Example)
     ]
 
 
@@ -84,8 +84,8 @@ def _formats_taught(run: RunResults) -> list[Format]:
     trained = [
         row
         for stage in run.producing(Product.MODEL)
-        if (path := _input_of(run, stage, "examples", "train.jsonl"))
-        for row in read_jsonl(path, Example)
+        if (source := stage.spec.inputs.get("examples"))
+        for row in run.stages[source].read("train.jsonl", Example)
     ]
     return list(dict.fromkeys(row.channels for row in trained or _taught(run)))
 
@@ -93,17 +93,11 @@ def _formats_taught(run: RunResults) -> list[Format]:
 def _trained_on(run: RunResults) -> dict[str, list[tuple[str, Format]]]:
     """Stage -> the prompts to which it samples and pays or pairs responses."""
     return {
-        stage.name: [(row.prompt, row.channels) for row in read_jsonl(path, Prompt)]
+        stage.name: [(row.prompt, row.channels) for row in rows]
         for stage in run.producing(Product.MODEL)
-        if "policy" in stage.spec.inputs
-        and (path := _input_of(run, stage, "prompts", "prompts.jsonl"))
+        if "policy" in stage.spec.inputs and (source := stage.spec.inputs.get("prompts"))
+        if (rows := run.stages[source].read("prompts.jsonl", Prompt))
     }
-
-
-def _input_of(run: RunResults, stage: StageOutput, name: str, file: str) -> Path | None:
-    """A file of a stage's input, if it has both."""
-    source = stage.spec.inputs.get(name)
-    return None if source is None else run.stages[source].path(file)
 
 
 def _groups(ready: Rehearsed) -> tuple[list[str], set[str], set[str]]:
@@ -166,10 +160,8 @@ def _leaks(run: RunResults, ready: Rehearsed) -> list[Finding]:
     trained: list[Prompt] = []
     asked = {one.id: one for prompts in ready.asked.values() for one in prompts}
     for stage in run.producing(Product.ROWS):
-        if train := stage.path("train.jsonl"):
-            trained += read_jsonl(train, Example)
-        if heldout := stage.path("heldout.jsonl"):
-            asked |= {one.id: EvalPrompt.of(one) for one in read_jsonl(heldout, Example)}
+        trained += stage.read("train.jsonl", Example)
+        asked |= {one.id: EvalPrompt.of(one) for one in stage.read("heldout.jsonl", Example)}
     return of_leaks(trained, list(asked.values()))
 
 
@@ -232,12 +224,12 @@ def _of_families(run: RunResults) -> Iterator[Finding]:
     """Families that a distill stage taught, and of which cleaning leaves nothing to train on."""
     given = Counter(one.family or one.source for one in _taught(run))
     for stage in run.producing(Product.ROWS):
-        train, dropped = stage.path("train.jsonl"), stage.path("dropped.jsonl")
-        if train is None:
+        if stage.path("train.jsonl") is None:
             continue
-        trained = Counter(one.family or one.source for one in read_jsonl(train, Example))
+        rows = stage.read("train.jsonl", Example)
+        trained = Counter(one.family or one.source for one in rows)
         causes: dict[str, Counter[str]] = {}
-        for row in read_rows(dropped) if dropped else ():
+        for row in stage.rows("dropped.jsonl"):
             causes.setdefault(row["source"], Counter())[row["cause"]] += 1
         yield from of_families(given, trained, causes)
 
@@ -262,12 +254,6 @@ def _of_judges(tallies: Mapping[str, Tally]) -> Iterator[Finding]:
                 f"the judge {name} gave all of {len(tally.grades)} responses the same grades"
                 f" ({grades}): it tells nothing apart. Ask another one",
             )
-
-
-def _audits(run: RunResults) -> Iterator[tuple[str, dict[str, Any]]]:
-    for stage in run.stages.values():
-        if path := stage.path("reward_audit.json"):
-            yield stage.name, json.loads(path.read_text(encoding="utf-8"))
 
 
 def _endpoint(ready: Rehearsed, tallies: Mapping[str, Tally], name: str) -> dict[str, Any]:
