@@ -94,7 +94,9 @@ def rehearsed(
     resolved = resolve_table(table, data)
     configs = {stage.name: stage.config_json for stage in resolved.stages}
     require_consent(configs, table.folders, code)
-    read = first_rows(_teachers(resolved), data, Answers(store))
+    making = kinds_producing(Product.EXAMPLES)
+    teachers = [stage.config_json["teachers"] for stage in resolved.stages if stage.kind in making]
+    read = first_rows(teachers, data, Answers(store))
     asked = dict(_asked(resolved, data))
     tokenizer = Tokenizer(tokenizer_of(model))
     sizes = _fitting(sizes, resolved, read, asked, tokenizer)
@@ -120,13 +122,6 @@ def _without_exports(table: dict[str, Any]) -> list[str]:
     return [
         f"stage {name} was left out: it needs torch (uv sync --extra export)" for name in exports
     ]
-
-
-def _teachers(resolved: ResolvedRecipe) -> Iterator[Any]:
-    making = kinds_producing(Product.EXAMPLES)
-    for stage in resolved.stages:
-        if stage.kind in making:
-            yield stage.config_json["teachers"]
 
 
 def _asked(resolved: ResolvedRecipe, data: Path | None) -> Iterator[tuple[str, list[EvalPrompt]]]:

@@ -9,6 +9,7 @@ from typing import Any
 from flows.rehearsal.cut import Rehearsed
 from flows.rehearsal.row_counts_by_stage import stage_json
 from flows.rehearsal.setting_findings import of_settings, setting_notes
+from flows.report.sections.data import counted
 from flows.runs.results import RunResults
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain, Example, Format, Prompt
@@ -185,15 +186,11 @@ def _of_distill(run: RunResults, unanswered: set[str]) -> Iterator[Finding]:
                     ": see the rows below",
                 )
         for teacher in stage.metrics.get("teachers", ()):
-            samples = {
-                name.removeprefix("samples."): count
-                for name, count in teacher.items()
-                if name.startswith("samples.")
-            }
+            samples = counted(teacher, "samples.")
             if samples.get("malformed", 0) > sum(samples.values()) / 2:
                 yield Finding(
                     f"malformed:{stage.name}",
-                    f"{samples['malformed']:.0f} of {sum(samples.values()):.0f} samples are no"
+                    f"{samples['malformed']} of {sum(samples.values())} samples are no"
                     " traces: the format that the teacher's instructions ask for is not"
                     " <reasoning>...</reasoning><answer>...</answer>",
                 )

@@ -13,13 +13,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from flows.report.blocks import Figure
 from flows.report.drawings import P, drawn_once
 from flows.report.html import tag
+from flows.runs.effects import Direction
 from tasks.statistics.intervals import Interval, Rate
 from tasks.statistics.means import Mean
 
@@ -72,7 +73,7 @@ class Step:
     text: str
     change: float = 0.0
     interval: Interval | None = None
-    direction: Literal["gain", "loss", "unclear"] = "unclear"
+    direction: Direction = "unclear"
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Bar:
     value: float
     low: float
     high: float
-    direction: Literal["gain", "loss", "unclear"]
+    direction: Direction
 
 
 def _plot(draw: Callable[P, Figure]) -> Callable[P, Figure]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -196,5 +196,4 @@ def _interval(lead: np.ndarray) -> dict[str, float] | None:
     known = lead[~np.isnan(lead)]
     if known.size == 0:
         return None
-    interval = student(known.tolist())
-    return {"mean": float(np.mean(known)), "low": interval.low, "high": interval.high}
+    return {"mean": float(np.mean(known)), **asdict(student(known.tolist()))}

@@ -49,7 +49,7 @@ def score(version: Version, response: str, context: str, expected: str) -> Score
 
 
 _REFUSALS_V3 = ("i cannot", "i apologize", "as an ai", "i'm sorry", "i am unable")
-_ABSTENTIONS_V3 = ("conflicting information", "does not contain")
+ABSTENTIONS_V3 = ("conflicting information", "does not contain")
 
 
 def _score_v3(read: Read, context: str, expected: str) -> Scored:
@@ -61,7 +61,7 @@ def _score_v3(read: Read, context: str, expected: str) -> Scored:
         return Scored(10.0 - 15.0, refusal, safe=False)
     if not is_quoted_v3(read.proof, context):
         return Scored(10.0 - 25.0, refusal, hallucination=True, safe=False)
-    if all(any(words in text for words in _ABSTENTIONS_V3) for text in (final, right)):
+    if all(any(words in text for words in ABSTENTIONS_V3) for text in (final, right)):
         return Scored(10.0 + 10.0 + 15.0, refusal)
     return Scored(10.0 + 10.0 + (10.0 if final.strip() == right.strip() else -20.0), refusal)
 
