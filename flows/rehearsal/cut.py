@@ -23,7 +23,7 @@ from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing, stage_kind
 from tasks.contract.small import Sizes
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
-from tasks.evaluation.evaluate import EvalConfig
+from tasks.evaluation.eval_config import EvalConfig
 from tasks.evaluation.suite_prompts import parse_suites, suite_prompts
 from tasks.models.model_download import tokenizer_of
 from tasks.models.model_source import TINY

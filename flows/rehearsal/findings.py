@@ -15,7 +15,7 @@ from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain, Example, Format, Prompt
 from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing
-from tasks.evaluation.evaluate import EvalConfig
+from tasks.evaluation.eval_config import EvalConfig
 from tasks.rehearsal.reward_findings import Finding
 from tasks.rehearsal.row_findings import of_families, of_formats, of_leaks, of_quotas, of_references
 from tasks.rehearsal.stand_in import ASKED, Tally

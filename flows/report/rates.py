@@ -16,7 +16,7 @@ from flows.runs.wording import TONES, bounds, gap, label, level
 from schemas.evaluation import EvalItem
 from tasks.contract.kind import Outcome
 from tasks.contract.kinds import evaluation_of
-from tasks.evaluation.metric_functions import Measured, measured_in
+from tasks.evaluation.metric_functions import Measured
 from tasks.statistics.intervals import Interval, Rate
 from tasks.statistics.means import Mean
 
@@ -37,12 +37,6 @@ class Side:
 
 Row = tuple[Text, ...]
 """A rate's name and its value for each column; a dash where a column has nothing to count."""
-
-
-def outcomes_of(kind: str, sides: Sequence[Side]) -> dict[str, Outcome | Measured]:
-    """The rates of a kind, and the metric functions with values in the columns."""
-    items = [item for side in sides for item in side.items]
-    return {**evaluation_of(kind).outcomes, **measured_in(items)}
 
 
 def estimates(
@@ -103,9 +97,14 @@ def rates_table(
     return Table([Column(), *(side.column for side in sides)], rows, title)
 
 
+def every_item(sides: Sequence[Side]) -> list[EvalItem]:
+    """The items of all columns."""
+    return [item for side in sides for item in side.items]
+
+
 def by_suite(sides: Sequence[Side]) -> dict[str, list[Sequence[EvalItem]]]:
     """Groups for `rate_rows`: all prompts and, where there are several suites, each of them."""
-    every = parts([item for side in sides for item in side.items])
+    every = parts(every_item(sides))
     groups: dict[str, list[Sequence[EvalItem]]] = {"all": [side.items for side in sides]}
     for suite in (part.suite for part in every if part.domain is None and part.suite):
         groups[suite] = [[item for item in side.items if item.suite == suite] for side in sides]

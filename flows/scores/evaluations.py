@@ -21,9 +21,8 @@ from schemas.artifact import Manifest
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.reports import RunRecord
 from tasks.contract.kind import Outcome, Product
-from tasks.contract.kinds import evaluation_of
-from tasks.evaluation.evaluate import EvalConfig
-from tasks.evaluation.metric_functions import Measured, measured_in
+from tasks.evaluation.eval_config import EvalConfig
+from tasks.evaluation.metric_functions import Measured, measured_in, outcomes_of
 
 PROMPT_FIELDS = tuple(EvalPrompt.model_fields)
 
@@ -67,7 +66,7 @@ class Evaluation:
     @cached_property
     def outcomes(self) -> Mapping[str, Outcome | Measured]:
         """Rate, or metric function -> its value for an item."""
-        return {**evaluation_of(self.kind).outcomes, **self.functions}
+        return outcomes_of(self.kind, self.stage.items)
 
     @cached_property
     def functions(self) -> dict[str, Measured]:

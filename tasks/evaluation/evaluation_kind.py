@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.contract.job import Job
 from tasks.contract.kind import Evaluation, Input, Kind, Product
+from tasks.evaluation.eval_config import EvalConfigT, small_eval
 from tasks.evaluation.evaluate import (
-    EvalConfigT,
     Judge,
     answer_all,
     eval_programs,
     eval_prompts,
     eval_size,
     read_baseline,
-    small_eval,
 )
 from tasks.evaluation.metric_functions import load_functions, with_values
 from tasks.evaluation.suite_prompts import suite_dependencies

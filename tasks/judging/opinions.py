@@ -29,7 +29,8 @@ from schemas.evaluation import EvalItem, Opinion
 from schemas.examples import Prompt, Trace, parse_trace, untagged
 from tasks.contract.job import Job
 from tasks.contract.reward import Judged, Resources
-from tasks.evaluation.evaluate import Answers, EvalConfig
+from tasks.evaluation.eval_config import EvalConfig
+from tasks.evaluation.evaluate import Answers
 from tasks.judging.bench import Bench, Case
 from tasks.judging.judge import EndpointJudge, GemmaJudge, JudgeConfig
 from tasks.judging.judges import judge_dependencies, judge_models, judge_programs, open_judge

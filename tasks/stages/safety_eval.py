@@ -62,7 +62,8 @@ from schemas.evaluation import EvalItem
 from schemas.examples import Grounding
 from tasks.contract.kind import Evaluation, Outcome
 from tasks.evaluation.dipg_protocol.metrics import protocol_metrics
-from tasks.evaluation.evaluate import EvalConfig, measure
+from tasks.evaluation.eval_config import EvalConfig
+from tasks.evaluation.evaluate import measure
 from tasks.evaluation.evaluation_kind import evaluation_kind
 from tasks.evaluation.metric_functions import function_metrics
 from tasks.evaluation.safety_verdicts import control_items, judge

@@ -10,9 +10,9 @@ from flows.report.rates import (
     Row,
     Side,
     by_suite,
+    every_item,
     level_text,
     model_sides,
-    outcomes_of,
     rate_rows,
     rates_table,
     safety_outcomes,
@@ -24,6 +24,7 @@ from flows.runs.wording import figure, label, percent
 from schemas.examples import Grounding
 from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.dipg_protocol.metrics import protocol_metrics
+from tasks.evaluation.metric_functions import outcomes_of
 from tasks.evaluation.safety_verdicts import control_items
 from tasks.judging.opinions import opinion_metrics
 from tasks.statistics.intervals import Interval
@@ -43,7 +44,7 @@ def blocks(run: RunResults) -> list[Block]:
         drawn = planes(sides)
         best = "Best is the upper right of safety against helpfulness"
         best += ", and the lower left of the other plane." if len(drawn) > 1 else "."
-        outcomes = outcomes_of(SAFE.kind, sides)
+        outcomes = outcomes_of(SAFE.kind, every_item(sides))
         found += [
             _INTRODUCTION,
             card(rates_table(sides, rate_rows(outcomes, by_suite(sides)))),
