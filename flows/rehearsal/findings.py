@@ -16,12 +16,9 @@ from schemas.examples import Domain, Example, Format, Prompt
 from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing
 from tasks.evaluation.eval_config import EvalConfig
-from tasks.rehearsal.reward_findings import Finding
+from tasks.rehearsal.reward_findings import FEWEST, Finding
 from tasks.rehearsal.row_findings import of_families, of_formats, of_leaks, of_quotas, of_references
 from tasks.rehearsal.stand_in import ASKED, Tally
-
-_FEWEST = 4
-"""Rows that say something about their group."""
 
 _RULINGS = 6
 """Rulings of a judge that say whether it tells responses apart."""
@@ -210,7 +207,7 @@ def _of_rebalance(run: RunResults) -> Iterator[Finding]:
         for table in ("domains", "groundings"):
             for group, cells in stage.metrics.get(table, {}).items():
                 train, left = cells["train"], sum(cell["available"] for cell in cells.values())
-                if train["requested"] and not train["available"] and left >= _FEWEST:
+                if train["requested"] and not train["available"] and left >= FEWEST:
                     yield Finding(
                         f"untrained:{group}",
                         f"{stage.name} has {left} rows of {group}, and none of them to train on",
