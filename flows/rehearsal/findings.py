@@ -120,26 +120,21 @@ def _groups(ready: Rehearsed) -> tuple[list[str], set[str], set[str]]:
 def _may(table: Mapping[str, Any]) -> set[str]:
     """The domains that a teacher's rows may have, where a column or the router says it, and the
     groups that it draws when they are missing."""
-    found = {
-        domain
-        for source in table.get("sources") or ()
-        if source.get("grounding") is None
-        for domain in (
-            map(str, Domain)
-            if source["domain"] == "router"
-            else source["domain"]["table"].values()
-            if isinstance(source["domain"], dict)
-            else ()
-        )
-    }
+    found: set[str] = set()
+    for source in table.get("sources") or ():
+        if source.get("grounding") is not None:
+            continue
+        if source["domain"] == "router":
+            found |= set(map(str, Domain))
+        elif isinstance(source["domain"], dict):
+            found |= set(source["domain"]["table"].values())
     for drawn in ("rows", "grounded"):
         found |= set(table.get(drawn) or ())
     for lender in table.get("prompts") or ():
         found |= _may(lender)
-    first = table.get("first")
-    return (
-        found if not isinstance(first, dict) else found & {n for n, many in first.items() if many}
-    )
+    if isinstance(first := table.get("first"), dict):
+        found &= {name for name, many in first.items() if many}
+    return found
 
 
 def _asked(ready: Rehearsed) -> dict[str, list[tuple[str, Format]]]:

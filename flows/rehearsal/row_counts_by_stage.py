@@ -73,14 +73,12 @@ def _left(stage: StageOutput) -> str:
         checked = metrics.get("n_verifiable")
         verified = "" if checked is None else f", {checked} of them verified"
         return f"{metrics['n']} answers{verified}: {headline(metrics)}"
-    counted = ("examples", "prompts", "prompts_too_long", "rubrics")
+    counted = ("examples", "prompts", "prompts_too_long", "rubrics", "pairs")
     said = [
         f"{name.replace('_', ' ')} {metrics[name]}"
         for name in counted
         if isinstance(metrics.get(name), int)
     ]
-    if isinstance(metrics.get("pairs"), int):
-        said.append(f"pairs {metrics['pairs']}")
     if isinstance(metrics.get("dropped"), dict):
         said.append(f"dropped {sum(metrics['dropped'].values())}")
     words = ", ".join([*said, headline(metrics)]).strip(", ").split(", ")

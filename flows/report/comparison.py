@@ -40,7 +40,8 @@ def render_comparison(store: Store, comparisons: Sequence[dict[str, Any]]) -> st
 def comparison_blocks(comparisons: Sequence[dict[str, Any]]) -> Iterator[ui.Block]:
     """The result of `compare_runs`, with a column for each run."""
     runs = [comparisons[0]["a"], *(one["b"] for one in comparisons)]
-    yield ui.card(ui.Table(_RUNS, [_run_row(n, run) for n, run in enumerate(runs, start=1)]))
+    rows = [_run_row(number, run) for number, run in enumerate(runs, start=1)]
+    yield ui.card(ui.Table(("", *ui.words(*_WORDS), "time", "list price, USD"), rows))
     for one in comparisons:
         for stage, why in one["left_out"].items():
             yield missing(stage, why, "comparison")
@@ -66,7 +67,6 @@ def comparison_blocks(comparisons: Sequence[dict[str, Any]]) -> Iterator[ui.Bloc
 
 
 _WORDS = ("run", "recipe", "model", "target", "status")
-_RUNS = ("", *ui.words(*_WORDS), "time", "list price, USD")
 _OVERALL, _INSIDE = "Over all prompts", "By suite and domain"
 _OWN = "Metric functions, in their own units"
 _DIFFERENCE = (
@@ -117,9 +117,9 @@ def rate_tables(comparisons: Sequence[Row]) -> Iterator[tuple[str, ui.Table]]:
     for title, shown in rows.items():
         difference = "difference" if title == _OWN else "difference, points"
         numbers = range(2, len(comparisons) + 2)
-        sides = (one for number in numbers for one in (str(number), difference))
+        others = (one for number in numbers for one in (str(number), difference))
         if shown:
-            yield title, ui.Table(("metric", *ui.words("model", "prompts"), "1", *sides), shown)
+            yield title, ui.Table(("metric", *ui.words("model", "prompts"), "1", *others), shown)
 
 
 def _sides(rows: Sequence[Row | None]) -> Iterator[ui.Text | ui.Cell]:

@@ -124,11 +124,11 @@ class _Live:
     """A run that a thread of its own sends, so that a stage never waits for a tracker."""
 
     def __init__(self, record: RunRecord, warn: Callable[[str], None]) -> None:
-        self._record, self._warn = record, warn
+        self._record, self._warn, self.run_id = record, warn, record.run_id
         self._said: SimpleQueue[Point | tuple[RunRecord, RunResults | None]] = SimpleQueue()
         self._sent: set[tuple[str, int, str]] = set()
         self._sessions: dict[str, Session] = {}
-        self._name = record.run_id
+        self._name = self.run_id
         self._thread = threading.Thread(target=self._follow, name="trackers", daemon=True)
         self._thread.start()
 
@@ -161,7 +161,7 @@ class _Live:
     def _rest(self, run: RunResults) -> Iterator[Point]:
         """The stages' curves, without those of cached stages, which the interrupted run has
         sent."""
-        goes_on = self._name != self._record.run_id
+        goes_on = self._name != self.run_id
         for stage in run.stages.values():
             if goes_on and stage.record is not None and stage.record.status == "cached":
                 continue
@@ -181,11 +181,6 @@ class _Live:
             with self._surviving(name):
                 session.log(new)
 
-    @property
-    def run_id(self) -> str:
-        """The id of the run at the tracker."""
-        return self._record.run_id
-
     @contextlib.contextmanager
     def _surviving(self, name: str) -> Iterator[None]:
         """Report whatever a tracker raises, and end its session."""
@@ -198,7 +193,7 @@ class _Live:
             why = mask(f"{type(error).__name__}: {error}")
             if isinstance(error, ModuleNotFoundError) and error.name == name:
                 why = f"it is not installed; `uv pip install {tracker.install}`"
-            sent = f"run {self._record.run_id} was not sent to {name}"
+            sent = f"run {self.run_id} was not sent to {name}"
             self._warn(f"{sent}, which {tracker.variable} asks for: {why}")
 
 
