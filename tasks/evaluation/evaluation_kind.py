@@ -2,7 +2,7 @@
 in the config, by an LLM; compare with the baseline.
 
 `reasoning_eval` and `safety_eval` differ in the held-out prompts that they ask, in their verdicts
-and in their metrics. Everything else is here and in `tasks.evaluation.evaluate`.
+and in their metrics. Everything else is here, in `eval_config.py` and in `evaluate.py`.
 """
 
 from collections.abc import Mapping
