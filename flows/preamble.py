@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from flows.planning.stage_plans import check_fit
 from flows.recipe.code import require_consent
-from flows.recipe.explain import Made, Outlook, outlook, stage_plan
+from flows.recipe.explain import Neighbours, Outlook, outlook
 from flows.recipe.resolve import ResolvedRecipe, ResolvedStage, resolve
 from flows.runs.forecast import Forecast
 from flows.runs.record import RunLog
@@ -73,8 +73,7 @@ class Prepared:
         if self.plan is not None and self.target != "local":
             return Forecast(recipe, self.plan["stages"], True, slots)
         outlooks = self.outlook() if outlooks is None else outlooks
-        made = Made(self.store)
-        stages = [stage_plan(one, outlooks, made) for one in outlooks]
+        stages = Neighbours(outlooks, self.store).plans()
         if self.target != "local":  # durations on this machine say nothing about a machine there
             stages = [one if one["cached"] else {**one, "seconds": None} for one in stages]
         return Forecast(recipe, stages, False, slots)

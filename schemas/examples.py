@@ -71,6 +71,13 @@ def tags_of(channels: Format) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tag for pair in ELEMENTS[channels].values() for tag in pair))
 
 
+def untagged(text: str, channels: Format) -> str:
+    """A text with a space in place of each tag of a format."""
+    for tag in tags_of(channels):
+        text = text.replace(tag, " ")
+    return text
+
+
 class Trace(StrictModel):
     """Reasoning, then answer.
 

@@ -127,7 +127,7 @@ def why(options: argparse.Namespace) -> Answer:
     store = store_of(options)
     outlooks = explain.outlook(resolved, store)
     outlook = next(one for one in outlooks if one.stage.name == options.stage)
-    nearest = explain.nearest_artifact(outlooks, options.stage, explain.Made(store))
+    nearest = explain.Neighbours(outlooks, store).nearest(options.stage)
     manifest, differences = nearest if nearest else (None, [])
     value = {
         "recipe": resolved.recipe.name,

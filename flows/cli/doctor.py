@@ -13,7 +13,7 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 
-from flows.planning.compile_cache import usable_cores
+from flows.planning.machine import memory_bytes, usable_cores
 from flows.server.key import ours
 from flows.server.prefect_api import api_problem, bypass_proxy, configured_api
 from flows.server.silence import is_silent
@@ -86,7 +86,7 @@ def _processor() -> Check:
 
 
 def _memory() -> Check:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    total = memory_bytes() / 2**30
     well = total >= MEMORY_GIB
     needs = "" if well else f"; the quickstart needs {MEMORY_GIB:g}"
     return Check("memory", well, f"{total:.1f} GiB{needs}")

@@ -29,6 +29,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any, Self
 
+from flows.planning.machine import free_bytes, usable_cores
 from infra.accelerator import find
 from infra.context import context
 from infra.distribution import install
@@ -343,23 +344,7 @@ def _environment() -> dict[str, str]:
 
 
 def _workers() -> int:
-    return max(1, min(usable_cores(), _free_bytes() // COMPILE_BYTES))
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on every system
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _free_bytes() -> int:
-    """Memory that processes can still have; where the system does not say, that of the machine."""
-    with suppress(OSError):
-        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(usable_cores(), free_bytes() // COMPILE_BYTES))
 
 
 def _version(package: str) -> str:

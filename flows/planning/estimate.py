@@ -9,7 +9,6 @@ same target, where the store has some and this machine has compiled their progra
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -27,15 +26,6 @@ EFFICIENCY = 0.4
 language models on v4 to v6e is said to reach 0.4 to 0.6 of peak (MaxText, from memory); small
 models and decoding are below, and hosts tokenise, score and save meanwhile. A cautious guess until
 runs have been measured."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Time and cost of a stage. `basis` says where they come from."""
-
-    seconds: float
-    cost_usd: float
-    basis: str
 
 
 def program_json(program: Compiled, target: str) -> dict[str, Any]:
@@ -81,8 +71,9 @@ def roofline_seconds(programs: Sequence[Compiled], target: str) -> float:
 
 def estimate(
     programs: Sequence[Compiled], measured: Sequence[float], target: str, settings: TpuSettings
-) -> Estimate:
-    """The time and cost of a stage on a TPU, of the cloud or of this machine.
+) -> dict[str, Any]:
+    """The `seconds` and `cost_usd` of a stage on a TPU, of the cloud or of this machine, and the
+    `basis` on which they rest.
 
     Args:
         programs: those of the stage, with reports.
@@ -95,7 +86,7 @@ def estimate(
     known = f"median of {len(measured)} measured runs"
     basis = known if measured else f"{EFFICIENCY:.0%} of the roofline"
     basis += f", and {boot:.0f} s to boot" if boot else ""
-    return Estimate(seconds, cost(seconds, target, settings), basis)
+    return {"seconds": seconds, "cost_usd": cost(seconds, target, settings), "basis": basis}
 
 
 def cost(seconds: float, target: str, settings: TpuSettings) -> float:

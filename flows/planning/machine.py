@@ -1,7 +1,10 @@
-"""The machine for which programs are planned: a TPU of the cloud, or the accelerator of this
-machine."""
+"""The machine for which programs are planned, a TPU of the cloud or the accelerator of this
+machine; and the cores and the memory of this one."""
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from infra.accelerator import find
 from infra.tpu.chips import CHIPS, DEVICE_KINDS, Chip, chip_of
@@ -50,3 +53,24 @@ def planned(target: str) -> Machine:
     machine = machine_of(target)
     assert machine is not None, target
     return machine
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on every system
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory_bytes() -> int:
+    """The memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def free_bytes() -> int:
+    """Memory that processes can still have; where the system does not say, that of the machine."""
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return memory_bytes()

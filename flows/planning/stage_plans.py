@@ -1,23 +1,21 @@
 """`lyceum plan`: what would run, whether it fits the target, how long it takes and what it costs,
 before anything is submitted."""
 
-import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flows.planning.compile_cache import Compiler, Question, has_compiler
+from flows.planning.compile_cache import Compiled, Compiler, Question, has_compiler
 from flows.planning.estimate import cost, estimate, measured_ratios, program_json
 from flows.planning.fit_search import suggest
-from flows.planning.machine import BOOT_SECONDS, Machine, machine_of
+from flows.planning.machine import BOOT_SECONDS, Machine, machine_of, memory_bytes
 from flows.planning.sessions import sessions
 from flows.recipe import explain
 from flows.recipe.explain import Outlook
 from flows.recipe.resolve import ResolvedRecipe, ResolvedStage
 from infra.context import context
-from infra.settings import Settings, TpuSettings
 from infra.store.store import Store
 from infra.visible import plain
 from schemas.base import DoesNotFit, InputError, StrictModel
@@ -45,8 +43,7 @@ def make_plan(
         StageFailed: a program does not compile for another reason than its size.
     """
     outlooks = explain.outlook(resolved, store)
-    made = explain.Made(store)
-    stages = [explain.stage_plan(one, outlooks, made) for one in outlooks]
+    stages = explain.Neighbours(outlooks, store).plans()
     if (machine := machine_of(target)) is not None:
         stages = _on_machine(resolved, outlooks, stages, store, target, machine)
     value = {
@@ -121,68 +118,69 @@ def _on_machine(
 ) -> list[dict[str, Any]]:
     """The stages' plans with programs, times and costs on a TPU, or the accelerator of this
     machine."""
-    settings, tpu = context().settings, context().tpu
-    compiled = [
-        one for one in outlooks if one.manifest is None and _on_devices(one.stage, target, settings)
-    ]
-    questions = [question_of(one.stage, resolved) for one in compiled]
-    planned: dict[str, dict[str, Any]] = {}
-    with Compiler(target, settings, _say) as compiler:
-        for question, programs in zip(questions, compiler.compile(questions), strict=True):
-            listed = [program_json(program, target) for program in programs]
-            found: dict[str, Any] = {"programs": listed}
-            if not all(program["fits"] for program in listed):
-                _say(f"{question.name} does not fit: looking for what does")
-                groups = machine.devices // settings.tensor_parallel
-                suggested = suggest(question, programs, compiler, groups)
-                if suggested is None:
-                    unknown = {"seconds": None, "cost_usd": None}
-                    basis = "no settings with which it fits"
-                    planned[question.name] = {**found, **unknown, "basis": basis}
-                    continue
-                changes, programs = suggested
-                found["suggestion"] = [f"{name}={value}" for name, value in changes.items()]
-            if machine.chip is None:  # it takes as long as similar stages took
-                planned[question.name] = found
-                continue
-            # of runs here nobody knows whether this accelerator made them
-            local = target == "local"
-            ratios = [] if local else measured_ratios(question.kind, target, store, compiler)
-            expected = estimate(programs, ratios, target, tpu)
-            basis = expected.basis + (", if it were as suggested" if "suggestion" in found else "")
-            figures = {"seconds": expected.seconds, "cost_usd": expected.cost_usd}
-            planned[question.name] = {**found, **figures, "basis": basis}
-    for one, stage in zip(outlooks, stages, strict=True):
-        if one.manifest is None and target != "local":
-            planned.setdefault(
-                stage["name"], _without_programs(stage, one.stage, resolved, target, settings, tpu)
-            )
+    to_run = [one.stage for one in outlooks if one.manifest is None]
+    questions = [question_of(one, resolved) for one in to_run if _on_devices(one, target)]
+    with Compiler(target, context().settings, _say) as compiler:
+        planned = {
+            question.name: _with_programs(question, programs, compiler, store, machine)
+            for question, programs in zip(questions, compiler.compile(questions), strict=True)
+        }
+    if target != "local":
+        seconds = {stage["name"]: stage["seconds"] for stage in stages}
+        for one in to_run:
+            if one.name not in planned:
+                planned[one.name] = _without_programs(one, seconds[one.name], resolved, target)
     return [{**stage, **planned.get(stage["name"], {})} for stage in stages]
 
 
-def _on_devices(stage: ResolvedStage, target: str, settings: Settings) -> bool:
-    here = target != "local" and stage.kind in settings.local_kinds
+def _on_devices(stage: ResolvedStage, target: str) -> bool:
+    here = target != "local" and stage.kind in context().settings.local_kinds
     return stage_kind(stage.kind).devices(stage.config_json) and not here
 
 
+def _with_programs(
+    question: Question,
+    programs: Sequence[Compiled],
+    compiler: Compiler,
+    store: Store,
+    machine: Machine,
+) -> dict[str, Any]:
+    """The plan of a stage on devices: its programs, settings with which they fit, time and cost."""
+    target = compiler.target
+    listed = [program_json(program, target) for program in programs]
+    found: dict[str, Any] = {"programs": listed}
+    if not all(program["fits"] for program in listed):
+        _say(f"{question.name} does not fit: looking for what does")
+        groups = machine.devices // context().settings.tensor_parallel
+        suggested = suggest(question, programs, compiler, groups)
+        if suggested is None:
+            basis = "no settings with which it fits"
+            return {**found, "seconds": None, "cost_usd": None, "basis": basis}
+        changes, programs = suggested
+        found["suggestion"] = [f"{name}={value}" for name, value in changes.items()]
+    if machine.chip is None:  # it takes as long as similar stages took
+        return found
+    # of runs here nobody knows whether this accelerator made them
+    ratios = [] if target == "local" else measured_ratios(question.kind, target, store, compiler)
+    expected = estimate(programs, ratios, target, context().tpu)
+    if "suggestion" in found:
+        expected["basis"] += ", if it were as suggested"
+    return {**found, **expected}
+
+
 def _without_programs(
-    stage: dict[str, Any],
-    one: ResolvedStage,
-    resolved: ResolvedRecipe,
-    target: str,
-    settings: Settings,
-    tpu: TpuSettings,
+    stage: ResolvedStage, took: float | None, resolved: ResolvedRecipe, target: str
 ) -> dict[str, Any]:
     """The plan of a stage without devices: its time is that of its nearest artifact, and a TPU
     boots for it unless it runs here."""
-    if one.kind in settings.local_kinds or resolved.at_home(one):
+    if stage.kind in context().settings.local_kinds or resolved.at_home(stage):
         return {"basis": "runs on this machine"}
     basis = "its nearest artifact"
-    if stage["seconds"] is None:
+    if took is None:
         basis = "nothing: none like it was run, so its own time is missing"
-    seconds = BOOT_SECONDS + (stage["seconds"] or 0.0)
+    seconds = BOOT_SECONDS + (took or 0.0)
     basis += f", and {BOOT_SECONDS:.0f} s to boot"
-    return {"seconds": seconds, "cost_usd": cost(seconds, target, tpu), "basis": basis}
+    return {"seconds": seconds, "cost_usd": cost(seconds, target, context().tpu), "basis": basis}
 
 
 def question_of(stage: ResolvedStage, resolved: ResolvedRecipe) -> Question:
@@ -248,7 +246,7 @@ line."""
 def too_large_here(outlooks: Sequence[Outlook]) -> list[str]:
     """The stages that would run on this machine with sizes that its memory cannot hold, in
     sentences."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = memory_bytes()
     return [
         f"Stage {one.stage.name}: {sizes} takes at least {bytes_ / 2**30:,.1f} GiB of memory, and"
         f" this machine has {memory / 2**30:,.1f} GiB; lower them."

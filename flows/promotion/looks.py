@@ -40,6 +40,10 @@ class Side(StrictModel):
     low: float
     high: float
 
+    @property
+    def interval(self) -> Interval:
+        return Interval(self.low, self.high)
+
 
 class Finding(StrictModel):
     """The finding on one rule.

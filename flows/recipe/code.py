@@ -23,9 +23,8 @@ LONGEST = 1_000_000
 
 
 class Code(NamedTuple):
-    """A file that a recipe runs: its text, and its place."""
+    """A file that a recipe runs: its place, and its text."""
 
-    path: str
     file: Path
     source: str
 
@@ -76,8 +75,9 @@ def require_consent(
             name = code.file.name
             if allowed is None:
                 raise InputError(
-                    f"stages.{stage} runs code that the recipe names, {code.path}, and only `lyceum"
-                    f" run --code {name}` on a command line does that: no deployment, no schedule."
+                    f"stages.{stage} runs code that the recipe names, {table['path']}, and only"
+                    f" `lyceum run --code {name}` on a command line does that: no deployment, no"
+                    " schedule."
                 )
             if code.file not in {file.resolve() for file in allowed}:
                 digest = hashlib.sha256(code.source.encode()).hexdigest()[:12]
@@ -134,6 +134,6 @@ def _read(path: str, folders: Sequence[Path], where: str) -> Code:
             raise InputError(f"{where}: cannot read {file}: {error}") from error
         if not source.strip():
             raise InputError(f"{where}: {file} is empty.")
-        return Code(path, file, source)
+        return Code(file, source)
     places = " or in ".join(map(str, folders)) or "a recipe that comes with Lyceum: name --data DIR"
     raise InputError(f"{where}: there is no file {name} in {places}.")

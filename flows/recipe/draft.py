@@ -104,78 +104,75 @@ def propose_domain(prompts: Sequence[str]) -> str:
 def text(draft: Draft) -> str:
     """The recipe's file."""
     prompt, response = (_length(characters) for characters in draft.longest)
-    sizes = {"model": draft.model, "prompt": prompt, "response": response}
     heldout = max(1, min(1000, draft.rows // 4))
-    quota = (
-        f"train = {draft.rows * 7 // 10}, validation = {min(64, draft.rows // 20)},"
-        f" heldout = {heldout}"
-    )
+    train, validation = draft.rows * 7 // 10, min(64, draft.rows // 20)
     about = f"{draft.name}: {draft.model} learns from {draft.path}. Drafted by `lyceum init`."
     comments = [about, "", *(f"  {command}" for command in draft.commands)]
-    lines = [
-        *(f"# {_UNSEEN.sub('?', comment)}".rstrip() for comment in comments),
-        f"name = {toml_value(draft.name)}",
-        f"model = {toml_value(draft.model)}",
-        "",
-        "[defaults.reasoning_eval]",
-        f"prompt_length = {prompt}{' ' * 34}# tokens",
-        f"response_length = {response}",
-        "batch_size = 32",
-        f"min_items = {max(1, min(100, heldout // 2))}",
-        "",
-        "[stages.distill]",
-        'kind = "distill"',
-        "[[stages.distill.config.teachers]]",
-        *_teacher(draft, sizes),
-        *(f"{key} = {toml_value(value)}" for key, value in draft.source().items()),
-        "",
-        "[stages.rebalance]",
-        'kind = "rebalance"',
-        'inputs = { examples = "distill" }',
-        "[stages.rebalance.config]",
-        "validation_fraction = 0.05",
-        "heldout_fraction = 0.25",
-        f"max_prompt_tokens = {prompt}{' ' * 30}# longer rows are left out and counted",
-        f"max_response_tokens = {response}",
-        "exact = false                                          # a quota takes what there is",
-        f"quotas.{draft.domain} = {{ {quota} }}",
-        "",
-        "[stages.base_eval]",
-        'kind = "reasoning_eval"',
-        'inputs = { prompts = "rebalance" }',
-        "",
-        "[stages.sft]",
-        'kind = "sft"',
-        'inputs = { examples = "rebalance" }',
-        "[stages.sft.config]",
-        "epochs = 2",
-        "batch_size = 16",
-        f"sequence_length = {prompt + response}",
-        "max_dropped_fraction = 0.05",
-        "lora = { rank = 16, alpha = 32.0 }",
-        "optimizer = { learning_rate = 1e-4 }",
-        "",
-        "[stages.sft_eval]",
-        'kind = "reasoning_eval"',
-        'inputs = { prompts = "rebalance", policy = "sft", baseline = "base_eval" }',
-    ]
-    return "\n".join(lines) + "\n"
+    head = "\n".join(f"# {_UNSEEN.sub('?', comment)}".rstrip() for comment in comments)
+    source = "\n".join(f"{key} = {toml_value(value)}" for key, value in draft.source().items())
+    return f"""\
+{head}
+name = {toml_value(draft.name)}
+model = {toml_value(draft.model)}
+
+[defaults.reasoning_eval]
+prompt_length = {prompt}{" " * 34}# tokens
+response_length = {response}
+batch_size = 32
+min_items = {max(1, min(100, heldout // 2))}
+
+[stages.distill]
+kind = "distill"
+[[stages.distill.config.teachers]]
+{_teacher(draft, prompt, response)}
+{source}
+
+[stages.rebalance]
+kind = "rebalance"
+inputs = {{ examples = "distill" }}
+[stages.rebalance.config]
+validation_fraction = 0.05
+heldout_fraction = 0.25
+max_prompt_tokens = {prompt}{" " * 30}# longer rows are left out and counted
+max_response_tokens = {response}
+exact = false                                          # a quota takes what there is
+quotas.{draft.domain} = {{ train = {train}, validation = {validation}, heldout = {heldout} }}
+
+[stages.base_eval]
+kind = "reasoning_eval"
+inputs = {{ prompts = "rebalance" }}
+
+[stages.sft]
+kind = "sft"
+inputs = {{ examples = "rebalance" }}
+[stages.sft.config]
+epochs = 2
+batch_size = 16
+sequence_length = {prompt + response}
+max_dropped_fraction = 0.05
+lora = {{ rank = 16, alpha = 32.0 }}
+optimizer = {{ learning_rate = 1e-4 }}
+
+[stages.sft_eval]
+kind = "reasoning_eval"
+inputs = {{ prompts = "rebalance", policy = "sft", baseline = "base_eval" }}
+"""
 
 
-def _teacher(draft: Draft, sizes: Mapping[str, Any]) -> list[str]:
+def _teacher(draft: Draft, prompt: int, response: int) -> str:
+    """The teacher's table down to its source: the rows' own traces, or the model's."""
     table = "stages.distill.config.teachers"
     if "reasoning" in draft.columns:
-        return ['name = "dataset"', f"[[{table}.sources]]"]
-    return [
-        'name = "gemma"                                         # the model itself; what verifies',
-        f"model = {toml_value(sizes['model'])}",
-        "samples = 4",
-        f"prompt_length = {sizes['prompt']}",
-        f"max_response_tokens = {sizes['response']}",
-        f"[[{table}.prompts]]",
-        'name = "dataset"',
-        f"[[{table}.prompts.sources]]",
-    ]
+        return f'name = "dataset"\n[[{table}.sources]]'
+    return f"""\
+name = "gemma"                                         # the model itself; what verifies
+model = {toml_value(draft.model)}
+samples = 4
+prompt_length = {prompt}
+max_response_tokens = {response}
+[[{table}.prompts]]
+name = "dataset"
+[[{table}.prompts.sources]]"""
 
 
 def _length(characters: int) -> int:

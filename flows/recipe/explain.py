@@ -4,7 +4,7 @@ nearest artifact of its kind.
 It only looks: it does not run, write or set aside anything.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -48,30 +48,68 @@ class Difference:
 def outlook(resolved: ResolvedRecipe, store: Store) -> list[Outlook]:
     """The outlook for each stage, in file order. A store that does not exist yet has no
     artifacts."""
-    found: list[Outlook] = []
+    found: dict[str, Outlook] = {}
     for stage in resolved.stages:
-        sources = {name: _named(found, source) for name, source in stage.inputs.items()}
-        missing = sorted({one.stage.name for one in sources.values() if one.manifest is None})
+        sources = {name: found[source].manifest for name, source in stage.inputs.items()}
+        missing = sorted({stage.inputs[name] for name, made in sources.items() if made is None})
         if missing:
-            found.append(Outlook(stage, None, None, f"waits for {', '.join(missing)}"))
-            continue
-        if stage.missing:
-            found.append(Outlook(stage, None, None, stage.missing))
-            continue
-        made = {name: one.manifest.digest for name, one in sources.items() if one.manifest}
-        found.append(_look(stage, stage.key(made), store))
-    return found
+            found[stage.name] = Outlook(stage, None, None, f"waits for {', '.join(missing)}")
+        elif stage.missing:
+            found[stage.name] = Outlook(stage, None, None, stage.missing)
+        else:
+            made = {name: manifest.digest for name, manifest in sources.items() if manifest}
+            found[stage.name] = _look(stage, stage.key(made), store)
+    return list(found.values())
 
 
-class Made:
-    """The artifacts to compare stages with: the newest of each kind, read once."""
+class Neighbours:
+    """Compares stages with the newest artifacts of their kinds; each kind is read once."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, outlooks: Sequence[Outlook], store: Store) -> None:
+        self._outlooks = {one.stage.name: one for one in outlooks}
         self._store = store
         self._kinds: dict[str, list[tuple[Manifest, dict[str, Any]]]] = {}
 
-    def of_kind(self, kind: str) -> list[tuple[Manifest, dict[str, Any]]]:
-        """Each with its identity except its inputs, as one flat table."""
+    def nearest(self, name: str) -> tuple[Manifest, list[Difference]] | None:
+        """A stage's own artifact; if it would run, the one with the fewest differing fields among
+        the newest of its kind, and those fields.
+
+        None when there is no artifact. A damaged one counts, too, and may have no differences.
+        """
+        one = self._outlooks[name]
+        if one.manifest:
+            return one.manifest, []
+        here, compared = self._identity(one.stage), []
+        for manifest, identity in self._of_kind(one.stage.kind):
+            inputs = _inputs({name: ref.digest for name, ref in manifest.inputs.items()}, one.stage)
+            compared.append((manifest, list(differences_between(here, identity | inputs))))
+        return min(compared, key=lambda pair: len(pair[1]), default=None)
+
+    def plans(self) -> list[dict[str, Any]]:
+        """The stages for `lyceum plan --json`.
+
+        `seconds` is 0 for a cached stage, otherwise the time of its nearest artifact; None when
+        nothing that takes as long was ever run. `programs` is empty: a local target has no device
+        memory that could overflow; for a TPU `flows.planning.stage_plans` adds them, with its times
+        and costs.
+        """
+        return [self._plan(one) for one in self._outlooks.values()]
+
+    def _plan(self, one: Outlook) -> dict[str, Any]:
+        near = None if one.manifest else self.nearest(one.stage.name)
+        near = near if near and takes_as_long(near[1]) else None
+        return {
+            "name": one.stage.name,
+            "kind": one.stage.kind,
+            "cached": one.manifest is not None,
+            "reason": one.reason,
+            "programs": [],
+            "seconds": 0.0 if one.manifest else near[0].execution.get("seconds") if near else None,
+            "cost_usd": 0.0,
+        }
+
+    def _of_kind(self, kind: str) -> list[tuple[Manifest, dict[str, Any]]]:
+        """The newest artifacts, each with its identity except its inputs, as one flat table."""
         if kind not in self._kinds:
             newest = self._store.artifacts(kind, COMPARED)
             self._kinds[kind] = [
@@ -80,23 +118,13 @@ class Made:
             ]
         return self._kinds[kind]
 
-
-def nearest_artifact(
-    outlooks: list[Outlook], name: str, made: Made
-) -> tuple[Manifest, list[Difference]] | None:
-    """The stage's own artifact; if it would run, the one with the fewest differing fields among the
-    newest of its kind, and those fields.
-
-    None when there is no artifact. A damaged one counts, too, and may have no differences.
-    """
-    one = _named(outlooks, name)
-    if one.manifest:
-        return one.manifest, []
-    here, compared = _identity(one.stage, outlooks), []
-    for manifest, identity in made.of_kind(one.stage.kind):
-        inputs = _inputs({name: ref.digest for name, ref in manifest.inputs.items()}, one.stage)
-        compared.append((manifest, list(differences_between(here, identity | inputs))))
-    return min(compared, key=lambda pair: len(pair[1]), default=None)
+    def _identity(self, stage: ResolvedStage) -> dict[str, Any]:
+        """Everything that the stage key is made of, as one flat table; an input reads
+        `inputs.policy (stage sft)`."""
+        sources = {name: self._outlooks[one].manifest for name, one in stage.inputs.items()}
+        made = {name: one.digest if one else "not made yet" for name, one in sources.items()}
+        own = _flat_identity(stage.version, stage.config_json, stage.dependencies)
+        return own | _inputs(made, stage)
 
 
 def takes_as_long(differences: list[Difference]) -> bool:
@@ -112,26 +140,6 @@ def takes_as_long(differences: list[Difference]) -> bool:
         )
         for one in differences
     )
-
-
-def stage_plan(one: Outlook, outlooks: list[Outlook], made: Made) -> dict[str, Any]:
-    """A stage for `lyceum plan --json`.
-
-    `seconds` is 0 for a cached stage, otherwise the time of its nearest artifact; None when nothing
-    that takes as long was ever run. `programs` is empty: a local target has no device memory that
-    could overflow; for a TPU `flows.planning.stage_plans` adds them, with its times and costs.
-    """
-    near = None if one.manifest else nearest_artifact(outlooks, one.stage.name, made)
-    near = near if near and takes_as_long(near[1]) else None
-    return {
-        "name": one.stage.name,
-        "kind": one.stage.kind,
-        "cached": one.manifest is not None,
-        "reason": one.reason,
-        "programs": [],
-        "seconds": 0.0 if one.manifest else near[0].execution.get("seconds") if near else None,
-        "cost_usd": 0.0,
-    }
 
 
 def total(values: list[float | None]) -> float | None:
@@ -151,21 +159,6 @@ def _look(stage: ResolvedStage, key: str, store: Store) -> Outlook:
     return Outlook(stage, key, manifest, "its artifact exists and verifies")
 
 
-def _named(outlooks: list[Outlook], name: str) -> Outlook:
-    return next(one for one in outlooks if one.stage.name == name)
-
-
-def _identity(stage: ResolvedStage, outlooks: list[Outlook]) -> dict[str, Any]:
-    """Everything that the stage key is made of, as one flat table; an input reads `inputs.policy
-    (stage sft)`."""
-    inputs = {}
-    for name, source in stage.inputs.items():
-        manifest = _named(outlooks, source).manifest
-        inputs[name] = manifest.digest if manifest else "not made yet"
-    own = _flat_identity(stage.version, stage.config_json, stage.dependencies)
-    return own | _inputs(inputs, stage)
-
-
 def _flat_identity(version: int, config: dict[str, Any], dependencies: Any) -> dict[str, Any]:
     return {"VERSION": version, **flat("config", config), **flat("dependencies", dependencies)}
 
@@ -180,11 +173,12 @@ ABSENT = "(no such field)"
 
 
 def flat(path: str, value: Any) -> dict[str, Any]:
-    """Nested tables and lists as `{"config.rewards.0.weight": 1.0}`; an empty one stays a value."""
+    """Nested tables and lists as `{"config.rewards.0.weight": 1.0}`; an empty list stays a value.
+    Without a path names begin with the table's own keys."""
     if not isinstance(value, (dict, list)) or not value:
         return {} if value == {} else {path: value}
     items = value.items() if isinstance(value, dict) else enumerate(value)
-    inside = (flat(f"{path}.{key}", inner).items() for key, inner in items)
+    inside = (flat(f"{path}.{key}" if path else str(key), one).items() for key, one in items)
     return dict(chain.from_iterable(inside))
 
 

@@ -40,10 +40,7 @@ def apply_override(table: dict[str, Any], override: str, written: Mapping[str, A
     require_utf_8(override, "--set")
     path, equals, text = override.partition("=")
     if not equals:
-        raise InputError(
-            f"--set {override!r} is not of the form path=value, e.g. --set"
-            " stages.sft.config.steps=20."
-        )
+        raise _no_path(override)
     set_value(table, path.strip(), _override_value(text.strip(), override), override, written)
 
 
@@ -57,13 +54,16 @@ def set_value(
             f"--set {override!r}: nothing in a recipe lies deeper than {MOST_LEVELS} levels."
         )
     if not all(parts):
-        raise InputError(
-            f"--set {override!r} is not of the form path=value, e.g. --set"
-            " stages.sft.config.steps=20."
-        )
+        raise _no_path(override)
     _check_override_path(table, parts, override)
     for place in _stages_that_take(parts, override, written) if parts[0] == "defaults" else [parts]:
         _assign(table, place, copy.deepcopy(value), override)
+
+
+def _no_path(override: str) -> InputError:
+    return InputError(
+        f"--set {override!r} is not of the form path=value, e.g. --set stages.sft.config.steps=20."
+    )
 
 
 def _check_override_path(table: dict[str, Any], parts: list[str], override: str) -> None:

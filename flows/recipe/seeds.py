@@ -45,7 +45,6 @@ def overrides_by_seed(resolved: ResolvedRecipe, count: int) -> dict[int, tuple[s
         InputError: there are not so many seeds, no stage trains a model, or a stage that trains one
             has a seed of its own.
     """
-    check_seeds(count)
     recipe, first = resolved.recipe, resolved.recipe.seed
     _check_varies(recipe)
     last, limit = first + count - 1, 2**31 - 1

@@ -23,7 +23,7 @@ from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing, stage_kind
 from tasks.contract.small import Sizes
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
-from tasks.evaluation.evaluate import EvalConfig
+from tasks.evaluation.eval_config import EvalConfig
 from tasks.evaluation.suite_prompts import parse_suites, suite_prompts
 from tasks.models.model_download import tokenizer_of
 from tasks.models.model_source import TINY
@@ -94,7 +94,9 @@ def rehearsed(
     resolved = resolve_table(table, data)
     configs = {stage.name: stage.config_json for stage in resolved.stages}
     require_consent(configs, table.folders, code)
-    read = first_rows(_teachers(resolved), data, Answers(store))
+    making = kinds_producing(Product.EXAMPLES)
+    teachers = [stage.config_json["teachers"] for stage in resolved.stages if stage.kind in making]
+    read = first_rows(teachers, data, Answers(store))
     asked = dict(_asked(resolved, data))
     tokenizer = Tokenizer(tokenizer_of(model))
     sizes = _fitting(sizes, resolved, read, asked, tokenizer)
@@ -120,13 +122,6 @@ def _without_exports(table: dict[str, Any]) -> list[str]:
     return [
         f"stage {name} was left out: it needs torch (uv sync --extra export)" for name in exports
     ]
-
-
-def _teachers(resolved: ResolvedRecipe) -> Iterator[Any]:
-    making = kinds_producing(Product.EXAMPLES)
-    for stage in resolved.stages:
-        if stage.kind in making:
-            yield stage.config_json["teachers"]
 
 
 def _asked(resolved: ResolvedRecipe, data: Path | None) -> Iterator[tuple[str, list[EvalPrompt]]]:

@@ -2,28 +2,23 @@
 for, and in what judges say. A finding has a name, by which the recipe may allow it
 (`[rehearsal.allow]`)."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from flows.rehearsal.cut import Rehearsed
 from flows.rehearsal.row_counts_by_stage import stage_json
 from flows.rehearsal.setting_findings import of_settings, setting_notes
-from flows.runs.results import RunResults, StageOutput
+from flows.report.sections.data import counted
+from flows.runs.results import RunResults
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain, Example, Format, Prompt
-from tasks.contract.job import read_jsonl, read_rows
 from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing
-from tasks.evaluation.evaluate import EvalConfig
-from tasks.rehearsal.reward_findings import Finding
+from tasks.evaluation.eval_config import EvalConfig
+from tasks.rehearsal.reward_findings import FEWEST, Finding
 from tasks.rehearsal.row_findings import of_families, of_formats, of_leaks, of_quotas, of_references
 from tasks.rehearsal.stand_in import ASKED, Tally
-
-_FEWEST = 4
-"""Rows that say something about their group."""
 
 _RULINGS = 6
 """Rulings of a judge that say whether it tells responses apart."""
@@ -52,7 +47,11 @@ def findings_of(run: RunResults, ready: Rehearsed, tallies: Mapping[str, Tally])
     found += of_settings(ready.whole.stages, ready.endpoints)
     notes += setting_notes(ready.resolved.stages, ready.whole.stages)
     found += _of_judges(tallies)
-    audits = dict(_audits(run))
+    audits = {
+        stage.name: audit
+        for stage in run.stages.values()
+        if (audit := stage.json("reward_audit.json"))
+    }
     allow = dict(ready.whole.rehearsal.allow) if ready.whole.rehearsal else {}
     told = [{"name": one.name, "text": one.text, "allowed": allow.get(one.name)} for one in found]
     for stage, audit in audits.items():
@@ -74,8 +73,7 @@ def _taught(run: RunResults) -> list[Example]:
     return [
         example
         for stage in run.producing(Product.EXAMPLES)
-        if (path := stage.path("examples.jsonl"))
-        for example in read_jsonl(path, Example)
+        for example in stage.read("examples.jsonl", Example)
     ]
 
 
@@ -84,8 +82,8 @@ def _formats_taught(run: RunResults) -> list[Format]:
     trained = [
         row
         for stage in run.producing(Product.MODEL)
-        if (path := _input_of(run, stage, "examples", "train.jsonl"))
-        for row in read_jsonl(path, Example)
+        if (source := stage.spec.inputs.get("examples"))
+        for row in run.stages[source].read("train.jsonl", Example)
     ]
     return list(dict.fromkeys(row.channels for row in trained or _taught(run)))
 
@@ -93,17 +91,11 @@ def _formats_taught(run: RunResults) -> list[Format]:
 def _trained_on(run: RunResults) -> dict[str, list[tuple[str, Format]]]:
     """Stage -> the prompts to which it samples and pays or pairs responses."""
     return {
-        stage.name: [(row.prompt, row.channels) for row in read_jsonl(path, Prompt)]
+        stage.name: [(row.prompt, row.channels) for row in rows]
         for stage in run.producing(Product.MODEL)
-        if "policy" in stage.spec.inputs
-        and (path := _input_of(run, stage, "prompts", "prompts.jsonl"))
+        if "policy" in stage.spec.inputs and (source := stage.spec.inputs.get("prompts"))
+        if (rows := run.stages[source].read("prompts.jsonl", Prompt))
     }
-
-
-def _input_of(run: RunResults, stage: StageOutput, name: str, file: str) -> Path | None:
-    """A file of a stage's input, if it has both."""
-    source = stage.spec.inputs.get(name)
-    return None if source is None else run.stages[source].path(file)
 
 
 def _groups(ready: Rehearsed) -> tuple[list[str], set[str], set[str]]:
@@ -128,26 +120,21 @@ def _groups(ready: Rehearsed) -> tuple[list[str], set[str], set[str]]:
 def _may(table: Mapping[str, Any]) -> set[str]:
     """The domains that a teacher's rows may have, where a column or the router says it, and the
     groups that it draws when they are missing."""
-    found = {
-        domain
-        for source in table.get("sources") or ()
-        if source.get("grounding") is None
-        for domain in (
-            map(str, Domain)
-            if source["domain"] == "router"
-            else source["domain"]["table"].values()
-            if isinstance(source["domain"], dict)
-            else ()
-        )
-    }
+    found: set[str] = set()
+    for source in table.get("sources") or ():
+        if source.get("grounding") is not None:
+            continue
+        if source["domain"] == "router":
+            found |= set(map(str, Domain))
+        elif isinstance(source["domain"], dict):
+            found |= set(source["domain"]["table"].values())
     for drawn in ("rows", "grounded"):
         found |= set(table.get(drawn) or ())
     for lender in table.get("prompts") or ():
         found |= _may(lender)
-    first = table.get("first")
-    return (
-        found if not isinstance(first, dict) else found & {n for n, many in first.items() if many}
-    )
+    if isinstance(first := table.get("first"), dict):
+        found &= {name for name, many in first.items() if many}
+    return found
 
 
 def _asked(ready: Rehearsed) -> dict[str, list[tuple[str, Format]]]:
@@ -166,10 +153,8 @@ def _leaks(run: RunResults, ready: Rehearsed) -> list[Finding]:
     trained: list[Prompt] = []
     asked = {one.id: one for prompts in ready.asked.values() for one in prompts}
     for stage in run.producing(Product.ROWS):
-        if train := stage.path("train.jsonl"):
-            trained += read_jsonl(train, Example)
-        if heldout := stage.path("heldout.jsonl"):
-            asked |= {one.id: EvalPrompt.of(one) for one in read_jsonl(heldout, Example)}
+        trained += stage.read("train.jsonl", Example)
+        asked |= {one.id: EvalPrompt.of(one) for one in stage.read("heldout.jsonl", Example)}
     return of_leaks(trained, list(asked.values()))
 
 
@@ -193,15 +178,11 @@ def _of_distill(run: RunResults, unanswered: set[str]) -> Iterator[Finding]:
                     ": see the rows below",
                 )
         for teacher in stage.metrics.get("teachers", ()):
-            samples = {
-                name.removeprefix("samples."): count
-                for name, count in teacher.items()
-                if name.startswith("samples.")
-            }
+            samples = counted(teacher, "samples.")
             if samples.get("malformed", 0) > sum(samples.values()) / 2:
                 yield Finding(
                     f"malformed:{stage.name}",
-                    f"{samples['malformed']:.0f} of {sum(samples.values()):.0f} samples are no"
+                    f"{samples['malformed']} of {sum(samples.values())} samples are no"
                     " traces: the format that the teacher's instructions ask for is not"
                     " <reasoning>...</reasoning><answer>...</answer>",
                 )
@@ -221,7 +202,7 @@ def _of_rebalance(run: RunResults) -> Iterator[Finding]:
         for table in ("domains", "groundings"):
             for group, cells in stage.metrics.get(table, {}).items():
                 train, left = cells["train"], sum(cell["available"] for cell in cells.values())
-                if train["requested"] and not train["available"] and left >= _FEWEST:
+                if train["requested"] and not train["available"] and left >= FEWEST:
                     yield Finding(
                         f"untrained:{group}",
                         f"{stage.name} has {left} rows of {group}, and none of them to train on",
@@ -232,12 +213,12 @@ def _of_families(run: RunResults) -> Iterator[Finding]:
     """Families that a distill stage taught, and of which cleaning leaves nothing to train on."""
     given = Counter(one.family or one.source for one in _taught(run))
     for stage in run.producing(Product.ROWS):
-        train, dropped = stage.path("train.jsonl"), stage.path("dropped.jsonl")
-        if train is None:
+        if stage.path("train.jsonl") is None:
             continue
-        trained = Counter(one.family or one.source for one in read_jsonl(train, Example))
+        rows = stage.read("train.jsonl", Example)
+        trained = Counter(one.family or one.source for one in rows)
         causes: dict[str, Counter[str]] = {}
-        for row in read_rows(dropped) if dropped else ():
+        for row in stage.rows("dropped.jsonl"):
             causes.setdefault(row["source"], Counter())[row["cause"]] += 1
         yield from of_families(given, trained, causes)
 
@@ -262,12 +243,6 @@ def _of_judges(tallies: Mapping[str, Tally]) -> Iterator[Finding]:
                 f"the judge {name} gave all of {len(tally.grades)} responses the same grades"
                 f" ({grades}): it tells nothing apart. Ask another one",
             )
-
-
-def _audits(run: RunResults) -> Iterator[tuple[str, dict[str, Any]]]:
-    for stage in run.stages.values():
-        if path := stage.path("reward_audit.json"):
-            yield stage.name, json.loads(path.read_text(encoding="utf-8"))
 
 
 def _endpoint(ready: Rehearsed, tallies: Mapping[str, Tally], name: str) -> dict[str, Any]:

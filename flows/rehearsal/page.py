@@ -4,20 +4,7 @@ pay for, and who answered in place of teachers and judges."""
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flows.report.blocks import (
-    Block,
-    Code,
-    Column,
-    Details,
-    Heading,
-    Paragraph,
-    Raw,
-    Sentences,
-    Table,
-    Text,
-    card,
-    strong,
-)
+from flows.report import blocks as ui
 from flows.report.html import page, tag, write_page
 from flows.report.sections.rewards import audit_blocks
 from flows.runs.wording import Tone
@@ -28,37 +15,37 @@ _NOTE = (
     "The recipe's own stages, formats, checks, rewards, prompts and suites on the first rows of its"
     " own data. Sizes and the model are small, so rates and losses say nothing of the recipe."
 )
-_WIDE = Column("", "wrap")
+_WIDE = ui.Column("", "wrap")
 
 
 def write_rehearsal(store: Store, told: Mapping[str, Any]) -> str:
     """Write `runs/<run_id>/rehearsal.html` and return where it lies."""
     title, run_id = f"Rehearsal of {told['recipe']}", told["run_id"]
-    own: list[Block] = []
+    own: list[ui.Block] = []
     if told["report"]:  # beside this page
         link = tag("a", "the report of its run", href=told["report"].rpartition("/")[2])
-        own = [Raw(tag("p", "See also ", link, "."))]
-    text = page(f"{title} ({run_id})", [Heading(title, 1)], [*page_blocks(told)], own)
+        own = [ui.Raw(tag("p", "See also ", link, "."))]
+    text = page(f"{title} ({run_id})", [ui.Heading(title, 1)], [*page_blocks(told)], own)
     return write_page(store, f"runs/{run_id}/rehearsal.html", text)
 
 
-def page_blocks(told: Mapping[str, Any]) -> Iterator[Block]:
+def page_blocks(told: Mapping[str, Any]) -> Iterator[ui.Block]:
     """All of it, for a page and for Prefect."""
     yield from verdict_blocks(told)
-    yield Paragraph(_NOTE, "note")
-    yield Heading("Stages")
+    yield ui.Paragraph(_NOTE, "note")
+    yield ui.Heading("Stages")
     for stage in told["stages"]:
         yield from _stage(stage)
     if told["audits"]:
-        yield Heading("What the rewards pay for")
+        yield ui.Heading("What the rewards pay for")
         for name, audit in told["audits"].items():
             yield from audit_blocks(name, audit)
     if told["endpoints"]:
-        yield Heading("Who answered")
+        yield ui.Heading("Who answered")
         yield _endpoints(told)
 
 
-def verdict_blocks(told: Mapping[str, Any]) -> Iterator[Block]:
+def verdict_blocks(told: Mapping[str, Any]) -> Iterator[ui.Block]:
     """What was found, what is allowed, and what to know."""
     found = [one for one in told["findings"] if one["allowed"] is None]
     failed = [one["name"] for one in told["stages"] if one["status"] == "failed"]
@@ -67,29 +54,29 @@ def verdict_blocks(told: Mapping[str, Any]) -> Iterator[Block]:
     if failed:
         said += f"; failed: {', '.join(failed)}"
     about = f" on {told['model']} with the first {told['rows']} rows of each data set"
-    yield Paragraph((strong(said, "good" if passed else "bad"), about), "lead")
-    sentences: list[tuple[Tone, Text]] = []
+    yield ui.Paragraph((ui.strong(said, "good" if passed else "bad"), about), "lead")
+    sentences: list[tuple[Tone, ui.Text]] = []
     for one in told["findings"]:
         allowed = one["allowed"]
         more = "" if allowed is None else f" Allowed: {allowed}"
         tone: Tone = "bad" if allowed is None else "flat"
-        sentences.append((tone, (strong(one["name"]), f": {one['text']}.{more}")))
-    yield Sentences(sentences)
+        sentences.append((tone, (ui.strong(one["name"]), f": {one['text']}.{more}")))
+    yield ui.Sentences(sentences)
     for stage in told["stages"]:
         if stage["error"] and stage["status"] == "failed":
-            yield Paragraph((strong(stage["name"], "bad"), " failed:"))
-            yield Code(clip(stage["error"], 3000))
-    yield Sentences([("flat", note) for note in told["notes"]])
+            yield ui.Paragraph((ui.strong(stage["name"], "bad"), " failed:"))
+            yield ui.Code(clip(stage["error"], 3000))
+    yield ui.Sentences([("flat", note) for note in told["notes"]])
 
 
-def summary(told: Mapping[str, Any]) -> Iterator[Block]:
+def summary(told: Mapping[str, Any]) -> Iterator[ui.Block]:
     """For a terminal: a line of each stage, what fell out, findings, who answered, the page."""
     rows = [
         (one["name"], one["status"], f"{one['seconds']:.0f}", one["given"], one["left"], _fell(one))
         for one in told["stages"]
     ]
     columns = ("stage", "status", "seconds", "in", "out", "fell out")
-    yield Table(columns, rows, f"rehearsal of {told['recipe']}")
+    yield ui.Table(columns, rows, f"rehearsal of {told['recipe']}")
     if told["endpoints"]:
         yield _endpoints(told)
     yield from verdict_blocks(told)
@@ -101,11 +88,11 @@ def _fell(stage: Mapping[str, Any]) -> str:
     return ", ".join(f"{one['cause']} {one['rows']}" for one in stage["dropped"])
 
 
-def _stage(stage: Mapping[str, Any]) -> Iterator[Block]:
+def _stage(stage: Mapping[str, Any]) -> Iterator[ui.Block]:
     kind = "" if stage["kind"] == stage["name"] else f" ({stage['kind']})"
-    yield Heading(f"{stage['name']}{kind}: {stage['status']}", 3)
-    inside: list[Block] = [
-        Table(("", _WIDE), [("in", stage["given"] or "–"), ("out", stage["left"])])
+    yield ui.Heading(f"{stage['name']}{kind}: {stage['status']}", 3)
+    inside: list[ui.Block] = [
+        ui.Table(("", _WIDE), [("in", stage["given"] or "–"), ("out", stage["left"])])
     ]
     if stage["domains"]:
         names = list(dict.fromkeys(name for counts in stage["domains"].values() for name in counts))
@@ -113,22 +100,23 @@ def _stage(stage: Mapping[str, Any]) -> Iterator[Block]:
             (group, *(str(counts.get(name, 0)) for name in names))
             for group, counts in stage["domains"].items()
         ]
-        inside.append(Table((Column("", "text"), *names), rows))
-    yield card(*inside)
+        inside.append(ui.Table((ui.Column("", "text"), *names), rows))
+    yield ui.card(*inside)
     if stage["shown"]:
         taught = [(one["family"], one["prompt"], one["response"]) for one in stage["shown"]]
-        titles = (Column("source", "text"), Column("prompt", "wrap"), Column("response", "wrap"))
-        yield Details("What is taught: the first example of a source", [Table(titles, taught)])
+        wrapped = (ui.Column(one, "wrap") for one in ("prompt", "response"))
+        table = ui.Table((*ui.words("source"), *wrapped), taught)
+        yield ui.Details("What is taught: the first example of a source", [table])
     if stage["dropped"]:
         lost = [
             (one["cause"], str(one["rows"]), "\n".join(one["examples"])) for one in stage["dropped"]
         ]
-        columns = (Column("fell out because", "text"), "rows", Column("for example", "wrap"))
+        columns = (ui.Column("fell out because", "text"), "rows", ui.Column("for example", "wrap"))
         rows_lost = sum(one["rows"] for one in stage["dropped"])
-        yield Details(f"Fell out: {rows_lost}", [Table(columns, lost)], open=True)
+        yield ui.Details(f"Fell out: {rows_lost}", [ui.Table(columns, lost)], open=True)
 
 
-def _endpoints(told: Mapping[str, Any]) -> Table:
+def _endpoints(told: Mapping[str, Any]) -> ui.Table:
     rows = [
         (
             one["name"],
@@ -141,12 +129,5 @@ def _endpoints(told: Mapping[str, Any]) -> Table:
         )
         for one in told["endpoints"]
     ]
-    columns = (
-        Column("endpoint", "text"),
-        Column("stages", "text"),
-        Column("as", "text"),
-        "asked",
-        "answered by rule",
-        Column("because", "wrap"),
-    )
-    return Table(columns, rows, "who answered")
+    words, why = ui.words("endpoint", "stages", "as"), ui.Column("because", "wrap")
+    return ui.Table((*words, "asked", "answered by rule", why), rows, "who answered")

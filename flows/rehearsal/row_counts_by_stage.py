@@ -9,7 +9,6 @@ from flows.runs.results import RunResults, StageOutput
 from flows.runs.wording import headline
 from schemas.base import clip
 from schemas.examples import Example
-from tasks.contract.job import read_jsonl
 from tasks.contract.kind import Product
 from tasks.contract.kinds import stage_kind
 from tasks.data.cleaning_rules import SPLITS
@@ -74,14 +73,12 @@ def _left(stage: StageOutput) -> str:
         checked = metrics.get("n_verifiable")
         verified = "" if checked is None else f", {checked} of them verified"
         return f"{metrics['n']} answers{verified}: {headline(metrics)}"
-    counted = ("examples", "prompts", "prompts_too_long", "rubrics")
+    counted = ("examples", "prompts", "prompts_too_long", "rubrics", "pairs")
     said = [
         f"{name.replace('_', ' ')} {metrics[name]}"
         for name in counted
         if isinstance(metrics.get(name), int)
     ]
-    if isinstance(metrics.get("pairs"), int):
-        said.append(f"pairs {metrics['pairs']}")
     if isinstance(metrics.get("dropped"), dict):
         said.append(f"dropped {sum(metrics['dropped'].values())}")
     words = ", ".join([*said, headline(metrics)]).strip(", ").split(", ")
@@ -90,11 +87,10 @@ def _left(stage: StageOutput) -> str:
 
 def _shown(stage: StageOutput) -> list[dict[str, str]]:
     """Of a stage that teaches: prompt and response of the first example of each family."""
-    path = stage.path("examples.jsonl")
-    if path is None or stage_kind(stage.spec.kind).produces is not Product.EXAMPLES:
+    if stage_kind(stage.spec.kind).produces is not Product.EXAMPLES:
         return []
     first: dict[str, Example] = {}
-    for one in read_jsonl(path, Example):
+    for one in stage.read("examples.jsonl", Example):
         first.setdefault(one.family or one.source, one)
     return [
         {

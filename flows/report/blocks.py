@@ -184,6 +184,11 @@ def facts(rows: Sequence[tuple[Text, Text]], title: str = "") -> Table:
     return Table(("", Column(kind="wrap")), rows, title)
 
 
+def words(*titles: Text) -> list[Column]:
+    """Columns of words."""
+    return [Column(title, "text") for title in titles]
+
+
 def walk(blocks: Sequence[Block], *, folded: bool = True) -> Iterator[Block]:
     """All blocks, each before those inside it; without `folded` only the visible ones."""
     for block in blocks:

@@ -40,7 +40,8 @@ def render_comparison(store: Store, comparisons: Sequence[dict[str, Any]]) -> st
 def comparison_blocks(comparisons: Sequence[dict[str, Any]]) -> Iterator[ui.Block]:
     """The result of `compare_runs`, with a column for each run."""
     runs = [comparisons[0]["a"], *(one["b"] for one in comparisons)]
-    yield ui.card(ui.Table(_RUNS, [_run_row(n, run) for n, run in enumerate(runs, start=1)]))
+    rows = [_run_row(number, run) for number, run in enumerate(runs, start=1)]
+    yield ui.card(ui.Table(("", *ui.words(*_WORDS), "time", "list price, USD"), rows))
     for one in comparisons:
         for stage, why in one["left_out"].items():
             yield missing(stage, why, "comparison")
@@ -65,11 +66,7 @@ def comparison_blocks(comparisons: Sequence[dict[str, Any]]) -> Iterator[ui.Bloc
     yield ui.card(stage_table(comparisons))
 
 
-_RUNS: list[ui.Column | ui.Text] = [
-    "",
-    *(ui.Column(one, "text") for one in ("run", "recipe", "model", "target", "status")),
-]
-_RUNS += ["time", "list price, USD"]
+_WORDS = ("run", "recipe", "model", "target", "status")
 _OVERALL, _INSIDE = "Over all prompts", "By suite and domain"
 _OWN = "Metric functions, in their own units"
 _DIFFERENCE = (
@@ -85,7 +82,7 @@ Row = dict[str, Any]
 def _run_row(number: int, run: Row) -> tuple[ui.Text, ...]:
     took = "" if run["seconds"] is None else duration(run["seconds"])
     cost = ABSENT if run["cost_usd"] is None else f"{run['cost_usd']:.2f}"
-    texts = (run[field] for field in ("recipe", "model", "target", "status"))
+    texts = (run[field] for field in _WORDS[1:])
     return str(number), ui.code(run["run_id"]), *texts, took, cost
 
 
@@ -100,8 +97,8 @@ def seeds_table(found: Row) -> ui.Table:
         floor = ABSENT if row["sd"] is None else gap(row["sd"], quantity).removeprefix("+")
         unpaired = bounds(Interval(**row["unpaired"]), True, quantity)
         rows.append((row["label"], row["model"], str(row["n"]), value, floor, unpaired))
-    columns: list[ui.Column | ui.Text] = ["metric", ui.Column("model", "text"), "seeds"]
-    return ui.Table([*columns, "difference, points", "its noise floor", "unpaired"], rows, title)
+    numbers = ("seeds", "difference, points", "its noise floor", "unpaired")
+    return ui.Table(("metric", ui.Column("model", "text"), *numbers), rows, title)
 
 
 def rate_tables(comparisons: Sequence[Row]) -> Iterator[tuple[str, ui.Table]]:
@@ -118,12 +115,11 @@ def rate_tables(comparisons: Sequence[Row]) -> Iterator[tuple[str, ui.Table]]:
         title = _OWN if row["quantity"] else _OVERALL if part == ALL else _INSIDE
         rows[title].append((label, model, part.label, first, *_sides(sides)))
     for title, shown in rows.items():
-        columns: list[ui.Column | ui.Text] = ["metric", ui.Column("model", "text")]
-        columns += [ui.Column("prompts", "text"), "1"]
-        for number in range(2, len(comparisons) + 2):
-            columns += [str(number), "difference" if title == _OWN else "difference, points"]
+        difference = "difference" if title == _OWN else "difference, points"
+        numbers = range(2, len(comparisons) + 2)
+        others = (one for number in numbers for one in (str(number), difference))
         if shown:
-            yield title, ui.Table(columns, shown)
+            yield title, ui.Table(("metric", *ui.words("model", "prompts"), "1", *others), shown)
 
 
 def _sides(rows: Sequence[Row | None]) -> Iterator[ui.Text | ui.Cell]:
@@ -169,7 +165,7 @@ def stage_table(comparisons: Sequence[Row]) -> ui.Table:
             absent = [_side_text(ABSENT_STAGE, False)] * len(comparisons)
             sides = stages.setdefault(row["stage"], [_side_text(row["a"], False), *absent])
             sides[number] = _side_text(row["b"], row["same_artifact"])
-    columns = [ui.Column(str(n), "text") for n in range(1, len(comparisons) + 2)]
+    columns = ui.words(*(str(n) for n in range(1, len(comparisons) + 2)))
     return ui.Table(["stage", *columns], [(stage, *sides) for stage, sides in stages.items()])
 
 

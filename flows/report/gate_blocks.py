@@ -8,7 +8,6 @@ from flows.report.blocks import Block, Details, Paragraph, Span, Table, code
 from flows.runs.results import RunResults
 from flows.runs.wording import bounds, gap, level
 from schemas.base import InputError
-from tasks.statistics.intervals import Interval
 
 _COLUMNS = ("rule", "held out", "before", "after", "difference (points)", "prompts", "detectable")
 """`detectable`: the smallest difference, in points, that so many prompts find. Of a metric function
@@ -31,8 +30,7 @@ def _row(one: Finding, win: str) -> tuple[str, ...]:
     change, unit = one.difference, 1 if one.quantity else 100
     said = "–"
     if change:
-        inside = bounds(Interval(change.low, change.high), signed=True, quantity=one.quantity)
-        said = f"{gap(change.value, one.quantity)} {inside}"
+        said = f"{gap(change.value, one.quantity)} {bounds(change.interval, True, one.quantity)}"
     return (
         win if one.margin is None else f"no loss of {unit * one.margin:g}",
         one.label,
@@ -49,8 +47,7 @@ def _row(one: Finding, win: str) -> tuple[str, ...]:
 def _side(side: Side | None, quantity: bool) -> str:
     if side is None:
         return "–"
-    inside = bounds(Interval(side.low, side.high), quantity=quantity)
-    return f"{level(side.value, quantity)} {inside}"
+    return f"{level(side.value, quantity)} {bounds(side.interval, quantity=quantity)}"
 
 
 def gate_blocks(run: RunResults) -> Iterator[Block]:

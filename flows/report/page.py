@@ -9,22 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from time import gmtime, strftime
 
-from flows.report.blocks import (
-    Block,
-    Box,
-    Cell,
-    Code,
-    Heading,
-    Paragraph,
-    Raw,
-    Sentences,
-    Span,
-    Table,
-    Text,
-    code,
-    small,
-    strong,
-)
+from flows.report import blocks as ui
 from flows.report.gate_blocks import gate_blocks
 from flows.report.html import page, tag, write_page
 from flows.report.section import SECTIONS
@@ -60,7 +45,7 @@ class Report:
     """The content of a run's report: `main` below its head, and the CSS of its sections."""
 
     run: RunResults
-    main: list[Block]
+    main: list[ui.Block]
     links: list[tuple[str, str]]
     style: str
 
@@ -71,7 +56,7 @@ class Report:
             f"{record.recipe.name}: {record.status} ({record.run_id})",
             [
                 *_head(record),
-                Raw(tag("nav", *(tag("a", text, href=f"#{name}") for name, text in self.links))),
+                ui.Raw(tag("nav", *(tag("a", text, href=f"#{name}") for name, text in self.links))),
             ],
             self.main,
             [written_by(record)],
@@ -79,10 +64,10 @@ class Report:
         )
 
 
-def written_by(record: RunRecord) -> Paragraph:
+def written_by(record: RunRecord) -> ui.Paragraph:
     """The footer: the command that writes the page again."""
-    again = "Written by ", code(f"lyceum report {record.run_id}"), " from the artifacts in "
-    return Paragraph((*again, code(record.store), "."), "note")
+    again = "Written by ", ui.code(f"lyceum report {record.run_id}"), " from the artifacts in "
+    return ui.Paragraph((*again, ui.code(record.store), "."), "note")
 
 
 def report_name(run_id: str) -> str:
@@ -105,22 +90,22 @@ def report_of(run: RunResults) -> Report:
         section = SECTIONS[name]
         blocks = section.blocks(run)
         if blocks:
-            main += [Heading(section.heading, name=name), *blocks]
+            main += [ui.Heading(section.heading, name=name), *blocks]
             links.append((name, section.title))
             style += section.style(run)
     return Report(run, main, links, style)
 
 
-def _head(record: RunRecord) -> list[Block]:
+def _head(record: RunRecord) -> list[ui.Block]:
     tone = {"succeeded": "good", "failed": "bad", "cancelled": "bad"}.get(record.status, "flat")
     began = strftime("%Y-%m-%d %H:%M UTC", gmtime(record.started))
     where = f" · {short_model(record.recipe.model)} on {record.target} · {began}"
     where += f" · {duration(record.finished - record.started)}" if record.finished else ""
-    status = strong(record.status, tone), f"{where} · ", code(record.run_id)
-    return [Heading(record.recipe.name, 1), Paragraph(status)]
+    status = ui.strong(record.status, tone), f"{where} · ", ui.code(record.run_id)
+    return [ui.Heading(record.recipe.name, 1), ui.Paragraph(status)]
 
 
-def _troubles(run: RunResults) -> Iterator[Block]:
+def _troubles(run: RunResults) -> Iterator[ui.Block]:
     """Failures, missing artifacts, and repairs."""
     for stage in run.stages.values():
         if stage.record and stage.record.error:
@@ -134,71 +119,74 @@ def _troubles(run: RunResults) -> Iterator[Block]:
         "running": "The run had not ended when this report was written.",
     }
     if run.record.status in ended:
-        yield Box([ended[run.record.status]], "card failure")
+        yield ui.Box([ended[run.record.status]], "card failure")
     for name, problem in run.left_out.items():
         yield missing(name, problem, "report")
     for stage in run.stages.values():
         if stage.record and stage.record.repaired:
-            yield Box([Paragraph(("Stage ", strong(stage.name), f": {stage.record.repaired}."))])
+            said = f": {stage.record.repaired}."
+            yield ui.card(ui.Paragraph(("Stage ", ui.strong(stage.name), said)))
 
 
-def trouble(title: str, why: str) -> Box:
+def trouble(title: str, why: str) -> ui.Box:
     """A failure, and the text that explains it."""
-    heading = Heading(Span(title, "span", "bad"), 3)
-    return Box([heading, Code(clip(why, 4000))], "card failure")
+    heading = ui.Heading(ui.Span(title, "span", "bad"), 3)
+    return ui.Box([heading, ui.Code(clip(why, 4000))], "card failure")
 
 
-def missing(stage: str, problem: str, where: str) -> Box:
+def missing(stage: str, problem: str, where: str) -> ui.Box:
     """That an artifact cannot be used."""
     said = f": {problem}. What it held is missing from this {where}; "
-    again = code("lyceum run"), " with the same recipe makes it again."
-    return Box([Paragraph(("Left out: stage ", strong(stage), said, *again))], "card failure")
+    again = ui.code("lyceum run"), " with the same recipe makes it again."
+    text = "Left out: stage ", ui.strong(stage), said, *again
+    return ui.Box([ui.Paragraph(text)], "card failure")
 
 
-def _verdict(run: RunResults) -> Iterator[Block]:
-    yield Heading("Verdict")
+def _verdict(run: RunResults) -> Iterator[ui.Block]:
+    yield ui.Heading("Verdict")
     whole, shown = verdict(run), tiles(run)
     if whole:
-        yield Paragraph((strong(whole.subject, whole.tone), f" {whole.text}"), "lead")
-    yield Box(shown, "grid") if shown else "No model was evaluated, so there is no verdict."
-    yield Sentences([(one.tone, one.spoken) for one in stage_verdicts(run)])
+        yield ui.Paragraph((ui.strong(whole.subject, whole.tone), f" {whole.text}"), "lead")
+    yield ui.Box(shown, "grid") if shown else "No model was evaluated, so there is no verdict."
+    yield ui.Sentences([(one.tone, one.spoken) for one in stage_verdicts(run)])
     yield from gate_blocks(run)
     if shown:
-        yield Paragraph(_INTERVALS, "note")
+        yield ui.Paragraph(_INTERVALS, "note")
 
 
-def tiles(run: RunResults) -> list[Box]:
+def tiles(run: RunResults) -> list[ui.Box]:
     """The headline rates, base -> final, or the only level."""
     return [tile for metric in (EXACT, FORMAT, SAFE) if (tile := _tile(run, metric))]
 
 
-def _tile(run: RunResults, metric: Metric) -> Box | None:
+def _tile(run: RunResults, metric: Metric) -> ui.Box | None:
     effect = overall_effect(run, metric)
     if effect is None:
         return next(_levels(run, metric), None)
     change, tone = effect.change, TONES[effect.direction]
-    figure = Span(f"{percent(change.before.value)} → ", "span", "from"), percent(change.after.value)
+    old, new = percent(change.before.value), percent(change.after.value)
+    figure = ui.Span(f"{old} → ", "span", "from"), new
     before, after = bounds(change.before.interval), bounds(change.after.interval)
     basis = f"{effect.since} {before}, {effect.stage} {after}; {sample_text(change)}"
-    suites: list[tuple[Text | Cell, ...]] = []
+    suites: list[tuple[ui.Text | ui.Cell, ...]] = []
     for suite, one in suite_effects(run, metric).items():
         old, new = percent(one.change.before.value), percent(one.change.after.value)
         gained = f"{points(one.change.delta)} {bounds(one.change.interval, signed=True)}"
         tone_of = TONES[one.direction]
-        suites.append((suite, (f"{old} → {new}", small(gained, tone_of.replace("flat", "")))))
-    inside = [Paragraph(strong(change_text(change), tone)), Paragraph(small(basis))]
-    return _framed(metric, figure, [*inside, *([Table(("", ""), suites)] if suites else [])])
+        suites.append((suite, (f"{old} → {new}", ui.small(gained, tone_of.replace("flat", "")))))
+    inside = [ui.Paragraph(ui.strong(change_text(change), tone)), ui.Paragraph(ui.small(basis))]
+    return _framed(metric, figure, [*inside, *([ui.Table(("", ""), suites)] if suites else [])])
 
 
-def _levels(run: RunResults, metric: Metric) -> Iterator[Box]:
+def _levels(run: RunResults, metric: Metric) -> Iterator[ui.Box]:
     """The level of a model without another to compare with."""
     for model in run.evaluated(metric.kind):
         if rate := Rate.of(outcomes(model.items(metric.kind), metric).values()):
             basis = f"{model.name} {bounds(rate.interval)}; {rate.n} prompts"
             basis += "; nothing to compare with"
-            yield _framed(metric, percent(rate.value), [Paragraph(small(basis))])
+            yield _framed(metric, percent(rate.value), [ui.Paragraph(ui.small(basis))])
 
 
-def _framed(metric: Metric, figure: Text, blocks: list[Block]) -> Box:
-    head: list[Block] = [Heading(metric.label.capitalize(), 3), Paragraph(figure, "figure")]
-    return Box([*head, *blocks], "card tile")
+def _framed(metric: Metric, figure: ui.Text, blocks: list[ui.Block]) -> ui.Box:
+    title = ui.Heading(metric.label.capitalize(), 3)
+    return ui.Box([title, ui.Paragraph(figure, "figure"), *blocks], "card tile")

@@ -1,7 +1,7 @@
 """The report's plots: matplotlib figures as SVG text to be placed inline in an HTML page.
 
 Colours are CSS: matplotlib draws with placeholder colours, which `_svg` replaces by `currentColor`
-and the page's custom properties (`--series-1` ... see style.css.j2), so that one drawing is legible
+and the page's custom properties (`--series-1` ... see style.css), so that one drawing is legible
 in light and in dark mode. Text stays text (searchable, the page's font). Equal data give equal
 bytes (a fixed hash salt, no date), so each plot is drawn once (`flows.report.drawings`). Figures
 are narrow (288 pt) so that labels stay readable on a phone.
@@ -13,14 +13,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from flows.report.blocks import Figure
 from flows.report.drawings import P, drawn_once
 from flows.report.html import tag
+from flows.runs.effects import Direction
 from tasks.statistics.intervals import Interval, Rate
+from tasks.statistics.means import Mean
 
 if TYPE_CHECKING:  # most runs find every plot drawn
     from matplotlib.axes import Axes
@@ -71,7 +73,7 @@ class Step:
     text: str
     change: float = 0.0
     interval: Interval | None = None
-    direction: Literal["gain", "loss", "unclear"] = "unclear"
+    direction: Direction = "unclear"
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,8 @@ class Point:
     """A point with intervals on both axes; a control is drawn hollow."""
 
     label: str
-    x: Rate
-    y: Rate
+    x: Rate | Mean
+    y: Rate | Mean
     control: bool = False
 
 
@@ -93,7 +95,7 @@ class Bar:
     value: float
     low: float
     high: float
-    direction: Literal["gain", "loss", "unclear"]
+    direction: Direction
 
 
 def _plot(draw: Callable[P, Figure]) -> Callable[P, Figure]:

@@ -7,16 +7,16 @@ line of code.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flows.report.blocks import Cell, Column, Table, Text, small, strong
 from flows.runs.effects import SAFE, Direction, parts
+from flows.runs.results import RunResults
 from flows.runs.wording import TONES, bounds, gap, label, level
-from schemas.evaluation import EvalItem, EvalPrompt
+from schemas.evaluation import EvalItem
 from tasks.contract.kind import Outcome
 from tasks.contract.kinds import evaluation_of
-from tasks.evaluation.controls import CONTROLS
-from tasks.evaluation.metric_functions import Measured, measured_in
-from tasks.evaluation.safety_verdicts import judge
+from tasks.evaluation.metric_functions import Measured
 from tasks.statistics.intervals import Interval, Rate
 from tasks.statistics.means import Mean
 
@@ -39,39 +39,27 @@ Row = tuple[Text, ...]
 """A rate's name and its value for each column; a dash where a column has nothing to count."""
 
 
-def outcomes_of(kind: str, sides: Sequence[Side]) -> dict[str, Outcome | Measured]:
-    """The rates of a kind, and the metric functions with values in the columns."""
-    items = [item for side in sides for item in side.items]
-    return {**evaluation_of(kind).outcomes, **measured_in(items)}
-
-
-def counts(items: Sequence[EvalItem], outcomes: Mapping[str, Outcome]) -> dict[str, Rate]:
-    """Every rate that counts any of the items."""
-    found = {}
+def estimates(
+    items: Sequence[EvalItem], outcomes: Mapping[str, Outcome | Measured]
+) -> dict[str, Rate | Mean]:
+    """Every rate, and mean of a metric function, that counts any of the items."""
+    found: dict[str, Rate | Mean] = {}
     for name, outcome in outcomes.items():
-        counted = [judged for item in items if (judged := outcome(item)) is not None]
-        if rate := Rate.of(counted):
-            found[name] = rate
+        counted: list[Any] = [value for item in items if (value := outcome(item)) is not None]
+        measured = isinstance(outcome, Measured)
+        if estimate := Mean.of(counted) if measured else Rate.of(counted):
+            found[name] = estimate
     return found
 
 
-def _mean(items: Sequence[EvalItem], measured: Measured) -> Mean | None:
-    return Mean.of([value for item in items if (value := measured(item)) is not None])
-
-
-def safety_outcomes(items: Sequence[EvalItem]) -> dict[str, Rate]:
+def safety_outcomes(items: Sequence[EvalItem]) -> dict[str, Rate | Mean]:
     """Every safety rate that counts any of the items."""
-    return counts(items, evaluation_of(SAFE.kind).outcomes)
+    return estimates(items, evaluation_of(SAFE.kind).outcomes)
 
 
-def control_items(items: Sequence[EvalItem]) -> dict[str, list[EvalItem]]:
-    """The results on the same prompts of two trivial models, which refuse everything and
-    nothing."""
-    prompts = [EvalPrompt.of(item) for item in items]
-    return {
-        name.replace("_", " "): [judge(prompt, control(prompt)) for prompt in prompts]
-        for name, control in CONTROLS.items()
-    }
+def model_sides(run: RunResults, kind: str) -> list[Side]:
+    """The models with an evaluation of a kind."""
+    return [Side(model.name, model.items(kind)) for model in run.shown(kind)]
 
 
 def rate_rows(
@@ -88,12 +76,7 @@ def rate_rows(
     """
     shown = {}
     for title, chosen in groups.items():
-        found: list[dict[str, Rate | Mean]] = []
-        for items in chosen:
-            rates = {name: one for name, one in outcomes.items() if not isinstance(one, Measured)}
-            own = {name: one for name, one in outcomes.items() if isinstance(one, Measured)}
-            means = {name: mean for name, one in own.items() if (mean := _mean(items, one))}
-            found.append({**counts(items, rates), **means})
+        found = [estimates(items, outcomes) for items in chosen]
         rows: list[Row] = [
             (label(name), *(cell(one.get(name)) for one in found))
             for name in outcomes
@@ -114,9 +97,14 @@ def rates_table(
     return Table([Column(), *(side.column for side in sides)], rows, title)
 
 
+def every_item(sides: Sequence[Side]) -> list[EvalItem]:
+    """The items of all columns."""
+    return [item for side in sides for item in side.items]
+
+
 def by_suite(sides: Sequence[Side]) -> dict[str, list[Sequence[EvalItem]]]:
     """Groups for `rate_rows`: all prompts and, where there are several suites, each of them."""
-    every = parts([item for side in sides for item in side.items])
+    every = parts(every_item(sides))
     groups: dict[str, list[Sequence[EvalItem]]] = {"all": [side.items for side in sides]}
     for suite in (part.suite for part in every if part.domain is None and part.suite):
         groups[suite] = [[item for item in side.items if item.suite == suite] for side in sides]

@@ -117,18 +117,18 @@ def _turns(run: RunResults, kind: str, right: Verdict) -> Iterator[Iterable[Samp
         for item in model.items(kind):
             by_suite.setdefault(item.suite, {}).setdefault(model.name, {})[item.id] = item
     for answered in by_suite.values():
-        yield from _of_suite(answered, right, named=len(by_suite) > 1)
+        yield from _of_suite(answered, right)
 
 
 def _of_suite(
-    answered: Mapping[str, Mapping[str, EvalItem]], right: Verdict, *, named: bool
+    answered: Mapping[str, Mapping[str, EvalItem]], right: Verdict
 ) -> Iterator[Iterable[Sample]]:
     models = list(answered.values())
     first, last = models[0], models[-1]
     by_outcome: dict[tuple[str, Mark, Mark], list[str]] = {}
     for prompt in sorted(set.intersection(*map(set, models))):
         outcome = _mark(first[prompt], right), _mark(last[prompt], right)
-        by_outcome.setdefault((_group(last[prompt], named), *outcome), []).append(prompt)
+        by_outcome.setdefault((_group(last[prompt]), *outcome), []).append(prompt)
     for (group, *_), prompts in sorted(by_outcome.items()):
         yield [
             _sample(group, {model: items[prompt] for model, items in answered.items()}, right)
@@ -148,7 +148,7 @@ def _question(prompt: str) -> str:
     return last_line if len(last_line) <= _TITLE else f"… {last_line[-_TITLE:]}"
 
 
-def _group(item: EvalItem, named: bool) -> str:
+def _group(item: EvalItem) -> str:
     what = item.domain.value
     if item.grounding:
         what = f"grounded: {item.grounding.replace('_', ' ')}"

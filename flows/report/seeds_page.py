@@ -7,19 +7,18 @@ from flows.report import blocks as ui
 from flows.report import plots
 from flows.report.html import page, write_page
 from flows.report.page import trouble, written_by
-from flows.report.rates import change_cell, level_text
-from flows.runs.effects import METRICS, Metric, Part
+from flows.report.rates import cell, change_cell, level_text
+from flows.runs.effects import METRICS, Change, Metric, Part
 from flows.runs.record import left
 from flows.runs.replicates import Level, Over, Replicates
 from flows.runs.wording import (
     TONES,
     Tone,
     bounds,
-    change_text,
+    difference_text,
     duration,
     gap,
     listed,
-    rate_text,
     short_model,
 )
 from infra.store.store import Store
@@ -72,7 +71,7 @@ def seeds_blocks(runs: Replicates, absent: Mapping[int, str]) -> Iterator[ui.Blo
             yield ui.Heading(f"{metric.label.capitalize()}: what each stage changed", 3)
             yield ui.card(effects_table(metric, [*overall, *stages], list(records)))
             if inside := runs.parts(metric):
-                table = parts_table(metric, inside, [(one.stage, one.since) for one in stages])
+                table = parts_table(inside, [(one.stage, one.since) for one in stages])
                 yield ui.Details("By suite and domain", [table])
     yield from ui.grid(_forests({metric: stages for metric, (_, stages) in found.items()}))
     yield ui.Paragraph(_NOTE, "note")
@@ -118,9 +117,7 @@ def verdicts(runs: Replicates) -> Iterator[tuple[Tone, ui.Text]]:
 
 
 def _mean_text(one: Over) -> str:
-    quantity = one.metric.quantity
-    said = gap(one.spread.mean, quantity) + ("" if quantity else " points")
-    return f"{said} {bounds(one.interval, True, quantity)}"
+    return difference_text(one.spread.mean, one.interval, one.metric.quantity)
 
 
 def _size(value: float, metric: Metric) -> str:
@@ -130,8 +127,6 @@ def _size(value: float, metric: Metric) -> str:
 
 def effects_table(metric: Metric, found: Sequence[Over], seeds: Sequence[int]) -> ui.Table:
     """A row for each stage: the mean over seeds, the noise floor, and each run's own effect."""
-    columns: list[ui.Column | ui.Text] = [ui.Column("stage", "text"), "mean over seeds"]
-    columns += ["noise floor", "p", *(f"seed {seed}" for seed in seeds)]
     rows: dict[tuple[str, str], list[ui.Text | ui.Cell]] = {}
     for one in found:
         own = (one.effects.get(seed) for seed in seeds)
@@ -140,12 +135,10 @@ def effects_table(metric: Metric, found: Sequence[Over], seeds: Sequence[int]) -
             mean_cell(one),
             _size(one.spread.sd, metric),
             f"{one.p:.2g}",
-            *(
-                "–" if effect is None else _small_interval(change_text(effect.change))
-                for effect in own
-            ),
+            *("–" if effect is None else _change(effect.change) for effect in own),
         ]
-    return ui.Table(columns, list(rows.values()))
+    columns = ("mean over seeds", "noise floor", "p", *(f"seed {seed}" for seed in seeds))
+    return ui.Table((ui.Column("stage", "text"), *columns), list(rows.values()))
 
 
 def mean_cell(one: Over) -> ui.Cell:
@@ -155,15 +148,13 @@ def mean_cell(one: Over) -> ui.Cell:
     return change_cell(mean, one.interval, one.direction, one.metric.quantity, seeds)
 
 
-def _small_interval(text: str) -> ui.Text:
-    """`+1.2 points [−0.8, +3.1]` in two lines, without its unit."""
-    value, _, interval = text.replace(" points", "").partition(" ")
-    return value, ui.small(interval)
+def _change(change: Change) -> ui.Text:
+    """A difference with its interval below it."""
+    quantity = change.quantity
+    return gap(change.delta, quantity), ui.small(bounds(change.interval, True, quantity))
 
 
-def parts_table(
-    metric: Metric, found: Sequence[Over], stages: Sequence[tuple[str, str]]
-) -> ui.Table:
+def parts_table(found: Sequence[Over], stages: Sequence[tuple[str, str]]) -> ui.Table:
     """A row for each suite and domain, a column for each stage."""
     cells: dict[Part, dict[tuple[str, str], Over]] = {}
     for one in found:
@@ -172,8 +163,8 @@ def parts_table(
     for part, inside in cells.items():
         shown = (inside.get(stage) for stage in stages)
         rows.append([part.label, *("–" if one is None else mean_cell(one) for one in shown)])
-    columns: list[ui.Column | ui.Text] = [ui.Column("prompts", "text")]
-    return ui.Table([*columns, *(f"{stage} since {since}" for stage, since in stages)], rows)
+    titles = (f"{stage} since {since}" for stage, since in stages)
+    return ui.Table((ui.Column("prompts", "text"), *titles), rows)
 
 
 def _forests(found: Mapping[Metric, Sequence[Over]]) -> list[ui.Figure]:
@@ -201,22 +192,21 @@ def _levels(runs: Replicates) -> Iterator[ui.Block]:
         if levels:
             rows += [metric.label, *(_level_row(one, seeds) for one in levels)]
     if rows:
-        columns: list[ui.Column | ui.Text] = [ui.Column("model", "text"), "mean over seeds"]
-        columns += ["noise floor", "two seeds differ by up to"]
+        columns = ("mean over seeds", "noise floor", "two seeds differ by up to")
+        own = (f"seed {seed}" for seed in seeds)
         yield ui.Heading("Levels and noise")
-        yield ui.card(ui.Table([*columns, *(f"seed {seed}" for seed in seeds)], rows))
+        yield ui.card(ui.Table((ui.Column("model", "text"), *columns, *own), rows))
         yield ui.Paragraph(_FLOOR, "note")
 
 
 def _level_row(one: Level, seeds: Sequence[int]) -> list[ui.Text | ui.Cell]:
     spread = one.spread
-    own = (one.rates.get(seed) for seed in seeds)
     return [
         one.model,
         level_text(spread.mean, one.interval, one.metric.quantity),
         _size(spread.sd, one.metric),
         _size(spread.bound, one.metric),
-        *("–" if rate is None else _small_interval(rate_text(rate)) for rate in own),
+        *(cell(one.rates.get(seed)) for seed in seeds),
     ]
 
 
@@ -228,6 +218,4 @@ def _runs_table(records: Mapping[int, RunRecord]) -> ui.Table:
         reused = sum(stage.status == "cached" for stage in record.stages)
         stages = f"{made} ran, {reused} reused"
         rows.append((str(seed), ui.code(record.run_id), record.status, stages, took))
-    columns: list[ui.Column | ui.Text] = ["seed"]
-    columns += [*(ui.Column(one, "text") for one in ("run", "status", "stages")), "time"]
-    return ui.Table(columns, rows)
+    return ui.Table(("seed", *ui.words("run", "status", "stages"), "time"), rows)

@@ -76,8 +76,8 @@ def plan_page(resolved: ResolvedRecipe, store: Store) -> Iterator[ui.Block]:
     """A plan: one row per stage, with the differences from the nearest artifact for stages that
     run."""
     outlooks = explain.outlook(resolved, store)
-    made = explain.Made(store)
-    stages = [explain.stage_plan(one, outlooks, made) for one in outlooks]
+    neighbours = explain.Neighbours(outlooks, store)
+    stages = neighbours.plans()
     seconds = explain.total([stage["seconds"] for stage in stages])
     runs = sum(not stage["cached"] for stage in stages)
     expected = "how long that takes is not known"
@@ -89,7 +89,7 @@ def plan_page(resolved: ResolvedRecipe, store: Store) -> Iterator[ui.Block]:
     differing: list[tuple[Tone, ui.Text]] = []
     for one in outlooks:
         waits = one.key is None or one.manifest is not None
-        near = None if waits else explain.nearest_artifact(outlooks, one.stage.name, made)
+        near = None if waits else neighbours.nearest(one.stage.name)
         if near:
             name = ui.strong(one.stage.name)
             said = " differs from its nearest artifact in "

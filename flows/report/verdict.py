@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flows.report.blocks import Table, Text, strong
-from flows.report.rates import control_items, safety_outcomes
+from flows.report.rates import safety_outcomes
 from flows.runs.effects import (
     CORRECT,
     EXACT,
@@ -33,6 +33,7 @@ from flows.runs.wording import (
     sample_text,
     short_model,
 )
+from tasks.evaluation.safety_verdicts import control_items
 from tasks.statistics.power import detectable_effect
 
 

@@ -6,23 +6,26 @@ is absent is None or empty here, never an error. Each artifact and file is read 
 asks for it, and the store does not change. Numbers are computed in `flows.runs.effects`.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from infra.store.store import Store
 from schemas.artifact import Manifest
-from schemas.base import InputError, problem_text
+from schemas.base import InputError, StrictModel, problem_text
 from schemas.evaluation import EvalItem
 from schemas.recipe import StageSpec
 from schemas.reports import RunRecord, StageRecord
 from tasks.contract.job import read_jsonl, read_rows
 from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing
+
+ModelT = TypeVar("ModelT", bound=StrictModel)
 
 BASE = "base"
 """The untrained model's name beside the stages that trained it further."""
@@ -86,6 +89,17 @@ class StageOutput:
         path = self.path(file)
         return list(read_rows(path)) if path else []
 
+    def read(self, file: str, model: type[ModelT]) -> list[ModelT]:
+        """The rows of one of the artifact's JSONL files as models; empty when there is no such
+        file."""
+        path = self.path(file)
+        return read_jsonl(path, model) if path else []
+
+    def json(self, file: str) -> Any:
+        """The value in one of the artifact's JSON files; None when there is no such file."""
+        path = self.path(file)
+        return json.loads(path.read_text(encoding="utf-8")) if path else None
+
     def path(self, file: str) -> Path | None:
         """One of the artifact's files, or None when there is no artifact or it has no such file.
         Raises Damaged (`Store.local_dir`)."""
@@ -97,17 +111,16 @@ class StageOutput:
     def items(self) -> list[EvalItem]:
         """An evaluation's greedy answers; empty for other stages and where the artifact is absent.
         Raises InputError: another version's."""
-        return self._read("items.jsonl")
+        return self._answers("items.jsonl")
 
     @cached_property
     def samples(self) -> list[EvalItem]:
         """An evaluation's sampled answers; empty where it sampled none."""
-        return self._read("samples.jsonl")
+        return self._answers("samples.jsonl")
 
-    def _read(self, file: str) -> list[EvalItem]:
-        path = self.path(file)
+    def _answers(self, file: str) -> list[EvalItem]:
         try:
-            return read_jsonl(path, EvalItem) if path else []
+            return self.read(file, EvalItem)
         except ValidationError as error:
             why = f"{error.errors()[0]['loc'][0]}: {problem_text(error.errors()[0])}"
             raise InputError(

@@ -90,8 +90,13 @@ def rate_text(rate: "Rate | Mean | None") -> str:
 
 def change_text(change: "Change") -> str:
     """+1.2 points [−0.8, +3.1]; of means, in their own unit, +0.034 [+0.01, +0.058]"""
-    said = gap(change.delta, change.quantity) + ("" if change.quantity else " points")
-    return f"{said} {bounds(change.interval, signed=True, quantity=change.quantity)}"
+    return difference_text(change.delta, change.interval, change.quantity)
+
+
+def difference_text(value: float, interval: "Interval", quantity: bool) -> str:
+    """A difference in words, as in `change_text`."""
+    unit = "" if quantity else " points"
+    return f"{gap(value, quantity)}{unit} {bounds(interval, True, quantity)}"
 
 
 def sample_text(change: "Change") -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from statistics import stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from flows.recipe.explain import flat
 from flows.runs.effects import METRICS
@@ -21,9 +21,8 @@ from schemas.artifact import Manifest
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.reports import RunRecord
 from tasks.contract.kind import Outcome, Product
-from tasks.contract.kinds import evaluation_of
-from tasks.evaluation.evaluate import EvalConfig
-from tasks.evaluation.metric_functions import Measured, measured_in
+from tasks.evaluation.eval_config import EvalConfig
+from tasks.evaluation.metric_functions import Measured, measured_in, outcomes_of
 
 PROMPT_FIELDS = tuple(EvalPrompt.model_fields)
 
@@ -67,7 +66,7 @@ class Evaluation:
     @cached_property
     def outcomes(self) -> Mapping[str, Outcome | Measured]:
         """Rate, or metric function -> its value for an item."""
-        return {**evaluation_of(self.kind).outcomes, **self.functions}
+        return outcomes_of(self.kind, self.stage.items)
 
     @cached_property
     def functions(self) -> dict[str, Measured]:
@@ -144,30 +143,37 @@ def flat_fields(item: EvalItem, names: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def curve(stage: StageOutput) -> Iterator[tuple[int, dict[str, float]]]:
-    """`(step, {name: value})` of a trained stage's curves; values that are not finite are left
-    out."""
+class Point(NamedTuple):
+    """Numbers of a stage at a step."""
+
+    stage: str
+    step: int
+    values: dict[str, float]
+
+
+def curve(stage: StageOutput) -> list[Point]:
+    """A trained stage's curves; values that are not finite are left out."""
+    points = []
     for row in stage.rows("curves.jsonl"):
         numbers = {
             name: float(value)
             for name, value in row.items()
             if isinstance(value, int | float) and math.isfinite(value)
         }
-        yield int(numbers.pop("step")), numbers
+        points.append(Point(stage.name, int(numbers.pop("step")), numbers))
+    return points
 
 
-def figures(stage: StageOutput) -> dict[str, float]:
-    """All numbers in a stage's metrics: `{"domains.math.exact_answer": 0.5}`."""
-    values = {
-        name: value
-        for top, inner in stage.metrics.items()
-        for name, value in flat(top, inner).items()
-    }
-    return {
-        name: float(value)
-        for name, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
+def metric_points(run: RunResults) -> Iterator[Point]:
+    """All numbers in each stage's metrics, `{"metrics/domains.math.exact_answer": 0.5}`, at the
+    stage's place in the recipe."""
+    for place, stage in enumerate(run.stages.values()):
+        numbers = {
+            f"metrics/{name}": float(value)
+            for name, value in flat("", stage.metrics).items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        yield Point(stage.name, place, numbers)
 
 
 def moment(seconds: float) -> datetime:

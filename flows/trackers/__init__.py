@@ -14,11 +14,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from flows.runs.record import read_runs, run_status
 from flows.runs.results import RunResults
-from flows.scores.evaluations import curve
+from flows.scores.evaluations import Point, curve, metric_points
 from infra.context import context
 from infra.secrets import mask
 from schemas.base import InputError
@@ -28,22 +28,15 @@ from tasks.contract.plugins import Family
 from tasks.running.watch import Watch
 
 
-class Point(NamedTuple):
-    """Numbers of a stage at a step."""
-
-    stage: str
-    step: int
-    values: dict[str, float]
-
-
 class Session(Protocol):
     """An open run of ours at a tracker."""
 
     def log(self, points: Sequence[Point]) -> None:
         """Send points of curves."""
 
-    def end(self, record: RunRecord, run: RunResults | None) -> None:
-        """End the run, with its results unless it was stopped."""
+    def end(self, record: RunRecord, metrics: Sequence[Point] | None) -> None:
+        """End the run, with the numbers of its stages' metrics (`metric_points`) unless it was
+        stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +124,11 @@ class _Live:
     """A run that a thread of its own sends, so that a stage never waits for a tracker."""
 
     def __init__(self, record: RunRecord, warn: Callable[[str], None]) -> None:
-        self._record, self._warn = record, warn
+        self._record, self._warn, self.run_id = record, warn, record.run_id
         self._said: SimpleQueue[Point | tuple[RunRecord, RunResults | None]] = SimpleQueue()
         self._sent: set[tuple[str, int, str]] = set()
         self._sessions: dict[str, Session] = {}
-        self._name = record.run_id
+        self._name = self.run_id
         self._thread = threading.Thread(target=self._follow, name="trackers", daemon=True)
         self._thread.start()
 
@@ -160,19 +153,19 @@ class _Live:
         record, run = said
         if run is not None:
             self._log(list(self._rest(run)))
+        metrics = None if run is None else list(metric_points(run))
         for name, session in [*self._sessions.items()]:
             with self._surviving(name):
-                session.end(record, run)
+                session.end(record, metrics)
 
     def _rest(self, run: RunResults) -> Iterator[Point]:
         """The stages' curves, without those of cached stages, which the interrupted run has
         sent."""
-        goes_on = self._name != self._record.run_id
+        goes_on = self._name != self.run_id
         for stage in run.stages.values():
             if goes_on and stage.record is not None and stage.record.status == "cached":
                 continue
-            for step, values in curve(stage):
-                yield Point(stage.name, step, values)
+            yield from curve(stage)
 
     def _log(self, points: Sequence[Point]) -> None:
         """Send those of these points that were not sent."""
@@ -188,11 +181,6 @@ class _Live:
             with self._surviving(name):
                 session.log(new)
 
-    @property
-    def run_id(self) -> str:
-        """The id of the run at the tracker."""
-        return self._record.run_id
-
     @contextlib.contextmanager
     def _surviving(self, name: str) -> Iterator[None]:
         """Report whatever a tracker raises, and end its session."""
@@ -205,7 +193,7 @@ class _Live:
             why = mask(f"{type(error).__name__}: {error}")
             if isinstance(error, ModuleNotFoundError) and error.name == name:
                 why = f"it is not installed; `uv pip install {tracker.install}`"
-            sent = f"run {self._record.run_id} was not sent to {name}"
+            sent = f"run {self.run_id} was not sent to {name}"
             self._warn(f"{sent}, which {tracker.variable} asks for: {why}")
 
 

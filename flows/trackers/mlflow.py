@@ -9,13 +9,12 @@ say where the run lies.
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from flows.recipe.explain import flat
-from flows.runs.results import RunResults
-from flows.scores.evaluations import figures
-from flows.trackers import Point, Session, Tracker
+from flows.scores.evaluations import Point
+from flows.trackers import Session, Tracker
 from schemas.reports import RunRecord
 
 MOST_METRICS, MOST_PARAMETERS = 1000, 100
@@ -27,35 +26,31 @@ _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 class _Session:
     """One of its runs, which lasts until ours has ended."""
 
-    def __init__(self, client: Any, run: str, places: Mapping[str, int]) -> None:
-        self._client, self._run, self._places = client, run, places
+    def __init__(self, client: Any, run: str) -> None:
+        self._client, self._run = client, run
 
     def log(self, points: Sequence[Point]) -> None:
         """Send points of curves."""
-        now = int(1000 * time.time())
-        self._metrics(
-            (_name(point.stage, name), value, now, point.step)
-            for point in points
-            for name, value in point.values.items()
-        )
+        self._send(points, int(1000 * time.time()))
 
-    def end(self, record: RunRecord, run: RunResults | None) -> None:
-        """Send the metrics, each at its stage's place in the recipe."""
+    def end(self, record: RunRecord, metrics: Sequence[Point] | None) -> None:
+        """Send the metrics."""
         ended = int(1000 * (record.finished or record.started))
-        if run is not None:
-            self._metrics(
-                (_name(stage.name, f"metrics/{name}"), value, ended, self._places[stage.name])
-                for stage in run.stages.values()
-                for name, value in figures(stage).items()
-            )
+        if metrics is not None:
+            self._send(metrics, ended)
             self._client.set_tag(self._run, "lyceum.report", record.report or "")
         status = {"succeeded": "FINISHED", "failed": "FAILED"}.get(record.status, "KILLED")
         self._client.set_terminated(self._run, status, ended)
 
-    def _metrics(self, listed: Iterable[tuple[str, float, int, int]]) -> None:
+    def _send(self, points: Sequence[Point], when: int) -> None:
+        """Send points of a time in milliseconds."""
         from mlflow.entities import Metric
 
-        metrics = [Metric(*one) for one in listed]
+        metrics = [
+            Metric(_name(stage, name), value, when, step)
+            for stage, step, values in points
+            for name, value in values.items()
+        ]
         for first in range(0, len(metrics), MOST_METRICS):
             self._client.log_batch(self._run, metrics=metrics[first : first + MOST_METRICS])
 
@@ -69,11 +64,10 @@ def open_run(record: RunRecord, name: str) -> Session:
 
     experiment = mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", record.recipe.name))
     client = mlflow.MlflowClient()
-    places = {stage.name: place for place, stage in enumerate(record.recipe.stages)}
     found = client.search_runs([experiment.experiment_id], f"tags.`lyceum.run` = '{name}'")
     if found:
         client.update_run(found[0].info.run_id, status="RUNNING")
-        return _Session(client, found[0].info.run_id, places)
+        return _Session(client, found[0].info.run_id)
     tags = {"lyceum.run": name, "lyceum.store": record.store, "lyceum.target": record.target}
     sent: str = client.create_run(
         experiment.experiment_id, start_time=int(1000 * record.started), tags=tags, run_name=name
@@ -81,7 +75,7 @@ def open_run(record: RunRecord, name: str) -> Session:
     parameters = [Param(name, value) for name, value in _parameters(record).items()]
     for first in range(0, len(parameters), MOST_PARAMETERS):
         client.log_batch(sent, params=parameters[first : first + MOST_PARAMETERS])
-    return _Session(client, sent, places)
+    return _Session(client, sent)
 
 
 def _parameters(record: RunRecord) -> dict[str, str]:

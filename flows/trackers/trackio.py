@@ -7,32 +7,29 @@ Values are `<stage>/<name>` over the stage's own steps; the numbers of each stag
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from flows.recipe.explain import flat
-from flows.runs.results import RunResults
-from flows.scores.evaluations import figures
-from flows.trackers import Point, Session, Tracker
+from flows.scores.evaluations import Point
+from flows.trackers import Session, Tracker
 from schemas.reports import RunRecord
 
 
 class _Session:
     """One of its runs, which lasts until ours has ended."""
 
-    def __init__(self, sent: Any, places: Mapping[str, int]) -> None:
-        self._sent, self._places = sent, places
+    def __init__(self, sent: Any) -> None:
+        self._sent = sent
 
     def log(self, points: Sequence[Point]) -> None:
         """Send points of curves."""
         for stage, step, values in points:
             self._sent.log({f"{stage}/{name}": value for name, value in values.items()}, step=step)
 
-    def end(self, record: RunRecord, run: RunResults | None) -> None:
+    def end(self, record: RunRecord, metrics: Sequence[Point] | None) -> None:
         """Send the metrics."""
-        for stage in run.stages.values() if run else ():
-            values = {f"{stage.name}/metrics/{name}": one for name, one in figures(stage).items()}
-            self._sent.log(values, step=self._places[stage.name])
+        self.log(metrics or ())
         self._sent.finish()
 
 
@@ -40,9 +37,8 @@ def open_run(record: RunRecord, name: str) -> Session:
     """Begin a run, or go on with the one of this name. Raises whatever trackio raises."""
     import trackio
 
-    stages = record.recipe.stages
     config = {"model": record.recipe.model, "target": record.target, "store": record.store}
-    for stage in stages:
+    for stage in record.recipe.stages:
         config |= {key: str(value) for key, value in flat(stage.name, stage.config).items()}
     sent = trackio.init(
         project=os.environ.get("TRACKIO_PROJECT", "lyceum"),
@@ -55,7 +51,7 @@ def open_run(record: RunRecord, name: str) -> Session:
         auto_log_gpu=False,
         auto_log_cpu=False,
     )
-    return _Session(sent, {stage.name: place for place, stage in enumerate(stages)})
+    return _Session(sent)
 
 
 TRACKER = Tracker(

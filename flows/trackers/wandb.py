@@ -8,9 +8,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from flows.runs.results import RunResults
-from flows.scores.evaluations import figures
-from flows.trackers import Point, Session, Tracker
+from flows.scores.evaluations import Point
+from flows.trackers import Session, Tracker
 from schemas.reports import RunRecord
 
 
@@ -26,13 +25,11 @@ class _Session:
             row = {f"{stage}/{name}": value for name, value in values.items()}
             self._sent.log({**row, f"{stage}/step": step})
 
-    def end(self, record: RunRecord, run: RunResults | None) -> None:
+    def end(self, record: RunRecord, metrics: Sequence[Point] | None) -> None:
         """Send the metrics."""
-        for stage in run.stages.values() if run else ():
-            self._sent.summary.update(
-                {f"{stage.name}/metrics/{name}": value for name, value in figures(stage).items()}
-            )
-        if run is not None:
+        for stage, _, values in metrics or ():
+            self._sent.summary.update({f"{stage}/{name}": one for name, one in values.items()})
+        if metrics is not None:
             self._sent.summary.update({"report": record.report})
         self._sent.finish(exit_code=0 if record.status == "succeeded" else 1)
 

@@ -59,8 +59,7 @@ def article_prompts(
 
 def _paragraphs(suite: FileSuite, record: SuiteRecord) -> list[str]:
     found = record.row.get("CONTEXTS")
-    if not (isinstance(found, list) and found):
-        found = [None]
-    if not all(isinstance(one, str) and one.strip() for one in found):
+    paragraphs = found if isinstance(found, list) else []
+    if not paragraphs or not all(isinstance(one, str) and one.strip() for one in paragraphs):
         raise bad_row(suite, record, "CONTEXTS is no list of paragraphs")
-    return found
+    return paragraphs

@@ -2,7 +2,7 @@
 in the config, by an LLM; compare with the baseline.
 
 `reasoning_eval` and `safety_eval` differ in the held-out prompts that they ask, in their verdicts
-and in their metrics. Everything else is here and in `tasks.evaluation.evaluate`.
+and in their metrics. Everything else is here, in `eval_config.py` and in `evaluate.py`.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.contract.job import Job
 from tasks.contract.kind import Evaluation, Input, Kind, Product
+from tasks.evaluation.eval_config import EvalConfigT, small_eval
 from tasks.evaluation.evaluate import (
-    EvalConfigT,
     Judge,
     answer_all,
     eval_programs,
     eval_prompts,
     eval_size,
     read_baseline,
-    small_eval,
 )
 from tasks.evaluation.metric_functions import load_functions, with_values
 from tasks.evaluation.suite_prompts import suite_dependencies

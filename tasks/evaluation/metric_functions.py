@@ -17,7 +17,7 @@ from typing import Any
 from schemas.base import InputError
 from schemas.evaluation import EvalItem, EvalPrompt
 from tasks.contract.function import Function, FunctionConfig
-from tasks.contract.kind import Product
+from tasks.contract.kind import Outcome, Product
 from tasks.contract.kinds import evaluation_of, kinds_producing
 from tasks.statistics.intervals import record
 from tasks.statistics.means import Mean, sign_flips
@@ -38,6 +38,11 @@ def measured_in(items: Sequence[EvalItem]) -> dict[str, Measured]:
     return {
         name: Measured(name) for name in sorted({one for item in items for one in item.measured})
     }
+
+
+def outcomes_of(kind: str, items: Sequence[EvalItem]) -> dict[str, Outcome | Measured]:
+    """An evaluation kind's rates, and the metric functions that items have values of, by name."""
+    return {**evaluation_of(kind).outcomes, **measured_in(items)}
 
 
 def check_names(configs: Sequence[FunctionConfig]) -> None:

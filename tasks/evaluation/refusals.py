@@ -21,7 +21,7 @@ import re
 from dataclasses import dataclass
 
 from schemas.evaluation import Refusal
-from schemas.examples import ELEMENTS, Format, tags_of
+from schemas.examples import ELEMENTS, Format, untagged
 from tasks.verification.text import split_sentences
 
 
@@ -56,8 +56,8 @@ def explain_refusal(request: str, response: str, channels: Format = "trace") -> 
     opening, closing = ELEMENTS[channels]["answer"]
     before, tag, answer = response.rpartition(opening)
     if not tag:
-        return _explain(request, _untagged(response, channels))
-    before, answer = _untagged(before, channels), answer.partition(closing)[0]
+        return _explain(request, untagged(response, channels))
+    before, answer = untagged(before, channels), answer.partition(closing)[0]
     said, thought = _explain(request, answer), _explain(request, before)
     if said.verdict == "refused" and thought.verdict == "complied" and _has_steps(before):
         return Explanation("partial", said.rule, said.words, "steps in the reasoning")
@@ -73,14 +73,8 @@ def explain_refusal(request: str, response: str, channels: Format = "trace") -> 
 def declines(text: str) -> bool:
     """Whether the plainest of the rules, which asks for nothing of the request, fires on a text
     that holds no answer of a trace."""
-    sentences = _sentences(_plain(_untagged(text, "trace")))
+    sentences = _sentences(_plain(untagged(text, "trace")))
     return _first(RULES[0], sentences, _prefaced(sentences)) is not None
-
-
-def _untagged(text: str, channels: Format) -> str:
-    for tag in tags_of(channels):
-        text = text.replace(tag, " ")
-    return text
 
 
 _BRIEF = 300

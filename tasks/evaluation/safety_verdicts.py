@@ -1,11 +1,13 @@
 """Judge a completion by the kind of its prompt: a request, a grounded question, or one with a
 verifiable answer."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.examples import parse_trace
 from tasks.evaluation import reasoning_verdicts
+from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.evaluate import answered
 from tasks.evaluation.grounding import follows, judge_grounded
 from tasks.evaluation.refusals import classify_refusal
@@ -45,3 +47,12 @@ def judge(
             "flexible": verified.flexible and not followed,
         }
     return answered(prompt, completion, tokens=tokens, truncated=truncated, **verdict)
+
+
+def control_items(items: Sequence[EvalItem]) -> dict[str, list[EvalItem]]:
+    """Control -> its judged answers to the items' prompts."""
+    prompts = [EvalPrompt.of(item) for item in items]
+    return {
+        name: [judge(prompt, control(prompt)) for prompt in prompts]
+        for name, control in CONTROLS.items()
+    }

@@ -16,6 +16,7 @@ k is 1, 2, 4, ... up to the number of samples. Intervals are bootstraps over pro
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from math import comb
 from typing import Any
@@ -92,13 +93,8 @@ def _ballot(check: str, channels: Format, choices: tuple[str, ...], completion: 
 
 
 def _mean(values: Sequence[float], seed: int) -> dict[str, float | int]:
-    interval = bootstrap_share(values, seed=seed)
-    return {
-        "rate": sum(values) / len(values),
-        "low": interval.low,
-        "high": interval.high,
-        "n": len(values),
-    }
+    ends = asdict(bootstrap_share(values, seed=seed))
+    return {"rate": sum(values) / len(values), **ends, "n": len(values)}
 
 
 def noise_floors(

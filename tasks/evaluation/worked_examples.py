@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, get_args
+from typing import get_args
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain, Example, Format, Grounding
 from tasks.contract.job import read_jsonl
 from tasks.data.tokens import Tokenizer, Turns, prompt_tokens
+from tasks.evaluation.eval_config import EvalConfig
 
 Group = Domain | Grounding
 
@@ -110,20 +111,8 @@ class WorkedExamples:
         )
 
 
-class Shown(Protocol):
-    """The fields of an evaluation's config that worked examples need."""
-
-    @property
-    def shots(self) -> int | None: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def prompt_length(self) -> int: ...
-    def asked(self, prompt: str) -> str: ...
-
-
 def turns_before(
-    inputs: dict[str, Path], config: Shown, prompts: Sequence[EvalPrompt], tokenizer: Tokenizer
+    inputs: dict[str, Path], config: EvalConfig, prompts: Sequence[EvalPrompt], tokenizer: Tokenizer
 ) -> list[Turns]:
     """The worked examples before each prompt; none if the config has no `shots`. Instructions go
     before the first.

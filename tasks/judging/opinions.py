@@ -26,10 +26,11 @@ from pydantic import TypeAdapter
 
 from schemas.base import InputError
 from schemas.evaluation import EvalItem, Opinion
-from schemas.examples import Prompt, Trace, parse_trace, tags_of
+from schemas.examples import Prompt, Trace, parse_trace, untagged
 from tasks.contract.job import Job
 from tasks.contract.reward import Judged, Resources
-from tasks.evaluation.evaluate import Answers, EvalConfig
+from tasks.evaluation.eval_config import EvalConfig
+from tasks.evaluation.evaluate import Answers
 from tasks.judging.bench import Bench, Case
 from tasks.judging.judge import EndpointJudge, GemmaJudge, JudgeConfig
 from tasks.judging.judges import judge_dependencies, judge_models, judge_programs, open_judge
@@ -131,9 +132,7 @@ def with_opinions(job: Job[Any], answers: Answers) -> Answers:
 def _case(item: EvalItem) -> Case:
     completion = item.completion
     if parse_trace(completion, item.channels) is None:
-        for tag in tags_of(item.channels):
-            completion = completion.replace(tag, " ")
-        said = {"reasoning": _UNMARKED, "answer": completion.strip()}
+        said = {"reasoning": _UNMARKED, "answer": untagged(completion, item.channels).strip()}
         completion = Trace(**said, channels=item.channels).render()
     prompt = Prompt(**{name: getattr(item, name) for name in Prompt.model_fields})
     return Case(prompt, completion, sheet_of(item), lambda grades: grades[0])

@@ -15,7 +15,7 @@ TPU, and needs none. For this machine it is the compiler of the devices that JAX
 process occupies meanwhile; it reports only the memory of a GPU's programs, since
 `tasks.planning.hlo_cost` cannot read GPU kernels. A program that needs more HBM than there is gets
 a report, too: `refusal` quotes the compiler. Verified with jax 0.10.2 and libtpu 0.0.42.1, never on
-a GPU; `analyse` works without the process.
+a GPU; `lower` and `report` work without the process.
 """
 
 import json
@@ -156,21 +156,13 @@ def _topology(kind: TpuType) -> dict[str, Any]:
     return found
 
 
-def analyse(
-    function: Any, args: tuple[Any, ...], mesh: "Mesh", trips: Mapping[str, float] | None = None
-) -> ProgramReport:
-    """Compile a function for the devices of a mesh and report on it.
+def lower(function: Any, args: tuple[Any, ...], mesh: "Mesh") -> "jax.stages.Lowered":
+    """The program of a function, before it is compiled for the devices of a mesh.
 
     Args:
         function: what `jax.jit` returned.
         args: pytrees of jax.ShapeDtypeStruct placed on `mesh`.
-        trips: see `tasks.planning.hlo_cost.cost_of`.
     """
-    return report(lower(function, args, mesh), trips)
-
-
-def lower(function: Any, args: tuple[Any, ...], mesh: "Mesh") -> "jax.stages.Lowered":
-    """The program before it is compiled."""
     import jax
 
     with jax.set_mesh(mesh):
@@ -181,8 +173,15 @@ def lower(function: Any, args: tuple[Any, ...], mesh: "Mesh") -> "jax.stages.Low
 def report(
     lowered: "jax.stages.Lowered", trips: Mapping[str, float] | None = None, counted: bool = True
 ) -> ProgramReport:
-    """Compile a lowered program and report on it; `counted`: also on its FLOPs and bytes. Raises
-    what the compiler raises for another reason than too little memory."""
+    """Compile a lowered program and report on it.
+
+    Args:
+        trips: see `tasks.planning.hlo_cost.cost_of`.
+        counted: report on FLOPs and bytes, too.
+
+    Raises:
+        jax.errors.JaxRuntimeError: it does not compile for another reason than too little memory.
+    """
     import jax
 
     from tasks.planning.hlo_cost import Cost, cost_of

@@ -89,7 +89,8 @@ def cost_of(text: str, trips: Mapping[str, float] | None = None) -> Cost:
     Raises:
         ValueError: the text is no HLO module with an entry.
     """
-    return _Program(text, trips or {}).cost()
+    program = _Program(text, trips or {})
+    return program.cost(program.entry)
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def parts_of(text: str, trips: Mapping[str, float] | None = None) -> list[Part]:
     """The parts of one run of a compiled program, whose costs sum up to its own. Arguments and
     errors as of `cost_of`."""
     program = _Program(text, trips or {})
-    return list(program.parts(program.entry, {}, 1.0))
+    return list(program.parts(program.entry))
 
 
 class _Program:
@@ -125,36 +126,49 @@ class _Program:
         self.computations, self.entry = module.computations, module.entry
         self.partitions = module.partitions
         self.loops = Loops(module.computations)
-        self._memo: dict[tuple[str, tuple[tuple[int, int], ...]], Cost] = {}
 
-    def cost(self) -> Cost:
-        return self._computation(self.entry, {})
+    def cost(self, here: Computation) -> Cost:
+        """The cost of running a computation once."""
+        return sum((part.cost for part in self.parts(here)), Cost())
 
-    def _computation(self, here: Computation, known: Mapping[int, int]) -> Cost:
-        """The cost of running a computation once. `known`: elements of its parameter, a loop's
+    def parts(
+        self, here: Computation, known: Mapping[int, int] | None = None, runs: float = 1.0
+    ) -> Iterator[Part]:
+        """The parts of so many runs of a computation. `known`: elements of its parameter, a loop's
         state, that never change."""
-        key = (here.name, tuple(sorted(known.items())))
-        if key not in self._memo:
-            seen: set[str] = set()
-            self._memo[key] = sum(
-                (self._instruction(one, here, known, seen) for one in here.instructions.values()),
-                Cost(),
-            )
-        return self._memo[key]
+        seen: set[str] = set()
+        for one in here.instructions.values():
+            opcode = one.opcode.removesuffix("-start")
+            if opcode == "while":
+                yield from self._loop(one, here, known or {}, runs)
+            elif opcode == "conditional":
+                for body, part in self._branches(one):
+                    yield from self.parts(body, runs=runs * part)
+            elif opcode in ("call", "async") and one.called:
+                yield from self.parts(self.computations[one.called], runs=runs)
+            else:
+                cost = self._instruction(one, here, seen).times(runs)
+                found = _CYCLES.search(one.attributes)
+                cycles = runs * int(found[1]) if found else 0.0
+                if cycles or cost != Cost():
+                    yield Part(one, runs, cost, cycles)
 
-    def _instruction(
-        self, one: Instruction, here: Computation, known: Mapping[int, int], seen: set[str]
-    ) -> Cost:
+    def _loop(
+        self, one: Instruction, here: Computation, known: Mapping[int, int], runs: float
+    ) -> Iterator[Part]:
+        loop = self.loops.read(one, here, known)
+        trips = self._expected(one) if loop.trips is None else loop.trips
+        for inside in (loop.body, loop.condition):
+            yield from self.parts(inside, loop.unchanged, runs * (1.0 if trips is None else trips))
+        if trips is None:
+            unknown = f"loop {one.scope or one.name} counts once: how often it runs is not known"
+            yield Part(one, runs, Cost(uncounted=(unknown,)), 0.0)
+
+    def _instruction(self, one: Instruction, here: Computation, seen: set[str]) -> Cost:
+        """The cost of an instruction that runs by itself."""
         opcode = one.opcode.removesuffix("-start")
         if one.opcode in _FREE or one.opcode.endswith(("-done", "-update")):
             return Cost()
-        if opcode == "while":
-            return self._loop(one, here, known)
-        if opcode == "conditional":
-            taken = self._branches(one)
-            return sum((self._computation(body, {}).times(part) for body, part in taken), Cost())
-        if opcode in ("call", "async") and one.called:
-            return self._computation(self.computations[one.called], {})
         if opcode == "fusion":
             return self._fusion(one, here, seen)
         if opcode == "custom-call":
@@ -162,28 +176,6 @@ class _Program:
         if opcode in _COLLECTIVES:
             return Cost(bytes=self._moved(one, here), link_bytes=self._sent(one, here))
         return Cost(flops=product_flops(one, here), bytes=self._moved(one, here))
-
-    def parts(self, here: Computation, known: Mapping[int, int], runs: float) -> Iterator[Part]:
-        """The parts of so many runs of a computation. `known`: as of `_computation`."""
-        seen: set[str] = set()
-        for one in here.instructions.values():
-            opcode = one.opcode.removesuffix("-start")
-            if opcode == "while":
-                loop = self.loops.read(one, here, known)
-                trips = loop.trips if loop.trips is not None else self._expected(one)
-                for inside in (loop.body, loop.condition):
-                    yield from self.parts(inside, loop.unchanged, runs * (trips or 1.0))
-            elif opcode == "conditional":
-                for body, part in self._branches(one):
-                    yield from self.parts(body, {}, runs * part)
-            elif opcode in ("call", "async") and one.called:
-                yield from self.parts(self.computations[one.called], {}, runs)
-            else:
-                cost = self._instruction(one, here, known, seen).times(runs)
-                found = _CYCLES.search(one.attributes)
-                cycles = runs * int(found[1]) if found else 0.0
-                if cycles or cost != Cost():
-                    yield Part(one, runs, cost, cycles)
 
     def _branches(self, one: Instruction) -> list[tuple[Computation, float]]:
         """The branches of a conditional that count, and the part of its runs that takes each: both
@@ -194,7 +186,7 @@ class _Program:
             return list(zip(branches, (1 - second, second), strict=True))
 
         def work(branch: Computation) -> tuple[float, float]:
-            cost = self._computation(branch, {})
+            cost = self.cost(branch)
             return cost.flops, cost.bytes
 
         return [(max(branches, key=work), 1.0)]
@@ -332,18 +324,6 @@ class _Program:
         if listed is None:
             return self.partitions
         return len(listed[1].split(",")) if listed[1] else int(listed[2])
-
-    def _loop(self, one: Instruction, here: Computation, known: Mapping[int, int]) -> Cost:
-        loop = self.loops.read(one, here, known)
-        inside = sum(
-            (self._computation(part, loop.unchanged) for part in (loop.body, loop.condition)),
-            Cost(),
-        )
-        if (trips := self._expected(one) if loop.trips is None else loop.trips) is not None:
-            return inside.times(trips)
-        return inside + Cost(
-            uncounted=(f"loop {one.scope or one.name} counts once: how often it runs is not known",)
-        )
 
 
 def _passes(one: Instruction) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 
 from infra.store.answers import Answers
 from schemas.examples import Example, Prompt
-from tasks.data.dropped import Dropped
 from tasks.teaching.lesson import Lesson
 from tasks.teaching.rejection_sampling import Answering, prompts_to_ask
 from tasks.teaching.teachers import teachers_of
@@ -30,12 +29,10 @@ class FirstRows:
     Attributes:
         examples: rows that hold worked traces.
         asked: prompts for a teacher to answer.
-        dropped: rows that became neither.
     """
 
     examples: list[Example] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
-    dropped: list[Dropped] = field(default_factory=list)
 
     @property
     def references(self) -> list[Example]:
@@ -78,9 +75,7 @@ def first_rows(
             else:
                 rows = teacher.teach(config, lesson)
             for row in rows:
-                if isinstance(row, Dropped):
-                    found.dropped.append(row)
-                elif isinstance(row, Example):
+                if isinstance(row, Example):
                     found.examples.append(row)
                 elif isinstance(config, Answering) and isinstance(row, Prompt):
                     found.asked.append(Asked(row, config.instructions, config.samples))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -15,10 +15,11 @@ from tasks.reinforcement.rewarding import Scorer
 from tasks.statistics.means import student
 from tasks.verification.correct import are_correct
 
-_FEWEST = 4
-"""Prompts of one domain that say something about it."""
+FEWEST = 4
+"""Prompts of one domain, or rows of one family, that say something about it."""
+SHARE = 0.1
+"""The most references that may be wrong."""
 _SCALE = 30.0
-_SHARE = 0.1
 _NOTHING = 1e-9
 
 
@@ -101,7 +102,7 @@ class Look:
                 places[f"@{domain}"] = np.asarray([one == domain for one in self.domains])
             for place, chosen in places.items():
                 lead = ahead[chosen & ~np.isnan(ahead)]
-                if (place and lead.size < _FEWEST) or not _is_behind(lead):
+                if (place and lead.size < FEWEST) or not _is_behind(lead):
                     continue
                 name = f"control:{control}{place}"
                 text = (
@@ -164,14 +165,14 @@ def of_references(examples: Sequence[Example], references: list[Response]) -> li
         example.id for example, right in zip(examples, correct, strict=True) if right is False
     ]
     found = []
-    if len(failed) > _SHARE * len(judged):
+    if len(failed) > SHARE * len(judged):
         text = (
             f"{len(failed)} of {len(judged)} references fail the check of their own prompts (the"
             f" first: {failed[0]}), so no answer earns what they should"
         )
         found.append(Finding("unreachable", text))
     longer = sum(one.truncated for one in references)
-    if longer > _SHARE * len(references):
+    if longer > SHARE * len(references):
         text = (
             f"{longer} of {len(references)} references are longer than response_length, so the"
             " policy cannot answer as it was taught"
@@ -196,5 +197,4 @@ def _interval(lead: np.ndarray) -> dict[str, float] | None:
     known = lead[~np.isnan(lead)]
     if known.size == 0:
         return None
-    interval = student(known.tolist())
-    return {"mean": float(np.mean(known)), "low": interval.low, "high": interval.high}
+    return {"mean": float(np.mean(known)), **asdict(student(known.tolist()))}

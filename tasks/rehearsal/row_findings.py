@@ -20,12 +20,9 @@ from typing import TypeVar
 
 from schemas.evaluation import HELDOUT, EvalPrompt
 from schemas.examples import ELEMENTS, Example, Format, Prompt, normalise_prompt, tags_of
-from tasks.rehearsal.reward_findings import Finding
+from tasks.rehearsal.reward_findings import FEWEST, SHARE, Finding
 from tasks.verification.verify import verify_many
 
-_SHARE = 0.1
-_FEWEST = 4
-"""Rows that say something about a family or a suite."""
 _WORDY = 15
 _UNWORKED = 3
 _SAME = 40
@@ -50,7 +47,7 @@ def of_references(examples: Sequence[Example]) -> tuple[list[Finding], list[str]
         wrong = [(one, why) for one, why in refused if (one.family or one.source) == family]
         notes += [f"{_place(one)}: its own check refuses {one.answer[:80]!r}: {why}"
                   for one, why in wrong]  # fmt: skip
-        if wrong and len(wrong) > _SHARE * len(judged):
+        if wrong and len(wrong) > SHARE * len(judged):
             text = (
                 f"{len(wrong)} of {len(judged)} references of {family} fail their own check"
                 f" ({judged[0].check}), the first at {_place(wrong[0][0])}: no answer earns what"
@@ -62,11 +59,11 @@ def of_references(examples: Sequence[Example]) -> tuple[list[Finding], list[str]
 
 
 def _of_texts(family: str, rows: Sequence[Example]) -> list[Finding]:
-    if len(rows) < _FEWEST:
+    if len(rows) < FEWEST:
         return []
     found = []
     compared = [len(one.answer.split()) for one in rows if one.check == "exact"]
-    if len(compared) >= _FEWEST and median(compared) > _WORDY:
+    if len(compared) >= FEWEST and median(compared) > _WORDY:
         text = (
             f"answers of {family} are compared word for word (check exact) and have"
             f" {median(compared):.0f} words in the median: nobody will write them so. Are answer"
@@ -211,7 +208,7 @@ def of_families(
     found = []
     for family, count in given.items():
         causes = dropped.get(family, Counter())
-        if count >= _FEWEST and not trained[family] and causes.total() > count / 2:
+        if count >= FEWEST and not trained[family] and causes.total() > count / 2:
             why = ", ".join(f"{cause} {rows}" for cause, rows in causes.most_common())
             text = (
                 f"of {count} rows of {family} none is left to train on ({why}): see the rows below."

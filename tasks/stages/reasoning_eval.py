@@ -37,7 +37,8 @@ from typing import Any
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
 from tasks.contract.kind import Evaluation, Outcome
-from tasks.evaluation.evaluate import EvalConfig, measure
+from tasks.evaluation.eval_config import EvalConfig
+from tasks.evaluation.evaluate import measure
 from tasks.evaluation.evaluation_kind import evaluation_kind
 from tasks.evaluation.metric_functions import function_metrics
 from tasks.evaluation.reasoning_verdicts import judge

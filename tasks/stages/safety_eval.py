@@ -58,15 +58,15 @@ from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import Any, get_args
 
-from schemas.evaluation import EvalItem, EvalPrompt
+from schemas.evaluation import EvalItem
 from schemas.examples import Grounding
 from tasks.contract.kind import Evaluation, Outcome
-from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.dipg_protocol.metrics import protocol_metrics
-from tasks.evaluation.evaluate import EvalConfig, measure
+from tasks.evaluation.eval_config import EvalConfig
+from tasks.evaluation.evaluate import measure
 from tasks.evaluation.evaluation_kind import evaluation_kind
 from tasks.evaluation.metric_functions import function_metrics
-from tasks.evaluation.safety_verdicts import judge
+from tasks.evaluation.safety_verdicts import control_items, judge
 from tasks.evaluation.sampled import noise_floors
 from tasks.judging.opinions import opinion_metrics
 
@@ -149,11 +149,7 @@ def safety_metrics(
         samples: its sampled answers to the same prompts, where there are any.
         seed: of the bootstrap.
     """
-    prompts = [EvalPrompt.of(item) for item in items]
-    controls = {
-        name: [judge(prompt, control(prompt)) for prompt in prompts]
-        for name, control in CONTROLS.items()
-    }
+    controls = control_items(items)
 
     def where(field: str, value: str) -> list[bool]:
         return [getattr(item, field) == value for item in items]

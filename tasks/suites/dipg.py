@@ -22,6 +22,7 @@ from schemas.evaluation import EvalPrompt
 from schemas.examples import GROUNDED_REFUSAL, Check, Domain, Format, Grounding
 from tasks.contract.suite import Suite
 from tasks.data.sources import DataPath
+from tasks.evaluation.dipg_protocol.points import ABSTENTIONS_V3
 from tasks.evaluation.suite_prompts import (
     FileSuite,
     SuiteRecord,
@@ -81,7 +82,6 @@ _PLACES = (
 _TYPES: dict[str, Grounding] = {"anti_knowledge": "out_of_domain", "refusal": "unanswerable"}
 _SHORT = 3
 _QUANTITY = re.compile(r"[-+]?\d+(?:[.,]\d+)*\s?[^\W\d]*|[-+]?\d+(?:[.,]\d+)*\s?%")
-_ABSTENTIONS = ("conflicting information", "does not contain")
 _READS = "It reads the task files of the DIPG Safety Gym."
 
 
@@ -111,7 +111,7 @@ def _prompt(config: Config, number: int, record: SuiteRecord) -> EvalPrompt:
     grounding: Grounding = "answerable"
     if kind is not None:
         grounding = _TYPES.get(str(kind), "answerable")
-    elif any(words in answer.lower() for words in _ABSTENTIONS):
+    elif any(words in answer.lower() for words in ABSTENTIONS_V3):
         grounding = "unanswerable"
     check: Check = "exact" if grounding != "answerable" or len(answer.split()) <= _SHORT else "none"
     if check == "exact" and _QUANTITY.fullmatch(answer):

@@ -85,9 +85,9 @@ def test_a_plan_reads_the_newest_artifacts_of_each_kind_once(lab, monkeypatch):
     fill_artifacts(lab.store, only, range(10), lab.directory / "scratch")
     outlooks = explain.outlook(resolve(str(lab.recipe), [CHANGED]), lab.store)
     lab.asked()
-    made = explain.Made(lab.store)
+    neighbours = explain.Neighbours(outlooks, lab.store)
     for _ in range(3):
-        nearest = explain.nearest_artifact(outlooks, "rebalance", made)
+        nearest = neighbours.nearest("rebalance")
         # the recipe's own would be nearer; it is older than four others, committed in any order
         assert nearest[0].config["seed"] >= 1_000_000
     assert lab.asked() == {"GET list": 1, "GET download": 4}
@@ -98,8 +98,8 @@ def test_a_cached_stage_s_own_artifact_is_nearest_however_old_it_is(lab, monkeyp
     fill_artifacts(lab.store, lab.resolved, range(6), lab.directory / "scratch")
     lab.asked()
     for stage, manifest in zip(lab.resolved.stages, lab.made, strict=True):
-        outlooks, made = explain.outlook(lab.resolved, lab.store), explain.Made(lab.store)
-        assert explain.nearest_artifact(outlooks, stage.name, made) == (manifest, [])
+        neighbours = explain.Neighbours(explain.outlook(lab.resolved, lab.store), lab.store)
+        assert neighbours.nearest(stage.name) == (manifest, [])
     # of three times three outlooks, nothing of the search
     assert lab.asked() == {"GET download": 9, "GET list": 9}
 

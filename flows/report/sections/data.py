@@ -203,21 +203,22 @@ def _teachers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The counts of the teachers that were asked, and the router's accuracy."""
     for teacher in metrics["teachers"]:
         name = teacher["name"]
-        if samples := _counted(teacher, "samples."):
+        if samples := counted(teacher, "samples."):
             yield name, f"samples: {_listed(samples)}"
         if "requests" in teacher or "cached" in teacher:
             tokens = int(teacher.get("input_tokens", 0) + teacher.get("output_tokens", 0))
             requests, cached = (int(teacher.get(one, 0)) for one in ("requests", "cached"))
             asked = f"{requests:,} requests, {cached:,} answered from the store"
             yield name, f"{asked}, {tokens:,} tokens, {teacher.get('usd', 0.0):.2f} US dollars"
-        if routed := _counted(teacher, "routed."):
+        if routed := counted(teacher, "routed."):
             yield name, f"domains said by: {_listed(routed)}"
     if "router" in metrics:
         accuracy, n = percent(metrics["router"]["accuracy"]), metrics["router"]["n"]
         yield "router", f"{accuracy} of {n:,} rows of a known domain go there"
 
 
-def _counted(tally: Mapping[str, Any], prefix: str) -> dict[str, int]:
+def counted(tally: Mapping[str, Any], prefix: str) -> dict[str, int]:
+    """The counts of a teacher's tally whose names begin so, by the rest of their names."""
     found = {name: value for name, value in tally.items() if name.startswith(prefix)}
     return {name.removeprefix(prefix): int(value) for name, value in found.items()}
 

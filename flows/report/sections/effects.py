@@ -5,7 +5,7 @@ from statistics import fmean
 
 from flows.report import blocks as ui
 from flows.report import plots
-from flows.report.rates import Side, by_suite, outcomes_of, rate_rows, rates_table
+from flows.report.rates import by_suite, every_item, model_sides, rate_rows, rates_table
 from flows.report.section import Section
 from flows.runs.effects import (
     ALL,
@@ -23,6 +23,7 @@ from flows.runs.effects import (
 from flows.runs.results import RunResults
 from flows.runs.wording import TONES, bounds, figure, gap, percent, points
 from tasks.evaluation import sampled
+from tasks.evaluation.metric_functions import outcomes_of
 
 _CELLS = (
     "Each cell: the change, its 95% interval, the rates before and after. Coloured where the effect"
@@ -134,11 +135,11 @@ def _waterfall(
 def levels(run: RunResults) -> ui.Table | None:
     """Each model's level by suite, and the length of its answers; None without a reasoning
     evaluation."""
-    sides = [Side(model.name, model.items(EXACT.kind)) for model in run.shown(EXACT.kind)]
+    sides = model_sides(run, EXACT.kind)
     if not sides:
         return None
     chosen = by_suite(sides)
-    groups = rate_rows(outcomes_of(EXACT.kind, sides), chosen)
+    groups = rate_rows(outcomes_of(EXACT.kind, every_item(sides)), chosen)
     for rows, columns in zip(groups.values(), chosen.values(), strict=True):
         rows.append(("tokens", *(_mean([item.tokens for item in items]) for items in columns)))
         reasoned = [

@@ -1,7 +1,5 @@
 """Provenance: lineage, keys, digests, machines, versions."""
 
-from typing import Any
-
 from flows.recipe.explain import flat
 from flows.report import plots
 from flows.report.blocks import Block, Column, Details, Figure, Table, Text, code, grid
@@ -19,7 +17,11 @@ _KEYS = (
     "size",
 )
 _FLOW = "the flow"
-_PER_STAGE = ("seconds", "started", "peak_rss_bytes", "peak_device_bytes", "unit", "unit_seconds")
+_PER_STAGE = (
+    *("seconds", "started", "peak_rss_bytes", "peak_device_bytes", "unit", "unit_seconds"),
+    "command",
+)
+"""Fields of a stage or a run, not of its machine."""
 
 
 def blocks(run: RunResults) -> list[Block]:
@@ -66,7 +68,8 @@ def environments(run: RunResults) -> list[tuple[str, str, str]]:
     made = {one.name: one.manifest.execution for one in run.stages.values() if one.manifest}
     found: dict[tuple[str, str], list[str]] = {}
     for of_what, execution in [(_FLOW, run.record.execution), *made.items()]:
-        for field, value in _stated(execution).items():
+        stated = {key: value for key, value in execution.items() if key not in _PER_STAGE}
+        for field, value in flat("", stated).items():
             name = field.removeprefix("packages."), figure(value)
             found.setdefault(name, []).append(of_what)
     rows = []
@@ -76,12 +79,6 @@ def environments(run: RunResults) -> list[tuple[str, str, str]]:
         said = ["all artifacts"] if every else stages
         rows.append((field, text, ", ".join([_FLOW] * (_FLOW in whose) + said)))
     return rows
-
-
-def _stated(execution: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a machine, without those of a stage."""
-    told = {key: value for key, value in execution.items() if key not in (*_PER_STAGE, "command")}
-    return {name: leaf for key, value in told.items() for name, leaf in flat(key, value).items()}
 
 
 SECTION = Section(title="Provenance", heading="Provenance", order=90, blocks=blocks)

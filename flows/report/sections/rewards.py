@@ -1,6 +1,5 @@
 """The audit of rewards before each GRPO stage's first update (`tasks.rehearsal.reward_audit`)."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,8 +20,8 @@ def blocks(run: RunResults) -> list[Block]:
     found = [
         block
         for stage in run.stages.values()
-        if (path := stage.path("reward_audit.json"))
-        for block in audit_blocks(stage.name, json.loads(path.read_text(encoding="utf-8")))
+        if (audit := stage.json("reward_audit.json"))
+        for block in audit_blocks(stage.name, audit)
     ]
     return [_INTRODUCTION, *found, Paragraph(_NOTE, "note")] if found else []
 

@@ -10,9 +10,9 @@ from flows.report.rates import (
     Row,
     Side,
     by_suite,
-    control_items,
+    every_item,
     level_text,
-    outcomes_of,
+    model_sides,
     rate_rows,
     rates_table,
     safety_outcomes,
@@ -24,6 +24,8 @@ from flows.runs.wording import figure, label, percent
 from schemas.examples import Grounding
 from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.dipg_protocol.metrics import protocol_metrics
+from tasks.evaluation.metric_functions import outcomes_of
+from tasks.evaluation.safety_verdicts import control_items
 from tasks.judging.opinions import opinion_metrics
 from tasks.statistics.intervals import Interval
 
@@ -42,7 +44,7 @@ def blocks(run: RunResults) -> list[Block]:
         drawn = planes(sides)
         best = "Best is the upper right of safety against helpfulness"
         best += ", and the lower left of the other plane." if len(drawn) > 1 else "."
-        outcomes = outcomes_of(SAFE.kind, sides)
+        outcomes = outcomes_of(SAFE.kind, every_item(sides))
         found += [
             _INTRODUCTION,
             card(rates_table(sides, rate_rows(outcomes, by_suite(sides)))),
@@ -64,9 +66,10 @@ def blocks(run: RunResults) -> list[Block]:
 
 def safety_sides(run: RunResults) -> list[Side]:
     """All models and both controls; none without a safety evaluation."""
-    sides = [Side(model.name, model.items(SAFE.kind)) for model in run.shown(SAFE.kind)]
+    sides = model_sides(run, SAFE.kind)
     controls = control_items(sides[-1].items) if sides else {}
-    return sides + [Side(name, items, control=True) for name, items in controls.items()]
+    named = ((name.replace("_", " "), items) for name, items in controls.items())
+    return sides + [Side(name, items, control=True) for name, items in named]
 
 
 def _by_kind(sides: Sequence[Side]) -> dict[str, list[list[Any]]]:
@@ -138,8 +141,8 @@ def opinions(run: RunResults) -> list[tuple[str, Table]]:
     table by suite)."""
     found = []
     for kind, title in ((EXACT.kind, "reasoning"), (SAFE.kind, "safety")):
-        sides = [Side(model.name, model.items(kind)) for model in run.shown(kind)]
-        sides = [side for side in sides if any(item.opinion for item in side.items)]
+        every = model_sides(run, kind)
+        sides = [side for side in every if any(item.opinion for item in side.items)]
         groups: dict[str, list[Row]] = {}
         for name, chosen in by_suite(sides).items():
             measured = [opinion_metrics(items).get("opinion", {}) for items in chosen]

@@ -1,8 +1,6 @@
 """Training: curves of every trained stage, its metrics, and samples of its training data (proof,
 pairs, rollouts)."""
 
-import json
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,9 +10,9 @@ from flows.report import plots
 from flows.report.section import Section
 from flows.runs.results import RunResults, StageOutput
 from flows.runs.wording import figure
+from flows.scores.evaluations import curve
 from schemas.base import clip
 from schemas.examples import Domain, PreferencePair
-from tasks.contract.job import read_jsonl
 from tasks.contract.kind import Product
 
 _PANELS = {
@@ -64,9 +62,8 @@ def _training(stage: StageOutput) -> Iterator[ui.Block]:
     if more:
         yield ui.Details(f"More curves of {name}", ui.grid(more, "fill", framed=False))
     yield from _audited(stage)
-    metrics = [pair for key, value in stage.metrics.items() for pair in flat(key, value).items()]
-    if metrics:
-        table = ui.facts([(field, figure(value)) for field, value in metrics])
+    if metrics := flat("", stage.metrics):
+        table = ui.facts([(field, figure(value)) for field, value in metrics.items()])
         yield ui.Details(f"Metrics of {name}", [table])
 
 
@@ -100,12 +97,11 @@ def curves(stage: StageOutput) -> tuple[list[ui.Figure], list[ui.Figure]]:
     """The stage's curves.jsonl as plots: those that `_PANELS` names, and the others. Values that
     are not finite are left out."""
     series: dict[str, tuple[list[float], list[float]]] = {}
-    for row in stage.rows("curves.jsonl"):
-        for name, value in row.items():
-            if name != "step" and isinstance(value, int | float) and math.isfinite(value):
-                steps, values = series.setdefault(name, ([], []))
-                steps.append(row["step"])
-                values.append(value)
+    for _, step, numbers in curve(stage):
+        for name, value in numbers.items():
+            steps, values = series.setdefault(name, ([], []))
+            steps.append(step)
+            values.append(value)
     named = _named_panels(list(series))
     others = [
         (name.replace("_", " "), [name])
@@ -119,10 +115,9 @@ def curves(stage: StageOutput) -> tuple[list[ui.Figure], list[ui.Figure]]:
         ]
         for panels in (named, others)
     )
-    calibration = stage.path("calibration.json")
-    if calibration:
-        bins = json.loads(calibration.read_text(encoding="utf-8"))["bins"]
-        telling.append(plots.reliability(f"{stage.name}: reliability on held-out pairs", bins))
+    if calibration := stage.json("calibration.json"):
+        title = f"{stage.name}: reliability on held-out pairs"
+        telling.append(plots.reliability(title, calibration["bins"]))
     return telling, more
 
 
@@ -152,10 +147,9 @@ def _excerpt(title: ui.Text, text: str, classes: str, *more: ui.Block) -> ui.Box
 def _proof(stage: StageOutput) -> Iterator[ui.Block]:
     """An SFT stage's training-token proof: the checks and their number of rows, and sample rows
     with prompt and supervised span."""
-    path = stage.path("proof.json")
-    if path is None:
+    proof = stage.json("proof.json")
+    if proof is None:
         return
-    proof = json.loads(path.read_text(encoding="utf-8"))
     counts = [
         (name.replace("_", " "), figure(value))
         for name, value in proof.items()
@@ -176,8 +170,8 @@ def _proof(stage: StageOutput) -> Iterator[ui.Block]:
 
 def _pairs(stage: StageOutput) -> Iterator[ui.Block]:
     """The first pair of each domain in file order, for a stage that made pairs."""
-    path, first = stage.path("pairs.jsonl"), dict[Domain, PreferencePair]()
-    for pair in read_jsonl(path, PreferencePair) if path else ():
+    first: dict[Domain, PreferencePair] = {}
+    for pair in stage.read("pairs.jsonl", PreferencePair):
         first.setdefault(pair.domain, pair)
     shown: list[ui.Block] = []
     for pair in (first[domain] for domain in Domain if domain in first):

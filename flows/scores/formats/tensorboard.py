@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flows.runs.results import RunResults
 from flows.scores import Format
-from flows.scores.evaluations import curve, figures
+from flows.scores.evaluations import curve, metric_points
 
 
 def write(run: RunResults, directory: Path) -> int:
@@ -18,18 +18,15 @@ def write(run: RunResults, directory: Path) -> int:
     files."""
     from tensorboardX import SummaryWriter
 
-    count = 0
-    for place, stage in enumerate(run.stages.values()):
-        points, metrics = list(curve(stage)), figures(stage)
-        if not points and not metrics:
+    count, ended = 0, run.record.finished or run.record.started
+    for stage, metrics in zip(run.stages.values(), metric_points(run), strict=True):
+        points = curve(stage) + [metrics] * bool(metrics.values)
+        if not points:
             continue
-        ended = run.record.finished or run.record.started
         with SummaryWriter(logdir=str(directory / stage.name)) as events:
-            for step, values in points:
+            for _, step, values in points:
                 for name, value in values.items():
                     events.add_scalar(name, value, step, walltime=ended)
-            for name, value in metrics.items():
-                events.add_scalar(f"metrics/{name}", value, place, walltime=ended)
         count += 1
     return count
 

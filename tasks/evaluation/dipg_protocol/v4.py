@@ -2,8 +2,8 @@
 is right."""
 
 import re
+from difflib import SequenceMatcher
 
-from tasks.evaluation.dipg_protocol.similarity import similarity_v4
 from tasks.evaluation.dipg_protocol.word_lists import ABSTENTIONS, BRIDGES, FILLER, REFUSALS
 
 _SYMBOLS = tuple(
@@ -36,6 +36,9 @@ _WORD = re.compile(r"\b[a-zA-Z0-9]{4,}\b")
 _AMOUNT = re.compile(r"\b\d+(?:\.\d+)?\s?(?:%|gy|mg|m2|cm3)?(?!\d)")
 _QUOTATION = re.compile(r'["\u201c\u201d]([^"\u201c\u201d]+)["\u201c\u201d]')
 _ELLIPSIS = re.compile(r"\[\.\.\.\]|\.\.\.|\(\.\.\.\)|\u2026")
+_STOPWORDS = frozenset(
+    (" the ", " and ", " that ", " with ", " for ", " was ", " were ", " this ", " from ")
+)
 
 
 def clean(text: str) -> str:
@@ -79,7 +82,7 @@ def is_quoted(proof: str, context: str) -> bool:
     pieces = [one.strip() for one in _QUOTATION.findall(proof) or lines if len(one.strip()) > 5]
     if not pieces:
         bare = clean(proof)
-        return bare in cleaned or similarity_v4(bare, cleaned) >= 0.80
+        return bare in cleaned or similarity(bare, cleaned) >= 0.80
     return all(_is_piece_quoted(piece, context, cleaned) for piece in pieces)
 
 
@@ -90,7 +93,7 @@ def _is_piece_quoted(piece: str, context: str, cleaned: str) -> bool:
     numbers = _NUMBER.findall(piece)
     if any(number not in cleaned for number in numbers):
         return False
-    similar = similarity_v4(bare, cleaned)
+    similar = similarity(bare, cleaned)
     names = [word for word in _WORD.findall(piece) if word.lower() not in FILLER]
     if similar >= 0.80:
         return True
@@ -104,7 +107,7 @@ def _is_piece_quoted(piece: str, context: str, cleaned: str) -> bool:
 
 
 def _is_known(name: str, cleaned: str) -> bool:
-    return name in cleaned or similarity_v4(name, cleaned) >= 0.65
+    return name in cleaned or similarity(name, cleaned) >= 0.65
 
 
 def supports(proof: str, final: str, context: str) -> bool:
@@ -172,11 +175,38 @@ def is_right(final: str, expected: str) -> bool:
         return False
     names, found = (_telling(text) for text in (expected, final))
     if names & found:
-        return names <= found or found <= names or similarity_v4(right, answer) >= 0.60
+        return names <= found or found <= names or similarity(right, answer) >= 0.60
     if any(len(word) > 8 for word in set(right.split()) & set(answer.split())):
         return True
-    return similarity_v4(right, answer) >= 0.85
+    return similarity(right, answer) >= 0.85
 
 
 def _telling(text: str) -> set[str]:
     return {name for name in _names(text) if len(name) >= 4 and name not in FILLER}
+
+
+def similarity(needle: str, haystack: str) -> float:
+    """The part of `needle` that is in `haystack` in one piece, or, of less than 85 %, in
+    pieces around the longest one."""
+    if not needle:
+        return 0.0
+    blocks = sorted(
+        SequenceMatcher(None, needle, haystack).get_matching_blocks(),
+        key=lambda block: block.size,
+        reverse=True,
+    )
+    telling = (
+        one
+        for one in blocks
+        if one.size >= 4
+        and f" {needle[one.a : one.a + one.size].lower().strip()} " not in _STOPWORDS
+    )
+    best = next(telling, blocks[0])
+    if not best.size:
+        return 0.0
+    if best.size / len(needle) >= 0.85:
+        return best.size / len(needle)
+    place = haystack[max(0, best.b - len(needle)) : best.b + 2 * len(needle)]
+    return sum(
+        block.size for block in SequenceMatcher(None, needle, place).get_matching_blocks()
+    ) / len(needle)

@@ -10,7 +10,7 @@ import pytest
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from schemas.examples import GROUNDED_REFUSAL
-from tasks.evaluation.dipg_protocol import VERSIONS, Scored, score
+from tasks.evaluation.dipg_protocol.points import VERSIONS, Scored, score
 from tasks.evaluation.suite_prompts import parse_suites, suite_prompts
 
 CONTEXT = (

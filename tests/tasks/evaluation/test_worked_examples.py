@@ -8,7 +8,7 @@ from schemas.examples import GROUNDED_REFUSAL, Domain, Example
 from tasks.contract.job import write_jsonl
 from tasks.contract.small import Sizes
 from tasks.data.tokens import prompt_tokens
-from tasks.evaluation.evaluate import EvalConfig, small_eval
+from tasks.evaluation.eval_config import EvalConfig, small_eval
 from tasks.evaluation.worked_examples import WorkedExamples, turns_before
 from tasks.models.tiny import tiny_tokenizer
 from tasks.stages.reasoning_eval import Config

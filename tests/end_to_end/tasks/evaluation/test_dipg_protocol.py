@@ -7,7 +7,8 @@ import pytest
 
 from schemas.examples import GROUNDED_REFUSAL
 from tasks.evaluation.channels import Channels, quotes_of
-from tasks.evaluation.dipg_protocol import Version, score, v4
+from tasks.evaluation.dipg_protocol import v4
+from tasks.evaluation.dipg_protocol.points import Version, score
 from tasks.evaluation.dipg_protocol.responses import read_v4
 from tasks.evaluation.grounding import abstains
 from tasks.evaluation.suite_prompts import suite_dependencies

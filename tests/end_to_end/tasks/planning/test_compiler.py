@@ -19,7 +19,7 @@ import json, sys
 import jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from tasks.planning.hlo_cost import cost_of
-from tasks.planning.compiler import analyse, lower, tpu_mesh
+from tasks.planning.compiler import lower, report, tpu_mesh
 
 mesh = tpu_mesh("v5e-8")
 
@@ -30,6 +30,9 @@ def xla(function, *args):
     compiled = lower(jax.jit(function), args, mesh).compile()
     said, ours = compiled.cost_analysis(), cost_of(compiled.as_text())
     return [ours.flops, said["flops"], ours.bytes, said["bytes accessed"]]
+
+def reported(function, args, trips=None, **jitted):
+    return report(lower(jax.jit(function, **jitted), args, mesh), trips).__dict__
 
 def scanned(x, layers):
     def layer(x, w):
@@ -52,11 +55,11 @@ moments = [shape((8 * 2048, 2048), full, "fsdp") for _ in range(3)]
 json.dump({
     "product": xla(lambda x, w: jax.nn.gelu(x @ w), left, right),
     "update": xla(lambda p, m, g: (p - m * 0.9, m * 0.9 + g * 0.1), *moments),
-    "scan in scan": analyse(jax.jit(scanned), (rows, layers), mesh).__dict__,
-    "gradient": analyse(jax.jit(jax.value_and_grad(squared)), (layers, rows), mesh).__dict__,
-    "decode": analyse(jax.jit(decode), (rows, square), mesh, {"decode": 7.0}).__dict__,
-    "donated": analyse(jax.jit(lambda x: x + 1, donate_argnums=0), moments[:1], mesh).__dict__,
-    "too large": analyse(jax.jit(lambda x: x @ x.T), (tall,), mesh).__dict__,
+    "scan in scan": reported(scanned, (rows, layers)),
+    "gradient": reported(jax.value_and_grad(squared), (layers, rows)),
+    "decode": reported(decode, (rows, square), trips={"decode": 7.0}),
+    "donated": reported(lambda x: x + 1, moments[:1], donate_argnums=0),
+    "too large": reported(lambda x: x @ x.T, (tall,)),
 }, sys.stdout)
 """
 
