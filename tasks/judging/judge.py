@@ -23,7 +23,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -92,7 +92,7 @@ class Question:
 
     messages: tuple[Mapping[str, str], ...]
     choices: tuple[str, ...] = ()
-    parameters: Mapping[str, Any] | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     sample: int = 0
 
 

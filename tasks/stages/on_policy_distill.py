@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from schemas.base import InputError, digest
+from schemas.base import InputError
 from schemas.examples import Example, Prompt
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
@@ -167,7 +167,7 @@ def open_teacher(job: Job[Config], loaded: "LoadedModel") -> "tuple[Teacher, Loa
     config = job.config
     require_one_teacher(config, job.inputs)
     if isinstance(config.teacher, EndpointTeacherConfig):
-        account = digest(["on_policy_distill", config.model_dump(mode="json")])
+        account = ["on_policy_distill", config.model_dump(mode="json")]
         pad_id = loaded.tokenizer.pad_id
         return EndpointTeacher(config.teacher, job.answers, pad_id=pad_id, account=account), None
     if config.teacher is None:

@@ -20,19 +20,17 @@ rest.
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
-from schemas.base import InputError, StageFailed, StrictModel, digest, problem_text
+from schemas.base import InputError, StageFailed, StrictModel, problem_text
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import Criterion, Importance, Rubric
 from tasks.chat.batch_files import ask_all
-from tasks.chat.budget import Budget
 from tasks.chat.engine import ChatEngine
-from tasks.chat.provider import endpoint_of
 from tasks.chat.reply import Reply
-from tasks.chat.request import ChatRequest
+from tasks.chat.request import ChatRequest, Format, object_schema, response_format
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import Sizes, at_most
@@ -40,7 +38,6 @@ from tasks.data.dropped import Dropped
 from tasks.judging.hardening import as_data
 from tasks.judging.judge import EndpointJudge
 from tasks.judging.rulings import Unreadable, json_object
-from tasks.judging.sheets import Format, response_format
 from tasks.verification.correct import is_verifiable
 
 _ASK = """You write rubrics by which responses to a task will be graded, without you, by somebody \
@@ -192,7 +189,8 @@ def _ask_all(
             **{name: value for name, value in values.items() if value},
         )
 
-    with _engine(job, progress) as engine:
+    account = [KIND.version, "rubrics", config.model_dump(mode="json")]
+    with ChatEngine.of(config.teacher, job.answers, account=account, progress=progress) as engine:
         for again in (False, True):  # the second time those whose first reply could not be used
             asked = [prompt for prompt in prompts if not again or prompt.id in unusable]
             requests = (
@@ -212,18 +210,6 @@ def _ask_all(
                     if reply.problem in (None, *_TOLD):
                         unusable[prompt.id] = str(problem)
         return {"polarity_turned": changed, **engine.meter.totals()}
-
-
-def _engine(job: Job[Config], progress: Any) -> ChatEngine:
-    teacher = job.config.teacher
-    budget = Budget(
-        teacher.max_usd,
-        account=digest([KIND.version, "rubrics", job.config.model_dump(mode="json")]),
-    )
-    endpoint = endpoint_of(teacher.provider)
-    return ChatEngine(
-        endpoint, job.answers, budget=budget, prices=teacher.prices, progress=progress
-    )
 
 
 def _chosen(config: Config, prompts: Sequence[Prompt]) -> list[Prompt]:
@@ -255,34 +241,20 @@ def request_of(config: Config, prompt: Prompt, problem: str = "") -> ChatRequest
     )
     if problem:
         text = f"{text}\n{_AGAIN.format(problem=problem)}"
-    own = {"temperature": teacher.temperature, teacher.limit_parameter: teacher.max_response_tokens}
-    parameters = {
-        **teacher.parameters,
-        **own,
-        **(response_format(config.response_format, "rubric", _schema()) or {}),
-    }
+    parameters = teacher.parameters_for(teacher.temperature, teacher.max_response_tokens)
+    parameters |= response_format(config.response_format, "rubric", _SCHEMA)
     return ChatRequest(teacher.model, ({"role": "user", "content": text},), parameters)
 
 
-def _schema() -> dict[str, Any]:
-    properties = {
+_CRITERION = object_schema(
+    {
         "title": {"type": "string"},
         "text": {"type": "string"},
-        "importance": {"type": "string", "enum": ["essential", "important", "optional", "pitfall"]},
+        "importance": {"type": "string", "enum": list(get_args(Importance))},
         "satisfied_by": {"type": "string", "enum": ["good", "bad"]},
     }
-    criterion = {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-    return {
-        "type": "object",
-        "properties": {"criteria": {"type": "array", "items": criterion}},
-        "required": ["criteria"],
-        "additionalProperties": False,
-    }
+)
+_SCHEMA = object_schema({"criteria": {"type": "array", "items": _CRITERION}})
 
 
 def _text(reply: Reply) -> str:

@@ -175,11 +175,7 @@ def _unusable(config: Config, question: _Question) -> list[int]:
 
 
 def request_of(config: Config, prompt: Prompt, seed: int, sample: int) -> ChatRequest:
-    parameters = {
-        **config.parameters,
-        "temperature": config.temperature,
-        config.limit_parameter: config.max_response_tokens,
-    }
+    parameters = config.parameters_for(config.temperature, config.max_response_tokens)
     if config.seeded:
         # Below 2^31: some servers take no more.
         parameters["seed"] = int(digest([seed, prompt.id, sample])[:7], 16)
