@@ -123,7 +123,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     elif isinstance(config.teacher, GemmaTeacherConfig):
         name = config.teacher.model
         teacher = abstract_model(name, model_config(name), model.mesh)
-    config = config.counted(sum(one.total("train") for one in upstream["prompts"].quotas.values()))
+    config = config.counted(upstream["prompts"].rows_of("train"))
     trainer = trainer_of(config, model, teacher)
     sampler, token_logps = rollout_programs(config, model, config.sampled)
     size, lengths = config.batch_size, (config.prompt_length, config.response_length)
@@ -207,10 +207,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     from tasks.training.loop import counted, fit, save_trained
 
     config, data = job.config, job.inputs["prompts"]
-    mesh = make_mesh(batch_sizes(config))
-    loaded = policy_or_base(
-        job.inputs, config.model, config.seed, mesh, trained=config.lora is None
-    )
+    loaded = policy_or_base(job, make_mesh(batch_sizes(config)), trained=config.lora is None)
     prompts, dropped = fitting_prompts(
         read_jsonl(data / "prompts.jsonl", Prompt),
         loaded.tokenizer,
