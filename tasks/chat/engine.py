@@ -104,11 +104,9 @@ class ChatEngine:
         Raises:
             InputError: the endpoint or its key is not set, or wrong.
         """
-        endpoint, budget = (
-            endpoint_of(config.provider),
-            Budget(config.max_usd, account=digest(account)),
-        )
-        return cls(endpoint, answers, budget=budget, prices=config.prices, **more)
+        budget = Budget(config.max_usd, account=digest(account))
+        endpoint, prices = endpoint_of(config.provider), config.prices
+        return cls(endpoint, answers, budget=budget, prices=prices, **more)
 
     def __enter__(self) -> Self:
         slots = self.settings.teacher_concurrency
