@@ -73,8 +73,8 @@ class ChatModel(ApiModel):
 
     def parameters_for(self, temperature: float, max_response_tokens: int) -> dict[str, Any]:
         """All parameters of a request with this temperature and this bound."""
-        bound = {self.limit_parameter: max_response_tokens}
-        return {**self.parameters, "temperature": temperature, **bound}
+        limit = self.limit_parameter
+        return {**self.parameters, "temperature": temperature, limit: max_response_tokens}
 
 
 def response_format(form: Format, name: str, schema: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ reads the text part alone. `hf_config` reads config.json.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -132,18 +132,11 @@ class Weights:
     def _check(self) -> None:
         expected = expected_tensors(self._config)
         found = {name: tuple(tensor.get_shape()) for name, tensor in self._tensors.items()}
-        wrong = sorted(
-            name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
-        )
-        if wrong:
-            shown = "; ".join(
-                f"{name} is {found.get(name, 'missing')} instead of {expected.get(name, 'nothing')}"
-                for name in wrong[:_SHOWN]
-            )
+        if wrong := differences(expected, found):
             more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
             raise InputError(
-                f"the weights in {self._directory} are not those of its config.json: {shown}{more}."
-                " Download them again."
+                f"the weights in {self._directory} are not those of its config.json:"
+                f" {'; '.join(wrong[:_SHOWN])}{more}. Download them again."
             )
         odd = {str(tensor.get_dtype()) for tensor in self._tensors.values()} - set(_FLOATS)
         if odd:
@@ -216,6 +209,17 @@ def read_head(directory: Path) -> np.ndarray | None:
         if HEAD in file.keys():  # noqa: SIM118  no dict
             return np.asarray(file.get_tensor(HEAD), np.float32).reshape(-1)
     return None
+
+
+def differences(
+    expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
+) -> list[str]:
+    """The tensors that are missing, unknown or misshapen, in words: `x is (3,) instead of (4,)`."""
+    return [
+        f"{name} is {found.get(name, 'missing')} instead of {expected.get(name, 'nothing')}"
+        for name in sorted(expected.keys() | found.keys())
+        if expected.get(name) != found.get(name)
+    ]
 
 
 def opened(path: Path) -> Any:

@@ -51,7 +51,7 @@ from tasks.reward_models.reliability import (
     pair_metrics,
     write_calibration,
 )
-from tasks.sampling.rollouts import sample_before_training, sampler_of
+from tasks.sampling.rollouts import curve_mean, sample_before_training, sampler_of
 from tasks.training.preference_pairs import mine_pairs, read_pairs
 from tasks.verification.verify import check_versions
 
@@ -253,8 +253,8 @@ def run(job: Job[Config]) -> dict[str, Any]:
         **about,
         "epochs": config.steps * config.batch_size / counts["train"],
         "loss_first": curve[0]["loss"],
-        "loss_last": float(np.mean([row["loss"] for row in last])),
-        "train_accuracy_last": float(np.mean([row["rewards/accuracy"] for row in last])),
+        "loss_last": curve_mean("loss", last),
+        "train_accuracy_last": curve_mean("rewards/accuracy", last),
         "compiles": {"train_step": compiles, "score_traces": scorer.compiles},
     }
 

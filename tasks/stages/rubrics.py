@@ -36,7 +36,7 @@ from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import Sizes, at_most
 from tasks.data.dropped import Dropped
 from tasks.judging.hardening import as_data
-from tasks.judging.judge import EndpointJudge
+from tasks.judging.judge import EndpointJudge, commonest
 from tasks.judging.rulings import Unreadable, json_object
 from tasks.verification.correct import is_verifiable
 
@@ -105,7 +105,7 @@ class Config(StrictModel):
         verifiable: ask also about prompts whose answer can be verified without a judge.
         least, most: the number of criteria in a rubric.
         response_format: how the reply's form is described to the teacher
-            (`tasks.judging.sheets.Format`).
+            (`tasks.chat.request.Format`).
     """
 
     teacher: EndpointJudge
@@ -120,6 +120,10 @@ class Config(StrictModel):
         if self.least > self.most:
             raise ValueError(f"least = {self.least} is more than most = {self.most}")
         return self
+
+
+_Cause = Literal["failed", "unasked"]
+"""Why a prompt has no rubric."""
 
 
 class _Written(StrictModel):
@@ -154,7 +158,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
             " or set verifiable = true."
         )
     rubrics: dict[str, Rubric] = {}
-    problems: dict[str, tuple[Literal["failed", "unasked"], str]] = {}
+    problems: dict[str, tuple[_Cause, str]] = {}
     about = _ask_all(job, prompts, rubrics, problems) if prompts else {}
     made = [rubrics[prompt.id] for prompt in prompts if prompt.id in rubrics]
     _require_most(config, len(prompts), problems)
@@ -170,19 +174,15 @@ def _ask_all(
     job: Job[Config],
     prompts: Sequence[Prompt],
     rubrics: dict[str, Rubric],
-    problems: dict[str, tuple[Literal["failed", "unasked"], str]],
+    problems: dict[str, tuple[_Cause, str]],
 ) -> dict[str, Any]:
     """Set the rubric of each prompt by its id, or why it has none. Returns the costs, and how many
     criteria were turned."""
     config, changed, unusable = job.config, 0, dict[str, str]()
 
     def progress(done: int, values: Mapping[str, float]) -> None:
-        job.progress(
-            min(done, len(prompts)),
-            len(prompts),
-            "rubrics",
-            **{name: value for name, value in values.items() if value},
-        )
+        shown = {name: value for name, value in values.items() if value}
+        job.progress(min(done, len(prompts)), len(prompts), "rubrics", **shown)
 
     account = [KIND.version, "rubrics", config.model_dump(mode="json")]
     with ChatEngine.of(config.teacher, job.answers, account=account, progress=progress) as engine:
@@ -198,10 +198,8 @@ def _ask_all(
                     changed += negated
                     problems.pop(prompt.id, None)
                 except Unreadable as problem:
-                    problems[prompt.id] = (
-                        "unasked" if reply.problem == "unasked" else "failed",
-                        str(problem),
-                    )
+                    cause: _Cause = "unasked" if reply.problem == "unasked" else "failed"
+                    problems[prompt.id] = cause, str(problem)
                     if reply.problem in (None, *_TOLD):
                         unusable[prompt.id] = str(problem)
         return {"polarity_turned": changed, **engine.meter.totals()}
@@ -310,10 +308,7 @@ def turned(text: str) -> str:
 
 def _require_most(config: Config, asked: int, problems: Mapping[str, tuple[str, str]]) -> None:
     if len(problems) > config.teacher.max_abstained * asked:
-        common = "; ".join(
-            f"{count} times: {why}"
-            for why, count in Counter(why for _, why in problems.values()).most_common(3)
-        )
+        common = commonest(why for _, why in problems.values())
         raise StageFailed(
             f"{len(problems)} of {asked} prompts have no rubric, more than teacher.max_abstained ="
             f" {config.teacher.max_abstained:g} allows ({common}). Answers so far are stored: fix"
