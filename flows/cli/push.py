@@ -22,6 +22,7 @@ from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing
 from tasks.data.data_files import files_below
 from tasks.exporting.hub import Kind, Repository
+from tasks.models.model_source import published_as
 
 What = Literal["model", "adapters", "dataset"]
 Say = Callable[[str], None]
@@ -60,9 +61,7 @@ def push(
             place, temporary = store.local_dir(manifest), False
             files = {one.path: place / one.path for one in manifest.files}
         else:
-            from tasks.exporting.model_card import hub_name
-
-            if base := hub_name(record.recipe.model):
+            if base := published_as(record.recipe.model):
                 repository.require_licence(base)
             place, temporary = _exported(store, record, chosen, what, dtype, say), True
             files = {name: place / name for name in files_below(place)}

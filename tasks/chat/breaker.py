@@ -67,7 +67,7 @@ class Breaker:
         if self._since is not None:
             self.waited += self.down
             if self._tell > _TELL_SECONDS:
-                log.warning("%s answers again, after %.0f s", self._place, self.down)
+                log.warning("%s answers again, after %.0f s", self._endpoint.place, self.down)
         self._since, self._failures, self._bursts, self._tell = None, 0, 0, _TELL_SECONDS
         self._failed.clear()
         self._rejected.clear()
@@ -106,13 +106,13 @@ class Breaker:
         wait = failure.wait or 0.0
         if wait > self._seconds:
             raise StageFailed(
-                f"{self._place} asks to wait {wait:.0f} s ({failure.detail}). Answers that"
+                f"{self._endpoint.place} asks to wait {wait:.0f} s ({failure.detail}). Answers that"
                 f" arrived are kept: run again later, or raise {self._setting} to wait that long."
             )
         if self._is_down(failure):
             if now - self._since >= self._seconds:
                 raise StageFailed(
-                    f"{self._place} has answered nothing for {now - self._since:.0f} s:"
+                    f"{self._endpoint.place} has answered nothing for {now - self._since:.0f} s:"
                     f" {self._failures} failures, the last: {failure.detail}. Check that it runs"
                     f" and that {self._endpoint.variable('URL')} is right. Answers that"
                     " arrived are kept: run again to continue."
@@ -122,7 +122,7 @@ class Breaker:
                 self._tell *= 2
                 log.warning(
                     "%s has answered nothing for %.0f s (%s); waiting for it for up to %.0f s",
-                    *(self._place, now - self._since, failure.detail, self._seconds),
+                    *(self._endpoint.place, now - self._since, failure.detail, self._seconds),
                 )
         late = self._bursts - _PATIENT_BURSTS
         longest = _PATIENT_PAUSE if self._patient else LONGEST_PAUSE
@@ -134,15 +134,11 @@ class Breaker:
         self._rejected.add(digest)
         if len(self._rejected) >= _REJECTIONS:
             raise InputError(
-                f"{self._place} rejects every request, the last {len(self._rejected)} in a row:"
-                f" {detail}. Change the model or the parameters to what it takes. Answers that"
+                f"{self._endpoint.place} rejects every request, the last {len(self._rejected)} in a"
+                f" row: {detail}. Change the model or the parameters to what it takes. Answers that"
                 " arrived are kept."
             )
 
     @property
     def _setting(self) -> str:
         return "LYCEUM_JUDGE_PATIENCE_SECONDS" if self._patient else "LYCEUM_TEACHER_DEAD_SECONDS"
-
-    @property
-    def _place(self) -> str:
-        return f"the endpoint of {self._endpoint.provider} at {self._endpoint.url}"

@@ -25,12 +25,13 @@ from typing import Any, Self, TypeVar
 from infra.context import context
 from infra.settings import Settings
 from infra.store.answers import Answers
+from schemas.base import digest
 from tasks.chat.answer_record import Question, RecordStore
 from tasks.chat.attempts import Attempts
 from tasks.chat.breaker import Breaker
 from tasks.chat.budget import Budget, Cost, Prices
 from tasks.chat.meter import Meter
-from tasks.chat.provider import Endpoint
+from tasks.chat.provider import Endpoint, endpoint_of
 from tasks.chat.reply import Reply
 from tasks.chat.request import ChatRequest
 from tasks.chat.transport import Transport
@@ -90,6 +91,22 @@ class ChatEngine:
         )
         self._progress = progress
         self._told = time.monotonic()
+
+    @classmethod
+    def of(cls, config: Any, answers: Answers, *, account: Any, **more: Any) -> Self:
+        """The engine of the model in a config, within the config's budget.
+
+        Args:
+            config: an ApiModel with `prices` and `max_usd`.
+            account: JSON: who pays, the same for a stage and for its continuation after a kill.
+            more: other arguments of an engine.
+
+        Raises:
+            InputError: the endpoint or its key is not set, or wrong.
+        """
+        budget = Budget(config.max_usd, account=digest(account))
+        endpoint, prices = endpoint_of(config.provider), config.prices
+        return cls(endpoint, answers, budget=budget, prices=prices, **more)
 
     def __enter__(self) -> Self:
         slots = self.settings.teacher_concurrency

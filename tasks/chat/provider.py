@@ -32,6 +32,11 @@ class Endpoint:
     url: str
     key: str = field(default=_NO_KEY, repr=False)
 
+    @property
+    def place(self) -> str:
+        """Its name and URL, for a message."""
+        return f"the endpoint of {self.provider} at {self.url}"
+
     def scrub(self, text: str) -> str:
         """The text of an error without this key or any other secret, since servers quote the
         key."""

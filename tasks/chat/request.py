@@ -15,6 +15,10 @@ from schemas.base import InputError, StrictModel, canonical_json, digest
 LIMITS = ("max_tokens", "max_completion_tokens")
 """The parameters that bound a response; reasoning models of OpenAI take the second only."""
 
+Format = Literal["json_schema", "json_object", "none"]
+"""The form of its answer that an endpoint is told beside the words: `response_format`, as OpenAI,
+vLLM and Gemini take it."""
+
 _PER_MESSAGE = 16  # tokens that a chat template puts around a message
 _PER_REQUEST = 256  # and around all of them: gpt-oss writes its system message itself
 
@@ -66,6 +70,27 @@ class ChatModel(ApiModel):
         if taken := sorted(cls.OWN & parameters.keys()):
             raise ValueError(f"{', '.join(taken)}: set by {cls.BY}; leave it out of parameters")
         return parameters
+
+    def parameters_for(self, temperature: float, max_response_tokens: int) -> dict[str, Any]:
+        """All parameters of a request with this temperature and this bound."""
+        limit = self.limit_parameter
+        return {**self.parameters, "temperature": temperature, limit: max_response_tokens}
+
+
+def response_format(form: Format, name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """The parameters that tell an endpoint the form of its answer; empty for none."""
+    if form == "none":
+        return {}
+    if form == "json_object":
+        return {"response_format": {"type": "json_object"}}
+    described = {"name": name, "strict": True, "schema": schema}
+    return {"response_format": {"type": "json_schema", "json_schema": described}}
+
+
+def object_schema(properties: dict[str, Any]) -> dict[str, Any]:
+    """The JSON schema of an object with exactly these properties."""
+    closed = {"required": list(properties), "additionalProperties": False}
+    return {"type": "object", "properties": properties, **closed}
 
 
 @dataclass(frozen=True)

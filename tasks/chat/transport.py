@@ -177,8 +177,7 @@ class Transport:
     ) -> Failure:
         """The failure of a status other than 2xx. Raises InputError or StageFailed if no later
         attempt can succeed."""
-        words = self._endpoint.scrub(f"{status} {_words(body)}")
-        place = f"the endpoint of {self._endpoint.provider} at {self._endpoint.url}"
+        words, place = self._endpoint.scrub(f"{status} {_words(body)}"), self._endpoint.place
         if status == 401 or "api key not valid" in words.lower():  # Gemini says so with status 400
             raise InputError(
                 f"{place} refuses the key ({words}). Set {self._endpoint.variable('KEY')} to one"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -40,6 +40,10 @@ _HUB_LICENCES = frozenset(
 """Identifiers that the hub knows; any other licence is `other` there, with its name."""
 
 
+Matches = Mapping[Cause, Sequence[tuple[str, str, str]]]
+"""Cause -> rows that were dropped, beside what they match, and how."""
+
+
 def of_rebalance(
     out: Path,
     distilled: Path,
@@ -61,7 +65,7 @@ def of_rebalance(
     splits = {str(split): out / f"{split}.jsonl" for split in SPLITS}
     items = {(one.name, identity): text for one in evaluations for identity, text in one.texts}
     causes: tuple[Cause, ...] = ("near_duplicate", "contaminated")
-    matches = [match for cause in causes for match in _matches(cleaned, cause, items)]
+    matches = {cause: _matches(cleaned, cause, items) for cause in causes}
     return _write(out, "Training data", splits, teachers, metrics, matches, tokenizer)
 
 
@@ -71,7 +75,7 @@ def of_distill(
     """Write the card of a distill artifact, the teachers' rows before any cleaning. Returns metrics
     as `of_rebalance`."""
     splits = {"train": out / "examples.jsonl"}
-    return _write(out, "Distilled traces", splits, teachers, metrics, [], None)
+    return _write(out, "Distilled traces", splits, teachers, metrics, {}, None)
 
 
 def _write(
@@ -80,7 +84,7 @@ def _write(
     splits: Mapping[str, Path],
     teachers: Sequence[Mapping[str, Any]],
     metrics: Mapping[str, Any],
-    matches: Sequence["Match"],
+    matches: Matches,
     tokenizer: bytes | None,
 ) -> dict[str, Any]:
     counts = count_rows(splits, teachers, Tokenizer(tokenizer) if tokenizer else None)
@@ -198,18 +202,11 @@ def _dropped(metrics: Mapping[str, Any], plots: Mapping[str, str]) -> str:
     return f"{text}\n\n![dropped rows by cause]({plots['dropped']})\n\n{rows}"
 
 
-class Match(NamedTuple):
-    """A dropped row beside what it matches."""
-
-    cause: str
-    dropped: str
-    other: str
-    how: str
-
-
-def _matches(cleaned: Cleaned, cause: Cause, items: Mapping[tuple[str, str], str]) -> list[Match]:
+def _matches(
+    cleaned: Cleaned, cause: Cause, items: Mapping[tuple[str, str], str]
+) -> list[tuple[str, str, str]]:
     """The first dropped rows of a cause by prompt id, each beside the row or the evaluation item
-    that it matches."""
+    that it matches, and how."""
     rows = np.flatnonzero(np.asarray(cleaned.cause) == CAUSES.index(cause))
     rows = rows[np.argsort(cleaned.id[rows], kind="stable")][:MATCHES]
     shown = []
@@ -219,7 +216,7 @@ def _matches(cleaned: Cleaned, cause: Cause, items: Mapping[tuple[str, str], str
             text = _compared(next(cleaned.rows([other])))
         else:
             text = items[cleaned.items[other]]
-        shown.append(Match(cause, _compared(row), text, cleaned.describe(number)))
+        shown.append((_compared(row), text, cleaned.describe(number)))
     return shown
 
 
@@ -230,16 +227,15 @@ def _compared(row: Mapping[str, Any]) -> str:
 
 
 def _report(
-    title: str, cause: str, other: str, matches: Sequence[Match], metrics: Mapping[str, Any]
+    title: str, cause: Cause, other: str, matches: Matches, metrics: Mapping[str, Any]
 ) -> str:
-    count = metrics.get("dropped", {}).get(cause, 0)
-    shown = [match for match in matches if match.cause == cause]
-    if not shown:
+    if not matches.get(cause):
         return ""
+    count = metrics.get("dropped", {}).get(cause, 0)
     by_set = metrics.get("contaminated_by", {}) if cause == "contaminated" else {}
     sets = ", ".join(f"{escape(name)} {rows:,}" for name, rows in by_set.items())
     said = f" By evaluation set: {sets}." if sets else ""
-    rows = table(("dropped", other, "why"), [match[1:] for match in shown])
+    rows = table(("dropped", other, "why"), matches[cause])
     return f"## {title}\n\n{count:,} rows.{said} The first of them:\n\n{rows}"
 
 
@@ -274,9 +270,13 @@ def escape(text: str) -> str:
 
 def fenced(text: str) -> str:
     """Text in a code block whose fence is longer than any in it."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = fence_of(text)
     return f"{fence}text\n{visible(_clipped(text, _SAMPLE_CHARACTERS))}\n{fence}"
+
+
+def fence_of(text: str) -> str:
+    """A code block's fence that is longer than any in the text."""
+    return "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
 
 
 def _clipped(text: str, most: int) -> str:

@@ -1,7 +1,7 @@
 """Cleaning of any number of rows in bounded memory: exact and near duplicates, decontamination,
 filters. Every dropped row has its cause.
 
-    cleaned = clean(files, evaluations, near_duplicates=NearDuplicates(), ...)
+    cleaned = clean(files, evaluations, rules, scratch=scratch)
     for line in cleaned.lines(cleaned.remaining):
         ...
 
@@ -46,13 +46,11 @@ from tasks.data.cleaning_rules import (
     DECIDED,
     DETAILS,
     HITS,
-    Contamination,
     Evaluation,
-    NearDuplicates,
     Progress,
+    Rules,
 )
 from tasks.data.dropped import Dropped
-from tasks.data.filters import Filter
 
 _HOW = {
     "exact": "the same words as",
@@ -186,13 +184,8 @@ def empty_scratch(scratch: Path) -> None:
 def clean(
     files: Sequence[Path],
     evaluations: Sequence[Evaluation],
+    rules: Rules,
     *,
-    near_duplicates: NearDuplicates | None,
-    contamination: Contamination | None,
-    validation_fraction: float,
-    heldout_fraction: float,
-    seed: int,
-    filters: Sequence[Filter],
     scratch: Path,
     workers: int | None = None,
     progress: Progress = lambda done, total, unit: None,
@@ -202,10 +195,6 @@ def clean(
     Args:
         files: JSONL, each line an `Example` or a `Prompt` as pydantic writes them.
         evaluations: sets that no row may give away.
-        near_duplicates, contamination: None: skip it.
-        validation_fraction, heldout_fraction: of the splits, see `tasks.data.cleaning_rules`.
-        seed: of the order in which near duplicates become leaders.
-        filters: called with batches of parsed rows, in processes of their own: they must pickle.
         scratch: a directory for the state, which is emptied first.
         workers: processes; None: one per core.
 
@@ -213,20 +202,17 @@ def clean(
         ValueError: a line is not JSON.
         KeyError: a field is missing. The files come from verified artifacts, so either is a bug.
     """
-    from tasks.data.near_duplicates import sketch
     from tasks.data.state import surveyed
-    from tasks.data.survey import Plan, blocks, evaluation_index
+    from tasks.data.survey import blocks, plan_of
 
     empty_scratch(scratch)
     workers = workers or len(os.sched_getaffinity(0))
-    near = sketch(near_duplicates) if near_duplicates else None
-    items, index = evaluation_index(evaluations, contamination)
-    plan = Plan(near, index, tuple(filters), validation_fraction, heldout_fraction)
+    plan, items = plan_of(evaluations, rules)
     state = surveyed(blocks(files), plan, scratch, workers, progress)
     state.drop_duplicates()
-    if near is not None:
-        state.drop_near_duplicates(near, seed, workers)
-    if contamination is not None and contamination.heldout:
-        state.drop_heldout(contamination, workers)
+    if plan.sketch is not None:
+        state.drop_near_duplicates(plan.sketch, rules.seed, workers)
+    if rules.contamination is not None and rules.contamination.heldout:
+        state.drop_heldout(rules.contamination, workers)
     arrays = {name: column for name, column in state.columns.items() if name != "words"}
     return Cleaned(files=tuple(files), items=items, scratch=scratch, **arrays)

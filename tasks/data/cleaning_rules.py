@@ -9,12 +9,15 @@ split when other rows are added, removed or reordered.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from schemas.base import StrictModel
 from schemas.examples import Domain, Grounding
+
+if TYPE_CHECKING:
+    from tasks.data.filters import Filter
 
 Progress = Callable[[int, int, str], None]
 """Told (done, total, unit) now and then; the unit is bytes."""
@@ -96,6 +99,25 @@ class Contamination(StrictModel):
         if self.long_words <= self.words:
             raise ValueError(f"long_words {self.long_words} must be more than words {self.words}")
         return self
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is dropped, and which rows are compared.
+
+    Attributes:
+        near_duplicates, contamination: None: skip it.
+        validation_fraction, heldout_fraction: of the splits.
+        seed: of the order in which near duplicates become leaders.
+        filters: called with batches of parsed rows, in processes of their own: they must pickle.
+    """
+
+    near_duplicates: NearDuplicates | None
+    contamination: Contamination | None
+    validation_fraction: float
+    heldout_fraction: float
+    seed: int
+    filters: "Sequence[Filter]"
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,9 @@ from numpy.typing import NDArray
 from infra.process import ROOT
 from schemas.base import InputError
 from tasks.data.cleaning import Cleaned, empty_scratch
-from tasks.data.cleaning_rules import COLUMNS, DETAILS, Contamination, Evaluation, NearDuplicates
+from tasks.data.cleaning_rules import COLUMNS, DETAILS, Contamination, Evaluation, Rules
 from tasks.data.contamination import index
-from tasks.data.filters import Filter
-from tasks.data.near_duplicates import Sketch, buckets, decide, ranks, sketch
+from tasks.data.near_duplicates import Sketch, buckets, fallen, ranks
 from tasks.data.state import (
     CONTAMINATED,
     DUPLICATE,
@@ -47,7 +46,7 @@ from tasks.data.state import (
     duplicates,
     reorder,
 )
-from tasks.data.survey import Block, Plan, blocks, evaluation_index, survey
+from tasks.data.survey import Block, blocks, plan_of, survey
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -59,13 +58,8 @@ MARK = -1
 def clean_on_cluster(
     files: Sequence[Path],
     evaluations: Sequence[Evaluation],
+    rules: Rules,
     *,
-    near_duplicates: NearDuplicates | None,
-    contamination: Contamination | None,
-    validation_fraction: float,
-    heldout_fraction: float,
-    seed: int,
-    filters: Sequence[Filter],
     scratch: Path,
     partitions: int = 64,
 ) -> Cleaned:
@@ -95,19 +89,16 @@ def clean_on_cluster(
                 " it, or unset RAY_ADDRESS to clean on this machine."
             ) from error
     empty_scratch(scratch)
-    near = sketch(near_duplicates) if near_duplicates else None
-    items, evaluated = evaluation_index(evaluations, contamination)
-    plan = ray.put(Plan(near, evaluated, tuple(filters), validation_fraction, heldout_fraction))
+    plan, items = plan_of(evaluations, rules)
     found = blocks(files)
     numbers = ray.data.range(len(found), override_num_blocks=max(1, len(found)))
-    rows = numbers.map_batches(
-        _survey, batch_size=1, fn_kwargs={"found": found, "plan": plan}, batch_format="numpy"
-    )
+    given = {"found": found, "plan": ray.put(plan)}
+    rows = numbers.map_batches(_survey, batch_size=1, fn_kwargs=given, batch_format="numpy")
     rows = _mapped(rows, "id", partitions, _drop_duplicates).materialize()
-    if near is not None:
-        rows = _drop_near_duplicates(rows, near, seed, partitions)
-    if contamination is not None and contamination.heldout:
-        rows = _drop_heldout(rows, contamination)
+    if plan.sketch is not None:
+        rows = _drop_near_duplicates(rows, plan.sketch, rules.seed, partitions)
+    if rules.contamination is not None and rules.contamination.heldout:
+        rows = _drop_heldout(rows, rules.contamination)
     return _collected(rows.select_columns([*COLUMNS, "detail"]), tuple(files), items, scratch)
 
 
@@ -235,14 +226,12 @@ def _drop_near_duplicates(rows: "Dataset", near: Sketch, seed: int, partitions: 
 
     def falls(batch: Batch) -> Batch:
         batch = _taken(batch, np.argsort(batch["rank"]))
-        members, ends = buckets(batch["key"])
         signatures = _array(batch["signature"], np.uint32).reshape(-1, near.permutations)
-        leaders, agreed = decide(members, ends, signatures, np.arange(len(signatures)), near.enough)
-        fell = leaders >= 0
-        leaders, agreed = leaders[fell], agreed[fell]
+        places = np.arange(len(signatures))
+        fell, leaders, agreed = fallen(batch["key"], signatures, places, near.enough)
         score = (agreed / near.permutations).astype(np.float32)
         return _marks(
-            id=batch["id"][members[fell]],
+            id=batch["id"][fell],
             match=batch["id"][leaders],
             content=batch["rank"][leaders],
             score=score,

@@ -84,12 +84,10 @@ def prompt_of(
     """
     _require(source, row)
     prompt, context = _text(source, "prompt", row), _text(source, "context", row)
-    check = check_of("exact" if source.refuses else source.check)
-    answer = (
-        GROUNDED_REFUSAL
-        if source.refuses
-        else _text(source, "answer", row, optional=not (check and check.by_reference))
-    )
+    name = "exact" if source.refuses else source.check
+    check, answer = check_of(name), GROUNDED_REFUSAL
+    if not source.refuses:
+        answer = _text(source, "answer", row, optional=not (check and check.by_reference))
     if context and context not in prompt:
         raise InputError(
             f"data file {file}: a prompt does not contain its context; put the context's columns"
@@ -107,7 +105,7 @@ def prompt_of(
         prompt=prompt,
         domain=Domain.GENERAL if source.domain == "router" else _by_row(source.domain, row),
         answer=answer,
-        check="exact" if source.refuses else source.check,
+        check=name,
         tolerance=source.tolerance,
         tests=_text(source, "tests", row) or None,
         code_prefix=_text(source, "code_prefix", row, optional=True),

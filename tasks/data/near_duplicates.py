@@ -136,6 +136,17 @@ def buckets(keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int
     return order[np.repeat(shared, sizes)], np.cumsum(sizes[shared])
 
 
+def fallen(
+    keys: NDArray[np.uint64], signatures: Signatures, places: NDArray[np.int64], enough: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The duplicates among the rows of some buckets, their leaders, and in how many places their
+    signatures agree. `keys`: the bucket of each row, in order of rank; else as `decide`."""
+    members, ends = buckets(keys)
+    leaders, agreed = decide(members, ends, signatures, places, enough)
+    fell = leaders >= 0
+    return members[fell], leaders[fell], agreed[fell].astype(np.int64)
+
+
 @njit(cache=True, nogil=True)
 def decide(members, ends, signatures, places, enough):  # type: ignore[no-untyped-def]
     """Decide buckets: for each member the leader that it duplicates (-1 if it leads) and in how

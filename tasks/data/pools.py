@@ -91,7 +91,7 @@ class Pools:
             cells = mix["domains" if table == "quotas" else "groundings"].setdefault(group, {})
             for split in SPLITS:
                 pool, amount = self.pool(group, split), quota.amount(split)
-                taken = pool.take(pool.at_most(amount))
+                taken = pool.take(amount)
                 chosen[split].append(taken.rows)
                 cells[split] = {
                     "requested": quota.total(split),

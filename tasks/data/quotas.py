@@ -91,27 +91,13 @@ class Pool:
         found = {level: (count, has.get(level, 0)) for level, count in amount.items()}
         return {level: counts for level, counts in found.items() if counts[0] > counts[1]}
 
-    def at_most(self, amount: Amount) -> Amount:
-        """The amount, limited to what the pool has."""
-        if not isinstance(amount, dict):
-            return min(amount, len(self.rows))
-        has = self.by_level()
-        return {level: min(count, has.get(level, 0)) for level, count in amount.items()}
-
     def take(self, amount: Amount) -> "Pool":
-        """The rows that fill the amount, in the pool's order: the first ones of each difficulty.
-
-        Raises:
-            ValueError: the pool has too few.
-        """
-        has = self.by_level()
-        parts = amount if isinstance(amount, dict) else allocate(amount, has)
+        """The rows that fill the amount, in the pool's order: the first ones of each difficulty;
+        all of a difficulty that has too few."""
+        if not isinstance(amount, dict):
+            amount = allocate(min(amount, len(self.rows)), self.by_level())
         chosen = np.zeros(len(self.rows), bool)
-        for level, count in parts.items():
-            if count > has.get(level, 0):
-                raise ValueError(
-                    f"cannot take {count} of {has.get(level, 0)} rows of difficulty {level}"
-                )
+        for level, count in amount.items():
             chosen[np.flatnonzero(self.levels == level)[:count]] = True
         return Pool(self.rows[chosen], self.levels[chosen])
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -29,7 +28,7 @@ from tasks.data.cleaning_rules import (
     Progress,
 )
 from tasks.data.contamination import index
-from tasks.data.near_duplicates import Sketch, buckets, decide, ranks
+from tasks.data.near_duplicates import Sketch, buckets, fallen, ranks
 from tasks.data.shingles import Ends, Words
 from tasks.data.survey import Block, Plan, survey
 
@@ -62,8 +61,8 @@ class State:
         smallest line hash."""
         left = np.flatnonzero(self.columns["cause"] == 0)
         ids, content = self.columns["id"][left], self.columns["content"][left]
-        fallen, first = duplicates(ids, content)
-        self._drop(left[fallen], DUPLICATE, left[first], 1.0)
+        same, first = duplicates(ids, content)
+        self._drop(left[same], DUPLICATE, left[first], 1.0)
 
     def drop_near_duplicates(self, sketch: Sketch, seed: int, workers: int) -> None:
         """The rule of `tasks.data.near_duplicates`: find rows that share a bucket, then, with their
@@ -86,10 +85,10 @@ class State:
 
             list(threads.map(sign, self._parts(candidates)))
             best = np.full(len(left), -1, np.int64)
-            falls = partial(_falls, left, signatures, places, sketch.enough)
-            for fallen, leaders, agreed in threads.map(falls, self.keys):
+            falls = lambda keys: fallen(keys[left], signatures, places, sketch.enough)  # noqa: E731
+            for rows, leaders, agreed in threads.map(falls, self.keys):
                 # the most similar leader, of several the first in rank
-                best[fallen] = np.maximum(best[fallen], agreed * 2**40 + (2**40 - 1 - leaders))
+                best[rows] = np.maximum(best[rows], agreed * 2**40 + (2**40 - 1 - leaders))
         fell = np.flatnonzero(best >= 0)
         match, score = left[2**40 - 1 - best[fell] % 2**40], best[fell] >> 40
         self._drop(left[fell], NEAR_DUPLICATE, match, score / sketch.permutations)
@@ -143,16 +142,6 @@ def duplicates(ids: NDArray[np.uint64], content: NDArray[np.uint64]) -> tuple[Ro
     ids = ids[order]
     first = np.concatenate(([True], ids[1:] != ids[:-1]))[: len(ids)]
     return order[~first], order[first][np.cumsum(first) - 1][~first]
-
-
-def _falls(
-    left: Rows, signatures: NDArray[np.uint32], places: Rows, enough: int, keys: NDArray[np.uint64]
-) -> tuple[Rows, Rows, Rows]:
-    """The duplicates in one band, their leaders, and in how many places their signatures agree."""
-    members, ends = buckets(keys[left])
-    leaders, agreed = decide(members, ends, signatures, places, enough)
-    fell = leaders >= 0
-    return members[fell], leaders[fell], agreed[fell].astype(np.int64)
 
 
 def reorder(words: Words, ends: Ends, order: Rows) -> tuple[Words, Ends]:

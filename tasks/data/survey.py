@@ -15,10 +15,10 @@ import orjson
 import xxhash
 from numpy.typing import NDArray
 
-from tasks.data.cleaning_rules import CAUSES, COLUMNS, GROUPS, SPLITS, Contamination, Evaluation
+from tasks.data.cleaning_rules import CAUSES, COLUMNS, GROUPS, SPLITS, Evaluation, Rules
 from tasks.data.contamination import Index, index
 from tasks.data.filters import Filter
-from tasks.data.near_duplicates import Sketch
+from tasks.data.near_duplicates import Sketch, sketch
 from tasks.data.shingles import Words, words_of
 
 BLOCK_BYTES = 4 * 2**20
@@ -43,16 +43,14 @@ class Plan:
     """The plan of a survey: all that it needs besides the block. Pickled to every process.
 
     Attributes:
+        rules: the filters, and the fractions of the splits.
         sketch: of near duplicates; None: not wanted.
         index: of the evaluation sets; None: there are none.
-        validation_fraction, heldout_fraction: see `tasks.data.cleaning_rules`.
     """
 
+    rules: Rules
     sketch: Sketch | None
     index: Index | None
-    filters: tuple[Filter, ...]
-    validation_fraction: float
-    heldout_fraction: float
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,8 @@ def survey(block: Block, plan: Plan) -> Survey:
     columns["words"][:] = np.diff(ends, prepend=0)
     columns["group"][:] = [_GROUP_CODES[row.get("grounding") or row["domain"]] for row in rows]
     columns["difficulty"][:] = [row["difficulty"] for row in rows]
-    columns["split"][:] = splits(ids, plan.validation_fraction, plan.heldout_fraction)
+    rules = plan.rules
+    columns["split"][:] = splits(ids, rules.validation_fraction, rules.heldout_fraction)
     columns["match"][:] = -1
     if plan.index is not None:
         columns["hit"][:], columns["match"][:], columns["score"][:] = plan.index.scan(words, ends)
@@ -153,19 +152,20 @@ def survey(block: Block, plan: Plan) -> Survey:
     if plan.sketch is not None:
         contexts = np.fromiter(map(context_hash, rows), np.uint64, len(rows))
         keys = plan.sketch.keys(plan.sketch.signatures(words, ends), contexts)
-    return Survey(columns, keys, words, _filter(plan.filters, rows, columns["cause"]))
+    return Survey(columns, keys, words, _filter(rules.filters, rows, columns["cause"]))
 
 
-def evaluation_index(
-    evaluations: Sequence[Evaluation], contamination: Contamination | None
-) -> tuple[tuple[tuple[str, str], ...], Index | None]:
-    """(set, id) of each evaluation item, in an order that does not depend on how they were given,
-    and the index of their texts."""
+def plan_of(
+    evaluations: Sequence[Evaluation], rules: Rules
+) -> tuple[Plan, tuple[tuple[str, str], ...]]:
+    """The plan, and (set, id) of each evaluation item in its index, in an order that does not
+    depend on how they were given."""
+    near = sketch(rules.near_duplicates) if rules.near_duplicates else None
     found = sorted((one.name, key, text) for one in evaluations for key, text in one.texts)
-    if contamination is None or not found:
-        return (), None
-    words, ends = words_of([text for _, _, text in found])
-    return tuple((name, key) for name, key, _ in found), index(words, ends, contamination)
+    if rules.contamination is None or not found:
+        return Plan(rules, near, None), ()
+    indexed = index(*words_of([text for _, _, text in found]), rules.contamination)
+    return Plan(rules, near, indexed), tuple((name, key) for name, key, _ in found)
 
 
 def splits(

@@ -24,8 +24,7 @@ from pydantic import Field, model_validator
 
 from infra.context import context
 from schemas.base import InputError, StageFailed, digest
-from tasks.chat.budget import Budget, Prices
-from tasks.chat.provider import endpoint_of
+from tasks.chat.budget import Prices
 from tasks.chat.request import ApiModel, ChatRequest
 from tasks.distillation.feedback import Feedback
 
@@ -64,6 +63,10 @@ class EndpointTeacherConfig(ApiModel):
             )
         return self
 
+    @property
+    def prices(self) -> Prices:
+        return Prices(self.input_usd_per_million)
+
 
 @dataclass(frozen=True)
 class ScoringRequest(ChatRequest):
@@ -100,30 +103,21 @@ class EndpointTeacher:
 
     Args:
         pad_id: of padding in what is scored.
-        account: who pays: the same for a stage and for its continuation after a kill.
+        account: see `ChatEngine.of`.
     """
 
     compiles = 0
 
     def __init__(
-        self, config: EndpointTeacherConfig, answers: "Answers", *, pad_id: int, account: str
+        self, config: EndpointTeacherConfig, answers: "Answers", *, pad_id: int, account: Any
     ) -> None:
         from tasks.chat.engine import ChatEngine
         from tasks.devices.hosts import is_committer
 
         self.config, self._pad_id = config, pad_id
         self._counts: Counter[str] = Counter()
-        prices, budget = (
-            Prices(input=config.input_usd_per_million),
-            Budget(config.max_usd, account=account),
-        )
-        engine = ChatEngine(
-            endpoint_of(config.provider),
-            answers,
-            budget=budget,
-            prices=prices,
-            patience=context().settings.judge_patience_seconds,
-        )
+        patience = context().settings.judge_patience_seconds
+        engine = ChatEngine.of(config, answers, account=account, patience=patience)
         self._engine = engine.__enter__() if is_committer() else None
 
     def score(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> Feedback:
@@ -144,9 +138,10 @@ class EndpointTeacher:
         said: list[list[float] | None] = agree(self._ask(rows, lengths.tolist()))
         logps = np.zeros(completion_ids.shape, np.float32)
         for row, values in enumerate(said):
-            logps[row, : lengths[row]] = np.nan if values is None else values
             if values is None:
                 logps[row] = np.nan
+            else:
+                logps[row, : lengths[row]] = values
         return Feedback(logps)
 
     def _ask(self, rows: list[list[int]], lengths: list[int]) -> list[list[float] | None]:
@@ -189,10 +184,8 @@ class EndpointTeacher:
         others, and what was paid."""
         if self._engine is None:
             return {}
-        counts, cost = (
-            {f"teacher_{name}": float(count) for name, count in self._counts.items()},
-            self._engine.meter.cost,
-        )
+        counts = {f"teacher_{name}": float(count) for name, count in self._counts.items()}
+        cost = self._engine.meter.cost
         return {**counts, "teacher_usd": cost.usd, "teacher_tokens": float(cost.tokens)}
 
     def close(self) -> None:
@@ -213,14 +206,9 @@ def _read(reply: "Reply", tokens: list[int]) -> list[float] | str | None:
         return f"it answers {names[:3]} instead of token ids"
     ids = [int(match[1]) for match in found if match]
     if ids != tokens:
-        first = next(
-            (
-                place
-                for place, pair in enumerate(zip(ids, tokens, strict=False))
-                if pair[0] != pair[1]
-            ),
-            min(len(ids), len(tokens)),
-        )
+        pairs = enumerate(zip(ids, tokens, strict=False))
+        shorter = min(len(ids), len(tokens))
+        first = next((place for place, (one, other) in pairs if one != other), shorter)
         return (
             f"it scored {len(ids)} tokens, others than the {len(tokens)} that were sent from token"
             f" {first} on"

@@ -152,9 +152,7 @@ def answer_all(job: Job[Any], prompts: Sequence[EvalPrompt], judge: Judge) -> An
     from tasks.sampling.slots import Request
 
     config: EvalConfig = job.config
-    loaded = policy_or_base(
-        job.inputs, config.model, config.seed, make_mesh({"batch_size": config.batch_size})
-    )
+    loaded = policy_or_base(job, make_mesh({"batch_size": config.batch_size}))
     _require_fit(loaded.tokenizer, config, prompts)
     turns = turns_before(job.inputs, config, prompts, loaded.tokenizer)
     sampler = _sampler(config, loaded)

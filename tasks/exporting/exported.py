@@ -14,16 +14,6 @@ if TYPE_CHECKING:
     from tasks.exporting.round_trip import Proof
 
 
-FILES = (
-    "config.json",
-    "generation_config.json",
-    "model*.safetensors",
-    "model.safetensors.index.json",
-    "tokenizer.model",
-)
-"""Patterns of the format's files in a trained stage's artifact; its base model's `COMPANIONS` are
-added."""
-
 PROMPTS_OF_EVALUATION = 3
 """The number of prompts of each evaluation that the proof asks beside its own."""
 
@@ -76,12 +66,13 @@ def export_unproven(source: Path, out: Path, card: "Card", say: Callable[[str], 
 
 def _write(source: Path, out: Path, say: Callable[[str], None]) -> None:
     """Write the model and the tokenizer files of `transformers`."""
+    from tasks.data.data_files import files_below
     from tasks.data.tokens import Tokenizer
     from tasks.models.directory import TOKENIZER
     from tasks.models.hf_tokenizer import write_tokenizer
-    from tasks.models.model_source import COMPANIONS
+    from tasks.models.model_source import needed
 
-    files = sorted({path for pattern in (*FILES, *COMPANIONS) for path in source.glob(pattern)})
+    files = [source / name for name in needed(files_below(source))]
     size = require_room(out, files)
     say(f"copying {len(files)} files, {size / 1e9:.2f} GB")
     for path in files:

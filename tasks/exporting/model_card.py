@@ -4,7 +4,6 @@ evaluations, and the licence's notice.
 Equal lineage and evaluations give equal text. Rates and intervals are those of the evaluations.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +13,9 @@ from infra.visible import visible
 from schemas.evaluation import HELDOUT, EvalItem
 from schemas.examples import Format, Trace
 from tasks.contract.kinds import evaluation_of
+from tasks.data.card import fence_of
 from tasks.exporting.round_trip import NEW_TOKENS, Proof
-from tasks.models.model_source import SHIPPED, TINY
+from tasks.models.model_source import TINY, published_as
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -78,6 +78,12 @@ class Card:
         """Whether the weights began as Google's."""
         return self.base != TINY
 
+    @property
+    def by_kind(self) -> dict[str, list[Evaluation]]:
+        """The evaluations of each kind, in order."""
+        kinds = dict.fromkeys(one.kind for one in self.evaluations)
+        return {kind: [one for one in self.evaluations if one.kind == kind] for kind in kinds}
+
 
 def format_taught(items: Iterable[EvalItem]) -> Format | None:
     """The format that held-out rows have, and so the rows that the model learned from; None: an
@@ -85,31 +91,17 @@ def format_taught(items: Iterable[EvalItem]) -> Format | None:
     return next((item.channels for item in items if item.suite == HELDOUT), None)
 
 
-def hub_name(model: str) -> str | None:
-    """The name on the Hugging Face hub of a recipe's `model`, if it is from there."""
-    source = SHIPPED.get(model, model)
-    return source.removeprefix("hf://").partition("@")[0] if source.startswith("hf://") else None
-
-
 def write_card(directory: Path, card: Card, proof: Proof | None, family: str) -> None:
     """Write README.md, the plots it shows, and NOTICE for a model that began with Gemma's weights.
     Without a proof it says that there is none."""
-    measured = dict.fromkeys(one.kind for one in card.evaluations)
-    plotted = [
-        kind
-        for kind in measured
-        if _plot(
-            directory / f"{kind}.png", kind, [one for one in card.evaluations if one.kind == kind]
-        )
-    ]
-    (directory / "README.md").write_text(
-        visible(_text(card, proof, family, plotted)), encoding="utf-8"
-    )
+    for kind, evaluations in card.by_kind.items():
+        _plot(directory / f"{kind}.png", kind, evaluations)
+    (directory / "README.md").write_text(visible(_text(card, proof, family)), encoding="utf-8")
     if card.derived:
         (directory / "NOTICE").write_text(NOTICE, encoding="utf-8")
 
 
-def _text(card: Card, proof: Proof | None, family: str, plotted: Sequence[str]) -> str:
+def _text(card: Card, proof: Proof | None, family: str) -> str:
     use = USE if card.beside is None else ADAPTERS_USE.replace("BASE", card.beside)
     parts = [_front_matter(card, family), f"# {card.title}", _introduction(card), use]
     if card.evaluations:
@@ -117,16 +109,15 @@ def _text(card: Card, proof: Proof | None, family: str, plotted: Sequence[str]) 
             "## Evaluation\n\nRates are percent with 95% intervals (Wilson); answers are greedy;"
             " prompts are held out."
         )
-    for kind in dict.fromkeys(one.kind for one in card.evaluations):
-        chosen = [one for one in card.evaluations if one.kind == kind]
-        if chosen:
-            parts.append(f"### {evaluation_of(kind).title}\n\n{_table(kind, chosen)}")
-            parts += [
-                _parts(part, chosen[-1])
-                for part in ("suite", "domain")
-                if len(chosen[-1].metrics.get(f"{part}s", {})) > 1
-            ]
-            parts += [f"![{evaluation_of(kind).title}]({kind}.png)"] if kind in plotted else []
+    for kind, evaluations in card.by_kind.items():
+        title, last = evaluation_of(kind).title, evaluations[-1]
+        models = [(one.model, one.metrics) for one in evaluations]
+        parts.append(f"### {title}\n\n{_table(kind, 'model', models)}")
+        for part in ("suite", "domain"):
+            if len(of_part := last.metrics.get(f"{part}s", {})) > 1:
+                table = _table(kind, part, list(of_part.items()))
+                parts.append(f"By {part}, {last.model}:\n\n{table}")
+        parts.append(f"![{title}]({kind}.png)")
     if card.origins:
         header = ("stage", "kind", "version", "inputs", "key", "digest of the artifact")
         rows = [
@@ -135,18 +126,13 @@ def _text(card: Card, proof: Proof | None, family: str, plotted: Sequence[str]) 
         ]
         parts.append(f"## Lineage\n\n{_markdown_table(header, rows)}")
     if card.recipe:
-        fence = "`" * max(
-            3, 1 + max((len(run) for run in re.findall("`+", card.recipe)), default=0)
-        )
+        fence = fence_of(card.recipe)
         parts.append(
             f"The recipe, as it was run (`lyceum run`):\n\n{fence}toml\n{card.recipe}{fence}"
         )
     if card.versions:
-        parts.append(
-            "Trained with "
-            + ", ".join(f"{name} {version}" for name, version in sorted(card.versions.items()))
-            + "."
-        )
+        with_what = (f"{name} {version}" for name, version in sorted(card.versions.items()))
+        parts.append(f"Trained with {', '.join(with_what)}.")
     parts += [_verification(proof), _licence(card)]
     return "\n\n".join(parts) + "\n"
 
@@ -162,7 +148,7 @@ def _front_matter(card: Card, family: str) -> str:
         pipeline_tag="text-generation",
         tags=["lyceum", family, "reasoning"],
         license="gemma" if card.derived else None,
-        base_model=hub_name(card.base),
+        base_model=published_as(card.base),
         model_name=card.title if results else None,
         eval_results=results or None,
     )
@@ -233,41 +219,25 @@ model = PeftModel.from_pretrained(base, ".")
 These are the adapters alone (LoRA, in PEFT's format); they belong beside the model `BASE`."""
 
 
-def _measured(kind: str, evaluations: Sequence[Evaluation]) -> list[str]:
-    """The rates that a card shows of this kind, if one of the evaluations has them."""
+def _measured(kind: str, measured: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The rates that a card shows of this kind, if some of the metrics have them."""
+    found = list(measured)
     return [
         name
         for name in evaluation_of(kind).card
-        if any(one.metrics.get(name) is not None for one in evaluations)
+        if any(metrics.get(name) is not None for metrics in found)
     ]
 
 
-def _table(kind: str, evaluations: Sequence[Evaluation]) -> str:
-    rates = _measured(kind, evaluations)
-    rows = [
-        (one.model, str(one.metrics["n"]), *(_rate(one.metrics, name) for name in rates))
-        for one in evaluations
-    ]
-    return _markdown_table(_header("model", rates), rows)
-
-
-def _parts(part: str, evaluation: Evaluation) -> str:
-    """The rates by `suite` or by `domain`."""
-    parts: Mapping[str, Mapping[str, Any]] = evaluation.metrics[f"{part}s"]
-    rates = [
-        name
-        for name in evaluation_of(evaluation.kind).card
-        if any(metrics.get(name) is not None for metrics in parts.values())
-    ]
+def _table(kind: str, what: str, measured: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """The rates of each model, suite or domain, by name."""
+    rates = _measured(kind, (metrics for _, metrics in measured))
+    header = (what, "prompts", *(rate.replace("_", " ") for rate in rates))
     rows = [
         (name, str(metrics["n"]), *(_rate(metrics, rate) for rate in rates))
-        for name, metrics in parts.items()
+        for name, metrics in measured
     ]
-    return f"By {part}, {evaluation.model}:\n\n{_markdown_table(_header(part, rates), rows)}"
-
-
-def _header(first: str, rates: Sequence[str]) -> Sequence[str]:
-    return (first, "prompts", *(rate.replace("_", " ") for rate in rates))
+    return _markdown_table(header, rows)
 
 
 def _rate(metrics: Mapping[str, Any], name: str) -> str:
@@ -321,15 +291,12 @@ def _licence(card: Card) -> str:
     )
 
 
-def _plot(path: Path, kind: str, evaluations: Sequence[Evaluation]) -> bool:
-    """Draw the rates of one kind of evaluation with their intervals, model by model; False if there
-    are none."""
-    if not evaluations:
-        return False
+def _plot(path: Path, kind: str, evaluations: Sequence[Evaluation]) -> None:
+    """Draw the rates of one kind of evaluation with their intervals, model by model."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rates = _measured(kind, evaluations)
+    rates = _measured(kind, (one.metrics for one in evaluations))
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.add_subplot()
     width = 0.8 / max(1, len(rates))
@@ -358,4 +325,3 @@ def _plot(path: Path, kind: str, evaluations: Sequence[Evaluation]) -> bool:
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     FigureCanvasAgg(figure).print_png(path, metadata={"Software": None})
-    return True

@@ -149,8 +149,9 @@ def prove(
         if prompt.strip() and not any(token in prompt for token in CONTROL_TOKENS):
             asked.append(prompt)
     cpu = Mesh(np.array(jax.devices("cpu")[:1]).reshape(1, 1), (BATCH, TENSOR))
-    theirs = _load_tokenizer(exported)
-    window = _window(exported)
+    theirs: Any = transformers.AutoTokenizer.from_pretrained(exported, local_files_only=True)
+    config = transformers.AutoConfig.from_pretrained(exported, local_files_only=True)
+    window = int(config.sliding_window)
     if window <= LONGEST_WINDOW:
         asked.append(_longer_than(tokenizer, window))
     for prompt in asked:
@@ -206,12 +207,6 @@ def _shown(text: str) -> str:
 # Tokens
 
 
-def _load_tokenizer(exported: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(exported, local_files_only=True)
-
-
 def _same_ids(theirs: Any, tokenizer: Tokenizer, prompt: str) -> None:
     """Check that a prompt, and a prompt with its answer as training renders it, have the same ids
     in both, and decode to the same text."""
@@ -263,12 +258,6 @@ def _longer_than(tokenizer: Tokenizer, window: int) -> str:
 
 
 # Theirs
-
-
-def _window(exported: Path) -> int:
-    from transformers import AutoConfig
-
-    return int(AutoConfig.from_pretrained(exported, local_files_only=True).sliding_window)
 
 
 def _ask_transformers(

@@ -15,10 +15,7 @@ or thread asks.
 from collections.abc import Iterable
 
 from infra.context import context
-from schemas.base import digest
-from tasks.chat.budget import Budget
 from tasks.chat.engine import ChatEngine
-from tasks.chat.provider import endpoint_of
 from tasks.chat.reply import Reply
 from tasks.chat.request import ChatRequest
 from tasks.contract.reward import Resources
@@ -31,12 +28,10 @@ class AskEndpoint(Judge):
     def __init__(self, config: EndpointJudge, resources: Resources) -> None:
         super().__init__(config.max_abstained)
         self._config = config
-        account = digest(["judge", config.model_dump(mode="json"), resources.seed])
-        self._engine = ChatEngine(
-            endpoint_of(config.provider),
+        self._engine = ChatEngine.of(
+            config,
             resources.answers,
-            budget=Budget(config.max_usd, account=account),
-            prices=config.prices,
+            account=["judge", config.model_dump(mode="json"), resources.seed],
             patience=context().settings.judge_patience_seconds,
         )
         self._engine.__enter__()
@@ -47,9 +42,8 @@ class AskEndpoint(Judge):
 
     def request_of(self, question: Question) -> ChatRequest:
         config = self._config
-        parameters = {**config.parameters, "temperature": config.temperature}
-        parameters[config.limit_parameter] = config.max_response_tokens
-        parameters |= question.parameters or {}
+        parameters = config.parameters_for(config.temperature, config.max_response_tokens)
+        parameters |= question.parameters
         return ChatRequest(config.model, tuple(question.messages), parameters, question.sample)
 
     def values(self) -> dict[str, float]:

@@ -30,6 +30,7 @@ from tasks.devices.hosts import by_rows, fetch, make_mesh, spread
 from tasks.judging.judge import GemmaJudge, Judge, Question, Ruling
 from tasks.models.loading import LoadedModel, base_model, model_config
 from tasks.models.model_source import model_dependencies
+from tasks.models.vocabulary import positions_of
 from tasks.planning.programs import Program, abstract_model, compilations, rows, shapes
 
 VERSION = 1
@@ -86,19 +87,15 @@ class Rater:
 
     def program(self, calls: float) -> Program:
         """The programs that `rate` compiles."""
-        batch = (
-            np.zeros((self.batch_size, self.prompt_length), np.int32),
-            np.zeros((self.batch_size, MOST_CHOICES), np.int32),
-        )
-        return Program(
-            "judge", self._program, (shapes(self._state), *rows(batch, self.loaded.mesh)), calls
-        )
+        widths = self.prompt_length, MOST_CHOICES
+        empty = tuple(np.zeros((self.batch_size, width), np.int32) for width in widths)
+        batch = rows(empty, self.loaded.mesh)
+        return Program("judge", self._program, (shapes(self._state), *batch), calls)
 
     def _judge(self, state: nnx.State, prompts: jax.Array, choices: jax.Array) -> jax.Array:
         model = nnx.merge(self._graph, state)
         real = prompts != self.loaded.tokenizer.pad_id
-        positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
-        hidden, _ = model(prompts, positions, real.astype(jnp.int32))
+        hidden, _ = model(prompts, positions_of(real), real.astype(jnp.int32))
         logits = model.unembed(hidden[:, -1])
         total = jax.nn.logsumexp(logits, -1, keepdims=True)
         return by_rows(jnp.exp(jnp.take_along_axis(logits, choices, -1) - total))

@@ -23,7 +23,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -92,7 +92,7 @@ class Question:
 
     messages: tuple[Mapping[str, str], ...]
     choices: tuple[str, ...] = ()
-    parameters: Mapping[str, Any] | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     sample: int = 0
 
 
@@ -159,12 +159,10 @@ class Judge(ABC):
         """
         found = [problem for problem in problems if problem is not None]
         if len(found) > self._max_abstained * (of or len(problems)):
-            most = Counter(found).most_common(3)
-            common = "; ".join(f"{count} times: {problem}" for problem, count in most)
             raise StageFailed(
                 f"the judge gave no ruling on {len(found)} of {of or len(problems)} questions, more"
-                f" than max_abstained = {self._max_abstained:g} allows ({common}). The others are"
-                " stored: fix the cause and run again to continue."
+                f" than max_abstained = {self._max_abstained:g} allows ({commonest(found)}). The"
+                " others are stored: fix the cause and run again to continue."
             )
 
     def values(self) -> dict[str, float]:
@@ -180,3 +178,9 @@ class Judge(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release its resources, after every question is answered."""
+
+
+def commonest(problems: Iterable[str]) -> str:
+    """The three most common problems, each with how often it occurred."""
+    most = Counter(problems).most_common(3)
+    return "; ".join(f"{count} times: {problem}" for problem, count in most)

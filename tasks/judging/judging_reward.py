@@ -10,13 +10,13 @@ from pydantic import Field
 
 from schemas.base import digest
 from schemas.rubrics import Criterion
+from tasks.chat.request import Format
 from tasks.contract.reward import Judged, Resources, Response, Reward, RewardConfig
 from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Bench, Case
 from tasks.judging.calibration import Calibration, Calibrator
 from tasks.judging.judge import JudgeConfig
 from tasks.judging.judges import judge_dependencies, judge_models, judge_programs, open_judge
-from tasks.judging.sheets import Format
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel

@@ -22,8 +22,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import TypeAdapter
-
 from schemas.base import InputError
 from schemas.evaluation import EvalItem, Opinion
 from schemas.examples import Prompt, Trace, parse_trace, untagged
@@ -32,8 +30,7 @@ from tasks.contract.reward import Judged, Resources
 from tasks.evaluation.eval_config import EvalConfig
 from tasks.evaluation.evaluate import Answers
 from tasks.judging.bench import Bench, Case
-from tasks.judging.judge import EndpointJudge, GemmaJudge, JudgeConfig
-from tasks.judging.judges import judge_dependencies, judge_models, judge_programs, open_judge
+from tasks.judging.judges import judge_dependencies, judge_programs, open_judge
 from tasks.judging.sheets import Item, Sheet
 from tasks.statistics.intervals import rate_record
 
@@ -189,13 +186,10 @@ def opinion_metrics(items: Sequence[EvalItem]) -> dict[str, Any]:
     return {"opinion": found}
 
 
-_JUDGE: TypeAdapter[EndpointJudge | GemmaJudge] = TypeAdapter(JudgeConfig)
-
-
 def opinion_models(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The models that the judge of an evaluation loads; `config` is the stage's, as JSON."""
-    table = config.get("judge")
-    return () if table is None else judge_models(_JUDGE.validate_python(table))
+    judge = config.get("judge") or {}
+    return (judge["model"],) if judge.get("name") == "gemma" else ()
 
 
 def opinion_dependencies(config: EvalConfig) -> dict[str, str | int]:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from schemas.base import digest
+from tasks.chat.request import Format, object_schema, response_format
 from tasks.judging.address import visible
 from tasks.judging.hardening import Material, as_data, opens_nothing
 from tasks.judging.judge import Question
@@ -23,10 +24,6 @@ YES, NO = "1", "0"
 DIGITS = tuple("0123456789")
 RATINGS = range(1, 11)
 """An endpoint's ratings, 1 to 10, as in Rubrics as Rewards."""
-
-Format = Literal["json_schema", "json_object", "none"]
-"""The form of its answer that an endpoint is told beside the words: `response_format`, as OpenAI,
-vLLM and Gemini take it."""
 
 _OPENING = """You are a strict grader. A model wrote a response to a task, and you grade the \
 response. Your grade is used to train that model: it may have learnt to talk to its grader instead \
@@ -166,7 +163,7 @@ def _which(sheet: Sheet, grade: str) -> str:
     return ", ".join(numbers)
 
 
-def _format(sheet: Sheet) -> dict[str, Any] | None:
+def _format(sheet: Sheet) -> dict[str, Any]:
     """The `response_format` of a request. The mark is not a constant in it, since the judge has to
     read it."""
     types: dict[str, dict[str, Any]] = {
@@ -175,20 +172,5 @@ def _format(sheet: Sheet) -> dict[str, Any] | None:
     }
     grades = {str(number): types[item.grade] for number, item in enumerate(sheet.items, 1)}
     text = {"type": "string"}
-    schema = _object({"mark": text, "reason": text, "grades": _object(grades)})
+    schema = object_schema({"mark": text, "reason": text, "grades": object_schema(grades)})
     return response_format(sheet.response_format, "ruling", schema)
-
-
-def response_format(form: Format, name: str, schema: dict[str, Any]) -> dict[str, Any] | None:
-    """The parameter that tells an endpoint the form of its answer; None for none."""
-    if form == "none":
-        return None
-    if form == "json_object":
-        return {"response_format": {"type": "json_object"}}
-    described = {"name": name, "strict": True, "schema": schema}
-    return {"response_format": {"type": "json_schema", "json_schema": described}}
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    closed = {"required": list(properties), "additionalProperties": False}
-    return {"type": "object", "properties": properties, **closed}

@@ -118,16 +118,13 @@ def _problems(
             yield f"theirs is {name} {theirs:g}, and lora.{name} is {wanted:g}: write {theirs:g}"
     listed = found.get("target_modules")
     if isinstance(listed, list) and not any("." in str(name) for name in listed):
-        yield from _other_targets(set(map(str, listed)), lora)
+        targets = sorted(set(map(str, listed)))
+        if set(targets) != set(lora.targets):
+            names = ", ".join(f'"{name}"' for name in targets)
+            yield (
+                f"they are on {', '.join(targets)}, and lora.targets are"
+                f" {', '.join(sorted(lora.targets))}: write targets = [{names}]"
+            )
     base, ours = found.get("base_model_name_or_path"), SHIPPED.get(model, model)
     if f"hf://{base}" in SHIPPED.values() and ours in SHIPPED.values() and ours != f"hf://{base}":
         yield f"they belong to {base}, and the model is {ours.removeprefix('hf://')}"
-
-
-def _other_targets(theirs: set[str], lora: LoraConfig) -> Iterator[str]:
-    if theirs != set(lora.targets):
-        names = ", ".join(f'"{name}"' for name in sorted(theirs))
-        yield (
-            f"they are on {', '.join(sorted(theirs))}, and lora.targets are"
-            f" {', '.join(sorted(lora.targets))}: write targets = [{names}]"
-        )

@@ -61,7 +61,7 @@ def attend(
     if has_kernel(q):
         from tasks.models.splash import attend_by_kernel
 
-        return attend_by_kernel(q, k, v, segments, is_global, window, softcap, LANES)
+        return attend_by_kernel(q, k, v, segments, is_global, window, softcap)
     return _dense(q, k, v, segments, is_global, window, softcap)
 
 
@@ -86,7 +86,7 @@ def _dense(
         .reshape(batch, kv_heads, groups * length, width)
     )
     k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
-    scores = _capped(product_of_rows(grouped, k), softcap)
+    scores = capped(product_of_rows(grouped, k), softcap)
     i, j = jnp.arange(length)[:, None], jnp.arange(length)[None, :]
     near = (j <= i) & (is_global | (j > i - window))
     visible = near & (segments[:, :, None] == segments[:, None, :]) & (segments > 0)[:, None, :]
@@ -191,14 +191,14 @@ def _step(
     grouped = q.reshape(batch, kv_heads, -1, width)
     near = (is_global | (age < window)) & (age >= (0 if own is None else 1))
     visible = near & (segments == seen) & (seen > 0)
-    scores = _capped(product_of_rows(grouped, keys), softcap)
+    scores = capped(product_of_rows(grouped, keys), softcap)
     scores = jnp.where(visible[:, None, None], scores, _MASKED)
     if own is None:
         probabilities = jax.nn.softmax(scores, axis=-1)
         return product(probabilities.astype(values.dtype), values).reshape(q.shape)
     key, value = (one.swapaxes(1, 2) for one in own)
     wide = grouped.astype(jnp.float32) * key.astype(jnp.float32)
-    itself = _capped(wide.sum(axis=-1, keepdims=True), softcap)
+    itself = capped(wide.sum(axis=-1, keepdims=True), softcap)
     highest = jnp.maximum(scores.max(axis=-1, keepdims=True), itself)
     scores, itself = jnp.exp(scores - highest), jnp.exp(itself - highest)
     total = scores.sum(axis=-1, keepdims=True) + itself
@@ -206,7 +206,8 @@ def _step(
     return (out + (itself / total).astype(out.dtype) * value).reshape(q.shape)
 
 
-def _capped(scores: jax.Array, softcap: float | None) -> jax.Array:
+def capped(scores: jax.Array, softcap: float | None) -> jax.Array:
+    """softcap * tanh(scores / softcap); None: the scores as they are."""
     return scores if softcap is None else softcap * jnp.tanh(scores / softcap)
 
 

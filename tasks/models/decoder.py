@@ -20,7 +20,7 @@ from flax import nnx
 
 from schemas.trainer_config import Remat
 from tasks.devices.hosts import BATCH, TENSOR, constrained
-from tasks.models.attention import attend, attend_step
+from tasks.models.attention import attend, attend_step, capped
 from tasks.models.decoder_layer import (
     ATTENDED,
     PROJECTIONS,
@@ -235,12 +235,9 @@ class Gemma(nnx.Module):
         )
         x = constrained(x, BATCH)
         rope = _rotations(config, positions)
+        stacks = vars(self.layers).items()
         weights = matrices(
-            {
-                name: node.get_value()
-                for name, node in vars(self.layers).items()
-                if isinstance(node, nnx.Variable)
-            }
+            {name: node.get_value() for name, node in stacks if isinstance(node, nnx.Variable)}
         )
         # a list: a set's order differs from process to process, and no cache knew the program again
         moved = [name for name, stack in weights.items() if bits_dtype(stack.dtype) != stack.dtype]
@@ -292,16 +289,15 @@ class Gemma(nnx.Module):
                 jax.lax.dynamic_index_in_dim(table, own["global"].astype(jnp.int32), keepdims=False)
                 for table in rope
             )
-            chunked = self.remat == "chunks"
-            scales = config.query_scale, self.lora_scale
             x = decoder_layer(
-                *scales,
+                config.query_scale,
+                self.lora_scale,
                 of_layer | own["weights"],
                 x,
                 rotate,
                 attention,
                 head_dim=config.head_dim,
-                chunked=chunked,
+                chunked=self.remat == "chunks",
                 gathered=self.remat != "none" and not step,
             )
             return (x, *caches), written
@@ -381,11 +377,7 @@ def unembed(config: GemmaConfig, embedding: jax.Array, hidden: jax.Array) -> jax
     dtype = jnp.dtype(config.dtype)
     rows = hidden.astype(dtype).reshape(-1, hidden.shape[-1])
     logits = product_of_rows(rows, embedding.astype(dtype)).reshape(*hidden.shape[:-1], -1)
-    return (
-        logits
-        if config.final_softcap is None
-        else config.final_softcap * jnp.tanh(logits / config.final_softcap)
-    )
+    return capped(logits, config.final_softcap)
 
 
 def _rotations(config: GemmaConfig, positions: jax.Array) -> tuple[jax.Array, jax.Array]:

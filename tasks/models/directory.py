@@ -51,7 +51,7 @@ def check_directory(directory: Path) -> None:
         InputError: no JSON, weights of another format or not whole, no tokenizer or another
             model's, or a chat template of another family.
     """
-    config = _json(directory / "config.json")
+    config = read_object(directory / "config.json")
     weight_files(directory)
     text = config.get("text_config") or config
     check_tokenizer(directory / TOKENIZER, text.get("vocab_size"))
@@ -138,11 +138,11 @@ def _template(path: Path) -> str:
         return ""
     if path.suffix == ".jinja":
         return path.read_text(encoding="utf-8")
-    template = _json(path).get("chat_template")
+    template = read_object(path).get("chat_template")
     return json.dumps(template) if template else ""
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """The object in a file. Raises InputError."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

@@ -8,6 +8,7 @@ from typing import Any, cast
 from schemas.base import InputError
 from tasks.data.tokens import Tokenizer
 from tasks.models.decoder import GemmaConfig
+from tasks.models.directory import read_object
 
 _TEXT = {"gemma2": "gemma2", "gemma3_text": "gemma3"}
 _CLASSES = {
@@ -17,6 +18,22 @@ _CLASSES = {
     "Gemma2ForSequenceClassification": "gemma2",
     "Gemma3TextForSequenceClassification": "gemma3",
 }
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "embed_dim",
+    "intermediate_size": "hidden_dim",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "num_key_value_heads": "num_kv_heads",
+    "head_dim": "head_dim",
+    "sliding_window": "window",
+}
+_SOFTCAPS = {
+    "attn_logit_softcapping": "attention_softcap",
+    "final_logit_softcapping": "final_softcap",
+}
+"""Keys whose values are those of our config -> their names there."""
+
 # What the classes of `transformers` take for a key that a config.json leaves out, as those of the
 # 4B and larger do.
 _SHARED_DEFAULTS: dict[str, Any] = {
@@ -63,14 +80,11 @@ def read_config(directory: Path) -> tuple[GemmaConfig, str]:
     """The architecture in a directory's config.json, and the name in it (empty if there is none).
     Raises InputError."""
     path = directory / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    if not path.exists():
         raise InputError(
             f"{directory} has no config.json: it is no model directory in Hugging Face's format."
-        ) from error
-    except ValueError as error:
-        raise InputError(f"{path} is no JSON ({error}); download it again.") from error
+        )
+    config = read_object(path)
     return config_from_json(config, str(path)), str(config.get("_name_or_path", ""))
 
 
@@ -105,21 +119,12 @@ def config_from_json(config: Mapping[str, Any], where: str) -> GemmaConfig:
     local, glob, scale = _rope(text, value, where)
     return GemmaConfig(
         family=cast(Any, family),
-        num_layers=value["num_hidden_layers"],
-        vocab_size=value["vocab_size"],
-        embed_dim=value["hidden_size"],
-        hidden_dim=value["intermediate_size"],
-        num_heads=value["num_attention_heads"],
-        num_kv_heads=value["num_key_value_heads"],
-        head_dim=value["head_dim"],
-        window=value["sliding_window"],
+        **{ours: value[theirs] for theirs, ours in (_SIZES | _SOFTCAPS).items()},
         global_every=_global_every(text, value, where),
         local_rope=local,
         global_rope=glob,
         global_rope_scale=scale,
         query_scale=float(value["query_pre_attn_scalar"]) ** -0.5,
-        attention_softcap=value["attn_logit_softcapping"],
-        final_softcap=value["final_logit_softcapping"],
         dtype="float32" if _dtype(config, text) == "float32" else "bfloat16",
     )
 
@@ -160,11 +165,8 @@ def _global_every(text: Mapping[str, Any], value: Mapping[str, Any], where: str)
     every = int(text.get("_sliding_window_pattern", value["sliding_window_pattern"]))
     types = text.get("layer_types")
     if types is not None:
-        every = (
-            types.index("full_attention") + 1
-            if "full_attention" in types
-            else max(every, len(types) + 1)
-        )
+        is_local = "full_attention" not in types
+        every = max(every, len(types) + 1) if is_local else types.index("full_attention") + 1
         if types != layer_types(len(types), every) or len(types) != value["num_hidden_layers"]:
             raise InputError(
                 f"{where}: layer_types is irregular; in a Gemma every n-th layer has full attention"
@@ -210,21 +212,13 @@ def config_to_json(
         "_name_or_path": name,
         "architectures": [f"Gemma{3 if gemma3 else 2}{text}For{task}"],
         "model_type": "gemma3_text" if gemma3 else "gemma2",
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.embed_dim,
-        "intermediate_size": config.hidden_dim,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "sliding_window": config.window,
+        **{theirs: getattr(config, ours) for theirs, ours in _SIZES.items()},
         "layer_types": layer_types(config.num_layers, config.global_every),
         "rope_theta": config.global_rope,
         **rope,
         **scaled,
         "query_pre_attn_scalar": round(config.query_scale**-2),
-        "attn_logit_softcapping": config.attention_softcap,
-        "final_logit_softcapping": config.final_softcap,
+        **{theirs: getattr(config, ours) for theirs, ours in _SOFTCAPS.items()},
         "hidden_activation": "gelu_pytorch_tanh",
         "rms_norm_eps": 1e-6,
         "attention_bias": False,

@@ -66,27 +66,26 @@ def write_tokenizer(directory: Path, tokenizer: Tokenizer) -> None:
         (directory / "tokenizer.json").write_text(tokenizer_json(tokenizer), encoding="utf-8")
     settings = directory / "tokenizer_config.json"
     if not settings.exists():
-        settings.write_text(json.dumps(_settings(), indent=2) + "\n", encoding="utf-8")
+        settings.write_text(json.dumps(_SETTINGS, indent=2) + "\n", encoding="utf-8")
     has_template = any((directory / name).exists() for name in TEMPLATE_FILES)
     if not has_template and "chat_template" not in json.loads(settings.read_text(encoding="utf-8")):
         (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
 
 
-def _settings() -> dict[str, Any]:
-    return {
-        "tokenizer_class": "GemmaTokenizer",
-        "add_bos_token": True,
-        "add_eos_token": False,
-        "bos_token": "<bos>",
-        "eos_token": "<eos>",
-        "pad_token": "<pad>",
-        "unk_token": "<unk>",
-        "mask_token": None,
-        "clean_up_tokenization_spaces": False,
-        "spaces_between_special_tokens": False,
-        # transformers' "unlimited"; the model's config has its limit
-        "model_max_length": (1_000_000_000_000_000_019_884_624_838_656),
-    }
+_SETTINGS = {
+    "tokenizer_class": "GemmaTokenizer",
+    "add_bos_token": True,
+    "add_eos_token": False,
+    "bos_token": "<bos>",
+    "eos_token": "<eos>",
+    "pad_token": "<pad>",
+    "unk_token": "<unk>",
+    "mask_token": None,
+    "clean_up_tokenization_spaces": False,
+    "spaces_between_special_tokens": False,
+    # transformers' "unlimited"; the model's config has its limit
+    "model_max_length": 1_000_000_000_000_000_019_884_624_838_656,
+}
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> str:

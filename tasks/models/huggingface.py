@@ -7,7 +7,7 @@ reads the text part alone. `hf_config` reads config.json.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -120,14 +120,9 @@ class Weights:
             for name, file in places.items()
             if not any(part in name for part in _IGNORED)
         }
-        prefix = next(
-            (
-                name.removesuffix("embed_tokens.weight")
-                for name in used
-                if name.endswith("embed_tokens.weight")
-            ),
-            "model.",
-        )
+        embedding = "embed_tokens.weight"
+        prefixes = (name.removesuffix(embedding) for name in used if name.endswith(embedding))
+        prefix = next(prefixes, "model.")
         self._tensors: dict[str, Any] = {
             f"model.{name.removeprefix(prefix)}": file.get_slice(name)
             for name, file in used.items()
@@ -137,18 +132,11 @@ class Weights:
     def _check(self) -> None:
         expected = expected_tensors(self._config)
         found = {name: tuple(tensor.get_shape()) for name, tensor in self._tensors.items()}
-        wrong = sorted(
-            name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
-        )
-        if wrong:
-            shown = "; ".join(
-                f"{name} is {found.get(name, 'missing')} instead of {expected.get(name, 'nothing')}"
-                for name in wrong[:_SHOWN]
-            )
+        if wrong := differences(expected, found):
             more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
             raise InputError(
-                f"the weights in {self._directory} are not those of its config.json: {shown}{more}."
-                " Download them again."
+                f"the weights in {self._directory} are not those of its config.json:"
+                f" {'; '.join(wrong[:_SHOWN])}{more}. Download them again."
             )
         odd = {str(tensor.get_dtype()) for tensor in self._tensors.values()} - set(_FLOATS)
         if odd:
@@ -194,30 +182,24 @@ class Weights:
         in_columns: list[range],
     ) -> np.ndarray:
         """Some of a tensor's rows and columns, each split into its axes."""
-        tensor, axes = (
-            self._tensors[name],
-            [(rows, in_rows), (columns, in_columns)] if columns else [(rows, in_rows)],
-        )
+        axes = [(rows, in_rows), (columns, in_columns)] if columns else [(rows, in_rows)]
         index = tuple(
             slice(spans[0].start * prod(lengths[1:]), spans[0].stop * prod(lengths[1:]))
             for lengths, spans in axes
         )
-        part: np.ndarray = tensor[index]
+        part: np.ndarray = self._tensors[name][index]
         if not _finite(part):
             raise InputError(
                 f"the weights in {self._directory}: {name} has values that are no numbers (NaN or"
                 " infinity), which make every answer meaningless. Download them again, or take an"
                 " earlier checkpoint."
             )
-        part = part.reshape(
-            [length for lengths, spans in axes for length in (len(spans[0]), *lengths[1:])]
-        )
-        cut = [
-            span
-            for lengths, spans in axes
-            for span in (slice(None), *(slice(one.start, one.stop) for one in spans[1:]))
-        ]
-        return part[tuple(cut)]
+        shape: list[int] = []
+        cut: list[slice] = []
+        for lengths, spans in axes:
+            shape += [len(spans[0]), *lengths[1:]]
+            cut += [slice(None), *(slice(one.start, one.stop) for one in spans[1:])]
+        return part.reshape(shape)[tuple(cut)]
 
 
 def read_head(directory: Path) -> np.ndarray | None:
@@ -227,6 +209,17 @@ def read_head(directory: Path) -> np.ndarray | None:
         if HEAD in file.keys():  # noqa: SIM118  no dict
             return np.asarray(file.get_tensor(HEAD), np.float32).reshape(-1)
     return None
+
+
+def differences(
+    expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
+) -> list[str]:
+    """The tensors that are missing, unknown or misshapen, in words: `x is (3,) instead of (4,)`."""
+    return [
+        f"{name} is {found.get(name, 'missing')} instead of {expected.get(name, 'nothing')}"
+        for name in sorted(expected.keys() | found.keys())
+        if expected.get(name) != found.get(name)
+    ]
 
 
 def opened(path: Path) -> Any:
@@ -273,25 +266,18 @@ def write_weights(
         if waiting and size + tensor.nbytes > shard_bytes:
             flush()
             size = 0
-        waiting[name] = {
-            "dtype": tensor.dtype.name,
-            "shape": tensor.shape,
-            "data": tensor.tobytes(),
-        }
+        content = tensor.tobytes()
+        waiting[name] = {"dtype": tensor.dtype.name, "shape": tensor.shape, "data": content}
         places[name] = len(parts)
         size, total = size + tensor.nbytes, total + tensor.nbytes
     flush()
-    names = (
-        [
-            f"model-{number:05d}-of-{len(parts):05d}.safetensors"
-            for number in range(1, len(parts) + 1)
-        ]
-        if len(parts) > 1
-        else [WEIGHTS]
-    )
+    several, names = len(parts) > 1, [WEIGHTS]
+    if several:
+        numbers = range(1, len(parts) + 1)
+        names = [f"model-{one:05d}-of-{len(parts):05d}.safetensors" for one in numbers]
     for part, name in zip(parts, names, strict=True):
         part.rename(directory / name)
-    if len(parts) > 1:
+    if several:
         index = {
             "metadata": {"total_size": total},
             "weight_map": {name: names[place] for name, place in sorted(places.items())},

@@ -6,8 +6,9 @@ transfers it, and frees it.
 """
 
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from infra.context import context
 from infra.settings import Settings
 from schemas.base import InputError
+from tasks.contract.job import Job
 from tasks.data.tokens import Tokenizer
 from tasks.devices.hosts import fetch as fetch_array
 from tasks.devices.hosts import make_mesh
@@ -105,15 +107,11 @@ def load_model(directory: Path, mesh: Mesh | None = None, *, trained: bool = Fal
     return _loaded(directory, name or directory.name, config, mesh or make_mesh(), trained)
 
 
-def policy_or_base(
-    inputs: dict[str, Path], name: str, seed: int, mesh: Mesh, *, trained: bool = False
-) -> LoadedModel:
-    """The model of the `policy` input when a recipe connects one, else the base model."""
-    return (
-        load_model(inputs["policy"], mesh, trained=trained)
-        if "policy" in inputs
-        else base_model(name, seed, mesh, trained=trained)
-    )
+def policy_or_base(job: Job[Any], mesh: Mesh, *, trained: bool = False) -> LoadedModel:
+    """The model of the job's input `policy` when a recipe connects one, else its base model."""
+    if "policy" in job.inputs:
+        return load_model(job.inputs["policy"], mesh, trained=trained)
+    return base_model(job.config.model, job.config.seed, mesh, trained=trained)
 
 
 def save_model(loaded: LoadedModel, directory: Path) -> None:
@@ -145,27 +143,25 @@ def save_model(loaded: LoadedModel, directory: Path) -> None:
 def _in_format(source: Source, settings: Settings, *, weights: bool) -> Path:
     """A local directory in Hugging Face's format with the model of a source."""
     directory = fetch(source, settings, weights=weights)
-    return (
-        directory if (directory / "config.json").is_file() else as_huggingface(directory, settings)
-    )
+    if (directory / "config.json").is_file():
+        return directory
+    return as_huggingface(directory, settings)
 
 
 def _as_published(name: str, config: GemmaConfig) -> GemmaConfig:
     """The shipped config of this name, if the checkpoint's equals it apart from the dtype: some are
     published in float32, and we hold all in bfloat16."""
     known = decoder.SIZES[name]
-    if replace(config, dtype=known.dtype) != known:
-        wrong = [
-            key
-            for key in vars(known)
-            if key != "dtype" and getattr(known, key) != getattr(config, key)
-        ]
-        shown = ", ".join(
-            f"{key} is {getattr(config, key)} instead of {getattr(known, key)}" for key in wrong
-        )
+    theirs = vars(config) | {"dtype": known.dtype}
+    wrong = [
+        f"{key} is {theirs[key]} instead of {value}"
+        for key, value in vars(known).items()
+        if theirs[key] != value
+    ]
+    if wrong:
         raise InputError(
-            f"the checkpoint that was found is no {name}: {shown}. Name the checkpoint itself:"
-            " hf://ORGANISATION/NAME."
+            f"the checkpoint that was found is no {name}: {', '.join(wrong)}. Name the checkpoint"
+            " itself: hf://ORGANISATION/NAME."
         )
     return known
 

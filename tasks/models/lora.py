@@ -28,10 +28,8 @@ def add_lora(model: Gemma, lora: LoraConfig, seed: int) -> None:
         else:
             bound = float(np.prod(shape[:inputs])) ** -0.5
             key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
-            a, b = (
-                jax.random.uniform(key, down, jnp.float32, -bound, bound),
-                jnp.zeros(up, jnp.float32),
-            )
+            a = jax.random.uniform(key, down, jnp.float32, -bound, bound)
+            b = jnp.zeros(up, jnp.float32)
         setattr(model.layers, f"{name}_lora_a", nnx.LoRAParam(a))
         setattr(model.layers, f"{name}_lora_b", nnx.LoRAParam(b))
     model.lora_scale = lora.alpha / lora.rank

@@ -94,12 +94,8 @@ def _from_hub(source: Source, settings: Settings, weights: bool) -> Path:
             ]
             require_space(cache, sum(coming), f"hf://{source.path}")
             if coming:
-                log.info(
-                    "hf://%s: reading %d files, %.2f GB",
-                    source.path,
-                    len(coming),
-                    sum(coming) / 1e9,
-                )
+                told = source.path, len(coming), sum(coming) / 1e9
+                log.info("hf://%s: reading %d files, %.2f GB", *told)
         except DryRunError:
             # the hub is out of reach: what follows finds the files in the cache, or says why not
             pass
@@ -123,10 +119,8 @@ def _explain_hub(source: Source, error: Exception) -> NoReturn:
         RevisionNotFoundError,
     )
 
-    name, url = (
-        f"model hf://{source.path}",
-        f"{os.environ.get('HF_ENDPOINT') or 'https://huggingface.co'}/{source.path}",
-    )
+    name = f"model hf://{source.path}"
+    url = f"{os.environ.get('HF_ENDPOINT') or 'https://huggingface.co'}/{source.path}"
     who = "HF_TOKEN is not set" if get_token() is None else "the account of HF_TOKEN has no access"
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else 0
     if isinstance(error, GatedRepoError):
@@ -170,26 +164,19 @@ def _from_kaggle(source: Source, settings: Settings) -> Path:
     )
     place.mkdir(parents=True, exist_ok=True)
     handle = "/".join([source.path, *([source.revision] if source.revision else [])])
-    name, page = (
-        f"model kaggle://{handle}",
-        f"https://www.kaggle.com/models/{'/'.join(source.path.split('/')[:2])}",
-    )
+    name = f"model kaggle://{handle}"
+    page = f"https://www.kaggle.com/models/{'/'.join(source.path.split('/')[:2])}"
     try:
         with (place / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # of all processes of this machine only one downloads
             model = parse_model_handle(handle)
             if Cache().load_from_cache(model) is None:
                 request = ApiGetModelInstanceRequest()
-                request.owner_slug, request.model_slug, request.instance_slug = (
-                    model.owner,
-                    model.model,
-                    model.variation,
-                )
-                request.framework = model.framework_enum()
+                request.owner_slug, request.model_slug = model.owner, model.model
+                request.instance_slug, request.framework = model.variation, model.framework_enum()
                 with build_kaggle_client() as client:
-                    size = client.models.model_api_client.get_model_instance(
-                        request
-                    ).total_uncompressed_bytes
+                    found = client.models.model_api_client.get_model_instance(request)
+                size = found.total_uncompressed_bytes
                 require_space(place, 2 * size, f"kaggle://{handle} with the archive it comes in")
                 log.info("kaggle://%s: reading %.2f GB", handle, size / 1e9)
             return Path(kagglehub.model_download(handle))

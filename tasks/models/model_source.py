@@ -153,9 +153,9 @@ def source_of(model: str) -> Source:
 
 
 def published_as(model: str) -> str | None:
-    """A model's name on Hugging Face, None where it has none. Raises as `source_of`."""
-    source = source_of(model)
-    return source.path if source.kind == "hf" else None
+    """The name on the Hugging Face hub of a recipe's `model`, if it is from there."""
+    match = _HF.fullmatch(SHIPPED.get(model, model).rstrip("/"))
+    return match and match["path"]
 
 
 def check_model(model: str) -> None:

@@ -65,11 +65,8 @@ def as_huggingface(directory: Path, settings: Settings) -> Path:
         (path.relative_to(checkpoint).as_posix(), path.stat().st_size, path.stat().st_mtime_ns)
         for path in sorted(checkpoint.rglob("*"))
     ]
-    target = (
-        Path(settings.cache).expanduser()
-        / "models"
-        / f"orbax-{digest([str(checkpoint.resolve()), about])[:16]}"
-    )
+    name = f"orbax-{digest([str(checkpoint.resolve()), about])[:16]}"
+    target = Path(settings.cache).expanduser() / "models" / name
     if target.exists():
         return target
     arrays = Arrays(checkpoint)
@@ -83,12 +80,10 @@ def as_huggingface(directory: Path, settings: Settings) -> Path:
     try:
         tokenizer.save(new / TOKENIZER)
         write_config(new, config, checkpoint.name, tokenizer)
+        tensors = _tensors(arrays, config)
         dtype = np.dtype(config.dtype)
-        write_weights(
-            new,
-            ((name, array.astype(dtype, copy=False)) for name, array in _tensors(arrays, config)),
-            SHARD_BYTES,
-        )
+        narrow = ((name, array.astype(dtype, copy=False)) for name, array in tensors)
+        write_weights(new, narrow, SHARD_BYTES)
         new.rename(target)
     except OSError:
         if not target.exists():  # otherwise another process was faster
@@ -113,18 +108,17 @@ def config_of(shapes: Mapping[str, tuple[int, ...]], where: str) -> GemmaConfig:
         ) from error
     layers = len({match[1] for name in shapes if (match := _LAYER.match(name))})
     family = "gemma3" if "layer_0/attn/_query_norm/scale" in shapes else "gemma2"
-    found = (family, layers, embed, hidden, heads, kv_heads, head)
+    found = {
+        "family": family,
+        "num_layers": layers,
+        "embed_dim": embed,
+        "hidden_dim": hidden,
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+        "head_dim": head,
+    }
     for config in decoder.SIZES.values():
-        known = (
-            config.family,
-            config.num_layers,
-            config.embed_dim,
-            config.hidden_dim,
-            config.num_heads,
-            config.num_kv_heads,
-            config.head_dim,
-        )
-        if known == found:
+        if {name: getattr(config, name) for name in found} == found:
             return replace(config, vocab_size=vocab)
     raise InputError(
         f"{where} is no published Gemma: {family}, {layers} layers, width {embed}, feed-forward"
@@ -153,15 +147,15 @@ class Arrays:
                 f"{checkpoint} cannot be read as an Orbax checkpoint: what describes its arrays is"
                 " missing. Download it again."
             )
-        tree = metadata.tree
-        leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+        leaves, _ = jax.tree_util.tree_flatten_with_path(metadata.tree)
         self._keys = {_joined(keys): keys for keys, _ in leaves}
-        self.shapes: dict[str, tuple[int, ...]] = {
-            _joined(keys): tuple(leaf.shape) for keys, leaf in leaves
-        }
+        self.shapes = {_joined(keys): tuple(map(int, leaf.shape)) for keys, leaf in leaves}
 
     def read(self, name: str) -> np.ndarray:
         import orbax.checkpoint as ocp
+
+        if name not in self.shapes:
+            raise InputError(f"the Orbax checkpoint has no {name}; download it again.")
 
         def branch(leaf: Any) -> Any:
             for key in reversed(self._keys[name]):
@@ -187,61 +181,46 @@ class Arrays:
 
 
 def _joined(keys: Any) -> str:
-    return (
-        "/".join(str(key.key) for key in keys).removeprefix("params/").removeprefix("transformer/")
-    )
+    name = "/".join(str(key.key) for key in keys)
+    return name.removeprefix("params/").removeprefix("transformer/")
 
 
 def _tensors(arrays: Arrays, config: GemmaConfig) -> Iterator[tuple[str, np.ndarray]]:
     """Hugging Face's tensors, layer by layer. Raises InputError for arrays that are missing or of a
     wrong shape."""
     expected = expected_tensors(config)
-    yield (
-        "model.embed_tokens.weight",
-        _right(arrays.read("embedder/input_embedding"), expected, "model.embed_tokens.weight"),
-    )
-    for layer in range(config.num_layers):
-        for name, array in _layer(arrays, config, layer):
-            full = f"model.layers.{layer}.{name}.weight"
-            yield full, _right(array, expected, full)
-    yield (
-        "model.norm.weight",
-        _right(_read(arrays, "final_norm/scale"), expected, "model.norm.weight"),
-    )
+
+    def named() -> Iterator[tuple[str, np.ndarray]]:
+        yield "embed_tokens", arrays.read("embedder/input_embedding")
+        for layer in range(config.num_layers):
+            for name, array in _layer(arrays, config, f"layer_{layer}/"):
+                yield f"layers.{layer}.{name}", array
+        yield "norm", arrays.read("final_norm/scale")
+
+    for name, array in ((f"model.{own}.weight", array) for own, array in named()):
+        if array.shape != expected[name]:
+            raise InputError(
+                f"the Orbax checkpoint gives {name} the shape {array.shape} instead of"
+                f" {expected[name]}; download it again."
+            )
+        yield name, array
 
 
-def _right(array: np.ndarray, expected: Mapping[str, tuple[int, ...]], name: str) -> np.ndarray:
-    if array.shape != expected[name]:
-        raise InputError(
-            f"the Orbax checkpoint gives {name} the shape {array.shape} instead of"
-            f" {expected[name]}; download it again."
-        )
-    return array
-
-
-def _layer(arrays: Arrays, config: GemmaConfig, layer: int) -> Iterator[tuple[str, np.ndarray]]:
-    prefix, embed = f"layer_{layer}/", config.embed_dim
+def _layer(arrays: Arrays, config: GemmaConfig, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+    embed = config.embed_dim
     for theirs, ours in NORMS.items():
         if config.qk_norm or not theirs.startswith("attn/"):
-            yield ours, _read(arrays, prefix + theirs)
-    yield "self_attn.q_proj", _out_in(_read(arrays, prefix + "attn/q_einsum/w"))
-    keys, values = _read(arrays, prefix + "attn/kv_einsum/w")
+            yield ours, arrays.read(prefix + theirs)
+    yield "self_attn.q_proj", _out_in(arrays.read(prefix + "attn/q_einsum/w"))
+    keys, values = arrays.read(prefix + "attn/kv_einsum/w")
     yield "self_attn.k_proj", _out_in(keys)
     yield "self_attn.v_proj", _out_in(values)
-    yield "self_attn.o_proj", _read(arrays, prefix + "attn/attn_vec_einsum/w").reshape(-1, embed).T
-    gate, up = (
-        part.T if part.shape[0] == embed else part
-        for part in _read(arrays, prefix + "mlp/gating_einsum/w")
-    )
+    yield "self_attn.o_proj", arrays.read(prefix + "attn/attn_vec_einsum/w").reshape(-1, embed).T
+    gate_up = arrays.read(prefix + "mlp/gating_einsum/w")
+    gate, up = (part.T if part.shape[0] == embed else part for part in gate_up)
     yield "mlp.gate_proj", gate
     yield "mlp.up_proj", up
-    yield "mlp.down_proj", _read(arrays, prefix + "mlp/linear/w").T
-
-
-def _read(arrays: Arrays, name: str) -> np.ndarray:
-    if name not in arrays.shapes:
-        raise InputError(f"the Orbax checkpoint has no {name}; download it again.")
-    return arrays.read(name)
+    yield "mlp.down_proj", arrays.read(prefix + "mlp/linear/w").T
 
 
 def _out_in(array: np.ndarray) -> np.ndarray:

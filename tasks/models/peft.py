@@ -21,7 +21,7 @@ from tasks.devices.hosts import fetch
 from tasks.models import model_download
 from tasks.models.adapters import require_fit
 from tasks.models.decoder import Gemma
-from tasks.models.huggingface import opened, tensor_name
+from tasks.models.huggingface import differences, opened, tensor_name
 from tasks.models.model_source import ADAPTER_CONFIG, ADAPTER_WEIGHTS, source_of
 
 _PREFIX = re.compile(r"^base_model\.model\.(model\.)?(language_model\.)?(model\.)?(?=layers\.)")
@@ -92,15 +92,11 @@ def load_adapters(model: Gemma, lora: LoraConfig, base: str) -> None:
             wanted |= dict.fromkeys(keys, stored)
             places.append((param, keys))
     found = {key: tuple(file.get_slice(own).get_shape()) for key, own in tensors.items()}
-    if wrong := sorted(
-        key for key in wanted.keys() | found.keys() if wanted.get(key) != found.get(key)
-    ):
-        first = wrong[0]
-        is_there, belongs = found.get(first, "missing"), wanted.get(first, "nothing")
+    if wrong := differences(wanted, found):
         raise InputError(
             f"lora.adapters = {lora.adapters!r} do not fit the model {base} and lora.targets:"
-            f" {first} is {is_there} instead of {belongs}, one of {len(wrong)}. Name the model that"
-            " they were trained on, and its projections."
+            f" {wrong[0]}, one of {len(wrong)}. Name the model that they were trained on, and its"
+            " projections."
         )
     for param, keys in places:
         matrices = [np.asarray(file.get_tensor(tensors[key]), np.float32).T for key in keys]

@@ -29,14 +29,9 @@ def add_head(
         beside_adapters: it is trained beside adapters instead of all weights.
     """
     width = loaded.config.embed_dim
-    abstract = isinstance(loaded.model.embedding.get_value(), jax.ShapeDtypeStruct)
-    value: Any = (
-        jax.ShapeDtypeStruct((width,), jnp.float32)
-        if abstract
-        else np.zeros(width, np.float32)
-        if head is None
-        else head
-    )
+    value: Any = np.zeros(width, np.float32) if head is None else head
+    if isinstance(loaded.model.embedding.get_value(), jax.ShapeDtypeStruct):
+        value = jax.ShapeDtypeStruct((width,), jnp.float32)
     whole = placed(value, NamedSharding(loaded.mesh, PartitionSpec()))
     setattr(loaded.model, "score", (nnx.LoRAParam if beside_adapters else nnx.Param)(whole))  # noqa: B010  not every Gemma has one
 
@@ -64,10 +59,5 @@ def token_scores(
     """Run the model on (N, T) rows: (N, length) float32 scores of their last tokens, each of which
     has seen what comes before it."""
     hidden, _ = model(tokens, positions, segments)
-    head: jax.Array = vars(model)["score"].get_value()
-    return jnp.einsum(
-        "nrd,d->nr",
-        hidden[:, -length:].astype(jnp.float32),
-        head,
-        precision=jax.lax.Precision.HIGHEST,
-    )
+    last, head = hidden[:, -length:].astype(jnp.float32), vars(model)["score"].get_value()
+    return jnp.einsum("nrd,d->nr", last, head, precision=jax.lax.Precision.HIGHEST)

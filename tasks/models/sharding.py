@@ -40,34 +40,22 @@ def weight_specs(config: GemmaConfig, mesh: Mesh, *, trained: bool) -> dict[str,
     each = TRAINED_BYTES if trained else jnp.dtype(config.dtype).itemsize
     size = each * sum(int(np.prod(shape)) for shape in shapes.values())
     spread = size / mesh.shape[TENSOR] > context().settings.whole_weights_gib * 2**30
+    # axis of a weight -> axis of the mesh that it is spread over, and its length; others are whole
     axes = {
-        "d": BATCH if spread else None,
-        "f": TENSOR,
-        "n": TENSOR,
-        "k": TENSOR,
-        "v": TENSOR,
-        "h": None,
-        "r": None,
-        "L": None,
+        "f": (TENSOR, config.hidden_dim),
+        "n": (TENSOR, config.num_heads),
+        "k": (TENSOR, config.num_kv_heads),
+        "v": (TENSOR, config.vocab_size),
+        **({"d": (BATCH, config.embed_dim)} if spread else {}),
     }
-    lengths = {
-        "d": config.embed_dim,
-        "f": config.hidden_dim,
-        "n": config.num_heads,
-        "k": config.num_kv_heads,
-        "v": config.vocab_size,
+    parted = {
+        letter: axis
+        for letter, (axis, length) in axes.items()
+        if mesh.shape[axis] > 1 and length % mesh.shape[axis] == 0
     }
-
-    def along(letter: str) -> str | None:
-        axis = axes[letter]
-        return (
-            axis
-            if axis and mesh.shape[axis] > 1 and lengths[letter] % mesh.shape[axis] == 0
-            else None
-        )
 
     def spec(letters: str) -> PartitionSpec:
-        found = [along(letter) for letter in letters]
+        found = [parted.get(letter) for letter in letters]
         while found and found[-1] is None:  # as JAX writes the sharding of what a program returns
             found.pop()
         return PartitionSpec(*found)
@@ -100,15 +88,10 @@ def place(root: nnx.Module, mesh: Mesh, specs: dict[str, PartitionSpec]) -> None
         # compile for hold none
         if abstract:
             value = jax.ShapeDtypeStruct(value.shape, value.dtype)
-        name = next(
-            (
-                ".".join(path[start:])
-                for start in range(len(path))
-                if ".".join(path[start:]) in specs
-            ),
-            "",
-        )
-        spec = specs[name] if name and len(specs[name]) <= value.ndim else PartitionSpec()
+        ends = (".".join(path[start:]) for start in range(len(path)))
+        spec = next((specs[end] for end in ends if end in specs), PartitionSpec())
+        if len(spec) > value.ndim:
+            spec = PartitionSpec()
         node.set_value(placed(value, NamedSharding(mesh, spec)))
 
 

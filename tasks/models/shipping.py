@@ -86,9 +86,8 @@ def receive_model(store: Store, model: str, dependencies: Mapping[str, str | int
 
 
 def _tree(model: str, dependencies: Mapping[str, str | int]) -> str:
-    return (
-        f"models/{digest([model, dependencies.get(extra_key(model), dependencies.get('model'))])}"
-    )
+    identity = dependencies.get(extra_key(model), dependencies.get("model"))
+    return f"models/{digest([model, identity])}"
 
 
 def _link(path: Path, target: Path) -> None:

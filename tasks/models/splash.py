@@ -10,6 +10,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 from jax.sharding import PartitionSpec
 
 from tasks.devices.hosts import BATCH, TENSOR
+from tasks.models.products import LANES
 
 BLOCK = 512
 """The most queries, and keys, in a block of the kernel: its float32 scores take 1 MiB of a core's
@@ -24,13 +25,12 @@ def attend_by_kernel(
     is_global: jax.Array,
     window: int,
     softcap: float | None,
-    lanes: int,
 ) -> jax.Array:
     """Attend in blocks whose scores never leave the core, without those outside the window
     (FlashAttention, 2205.14135).
 
     Rows, and heads where the mesh spreads them, run on the device that holds them. A block has a
-    multiple of `lanes` queries and keys.
+    multiple of `LANES` queries and keys.
     """
     mesh = jax.sharding.get_abstract_mesh()
     length, heads, kv_heads = q.shape[1], q.shape[2], k.shape[2]
@@ -38,8 +38,7 @@ def attend_by_kernel(
     if kv_heads % parts:
         k, v = (jnp.repeat(array, heads // kv_heads, axis=2) for array in (k, v))
     local, everything = (
-        jax.vmap(_kernel(heads // parts, length, reach, softcap, lanes))
-        for reach in (window, length)
+        jax.vmap(_kernel(heads // parts, length, reach, softcap)) for reach in (window, length)
     )
 
     def of_device(
@@ -62,10 +61,10 @@ def attend_by_kernel(
     )
 
 
-def _kernel(heads: int, length: int, window: int, softcap: float | None, lanes: int) -> Any:
+def _kernel(heads: int, length: int, window: int, softcap: float | None) -> Any:
     """The kernel for one row: q (heads, T, H), k and v (K, T, H), segments (T,) -> (heads, T,
     H)."""
-    block = max(size for size in range(lanes, BLOCK + 1, lanes) if length % size == 0)
+    block = max(size for size in range(LANES, BLOCK + 1, LANES) if length % size == 0)
     sizes = splash.BlockSizes(block, block, block, block, block, block, use_fused_bwd_kernel=True)
     mask = masks.LocalMask((length, length), (window - 1, 0), offset=0)
     heads_masks = masks.MultiHeadMask([mask] * heads)

@@ -67,14 +67,9 @@ def token_logps(
     Returns:
         (B, T) float32, 0 where masked out; with `entropy` a pair of such arrays.
     """
-    logps, entropies = per_token(
-        partial(_chunk_logps, model.config, entropy),
-        model,
-        hidden,
-        mask,
-        (targets,),
-        (_scale(temperature),),
-    )
+    of_chunk = partial(_chunk_logps, model.config, entropy)
+    scale = jax.lax.stop_gradient(jnp.asarray(temperature, jnp.float32))
+    logps, entropies = per_token(of_chunk, model, hidden, mask, (targets,), (scale,))
     return (logps, entropies) if entropy else logps
 
 
@@ -108,10 +103,6 @@ def positions_of(real: jax.Array) -> jax.Array:
     """(B, T) bool, the real tokens of rows of one text each -> (B, T) positions within the text,
     from 0."""
     return jnp.maximum(jnp.cumsum(real, axis=-1) - 1, 0)
-
-
-def _scale(temperature: float | jax.Array) -> jax.Array:
-    return jax.lax.stop_gradient(jnp.asarray(temperature, jnp.float32))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -265,9 +256,8 @@ def _supervised_first(mask: jax.Array) -> tuple[jax.Array, jax.Array]:
     and the number of chunks that have any."""
     flat = mask.reshape(-1)
     order = jnp.sort(jnp.where(flat, jnp.arange(flat.size), flat.size))
-    return jnp.pad(order, (0, -flat.size % CHUNK), constant_values=flat.size), -(
-        -flat.sum() // CHUNK
-    )
+    padded = jnp.pad(order, (0, -flat.size % CHUNK), constant_values=flat.size)
+    return padded, -(-flat.sum() // CHUNK)
 
 
 def _rows(chunk: jax.Array, *arrays: jax.Array) -> list[jax.Array]:

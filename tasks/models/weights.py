@@ -24,11 +24,8 @@ def initialise(config: GemmaConfig, seed: int) -> Gemma:
         if "norm" in leaf:
             value = np.full(shape, 0.4 if leaf in ("q_norm", "k_norm") else 0.0, np.float32)
         else:
-            fan_in = (
-                config.embed_dim
-                if leaf == "embedding"
-                else int(np.prod(shape[1 : 1 + len(PROJECTIONS[leaf][0])]))
-            )
+            inside = shape[1 : 1 + len(PROJECTIONS[leaf][0])] if leaf in PROJECTIONS else shape[1:]
+            fan_in = int(np.prod(inside))
             value = generator.standard_normal(shape, np.float32) / np.sqrt(fan_in, dtype=np.float32)
         weights[name] = jnp.asarray(value, config.dtype)
     return Gemma(config, weights)
@@ -41,12 +38,10 @@ def widen(model: Gemma) -> None:
         for node in vars(root).values():
             if isinstance(node, nnx.Param):
                 value = node.get_value()
-                abstract = isinstance(value, jax.ShapeDtypeStruct)
-                wide = (
-                    jax.ShapeDtypeStruct(value.shape, jnp.float32, sharding=value.sharding)
-                    if abstract
-                    else value.astype(jnp.float32)
-                )
+                if isinstance(value, jax.ShapeDtypeStruct):
+                    wide = jax.ShapeDtypeStruct(value.shape, jnp.float32, sharding=value.sharding)
+                else:
+                    wide = value.astype(jnp.float32)
                 node.set_value(wide)
 
 

@@ -31,13 +31,12 @@ class Scores(NamedTuple):
 class TraceScorer:
     """Scores traces with a model that has a scalar head."""
 
-    def __init__(
-        self, loaded: LoadedModel, *, batch_size: int, prompt_length: int, response_length: int
-    ) -> None:
-        """Args: batch_size: rows per call of the program; prompt_length, response_length: tokens,
-        fixed."""
+    def __init__(self, loaded: LoadedModel, batch_size: int, lengths: Any) -> None:
+        """Args: batch_size: rows per call of the program; lengths: what has `prompt_length` and
+        `response_length`, in tokens, fixed: a config, or a calibration."""
         self.loaded, self.batch_size = loaded, batch_size
-        self.prompt_length, self.response_length = prompt_length, response_length
+        self.prompt_length: int = lengths.prompt_length
+        self.response_length: int = lengths.response_length
         self._graph, self._state = nnx.split(loaded.model)
         self._program: Any = jax.jit(self._score_traces)
 
@@ -73,9 +72,8 @@ class TraceScorer:
             for width in (self.prompt_length, self.response_length)
         )
         batch = rows((prompts, responses, responses.astype(bool)), self.loaded.mesh)
-        return Program(
-            "score_traces", self._program, (shapes(self._state), *batch), calls, resident
-        )
+        arguments = (shapes(self._state), *batch)
+        return Program("score_traces", self._program, arguments, calls, resident)
 
     def _score_traces(
         self, state: nnx.State, prompts: jax.Array, responses: jax.Array, ends: jax.Array

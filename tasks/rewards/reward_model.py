@@ -66,6 +66,7 @@ def prepare(config: Config, resources: Resources) -> Prepared:
     """
     from tasks.devices.hosts import make_mesh
     from tasks.models.scalar_head import load_scoring_model
+    from tasks.reward_models.scoring import TraceScorer
 
     if "reward_model" not in resources.inputs:
         raise InputError(
@@ -81,21 +82,8 @@ def prepare(config: Config, resources: Resources) -> Prepared:
             " knows nothing. Raise response_length of that stage, or lower it here."
         )
     mesh = make_mesh({"rewards.reward_model.batch_size": config.batch_size}, resources.devices)
-    scorer = scorer_of(config, load_scoring_model(directory, mesh), calibration)
-    return Prepared(scorer, calibration)
-
-
-def scorer_of(config: Config, loaded: "LoadedModel", lengths: Any) -> "TraceScorer":
-    """The scorer of traces of at most `lengths.prompt_length` and `lengths.response_length`
-    tokens."""
-    from tasks.reward_models.scoring import TraceScorer
-
-    return TraceScorer(
-        loaded,
-        batch_size=config.batch_size,
-        prompt_length=lengths.prompt_length,
-        response_length=lengths.response_length,
-    )
+    loaded = load_scoring_model(directory, mesh)
+    return Prepared(TraceScorer(loaded, config.batch_size, calibration), calibration)
 
 
 def programs(
@@ -106,12 +94,13 @@ def programs(
     from tasks.models.loading import model_config
     from tasks.models.scalar_head import add_head
     from tasks.planning.programs import abstract_model, on_devices
+    from tasks.reward_models.scoring import TraceScorer
 
     trained = upstream["reward_model"]
     loaded = abstract_model(trained.model, model_config(trained.model), model.mesh)
     own = on_devices(loaded, {"batch_size": config.batch_size})
     add_head(own)
-    return [scorer_of(config, own, trained).program(calls / config.batch_size)]
+    return [TraceScorer(own, config.batch_size, trained).program(calls / config.batch_size)]
 
 
 def score(

@@ -2,19 +2,16 @@
 in a strict schema."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from pydantic import Field
 
-from schemas.base import digest
 from schemas.examples import Domain
 from tasks.chat.batch_files import ask_all
-from tasks.chat.budget import Budget, Priced
+from tasks.chat.budget import Priced
 from tasks.chat.engine import ChatEngine
-from tasks.chat.provider import endpoint_of
-from tasks.chat.request import ApiModel, ChatRequest
+from tasks.chat.request import ApiModel, ChatRequest, object_schema, response_format
 from tasks.routing import Ask
 from tasks.teaching.lesson import Lesson
 
@@ -28,19 +25,7 @@ exercises, puzzles).
 Answer with nothing but JSON: {"domain": "<one of math, coding, science, creative, summarization, \
 general>"}"""
 
-_SCHEMA: Mapping[str, Any] = {
-    "type": "json_schema",
-    "json_schema": {
-        "name": "route",
-        "strict": True,
-        "schema": {
-            "type": "object",
-            "properties": {"domain": {"type": "string", "enum": [one.value for one in Domain]}},
-            "required": ["domain"],
-            "additionalProperties": False,
-        },
-    },
-}
+_SCHEMA = object_schema({"domain": {"type": "string", "enum": [one.value for one in Domain]}})
 _MOST_CHARACTERS = 4000
 """Characters of a prompt that are shown: of a longer one, half as many from each end."""
 
@@ -66,12 +51,8 @@ def asking(config: RoutingTeacher, lesson: Lesson) -> Iterator[Ask]:
         InputError: the endpoint or its key is not set, or wrong.
         StageFailed: the endpoint has been failing for too long.
     """
-    budget = Budget(
-        config.max_usd, account=digest(["routing", config.model_dump(mode="json"), lesson.seed])
-    )
-    with ChatEngine(
-        endpoint_of(config.provider), lesson.answers, budget=budget, prices=config.prices
-    ) as engine:
+    account = ["routing", config.model_dump(mode="json"), lesson.seed]
+    with ChatEngine.of(config, lesson.answers, account=account) as engine:
 
         def ask(prompts: Sequence[str]) -> list[Domain | None]:
             requests = ((None, _request(config, prompt)) for prompt in prompts)
@@ -88,7 +69,7 @@ def _request(config: RoutingTeacher, prompt: str) -> ChatRequest:
         prompt = f"{prompt[:half]}\n[...]\n{prompt[-half:]}"
     text = f"{_INSTRUCTIONS}\n\n<request>\n{prompt}\n</request>"
     bound = {"temperature": 0.0, "max_tokens": config.max_response_tokens}
-    parameters = {**bound, "response_format": _SCHEMA}
+    parameters = bound | response_format("json_schema", "route", _SCHEMA)
     return ChatRequest(config.model, ({"role": "user", "content": text},), parameters)
 
 

@@ -5,7 +5,6 @@ A trained stage's artifact is in that format already, with its adapters merged. 
 `tasks.exporting.round_trip` finds the same model in `transformers`.
 """
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from schemas.base import StrictModel
@@ -21,11 +20,6 @@ class Config(StrictModel):
     weight and is the most exact."""
 
     verify_dtype: Literal["float32", "bfloat16"] = "float32"
-
-
-def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
-    """Always: torch and transformers are not sent to cloud machines, and nothing here needs one."""
-    return True
 
 
 def run(job: Job[Config]) -> dict[str, Any]:
@@ -62,5 +56,6 @@ KIND = Kind(
     produces=Product.EXPORT,
     run=run,
     small=lambda config, sizes: config,
-    at_home=at_home,
+    # torch and transformers are not sent to cloud machines, and nothing here needs one
+    at_home=lambda config, inputs: True,
 )

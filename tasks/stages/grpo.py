@@ -145,7 +145,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     # a machine of one device has no halves
     disjoint = {*others.mesh.devices.flat}.isdisjoint(own.mesh.devices.flat)
     own = on_devices(own, rows_at_once(config))
-    config = config.counted(sum(one.total("train") for one in upstream["prompts"].quotas.values()))
+    config = config.counted(upstream["prompts"].rows_of("train"))
     config = fitted(config, own.mesh, config.prompt_length)
     trainer = trainer_of(config, own)
     sampler, token_logps = rollout_programs(config, own, config.batch_size)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from schemas.base import InputError, digest
+from schemas.base import InputError
 from schemas.examples import Example, Prompt
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
@@ -123,7 +123,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     elif isinstance(config.teacher, GemmaTeacherConfig):
         name = config.teacher.model
         teacher = abstract_model(name, model_config(name), model.mesh)
-    config = config.counted(sum(one.total("train") for one in upstream["prompts"].quotas.values()))
+    config = config.counted(upstream["prompts"].rows_of("train"))
     trainer = trainer_of(config, model, teacher)
     sampler, token_logps = rollout_programs(config, model, config.sampled)
     size, lengths = config.batch_size, (config.prompt_length, config.response_length)
@@ -167,7 +167,7 @@ def open_teacher(job: Job[Config], loaded: "LoadedModel") -> "tuple[Teacher, Loa
     config = job.config
     require_one_teacher(config, job.inputs)
     if isinstance(config.teacher, EndpointTeacherConfig):
-        account = digest(["on_policy_distill", config.model_dump(mode="json")])
+        account = ["on_policy_distill", config.model_dump(mode="json")]
         pad_id = loaded.tokenizer.pad_id
         return EndpointTeacher(config.teacher, job.answers, pad_id=pad_id, account=account), None
     if config.teacher is None:
@@ -207,10 +207,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     from tasks.training.loop import counted, fit, save_trained
 
     config, data = job.config, job.inputs["prompts"]
-    mesh = make_mesh(batch_sizes(config))
-    loaded = policy_or_base(
-        job.inputs, config.model, config.seed, mesh, trained=config.lora is None
-    )
+    loaded = policy_or_base(job, make_mesh(batch_sizes(config)), trained=config.lora is None)
     prompts, dropped = fitting_prompts(
         read_jsonl(data / "prompts.jsonl", Prompt),
         loaded.tokenizer,

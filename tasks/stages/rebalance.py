@@ -37,7 +37,7 @@ from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import Sizes
 from tasks.data import card
 from tasks.data.cleaning import clean
-from tasks.data.cleaning_rules import Contamination, Evaluation, NearDuplicates, Split
+from tasks.data.cleaning_rules import Contamination, Evaluation, NearDuplicates, Rules, Split
 from tasks.data.evaluation_sets import EvaluationSet
 from tasks.data.filters import Filter, Languages, Length, Pii, PiiKind, languages
 from tasks.data.pools import Files, Pools, write_pairs
@@ -165,10 +165,9 @@ class Config(StrictModel):
                 " 100 }"
             )
         for split in (split for split, fraction in self.fractions.items() if not fraction):
-            asking = [
+            if asking := [
                 f"{table}.{name}" for table, name, quota in self.group_quotas if quota.total(split)
-            ]
-            if asking:
+            ]:
                 raise ValueError(
                     f"{split}_fraction is 0, and {', '.join(asking)} asks for rows of that split"
                 )
@@ -201,6 +200,10 @@ class Config(StrictModel):
         validation, heldout = self.validation_fraction, self.heldout_fraction
         return {"train": 1 - validation - heldout, "validation": validation, "heldout": heldout}
 
+    def rows_of(self, split: Split) -> int:
+        """How many reasoning rows of a split are asked for."""
+        return sum(quota.total(split) for quota in self.quotas.values())
+
     @property
     def group_quotas(self) -> list[GroupQuota]:
         return [
@@ -216,10 +219,10 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     Raises:
         InputError: a missing file, an unknown language.
     """
-    packages = {"datasketch": config.near_duplicates, "py3langid": config.languages}
-    used = [name for name, rule in packages.items() if rule]
     found: dict[str, str | int] = {
-        f"package.{name}": importlib.metadata.version(name) for name in used
+        f"package.{name}": importlib.metadata.version(name)
+        for name, rule in (("datasketch", config.near_duplicates), ("py3langid", config.languages))
+        if rule
     }
     for one in config.evaluations:
         found |= one.dependencies(data)
@@ -246,15 +249,13 @@ def small(config: Config, sizes: Sizes) -> Config:
         "validation_fraction": max(config.validation_fraction, _FEW_VALIDATION),
         "heldout_fraction": max(config.heldout_fraction, _FEW_HELDOUT),
     }
+
+    def fewer(quotas: Mapping[Any, Quota], **most: int) -> dict[Any, Quota]:
+        return {name: quota.at_most(**most) for name, quota in quotas.items()}
+
     changes = {
-        "quotas": {
-            name: one.at_most(train=600, validation=8, heldout=40)
-            for name, one in config.quotas.items()
-        },
-        "grounding_quotas": {
-            name: one.at_most(train=200, validation=4, heldout=20)
-            for name, one in config.grounding_quotas.items()
-        },
+        "quotas": fewer(config.quotas, train=600, validation=8, heldout=40),
+        "grounding_quotas": fewer(config.grounding_quotas, train=200, validation=4, heldout=20),
         "max_prompt_tokens": prompt and sizes.prompt_of(prompt),
         "max_response_tokens": response and sizes.answer_of(response),
         **(few if sizes.few else {}),
@@ -274,8 +275,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     rounds: list[Round] = []
     evaluations = [one.read(job.data) for one in config.evaluations]
     for suite in parse_suites(config.suites, None):
-        asked = suite_prompts(suite, job.data)
-        texts = [(prompt.id, question_of(prompt)) for prompt in asked]
+        texts = [(one.id, question_of(one)) for one in suite_prompts(suite, job.data)]
         evaluations.append(Evaluation(suite.suite, texts))
     files = Files((distilled,))
     pools = _clean(job, files, evaluations)
@@ -308,22 +308,23 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 def _clean(job: Job[Config], files: Files, evaluations: Sequence[Evaluation]) -> Pools:
     config = job.config
-    rules: dict[str, Any] = {
-        "near_duplicates": config.near_duplicates or None,
-        "contamination": config.contamination or None,
-        "validation_fraction": config.validation_fraction,
-        "heldout_fraction": config.heldout_fraction,
-        "seed": config.seed,
-        "filters": filters(config),
-        "scratch": job.work.scratch("cleaning") / "state",
-    }
+    rules = Rules(
+        config.near_duplicates or None,
+        config.contamination or None,
+        config.validation_fraction,
+        config.heldout_fraction,
+        config.seed,
+        filters(config),
+    )
+    asked = files.rows, evaluations, rules
+    scratch = job.work.scratch("cleaning") / "state"
     if os.environ.get("RAY_ADDRESS"):
         from tasks.data.cluster import clean_on_cluster
 
-        cleaned = clean_on_cluster(files.rows, evaluations, **rules)
+        cleaned = clean_on_cluster(*asked, scratch=scratch)
     else:
         workers = None if sum(path.stat().st_size for path in files.rows) > _SMALL else 1
-        cleaned = clean(files.rows, evaluations, **rules, workers=workers, progress=job.progress)
+        cleaned = clean(*asked, scratch=scratch, workers=workers, progress=job.progress)
     return Pools(cleaned, files.solved, config.seed)
 
 
@@ -331,9 +332,8 @@ def filters(config: Config) -> list[Filter]:
     """The config's filters. Raises InputError: the model's tokenizer is not available."""
     made: list[Filter] = []
     if config.model:
-        made.append(
-            Length(tokenizer_of(config.model), config.max_prompt_tokens, config.max_response_tokens)
-        )
+        most = config.max_prompt_tokens, config.max_response_tokens
+        made.append(Length(tokenizer_of(config.model), *most))
     if config.languages:
         made.append(Languages(config.languages))
     if config.pii:

@@ -51,7 +51,7 @@ from tasks.reward_models.reliability import (
     pair_metrics,
     write_calibration,
 )
-from tasks.sampling.rollouts import sample_before_training, sampler_of
+from tasks.sampling.rollouts import curve_mean, sample_before_training, sampler_of
 from tasks.training.preference_pairs import mine_pairs, read_pairs
 from tasks.verification.verify import check_versions
 
@@ -137,18 +137,6 @@ def trainer_of(config: Config, loaded: "LoadedModel") -> "Trainer":
     )
 
 
-def scorer_of(config: Config, loaded: "LoadedModel") -> "TraceScorer":
-    """The scorer of held-out traces, for a model that has a head."""
-    from tasks.reward_models.scoring import TraceScorer
-
-    return TraceScorer(
-        loaded,
-        batch_size=config.scoring_batch_size,
-        prompt_length=config.prompt_length,
-        response_length=config.response_length,
-    )
-
-
 def batch_sizes(config: Config) -> dict[str, int]:
     """Setting -> how many rows the programs take at a time, for `make_mesh`."""
     from tasks.training.trainer import rows_at_once
@@ -162,11 +150,10 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     not known yet."""
     from tasks.models.scalar_head import add_head
     from tasks.planning.programs import on_devices
+    from tasks.reward_models.scoring import TraceScorer
 
     sizes = batch_sizes(config)
-    prompts = min(
-        config.prompts, sum(quota.total("train") for quota in upstream["prompts"].quotas.values())
-    )
+    prompts = min(config.prompts, upstream["prompts"].rows_of("train"))
     batches = -(-prompts * config.samples_per_prompt // config.sampling_batch_size)
     policy = on_devices(model, sizes)
     generate = [sampler_of(config, policy).program(batches)] if prompts else []
@@ -184,10 +171,11 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     trained = on_devices(model, sizes)
     add_head(trained)
     scored = pairs * (2 * held_out + len(ATTACKS) * config.heldout_fraction)
+    scorer = TraceScorer(trained, config.scoring_batch_size, config)
     return [
         *generate,
         *trainer_of(config, policy).programs(batch, config.steps, trips={}),
-        scorer_of(config, trained).program(scored / config.scoring_batch_size),
+        scorer.program(scored / scorer.batch_size),
     ]
 
 
@@ -223,13 +211,12 @@ def run(job: Job[Config]) -> dict[str, Any]:
     """
     from tasks.models.loading import policy_or_base
     from tasks.models.scalar_head import load_scoring_model
+    from tasks.reward_models.scoring import TraceScorer
     from tasks.training.loop import counted, fit, rows_of_step, save_trained
 
     config = job.config
     mesh = make_mesh(batch_sizes(config))
-    loaded = policy_or_base(
-        job.inputs, config.model, config.seed, mesh, trained=config.lora is None
-    )
+    loaded = policy_or_base(job, mesh, trained=config.lora is None)
     pairs, about = _gathered(job, loaded)
     splits = split_pairs(pairs, config.validation_fraction, config.heldout_fraction)
     counts = {split: len(found) for split, found in splits.items()}
@@ -257,7 +244,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     compiles = trainer.compiles
     del trainer, loaded
     # measure the model as written: rounded, with its adapters merged
-    scorer = scorer_of(config, load_scoring_model(job.out, mesh))
+    scorer = TraceScorer(load_scoring_model(job.out, mesh), config.scoring_batch_size, config)
     measured = _measured(job, scorer, splits["validation"], splits["heldout"])
     last = curve[-10:]
     return {
@@ -266,8 +253,8 @@ def run(job: Job[Config]) -> dict[str, Any]:
         **about,
         "epochs": config.steps * config.batch_size / counts["train"],
         "loss_first": curve[0]["loss"],
-        "loss_last": float(np.mean([row["loss"] for row in last])),
-        "train_accuracy_last": float(np.mean([row["rewards/accuracy"] for row in last])),
+        "loss_last": curve_mean("loss", last),
+        "train_accuracy_last": curve_mean("rewards/accuracy", last),
         "compiles": {"train_step": compiles, "score_traces": scorer.compiles},
     }
 

@@ -20,27 +20,24 @@ rest.
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
-from schemas.base import InputError, StageFailed, StrictModel, digest, problem_text
+from schemas.base import InputError, StageFailed, StrictModel, problem_text
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import Criterion, Importance, Rubric
 from tasks.chat.batch_files import ask_all
-from tasks.chat.budget import Budget
 from tasks.chat.engine import ChatEngine
-from tasks.chat.provider import endpoint_of
 from tasks.chat.reply import Reply
-from tasks.chat.request import ChatRequest
+from tasks.chat.request import ChatRequest, Format, object_schema, response_format
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import Sizes, at_most
 from tasks.data.dropped import Dropped
 from tasks.judging.hardening import as_data
-from tasks.judging.judge import EndpointJudge
+from tasks.judging.judge import EndpointJudge, commonest
 from tasks.judging.rulings import Unreadable, json_object
-from tasks.judging.sheets import Format, response_format
 from tasks.verification.correct import is_verifiable
 
 _ASK = """You write rubrics by which responses to a task will be graded, without you, by somebody \
@@ -108,7 +105,7 @@ class Config(StrictModel):
         verifiable: ask also about prompts whose answer can be verified without a judge.
         least, most: the number of criteria in a rubric.
         response_format: how the reply's form is described to the teacher
-            (`tasks.judging.sheets.Format`).
+            (`tasks.chat.request.Format`).
     """
 
     teacher: EndpointJudge
@@ -125,6 +122,10 @@ class Config(StrictModel):
         return self
 
 
+_Cause = Literal["failed", "unasked"]
+"""Why a prompt has no rubric."""
+
+
 class _Written(StrictModel):
     """A criterion as the teacher writes it."""
 
@@ -132,11 +133,6 @@ class _Written(StrictModel):
     text: str = Field(min_length=1, max_length=600)
     importance: Importance
     satisfied_by: Literal["good", "bad"]
-
-
-def at_home(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
-    """Whether the stage waits for an API: that needs no cloud machine, and the key stays here."""
-    return True
 
 
 def small(config: Config, sizes: Sizes) -> Config:
@@ -162,7 +158,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
             " or set verifiable = true."
         )
     rubrics: dict[str, Rubric] = {}
-    problems: dict[str, tuple[Literal["failed", "unasked"], str]] = {}
+    problems: dict[str, tuple[_Cause, str]] = {}
     about = _ask_all(job, prompts, rubrics, problems) if prompts else {}
     made = [rubrics[prompt.id] for prompt in prompts if prompt.id in rubrics]
     _require_most(config, len(prompts), problems)
@@ -178,21 +174,18 @@ def _ask_all(
     job: Job[Config],
     prompts: Sequence[Prompt],
     rubrics: dict[str, Rubric],
-    problems: dict[str, tuple[Literal["failed", "unasked"], str]],
+    problems: dict[str, tuple[_Cause, str]],
 ) -> dict[str, Any]:
     """Set the rubric of each prompt by its id, or why it has none. Returns the costs, and how many
     criteria were turned."""
     config, changed, unusable = job.config, 0, dict[str, str]()
 
     def progress(done: int, values: Mapping[str, float]) -> None:
-        job.progress(
-            min(done, len(prompts)),
-            len(prompts),
-            "rubrics",
-            **{name: value for name, value in values.items() if value},
-        )
+        shown = {name: value for name, value in values.items() if value}
+        job.progress(min(done, len(prompts)), len(prompts), "rubrics", **shown)
 
-    with _engine(job, progress) as engine:
+    account = [KIND.version, "rubrics", config.model_dump(mode="json")]
+    with ChatEngine.of(config.teacher, job.answers, account=account, progress=progress) as engine:
         for again in (False, True):  # the second time those whose first reply could not be used
             asked = [prompt for prompt in prompts if not again or prompt.id in unusable]
             requests = (
@@ -205,25 +198,11 @@ def _ask_all(
                     changed += negated
                     problems.pop(prompt.id, None)
                 except Unreadable as problem:
-                    problems[prompt.id] = (
-                        "unasked" if reply.problem == "unasked" else "failed",
-                        str(problem),
-                    )
+                    cause: _Cause = "unasked" if reply.problem == "unasked" else "failed"
+                    problems[prompt.id] = cause, str(problem)
                     if reply.problem in (None, *_TOLD):
                         unusable[prompt.id] = str(problem)
         return {"polarity_turned": changed, **engine.meter.totals()}
-
-
-def _engine(job: Job[Config], progress: Any) -> ChatEngine:
-    teacher = job.config.teacher
-    budget = Budget(
-        teacher.max_usd,
-        account=digest([KIND.version, "rubrics", job.config.model_dump(mode="json")]),
-    )
-    endpoint = endpoint_of(teacher.provider)
-    return ChatEngine(
-        endpoint, job.answers, budget=budget, prices=teacher.prices, progress=progress
-    )
 
 
 def _chosen(config: Config, prompts: Sequence[Prompt]) -> list[Prompt]:
@@ -255,34 +234,20 @@ def request_of(config: Config, prompt: Prompt, problem: str = "") -> ChatRequest
     )
     if problem:
         text = f"{text}\n{_AGAIN.format(problem=problem)}"
-    own = {"temperature": teacher.temperature, teacher.limit_parameter: teacher.max_response_tokens}
-    parameters = {
-        **teacher.parameters,
-        **own,
-        **(response_format(config.response_format, "rubric", _schema()) or {}),
-    }
+    parameters = teacher.parameters_for(teacher.temperature, teacher.max_response_tokens)
+    parameters |= response_format(config.response_format, "rubric", _SCHEMA)
     return ChatRequest(teacher.model, ({"role": "user", "content": text},), parameters)
 
 
-def _schema() -> dict[str, Any]:
-    properties = {
+_CRITERION = object_schema(
+    {
         "title": {"type": "string"},
         "text": {"type": "string"},
-        "importance": {"type": "string", "enum": ["essential", "important", "optional", "pitfall"]},
+        "importance": {"type": "string", "enum": list(get_args(Importance))},
         "satisfied_by": {"type": "string", "enum": ["good", "bad"]},
     }
-    criterion = {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-    return {
-        "type": "object",
-        "properties": {"criteria": {"type": "array", "items": criterion}},
-        "required": ["criteria"],
-        "additionalProperties": False,
-    }
+)
+_SCHEMA = object_schema({"criteria": {"type": "array", "items": _CRITERION}})
 
 
 def _text(reply: Reply) -> str:
@@ -343,10 +308,7 @@ def turned(text: str) -> str:
 
 def _require_most(config: Config, asked: int, problems: Mapping[str, tuple[str, str]]) -> None:
     if len(problems) > config.teacher.max_abstained * asked:
-        common = "; ".join(
-            f"{count} times: {why}"
-            for why, count in Counter(why for _, why in problems.values()).most_common(3)
-        )
+        common = commonest(why for _, why in problems.values())
         raise StageFailed(
             f"{len(problems)} of {asked} prompts have no rubric, more than teacher.max_abstained ="
             f" {config.teacher.max_abstained:g} allows ({common}). Answers so far are stored: fix"
@@ -378,5 +340,6 @@ KIND = Kind(
     produces=Product.RUBRICS,
     run=run,
     small=small,
-    at_home=at_home,
+    # waiting for an API needs no cloud machine, and the key stays here
+    at_home=lambda config, inputs: True,
 )

@@ -53,10 +53,8 @@ def tokenise(
     examples."""
     rows, fitting = [], []
     for example in examples:
-        prompt, response = (
-            prompt_tokens(tokenizer, example.prompt),
-            response_tokens(tokenizer, example.response()),
-        )
+        prompt = prompt_tokens(tokenizer, example.prompt)
+        response = response_tokens(tokenizer, example.response())
         if len(prompt) + len(response) <= length:
             rows.append((prompt, response))
             fitting.append(example)
@@ -163,9 +161,9 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     trainer = trainer_of(config, on_devices(model, rows_at_once(config)))
     shape = (config.batch_size, config.sequence_length)
     kinds = {"tokens": np.int32, "weights": np.float32, "positions": np.int32, "segments": np.int32}
-    examples = sum(quota.total("validation") for quota in upstream["examples"].quotas.values())
+    examples = upstream["examples"].rows_of("validation")
     # at most: shorter texts share rows
-    config = config.counted(sum(one.total("train") for one in upstream["examples"].quotas.values()))
+    config = config.counted(upstream["examples"].rows_of("train"))
     passes = 1 + config.steps // config.validation_every
     micro = config.batch_size // config.accumulation
     return trainer.programs(
@@ -198,13 +196,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     from tasks.training.trainer import rows_at_once
 
     config = job.config
-    loaded = policy_or_base(
-        job.inputs,
-        config.model,
-        config.seed,
-        make_mesh(rows_at_once(config)),
-        trained=config.lora is None,
-    )
+    loaded = policy_or_base(job, make_mesh(rows_at_once(config)), trained=config.lora is None)
     packed, dropped = {}, {}
     for split in ("train", "validation"):
         examples = read_jsonl(job.inputs["examples"] / f"{split}.jsonl", Example)

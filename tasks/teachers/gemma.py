@@ -120,13 +120,7 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
         texts = [messages(config, prompt)[0]["content"] for prompt in batch]
         sampled = _sampled(config, lesson, sampler, weights, texts)
         for prompt, completions in zip(batch, sampled, strict=True):
-            yield (
-                prompt,
-                [
-                    Sample(one.text, problem=None if one.terminated else "truncated")
-                    for one in completions
-                ],
-            )
+            yield prompt, [_sample(one) for one in completions]
         done += len(batch)
         batch.clear()
         lesson.progress(done, max(done, rejection_sampling.expected(config)), "prompts", {})
@@ -142,6 +136,10 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
                 yield from answers()
     if batch:
         yield from answers()
+
+
+def _sample(completion: "Completion") -> Sample:
+    return Sample(completion.text, problem=None if completion.terminated else "truncated")
 
 
 def _too_long(config: Config, row: Prompt, loaded: "LoadedModel") -> Dropped | None:

@@ -18,7 +18,7 @@ The endpoint's URL, concurrency and time-outs are execution, set by the environm
 failures, kills and budgets, `tasks.teaching.rejection_sampling` makes rows from samples.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -144,21 +144,26 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
             else:
                 yield question.prompt, question.samples
         yield from unasked
-        for attempt in range(1, config.retries + 1):
-            retried = []
-            for question in again:
-                for place in _unusable(config, question):
-                    sample = attempt * config.samples + place
-                    request = request_of(config, question.prompt, lesson.seed, sample)
-                    retried.append(((question, place), request))
-            for (question, place), reply in ask_all(engine, retried):
-                lesson.tally["retried"] += 1
-                if reply.problem is None:
-                    question.samples[place] = _sample(reply)
+        _retry(engine, config, lesson, again)
         for question in again:
             yield question.prompt, question.samples
         for name, value in engine.meter.totals().items():
             lesson.tally[name] += value
+
+
+def _retry(engine: ChatEngine, config: Config, lesson: Lesson, again: Sequence[_Question]) -> None:
+    """Ask again for the samples that are worth it; a reply that has a problem changes nothing."""
+    for attempt in range(1, config.retries + 1):
+        retried = []
+        for question in again:
+            for place in _unusable(config, question):
+                sample = attempt * config.samples + place
+                request = request_of(config, question.prompt, lesson.seed, sample)
+                retried.append(((question, place), request))
+        for (question, place), reply in ask_all(engine, retried):
+            lesson.tally["retried"] += 1
+            if reply.problem is None:
+                question.samples[place] = _sample(reply)
 
 
 def _sample(reply: Reply) -> Sample:
@@ -175,17 +180,13 @@ def _unusable(config: Config, question: _Question) -> list[int]:
 
 
 def request_of(config: Config, prompt: Prompt, seed: int, sample: int) -> ChatRequest:
-    parameters = {
-        **config.parameters,
-        "temperature": config.temperature,
-        config.limit_parameter: config.max_response_tokens,
-    }
-    if config.seeded:
-        # Below 2^31: some servers take no more.
-        parameters["seed"] = int(digest([seed, prompt.id, sample])[:7], 16)
-    return ChatRequest(
-        config.model, messages(config, prompt), parameters, 0 if config.seeded else sample
-    )
+    asked = messages(config, prompt)
+    parameters = config.parameters_for(config.temperature, config.max_response_tokens)
+    if not config.seeded:
+        return ChatRequest(config.model, asked, parameters, sample)
+    # below 2^31: some servers take no more
+    parameters["seed"] = int(digest([seed, prompt.id, sample])[:7], 16)
+    return ChatRequest(config.model, asked, parameters)
 
 
 TEACHER = Teacher(

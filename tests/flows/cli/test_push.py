@@ -237,7 +237,7 @@ def test_a_file_that_is_too_large_a_bad_card_and_a_limit_are_told(hub: FakeHub, 
 def test_a_licence_that_was_not_accepted_and_a_hub_that_is_away(hub, push, monkeypatch, tmp_path):
     hub.repositories["google/gemma-3-1b-it"] = tmp_path
     hub.gated.add("google/gemma-3-1b-it")
-    monkeypatch.setattr("tasks.exporting.model_card.hub_name", lambda _: "google/gemma-3-1b-it")
+    monkeypatch.setattr("flows.cli.push.published_as", lambda _: "google/gemma-3-1b-it")
     said = push(code=2)
     assert f"accept it at {hub.url}/google/gemma-3-1b-it" in said
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)

@@ -3,12 +3,13 @@ an evaluation item away."""
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from schemas.examples import Domain, Example, Prompt, prompt_id
-from tasks.data.cleaning import Cleaned, clean
-from tasks.data.cleaning_rules import Contamination, Evaluation, NearDuplicates
+from tasks.data.cleaning import clean
+from tasks.data.cleaning_rules import Contamination, Evaluation, NearDuplicates, Rules
 from tasks.data.cluster import clean_on_cluster
 
 WORDS = [
@@ -72,11 +73,10 @@ def write(rows: Sequence[Prompt], directory: Path, shards: int) -> list[Path]:
     return files
 
 
-def cleaned(files, scratch, items=(), *, on_cluster=False, **changes) -> Cleaned:
-    """`clean`, or what a cluster does, with defaults for what a test does not care about."""
-    settings: dict = {"near_duplicates": NearDuplicates(), "contamination": Contamination()}
-    settings |= {"validation_fraction": 0.1, "heldout_fraction": 0.2, "seed": 0, "filters": ()}
-    evaluations = [Evaluation("items", items)] if items else []
-    if on_cluster:
-        return clean_on_cluster(files, evaluations, scratch=scratch, **{**settings, **changes})
-    return clean(files, evaluations, scratch=scratch, **{**settings, "workers": 1, **changes})
+def cleaned(files, scratch, items=(), *, partitions=0, workers=1, progress=None, **changes):
+    """`clean`, or with partitions what a cluster does; `changes`: rules of this test."""
+    rules = replace(Rules(NearDuplicates(), Contamination(), 0.1, 0.2, 0, ()), **changes)
+    asked = files, [Evaluation("items", items)] if items else [], rules
+    if partitions:
+        return clean_on_cluster(*asked, scratch=scratch, partitions=partitions)
+    return clean(*asked, scratch=scratch, workers=workers, progress=progress or (lambda *_: None))

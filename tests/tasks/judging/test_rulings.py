@@ -90,7 +90,7 @@ def test_a_question_shows_task_reference_and_response_as_data_and_asks_for_the_f
         question(Sheet(ITEMS, response_format=form), {"task": "t"})[0].parameters
         for form in ("none", "json_object")
     )
-    assert (bare, typed) == (None, {"response_format": {"type": "json_object"}})
+    assert (bare, typed) == ({}, {"response_format": {"type": "json_object"}})
 
 
 def test_a_judge_that_rates_by_its_next_token_is_asked_item_by_item():

@@ -18,7 +18,7 @@ from tasks.reward_models.reliability import ATTACKS, read_calibration
 from tasks.reward_models.scoring import TraceScorer
 from tasks.stages import reward_model
 from tests.tasks.jobs import job_at
-from tests.tasks.reward_models.step_traces import EXAMPLES, LENGTHS, TOKENIZER, preference
+from tests.tasks.reward_models.step_traces import EXAMPLES, TOKENIZER, preference
 from tests.tasks.stages.bench import REWARD_MODEL
 
 pytestmark = pytest.mark.usefixtures("one_layer")
@@ -60,7 +60,7 @@ def test_the_stage_leaves_a_model_its_held_out_scores_and_a_calibration(tmp_path
 
     # what is on disk gives the scores that were measured, and other models do not have a head
     calibration = read_calibration(work.out)
-    scorer = TraceScorer(load_scoring_model(work.out, make_mesh()), batch_size=3, **LENGTHS)
+    scorer = TraceScorer(load_scoring_model(work.out, make_mesh()), 3, calibration)
     fields = [{name: row[name] for name in TracePair.model_fields if name in row} for row in rows]
     pairs = [TracePair.model_validate_json(json.dumps(one)) for one in fields]
     again = scorer.score([row for pair in pairs for row in pair.rows(TOKENIZER)])

@@ -30,7 +30,7 @@ def test_a_cluster_decides_what_one_machine_decides(tmp_path):
     here = cleaned(files, tmp_path / "here", items, filters=long)
     assert len(here.counts()) == 5
     assert set(here.hit) >= {0, 1, 2, 5}, "hits of the evaluation set and of the held-out split"
-    there = cleaned(files, tmp_path / "there", items, filters=long, on_cluster=True, partitions=2)
+    there = cleaned(files, tmp_path / "there", items, filters=long, partitions=2)
     for name in COLUMNS:
         if name != "words":
             assert (getattr(there, name) == getattr(here, name)).all(), name

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from schemas.examples import Domain, Example, prompt_id
 from tasks.data.cleaning import Cleaned, clean
-from tasks.data.cleaning_rules import CAUSES, Contamination, Evaluation, NearDuplicates
+from tasks.data.cleaning_rules import CAUSES, Contamination, Evaluation, NearDuplicates, Rules
 
 EACH = 100
 
@@ -151,9 +151,8 @@ def plant(
             example = Example(id=prompt_id(text), prompt=text, **place, **solved)
             out.write(example.model_dump_json() + "\n")
     items = Evaluation("gsm8k", [(str(at), text) for at, text in enumerate(test)])
-    rules = {"near_duplicates": near, "contamination": contamination, "filters": ()}
-    splits = {"validation_fraction": 0.0, "heldout_fraction": 0.0, "seed": seed}
-    return _count(planted, clean([rows], [items], **rules, **splits, scratch=scratch / "state"))
+    rules = Rules(near, contamination, 0.0, 0.0, seed, ())
+    return _count(planted, clean([rows], [items], rules, scratch=scratch / "state"))
 
 
 def _count(planted: list[tuple[str, str, int, str]], cleaned: Cleaned) -> Outcome:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -36,9 +37,8 @@ def test_transformers_loads_it_as_a_classifier_with_the_same_logits(family: str,
     ).eval()
     assert theirs.config.num_labels == 1
     rows = [trace_row(TOKENIZER, one.prompt, one.trace()) for one in EXAMPLES[:3]]
-    ours = TraceScorer(load_scoring_model(tmp_path, make_mesh()), batch_size=2, **LENGTHS).score(
-        rows
-    )
+    scorer = TraceScorer(load_scoring_model(tmp_path, make_mesh()), 2, SimpleNamespace(**LENGTHS))
+    ours = scorer.score(rows)
     for row, scores in zip(rows, ours, strict=True):
         ids = torch.tensor([[*row.prompt, *row.response.tokens]])
         with torch.no_grad():
