@@ -15,5 +15,5 @@ def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", sorted({*RECIPES} - {RUN_HERE}))
-def test_a_recipe_runs_on_a_laptop(name: str, shared_store: Path, prefect_api: str) -> None:
-    runs_on_a_laptop(name, shared_store)
+def test_a_recipe_runs_on_a_laptop(name, shared_store, prefect_api, capsys, monkeypatch):
+    runs_on_a_laptop(name, shared_store, capsys, monkeypatch)

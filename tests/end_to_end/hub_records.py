@@ -1,6 +1,6 @@
 """The data sets that shipped recipes read, as files on a hub: real records of ../shared/data under
 the names that they have there, and, for sets that are not here, records of their kind in the
-columns of their cards (`hub_rows`)."""
+columns of their cards."""
 
 import csv
 import gzip
@@ -49,7 +49,7 @@ def _tables() -> Iterator[tuple[str, list[Row]]]:
     yield f"surfiniaburger/med-safety-gym-eval/data/test-{one}", gym[6:] + more[18:]
     with gzip.open(SHARED / "humaneval/HumanEval.jsonl.gz", "rt", encoding="utf-8") as file:
         yield f"openai/openai_humaneval/openai_humaneval/test-{one}", [*map(json.loads, file)]
-    yield f"xw27/scibench/data/train-{one}", list(_textbooks())
+    yield f"xw27/scibench/data/train-{one}", list(textbooks())
     papers = _jsonl("scitldr/SciTLDR-A_test.jsonl")
     yield "allenai/scitldr/Abstract/train/0000.parquet", papers
     yield "HuggingFaceH4/self-instruct-seed/tasks.jsonl", _jsonl("self_instruct/seed_tasks.jsonl")
@@ -92,7 +92,7 @@ def _article(row: Row) -> Row:
     }
 
 
-def _textbooks() -> Iterator[Row]:
+def textbooks() -> Iterator[Row]:
     """SciBench's problems, those with a worked solution among them, in the hub's columns."""
     for path in sorted((SHARED / "scibench").glob("*.json")):
         for row in json.loads(path.read_text("utf-8")):

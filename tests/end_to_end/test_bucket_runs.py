@@ -61,31 +61,23 @@ def runs(
     return Runs(tiny_recipe, gcs_bucket, tmp_path, capsys)
 
 
-def test_a_bucket_holds_what_a_directory_holds(runs, gcs, finished):
-    first = runs.run()
+def test_a_bucket_holds_what_a_directory_holds_and_damage_is_computed_again(runs, gcs, finished):
+    """Rot that the service notices, a file that is gone, and rot of which the metadata still tell
+    the old checksum: the reader's sha256 finds out, within the same run."""
+    first, undamaged = runs.run(), runs.files(str(finished[0]))
     assert [stage["status"] for stage in first["stages"]] == ["ran", "ran"]
     report = first["report"]
     assert report.startswith(f"{runs.uri}/runs/")
     page = gcs.read(runs.bucket, report.removeprefix(f"gs://{runs.bucket}/"))
     assert page.lower().startswith(b"<!doctype html>")
     assert runs.statuses() == ["cached", "cached"]
-    assert runs.files() == runs.files(str(finished[0]))
+    assert runs.files() == undamaged
 
-
-def test_damage_is_computed_again(runs, gcs, finished):
-    runs.run()
-    undamaged = runs.files(str(finished[0]))
     gcs.corrupt(runs.bucket, runs.object_of("distill", "examples.jsonl"), recompute=True)
     gcs.delete(runs.bucket, runs.object_of("rebalance", "heldout.jsonl"))
     assert runs.statuses() == ["ran", "ran"]
     assert runs.files() == undamaged
 
-
-def test_rot_that_the_service_does_not_notice_is_found_by_whoever_reads(runs, gcs):
-    """The metadata still tells the old checksum: the reader's sha256 finds out, and the stage is
-    computed again within the same run."""
-    runs.run()
-    undamaged = runs.files()
     gcs.corrupt(runs.bucket, runs.object_of("distill", "examples.jsonl"))
     runs.store.discard("rebalance", next(runs.store.artifacts("rebalance")).key)
     runs.forget()

@@ -103,7 +103,8 @@ def tutorial(
         time.sleep(0.01)
 
 
-def test_a_tutorial_leads_from_a_table_to_a_report(tutorial):
+def test_a_tutorial_leads_from_a_table_to_a_report(tutorial, prefect_api, monkeypatch):
+    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     said = tutorial("own_data")
     first, formatted, _, report = said["read"].splitlines()
     before, after = map(float, first.removeprefix("loss: ").split(" -> "))

@@ -1,14 +1,14 @@
-"""What shipped recipes make of their data: of a row in the columns of each data set's card, and for
-`dipg_safety` of real ones, where what SFT is taught is what the reward pays most for, and what the
-suite asks."""
+"""What `dipg_safety` makes of real rows: what SFT is taught is what the reward pays most for, and
+what the suite asks. Mappings of all recipes are tried where they are rehearsed
+(`flows/test_rehearse.py`), but one, of which the first rows teach nothing."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.recipe.resolve import resolve
-from flows.recipe.shipped import shipped_recipes
 from schemas.examples import Example
 from tasks.contract.reward import Response
 from tasks.contract.suite import SUITES
@@ -24,51 +24,8 @@ from tasks.teachers import dataset
 from tasks.teaching.lesson import Lesson
 from tasks.verification.correct import is_correct
 from tasks.verification.verify import verify
-from tests.end_to_end.hub_records import haystacks
-from tests.end_to_end.hub_rows import ROWS
+from tests.end_to_end.hub_records import haystacks, textbooks
 from tests.end_to_end.tasks.records import SHARED, needs_records
-
-READERS = [
-    pytest.param(teacher, id=f"{name}.{number}.{teacher['name']}")
-    for name in sorted(shipped_recipes().keys() - {"open_data"})
-    for stage in resolve(name, need_data=False).stages
-    if stage.kind == "distill"
-    for number, asked in enumerate(stage.config_json["teachers"])
-    for teacher in (asked, *asked.get("prompts", ()))
-    if teacher["name"] == "dataset"
-]
-"""The tables of every dataset teacher, and of those that lend prompts to another."""
-
-
-@pytest.mark.parametrize("teacher", READERS)
-def test_a_row_in_the_columns_of_the_card_becomes_what_the_recipe_wants(teacher, tmp_path):
-    def local(path: str) -> str:
-        parts = path.removeprefix("hf://datasets/").split("/")
-        name = f"{parts[0]}/{parts[1].partition('@')[0]}"
-        file = tmp_path / f"{name.replace('/', '.')}.jsonl"
-        file.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]), encoding="utf-8")
-        return file.name
-
-    sources = []
-    for source in teacher["sources"]:
-        other = source["other"]
-        if other and other["path"]:
-            other = {**other, "path": local(other["path"])}
-        path = local(source["path"])
-        sources.append({**source, "path": path, "other": other, "max_bad_fraction": 0.0})
-    table = {**teacher, "sources": sources, "routing": None}
-    config = TEACHERS.parse(table, "test")
-    assert isinstance(config, dataset.Config)
-    lesson = Lesson(seed=0, data=tmp_path, answers=None)  # type: ignore[arg-type]
-    worked = all(source.teaches for source in config.sources)
-    made = list((dataset.teach if worked else dataset.prompts)(config, lesson))
-    kept = [row for row in made if not isinstance(row, Dropped)]
-    assert {row.cause for row in made if isinstance(row, Dropped)} <= {"left_out"}
-    assert {row.family for row in kept} == {source["family"] for source in sources}
-    for row in kept:
-        if isinstance(row, Example):
-            assert is_correct(row, verify(row, row.response())) is not False
-
 
 GYM = "dipg_safety/test_gen_enhanced.jsonl"
 
@@ -149,3 +106,19 @@ def test_no_haystack_gives_another_away_and_an_abstract_that_is_asked_twice_does
     usual = index(*words_of(contexts[:20]), Contamination())
     hits, _, _ = usual.scan(*words_of(contexts[20:]))
     assert sum(hits > 0) > 90
+
+
+@needs_records
+def test_textbook_problems_with_a_worked_solution_are_taught(tmp_path: Path) -> None:
+    """By `gemma_270m`, which says why its rehearsal finds `empty:scibench`."""
+    problems = list(textbooks())
+    text = "".join(json.dumps(row) + "\n" for row in problems)
+    (tmp_path / "scibench.jsonl").write_text(text, encoding="utf-8")
+    teacher = resolve("gemma_270m", need_data=False).stage("distill").config_json["teachers"][0]
+    [source] = [one for one in teacher["sources"] if one["family"] == "scibench"]
+    config = TEACHERS.parse({**teacher, "sources": [source | {"path": "scibench.jsonl"}]}, "test")
+    made = list(dataset.teach(config, Lesson(seed=0, data=tmp_path, answers=None)))  # type: ignore[arg-type]
+    taught = [row for row in made if isinstance(row, Example)]
+    assert len(taught) == sum(bool(row["solution"].strip()) for row in problems)
+    assert {row.cause for row in made if isinstance(row, Dropped)} == {"left_out"}
+    assert all(is_correct(row, verify(row, row.response())) for row in taught)

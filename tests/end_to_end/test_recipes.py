@@ -7,10 +7,7 @@ run in CI, too, rehearsed (`flows/test_rehearse.py`).
 
 import inspect
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ from flows.recipe.resolve import resolve
 from flows.recipe.shipped import shipped_recipes
 from infra.process import ROOT
 from tasks.rehearsal.environment import XLA_FLAGS
+from tests.flows.lab import Lab
 
 RECIPES = sorted(shipped_recipes().keys() - {"quickstart", "open_data"})
 OF_SEEDS = {
@@ -119,25 +117,18 @@ def test_the_small_variant_has_the_same_stages_and_rewards_and_needs_nobody_else
 RUN_HERE = "dipg_safety"
 
 
-def test_a_recipe_runs_on_a_laptop(tmp_path: Path, prefect_api: str) -> None:
-    runs_on_a_laptop(RUN_HERE, tmp_path)
+def test_a_recipe_runs_on_a_laptop(tmp_path, prefect_api, capsys, monkeypatch):
+    runs_on_a_laptop(RUN_HERE, tmp_path, capsys, monkeypatch)
 
 
-def runs_on_a_laptop(name: str, store: Path) -> None:
+def runs_on_a_laptop(
+    name: str, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch", reason="an export is proven in transformers")
+    monkeypatch.setenv("XLA_FLAGS", XLA_FLAGS)
     sft = [one.name for one in resolve(name, need_data=False).stages if one.kind == "sft"]
     fewer = [word for one in sft for word in ("--set", f"stages.{one}.config.steps=40")]
-    run = [sys.executable, "-m", "flows.cli.main", "run", name, "--tiny"]
-    done = subprocess.run(
-        [*run, *fewer, "--store", str(store), "--json"],
-        cwd=ROOT,
-        env={**os.environ, "XLA_FLAGS": XLA_FLAGS},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    run = json.loads(done.stdout)
+    run = Lab(root, Path(name), capsys).run("--tiny", *fewer)
     assert run["status"] == "succeeded"
     metrics = {stage["kind"]: stage["metrics"] for stage in run["stages"]}
     if name in OF_SEEDS:

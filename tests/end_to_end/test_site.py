@@ -20,42 +20,40 @@ pytest.importorskip("mkdocs", reason="it comes with `uv sync --group docs`")
 
 from infra.process import ROOT
 
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
 PAGES = ("", "troubleshooting/", "recipes/", "security/", "architecture/", "commands/")
 PAGES += ("source/infra/", "source/tasks/stages/grpo.py/", "notebooks/kaggle/", "python/")
-
-
-def build(checkout: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    # as in .ci/run: with --quiet MkDocs hears no warnings, so strict finds none
-    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(site)]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+LINKS = ("gone.md", "../tasks/gone.py", "tpu.md#nowhere", "../infra/README.md#nothing")
+"""What the page on models, which is none of PAGES, links to in the copy that is built."""
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("site")
-    built = build(ROOT, place)
-    assert built.returncode == 0, built.stderr
-    return place
-
-
-def test_links_that_lead_nowhere_fail_the_build(tmp_path: Path) -> None:
+def built(tmp_path_factory: pytest.TempPathFactory) -> "subprocess.CompletedProcess[str]":
+    """The build of a copy with links that lead nowhere, run in the directory of the copy. MkDocs
+    writes all pages to site/ before warnings make it fail."""
+    copy = tmp_path_factory.mktemp("copy")
     for one in ROOT.iterdir():
         if one.name not in ("docs", "mkdocs.yml", "build"):
-            (tmp_path / one.name).symlink_to(one)
-    shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
-    links = ("gone.md", "../tasks/gone.py", "tpu.md#nowhere", "../infra/README.md#nothing")
-    with (tmp_path / "docs" / "models.md").open("a", encoding="utf-8") as page:
-        page.writelines(f"\n[a link]({link})\n" for link in links)
-    built = build(tmp_path, tmp_path / "site")
+            (copy / one.name).symlink_to(one)
+    shutil.copytree(ROOT / "docs", copy / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", copy)
+    with (copy / "docs" / "models.md").open("a", encoding="utf-8") as page:
+        page.writelines(f"\n[a link]({link})\n" for link in LINKS)
+    # as in .ci/run: with --quiet MkDocs hears no warnings, so strict finds none
+    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(copy / "site")]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def site(built: "subprocess.CompletedProcess[str]") -> Path:
+    return Path(built.args[-1])
+
+
+def test_links_that_lead_nowhere_and_no_others_fail_the_build(built):
     assert built.returncode != 0
     for link in ("gone.md", "../tasks/gone.py", "#nowhere", "#nothing"):
         assert f"{link}'" in built.stderr, built.stderr
-    assert built.stderr.count("WARNING") == len(links)
+    assert built.stderr.count("WARNING") == len(LINKS)
 
 
 def test_a_file_outside_docs_has_a_page_and_links_back(site: Path) -> None:
@@ -89,12 +87,10 @@ def address(site: Path) -> Iterator[str]:
 def test_pages_are_read_on_a_phone_and_in_the_dark_without_a_network(address, width, scheme):
     """No page is wider than the screen, nothing is asked of another host or missing, and text is
     light where the reader's machine is dark."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="uv sync --group ci")
-    with playwright.sync_playwright() as started:
-        try:
-            browser = started.chromium.launch(executable_path=CHROMIUM)
-        except playwright.Error as error:
-            pytest.skip(f"no Chromium: install the package `chromium` ({error.message[:200]})")
+    pytest.importorskip("playwright", reason="uv sync --group ci")
+    from tests.fakes.chromium import chromium, picture
+
+    with chromium() as browser:
         size = {"width": width, "height": 844}
         page = browser.new_page(viewport=size, color_scheme=scheme)
         asked: list[str] = []
@@ -107,9 +103,7 @@ def test_pages_are_read_on_a_phone_and_in_the_dark_without_a_network(address, wi
             colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
             red = int(colour.partition("(")[2].partition(",")[0])
             assert (red < 80) == (scheme == "dark"), (name, colour)
-            if pictures := os.environ.get("LYCEUM_TEST_PICTURES"):
-                shown = name.strip("/").replace("/", "-") or "index"
-                page.screenshot(path=Path(pictures) / f"site-{shown}-{width}-{scheme}.png")
-        browser.close()
+            shown = name.strip("/").replace("/", "-") or "index"
+            picture(page, f"site-{shown}-{width}-{scheme}")
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
     assert missing == []

@@ -11,17 +11,15 @@ from flows.cli.main import main
 from flows.cli.terminal import Terminal
 from schemas.job import JobStatus
 from tasks.running.watch import WATCH
+from tests.end_to_end.test_python_page import EVALUATION, RECIPE
 from tests.flows.lab import Lab
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
 def chain(prefect_api: str, tmp_path: Path) -> Path:
-    """distill, rebalance, sft and simpo of the crash tests' chain."""
-    text = (ROOT / "crash" / "chain.toml").read_text(encoding="utf-8")
+    """distill, rebalance and sft of the crash tests' chain, and an evaluation."""
     path = tmp_path / "chain.toml"
-    path.write_text(text[: text.index("[stages.grpo]")], encoding="utf-8")
+    path.write_text(RECIPE[: RECIPE.index("[stages.simpo]")] + EVALUATION, encoding="utf-8")
     return path
 
 
@@ -39,7 +37,7 @@ def test_a_run_pauses_in_its_deadline_and_goes_on_to_the_same_bytes(
     with monkeypatch.context() as patch:
         patch.setattr(Terminal, "progress", progress)
         paused = lab.run("--hours", "9")
-    assert (paused["status"], paused["left"]) == ("paused", ["sft", "simpo"])
+    assert (paused["status"], paused["left"]) == ("paused", ["sft", "sft_eval"])
     assert [(one["name"], one["status"]) for one in paused["stages"]] == [
         ("distill", "ran"),
         ("rebalance", "ran"),
@@ -69,7 +67,7 @@ def test_for_people_a_paused_run_says_what_is_left_and_how_to_go_on(
     assert main(["run", str(chain), "--store", str(store), "--hours", "1"]) == 0
     printed = capsys.readouterr()
     assert "no stage begins any more" in printed.err
-    assert "The deadline came; left: distill, rebalance, sft, simpo." in printed.out
+    assert "The deadline came; left: distill, rebalance, sft, sft_eval." in printed.out
     assert f"The same command continues, here or elsewhere, with this store: {store.as_uri()}" in (
         " ".join(printed.out.split())
     )

@@ -4,9 +4,6 @@ recipes with planted defects, each of which is named."""
 import json
 import os
 import re
-import resource
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +11,8 @@ from typing import Any
 import pytest
 
 from flows.recipe.shipped import shipped_recipes
-from infra.process import ROOT
 from tests.conftest import PROCESSOR_SECONDS
+from tests.end_to_end.flows.forked import Ended, lyceum
 from tests.end_to_end.hub_records import write_hub
 from tests.end_to_end.tasks.records import SHARED, needs_records
 from tests.fakes.chat_server import ChatServer
@@ -23,6 +20,8 @@ from tests.fakes.fake_hub import FakeHub
 from tests.flows.rehearsal.recipes import RECIPE, write
 
 GSM8K = "datasets/openai/gsm8k"
+TRAIN = f"hf://{GSM8K}/main/train-*.parquet"
+NOWHERE = "http://127.0.0.1:9"
 
 
 @pytest.fixture(scope="session")
@@ -38,26 +37,14 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeHub]:
 
 def rehearse(
     recipe: str, data: Path | None, store: Path, *more: str, **variables: str
-) -> tuple[int, dict[str, Any], str]:
-    """Exit code, the JSON, and standard error. XLA compiles as it does for users."""
+) -> tuple[Ended, dict[str, Any]]:
+    """How it ended, and its JSON. XLA compiles as it does for users."""
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     where = ["--store", str(store), *(["--data", str(data)] if data else []), "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.cli.main", "rehearse", recipe, *where, *more],
-        cwd=ROOT,
-        env=environment | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, json.loads(done.stdout or "{}"), done.stderr
-
-
-def processor_seconds_of_children() -> float:
-    """Those of all processes that this one started and that have ended, with what they started:
-    they say what a rehearsal costs however busy the machine is."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    place = store.with_name("printed")
+    place.mkdir()
+    done = lyceum(["rehearse", recipe, *where, *more], environment | variables, place)
+    return done, json.loads(done.out or "{}")
 
 
 def named(told: dict[str, Any]) -> set[str]:
@@ -67,13 +54,13 @@ def named(told: dict[str, Any]) -> set[str]:
 @needs_records
 @pytest.mark.parametrize("name", sorted(shipped_recipes()))
 def test_a_shipped_recipe_passes_its_rehearsal(name, hub, tmp_path, prefect_api, record_property):
-    before = processor_seconds_of_children()
     reached = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
-    code, told, error = rehearse(name, SHARED, tmp_path / "store", "--rows", "24", **reached)
-    record_property(PROCESSOR_SECONDS, round(processor_seconds_of_children() - before, 1))
-    assert told, error[-3000:]
-    assert [one["name"] for one in told["stages"] if one["status"] == "failed"] == [], error[-3000:]
-    assert (code, named(told)) == (0, set())
+    done, told = rehearse(name, SHARED, tmp_path / "store", "--rows", "24", **reached)
+    record_property(PROCESSOR_SECONDS, round(done.processor_seconds, 1))
+    error = done.error[-3000:]
+    assert told, error
+    assert [one["name"] for one in told["stages"] if one["status"] == "failed"] == [], error
+    assert (done.code, named(told)) == (0, set())
     page = Path(told["page"]).read_text(encoding="utf-8")
     assert all(re.search(rf">{stage['name']}[ :]", page) for stage in told["stages"])
 
@@ -84,17 +71,17 @@ def test_a_recipe_on_a_hub_reads_the_first_rows_alone(
 ) -> None:
     """A teacher's and a judge's endpoints without keys are stood in for; nothing is found; every
     row that fell out is there with its cause."""
-    recipe = RECIPE.replace('"sums.jsonl"', '"hf://datasets/openai/gsm8k/main/train-*.parquet"')
+    recipe = RECIPE.replace('"sums.jsonl"', f'"{TRAIN}"')
     recipe = recipe.replace(
         'answer = "answer"\ncheck = "numeric"\n\n[stages.rebalance]',
         'answer = { column = "answer", after = "####" }\ncheck = "numeric"\n\n[stages.rebalance]',
     )
     path = write(tmp_path, recipe)
     reached = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "GEMINI_API_KEY": ""}
-    code, told, error = rehearse(
+    done, told = rehearse(
         str(path), tmp_path / "data", tmp_path / "store", "--rows", "24", **reached
     )
-    assert (code, named(told)) == (0, set()), error[-3000:]
+    assert (done.code, named(told)) == (0, set()), done.error[-3000:]
     distill, rebalance, *_ = told["stages"]
     assert distill["left"].endswith("unsolved prompts")
     assert rebalance["domains"]["math"]["train"] > 8
@@ -140,47 +127,39 @@ def test_planted_defects_are_all_named(tmp_path: Path, prefect_api: str) -> None
         recipe = recipe.replace(before, after)
     path = write(tmp_path, recipe)
     with ChatServer(reply=ten) as judge:
-        code, told, error = rehearse(
+        done, told = rehearse(
             str(path), tmp_path / "data", tmp_path / "store", "--rows", "24",
             GEMINI_BASE_URL=judge.url, GEMINI_API_KEY="sk-of-a-test-0123456789",
         )  # fmt: skip
         asked = judge.count
-    assert code == 3, error[-3000:]
+    assert done.code == 3, done.error[-3000:]
     assert PLANTED.keys() <= named(told)
     assert asked == 20, "a real endpoint is asked no more than 20 times"
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "endpoint", "said"),
     [
         (
             "hf://datasets/openai/gsm8k/main/tests-*.parquet",
+            "",
             "main has test-00000-of-00001.parquet, train-00000-of-00001.parquet",
         ),
-        ("hf://datasets/openai/gsm8k/tests/*.parquet", "datasets/openai/gsm8k has main"),
-        ("hf://openai/gsm8k/main/train-*.parquet", "is at hf://datasets/openai/gsm8k/main/train"),
-        ("hf://datasets/open/nothing/x.jsonl", "there is no such data set, or no permission"),
-        ("hf://datasets/open/gated/main/train-00000-of-00001.parquet", "and set HF_TOKEN"),
+        ("hf://datasets/openai/gsm8k/tests/*.parquet", "", "datasets/openai/gsm8k has main"),
+        (TRAIN.replace("datasets/", ""), "", "is at hf://datasets/openai/gsm8k/main/train"),
+        ("hf://datasets/open/nothing/x.jsonl", "", "there is no such data set, or no permission"),
+        ("hf://datasets/open/gated/main/train-00000-of-00001.parquet", "", "and set HF_TOKEN"),
+        (TRAIN, NOWHERE, "Check the network"),
     ],
 )
-def test_a_hub_that_has_it_not_is_one_message(
-    path: str, said: str, hub: FakeHub, tmp_path: Path
+def test_a_hub_that_has_it_not_or_is_not_reached_is_one_message(
+    path: str, endpoint: str, said: str, hub: FakeHub, tmp_path: Path, prefect_api: str
 ) -> None:
     recipe = write(tmp_path, RECIPE.replace('"sums.jsonl"', f'"{path}"'))
-    reached = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf")}
-    code, told, error = rehearse(str(recipe), tmp_path / "data", tmp_path / "store", **reached)
-    assert (code, told) == (2, {})
-    assert error.startswith("lyceum: ")
-    assert said in error
-    assert "Traceback" not in error
+    reached = {"HF_ENDPOINT": endpoint or hub.url, "HF_HOME": str(tmp_path / "hf")}
+    done, told = rehearse(str(recipe), tmp_path / "data", tmp_path / "store", **reached)
+    assert (done.code, told) == (2, {})
+    assert done.error.startswith("lyceum: ")
+    assert said in done.error
+    assert "Traceback" not in done.error
     assert not (tmp_path / "store").exists()
-
-
-def test_no_network_is_one_message(tmp_path: Path) -> None:
-    path = "hf://datasets/openai/gsm8k/main/train-*.parquet"
-    recipe = write(tmp_path, RECIPE.replace('"sums.jsonl"', f'"{path}"'))
-    reached = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hf")}
-    code, told, error = rehearse(str(recipe), tmp_path / "data", tmp_path / "store", **reached)
-    assert (code, told) == (2, {})
-    assert "Check the network" in error
-    assert "Traceback" not in error

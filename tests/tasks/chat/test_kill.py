@@ -36,7 +36,7 @@ def start(url: str, store: str, requests: int = REQUESTS) -> subprocess.Popen[st
 
 
 def test_killed_at_random_and_resumed(tmp_path: Path) -> None:
-    """By a provider that ignores Idempotency-Key; one that honours it, and a bucket, are in
+    """By a provider that ignores Idempotency-Key; one that honours it, in a bucket, is in
     tests/end_to_end."""
     asks_for_nothing_again(str(tmp_path), idempotent=False)
 

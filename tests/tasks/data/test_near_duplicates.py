@@ -4,7 +4,6 @@ import random
 import time
 from functools import partial
 
-import datasketch
 import numpy as np
 import pytest
 
@@ -78,6 +77,8 @@ def test_hashes_are_the_same_in_every_process_and_version():
 
 @pytest.mark.parametrize("permutations", [128, 100])
 def test_signatures_are_datasketchs_bit_for_bit(permutations):
+    import datasketch
+
     made = sketch(NearDuplicates(threshold=0.7, words=5, permutations=permutations))
     rng = random.Random(1)
     words, ends = words_of([text(rng, length) for length in (1, 3, 5, 6, 50, 400)])
@@ -93,6 +94,8 @@ def test_signatures_are_datasketchs_bit_for_bit(permutations):
 
 
 def test_rows_share_a_bucket_exactly_where_datasketchs_index_finds_them():
+    import datasketch
+
     rng = random.Random(2)
     base = text(rng, 60).split()
     texts = [" ".join([*base[:at], "other", *base[at + 3 :]]) for at in range(0, 60, 2)]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
@@ -23,12 +22,18 @@ TEXTS = [
 ]  # fmt: skip
 
 
+def read_back(tokenizer: Tokenizer, directory: Path) -> Any:
+    """What transformers makes of what we write."""
+    from transformers import AutoTokenizer
+
+    write_tokenizer(directory, tokenizer)
+    (directory / "config.json").write_text('{"model_type": "gemma3_text"}', encoding="utf-8")
+    return AutoTokenizer.from_pretrained(directory)
+
+
 @pytest.fixture(scope="module")
 def exported_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    directory = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(directory, tiny_tokenizer())
-    (directory / "config.json").write_text('{"model_type": "gemma3_text"}', encoding="utf-8")
-    return transformers.AutoTokenizer.from_pretrained(directory)
+    return read_back(tiny_tokenizer(), tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -58,10 +63,7 @@ def with_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Any]
         model.pieces.add(piece=piece, score=0.0, type=kinds.USER_DEFINED)
     model.pieces.add(piece="<mask>", score=0.0, type=kinds.CONTROL)
     tokenizer = Tokenizer(model.SerializeToString())
-    directory = tmp_path_factory.mktemp("runs")
-    write_tokenizer(directory, tokenizer)
-    (directory / "config.json").write_text('{"model_type": "gemma3_text"}', encoding="utf-8")
-    return tokenizer, transformers.AutoTokenizer.from_pretrained(directory)
+    return tokenizer, read_back(tokenizer, tmp_path_factory.mktemp("runs"))
 
 
 @given(st.lists(st.sampled_from([*RUNS, " ", "  ", "\n", "\t", "a", "b", "<", "<mask>", "return"])))

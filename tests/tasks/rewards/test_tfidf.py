@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.feature_extraction.text import TfidfVectorizer
 
 from schemas.base import InputError
 from schemas.examples import Domain, Example, Prompt, Trace, prompt_id
@@ -55,11 +54,17 @@ def relevance(inputs, *texts, prompts=None, **config) -> list[float | None]:
     return tfidf.score(prepared, prompts, [Response(text) for text in texts])
 
 
+def fitted(corpus: list[str]) -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(sublinear_tf=True).fit(corpus)
+
+
 def test_cosines_are_those_of_normalised_rows():
     rng = random.Random(0)
     words = ["".join(rng.choices(string.ascii_letters, k=rng.randrange(1, 7))) for _ in range(99)]
     corpus = [" ".join(rng.choices(words, k=30)) for _ in range(40)]
-    vectorizer = TfidfVectorizer(sublinear_tf=True).fit(corpus)
+    vectorizer = fitted(corpus)
     which = [rng.randrange(20) for _ in corpus]
     dense = vectorizer.transform(corpus).toarray()
     found = tfidf.cosines(vectorizer, corpus, corpus[:20], which)
@@ -74,7 +79,7 @@ def test_words_left_out_weigh_nothing_on_either_side():
     texts = ["red green tall", "green wide", "red green wide"]
     references, without = ["red green wide", "green tall"], ["green", "red"]
     bare = [["red tall", "wide", "green wide"], ["red wide", "red wide", "green tall"]]
-    vectorizer = TfidfVectorizer(sublinear_tf=True).fit(corpus)
+    vectorizer = fitted(corpus)
     expected = tfidf.cosines(vectorizer, *bare, [0, 1, 2])
     found = tfidf.cosines(vectorizer, texts, references, [0, 0, 1], without)
     np.testing.assert_allclose(found, expected, atol=1e-12)

@@ -164,7 +164,7 @@ CASES = {
     "simpo": Case(simpo, PREFERENCES, SAMPLED),
     "dpo": Case(dpo, DPO, SAMPLED),
     "orpo": Case(orpo, PREFERENCES, TWICE),
-    "grpo": Case(grpo, GRPO, EVERYWHERE),
+    "grpo": Case(grpo, GRPO, TWICE),
     "grpo-epochs": Case(grpo, {**GRPO, **PASSES}, TWICE),
     "policy-gradient": Case(on_policy_distill, DISTILL, TWICE, {"policy": ""}),
     "gkd": Case(on_policy_distill, {**DISTILL, "loss": GKD}, TWICE, {"policy": ""}),

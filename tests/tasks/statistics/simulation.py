@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from scipy.stats import binom, norm
+import scipy
 
 from tasks.statistics.intervals import (
     ALPHA,
@@ -52,7 +52,7 @@ class Cell:
 
 def wilson_cell(n: int, rate: float) -> Cell:
     """Exact, over Binomial(n, rate)."""
-    weights = binom.pmf(np.arange(n + 1), n, rate)
+    weights = scipy.stats.binom.pmf(np.arange(n + 1), n, rate)
     found = ((wilson(k, n), weight) for k, weight in enumerate(weights))
     return _cell(f"rate {rate:.2f}", n, rate, found)
 
@@ -60,7 +60,7 @@ def wilson_cell(n: int, rate: float) -> Cell:
 def newcombe_cell(n: int, before: float, after: float, trials: int) -> Cell:
     """Two independent samples of n."""
     counts = np.arange(n + 1)
-    likely = np.outer(binom.pmf(counts, n, before), binom.pmf(counts, n, after))
+    likely = np.outer(*(scipy.stats.binom.pmf(counts, n, rate) for rate in (before, after)))
     outcomes = _outcomes(likely, trials)
     found = ((newcombe(old, n, new, n), share) for old, new, share in outcomes)
     return _cell(f"{before:.2f} to {after:.2f}", n, after - before, found)
@@ -96,10 +96,10 @@ def shares_cell(n: int, setting: str, trials: int) -> Cell:
 def changes(n: int, discordant: float, difference: float, trials: int) -> Weighted:
     """Wins and losses of n prompts."""
     win, loss = (discordant + difference) / 2, (discordant - difference) / 2
-    wins = np.arange(binom.isf(1e-9, n, win) + 1)[:, None]
-    losses = np.arange(binom.isf(1e-9, n, loss) + 1)[None, :]
-    rest = binom.pmf(losses, n - wins, loss / (1 - win))
-    return _outcomes(binom.pmf(wins, n, win) * rest, trials)
+    wins = np.arange(scipy.stats.binom.isf(1e-9, n, win) + 1)[:, None]
+    losses = np.arange(scipy.stats.binom.isf(1e-9, n, loss) + 1)[None, :]
+    rest = scipy.stats.binom.pmf(losses, n - wins, loss / (1 - win))
+    return _outcomes(scipy.stats.binom.pmf(wins, n, win) * rest, trials)
 
 
 @cache
@@ -157,7 +157,7 @@ def family_errors(
         common = 0.8 if "correlated" in kind else 0.0
         z = math.sqrt(common) * rng.normal(size=(trials, 1)) + 3 * real_effects
         z = z + math.sqrt(1 - common) * rng.normal(size=(trials, looks))
-        p = 2 * norm.sf(np.abs(z))
+        p = 2 * scipy.stats.norm.sf(np.abs(z))
     else:
         own, common = (0.3, 0.0) if kind == "domains" else (0.03, 0.27)
         shared, moved = _moves(rng, common, (trials, 1, n)), _moves(rng, own, (trials, looks, n))

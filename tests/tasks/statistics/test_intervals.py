@@ -2,7 +2,7 @@
 test_coverage."""
 
 import pytest
-from scipy.stats import binomtest
+import scipy
 
 from tasks.statistics.intervals import (
     Rate,
@@ -36,7 +36,7 @@ def test_wilson_agrees_with_worked_values() -> None:
 def test_wilson_agrees_with_scipy_for_every_count() -> None:
     for n in (1, 7, 120):
         for successes in range(n + 1):
-            expected = binomtest(successes, n).proportion_ci(method="wilson")
+            expected = scipy.stats.binomtest(successes, n).proportion_ci(method="wilson")
             found = wilson(successes, n)
             assert (found.low, found.high) == pytest.approx(tuple(expected), abs=1e-12)
 
@@ -135,7 +135,7 @@ def test_bootstrap_of_shares_refuses_what_is_no_share(values: list[float]) -> No
 )
 def test_mcnemar_agrees_with_the_exact_binomial_test(wins: int, losses: int) -> None:
     """5 wins and no loss: p = 2 / 2^5 = 0.0625."""
-    expected = binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
+    expected = scipy.stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
     found = mcnemar(*outcomes(wins + losses + 2, wins, losses))
     assert found == pytest.approx(expected, rel=1e-9)
 

@@ -67,31 +67,6 @@ def test_the_model_learns_to_refuse_what_its_context_does_not_hold(run):
     assert final["controls"]["always_abstain"]["answerable_correct_rate"] == 0
 
 
-def test_every_training_program_compiled_once(run):
-    for stage in ("sft", "simpo", "grpo"):
-        assert metrics(run, stage)["compiles"]["train_step"] == 1
-
-
-def test_the_same_command_again_runs_nothing(run, store):
-    again = lyceum("run", "quickstart", "--store", store)
-    assert {record["status"] for record in again["stages"]} == {"cached"}
-    assert [record["key"] for record in again["stages"]] == [
-        record["key"] for record in run["stages"]
-    ]
-
-
-def test_no_held_out_prompt_was_trained_on(run, store):
-    rebalance = next(record for record in run["stages"] if record["name"] == "rebalance")
-    directory = next(
-        (Path(store) / "artifacts" / "rebalance" / rebalance["key"] / "data").iterdir()
-    )
-    prompts = {
-        split: {json.loads(line)["id"] for line in (directory / f"{split}.jsonl").open()}
-        for split in ("train", "heldout")
-    }
-    assert not prompts["train"] & prompts["heldout"]
-
-
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs ../shared/data")
 def test_the_chain_runs_on_real_records(tmp_path):
     run = lyceum("run", "open_data", "--data", str(DATA), "--store", str(tmp_path / "store"))

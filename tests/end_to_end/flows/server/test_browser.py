@@ -23,12 +23,6 @@ NIGHTLY = "/deployments/name/nightly/nightly"
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Served(tmp_path_factory.mktemp("served")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def page(served: Served) -> Iterator[Page]:
     """A browser that was let in by the link that `lyceum serve` printed."""
     with chromium() as browser:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ from flows.server.serve import POOL, template
 from tests.flows.lab import SLOW
 from tests.flows.server.served import ROOT, Served, until
 from tests.flows.server.test_serve import CHOSEN
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Served(tmp_path_factory.mktemp("served")) as running:
-        yield running
 
 
 def jobs(served: Served) -> list[int]:
@@ -44,7 +37,7 @@ def test_a_failed_run_says_why_in_one_message_and_retry_continues_it(served, tin
     tiny_recipe.write_text(
         whole.replace("summarization = { train", "science = { train"), encoding="utf-8"
     )
-    run = served.start(recipe=str(tiny_recipe))
+    run = served.start(recipe=str(tiny_recipe), overrides=["stages.distill.config.seed=4"])
     state = served.ended(run)
     assert state["type"] == "FAILED"
     assert "stage rebalance: the quotas ask for more rows than distill produced" in state["message"]
@@ -71,8 +64,17 @@ def test_bad_input_is_one_message_and_no_traceback(served: Served) -> None:
     assert "Traceback" not in served.logs(run)
 
 
-def test_cancel_stops_the_job_and_is_recorded(served: Served, tiny_recipe: Path) -> None:
-    run = served.start(recipe=str(tiny_recipe), overrides=[SLOW])
+def test_a_killed_flow_is_crashed_retry_continues_it_and_cancel_stops_its_job(served, tiny_recipe):
+    run = served.start(recipe=str(tiny_recipe), overrides=["stages.rebalance.config.seed=1", SLOW])
+    until(lambda: jobs(served))
+    [flow] = flow_processes(served)
+    os.kill(flow, signal.SIGKILL)
+    assert served.ended(run)["type"] == "CRASHED"
+    until(lambda: not jobs(served), seconds=60)
+    # the last that Prefect's worker says of it, which may report it once more and undo a Retry
+    until(lambda: "memory allocation" in served.logs(run))
+
+    served.retry(run)
     until(lambda: jobs(served))
     served.cancel(run)
     until(lambda: not flow_processes(served), seconds=60)
@@ -81,25 +83,21 @@ def test_cancel_stops_the_job_and_is_recorded(served: Served, tiny_recipe: Path)
     assert served.records()[-1].status == "cancelled"
 
 
-def test_a_killed_flow_is_crashed_and_retry_continues_it(served: Served, tiny_recipe: Path) -> None:
-    run = served.start(recipe=str(tiny_recipe), overrides=["stages.rebalance.config.seed=1", SLOW])
-    until(lambda: jobs(served))
-    [flow] = flow_processes(served)
-    os.kill(flow, signal.SIGKILL)
-    assert served.ended(run)["type"] == "CRASHED"
-    until(lambda: not jobs(served), seconds=60)
-
-    served.retry(run)
-    until(lambda: jobs(served))
-    served.cancel(run)
-    assert served.ended(run)["type"] == "CANCELLED"
-
-
-def test_a_night_that_begins_while_another_goes_on_is_skipped(served, tiny_recipe):
+def test_a_night_that_begins_while_another_goes_on_is_skipped_and_a_job_has_no_key(
+    served: Served, tiny_recipe: Path
+) -> None:
     first = served.start(
         "nightly", recipe=str(tiny_recipe), overrides=["stages.rebalance.config.seed=2", SLOW]
     )
     until(lambda: jobs(served))
+    for pid in jobs(served):
+        assert b"PREFECT_" not in Path(f"/proc/{pid}/environ").read_bytes(), "a job has no key"
+    key = served.reach.key or ""
+    [flow] = flow_processes(served)
+    assert key.encode() in Path(f"/proc/{flow}/environ").read_bytes(), "the control: its flow has"
+    shown = [*served.processes().values()]
+    assert not [command for command in shown if key in command or as_header(key) in command]
+
     second = served.start("nightly", recipe=str(tiny_recipe))
     state = served.ended(second)
     assert (state["type"], state["message"]) == (
@@ -109,6 +107,17 @@ def test_a_night_that_begins_while_another_goes_on_is_skipped(served, tiny_recip
     served.cancel(first)
     assert served.ended(first)["type"] == "CANCELLED"
     assert jobs(served) == []
+    no_file_has_the_key(served)
+
+
+def no_file_has_the_key(served: Served) -> None:
+    """But the one that it is kept in."""
+    key = served.reach.key or ""
+    files = [path for path in served.root.rglob("*") if path.is_file()]
+    for path in [one for one in files if one.name != "lyceum-serve.env"]:
+        data = path.read_bytes()
+        assert key.encode() not in data, path
+        assert as_header(key).encode() not in data, path
 
 
 def test_there_is_one_serve_per_prefect_home(served: Served) -> None:
@@ -137,138 +146,96 @@ def test_the_server_refuses_a_run_that_chooses_how_it_is_started(served: Served,
     assert deployment["job_variables"] == {}
 
 
-def test_a_run_beside_it_finds_it_and_the_key_is_nowhere_else(served, tiny_recipe):
-    """`lyceum run` proves the server and uses it, without and with PREFECT_API_URL. Command lines,
-    jobs, logs and files hold no key."""
-    key = served.reach.key or ""
+def test_a_run_beside_it_finds_it_and_keeps_its_key_to_itself(served, tiny_recipe):
+    """`lyceum run` proves the server and uses it, without and with PREFECT_API_URL."""
     command = [sys.executable, "-m", "flows.cli.main", "run", str(tiny_recipe), "--json"]
-    for environment in (
-        served.environment,
-        {**served.environment, "PREFECT_API_URL": f"http://localhost:{served.port}/api"},
-    ):
+    for url in ({}, {"PREFECT_API_URL": f"http://localhost:{served.port}/api"}):
         done = subprocess.run(
             command,
             cwd=served.work,
-            env=environment,
+            env=served.environment | url,
             capture_output=True,
             text=True,
             check=True,
             timeout=300,
         )
         assert f"Prefect API: {served.api}" in done.stderr
-        name = json.loads(done.stdout)["run_id"]
-        assert (
-            served.ask("/flow_runs/filter", {"flow_runs": {"name": {"any_": [name]}}})[0]["state"][
-                "type"
-            ]
-            == "COMPLETED"
-        )
-        assert key not in done.stderr
-
-    run = served.start(recipe=str(tiny_recipe), overrides=["stages.rebalance.config.seed=5", SLOW])
-    until(lambda: jobs(served))
-    for pid in jobs(served):
-        assert b"PREFECT_" not in Path(f"/proc/{pid}/environ").read_bytes(), "a job has no key"
-    [flow] = flow_processes(served)
-    assert key.encode() in Path(f"/proc/{flow}/environ").read_bytes(), "the control: its flow has"
-    assert not [
-        command
-        for command in served.processes().values()
-        if key in command or as_header(key) in command
-    ]
-    served.cancel(run)
-    served.ended(run)
-    for path in [
-        path
-        for path in served.root.rglob("*")
-        if path.is_file() and path.name != "lyceum-serve.env"
-    ]:
-        data = path.read_bytes()
-        assert key.encode() not in data, path
-        assert as_header(key).encode() not in data, path
+        named = {"flow_runs": {"name": {"any_": [json.loads(done.stdout)["run_id"]]}}}
+        assert served.ask("/flow_runs/filter", named)[0]["state"]["type"] == "COMPLETED"
+        assert (served.reach.key or "") not in done.stderr
+    no_file_has_the_key(served)
 
 
-def test_a_pool_of_an_earlier_version_is_closed_when_it_starts(tmp_path: Path) -> None:
+def test_what_ran_when_it_ended_is_cancelled_or_crashed_when_it_starts_again(tmp_path, tiny_recipe):
+    """One home, served three times: it ends by Ctrl-C, which leaves nothing, then with its machine;
+    the last time behind TLS. The second run is a night, which holds its deployment's only slot."""
     with Served(tmp_path) as served:
         key = served.reach.key
-        opened = {
-            "base_job_template": {
-                "job_configuration": {"command": "{{ command }}"},
-                "variables": {"properties": {"command": {}}},
-            }
-        }
-        served.ask(f"/work_pools/{POOL}", opened, "PATCH")
-        deployment = served.ask("/deployments/name/nightly/nightly")["id"]
-        served.ask(f"/deployments/{deployment}", {"job_variables": {"command": "true"}}, "PATCH")
-    with Served(tmp_path) as again:
-        assert again.ask(f"/work_pools/{POOL}")["base_job_template"] == {
-            **template(),
-            "job_configuration": closed(again),
-        }
-        assert again.ask("/deployments/name/nightly/nightly")["job_variables"] == {}
-        assert again.reach.key != key, "a key lives as long as its server"
-
-
-def closed(served: Served) -> dict[str, object]:
-    """What is fixed in the template of a `lyceum serve` that works in another directory than this
-    process."""
-    return {**template()["job_configuration"], "working_dir": str(served.work)}
-
-
-def test_ctrl_c_cancels_what_runs_and_leaves_nothing(tmp_path: Path, tiny_recipe: Path) -> None:
-    with Served(tmp_path) as served:
-        run = served.start(recipe=str(tiny_recipe), overrides=[SLOW])
+        stopped = served.start(recipe=str(tiny_recipe), overrides=[SLOW])
         until(lambda: jobs(served))
+        leave_as_an_earlier_version_did(served)
         assert served.stop() < process_tree.STOP_SECONDS
         assert "Stopping" in served.said
     assert served.processes() == {}
     assert not answers(served.api)
     assert served.records()[-1].status == "cancelled"
-    with Served(tmp_path) as again:
-        assert again.state(run)["type"] == "CANCELLED"
 
-
-def test_what_ran_when_the_machine_went_down_is_crashed_and_can_be_retried(tmp_path, tiny_recipe):
-    """A nightly run, because it holds its deployment's only slot."""
     with Served(tmp_path) as served:
+        assert served.state(stopped)["type"] == "CANCELLED"
+        fixed = template()["job_configuration"] | {"working_dir": str(served.work)}
+        closed = {**template(), "job_configuration": fixed}
+        assert served.ask(f"/work_pools/{POOL}")["base_job_template"] == closed
+        assert served.ask("/deployments/name/nightly/nightly")["job_variables"] == {}
+        assert served.reach.key != key, "a key lives as long as its server"
         run = served.start("nightly", recipe=str(tiny_recipe), overrides=[SLOW])
         until(lambda: jobs(served))
         for pid in served.processes():
             os.kill(pid, signal.SIGKILL)
         served.process.wait()
     until(lambda: not served.processes(), seconds=60)
-    with Served(tmp_path) as again:
-        state = again.state(run)
+
+    proxied = ("--host", "0.0.0.0", "--behind-tls", "https://lyceum.example.org")
+    with Served(tmp_path, *proxied) as served:
+        answers_to_the_name_of_the_proxy(served)
+        state = served.state(run)
         assert (state["type"], state["message"]) == (
             "CRASHED",
             "its process ended with `lyceum serve`; Retry continues it",
         )
         within = {"flow_runs": {"parent_flow_run_id": {"any_": [run]}}}
-        [inner] = again.ask("/flow_runs/filter", within)
+        [inner] = served.ask("/flow_runs/filter", within)
         assert inner["state"]["type"] in ("CRASHED", "CANCELLED"), "it does not run for ever either"
-        again.retry(run)
-        until(lambda: jobs(again))
-        again.stop()
-    assert again.processes() == {}
+        served.retry(run)
+        until(lambda: jobs(served))
+        served.stop()
+    assert served.processes() == {}
 
 
-def test_behind_tls_it_answers_to_the_name_of_the_proxy(tmp_path: Path) -> None:
+def leave_as_an_earlier_version_did(served: Served) -> None:
+    """A pool, and a deployment, that let a run choose its command."""
+    opened = {
+        "job_configuration": {"command": "{{ command }}"},
+        "variables": {"properties": {"command": {}}},
+    }
+    served.ask(f"/work_pools/{POOL}", {"base_job_template": opened}, "PATCH")
+    deployment = served.ask("/deployments/name/nightly/nightly")["id"]
+    served.ask(f"/deployments/{deployment}", {"job_variables": {"command": "true"}}, "PATCH")
+
+
+def answers_to_the_name_of_the_proxy(served: Served) -> None:
     """What a proxy passes on: the browser's Host and Origin. Our own processes use the address."""
-    with Served(
-        tmp_path, "--host", "0.0.0.0", "--behind-tls", "https://lyceum.example.org"
-    ) as served:
-        assert served.link.startswith("https://lyceum.example.org/lyceum/enter#")
-        for host, origin, code in (
-            ("lyceum.example.org", "https://lyceum.example.org", 200),
-            ("lyceum.example.org", "http://lyceum.example.org", 403),
-            ("0.0.0.0.example", "https://lyceum.example.org", 421),
-        ):
-            request = urllib.request.Request(
-                f"{served.ui}/ui-settings", headers={"Host": host, "Origin": origin}
-            )
-            try:
-                answer = urllib.request.urlopen(request, timeout=60).status
-            except urllib.error.HTTPError as error:
-                answer = error.code
-            assert answer == code, (host, origin)
-        assert served.ask("/deployments/name/nightly/nightly")["name"] == "nightly"
+    assert served.link.startswith("https://lyceum.example.org/lyceum/enter#")
+    for host, origin, code in (
+        ("lyceum.example.org", "https://lyceum.example.org", 200),
+        ("lyceum.example.org", "http://lyceum.example.org", 403),
+        ("0.0.0.0.example", "https://lyceum.example.org", 421),
+    ):
+        request = urllib.request.Request(
+            f"{served.ui}/ui-settings", headers={"Host": host, "Origin": origin}
+        )
+        try:
+            answer = urllib.request.urlopen(request, timeout=60).status
+        except urllib.error.HTTPError as error:
+            answer = error.code
+        assert answer == code, (host, origin)
+    assert served.ask("/deployments/name/nightly/nightly")["name"] == "nightly"

@@ -24,11 +24,9 @@ from tests.flows.server.served import Served, until
 ATTACK = Path(__file__).with_name("attack.js").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Served(tmp_path_factory.mktemp("served")) as running:
-        running.ask("/variables/", {"name": "victim", "value": "as it was"})
-        yield running
+@pytest.fixture(scope="module", autouse=True)
+def _victim(served: Served) -> None:
+    served.ask("/variables/", {"name": "victim", "value": "as it was"})
 
 
 @pytest.fixture(scope="module")

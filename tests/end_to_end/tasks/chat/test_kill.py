@@ -1,11 +1,9 @@
-"""A client that is killed where keys are honoured, or its store is a bucket; and the memory of one
+"""A client that is killed where keys are honoured and its store is a bucket; and the memory of one
 that asks a lot."""
 
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from tests.fakes.chat_server import ChatServer
 from tests.tasks.chat.test_kill import CLIENT, ROOT, asks_for_nothing_again
@@ -27,9 +25,5 @@ def test_memory_is_bounded_however_many_requests(tmp_path: Path) -> None:
     assert int(peak) < 300
 
 
-@pytest.mark.parametrize("bucket", [False, True])
-def test_killed_at_random_and_resumed_where_keys_are_honoured(bucket, tmp_path, request):
-    asks_for_nothing_again(
-        f"gs://{request.getfixturevalue('gcs_bucket')}/store" if bucket else str(tmp_path),
-        idempotent=True,
-    )
+def test_killed_at_random_and_resumed_where_keys_are_honoured(gcs_bucket: str) -> None:
+    asks_for_nothing_again(f"gs://{gcs_bucket}/store", idempotent=True)

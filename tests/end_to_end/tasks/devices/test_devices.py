@@ -6,7 +6,6 @@ compiled for one of them.
 """
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from tests.tasks.devices.fake_devices import printed
 
 PROGRAM = """
 import json
-import sys
 import jax
 import numpy as np
 from flax import nnx
@@ -59,8 +57,6 @@ for devices in (1, 2):
         "weights": set(whole) == {devices},
         "rows": [shard.data.shape[0] for shard in tokens.addressable_shards],
     })
-    if sys.argv[1] == "train":
-        continue
     sampler = Sampler(loaded, batch_size=6, prompt_length=16, response_length=5)
     drawn = sampler.generate([f"What is {i}?" for i in range(10)], temperature=1.0, seed=1)
     assert sampler.compiles == 1
@@ -70,11 +66,13 @@ print(json.dumps(found))
 """
 
 
-def run(what: str, directory: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], ...]:
     """What was found on one device and on two, and by name XLA's text of each program for one
     device of two."""
+    directory = tmp_path_factory.mktemp("dumped")
     flags = f"--xla_backend_optimization_level=0 --xla_dump_to={directory} --xla_dump_hlo_as_text"
-    one, two = printed(PROGRAM, what, devices=2, flags=flags, JAX_ENABLE_COMPILATION_CACHE="false")
+    one, two = printed(PROGRAM, devices=2, flags=flags, JAX_ENABLE_COMPILATION_CACHE="false")
     texts = [
         (path.name.split(".")[1], path.read_text(encoding="utf-8"))
         for path in directory.glob("*after_optimizations.txt")
@@ -82,8 +80,8 @@ def run(what: str, directory: Path) -> tuple[dict[str, Any], dict[str, Any], dic
     return one, two, {name: text for name, text in texts if "num_partitions=2" in text}
 
 
-def test_each_device_trains_on_its_rows_and_gradients_are_summed(tmp_path: Path) -> None:
-    one, two, programs = run("train", tmp_path)
+def test_each_device_trains_on_its_rows_and_gradients_are_summed(found) -> None:
+    one, two, programs = found
     assert two["losses"] == pytest.approx(one["losses"], rel=1e-3)
     assert two["weights"]
     assert two["rows"] == [6, 6]
@@ -99,8 +97,8 @@ def test_each_device_trains_on_its_rows_and_gradients_are_summed(tmp_path: Path)
     }
 
 
-def test_each_device_samples_its_rows(tmp_path: Path) -> None:
-    one, two, programs = run("sample", tmp_path)
+def test_each_device_samples_its_rows(found) -> None:
+    one, two, programs = found
     assert two["tokens"] == one["tokens"]
     # after three steps that differ in rounding
     np.testing.assert_allclose(two["logps"], one["logps"], atol=0.05)

@@ -3,8 +3,6 @@
 import csv
 from collections.abc import Sequence
 
-from sklearn.metrics import accuracy_score, cohen_kappa_score
-
 from schemas.evaluation import Refusal
 from tasks.evaluation.refusals import classify_refusal
 from tests.end_to_end.tasks.records import SHARED, needs_records
@@ -34,6 +32,8 @@ def read(model: str) -> dict[str, Verdicts]:
 
 def agreement(human: Verdicts, judged: Verdicts, *, binary: bool = False) -> tuple[float, float]:
     """The fraction that agrees, and Cohen's kappa; `binary`: a partial refusal is a refusal."""
+    from sklearn.metrics import accuracy_score, cohen_kappa_score
+
     named = {"partial": "refused" if binary else "partial", None: "no class"}
     theirs, ours = ([named.get(one, one) for one in side] for side in (human, judged))
     return accuracy_score(theirs, ours), cohen_kappa_score(theirs, ours)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from scipy.stats import binom
+import scipy
 
 from tasks.statistics import power
 from tasks.statistics.intervals import mcnemar
@@ -25,10 +25,11 @@ def test_power_agrees_with_g_power() -> None:
 )
 def test_power_is_the_probability_of_the_outcomes_that_the_test_rejects(n, effect, discordant):
     win, loss, found = (discordant + effect) / 2, (discordant - effect) / 2, 0.0
+    chance = scipy.stats.binom.pmf
     for wins in range(n + 1):
         for losses in range(min(wins, n - wins + 1)):
             if mcnemar([False] * wins + [True] * losses, [True] * wins + [False] * losses) <= 0.05:
-                found += binom.pmf(wins, n, win) * binom.pmf(losses, n - wins, loss / (1 - win))
+                found += chance(wins, n, win) * chance(losses, n - wins, loss / (1 - win))
     assert power.mcnemar_power(n, effect, discordant) == pytest.approx(found, abs=1e-9)
 
 
