@@ -296,3 +296,19 @@ def test_a_machine_is_not_given_up_because_the_store_was_away_while_it_booted() 
     storm = (Event("storm", 13.5, seconds=45.0),)
     result = play(Plan(5, "bucket", "v5e-8", 1, (0.0,), events=storm))  # a flow alone
     assert sum("ask create" in line for line in result.lines) == 1, told(result)
+
+
+def test_a_machine_that_worked_and_went_while_its_flow_stood_still_is_not_asked_for_again() -> None:
+    """What a look of before had found counted as its last word; where the store was away when the
+    flow woke, none was waited for, and the machine was asked for once more, or in another zone."""
+    within_a_look = Fault("pause", "flow 1", "read log", 4, "before", 200.0)
+    within_its_request = Fault("pause", "flow 1", "ask get", 1, "before", 200.0)
+    for fault, events in (
+        (within_a_look, ()),
+        (within_its_request, (Event("storm", 199.0, seconds=45.0),)),
+        (within_its_request, (Event("storm", 199.0, seconds=10.0),)),
+    ):
+        for seed in (1, 4):
+            result = play(Plan(seed, "bucket", "v5e-8", 1, (0.0,), (fault,), events))
+            assert not result.law, told(result)
+            assert sum("ask create" in line for line in result.lines) == 1, told(result)
