@@ -312,3 +312,11 @@ def test_a_machine_that_worked_and_went_while_its_flow_stood_still_is_not_asked_
             result = play(Plan(seed, "bucket", "v5e-8", 1, (0.0,), (fault,), events))
             assert not result.law, told(result)
             assert sum("ask create" in line for line in result.lines) == 1, told(result)
+
+
+def test_a_run_of_which_all_is_cached_is_on_record_before_it_looks() -> None:
+    """Where no Prefect API runs it was when it had ended: gc, which dropped the run that had made
+    the artifact, removed it after the other had found it."""
+    pause = Fault("pause", "flow 2", "write run", 1, "before", 15.0)
+    more: dict[str, Any] = {"events": (Event("gc", 22.0, amount=1.0),), "cold": True}
+    holds("directory", "local", flows=(0.0, 20.0), faults=(pause,), **more)
