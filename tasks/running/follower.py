@@ -94,6 +94,8 @@ class Follower:
                 if self.pausing and status.state == "queued":
                     raise Stopped(f"stage {self.job.stage} had no machine yet")
                 if self.pausing and not asked:
+                    if self._taken_over():
+                        raise Stopped(f"another run goes on with stage {self.job.stage}")
                     self.machines.pause(handle)
                     asked = True
                 if self._watch.stop.wait(self._settings.poll_seconds):

@@ -320,3 +320,14 @@ def test_a_run_of_which_all_is_cached_is_on_record_before_it_looks() -> None:
     pause = Fault("pause", "flow 2", "write run", 1, "before", 15.0)
     more: dict[str, Any] = {"events": (Event("gc", 22.0, amount=1.0),), "cold": True}
     holds("directory", "local", flows=(0.0, 20.0), faults=(pause,), **more)
+
+
+def test_a_deadline_pauses_no_job_that_another_run_has_taken_over() -> None:
+    """A laptop's lid was shut meanwhile. The job paused, and the other run asked for another
+    machine to go on with it."""
+    slept = (Fault("pause", "flow 1", "ask get", 3, "after", 15.0),)
+    near = (Event("deadline", 22.6, "flow 1"),)
+    for seed in (3, 5):
+        result = play(Plan(seed, "bucket", "v5e-8", 1, (0.0, 6.1), slept, near))
+        assert not result.law, told(result)
+        assert sum("ask create" in line for line in result.lines) == 1, told(result)

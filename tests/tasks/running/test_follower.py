@@ -209,6 +209,17 @@ def test_before_a_deadline_a_running_job_is_asked_once_to_pause(bench: Bench) ->
     assert (backend.paused, backend.cancelled, backend.submitted) == (["4"], ["4"], ["4"])
 
 
+def test_before_a_deadline_a_job_that_was_taken_over_is_left_to_the_other_run(
+    bench: Bench,
+) -> None:
+    """It was asked to pause, and the other run had to ask for another machine."""
+    bench.taken_over = True
+    backend = Near([[status("running")] * 3], near=bench.watch.pause)
+    with pytest.raises(Stopped, match="another run goes on"):
+        bench.run(backend)
+    assert (backend.paused, backend.cancelled, backend.followed_elsewhere) == ([], [], ["4"])
+
+
 def test_before_a_deadline_no_machine_is_waited_for(bench: Bench) -> None:
     backend = Near([[status("queued")] * 2], near=bench.watch.pause)
     with pytest.raises(Stopped, match="had no machine yet"):
