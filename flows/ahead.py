@@ -8,15 +8,18 @@ what is cached; a look without changes only tells whether to ask it.
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Any
 
 from flows.ending import report_run
 from flows.preamble import Prepared
 from flows.recipe.explain import Outlook
-from flows.runs.record import RunLog
+from flows.recipe.resolve import ResolvedStage
+from flows.runs.record import RunLog, record_name
 from infra.store.store import Store
 from schemas.artifact import Manifest
+from schemas.base import InputError
 from schemas.reports import StageRecord
 from tasks.running.backends import close_backends
 from tasks.running.early_start import begin, take
@@ -25,42 +28,65 @@ from tasks.running.watch import Watch
 
 
 def run_cached(prepared: Prepared, store: Store, outlooks: Sequence[Outlook], watch: Watch) -> bool:
-    """Run a recipe whose stages are all cached. Returns False, and records nothing, if one is not,
+    """Run a recipe whose stages are all cached. Returns False, and leaves no record, if one is not,
     or is forced.
 
     Raises InputError, and OSError when the store does not answer.
     """
-    started, made = time.time(), dict[str, Manifest]()
-    stages: list[StageRecord] = []
-    if prepared.force or not all(one.manifest for one in outlooks):
+    started = time.time()
+    ending = prepared.force or watch.stop.is_set() or watch.pause.is_set()
+    if ending or not all(one.manifest for one in outlooks):
         return False
-    for stage in prepared.resolved.stages:
-        if watch.stop.is_set() or watch.pause.is_set():
-            return False
-        began, job = time.monotonic(), prepared.request(stage, made, run="")
-        manifest = adopt(job, store, watch, partial(watch.say, stage.name))
-        if manifest is None:
-            return False
-        made[stage.name] = manifest
-        stages.append(
-            StageRecord(
-                name=stage.name,
-                kind=stage.kind,
-                key=job.key,
-                status="cached",
-                seconds=time.monotonic() - began,
-                artifact=manifest.ref(),
-                metrics=manifest.metrics,
-            )
-        )
-    run = RunLog(store, prepared.resolved, prepared.target, watch.record, started, prepared.group)
+    found: list[StageRecord] = []
+    run = RunLog(
+        store,
+        prepared.resolved,
+        prepared.target,
+        lambda version: watch.record(version) if found else None,
+        started,
+        prepared.group,
+        # before they are looked for: `lyceum gc` leaves what a run on record names
+        [_record(one.stage, one.key, status="running") for one in outlooks],
+    )
+    try:
+        found = _adopted(prepared, store, outlooks, watch)
+    finally:
+        if len(found) < len(outlooks):
+            with suppress(OSError, InputError):
+                store.remove(record_name(run.record.run_id).rpartition("/")[0])
+    if len(found) < len(outlooks):
+        return False
     if prepared.plan is not None:
         run.plan(prepared.plan)
     for message in close_backends():
         watch.say("machines", message)
-    run.finish("succeeded", stages)
+    run.finish("succeeded", found)
     report_run(store, run, watch.say)
     return True
+
+
+def _adopted(
+    prepared: Prepared, store: Store, outlooks: Sequence[Outlook], watch: Watch
+) -> list[StageRecord]:
+    """The records of stages that are cached, up to the first that is not, or to a stop."""
+    made: dict[str, Manifest] = {}
+    found: list[StageRecord] = []
+    for one in outlooks:
+        began, job = time.monotonic(), prepared.request(one.stage, made, run="")
+        if watch.stop.is_set() or watch.pause.is_set() or job.key != one.key:
+            break
+        manifest = adopt(job, store, watch, partial(watch.say, one.stage.name))
+        if manifest is None:
+            break
+        made[one.stage.name] = manifest
+        ended = {"status": "cached", "seconds": time.monotonic() - began}
+        kept = {"artifact": manifest.ref(), "metrics": manifest.metrics}
+        found.append(_record(one.stage, one.key, **ended, **kept))
+    return found
+
+
+def _record(stage: ResolvedStage, key: str | None, **more: Any) -> StageRecord:
+    return StageRecord(name=stage.name, kind=stage.kind, key=key, **more)
 
 
 @contextmanager

@@ -20,8 +20,8 @@ rollback may lead, cannot be dropped. The rest is garbage:
 Runs that begin meanwhile are safe. Each key is removed under its lease, so that a run that wants
 the stage waits; run records are read again right before; an artifact's manifest goes first, so that
 nobody finds an artifact with half of its files, and comes back if a run has found it meanwhile
-(`Needs.let_go`). A run that reads one in that moment finds its input gone, and makes it again
-(`flows.chain`). Machines go before the records of their jobs do.
+(`Needs.let_go`), if need be with the next `gc`. A run that reads one in that moment finds its input
+gone, and makes it again (`flows.chain`). Machines go before the records of their jobs do.
 """
 
 import itertools
@@ -370,12 +370,10 @@ def _delete_item(
         return
     if item.kind == "artifact" and not needs.let_go(item.name.split("/")[1], key):
         return
-    if item.kind == "attempt":
-        _, kind, _, _, attempt = item.name.split("/")
-        manifest = store.lookup(kind, key)
-        if manifest is not None and manifest.attempt == attempt:  # committed since it was listed
-            return
-    for name in sorted(item.names):
+    if item.kind == "set aside":
+        needs.take_back(item.name.split("/")[1], key, item.names)
+    named = {name for name in item.names if needs.names_files(name)}
+    for name in sorted(item.names - named):
         below = [name]
         if name == f"work/{key}":
             below = [f"{name}/{child}" for child in place.children(name)]
@@ -385,7 +383,7 @@ def _delete_item(
             if not mine():
                 return
             _remove(place, one)
-    item.deleted = True
+    item.deleted = not named
 
 
 def _remove(store: Store, name: str) -> None:

@@ -1,6 +1,7 @@
 """What the runs on record need of a store: the stage keys that their records name, and of a night
 the evaluations behind its decision."""
 
+import re
 import time
 from collections.abc import Collection
 from contextlib import suppress
@@ -9,13 +10,20 @@ from pydantic import ValidationError
 
 from flows.promotion.nights import DECISION, Decision
 from flows.runs.record import in_full, record_name
-from infra.store.store import Store, manifest_name
+from infra.store.store import Store, manifest_name, parse_manifest
 from schemas.base import InputError, problem_text
 from schemas.reports import RunRecord
 
 LOOK_SECONDS = 3.0
 """How old the last look at the records may be when something is removed: keys of a large store go
 for minutes, and a process may stand still in between."""
+
+COLLECTED = "collected"
+"""Why a manifest was set aside: somebody had to look whether a run needs the artifact."""
+
+_DATA = re.compile(
+    r"((trees|parts)/)?artifacts/(?P<kind>[^/]+)/(?P<key>[^/]+)/data/(?P<attempt>[^/]+)"
+)
 
 
 class Needs:
@@ -49,7 +57,7 @@ class Needs:
         """Set the artifact of a key aside, and look at the records then: a run names an artifact
         before it looks for it, so whoever found this one is on record by now. Returns whether
         nobody needs it; else it is put back."""
-        manifest = self._store.discard(kind, key)
+        manifest = self._store.discard(kind, key, COLLECTED)
         if manifest is None:
             return True
         needed = True
@@ -60,6 +68,20 @@ class Needs:
             if needed:
                 self._store.create_bytes(manifest_name(kind, key), manifest)
         return not needed
+
+    def take_back(self, kind: str, key: str, aside: Collection[str]) -> None:
+        """Put the artifact of a key, which is needed, back where a `gc` that was killed had set it
+        aside (`let_go`), unless another one has taken its place.
+
+        Args:
+            aside: names of all its manifests that were set aside.
+        """
+        for name in sorted(aside):
+            if f"/manifest.{COLLECTED}-" in name and self._store.lookup(kind, key) is None:
+                raw = self._store.read_bytes(name)
+                manifest = parse_manifest(raw, kind, key)
+                if raw is not None and manifest is not None and not self._store.verify(manifest):
+                    self._store.create_bytes(manifest_name(kind, key), raw)
 
     def look(self) -> None:
         """Look at the records now."""
@@ -84,6 +106,14 @@ class Needs:
                 decision = Decision.model_validate_json(raw or b"")
                 self._decided[name] = {evaluation.key for evaluation in decision.gate.evaluations}
         self._now |= set().union(*(self._decided.get(name, ()) for name in known))
+
+    def names_files(self, name: str) -> bool:
+        """Whether a manifest names the files of this attempt, in the store or, of a bucket, copied
+        or arriving here: it was committed since they were listed."""
+        if (found := _DATA.fullmatch(name)) is None:
+            return False
+        manifest = self._store.lookup(found["kind"], found["key"])
+        return manifest is not None and manifest.attempt == found["attempt"]
 
     def _record(self, run: str, raw: bytes) -> RunRecord:
         try:

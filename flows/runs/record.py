@@ -60,6 +60,7 @@ class RunLog:
 
     Args:
         started: when the run began, seconds since the epoch; None: now.
+        stages: what the run names from its first version on.
         group: the id that it shares with runs of the same recipe under other seeds; its own id has
             its seed, since many may begin in one second.
     """
@@ -72,6 +73,7 @@ class RunLog:
         watch: Callable[[RunRecord], None],
         started: float | None = None,
         group: str | None = None,
+        stages: Sequence[StageRecord] = (),
     ) -> None:
         self._store = store
         self._watch = watch
@@ -89,6 +91,7 @@ class RunLog:
             started=started or time.time(),
             process=this_process(),
             execution=_execution(),
+            stages=tuple(stages),
         )
         self._update(SAVE_SECONDS)
 

@@ -100,11 +100,11 @@ class BucketObjects(Objects):
         self.ask(lambda timeout: handle.reload(timeout=timeout, retry=None), of_bucket=True)
         return "+".join(handle.data_locations or [handle.location])
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, seconds: float | None = None) -> bytes | None:
         """See Objects; the bytes are compared with the service's checksum."""
         path = self.path(name)
         try:
-            return self.ask(lambda timeout: self._download(path, timeout))[0]
+            return self.ask(lambda timeout: self._download(path, timeout), seconds=seconds)[0]
         except Missing:
             return None
 

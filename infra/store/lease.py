@@ -160,7 +160,8 @@ def unheld(
     was none).
 
     All leases are watched at once, for the time to live, and only if one of them may be held; again
-    when the store did not answer meanwhile. One that changes is held.
+    when the store did not answer meanwhile, or could not be asked because this process stood still.
+    One that changes is held.
 
     Args:
         keys: stage key -> the newest generation of its lease, as a listing has just told it, or 0:
@@ -185,16 +186,16 @@ def unheld(
             f"{len(silent)} leases may be held; watching for up to {seconds:g} s whether they are"
             " renewed"
         )
-    over = False
+    over, nap, answered = False, min(poll_seconds, seconds), began
     while silent and not over:
-        time.sleep(min(poll_seconds, seconds))
+        time.sleep(nap)
         over = time.monotonic() - began > seconds
         for key, seen in list(silent.items()):
-            asked = time.monotonic()
             if _newest(store, key, seen[0]) != seen:
                 del silent[key]
-            if time.monotonic() - asked > seconds / 3:
-                began, over = time.monotonic(), False  # the store was away, for holders too
+            before, answered = answered, time.monotonic()
+            if answered - before > nap + seconds / 3:
+                began, over = answered, False  # the store may have been away, for holders too
     return free | {key: generation for key, (generation, _) in silent.items()}
 
 
@@ -355,13 +356,13 @@ def _renew(store: Store, lease: Lease, seconds: float, released: bool = False) -
     """Renew or release, and notice whether somebody has taken the lease over.
 
     A store that fails does not end the lease, and a lost lease does not end the work: log and go
-    on.
+    on. Ask no longer than `seconds`: whoever asks on through an outage may sleep beyond its end.
     """
     changes = {"beats": lease.record.beats + 1, "renewed": time.time(), "released": released}
     lease.record = lease.record.model_copy(update=changes)
     try:
         store.write_json(_name(lease.key, lease.generation), lease.record, seconds)
-        taken = store.read_bytes(_name(lease.key, lease.generation + 1)) is not None
+        taken = store.read_bytes(_name(lease.key, lease.generation + 1), seconds) is not None
     except (OSError, InputError) as error:
         if lease.unheard_since is None:
             lease.unheard_since = time.monotonic()

@@ -143,7 +143,7 @@ class Files(Objects):
                 ) from error
             raise
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, seconds: float | None = None) -> bytes | None:
         path = self.path(name)
         with self.explained(path):
             try:

@@ -86,8 +86,8 @@ class Objects(Protocol):
         """The location where a bucket's service keeps its bytes, e.g. `US-CENTRAL1` or `EU`; None
         for a directory."""
 
-    def read(self, name: str) -> bytes | None:
-        """The object's bytes, or None if there is none."""
+    def read(self, name: str, seconds: float | None = None) -> bytes | None:
+        """The object's bytes, or None if there is none. `seconds`: see `write`."""
 
     def read_all(self, names: Sequence[str]) -> list[bytes | None]:
         """`read` of each, in the order of names; a bucket is asked for several at a time."""

@@ -185,12 +185,12 @@ class Store:
         log.warning("%s does not verify and will be computed again: %s", what, why)
         self._objects.set_aside(manifest_name(kind, key), aside_name(kind, key, "corrupt"), raw)
 
-    def discard(self, kind: str, key: str) -> bytes | None:
-        """Set a committed artifact aside (`manifest.discarded-<id>.json`) so that the stage runs
-        again: `--force`. Returns the manifest, and None when there is none."""
+    def discard(self, kind: str, key: str, why: str = "discarded") -> bytes | None:
+        """Set a committed artifact aside (`manifest.<why>-<id>.json`) so that the stage runs again:
+        `--force`. Returns the manifest, and None when there is none."""
         name = manifest_name(kind, key)
         if (raw := self._objects.read(name)) is not None:
-            self._objects.set_aside(name, aside_name(kind, key, "discarded"), raw)
+            self._objects.set_aside(name, aside_name(kind, key, why), raw)
         return raw
 
     def commit(self, draft: Manifest, directory: Path) -> Manifest:

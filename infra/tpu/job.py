@@ -10,10 +10,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
-from infra.backend import FINAL, JobHandle
+from infra.backend import JobHandle
 from infra.secrets import mask
 from infra.settings import TpuSettings
 from infra.store.store import Store
@@ -83,22 +82,19 @@ class TpuJob:
         tried = {zone_of(name) for name in record.resources}
         self._zones = [zone for zone in zones if zone not in tried]
         self._refusals: tuple[Problem, ...] = ()
-        self._taken_over = record.state != "requested"
-        self._too_dear = too_dear
+        self._taken_over, self._too_dear = record.state != "requested", too_dear
         self._looked = self._before = (time.monotonic(), time.time())
         self._phase, self._final = "", final
         self._since = self._asked = time.monotonic()
         self._sent, self._may_exist = False, asked
         self._resource: Resource | None = None
         self._problem: Problem | None = None
-        self._next_look = 0.0
-        self._unanswered = 0.0
+        self._next_look = self._unanswered = 0.0
         self._leaving: set[str] = set()
         self._unseen: dict[str, float] = {}  # given up -> the last look that found no VM of it
         self._following = float("inf")
         self._cancelled, self._accepted = threading.Event(), threading.Event()
-        self._left = threading.Event()
-        self._wake = threading.Event()
+        self._left, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(
             target=self._work, name=f"tpu-{handle.key[:8]}-{handle.attempt}", daemon=True
         )
@@ -203,10 +199,12 @@ class TpuJob:
         if self._listener.trouble is not None:
             raise self._listener.trouble
         step = self._next()
-        said = [host.status.state for host in self._listener.hosts() if host.status is not None]
-        if step.action == "delete" and self._has_vms and not {*said} & {*FINAL}:
-            self._listener.look(FINAL_LOOK_SECONDS)
+        ending = step.action in ("delete", "next_zone") and step.state != "done"
+        if ending and self._may_have_worked():
+            heard = self._listener.look(FINAL_LOOK_SECONDS)
             step = self._next()
+            if step.action == "next_zone" and not heard:  # as long as nobody can tell
+                return Step(self.record.state, phase=step.phase)
         return step
 
     def _next(self) -> Step:
@@ -242,8 +240,7 @@ class TpuJob:
             self._since = time.monotonic()
             began: dict[str, float] = {}
             if step.state in _WITH_VMS and self.record.active is None:
-                # They came up after the last look that found none. Of a job that is taken over
-                # there was none: no earlier than they were made.
+                # After the last look that found none; of a job taken over, when they were made.
                 created = self._resource.created if self._taken_over and self._resource else None
                 began = {"active": created or self._before[1]}
             self.record = self.record.model_copy(update={"state": step.state, **began})
@@ -281,19 +278,19 @@ class TpuJob:
         self._final = status.model_copy(update={"error": error, "phase": ""})
 
     def _may_have_worked(self) -> bool:
-        """Whether VMs that this process never saw may have come and gone, while it slept."""
+        """Whether there are VMs, or some may have come and gone while this process slept."""
         beyond = (*QUEUED, "PROVISIONING", "FAILED")
         seen = self._resource is not None and self._resource.request not in beyond
-        return seen or self._listener.hosts()[0].status is not None
+        return self._has_vms or seen or self._listener.hosts()[0].status is not None
 
     def _request(self) -> Problem | None:
-        """Send the request, which is on record before, unless one that was sent before is there:
-        whoever sends it again may have stood still while its machine came and went. Returns what
-        stands against it."""
+        """Send the request, which is on record before, unless one that was sent before is there or
+        its machine came and went meanwhile. Returns what stands against it."""
         name = self.record.resources[-1]
-        if self._may_exist and self._has_come_and_gone():
+        gone = self._may_exist and self._has_come_and_gone()
+        if gone:
             return None
-        if not self._write():
+        if gone is None or not self._write():
             return Problem("transient", f"{self._store.uri} does not answer")
         if self._cancelled.is_set():
             return None
@@ -319,15 +316,19 @@ class TpuJob:
             return error.problem
         return None
 
-    def _has_come_and_gone(self) -> bool:
-        """Whether a request's machine has worked and gone, or another run has seen to its end."""
-        with suppress(OSError, InputError):
+    def _has_come_and_gone(self) -> bool | None:
+        """Whether its machine worked and went, or another run ended the job; None: unknown."""
+        try:
             known = self._store.read_json(record_name(self._handle), TpuRecord)
-            if known is not None and known.ended is not None:
-                self._end("failed", failure("another run has ended this job", lost=True))
-                return True
-        self._listener.look(FINAL_LOOK_SECONDS)
-        return self._listener.hosts()[0].status is not None
+        except InputError:  # damaged
+            known = None
+        except OSError:
+            return None
+        if known is not None and known.ended is not None:
+            self._end("failed", failure("another run has ended this job", lost=True))
+            return True
+        heard = self._listener.look(FINAL_LOOK_SECONDS)
+        return self._listener.hosts()[0].status is not None if heard else None
 
     def _ask(self) -> Problem | None:
         """Look at the resource. Returns why the API does not tell."""
@@ -379,8 +380,7 @@ class TpuJob:
         self.record = record.model_copy(update=changes)
 
     def _delete(self) -> None:
-        """Until nothing is left, for as long as this process lives: nobody else may be there to
-        ask."""
+        """Until nothing is left, as long as this process lives: nobody else may be there to ask."""
         self._leaving |= set(self.record.resources)
         self._following = time.monotonic() + self._tpu.delete_seconds
         written, began, ended = False, time.time(), self.record.ended

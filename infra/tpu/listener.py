@@ -7,6 +7,7 @@ store delays nobody else.
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from itertools import cycle, islice
 
@@ -57,8 +58,8 @@ class Listener:
         self._hosts = [Host() for _ in range(hosts)]
         self._turns = cycle(range(1, hosts))
         self._chunks: list[tuple[int, int, str]] = []
-        self._wake, self._looked = threading.Event(), threading.Event()
-        self._stopped = threading.Event()
+        self._wake, self._stopped = threading.Event(), threading.Event()
+        self._asked: deque[threading.Event] = deque()
         self._thread = threading.Thread(
             target=self._listen, name=f"tpu-listener-{handle.key[:8]}", daemon=True
         )
@@ -80,24 +81,28 @@ class Listener:
         chunks = [chunk for chunk in list(self._chunks) if chunk[0] >= offset]
         return "".join(text for _, _, text in chunks), chunks[-1][1] if chunks else offset
 
-    def look(self, seconds: float) -> None:
-        """Look now. Returns after the look, or after so many seconds."""
-        self._looked.clear()
+    def look(self, seconds: float) -> bool:
+        """Look now. Returns whether the store has answered within so many seconds: a look that
+        began after this call, since this process may have stood still within one."""
+        answered = threading.Event()
+        self._asked.append(answered)
         self._wake.set()
-        self._looked.wait(seconds)
+        return answered.wait(seconds)
 
     def _listen(self) -> None:
         while True:
             ended = self._stopped.is_set()
+            asked = len(self._asked)
             try:
                 self._hear(ended)
+                for _ in range(asked):
+                    self._asked.popleft().set()
             except OSError as error:
                 what = f"what the VMs of {self._handle.key}/{self._handle.attempt} say"
                 log.warning("%s cannot be read: %s", what, error)
             except InputError as error:
                 self.trouble = error
                 self._on_news()
-            self._looked.set()
             if ended:
                 return
             often = min(LISTEN_SECONDS, self._seconds)

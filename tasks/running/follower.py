@@ -94,6 +94,8 @@ class Follower:
                 if self.pausing and status.state == "queued":
                     raise Stopped(f"stage {self.job.stage} had no machine yet")
                 if self.pausing and not asked:
+                    if self._taken_over():
+                        raise Stopped(f"another run goes on with stage {self.job.stage}")
                     self.machines.pause(handle)
                     asked = True
                 if self._watch.stop.wait(self._settings.poll_seconds):
@@ -123,9 +125,10 @@ class Follower:
 
 def run_to_the_end(follower: Follower, store: Store, attempt: str, restarts: int) -> JobStatus:
     """Take over the job that outlived its submitter, or submit one. Submit again, a limited number
-    of times, after a job that was lost, or that paused for an earlier run. Do nothing where another
-    run has taken the stage over since the lease was granted: its job has not outlived it. The
-    listing in which jobs are looked for tells, since this process may stand still at any time."""
+    of times, after a job that was lost without an artifact, or that paused for an earlier run. Do
+    nothing where another run has taken the stage over since the lease was granted: its job has not
+    outlived it. The listing in which jobs are looked for tells, since this process may stand still
+    at any time."""
     known = lease.attempts(store, follower.job.key)
     generation = lease.attempt_numbers(attempt)[0]
     if lease.later(known, generation):
@@ -143,6 +146,8 @@ def run_to_the_end(follower: Follower, store: Store, attempt: str, restarts: int
             if lease.later(lease.attempts(store, follower.job.key), generation):
                 follower.overtaken = True  # even by one that has ended: the lease is not ours
                 break
+            if (made := store.valid(follower.job.kind, follower.job.key)) is not None:
+                return status.model_copy(update={"artifact": made.ref()})
         follower.say(
             f"{status.error}\nstarted again from its last checkpoint (attempt {again}; up to"
             f" {restarts} restarts a run)"

@@ -73,7 +73,7 @@ class SimulatedFiles(Files):
         prepared = super().prepare
         self._faults.operation("write any", "probe", self._writing("probe", prepared))
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, seconds: float | None = None) -> bytes | None:
         return self._faults.operation(
             operation("read", name), name, lambda: super(SimulatedFiles, self).read(name)
         )

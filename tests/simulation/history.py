@@ -47,7 +47,7 @@ from tests.simulation.operators import Terminal, operate, terminals
 from tests.simulation.plan import Plan
 from tests.simulation.threads import ProcessLock
 from tests.simulation.worker import Work
-from tests.simulation.world import Endless, Process, World
+from tests.simulation.world import Endless, Late, Process, World
 
 
 @dataclass
@@ -374,7 +374,7 @@ LONGEST = 120
 
 
 def _late(*given: object) -> None:
-    raise TimeoutError(f"the history has not ended after {LONGEST} s")
+    raise Late(f"the history has not ended after {LONGEST} s")
 
 
 _QUIET = logging.NullHandler()

@@ -193,7 +193,7 @@ class Laws:
 
     def _gone(self, process: Process, kind: str, key: str) -> None:
         self.losses += 1
-        self.removed.add(key)
+        self.on_record.gone[key] = self.world.now
         if key in self.damaged:
             self.damaged.remove(key)
             return
@@ -230,7 +230,7 @@ class Laws:
             spent = "no more are started" in error and self.payments.budget is not None
             twice = self.losses > 1 and "is missing or damaged" in error
             mine = [job for job in self._submitted if job.startswith(f"{stage.key}/")]
-            gone = stopped and stage.key in self.removed  # who is stopped makes nothing again
+            gone = stopped and stage.key in self.on_record.gone  # it makes nothing again
             used_up = twice or gone or any(job.endswith("-3") for job in mine)
             if stage.status == "failed" and not (self.lenient or self.refused or spent or used_up):
                 self.break_("no run fails for nothing", f"{process.name}: {short(error)[:300]}")
@@ -238,7 +238,7 @@ class Laws:
                 self.break_("records agree", f"{process.name} left {stage.name} running")
             made = stage.artifact
             there = made and self.committed.get((made.kind, made.key))
-            if made and not there and made.key not in self.removed:
+            if made and not there and not self.on_record.lost(record.run_id, made.key):
                 self.break_("records agree", f"{process.name}: {stage.name} is not in the store")
             if made and there and there.digest != made.digest:
                 self.break_("records agree", f"{process.name}: {stage.name} is another one")

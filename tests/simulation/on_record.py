@@ -19,6 +19,7 @@ class OnRecord:
         since: key -> the moment from which on a record that is there names it.
         looked: operator -> when it looked at the records last, or is to look again.
         aside: operator and key -> when it set the artifact aside.
+        gone: key -> when its artifact was set aside, by whomever, or removed.
     """
 
     world: World
@@ -26,6 +27,7 @@ class OnRecord:
     since: dict[str, float] = field(default_factory=dict)
     looked: dict[Process, float] = field(default_factory=dict)
     aside: dict[tuple[Process, str], float] = field(default_factory=dict)
+    gone: dict[str, float] = field(default_factory=dict)
     _parts: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def looks(self, process: Process, what: str, name: str) -> None:
@@ -43,6 +45,13 @@ class OnRecord:
         """Whether a run named the key before an operator set its artifact aside, so that the run
         may have found it, and has to have it back."""
         return self.since.get(key, self.world.now) < self.aside.get((process, key), 0.0)
+
+    def lost(self, run: str, key: str) -> bool:
+        """Whether the artifact of a key was there when the run named it, and is gone since: a run
+        finds none that had gone before."""
+        parts = (keys for part, keys in self._parts.items() if part.startswith(f"runs/{run}/"))
+        named = min((keys[key] for keys in parts if key in keys), default=0.0)
+        return self.gone.get(key, -1.0) >= named
 
     def changed(self, name: str) -> None:
         """A record, or a part of one, is written or removed, or a whole run is."""

@@ -103,6 +103,7 @@ class Plan:
         region: where a bucket lies.
         reports: runs that have ended write theirs.
         data: the recipe reads files of `--data`.
+        cold: no Prefect API runs, so that a run of which all is cached starts none.
     """
 
     seed: int
@@ -116,6 +117,7 @@ class Plan:
     region: str = "US"
     reports: bool = False
     data: bool = False
+    cold: bool = False
 
     @property
     def parts(self) -> int:
@@ -138,6 +140,7 @@ class Plan:
         head += f", which lies in {self.region}" if self.region != "US" else ""
         head += ", runs write reports" if self.reports else ""
         head += ", they read data" if self.data else ""
+        head += ", no Prefect API runs" if self.cold else ""
         head += f", each may spend {self.budget} dollars" if self.budget else ""
         return [head, *map(str, self.faults), *map(str, self.events)]
 
@@ -170,7 +173,8 @@ def drawn(seed: int, targets: Sequence[str] = ("local", "local", "v5e-8")) -> Pl
         events = tuple(_of_champions(chance, round(at, 1)) for at in moments)
     plan = replace(plan, events=events)
     faults = tuple(_fault(chance, plan) for _ in range(chance.choice((0, 1, 2, 2, 3, 4))))
-    return replace(plan, faults=faults, reports=chance.random() < 0.1, data=chance.random() < 0.3)
+    plan = replace(plan, faults=faults, reports=chance.random() < 0.1, data=chance.random() < 0.3)
+    return replace(plan, cold=chance.random() < 0.2)
 
 
 def _fault(chance: random.Random, plan: Plan) -> Fault:

@@ -296,3 +296,38 @@ def test_a_machine_is_not_given_up_because_the_store_was_away_while_it_booted() 
     storm = (Event("storm", 13.5, seconds=45.0),)
     result = play(Plan(5, "bucket", "v5e-8", 1, (0.0,), events=storm))  # a flow alone
     assert sum("ask create" in line for line in result.lines) == 1, told(result)
+
+
+def test_a_machine_that_worked_and_went_while_its_flow_stood_still_is_not_asked_for_again() -> None:
+    """What a look of before had found counted as its last word; where the store was away when the
+    flow woke, none was waited for, and the machine was asked for once more, or in another zone."""
+    within_a_look = Fault("pause", "flow 1", "read log", 4, "before", 200.0)
+    within_its_request = Fault("pause", "flow 1", "ask get", 1, "before", 200.0)
+    for fault, events in (
+        (within_a_look, ()),
+        (within_its_request, (Event("storm", 199.0, seconds=45.0),)),
+        (within_its_request, (Event("storm", 199.0, seconds=10.0),)),
+    ):
+        for seed in (1, 4):
+            result = play(Plan(seed, "bucket", "v5e-8", 1, (0.0,), (fault,), events))
+            assert not result.law, told(result)
+            assert sum("ask create" in line for line in result.lines) == 1, told(result)
+
+
+def test_a_run_of_which_all_is_cached_is_on_record_before_it_looks() -> None:
+    """Where no Prefect API runs it was when it had ended: gc, which dropped the run that had made
+    the artifact, removed it after the other had found it."""
+    pause = Fault("pause", "flow 2", "write run", 1, "before", 15.0)
+    more: dict[str, Any] = {"events": (Event("gc", 22.0, amount=1.0),), "cold": True}
+    holds("directory", "local", flows=(0.0, 20.0), faults=(pause,), **more)
+
+
+def test_a_deadline_pauses_no_job_that_another_run_has_taken_over() -> None:
+    """A laptop's lid was shut meanwhile. The job paused, and the other run asked for another
+    machine to go on with it."""
+    slept = (Fault("pause", "flow 1", "ask get", 3, "after", 15.0),)
+    near = (Event("deadline", 22.6, "flow 1"),)
+    for seed in (3, 5):
+        result = play(Plan(seed, "bucket", "v5e-8", 1, (0.0, 6.1), slept, near))
+        assert not result.law, told(result)
+        assert sum("ask create" in line for line in result.lines) == 1, told(result)

@@ -2,16 +2,18 @@
 and a broken history becomes a small one."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from subprocess import run
 
 import pytest
 
 from tests.simulation.__main__ import main
-from tests.simulation.history import play
+from tests.simulation.history import _late, play
 from tests.simulation.plan import Plan, drawn
 from tests.simulation.plants import PLANTS
 from tests.simulation.shrink import shrunk, told
+from tests.simulation.world import Late
 
 LOCAL = ("local",)
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +55,12 @@ def test_a_missing_guard_is_found_and_told_in_few_words() -> None:
     assert small.plan.parts <= found.plan.parts
     assert small.plan.parts <= 2
     assert "took" in told(small)
+
+
+def test_the_alarm_of_a_history_is_no_error_that_lyceum_takes_for_the_store_s() -> None:
+    """Two writes of a flow failed unheard, in a history whose process had been stopped."""
+    with pytest.raises(Late), suppress(OSError):
+        _late()
 
 
 def test_a_seed_that_breaks_a_law_is_told_small_and_with_how_to_play_it_again(

@@ -45,6 +45,10 @@ class Endless(Exception):
     """A history that does not come to its end."""
 
 
+class Late(BaseException):
+    """One that takes too long here. No OSError, which Lyceum would take for the store's."""
+
+
 @dataclass(eq=False)
 class Process:
     """A simulated process.

@@ -67,10 +67,10 @@ def test_an_artifact_that_a_run_found_before_it_was_set_aside_comes_back(
     found = yard.store.lookup("sft", key(number))
     discard = Store.discard
 
-    def meanwhile(store: Store, kind: str, where: str) -> bytes | None:
+    def meanwhile(store: Store, kind: str, where: str, why: str) -> bytes | None:
         if where == key(number):
             yard.run("cached", number, status="succeeded")
-        return discard(store, kind, where)
+        return discard(store, kind, where, why)
 
     monkeypatch.setattr(Store, "discard", meanwhile)
     removed = yard.gc("--delete")
@@ -85,13 +85,40 @@ def test_an_artifact_comes_back_when_nobody_can_tell_whether_it_is_needed(yard, 
     yard.commit(1)
     discard = Store.discard
 
-    def meanwhile(store: Store, kind: str, where: str) -> bytes | None:
+    def meanwhile(store: Store, kind: str, where: str, why: str) -> bytes | None:
         yard.store.write_bytes("runs/rotten/run.json", b"{")
-        return discard(store, kind, where)
+        return discard(store, kind, where, why)
 
     monkeypatch.setattr(Store, "discard", meanwhile)
     yard.gc("--delete", code=2)
     assert yard.store.valid("sft", key(1))
+
+
+def test_an_artifact_comes_back_with_the_next_gc_when_this_one_is_killed(yard, monkeypatch):
+    """A run has found it, and gc is killed as soon as its manifest is aside. Not what was made anew
+    since, nor what somebody discarded."""
+    for number in (1, 2, 3):
+        yard.commit(number)
+    found = yard.store.lookup("sft", key(1))
+    discard = Store.discard
+
+    def killed(store: Store, kind: str, where: str, why: str) -> None:
+        yard.run("cached", 1, 2, 3, status="succeeded")
+        for number in (1, 2):
+            discard(store, kind, key(number), why)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "discard", killed)
+        with pytest.raises(Killed):
+            main(["gc", "--store", yard.store.uri, "--delete"])
+    made = yard.commit(2, attempt="2", text="the same")
+    yard.store.discard("sft", key(3))
+    assert yard.gc("--delete")["items"]
+    assert yard.store.valid("sft", key(1)) == found
+    assert yard.store.valid("sft", key(2)) == made
+    assert yard.store.valid("sft", key(3)) is None
+    assert yard.gc("--delete")["items"] == []
 
 
 def test_files_that_were_committed_meanwhile_stay(yard, monkeypatch):
@@ -112,6 +139,30 @@ def test_files_that_were_committed_meanwhile_stay(yard, monkeypatch):
     [item] = yard.gc("--delete")["items"]
     assert (item["kind"], item["deleted"]) == ("attempt", False)
     assert yard.store.valid("sft", key(1)) == manifest
+
+
+def test_a_copy_of_what_was_committed_meanwhile_stays(
+    impatient: None,
+    gcs_bucket: str,
+    tmp_path: Path,
+    tiny_recipe: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """After gc had listed a bucket's artifacts, and before it looked at this machine's copies of
+    them: the next job of the run reads it here, and failed."""
+    yard = Yard(open_store(f"gs://{gcs_bucket}"), tiny_recipe, capsys, tmp_path)
+    yard.run("running", 1)
+    listed, copies = gc._Sweep._cache, list[Path]()
+
+    def meanwhile(sweep: Any) -> Any:
+        copies.append(yard.store.local_dir(yard.commit(1)))
+        return listed(sweep)
+
+    monkeypatch.setattr(gc._Sweep, "_cache", meanwhile)
+    items = yard.gc("--delete")["items"]
+    assert {(item["kind"], item["deleted"]) for item in items} == {("cache", False)}
+    assert (copies[0] / "model.txt").read_text() == "weights"
 
 
 def test_while_a_key_is_removed_nobody_runs_its_stage(yard, monkeypatch):

@@ -239,6 +239,27 @@ def test_a_holder_survives_an_outage_longer_than_the_time_to_live(store, monkeyp
     assert not record(store, 2).released
 
 
+def test_no_question_of_a_holder_holds_its_heart_up(store: Store, monkeypatch) -> None:
+    """The store goes away between a heartbeat and the look whether somebody has taken over, which
+    was repeated for as long as a store is asked, with pauses of up to 30 s: a lease ran out after
+    an outage that was shorter than its time to live."""
+    read, over = store.read_bytes, threading.Event()
+
+    def away(name: str, seconds: float | None = None) -> bytes | None:
+        if name != attempt_file(KEY, "2", "lease.json"):
+            return read(name)
+        if seconds is None:
+            over.wait(60)
+        raise ConnectionError("503")
+
+    with hold(store, KEY, "me", seconds=0.3, poll_seconds=0.02):
+        monkeypatch.setattr(store, "read_bytes", away)
+        try:
+            until(lambda: record(store, 1).beats > 3, seconds=20)
+        finally:
+            over.set()
+
+
 def test_time_in_which_the_store_did_not_answer_is_not_counted_against_the_holder(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +269,7 @@ def test_time_in_which_the_store_did_not_answer_is_not_counted_against_the_holde
     read = store.read_bytes
     answered: list[float] = []
 
-    def slow_once(name: str) -> bytes | None:
+    def slow_once(name: str, seconds: float | None = None) -> bytes | None:
         if len(answered) == 2:
             time.sleep(0.5)
         answered.append(time.monotonic())

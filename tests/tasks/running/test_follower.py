@@ -14,6 +14,7 @@ from infra.backend import JobHandle, Leftover
 from infra.context import context
 from infra.settings import Settings
 from infra.store.store import Store, attempt_file, open_store
+from schemas.artifact import Manifest
 from schemas.base import Stopped
 from schemas.job import JobRequest, JobSpec, JobStatus
 from tasks.running.backends import close_backends
@@ -208,6 +209,17 @@ def test_before_a_deadline_a_running_job_is_asked_once_to_pause(bench: Bench) ->
     assert (backend.paused, backend.cancelled, backend.submitted) == (["4"], ["4"], ["4"])
 
 
+def test_before_a_deadline_a_job_that_was_taken_over_is_left_to_the_other_run(
+    bench: Bench,
+) -> None:
+    """It was asked to pause, and the other run had to ask for another machine."""
+    bench.taken_over = True
+    backend = Near([[status("running")] * 3], near=bench.watch.pause)
+    with pytest.raises(Stopped, match="another run goes on"):
+        bench.run(backend)
+    assert (backend.paused, backend.cancelled, backend.followed_elsewhere) == ([], [], ["4"])
+
+
 def test_before_a_deadline_no_machine_is_waited_for(bench: Bench) -> None:
     backend = Near([[status("queued")] * 2], near=bench.watch.pause)
     with pytest.raises(Stopped, match="had no machine yet"):
@@ -262,4 +274,23 @@ def test_a_lost_job_is_not_started_again_once_another_run_has_had_the_lease(benc
 
     backend = Passed([[LOST], [DONE]])
     assert bench.run(backend).lost
+    assert backend.submitted == ["4"]
+
+
+def test_a_lost_job_that_has_made_the_artifact_is_not_submitted_again(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Its flow stood still until the machine had worked and gone, and could not read the last word:
+    another machine was paid for a stage that was made."""
+
+    class Committed(Scripted):
+        def submit(self, spec: JobSpec) -> JobHandle:
+            (tmp_path / "out").mkdir()
+            made = {"version": 1, "config": {}, "inputs": {}, "files": (), "attempt": "4"}
+            draft = Manifest(kind=JOB.kind, key=JOB.key, **made)
+            self.made = bench.store.commit(draft, tmp_path / "out").ref()
+            return super().submit(spec)
+
+    backend = Committed([[LOST], [DONE]])
+    assert bench.run(backend).artifact == backend.made
     assert backend.submitted == ["4"]
