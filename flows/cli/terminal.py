@@ -113,7 +113,7 @@ class Terminal:
                 if progress.total:
                     done = f"{progress.done}/{progress.total} {progress.unit} {values}"
                 left = self._left()
-                rest = "" if left is None else f"; the run: about {duration(left)} left"
+                rest = "" if left is None else f"; the run: {_left_text(left)}"
                 self.say_of(stage, (status.phase or done).rstrip() + rest)
 
     def record(self, record: RunRecord) -> None:
@@ -153,9 +153,8 @@ class Terminal:
         if self._run_bar is None:
             self._run_bar = self._bars.add_task(f"{self._label}whole run", unit="s", values="")
         spent = time.monotonic() - self._start
-        values = f"about {duration(left)} left"
-        total = round(spent + left)
-        self._bars.update(self._run_bar, completed=round(spent), total=total, values=values)
+        said: dict[str, Any] = {"total": round(spent + left), "values": _left_text(left)}
+        self._bars.update(self._run_bar, completed=round(spent), **said)
 
     def _ended(self, stage: StageRecord) -> None:
         if stage.name in self._bar_ids:
@@ -163,3 +162,8 @@ class Terminal:
         status, name = stage.outcome, f"{self._label}{stage.name}"
         line = f"{_MARK[status]} {name:<14} {status:<7} {stage.seconds:7.1f} s"
         self.say(f"{line}  {stage.error}" if stage.error else line)
+
+
+def _left_text(seconds: float) -> str:
+    """What a run's estimate leaves; 0: it is used up."""
+    return f"about {duration(seconds)} left" if seconds else "longer than estimated"

@@ -82,14 +82,19 @@ def test_what_is_left_falls_while_stages_run_and_never_below_what_comes_after() 
     assert one.remaining(record(data="cached", base="ran", sft="ran", after="ran")) == 0.0
 
 
-def test_progress_lines_say_when_the_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("later", "left"), [(0.0, "about 1 min 50 s left"), (400.0, "longer than estimated")]
+)
+def test_progress_lines_say_when_the_run_ends(later, left, capsys):
+    clock = Clock()
     with Terminal() as terminal:
-        terminal.expect(forecast())
+        terminal.expect(forecast(clock=clock, **({"sft": 0.0, "after": 0.0} if later else {})))
         terminal.record(record(data="cached", base="running"))
+        terminal.forecast.remaining(terminal.latest)
+        clock.now = later
         done = JobStatus(state="running", heartbeat=0.0, progress=Progress(done=3, total=9))
         terminal.progress("base", done)
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "  base: 3/9 steps; the run: about 1 min 50 s left"
+    assert capsys.readouterr().err.splitlines()[-1] == f"  base: 3/9 steps; the run: {left}"
 
 
 def test_a_terminal_has_a_bar_of_the_whole_run() -> None:
