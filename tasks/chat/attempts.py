@@ -87,6 +87,7 @@ class Attempts:
         reservation."""
         counted = malformed = 0
         while True:
+            counts = True
             outcome, cost = await self._attempt(question, reserved, sent)
             question.attempts += 1
             if isinstance(outcome, Record):
@@ -109,7 +110,8 @@ class Attempts:
                 final = False
             reserved = self.budget.worst(question.request, self.prices, question.bound)
             if not final and self.budget.reserve(reserved):
-                sent = await self.slot(reserved, first=True)
+                # a failure that does not count leaves it to the others to tell: they go first
+                sent = await self.slot(reserved, first=counts)
             elif isinstance(outcome, Record):
                 return outcome.reply(question.account, cached=False, attempts=question.attempts)
             else:

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import math
+import random
 import threading
 import time
 from collections import Counter
@@ -189,12 +190,16 @@ def test_an_endpoint_that_is_not_there_is_waited_for(judge: Any) -> None:
             assert texts(rulings.result(300)) == expected(asked)
 
 
-def test_patience_ends_and_the_same_command_goes_on(judge: Any) -> None:
+@pytest.mark.timeout(60, method="thread")
+@pytest.mark.parametrize("slots", [4, 1])
+def test_patience_ends_and_the_same_command_goes_on(slots: int, judge: Any, monkeypatch) -> None:
     """What was answered before the outage is not asked again, and threads that wait at the same
-    time learn of it, too."""
+    time learn of it, too. A question that was asked again before all others kept the only slot, and
+    no three questions could tell that the endpoint is down."""
+    monkeypatch.setattr(random, "uniform", lambda low, high: low)  # of the pauses before that
     asked = questions(30)
     with ChatServer(Outage(Fault("status", 503), after=12, most=math.inf), reply=rating) as server:
-        one = judge(server.url, {"judge_patience_seconds": 1.0, "teacher_concurrency": 4})
+        one = judge(server.url, {"judge_patience_seconds": 1.0, "teacher_concurrency": slots})
         with ThreadPoolExecutor(2) as threads:
             other = threads.submit(one.ask, questions(20, "another rollout"))
             fix = r"answered nothing for .* BENCH_BASE_URL is right.*LYCEUM_JUDGE_PATIENCE_SECONDS"
