@@ -38,6 +38,11 @@ def plain(text: str) -> str:
     return visible(mask(text))
 
 
+def fence_of(text: str) -> str:
+    """The fence of a Markdown code block that the text cannot close: longer than any in it."""
+    return "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+
+
 def aligned(
     rows: Sequence[Sequence[str]], others: Callable[[str, int], str] = str.ljust
 ) -> list[str]:

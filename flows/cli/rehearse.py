@@ -14,7 +14,6 @@ from flows.preamble import Parameters, Prepared
 from flows.rehearsal.cut import Rehearsed, check_rows, rehearsed
 from flows.rehearsal.findings import findings_of
 from flows.rehearsal.page import page_blocks, write_rehearsal
-from flows.runs.record import record_name
 from flows.runs.results import read_results
 from infra.context import context
 from schemas.reports import RunRecord
@@ -118,8 +117,7 @@ def _tell(record: RunRecord, ready: Rehearsed, tallies: Mapping[str, Tally]) -> 
         "report": record.report,
     }
     told["page"] = write_rehearsal(store, told)
-    name = record_name(record.run_id).rpartition("/")[0]
-    store.write_bytes(f"{name}/{NAME}", json.dumps(told, indent=1).encode() + b"\n")
+    store.write_bytes(f"runs/{record.run_id}/{NAME}", json.dumps(told, indent=1).encode() + b"\n")
     return told
 
 

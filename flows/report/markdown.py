@@ -9,7 +9,7 @@ from html import escape
 from flows.report import blocks as ui
 from flows.report.blocks import Block, Span, Text, formed, plain, spans, strong
 from flows.report.html import style_sheet
-from infra.visible import visible
+from infra.visible import fence_of, visible
 
 
 def markdown(blocks: Sequence[Block]) -> str:
@@ -65,7 +65,7 @@ def _image(figure: ui.Figure) -> str:
 
 def _fenced(text: str) -> str:
     """Text in a code fence that it cannot close."""
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    fence = fence_of(text)
     return f"{fence}text\n{text}\n{fence}"
 
 

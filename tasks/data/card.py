@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from infra.visible import visible
+from infra.visible import fence_of, visible
 from schemas.base import clip
 from schemas.examples import Grounding
 from tasks.data import card_plots
@@ -272,11 +272,6 @@ def fenced(text: str) -> str:
     """Text in a code block whose fence is longer than any in it."""
     fence = fence_of(text)
     return f"{fence}text\n{visible(_clipped(text, _SAMPLE_CHARACTERS))}\n{fence}"
-
-
-def fence_of(text: str) -> str:
-    """A code block's fence that is longer than any in the text."""
-    return "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
 
 
 def _clipped(text: str, most: int) -> str:

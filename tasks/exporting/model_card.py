@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra.visible import visible
+from infra.visible import fence_of, visible
 from schemas.evaluation import HELDOUT, EvalItem
 from schemas.examples import Format, Trace
 from tasks.contract.kinds import evaluation_of
-from tasks.data.card import fence_of
 from tasks.exporting.round_trip import NEW_TOKENS, Proof
 from tasks.models.model_source import TINY, published_as
 

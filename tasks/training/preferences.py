@@ -150,8 +150,7 @@ def programs(
     from tasks.training.pair_batches import widest
 
     model = on_devices(model, batch_sizes(config))
-    of_train = sum(quota.total("train") for quota in upstream["prompts"].quotas.values())
-    prompts = min(config.prompts, of_train)
+    prompts = min(config.prompts, upstream["prompts"].rows_of("train"))
     batches = -(-prompts * config.samples_per_prompt // config.sampling_batch_size)
     found = [sampler_of(config, model).program(batches)] if prompts else []
     config = config.counted(prompts * config.pairs_per_prompt + config.data_pairs)  # at most
