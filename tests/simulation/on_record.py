@@ -55,8 +55,10 @@ class OnRecord:
 
     def changed(self, name: str) -> None:
         """A record, or a part of one, is written or removed, or a whole run is."""
-        known = name in self._parts or name.endswith("run.json") or "/stages/" in name
-        for part in [name] if known else list(self._parts):
+        whole = name.removesuffix("/run.json")
+        parts = {part for part in self._parts if f"{part}/".startswith(f"{whole}/")}
+        named = name.endswith("/run.json") or "/stages/" in name
+        for part in parts | ({name} if named else set()):
             run = "/".join(part.split("/")[:2])
             raw = self.read(part) if self.read(f"{run}/run.json") is not None else None
             said = json.loads(raw) if raw and raw != b"{" else {"stages": ()}
@@ -64,8 +66,8 @@ class OnRecord:
             before, keys = self._parts.get(part, {}), [stage["key"] for stage in stages]
             self._parts[part] = {key: before.get(key, self.world.now) for key in keys if key}
         self.since = {}
-        for named in self._parts.values():
-            for key, since in named.items():
+        for keys_of in self._parts.values():
+            for key, since in keys_of.items():
                 self.since[key] = min(since, self.since.get(key, since))
 
     def spoil(self, name: str) -> None:

@@ -114,3 +114,12 @@ def test_a_holder_may_wake_between_the_look_at_its_lease_and_what_follows() -> N
     )
     more: dict[str, Any] = {"flows": (0.0, 23.7), "region": "US-CENTRAL1", "data": True}
     holds("bucket", "v5e-8", seed=115070723, faults=faults, budget=0.03, **more)
+
+
+def test_a_run_without_its_record_needs_nothing_though_its_stages_are_there() -> None:
+    """`gc --drop-run` removed the record of a run and stood still
+    before it removed those of its stages; another `gc` took what only that run had named."""
+    pause = Fault("pause", "operator", "remove run", 1, "after", 200.0)
+    events = Event("gc", 36.6, amount=1.0), Event("gc", 55.7, amount=1.0)
+    more: dict[str, Any] = {"region": "NAM4", "data": True, "events": events}
+    holds("bucket", "local", seed=119008511, stages=1, faults=(pause,), **more)
