@@ -29,6 +29,8 @@ class OnRecord:
     aside: dict[tuple[Process, str], float] = field(default_factory=dict)
     gone: dict[str, float] = field(default_factory=dict)
     _parts: dict[str, dict[str, float]] = field(default_factory=dict)
+    _named: dict[tuple[str, str], float] = field(default_factory=dict)
+    """A run and a key -> when the run named it first, whatever rots later."""
 
     def looks(self, process: Process, what: str, name: str) -> None:
         """An operator lists the runs, or takes the lease of a key under which it removes that: then
@@ -48,10 +50,10 @@ class OnRecord:
 
     def lost(self, run: str, key: str) -> bool:
         """Whether the artifact of a key was there when the run named it, and is gone since: a run
-        finds none that had gone before."""
+        finds none that had gone before. If no record says so any more, it is taken for true."""
         parts = (keys for part, keys in self._parts.items() if part.startswith(f"runs/{run}/"))
-        named = min((keys[key] for keys in parts if key in keys), default=0.0)
-        return self.gone.get(key, -1.0) >= named
+        said = any(key in keys for keys in parts)
+        return self.gone.get(key, -1.0) >= (self._named[f"runs/{run}", key] if said else 0.0)
 
     def changed(self, name: str) -> None:
         """A record, or a part of one, is written or removed, or a whole run is."""
@@ -65,6 +67,8 @@ class OnRecord:
             stages = said["stages"] if "stages" in said else [said["stage"]]
             before, keys = self._parts.get(part, {}), [stage["key"] for stage in stages]
             self._parts[part] = {key: before.get(key, self.world.now) for key in keys if key}
+            for key in self._parts[part]:
+                self._named.setdefault((run, key), self.world.now)
         self.since = {}
         for keys_of in self._parts.values():
             for key, since in keys_of.items():

@@ -123,3 +123,10 @@ def test_a_run_without_its_record_needs_nothing_though_its_stages_are_there() ->
     events = Event("gc", 36.6, amount=1.0), Event("gc", 55.7, amount=1.0)
     more: dict[str, Any] = {"region": "NAM4", "data": True, "events": events}
     holds("bucket", "local", seed=119008511, stages=1, faults=(pause,), **more)
+
+
+def test_a_run_named_what_it_made_though_that_record_rotted() -> None:
+    """Another run made the artifact anew, by force, and the first
+    ended meanwhile: its last record names all of its stages again."""
+    events = Event("spoil", 27.1), Event("force", 31.7, "flow 1")
+    holds("directory", "local", seed=119060969, stages=4, data=True, events=events)
