@@ -127,7 +127,7 @@ read_metadata() {
 
 has_ended() { # whether this host's last word is in the store
     local last
-    last=$(again download "$status") && grep -qE '"state": *"(succeeded|failed|cancelled)"' <<<"$last"
+    last=$(again download "$status") && grep -qE '"state": *"(succeeded|failed|cancelled|paused)"' <<<"$last"
 }
 
 # Code and environment

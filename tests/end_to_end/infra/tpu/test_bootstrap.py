@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from flows.recipe.resolve import resolve
+from infra.backend import FINAL
 from infra.source import ship_source
 from infra.store.store import Store, attempt_file, open_store
 from schemas.job import JobSpec
@@ -87,9 +88,11 @@ def tools(tmp_path: Path) -> Callable[..., str]:
 
 
 def test_the_script_is_sound(tmp_path: Path) -> None:
-    """It is text for metadata (256 KiB at most), and bash takes it. shellcheck looks at it where
-    there is one."""
+    """It is text for metadata (256 KiB at most), bash takes it, and it knows every state in which a
+    job has ended: one that it does not know is begun again by a second boot. shellcheck looks at it
+    where there is one."""
     assert SCRIPT.stat().st_size < 100_000
+    assert f"({'|'.join(FINAL)})" in SCRIPT.read_text(encoding="utf-8")
     checks = [
         ["bash", "-n"],
         *([["shellcheck", "-Swarning"]] if shutil.which("shellcheck") else []),
