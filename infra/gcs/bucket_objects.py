@@ -188,15 +188,16 @@ class BucketObjects(Objects):
     # For infra.gcs.upload and infra.gcs.download
 
     def examine(
-        self, name: str, entries: Sequence[FileEntry], *, extra: bool
+        self, name: str, entries: Sequence[FileEntry], *, extra: bool, listed: bool = True
     ) -> tuple[dict[str, Stored], dict[str, str]]:
-        """The objects of a tree by their paths, and by path how they differ from `entries`.
+        """The objects of a tree by their paths, and by path how they differ from `entries`; by a
+        listing, or if not `listed`, by a look at each entry's object.
 
         An object without an entry differs if `extra`, unless it is one of those that stand for a
         folder in the Cloud console.
         """
         below, expected = self.path(name) + "/", {entry.path: entry for entry in entries}
-        pages = self._pages(below, fields="name,size,crc32c,generation")
+        pages = self._pages(below, fields="name,size,crc32c,generation") if listed else ()
         found = {
             blob.name.removeprefix(below): _stored(blob)
             for blobs, _ in pages

@@ -70,18 +70,18 @@ class Receiver:
 
     def _fetch(self, entries: Sequence[FileEntry]) -> None:
         """Download files, and up to ATTEMPTS times those that could not be had or whose bytes
-        were not right."""
+        were not right; again by a look at each, for a listing may lag behind."""
         left, failed = entries, dict[FileEntry, str]()
-        for _ in range(ATTEMPTS):
-            failed = self._attempt(left)
+        for attempt in range(ATTEMPTS):
+            failed = self._attempt(left, listed=attempt == 0)
             if not failed:
                 return
             left = list(failed)
         raise Damaged([f"{entry.path}: {problem}" for entry, problem in failed.items()])
 
-    def _attempt(self, entries: Sequence[FileEntry]) -> dict[FileEntry, str]:
+    def _attempt(self, entries: Sequence[FileEntry], *, listed: bool) -> dict[FileEntry, str]:
         """Download files; returns what is wrong with those that could not be had."""
-        stored, problems = self._bucket.examine(self._name, entries, extra=False)
+        stored, problems = self._bucket.examine(self._name, entries, extra=False, listed=listed)
         failed = {entry: problems[entry.path] for entry in entries if entry.path in problems}
         plan = [
             _Span(entry, stored[entry.path].generation, start, stop)

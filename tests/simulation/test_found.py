@@ -331,3 +331,13 @@ def test_a_deadline_pauses_no_job_that_another_run_has_taken_over() -> None:
         result = play(Plan(seed, "bucket", "v5e-8", 1, (0.0, 6.1), slept, near))
         assert not result.law, told(result)
         assert sum("ask create" in line for line in result.lines) == 1, told(result)
+
+
+def test_files_that_were_sent_anew_are_read_though_listings_lag() -> None:
+    """A flow stood still before it sealed the files of `--data`, and another one removed them and
+    sent the same. The worker's listing showed those that were gone, at each of its attempts."""
+    pause, stale = Fault("pause", "flow", "any", 32, "after", 15.0), Event("stale", 5.0)
+    more: dict[str, Any] = {"stages": 3, "data": True, "budget": 0.01, "region": "NAM4"}
+    events = (replace(stale, seconds=150.0),)
+    flows = (0.0, 0.0)
+    holds("bucket", "v5e-8", seed=119014942, flows=flows, faults=(pause,), events=events, **more)
