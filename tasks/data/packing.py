@@ -3,11 +3,16 @@
 A packed row trains exactly as its parts would alone: attention is causal within a segment,
 positions restart at each segment, and the loss mask is packed with the tokens. Best-fit decreasing
 (Johnson, 1974) leaves a few per cent of padding.
+
+Responses to one prompt may share it: a row has the prompt once, and behind it as many of them as
+fit, each in a segment that sees its own tokens and the prompt's.
 """
 
 import bisect
 import functools
+import itertools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,6 +21,9 @@ import numpy as np
 
 Text = tuple[list[int], list[int]]
 """The tokens of a prompt and of its response."""
+
+BRANCHES = 1 << 16
+"""More than the texts of a row that go on from one prefix (`PackedResponses.segments`)."""
 
 LANES = 128
 """Attention's kernels need rows of a multiple of so many tokens (`tasks.models.attention`)."""
@@ -80,17 +88,61 @@ def pack(
         np.zeros(shape, np.int32),
         np.zeros(shape, np.int32),
     )
+    arrays = packed.tokens, packed.segments, packed.positions
     for row, members in enumerate(bins):
         start = 0
         for segment, member in enumerate(members, start=1):
             prompt, response = rows[member]
-            middle, end = start + len(prompt), start + len(prompt) + len(response)
-            packed.tokens[row, start:end] = prompt + response
-            packed.mask[row, middle:end] = True
-            packed.segments[row, start:end] = segment
-            packed.positions[row, start:end] = np.arange(end - start)
-            start = end
+            first = start + len(prompt)
+            start = _put(*arrays, row, start, prompt + response, segment)
+            packed.mask[row, first:start] = True
     return packed
+
+
+def _put(
+    tokens: np.ndarray,
+    segments: np.ndarray,
+    positions: np.ndarray,
+    row: int,
+    start: int,
+    text: list[int],
+    segment: int,
+    position: int = 0,
+) -> int:
+    """Write a text into a row, from `start` on; returns its end."""
+    end = start + len(text)
+    tokens[row, start:end], segments[row, start:end] = text, segment
+    positions[row, start:end] = np.arange(position, position + len(text))
+    return end
+
+
+class Group(NamedTuple):
+    """Texts that go on from the same tokens, `prefix`, which may be none."""
+
+    prefix: list[int]
+    texts: list[Text]
+
+    @property
+    def lengths(self) -> "Lengths":
+        return len(self.prefix), tuple(len(prompt) + len(said) for prompt, said in self.texts)
+
+
+Lengths = tuple[int, tuple[int, ...]]
+"""The tokens of a group's prefix, and of each of its texts behind it."""
+
+
+def in_groups(texts: Sequence[Text], *, shared: bool) -> list[Group]:
+    """Texts in groups: `shared`, neighbours of one prompt share all of it but its last token, which
+    predicts the first of each response."""
+    if not shared:
+        return [Group([], [text]) for text in texts]
+    found = []
+    for prompt, same in itertools.groupby(texts, key=operator.itemgetter(0)):
+        said = [response for _, response in same]
+        alone = len(said) == 1
+        prefix, last = ([], prompt) if alone else (prompt[:-1], prompt[-1:])
+        found.append(Group(prefix, [(last, response) for response in said]))
+    return found
 
 
 class Shape(NamedTuple):
@@ -101,11 +153,11 @@ class Shape(NamedTuple):
 
 
 class PackedResponses(NamedTuple):
-    """S prompts with a response each, in N rows of L tokens.
+    """S responses, each behind its prompt, in N rows of L tokens.
 
     Attributes:
-        tokens, positions, segments: (N, L) int32, what the model takes; a segment is a prompt with
-            its response.
+        tokens, positions, segments: (N, L) int32, what the model takes. A prefix has a multiple of
+            BRANCHES as its segment, and what goes on from it the numbers after that.
         predicts: (N, L) bool, True where the next token is one of a response.
         places: (S, R) int32, for each token of a response the index, in the flattened rows, of the
             token before it, which predicts it; N x L past the response's end.
@@ -119,24 +171,54 @@ class PackedResponses(NamedTuple):
 
 
 def pack_responses(
-    texts: Sequence[Text], shape: Shape, response_length: int, pad_id: int, *, blocks: bool = False
+    groups: Sequence[Group],
+    shape: Shape,
+    response_length: int,
+    pad_id: int,
+    *,
+    blocks: bool = False,
 ) -> PackedResponses:
     """Pack non-empty prompts with their responses, of at most `response_length` tokens, into rows
     of one shape; with `blocks` into as many blocks of that shape as needed. Raises ValueError where
     they do not fit."""
-    bins = best_fit([len(prompt) + len(response) for prompt, response in texts], shape.length)
+    texts = [(group.prefix, *text) for group in groups for text in group.texts]
+    parts = units([group.lengths for group in groups], shape.length)
+    bins = best_fit([tokens for tokens, _ in parts], shape.length)
     rows = -(-len(bins) // shape.rows) * shape.rows if blocks else shape.rows
     if len(bins) > rows:
         raise ValueError(f"{len(texts)} texts fill {len(bins)} rows of {shape}")
-    packed = pack(texts, shape.length, pad_id, [*bins, *[[]] * (rows - len(bins))])
-    predicts = np.roll(packed.mask, -1, axis=1)  # no row begins with a response
-    found, begin = np.flatnonzero(predicts), 0
-    places = np.full((len(texts), response_length), packed.tokens.size, np.int32)
-    for member in (member for members in bins for member in members):
-        length = len(texts[member][1])
-        places[member, :length] = found[begin : begin + length]
-        begin += length
-    return PackedResponses(packed.tokens, packed.positions, packed.segments, predicts, places)
+    tokens = np.full((rows, shape.length), pad_id, np.int32)
+    segments, positions, predicts = (np.zeros_like(tokens) for _ in range(3))
+    places = np.full((len(texts), response_length), tokens.size, np.int32)
+    arrays = tokens, segments, positions
+    for row, members in enumerate(bins):
+        start = 0
+        for number, member in enumerate(members, start=1):
+            indices, segment = parts[member][1], number * BRANCHES
+            prefix = texts[indices[0]][0]
+            start = _put(*arrays, row, start, prefix, segment)
+            for branch, index in enumerate(indices, start=1):
+                _, prompt, response = texts[index]
+                before = np.arange(len(response)) + start + len(prompt) - 1
+                predicts[row, before] = 1
+                places[index, : len(response)] = row * shape.length + before
+                text, own = prompt + response, segment + branch
+                start = _put(*arrays, row, start, text, own, len(prefix))
+    return PackedResponses(tokens, positions, segments, predicts > 0, places)
+
+
+def units(groups: Sequence[Lengths], length: int) -> list[tuple[int, list[int]]]:
+    """What stays together in a row of this length: a text without a prefix, or a prefix with as
+    many texts as fit behind it. Each as its tokens, and the indices of its texts among those of all
+    groups."""
+    found, first = [], 0
+    for prefix, texts in groups:
+        bins = best_fit(texts, length - prefix) if prefix else [[one] for one in range(len(texts))]
+        for members in bins:
+            tokens = prefix + sum(texts[member] for member in members)
+            found.append((tokens, [first + member for member in members]))
+        first += len(texts)
+    return found
 
 
 def lengths_for(needed: int, longest: int) -> list[int]:
@@ -147,27 +229,24 @@ def lengths_for(needed: int, longest: int) -> list[int]:
     return sorted(eighth for eighth in eighths if eighth >= needed)
 
 
-def fit(lengths: Sequence[int], shape: Shape) -> bool:
-    """Whether texts of these lengths, none longer than a row, fit rows of this shape."""
+def fit(groups: Sequence[Lengths], shape: Shape) -> bool:
+    """Whether groups, each of whose texts fits a row with its prefix, fit rows of this shape."""
+    lengths = [tokens for tokens, _ in units(groups, shape.length)]
     return len(lengths) <= shape.rows or (
         sum(lengths) <= shape.rows * shape.length
         and len(best_fit(lengths, shape.length)) <= shape.rows
     )
 
 
-def first_fit(groups: Sequence[Sequence[int]], shape: Shape) -> list[list[int]]:
-    """Indices of the groups of texts that share each block of this shape. Groups go, longest first,
-    into the first block that has room for all their texts; each must fit a block of its own.
-
-    Args:
-        groups: the lengths of the texts of each.
-    """
-    if fit([length for group in groups for length in group], shape):
+def first_fit(groups: Sequence[Lengths], shape: Shape) -> list[list[int]]:
+    """Indices of the groups that share each block of this shape. Groups go, longest first, into the
+    first block that has room for all their texts; each must fit a block of its own."""
+    if fit(groups, shape):
         return [list(range(len(groups)))]
     blocks: list[list[int]] = []
-    for index in sorted(range(len(groups)), key=lambda i: (-sum(groups[i]), i)):
+    for index in sorted(range(len(groups)), key=lambda i: (-_tokens(groups[i]), i)):
         for block in blocks:
-            if fit([length for member in [*block, index] for length in groups[member]], shape):
+            if fit([groups[member] for member in [*block, index]], shape):
                 block.append(index)
                 break
         else:
@@ -175,8 +254,13 @@ def first_fit(groups: Sequence[Sequence[int]], shape: Shape) -> list[list[int]]:
     return blocks
 
 
+def _tokens(group: Lengths) -> int:
+    prefix, texts = group
+    return prefix + sum(texts)
+
+
 def tightest(
-    batches: Sequence[Sequence[Sequence[int]]],
+    batches: Sequence[Sequence[Lengths]],
     longest: int,
     multiple: int,
     work: float,
@@ -184,10 +268,10 @@ def tightest(
     blocks: int = 1,
     rows: int,
 ) -> Shape:
-    """The cheapest shape of a block for all batches, which are cut into blocks by `first_fit`.
+    """The cheapest shape of a block for all batches of groups, which are cut into blocks by
+    `first_fit`.
 
     Args:
-        batches: for each its groups, for each group the lengths of its texts.
         longest: the most tokens of a row; see `lengths_for`.
         multiple: the number of rows is a multiple of this.
         work: a token's cost without attention, in units of attention to one token: a row costs its
@@ -195,13 +279,13 @@ def tightest(
         blocks: the most blocks of a batch.
         rows: the most rows of a block, enough for any batch.
     """
-    heaviest = sorted(batches, key=lambda groups: -sum(map(sum, groups)))
-    each = {tuple(group) for groups in batches for group in groups}
+    heaviest = sorted(batches, key=lambda groups: -sum(map(_tokens, groups)))
+    each = {group for groups in batches for group in groups}
 
     @functools.cache
     def needed(shape: Shape) -> float:
         """Blocks of all batches; infinity where a batch has too many."""
-        if not all(fit(group, shape) for group in each):
+        if not all(fit([group], shape) for group in each):
             return math.inf
         total = 0
         for groups in heaviest:
@@ -213,8 +297,9 @@ def tightest(
 
     most = -(-rows // multiple) * multiple
     found = []
-    for length in lengths_for(max(map(max, each)), longest):
-        fewest = -(-sum(map(sum, heaviest[0])) // (blocks * length * multiple)) * multiple
+    for length in lengths_for(max(prefix + max(texts) for prefix, texts in each), longest):
+        tokens = sum(map(_tokens, heaviest[0]))
+        fewest = -(-tokens // (blocks * length * multiple)) * multiple
         shapes = [Shape(count, length) for count in range(fewest, most + 1, multiple)]
         # few rows leave little padding, many pack best
         first = next((shape for shape in shapes if needed(shape) < math.inf), shapes[-1])

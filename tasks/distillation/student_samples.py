@@ -64,12 +64,14 @@ class Scored(NamedTuple):
 
 
 def make_batch(
-    config: Config, scored: Scored, hidden: np.ndarray | None, pad_id: int
+    config: Config, scored: Scored, hidden: np.ndarray | None, loaded: "LoadedModel"
 ) -> "PolicyBatch | DistillBatch":
     """The training input. `hidden`: (B, R, D) hidden states of the teacher, for `gkd`."""
     from tasks.distillation.gkd_batches import DistillBatch
+    from tasks.models.attention import sees_prefixes
     from tasks.reinforcement.rollout import policy_batch, row_weights
 
+    pad_id = loaded.tokenizer.pad_id
     prompt_ids, completion_ids, student, teacher = scored
     counted = ~np.isnan(teacher).any(axis=1)
     mask = (completion_ids != pad_id) & counted[:, None]
@@ -83,6 +85,7 @@ def make_batch(
         length=config.prompt_length + config.response_length,
         pad_id=pad_id,
         micro_batches=config.accumulation,
+        shared=sees_prefixes(loaded.mesh),
     )
 
 
@@ -145,7 +148,7 @@ class DistillBatches:
         student = rollout_logps(self.token_logps, weights, texts, config, self.loaded)
         feedback = self.teacher.score(prompt_ids, completion_ids)
         self._scored = Scored(prompt_ids, completion_ids, student, feedback.logps)
-        self._batch = make_batch(config, self._scored, feedback.hidden, pad_id)
+        self._batch = make_batch(config, self._scored, feedback.hidden, self.loaded)
         self._measure(step, prompts, completions, self._scored)
         return self._batch
 
@@ -225,7 +228,7 @@ class DistillBatches:
             self._scored = scored
             if self.config.loss.name == "gkd":
                 hidden = self.teacher.score(scored.prompt_ids, scored.completion_ids).hidden
-            self._batch = make_batch(self.config, scored, hidden, self.loaded.tokenizer.pad_id)
+            self._batch = make_batch(self.config, scored, hidden, self.loaded)
             self.metrics[step] = values["metrics"]
 
     def costs(self) -> dict[str, float]:

@@ -1,5 +1,5 @@
-"""Attention of one layer over segments, causal by index, within a window: plain, or with the splash
-kernel where the target has it.
+"""Attention of one layer over segments, causal by index, within a window of positions: plain, or
+with the splash kernel where the target has it.
 
 The target is the mesh that a program is lowered for (`jax.set_mesh`), so that `lyceum plan`, on a
 machine without a TPU, compiles what a stage runs on one. The kernel's savings for a step, measured
@@ -23,6 +23,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from tasks.data.packing import BRANCHES
 from tasks.models.moving import on_gpu, read
 from tasks.models.products import LANES, product, product_of_rows
 
@@ -42,6 +43,7 @@ def attend(
     k: jax.Array,
     v: jax.Array,
     segments: jax.Array,
+    positions: jax.Array,
     is_global: jax.Array,
     window: int,
     softcap: float | None,
@@ -51,8 +53,10 @@ def attend(
     Args:
         q: (B, T, N, H) scaled queries.
         k, v: (B, T, K, H); N is a multiple of K, and query head n reads key head n // (N / K).
-        segments: (B, T), 0 where there is no token. A query sees keys of its own segment only.
-        is_global: () bool; if not, the key at index j is seen from i only when i - window < j.
+        segments: (B, T), 0 where there is no token. A query sees keys of its own segment, and of
+            the prefix of that (`tasks.data.packing.PackedResponses`) where `sees_prefixes`.
+        positions: (B, T) within each text.
+        is_global: () bool; if not, the key at position j is seen from i only when i - window < j.
         softcap: scores x become softcap * tanh(x / softcap); None for no cap.
 
     Returns:
@@ -62,15 +66,16 @@ def attend(
         from tasks.models.splash import attend_by_kernel
 
         return attend_by_kernel(q, k, v, segments, is_global, window, softcap)
-    return _dense(q, k, v, segments, is_global, window, softcap)
+    return _dense(q, k, v, segments, positions, is_global, window, softcap)
 
 
-@partial(jax.checkpoint, static_argnums=(5, 6))
+@partial(jax.checkpoint, static_argnums=(6, 7))
 def _dense(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
     segments: jax.Array,
+    positions: jax.Array,
     is_global: jax.Array,
     window: int,
     softcap: float | None,
@@ -88,8 +93,10 @@ def _dense(
     k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
     scores = capped(product_of_rows(grouped, k), softcap)
     i, j = jnp.arange(length)[:, None], jnp.arange(length)[None, :]
-    near = (j <= i) & (is_global | (j > i - window))
-    visible = near & (segments[:, :, None] == segments[:, None, :]) & (segments > 0)[:, None, :]
+    near = (j <= i) & (is_global | (positions[:, :, None] - positions[:, None, :] < window))
+    own, prefix = segments[:, :, None], (segments - segments % BRANCHES)[:, :, None]
+    keys = segments[:, None, :]
+    visible = near & ((keys == own) | (keys == prefix)) & (keys > 0)
     scores = jnp.where(
         visible[:, None, None], scores.reshape(batch, kv_heads, groups, length, -1), _MASKED
     )
@@ -223,3 +230,9 @@ def has_kernel(q: jax.Array) -> bool:
         and device.device_kind not in _NO_KERNEL
         and fits
     )
+
+
+def sees_prefixes(mesh: jax.sharding.Mesh) -> bool:
+    """Whether a segment sees the prefix that it goes on from on these devices: the kernel of a TPU
+    knows equal segments alone."""
+    return bool(mesh.devices.flat[0].platform != "tpu")

@@ -220,8 +220,8 @@ class Gemma(nnx.Module):
         Args:
             tokens: (B, T) ids.
             positions: (B, T) positions within each text, from 0.
-            segments: (B, T) int32, 0 on padding. A token sees those before it, by index, that have
-                its segment's number.
+            segments: (B, T) int32, 0 on padding. A token sees those before it, by index, of its
+                segment and of that one's prefix (`tasks.models.attention.attend`).
             cache: what `init_cache` made, or a call returned. A call with T > 1 begins a cache
                 anew; one with T = 1 goes on.
 
@@ -274,7 +274,7 @@ class Gemma(nnx.Module):
                 if cache is not None and behind:
                     written = new
                 if not step:
-                    return attend(q, k, v, segments, *where)
+                    return attend(q, k, v, segments, positions, *where)
                 if behind:
                     stored = own["cache"] if apart else all_layers
                 elif apart:

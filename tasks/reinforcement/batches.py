@@ -225,6 +225,8 @@ class RolloutBatches:
 
     def _assemble(self, rollout: Rollout, sampled: Sampled) -> tuple[PolicyBatch, int]:
         """The arrays of the groups that fill the batch, and how many of these have a weight."""
+        from tasks.models.attention import sees_prefixes
+
         config = self.config
         chosen = rollout.chosen(config.groups)
         rows = (chosen[:, None] * config.group_size + np.arange(config.group_size)).reshape(-1)
@@ -252,6 +254,7 @@ class RolloutBatches:
             length=config.prompt_length + config.response_length,
             pad_id=self.loaded.tokenizer.pad_id,
             micro_batches=config.accumulation,
+            shared=sees_prefixes(self.loaded.mesh),
         )
         return batch, int(weights.reshape(config.groups, -1).any(axis=1).sum())
 

@@ -8,7 +8,8 @@ when the stage's artifact is committed.
 
 How many rows a batch fills depends on what was sampled; its shape does not. It has a row for each
 response, the filled ones first, and a step skips micro-batches in which nothing is predicted. So
-one program costs what the actual tokens cost.
+one program costs what the actual tokens cost. The responses to a prompt share it in a row, where
+attention sees it (`tasks.models.attention.sees_prefixes`).
 
 `tasks.losses.grpo` has the formulas and papers of advantages and weights.
 """
@@ -24,7 +25,7 @@ import numpy as np
 from schemas.examples import Prompt
 from schemas.ledger import LedgerRow
 from tasks.contract.journal import Rows
-from tasks.data.packing import Shape, Text, pack_responses
+from tasks.data.packing import Shape, Text, in_groups, pack_responses
 from tasks.reinforcement.rewarding import Rewards
 from tasks.verification.correct import are_correct
 
@@ -268,8 +269,7 @@ class PolicyBatch(NamedTuple):
     token before it, which predicts it; elsewhere it is 0.
 
     Attributes:
-        tokens, positions, segments: (N, L) int32, what the model takes; a segment is a prompt with
-            its response.
+        tokens, positions, segments: (N, L) int32, what the model takes.
         predicts: (N, L) bool: the next token is one of a response.
         advantages: (N, L) float32.
         weights: (N, L) float32 of a token's loss (`row_weights`): the loss is the mean over
@@ -301,14 +301,16 @@ def policy_batch(
     length: int,
     pad_id: int,
     micro_batches: int = 1,
+    shared: bool = True,
 ) -> PolicyBatch:
-    """Pack B responses, each after its prompt; leave out those of weight 0.
+    """Pack B responses behind their prompts; leave out those of weight 0.
 
     Args:
         numbers: `advantages`, `weights`, `token_weights` and optionally the log-probabilities of a
             PolicyBatch, in this order: (B,) per response, or (B, R) per token.
         length: tokens of a row.
         micro_batches: how many the batch is cut into.
+        shared: whether neighbours of one prompt share it.
     """
     advantages, weights, token_weights, *logps = numbers
     assert weights is not None
@@ -316,7 +318,8 @@ def policy_batch(
     counted = np.flatnonzero(weights).tolist()
     width = max((len(texts[row][1]) for row in counted), default=1)
     shape = Shape(len(texts), length)
-    packed = pack_responses([texts[row] for row in counted], shape, width, pad_id)
+    groups = in_groups([texts[row] for row in counted], shared=shared)
+    packed = pack_responses(groups, shape, width, pad_id)
 
     def at_tokens(values: np.ndarray | None) -> np.ndarray | None:
         if values is None:

@@ -14,7 +14,7 @@ from schemas.examples import Prompt
 from schemas.trainer_config import PairsConfig, SamplingConfig
 from tasks.contract.job import Job
 from tasks.contract.journal import Journal
-from tasks.data.packing import Shape, Text
+from tasks.data.packing import Shape, Text, in_groups
 from tasks.data.tokens import Tokenizer, prompt_tokens
 
 if TYPE_CHECKING:
@@ -148,13 +148,14 @@ def rollout_logps(
 ) -> np.ndarray:
     """(N, R) float32 log-probabilities of the responses at the temperature of sampling, computed in
     blocks of a micro-batch's rows."""
+    from tasks.models.attention import sees_prefixes
     from tasks.training.packed_logps import texts_logps
 
     length = config.prompt_length + config.response_length
     return texts_logps(
         program,
         state,
-        texts,
+        in_groups(texts, shared=sees_prefixes(loaded.mesh)),
         Shape(config.batch_size // config.accumulation, length),
         config.response_length,
         pad_id=loaded.tokenizer.pad_id,

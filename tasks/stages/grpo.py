@@ -286,7 +286,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=11,
+    version=12,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL),

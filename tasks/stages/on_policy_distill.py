@@ -151,7 +151,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
         found.append(scorer.program(size, lengths, rollouts, resident=(weights, optimizer)))
         shape = (size, config.response_length, teacher.config.embed_dim)
         hidden = np.zeros(shape, teacher.config.dtype)
-    batch = make_batch(config, scored, hidden, model.tokenizer.pad_id)
+    batch = make_batch(config, scored, hidden, model)
     return [*found, *trainer.programs(batch, config.steps, trips=trips, resident=resident)]
 
 
@@ -249,7 +249,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=7,
+    version=8,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL, required=False),

@@ -26,4 +26,4 @@ def loss_of(config: Config) -> Any:
     return orpo_loss_fn(lambda_orpo=config.lambda_orpo)
 
 
-KIND = preferences.preference_kind(version=7, config=Config, loss_of=loss_of)
+KIND = preferences.preference_kind(version=8, config=Config, loss_of=loss_of)

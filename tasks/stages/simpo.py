@@ -31,4 +31,4 @@ def loss_of(config: Config) -> Any:
     )
 
 
-KIND = preferences.preference_kind(version=11, config=Config, loss_of=loss_of)
+KIND = preferences.preference_kind(version=12, config=Config, loss_of=loss_of)

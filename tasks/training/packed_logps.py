@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from tasks.data.packing import Shape, Text, pack_responses
+from tasks.data.packing import Group, Shape, pack_responses
 from tasks.devices.hosts import fetch, spread
 from tasks.models.decoder import GemmaConfig, weight_shapes
 from tasks.models.vocabulary import token_logps
@@ -58,7 +58,7 @@ def token_logps_fn(model: Any) -> Any:
 def texts_logps(
     program: Any,
     state: Any,
-    texts: Sequence[Text],
+    groups: Sequence[Group],
     shape: Shape,
     response_length: int,
     *,
@@ -75,7 +75,7 @@ def texts_logps(
         shape: of the rows that it takes at a time.
         progress: called with the number of finished rows, and of all.
     """
-    packed = pack_responses(texts, shape, response_length, pad_id, blocks=True)
+    packed = pack_responses(groups, shape, response_length, pad_id, blocks=True)
     filled = int((packed.segments[:, 0] > 0).sum())
     found = np.zeros(packed.tokens.size + 1, np.float32)  # places past an end read the last
     for start in range(0, filled, shape.rows):

@@ -1,9 +1,10 @@
 """Preference pairs in a compiled step, for SimPO, DPO and ORPO.
 
 A loss is a function of the log-probabilities of the chosen and of the rejected response. The
-terminator counts as a token of its response. Responses, each after its prompt, share packed rows,
-so that there is little padding however much their lengths differ. The pairs of a step fill as few
-of its micro-batches as possible; the others are skipped.
+terminator counts as a token of its response. Pairs share packed rows, and both responses of a pair
+their prompt, where attention sees it (`tasks.models.attention.sees_prefixes`), so that there is
+little padding however much lengths differ. The pairs of a step fill as few of its micro-batches as
+possible; the others are skipped.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,8 +15,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tasks.data.packing import Shape, Text, first_fit, pack_responses, tightest
+from tasks.data.packing import (
+    Group,
+    Lengths,
+    Shape,
+    Text,
+    first_fit,
+    in_groups,
+    pack_responses,
+    tightest,
+    units,
+)
 from tasks.devices.hosts import BATCH
+from tasks.models.attention import sees_prefixes
 from tasks.models.loading import LoadedModel
 from tasks.training.loop import rows_of_step
 from tasks.training.packed_logps import row_logps, work_of_token
@@ -60,6 +72,8 @@ def pair_batch(
     pad_id: int,
     ref_logps: Sequence[np.ndarray] | None = None,
     most: int = 0,
+    *,
+    shared: bool = True,
 ) -> PairBatch:
     """Pack the pairs of each micro-batch (possibly none) into rows of this shape.
 
@@ -67,10 +81,11 @@ def pair_batch(
         response_length: R, the most tokens of a response.
         ref_logps: (pairs, 2) of each micro-batch; see `PairBatch`.
         most: the most pairs of a micro-batch; 0: those of the largest one.
+        shared: whether a pair's responses share their prompt.
     """
     most = most or max(map(len, micro_batches))
     parts = [
-        pack_responses([text for pair in micro for text in pair], shape, response_length, pad_id)
+        pack_responses(pair_groups(micro, shared=shared), shape, response_length, pad_id)
         for micro in micro_batches
     ]
     tokens, positions, segments, predicts = (
@@ -97,6 +112,12 @@ def pair_batch(
     )
 
 
+def pair_groups(pairs: Sequence[Pair], *, shared: bool) -> list[Group]:
+    """The responses of these pairs, the rejected behind the chosen; `shared`: both of a pair behind
+    one prompt."""
+    return [group for pair in pairs for group in in_groups(pair, shared=shared)]
+
+
 class PairBatches:
     """The batches of a stage, in the cheapest single shape that every batch and every pair fits;
     the pairs of each step are known beforehand.
@@ -114,11 +135,12 @@ class PairBatches:
         """Args: pairs: all of them; config: a `tasks.training.preferences.PreferenceConfig`;
         loaded: the model that will be trained, on its mesh."""
         self._pairs, self._config, self._pad_id = pairs, config, loaded.tokenizer.pad_id
-        self._lengths = [[len(prompt) + len(answer) for prompt, answer in pair] for pair in pairs]
+        self._shared = sees_prefixes(loaded.mesh)
+        self._lengths = [self._lengths_of(pair) for pair in pairs]
         multiple = loaded.mesh.shape[BATCH]
         taken = [[self._lengths[row] for row in self._rows(step)] for step in range(config.steps)]
         self.shape = tightest(
-            [*taken, [[max(map(max, self._lengths))]]],
+            [*taken, [(0, (max(prefix + max(texts) for prefix, texts in self._lengths),))]],
             config.prompt_length + config.response_length,
             multiple,
             work_of_token(loaded.config),
@@ -129,7 +151,7 @@ class PairBatches:
         most = max(len(micro) for micros in filled for micro in micros)
         self._most = -(-most // multiple) * multiple
         self.micro_batches = sum(map(len, filled))
-        real = sum(sum(map(sum, lengths)) for lengths in taken)
+        real = sum(tokens for lengths in taken for tokens, _ in units(lengths, self.shape.length))
         self.padding = 1 - real / (self.micro_batches * self.shape.rows * self.shape.length)
 
     def at(self, step: int) -> PairBatch:
@@ -143,7 +165,13 @@ class PairBatches:
             self._pad_id,
             None if self.ref_logps is None else [self.ref_logps[micro] for micro in micros],
             self._most,
+            shared=self._shared,
         )
+
+    def _lengths_of(self, pair: Pair) -> Lengths:
+        """Of both responses, which are in one block, whether or not they share their prompt."""
+        lengths = [group.lengths for group in pair_groups([pair], shared=self._shared)]
+        return lengths[0][0], tuple(length for _, texts in lengths for length in texts)
 
     def _micro_batches(self, step: int) -> list[np.ndarray]:
         """Indices of the pairs of each micro-batch, except empty ones."""

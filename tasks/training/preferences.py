@@ -273,8 +273,10 @@ def reference_logps(
     """
     from flax import nnx
 
+    from tasks.models.attention import sees_prefixes
     from tasks.planning.programs import compilations
     from tasks.training.packed_logps import texts_logps, token_logps_fn
+    from tasks.training.pair_batches import pair_groups
 
     journal = Journal(job.work, "reference")
     entry = journal.get("logps")
@@ -283,7 +285,7 @@ def reference_logps(
         found = texts_logps(
             program,
             nnx.state(loaded.model),
-            [text for pair in pairs for text in pair],
+            pair_groups(pairs, shared=sees_prefixes(loaded.mesh)),
             shape,
             job.config.response_length,
             pad_id=loaded.tokenizer.pad_id,

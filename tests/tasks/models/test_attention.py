@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
+from tasks.data.packing import BRANCHES
 from tasks.devices.hosts import make_mesh
 from tasks.models import attention, splash
 from tasks.models.decoder import SIZES, Gemma, GemmaConfig, weight_shapes
@@ -74,13 +75,19 @@ def segments(length: int) -> jax.Array:
     return jnp.asarray(np.stack([left, packed]), jnp.int32)
 
 
+def indices(ids: jax.Array) -> jax.Array:
+    """Indices: within a segment they differ as positions do."""
+    return jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+
+
 def outputs_and_gradients(case: Case, window: int, *arrays: jax.Array) -> list[np.ndarray]:
     """What `attend` makes of the drawn arrays where there is no padding, and the gradients of its
     weighted sum."""
 
     @partial(jax.grad, argnums=(0, 1, 2), has_aux=True)
     def gradients(q, k, v, ids, weights):
-        out = attention.attend(q, k, v, ids, jnp.asarray(case.is_global), window, case.softcap)
+        where = indices(ids), jnp.asarray(case.is_global), window, case.softcap
+        out = attention.attend(q, k, v, ids, *where)
         out = jnp.where((ids > 0)[..., None, None], out, 0)
         return (out * weights).sum(), out
 
@@ -100,6 +107,30 @@ def test_the_kernel_and_its_gradients_equal_plain_attention(name, request):
         np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
 
 
+@pytest.mark.parametrize("name", ["mqa local", "gqa wide soft-capped global"])
+def test_texts_behind_one_prefix_attend_as_each_does_behind_its_own(name):
+    """A prefix longer than a local layer's window, and two texts behind it."""
+    case, (first, second) = CASES[name], (slice(50, 110), slice(110, 180))
+    q, k, v, _, _ = drawn(case)
+    place = jnp.arange(case.length)
+    own = jnp.select([place < 50, place < 110, place < 180], [0, 1, 2], 0)
+    ids = jnp.where(place < 180, 3 * BRANCHES + own, 0)
+    shared = jnp.where(place < 110, place, place - 60)
+    rest = jnp.asarray(case.is_global), WINDOW, case.softcap
+
+    def of_rows(ids: jax.Array, positions: jax.Array, *arrays: jax.Array) -> jax.Array:
+        both = (jnp.broadcast_to(one, (BATCH, len(one))) for one in (ids, positions))
+        return attention.attend(*arrays, *both, *rest)
+
+    with jax.set_mesh(make_mesh()):
+        together = of_rows(ids, shared, q, k, v)
+        for text in (first, second):
+            alone = [jnp.concatenate([one[:, :50], one[:, text]], axis=1) for one in (q, k, v)]
+            places = jnp.arange(alone[0].shape[1])
+            expected = of_rows(jnp.ones_like(places), places, *alone)[:, 50:]
+            np.testing.assert_allclose(together[:, text], expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("index", [100, 127])
 @pytest.mark.parametrize("behind", [False, True])
@@ -117,7 +148,7 @@ def test_one_token_attends_to_a_cache_as_within_its_whole_text(name, index, behi
     own = (k[:, here], v[:, here]) if behind else None
     seen = jnp.where(places[:, 0] <= index, ids, 0)
     with jax.set_mesh(make_mesh()):
-        whole = attention.attend(q, k, v, ids, *rest)[:, here]
+        whole = attention.attend(q, k, v, ids, indices(ids), *rest)[:, here]
         step = attention.attend_step(
             q[:, here], caches, jnp.int32(1), own, ids[:, here], seen, jnp.int32(index), *rest
         )
@@ -142,7 +173,7 @@ def test_a_cache_that_is_read_whole_may_begin_at_any_column(name, behind):
     seen = jnp.roll(jnp.where(places <= index, ids, 0), turned, axis=1)
     at = jnp.int32((index + turned) % case.length)
     with jax.set_mesh(make_mesh()):
-        whole = attention.attend(q, k, v, ids, *rest)[:, here]
+        whole = attention.attend(q, k, v, ids, indices(ids), *rest)[:, here]
         step = attention.attend_step(q[:, here], caches, None, own, ids[:, here], seen, at, *rest)
     real = np.asarray(ids[:, index] > 0)
     np.testing.assert_allclose(step[real], whole[real], atol=1e-5)

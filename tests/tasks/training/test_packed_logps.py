@@ -3,7 +3,7 @@
 import numpy as np
 from flax import nnx
 
-from tasks.data.packing import Shape
+from tasks.data.packing import Shape, in_groups
 from tasks.devices.hosts import make_mesh
 from tasks.planning.programs import compilations
 from tasks.training.packed_logps import texts_logps, token_logps_fn
@@ -25,7 +25,7 @@ def test_log_probabilities_stand_in_order_whatever_rows_the_responses_share():
             found = texts_logps(
                 program,
                 nnx.state(model),
-                TEXTS,
+                in_groups(TEXTS, shared=False),
                 Shape(rows, 9),
                 5,
                 pad_id=PAD,

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from tasks.data.packing import Shape
-from tasks.devices.hosts import BATCH
+from tasks.devices.hosts import BATCH, make_mesh
 from tasks.models.decoder import SIZES, Gemma
 from tasks.models.loading import base_model
 from tasks.stages import dpo, simpo
@@ -37,7 +37,7 @@ def some_pairs(count: int) -> list[Any]:
 
 def loaded_on(devices: int) -> Any:
     """As much of a loaded model as the choice of a shape wants."""
-    mesh = SimpleNamespace(shape={BATCH: devices})
+    mesh = SimpleNamespace(shape={BATCH: devices}, devices=make_mesh().devices)
     tokenizer = SimpleNamespace(pad_id=0)
     return SimpleNamespace(mesh=mesh, tokenizer=tokenizer, config=SIZES["gemma3-tiny"])
 
@@ -48,9 +48,11 @@ def config(**changes: Any) -> simpo.Config:
 
 
 @pytest.mark.usefixtures("one_layer")
-def test_log_probabilities_are_those_of_each_response_alone():
+@pytest.mark.parametrize("shared", [True, False])
+def test_log_probabilities_are_those_of_each_response_alone(shared: bool):
+    """Shared, two pairs lie in a row of 40 tokens, behind the prompt of each."""
     model, pairs = base_model("gemma3-tiny", seed=0).model, some_pairs(3)
-    batch = pair_batch([pairs], Shape(4, 24), RESPONSE, 0)
+    batch = pair_batch([pairs], Shape(4, 40 if shared else 24), RESPONSE, 0, shared=shared)
     logps, lengths = nnx.jit(response_logps)(model, jax.tree.map(jnp.asarray, batch))
     for number, pair in enumerate(pairs):
         for side, (prompt, response) in enumerate(pair):
