@@ -1,4 +1,4 @@
-"""The budget of a teacher, and its spending.
+"""The budget of a teacher or a judge behind an API, and its spending.
 
 A request is sent only if the money spent, the most that requests in flight can cost, and the most
 that this one can cost fit into the budget together. So the budget is never exceeded, whatever the

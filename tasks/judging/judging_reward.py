@@ -16,7 +16,7 @@ from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Bench, Case
 from tasks.judging.calibration import Calibration, Calibrator
 from tasks.judging.judge import JudgeConfig
-from tasks.judging.judges import judge_dependencies, judge_models, judge_programs, open_judge
+from tasks.judging.open_judge import judge_dependencies, judge_models, judge_programs, open_judge
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel

@@ -30,7 +30,7 @@ from tasks.contract.reward import Judged, Resources
 from tasks.evaluation.eval_config import EvalConfig
 from tasks.evaluation.evaluate import Answers
 from tasks.judging.bench import Bench, Case
-from tasks.judging.judges import judge_dependencies, judge_programs, open_judge
+from tasks.judging.open_judge import judge_dependencies, judge_programs, open_judge
 from tasks.judging.sheets import Item, Sheet
 from tasks.statistics.intervals import rate_record
 

@@ -36,7 +36,7 @@ from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import Sizes, at_most
 from tasks.data.dropped import Dropped
 from tasks.judging.hardening import as_data
-from tasks.judging.judge import EndpointJudge, commonest
+from tasks.judging.judge import EndpointJudgeConfig, commonest
 from tasks.judging.rulings import Unreadable, json_object
 from tasks.verification.correct import is_verifiable
 
@@ -108,7 +108,7 @@ class Config(StrictModel):
             (`tasks.chat.request.Format`).
     """
 
-    teacher: EndpointJudge
+    teacher: EndpointJudgeConfig
     first: dict[Domain, int] | None = None
     verifiable: bool = True
     least: int = Field(default=7, ge=1)

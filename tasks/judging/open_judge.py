@@ -3,44 +3,44 @@
 from typing import TYPE_CHECKING
 
 from tasks.contract.reward import Resources
-from tasks.judging.endpoint_judge import AskEndpoint
-from tasks.judging.judge import EndpointJudge, GemmaJudge, Judge
+from tasks.judging.endpoint_judge import EndpointJudge
+from tasks.judging.judge import EndpointJudgeConfig, GemmaJudgeConfig, Judge
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
 
 
-def open_judge(config: EndpointJudge | GemmaJudge, resources: Resources) -> Judge:
+def open_judge(config: EndpointJudgeConfig | GemmaJudgeConfig, resources: Resources) -> Judge:
     """Open the judge of a config. Raises InputError: the endpoint or its key is not set, or the
     model is not available."""
-    if isinstance(config, EndpointJudge):
-        return AskEndpoint(config, resources)
-    from tasks.judging.gemma_judge import AskGemma
+    if isinstance(config, EndpointJudgeConfig):
+        return EndpointJudge(config, resources)
+    from tasks.judging.gemma_judge import GemmaJudge
 
-    return AskGemma(config, resources)
+    return GemmaJudge(config, resources)
 
 
-def judge_dependencies(config: EndpointJudge | GemmaJudge) -> dict[str, str | int]:
+def judge_dependencies(config: EndpointJudgeConfig | GemmaJudgeConfig) -> dict[str, str | int]:
     """The versions that decide rulings beside the config and the weights of `judge_models`."""
-    if isinstance(config, EndpointJudge):
+    if isinstance(config, EndpointJudgeConfig):
         return {}
     from tasks.judging.gemma_judge import VERSION
 
     return {"judging.gemma": VERSION}
 
 
-def judge_models(config: EndpointJudge | GemmaJudge) -> tuple[str, ...]:
+def judge_models(config: EndpointJudgeConfig | GemmaJudgeConfig) -> tuple[str, ...]:
     """The models that the judge loads (`tasks.models.model_source`)."""
-    return (config.model,) if isinstance(config, GemmaJudge) else ()
+    return (config.model,) if isinstance(config, GemmaJudgeConfig) else ()
 
 
 def judge_programs(
-    config: EndpointJudge | GemmaJudge, model: "LoadedModel", questions: float
+    config: EndpointJudgeConfig | GemmaJudgeConfig, model: "LoadedModel", questions: float
 ) -> "list[Program]":
     """The programs that the judge compiles, on the devices of `model`, to answer so many
     questions."""
-    if isinstance(config, EndpointJudge):
+    if isinstance(config, EndpointJudgeConfig):
         return []
     from tasks.judging import gemma_judge
 
