@@ -9,14 +9,14 @@ import pytest
 
 from tasks.models import decoder
 from tasks.models.decoder import GemmaConfig, weight_shapes
-from tasks.models.directory import WEIGHTS
 from tasks.models.hf_config import config_from_json, config_to_json, read_config
-from tasks.models.huggingface import expected_tensors
+from tasks.models.hf_directory import WEIGHTS
+from tasks.models.hf_weights import expected_tensors
 from tasks.models.loading import load_model, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tests.end_to_end.tasks.models.test_parity import our_weights
 from tests.tasks.devices.fake_devices import printed
-from tests.tasks.models.test_huggingface import PUBLISHED, weights_of
+from tests.tasks.models.test_hf_weights import PUBLISHED, weights_of
 
 torch = pytest.importorskip("torch", reason="round trips need torch (CPU): uv sync --extra export")
 transformers = pytest.importorskip("transformers")

@@ -13,11 +13,11 @@ from safetensors.numpy import load_file, save_file
 
 from schemas.base import InputError
 from tasks.devices.hosts import make_mesh
-from tasks.models import decoder, huggingface
+from tasks.models import decoder, hf_weights
 from tasks.models.decoder import GemmaConfig, weight_shapes
-from tasks.models.directory import INDEX, WEIGHTS
 from tasks.models.hf_config import config_from_json, config_to_json, read_config
-from tasks.models.huggingface import Weights
+from tasks.models.hf_directory import INDEX, WEIGHTS
+from tasks.models.hf_weights import Weights
 from tasks.models.loading import LoadedModel, base_model, load_model, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise
@@ -41,7 +41,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tests/end_to_end."""
     root = tmp_path_factory.mktemp("checkpoints")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(huggingface, "SHARD_BYTES", 60_000)
+        patch.setattr(hf_weights, "SHARD_BYTES", 60_000)
         for config in (SMALL, SMALL2):
             (root / config.family).mkdir()
             model = initialise(config, 1)
@@ -98,7 +98,7 @@ def test_many_files_hold_what_one_does(directories, tmp_path, monkeypatch):
     for directory in (one, many):
         directory.mkdir()
         save_model(loaded, directory)
-        monkeypatch.setattr(huggingface, "SHARD_BYTES", 80_000)
+        monkeypatch.setattr(hf_weights, "SHARD_BYTES", 80_000)
     assert sorted(path.name for path in one.glob("*.safetensors*")) == [WEIGHTS]
     files, whole = sorted(many.glob("*.safetensors")), load_file(one / WEIGHTS)
     assert len(files) > 2
@@ -161,7 +161,7 @@ def test_any_part_of_a_weight_can_be_read(directories, monkeypatch):
         name: weights.read(name, tuple(slice(None) for _ in shape))
         for name, shape in weight_shapes(config).items()
     }
-    monkeypatch.setattr(huggingface, "READ_BYTES", 4 * 24 * 100)
+    monkeypatch.setattr(hf_weights, "READ_BYTES", 4 * 24 * 100)
     generator = np.random.default_rng(0)
     for name, value in whole.items():
         for _ in range(4):

@@ -11,10 +11,10 @@ from sentencepiece import sentencepiece_model_pb2
 
 from flows.cli.main import main
 from schemas.base import InputError
-from tasks.models import huggingface
+from tasks.models import hf_weights
 from tasks.models.decoder import weight_shapes
-from tasks.models.directory import INDEX, TOKENIZER, WEIGHTS
-from tasks.models.huggingface import write_model
+from tasks.models.hf_directory import INDEX, TOKENIZER, WEIGHTS
+from tasks.models.hf_weights import write_model
 from tasks.models.loading import load_model
 from tasks.models.model_source import check_model
 from tasks.models.tiny import tiny_tokenizer
@@ -24,7 +24,7 @@ from tests.tasks.models.small_model import SMALL_MODEL, write_small_model
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A whole model in several files."""
-    monkeypatch.setattr(huggingface, "SHARD_BYTES", 50_000)
+    monkeypatch.setattr(hf_weights, "SHARD_BYTES", 50_000)
     directory = write_small_model(tmp_path / "model")
     assert (directory / INDEX).exists()
     return directory

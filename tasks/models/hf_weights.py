@@ -21,8 +21,8 @@ from schemas.base import InputError
 from tasks.data.tokens import Tokenizer
 from tasks.models.decoder import GemmaConfig, weight_shapes
 from tasks.models.decoder_layer import PROJECTIONS
-from tasks.models.directory import INDEX, WEIGHTS, weight_files
 from tasks.models.hf_config import write_config
+from tasks.models.hf_directory import INDEX, WEIGHTS, weight_files
 
 SHARD_BYTES = 4 << 30
 """The largest file of weights; more bytes are written as several files."""
