@@ -14,7 +14,7 @@ from tasks.contract.job import Job
 from tasks.contract.kind import Evaluation, Input, Kind, Product
 from tasks.evaluation.eval_config import EvalConfigT, small_eval
 from tasks.evaluation.evaluate import (
-    Judge,
+    RuleJudge,
     answer_all,
     eval_programs,
     eval_prompts,
@@ -38,12 +38,17 @@ if TYPE_CHECKING:
 
 
 def evaluation_kind(
-    *, version: int, config: type[EvalConfigT], judge: Judge, grounded: bool, evaluation: Evaluation
+    *,
+    version: int,
+    config: type[EvalConfigT],
+    by_rules: RuleJudge,
+    grounded: bool,
+    evaluation: Evaluation,
 ) -> Kind[EvalConfigT]:
     """The stage kind of an evaluation.
 
     Args:
-        judge: judges a completion by rules.
+        by_rules: judges a completion.
         grounded: ask the grounded held-out prompts; False: all others.
         evaluation: computes metrics from the items.
     """
@@ -54,7 +59,7 @@ def evaluation_kind(
         prompts = eval_prompts(job, grounded=grounded)
         baseline = read_baseline(job.inputs, prompts)
         functions = load_functions(job.config.metrics)
-        answers = with_opinions(job, answer_all(job, prompts, judge))
+        answers = with_opinions(job, answer_all(job, prompts, by_rules))
         answers = replace(answers, items=with_values(functions, answers.items))
         answers.write(job.out)
         metrics = evaluation.metrics(

@@ -28,7 +28,7 @@ from schemas.examples import Prompt, Trace, parse_trace, untagged
 from tasks.contract.job import Job
 from tasks.contract.reward import Judged, Resources
 from tasks.evaluation.eval_config import EvalConfig
-from tasks.evaluation.evaluate import Answers
+from tasks.evaluation.evaluate import JudgedAnswers
 from tasks.judging.bench import Bench, Case
 from tasks.judging.open_judge import judge_dependencies, judge_programs, open_judge
 from tasks.judging.sheets import Item, Sheet
@@ -96,7 +96,7 @@ def rules_say(item: EvalItem) -> bool | None:
     return None if item.check == "none" else item.flexible or item.exact
 
 
-def with_opinions(job: Job[Any], answers: Answers) -> Answers:
+def with_opinions(job: Job[Any], answers: JudgedAnswers) -> JudgedAnswers:
     """The answers with the judge's opinion on the greedy ones; unchanged if the config names no
     judge. On all devices of one host.
 
@@ -123,7 +123,7 @@ def with_opinions(job: Job[Any], answers: Answers) -> Answers:
         job.log.info("judge's opinion of %d answers: %s", len(items), judge.values())
     pairs = zip(items, judged, strict=True)
     told = [item.model_copy(update={"opinion": _opinion(item, one)}) for item, one in pairs]
-    return Answers(told, answers.samples)
+    return JudgedAnswers(told, answers.samples)
 
 
 def _case(item: EvalItem) -> Case:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from schemas.base import digest
-from tasks.chat.request import Format, object_schema, response_format
+from tasks.chat.request import ReplyFormat, object_schema, response_format
 from tasks.judging.address import visible
 from tasks.judging.hardening import Material, as_data, opens_nothing
 from tasks.judging.judge import Question
@@ -82,13 +82,13 @@ class Sheet:
         items: at least one.
         guide: instructions for all of them; ends with a line feed if it is not empty.
         longest: characters of each part of the material that are shown.
-        response_format: see `Format`.
+        response_format: see `ReplyFormat`.
     """
 
     items: tuple[Item, ...]
     guide: str = ""
     longest: int = 12_000
-    response_format: Format = field(default="json_schema", compare=False)
+    response_format: ReplyFormat = field(default="json_schema", compare=False)
 
 
 def mark_of(sheet: Sheet, material: Material, attempt: int = 0) -> str:

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from schemas.examples import Example, Prompt, tags_of
-from tasks import routing
 from tasks.judging.address import visible
 from tasks.rehearsal.first_rows import Asked, FirstRows
+from tasks.routing import router
 from tasks.verification.text import split_sentences
 
 VERSION = 4
@@ -217,5 +217,5 @@ _ANY: Sequence[str] = (
 
 def _domain(text: str) -> str:
     found = _REQUEST.search(text)
-    (route,) = routing.route([found[1] if found else text])
+    (route,) = router.route([found[1] if found else text])
     return json.dumps({"domain": route.domain.value})

@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.data.cleaning_rules import (
+from tasks.cleaning.contamination import index
+from tasks.cleaning.near_duplicates import Sketch, buckets, fallen, ranks
+from tasks.cleaning.rules import (
     CAUSES,
     COLUMNS,
     DETAILS,
@@ -27,10 +29,8 @@ from tasks.data.cleaning_rules import (
     Contamination,
     Progress,
 )
-from tasks.data.contamination import index
-from tasks.data.near_duplicates import Sketch, buckets, fallen, ranks
-from tasks.data.shingles import Ends, Words
-from tasks.data.survey import Block, Plan, survey
+from tasks.cleaning.shingles import Ends, Words
+from tasks.cleaning.survey import Block, Plan, survey
 
 HELDOUT = SPLITS.index("heldout")
 DUPLICATE, NEAR_DUPLICATE, CONTAMINATED = (
@@ -45,7 +45,7 @@ Rows = NDArray[np.int64]
 class State:
     """Attributes:
     scratch: the directory.
-    columns: `tasks.data.cleaning_rules.COLUMNS`, each of shape (N,), mapped; decisions are
+    columns: `tasks.cleaning.rules.COLUMNS`, each of shape (N,), mapped; decisions are
         written into `cause`, `hit`, `match` and `score`.
     keys: the buckets of each band, shape (N,).
     starts: the first row of each block, and N; block b's words are in `words-<b>`.
@@ -65,8 +65,8 @@ class State:
         self._drop(left[same], DUPLICATE, left[first], 1.0)
 
     def drop_near_duplicates(self, sketch: Sketch, seed: int, workers: int) -> None:
-        """The rule of `tasks.data.near_duplicates`: find rows that share a bucket, then, with their
-        signatures, the duplicates among them."""
+        """The rule of `tasks.cleaning.near_duplicates`: find rows that share a bucket, then, with
+        their signatures, the duplicates among them."""
         left = np.flatnonzero((self.columns["cause"] == 0) & (self.columns["words"] > 0))
         ids, content = self.columns["id"][left], self.columns["content"][left]
         left = left[np.argsort(ranks(ids, content, seed))]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tasks.data import survey
-from tasks.data.cleaning_rules import COLUMNS
+from tasks.cleaning import survey
+from tasks.cleaning.rules import COLUMNS
 from tasks.stages import rebalance
-from tests.tasks.data.cleaning_rows import TooLong, cleaned, corpus, write
+from tests.tasks.cleaning.cleaning_rows import TooLong, cleaned, corpus, write
 from tests.tasks.stages.test_rebalance import distilled, job
 from tests.tasks.stages.test_rebalance_cleaning import CLEANED, digests, exam, mixed  # noqa: F401
 

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from tasks.data.filters import Languages, Length, Pii, PiiKind, language_of, languages, pii_of
+from tasks.cleaning.filters import Languages, Length, Pii, PiiKind, language_of, languages, pii_of
 from tasks.data.tokens import prompt_tokens, response_tokens
 from tasks.models.tiny import tiny_tokenizer
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.data.cleaning import Cleaned, counted
-from tasks.data.cleaning_rules import CAUSES, GROUPS, HITS, SPLITS, Split
-from tasks.data.quotas import GroupQuota, Pool, Shortfall, ranks
+from tasks.cleaning.clean import Cleaned, counted
+from tasks.cleaning.quotas import GroupQuota, Pool, Shortfall, ranks
+from tasks.cleaning.rules import CAUSES, GROUPS, HITS, SPLITS, Split
 
 
 @dataclass(frozen=True)

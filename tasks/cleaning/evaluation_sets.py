@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import Field
 
 from schemas.base import InputError, StrictModel
-from tasks.data.cleaning_rules import Evaluation
+from tasks.cleaning.rules import EvaluationItems
 from tasks.data.data_files import data_digests, data_files
 from tasks.data.mapping import Columns, Text, text_of
 from tasks.data.readers import read_records
@@ -47,7 +47,7 @@ class EvaluationSet(StrictModel):
     def _columns(self, name: str) -> Columns:
         return Columns(name, [("prompt", [pick.columns() for pick in self.prompt])])
 
-    def read(self, data: Path | None) -> Evaluation:
+    def read(self, data: Path | None) -> EvaluationItems:
         """Its items, by `<file>:<line>`.
 
         Raises:
@@ -73,4 +73,4 @@ class EvaluationSet(StrictModel):
                 f"evaluation set {self.name}: {self.path} holds no prompt. Fetch it again, or leave"
                 " the set out."
             )
-        return Evaluation(self.name, texts)
+        return EvaluationItems(self.name, texts)

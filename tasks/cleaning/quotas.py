@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, WrapValidator
 
 from infra.visible import aligned
 from schemas.base import StrictModel, canonical_json
-from tasks.data.cleaning_rules import Split
+from tasks.cleaning.rules import Split
 
 Count = Annotated[int, Field(ge=0)]
 Level = Annotated[int, Field(ge=1, le=5)]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from schemas.examples import prompt_id
-from tasks.data.cleaning_rules import SPLITS, split_of
-from tasks.data.pools import write_pairs
-from tasks.data.quotas import Pool, Quota, Shortfall, allocate, ranks, shortfall_table
+from tasks.cleaning.pools import write_pairs
+from tasks.cleaning.quotas import Pool, Quota, Shortfall, allocate, ranks, shortfall_table
+from tasks.cleaning.rules import SPLITS, split_of
 
 sizes = st.dictionaries(st.integers(1, 5), st.integers(0, 60), min_size=1)
 

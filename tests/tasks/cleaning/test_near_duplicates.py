@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tasks.data.cleaning_rules import NearDuplicates
-from tasks.data.near_duplicates import buckets, decide, ranks, sketch
-from tasks.data.shingles import hash_grams, words_of
-from tests.tasks.data.cleaning_rows import text
+from tasks.cleaning.near_duplicates import buckets, decide, ranks, sketch
+from tasks.cleaning.rules import NearDuplicates
+from tasks.cleaning.shingles import hash_grams, words_of
+from tests.tasks.cleaning.cleaning_rows import text
 
 
 def same_words(one: str, other: str) -> bool:

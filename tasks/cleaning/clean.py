@@ -6,20 +6,20 @@ filters. Every dropped row has its cause.
         ...
 
 1. One streaming pass over the files in blocks, in as many processes as there are cores
-   (`tasks.data.survey`): parse the line, hash the words of its prompt, look up their n-grams among
-   the evaluation sets', compute the MinHash signature, ask the filters. A row takes `STATE_BYTES` +
-   8 per band (112 by default) bytes in column files below `scratch`, and 8 for each word of its
-   prompt. A million rows of 1 kB need at most 0.7 GB of memory in three processes, 1.2 GB with 15%
-   held out, whose n-grams are then indexed.
-2. Decisions over all rows (`tasks.data.state`): exact duplicates (one row per prompt id), near
-   duplicates (`tasks.data.near_duplicates`), and rows of the training and validation splits that
-   contain a held-out prompt (`tasks.data.contamination`).
+   (`tasks.cleaning.survey`): parse the line, hash the words of its prompt, look up their n-grams
+   among the evaluation sets', compute the MinHash signature, ask the filters. A row takes
+   `STATE_BYTES` + 8 per band (112 by default) bytes in column files below `scratch`, and 8 for each
+   word of its prompt. A million rows of 1 kB need at most 0.7 GB of memory in three processes,
+   1.2 GB with 15% held out, whose n-grams are then indexed.
+2. Decisions over all rows (`tasks.cleaning.state`): exact duplicates (one row per prompt id), near
+   duplicates (`tasks.cleaning.near_duplicates`), and rows of the training and validation splits
+   that contain a held-out prompt (`tasks.cleaning.contamination`).
 3. `Cleaned` streams the rows back from their files.
 
 A row is dropped for the first cause that applies: contaminated by an evaluation set, a filter,
 duplicate, near duplicate, contaminated by the held-out split. Decisions are a function of the set
 of rows (their content, ids and the seed); the order and sharding of the files, the number of
-processes and the engine (`tasks.data.cluster`) do not change them.
+processes and the engine (`tasks.cleaning.cluster`) do not change them.
 
 The compared text is the prompt, with its `context` (of grounded prompts) replaced by one word, the
 context's digest: questions about one abstract are not duplicates because of the abstract, and
@@ -40,13 +40,13 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from tasks.data.cleaning_rules import (
+from tasks.cleaning.rules import (
     CAUSES,
     COLUMNS,
     DECIDED,
     DETAILS,
     HITS,
-    Evaluation,
+    EvaluationItems,
     Progress,
     Rules,
 )
@@ -183,7 +183,7 @@ def empty_scratch(scratch: Path) -> None:
 
 def clean(
     files: Sequence[Path],
-    evaluations: Sequence[Evaluation],
+    evaluations: Sequence[EvaluationItems],
     rules: Rules,
     *,
     scratch: Path,
@@ -202,8 +202,8 @@ def clean(
         ValueError: a line is not JSON.
         KeyError: a field is missing. The files come from verified artifacts, so either is a bug.
     """
-    from tasks.data.state import surveyed
-    from tasks.data.survey import blocks, plan_of
+    from tasks.cleaning.state import surveyed
+    from tasks.cleaning.survey import blocks, plan_of
 
     empty_scratch(scratch)
     workers = workers or len(os.sched_getaffinity(0))

@@ -18,7 +18,7 @@ COUNTED = ("audit_passes", "audit_short", "audit_suspicious")
 _EXAMPLES = 5
 
 
-class Tally:
+class PassingCode:
     """Running counts. `examples`: the rows of `audit.jsonl`."""
 
     def __init__(self) -> None:

@@ -2,8 +2,8 @@
 
 from itertools import pairwise
 
-from tasks.data.cleaning_rules import COLUMNS
-from tests.tasks.data.cleaning_rows import TooLong, cleaned, corpus, write
+from tasks.cleaning.rules import COLUMNS
+from tests.tasks.cleaning.cleaning_rows import TooLong, cleaned, corpus, write
 
 
 def test_several_processes_decide_what_one_decides(tmp_path, monkeypatch):

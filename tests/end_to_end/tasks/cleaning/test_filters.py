@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import get_args
 
-from tasks.data.filters import PiiKind, language_of, pii_of
+from tasks.cleaning.filters import PiiKind, language_of, pii_of
 from tests.end_to_end.tasks.records import SHARED, needs_records
 
 

@@ -1,6 +1,6 @@
 """Contamination: texts that give evaluation items away, by exact match and by word n-grams.
 
-A text, normalised as in `tasks.data.shingles`, is contaminated by an item if
+A text, normalised as in `tasks.cleaning.shingles`, is contaminated by an item if
 
     exact      both have the same words, however few or many;
     coverage   at least half (`coverage`) of the distinct 8-grams (`words`) of one of the two,
@@ -17,7 +17,7 @@ with the highest coverage is named, exact matches first.
 
 An index is a sorted array of the items' n-grams, found by the upper bits of a hash, with the items
 of each: about 20 bytes for each distinct n-gram. N-grams are compared by 64-bit hashes, not word by
-word; `tasks.data.shingles` has the odds.
+word; `tasks.cleaning.shingles` has the odds.
 """
 
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tasks.data.cleaning_rules import Contamination
-from tasks.data.shingles import Ends, Words, hash_grams, mix
+from tasks.cleaning.rules import Contamination
+from tasks.cleaning.shingles import Ends, Words, hash_grams, mix
 
 TEMPLATE_ITEMS = 10
 """N-grams in more items than this are a template's."""

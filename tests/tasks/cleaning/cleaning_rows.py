@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from schemas.examples import Domain, Example, Prompt, prompt_id
-from tasks.data.cleaning import clean
-from tasks.data.cleaning_rules import Contamination, Evaluation, NearDuplicates, Rules
-from tasks.data.cluster import clean_on_cluster
+from tasks.cleaning.clean import clean
+from tasks.cleaning.cluster import clean_on_cluster
+from tasks.cleaning.rules import Contamination, EvaluationItems, NearDuplicates, Rules
 
 WORDS = [
     f"{start}{middle}{end}"
@@ -76,7 +76,7 @@ def write(rows: Sequence[Prompt], directory: Path, shards: int) -> list[Path]:
 def cleaned(files, scratch, items=(), *, partitions=0, workers=1, progress=None, **changes):
     """`clean`, or with partitions what a cluster does; `changes`: rules of this test."""
     rules = replace(Rules(NearDuplicates(), Contamination(), 0.1, 0.2, 0, ()), **changes)
-    asked = files, [Evaluation("items", items)] if items else [], rules
+    asked = files, [EvaluationItems("items", items)] if items else [], rules
     if partitions:
         return clean_on_cluster(*asked, scratch=scratch, partitions=partitions)
     return clean(*asked, scratch=scratch, workers=workers, progress=progress or (lambda *_: None))

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from tasks.data.cleaning_rules import Contamination
-from tasks.data.contamination import COVERAGE, EXACT, RUN, TEMPLATE_ITEMS, index
-from tasks.data.shingles import words_of
-from tests.tasks.data.cleaning_rows import text
+from tasks.cleaning.contamination import COVERAGE, EXACT, RUN, TEMPLATE_ITEMS, index
+from tasks.cleaning.rules import Contamination
+from tasks.cleaning.shingles import words_of
+from tests.tasks.cleaning.cleaning_rows import text
 
 
 def judge(items: list[str], row: str) -> tuple[int, int, float]:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from schemas.base import InputError
-from tasks.data.evaluation_sets import EvaluationSet
+from tasks.cleaning.evaluation_sets import EvaluationSet
 
 EXAM = EvaluationSet.parse(
     {"name": "exam", "path": "exam*.jsonl", "prompt": {"template": "{question}[ ({unit})]"}}

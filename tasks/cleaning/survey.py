@@ -2,7 +2,7 @@
 
 A block is a range of bytes of a file; it owns the lines that begin in it. Its survey is a function
 of the file's bytes and the plan, so blocks may be surveyed anywhere in any order: by processes here
-(`tasks.data.cleaning`), by a cluster (`tasks.data.cluster`).
+(`tasks.cleaning.clean`), by a cluster (`tasks.cleaning.cluster`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +15,11 @@ import orjson
 import xxhash
 from numpy.typing import NDArray
 
-from tasks.data.cleaning_rules import CAUSES, COLUMNS, GROUPS, SPLITS, Evaluation, Rules
-from tasks.data.contamination import Index, index
-from tasks.data.filters import Filter
-from tasks.data.near_duplicates import Sketch, sketch
-from tasks.data.shingles import Words, words_of
+from tasks.cleaning.contamination import Index, index
+from tasks.cleaning.filters import Filter
+from tasks.cleaning.near_duplicates import Sketch, sketch
+from tasks.cleaning.rules import CAUSES, COLUMNS, GROUPS, SPLITS, EvaluationItems, Rules
+from tasks.cleaning.shingles import Words, words_of
 
 BLOCK_BYTES = 4 * 2**20
 
@@ -58,7 +58,7 @@ class Survey:
     """The results for a block of n lines.
 
     Attributes:
-        columns: `tasks.data.cleaning_rules.COLUMNS`, each of shape (n,).
+        columns: `tasks.cleaning.rules.COLUMNS`, each of shape (n,).
         keys: the bucket in each band, shape (bands, n).
         words: the hashes of the prompts' words, one prompt after the other, `columns["words"]` for
             each.
@@ -156,7 +156,7 @@ def survey(block: Block, plan: Plan) -> Survey:
 
 
 def plan_of(
-    evaluations: Sequence[Evaluation], rules: Rules
+    evaluations: Sequence[EvaluationItems], rules: Rules
 ) -> tuple[Plan, tuple[tuple[str, str], ...]]:
     """The plan, and (set, id) of each evaluation item in its index, in an order that does not
     depend on how they were given."""
@@ -171,7 +171,7 @@ def plan_of(
 def splits(
     ids: NDArray[np.uint64], validation_fraction: float, heldout_fraction: float
 ) -> NDArray[np.uint8]:
-    """`tasks.data.cleaning_rules.split_of` of many ids, as indices in SPLITS."""
+    """`tasks.cleaning.rules.split_of` of many ids, as indices in SPLITS."""
     position = ids.astype(np.float64) / 2.0**64
     heldout = position < heldout_fraction
     validation = ~heldout & (position < heldout_fraction + validation_fraction)

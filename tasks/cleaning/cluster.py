@@ -1,4 +1,4 @@
-"""Cleaning of corpora beyond one machine: `tasks.data.cleaning` on Ray Data, with the same
+"""Cleaning of corpora beyond one machine: `tasks.cleaning.clean` on Ray Data, with the same
 decisions. A rebalance stage uses it where `RAY_ADDRESS` names a cluster (`local`: Ray on this
 machine), whose machines have this code and the stage's files under the same paths.
 
@@ -11,8 +11,8 @@ It does not speed up a small corpus: the five shuffles take a minute on two core
 size, in which one machine cleans a million rows (docs/measurements.md,
 2026-11-22).
 
-1. Survey (`tasks.data.survey`) the blocks; a row becomes about 130 bytes and 8 for each word of its
-   prompt.
+1. Survey (`tasks.cleaning.survey`) the blocks; a row becomes about 130 bytes and 8 for each word of
+   its prompt.
 2. Group by prompt id: exact duplicates.
 3. Group by bucket, 24 bytes per row and band: which rows share one. Then for those, with
    signatures, 530 bytes per row and band: which are near duplicates.
@@ -33,11 +33,11 @@ from numpy.typing import NDArray
 
 from infra.process import ROOT
 from schemas.base import InputError
-from tasks.data.cleaning import Cleaned, empty_scratch
-from tasks.data.cleaning_rules import COLUMNS, DETAILS, Contamination, Evaluation, Rules
-from tasks.data.contamination import index
-from tasks.data.near_duplicates import Sketch, buckets, fallen, ranks
-from tasks.data.state import (
+from tasks.cleaning.clean import Cleaned, empty_scratch
+from tasks.cleaning.contamination import index
+from tasks.cleaning.near_duplicates import Sketch, buckets, fallen, ranks
+from tasks.cleaning.rules import COLUMNS, DETAILS, Contamination, EvaluationItems, Rules
+from tasks.cleaning.state import (
     CONTAMINATED,
     DUPLICATE,
     FIRST_HELDOUT_HIT,
@@ -46,7 +46,7 @@ from tasks.data.state import (
     duplicates,
     reorder,
 )
-from tasks.data.survey import Block, blocks, plan_of, survey
+from tasks.cleaning.survey import Block, blocks, plan_of, survey
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -57,13 +57,13 @@ MARK = -1
 
 def clean_on_cluster(
     files: Sequence[Path],
-    evaluations: Sequence[Evaluation],
+    evaluations: Sequence[EvaluationItems],
     rules: Rules,
     *,
     scratch: Path,
     partitions: int = 64,
 ) -> Cleaned:
-    """Decide about every row of the files, as `tasks.data.cleaning.clean` does.
+    """Decide about every row of the files, as `tasks.cleaning.clean.clean` does.
 
     Args:
         partitions: how many parts the rows are divided in by id and by bucket; one must fit the

@@ -2,7 +2,7 @@
 
 A filter is a picklable callable on a batch of rows (parsed lines of `examples.jsonl` or
 `unsolved.jsonl`); for each it returns None, or `(cause, detail)` of why the row is dropped. So
-`tasks.data.cleaning` can run it in any process, on this machine or another.
+`tasks.cleaning.clean` can run it in any process, on this machine or another.
 """
 
 import ipaddress
@@ -87,7 +87,7 @@ def _tokenizer(model: bytes) -> Tokenizer:
 CERTAIN = 0.5
 """A language is believed from this probability on: it is more likely than all the others together.
 So py3langid takes none of 1,000 GSM8K rows, 350 SciTLDR abstracts, 692 SciBench problems and 164
-HumanEval prompts for anything but English (tests/end_to_end/tasks/data/test_filters.py)."""
+HumanEval prompts for anything but English (tests/end_to_end/tasks/cleaning/test_filters.py)."""
 
 ENOUGH = 20
 """Texts with fewer bytes of letters are not judged: `x = 3` is in no language, and three words are

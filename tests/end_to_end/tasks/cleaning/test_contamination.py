@@ -1,7 +1,7 @@
 """Planted leaks and near-duplicates in GSM8K."""
 
-from tasks.data.cleaning_rules import Contamination, NearDuplicates
-from tests.end_to_end.tasks.data.planted import EACH, LEAKS, plant
+from tasks.cleaning.rules import Contamination, NearDuplicates
+from tests.end_to_end.tasks.cleaning.planted import EACH, LEAKS, plant
 from tests.end_to_end.tasks.records import SHARED, needs_records
 
 

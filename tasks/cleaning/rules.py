@@ -1,4 +1,4 @@
-"""The rules of cleaning (`tasks.data.cleaning`), the columns of its decisions, and the split by
+"""The rules of cleaning (`tasks.cleaning.clean`), the columns of its decisions, and the split by
 hash. No numpy.
 
 A prompt's split depends only on its text and the fractions. Its id (sha256 of the normalised
@@ -17,7 +17,7 @@ from schemas.base import StrictModel
 from schemas.examples import Domain, Grounding
 
 if TYPE_CHECKING:
-    from tasks.data.filters import Filter
+    from tasks.cleaning.filters import Filter
 
 Progress = Callable[[int, int, str], None]
 """Told (done, total, unit) now and then; the unit is bytes."""
@@ -78,7 +78,7 @@ class NearDuplicates(StrictModel):
 
 
 class Contamination(StrictModel):
-    """Which rows give evaluation items away (exactly: `tasks.data.contamination`).
+    """Which rows give evaluation items away (exactly: `tasks.cleaning.contamination`).
 
     Attributes:
         words: length of the n-grams for coverage. Texts with fewer words are compared as wholes
@@ -121,7 +121,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationItems:
     """An evaluation set: its name and (id, text) of each item."""
 
     name: str

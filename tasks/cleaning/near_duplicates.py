@@ -25,8 +25,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tasks.data.cleaning_rules import NearDuplicates
-from tasks.data.shingles import Ends, Words, hash_grams, mix
+from tasks.cleaning.rules import NearDuplicates
+from tasks.cleaning.shingles import Ends, Words, hash_grams, mix
 
 Signatures = NDArray[np.uint32]
 """Shape (rows, permutations)."""

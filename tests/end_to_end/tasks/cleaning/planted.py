@@ -1,4 +1,4 @@
-"""Planted leaks and near-duplicates in GSM8K: what `tasks.data.cleaning` finds of them with its
+"""Planted leaks and near-duplicates in GSM8K: what `tasks.cleaning.clean` finds of them with its
 defaults.
 
 1,000 rows of GSM8K's training set; among them 500 copies of its test questions in five disguises,
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.examples import Domain, Example, prompt_id
-from tasks.data.cleaning import Cleaned, clean
-from tasks.data.cleaning_rules import CAUSES, Contamination, Evaluation, NearDuplicates, Rules
+from tasks.cleaning.clean import Cleaned, clean
+from tasks.cleaning.rules import CAUSES, Contamination, EvaluationItems, NearDuplicates, Rules
 
 EACH = 100
 
@@ -150,7 +150,7 @@ def plant(
             solved = {"reasoning": "r", "answer": "1"}
             example = Example(id=prompt_id(text), prompt=text, **place, **solved)
             out.write(example.model_dump_json() + "\n")
-    items = Evaluation("gsm8k", [(str(at), text) for at, text in enumerate(test)])
+    items = EvaluationItems("gsm8k", [(str(at), text) for at, text in enumerate(test)])
     rules = Rules(near, contamination, 0.0, 0.0, seed, ())
     return _count(planted, clean([rows], [items], rules, scratch=scratch / "state"))
 

@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.examples import Prompt, prompt_id
-from tasks.data import survey
-from tasks.data.cleaning import Cleaned
-from tasks.data.cleaning_rules import (
+from tasks.cleaning import survey
+from tasks.cleaning.clean import Cleaned
+from tasks.cleaning.near_duplicates import ranks
+from tasks.cleaning.rules import (
     CAUSES,
     COLUMNS,
     GROUPS,
@@ -24,8 +25,7 @@ from tasks.data.cleaning_rules import (
     Contamination,
     split_of,
 )
-from tasks.data.near_duplicates import ranks
-from tests.tasks.data.cleaning_rows import TooLong, cleaned, corpus, row, text, write
+from tests.tasks.cleaning.cleaning_rows import TooLong, cleaned, corpus, row, text, write
 
 
 def by_line(found: Cleaned) -> list[tuple[bytes, str]]:
