@@ -17,6 +17,7 @@ from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, res
 from tasks.distillation.feedback import Teacher
 from tasks.distillation.gemma_teacher import GemmaTeacher
 from tasks.distillation.on_policy_config import Config
+from tasks.reinforcement.rollout import PolicyBatch, policy_batch, row_weights, sample_row
 from tasks.sampling.rollouts import (
     is_logged,
     rollout_compiles,
@@ -29,7 +30,6 @@ from tasks.sampling.rollouts import (
 if TYPE_CHECKING:
     from tasks.distillation.gkd_batches import DistillBatch
     from tasks.models.loading import LoadedModel
-    from tasks.reinforcement.rollout import PolicyBatch
     from tasks.sampling.sampler import Completion
 
 
@@ -68,7 +68,6 @@ def make_batch(
 ) -> "PolicyBatch | DistillBatch":
     """The training input. `hidden`: (B, R, D) hidden states of the teacher, for `gkd`."""
     from tasks.distillation.gkd_batches import DistillBatch
-    from tasks.reinforcement.rollout import policy_batch, row_weights
 
     prompt_ids, completion_ids, student, teacher = scored
     counted = ~np.isnan(teacher).any(axis=1)
@@ -193,19 +192,8 @@ class DistillBatches:
         for row in range(self.config.group_size if is_logged(self.config, step + 1) else 0):
             mean = float(kl[row] / tokens[row]) if scored[row] else None
             reward = None if mean is None else -mean
-            self.samples.append(
-                {
-                    "step": step + 1,
-                    "id": prompts[row].id,
-                    "prompt": prompts[row].prompt,
-                    "reference": prompts[row].answer,
-                    "completion": completions[row].text,
-                    "terminated": completions[row].terminated,
-                    "rewards": {"reverse_kl": mean},
-                    "reward": reward,
-                    "advantage": reward or 0.0,
-                }
-            )
+            scores = {"rewards": {"reverse_kl": mean}, "reward": reward, "advantage": reward or 0.0}
+            self.samples.append(sample_row(step + 1, prompts[row], completions[row], **scores))
 
     def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The state that `restore` needs."""

@@ -23,12 +23,8 @@ from tasks.evaluation.evaluate import (
 )
 from tasks.evaluation.metric_functions import load_functions, with_values
 from tasks.evaluation.suite_prompts import suite_dependencies
-from tasks.judging.opinions import (
-    opinion_dependencies,
-    opinion_models,
-    opinion_programs,
-    with_opinions,
-)
+from tasks.judging.open_judge import judge_programs
+from tasks.judging.opinions import opinion_dependencies, opinion_models, with_opinions
 from tasks.models.model_source import model_dependencies
 from tasks.verification.verify import check_versions
 
@@ -72,7 +68,8 @@ def evaluation_kind(
     ) -> "list[Program]":
         """What `run` compiles."""
         prompts = eval_size(config, upstream, grounded=grounded)
-        return [*eval_programs(config, model, prompts), *opinion_programs(config, model, prompts)]
+        judging = judge_programs(config.judge, model, prompts) if config.judge else []
+        return [*eval_programs(config, model, prompts), *judging]
 
     return Kind(
         version=version,

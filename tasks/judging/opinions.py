@@ -20,7 +20,7 @@ why. If too many have no ruling, the stage fails (`max_abstained`).
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from schemas.base import InputError
 from schemas.evaluation import EvalItem, Opinion
@@ -30,13 +30,9 @@ from tasks.contract.reward import Judged, Resources
 from tasks.evaluation.eval_config import EvalConfig
 from tasks.evaluation.evaluate import JudgedAnswers
 from tasks.judging.bench import Bench, Case
-from tasks.judging.open_judge import judge_dependencies, judge_programs, open_judge
+from tasks.judging.open_judge import judge_dependencies, open_judge
 from tasks.judging.sheets import Item, Sheet
 from tasks.statistics.intervals import rate_record
-
-if TYPE_CHECKING:
-    from tasks.models.loading import LoadedModel
-    from tasks.planning.programs import Program
 
 WORDING = 1
 """Raise it when the judge is asked in other words: it enters the stage key."""
@@ -197,8 +193,3 @@ def opinion_dependencies(config: EvalConfig) -> dict[str, str | int]:
     if config.judge is None:
         return {}
     return {"opinions.wording": WORDING, **judge_dependencies(config.judge)}
-
-
-def opinion_programs(config: EvalConfig, model: "LoadedModel", prompts: int) -> "list[Program]":
-    """The programs that the judge compiles for the answers to so many prompts."""
-    return [] if config.judge is None else judge_programs(config.judge, model, prompts)

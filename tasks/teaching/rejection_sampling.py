@@ -8,10 +8,9 @@ to sample; the rest is here:
    once; with `first`, so many of each domain, and the rest is left for top-ups.
 2. `messages`: the model's input.
 3. `rows`: rejection sampling (k samples, keep those that verify; Yuan et al., 2308.01825). The
-first
-   verified sample becomes the Example. Verified beside rejected ones become PreferencePairs, which
-   name the samples and the failed check. A prompt that no sample solved stays a Prompt, for GRPO.
-   The fraction that verified is the prompt's `pass_rate`, and decides its difficulty.
+   first verified sample becomes the Example. Verified beside rejected ones become PreferencePairs,
+   which name the samples and the failed check. A prompt that no sample solved stays a Prompt, for
+   GRPO. The fraction that verified is the prompt's `pass_rate`, and decides its difficulty.
 """
 
 from collections import Counter
