@@ -101,7 +101,7 @@ class EndpointTeacher:
         self._engine = engine.__enter__() if is_committer() else None
 
     def score(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> Feedback:
-        """See `Teacher`.
+        """See `TokenTeacher`.
 
         Raises:
             InputError: the server does not say of any response which tokens it scored, or scored
@@ -160,8 +160,8 @@ class EndpointTeacher:
         return said
 
     def costs(self) -> dict[str, float]:
-        """See `Teacher`: responses asked about, those without an answer, those whose tokens were
-        others, and what was paid."""
+        """See `TokenTeacher`: responses asked about, those without an answer, those whose tokens
+        were others, and what was paid."""
         if self._engine is None:
             return {}
         counts = {f"teacher_{name}": float(count) for name, count in self._counts.items()}
@@ -169,7 +169,7 @@ class EndpointTeacher:
         return {**counts, "teacher_usd": cost.usd, "teacher_tokens": float(cost.tokens)}
 
     def close(self) -> None:
-        """See `Teacher`."""
+        """See `TokenTeacher`."""
         if self._engine is not None:
             self._engine.__exit__(None, None, None)
 

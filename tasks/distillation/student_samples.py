@@ -14,7 +14,7 @@ from schemas.base import InputError, StageFailed
 from schemas.examples import Example, Prompt
 from tasks.data.packing import Text
 from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
-from tasks.distillation.feedback import Teacher
+from tasks.distillation.feedback import TokenTeacher
 from tasks.distillation.gemma_teacher import GemmaTeacher
 from tasks.distillation.on_policy_config import Config
 from tasks.reinforcement.rollout import PolicyBatch, policy_batch, row_weights, sample_row
@@ -104,7 +104,7 @@ class DistillBatches:
         self,
         config: Config,
         loaded: "LoadedModel",
-        teacher: Teacher,
+        teacher: TokenTeacher,
         prompts: list[Prompt],
         traces: list[Example],
     ) -> None:
@@ -217,7 +217,7 @@ class DistillBatches:
             self.metrics[step] = values["metrics"]
 
     def costs(self) -> dict[str, float]:
-        """`Teacher.costs` of this attempt and of those that it continues."""
+        """`TokenTeacher.costs` of this attempt and of those that it continues."""
         now = self.teacher.costs()
         return {
             name: self._cost_before.get(name, 0.0) + now.get(name, 0.0)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from schemas.examples import Example, Prompt, tags_of
-from tasks.judging.address import visible
+from tasks.judging.address import without_invisible
 from tasks.rehearsal.first_rows import Asked, FirstRows
 from tasks.routing import router
 from tasks.verification.text import split_sentences
@@ -164,7 +164,7 @@ def likeness_of(material: Mapping[str, Any]) -> float:
 
 def _folded(text: str) -> str | float:
     """A number as such, other text without case and end."""
-    plain = visible(text).strip().rstrip(".").casefold()
+    plain = without_invisible(text).strip().rstrip(".").casefold()
     try:
         return float(plain.replace(",", ""))
     except ValueError:
@@ -172,12 +172,12 @@ def _folded(text: str) -> str | float:
 
 
 def _words(text: str) -> set[str]:
-    return set(_WORD.findall(visible(text).lower()))
+    return set(_WORD.findall(without_invisible(text).lower()))
 
 
 def _phrases(text: str) -> set[tuple[str, ...]]:
     """Three words in a row: a list of keywords has few of the task's."""
-    words = re.findall(r"\w+", visible(text).lower())
+    words = re.findall(r"\w+", without_invisible(text).lower())
     return set(zip(words, words[1:], words[2:], strict=False))
 
 

@@ -51,7 +51,7 @@ from tasks.evaluation.suite_prompts import (
 )
 from tasks.models.model_download import tokenizer_of
 from tasks.models.model_source import model_dependencies
-from tasks.teaching.teachers import asks_an_api
+from tasks.teaching.teacher_tables import asks_an_api
 from tasks.teaching.topping_up import (
     KnownIds,
     Round,

@@ -24,7 +24,7 @@ from tasks.cleaning.rules import SPLITS, Split
 from tasks.contract.job import Job, read_rows
 from tasks.data.dropped import Dropped
 from tasks.teaching.lesson import FILES, Cell, take_cell
-from tasks.teaching.teachers import lesson_of, row_files, teachers_of
+from tasks.teaching.teacher_tables import lesson_of, row_files, teachers_of
 
 LEAST_YIELD = 0.05
 """However few rows of a group survived so far, at most so much more is asked for: twenty for each
