@@ -38,8 +38,7 @@ _TAG = re.compile(r"<(\w+)>[^<]*</\1>")
 _HEADING = re.compile(r"^([A-Z]\w+): \S", re.MULTILINE)
 _WORD = re.compile(r"\w{3,}|\d+")
 _ON_THE_TASK = 0.5
-"""The share of an answer's phrases that are the task's which is enough where there is no
-reference."""
+"""Without a reference an answer is fully alike if this share of its phrases is the task's."""
 _SHOWN = 300
 _SECTION = 120
 

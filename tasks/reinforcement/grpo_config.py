@@ -21,10 +21,10 @@ class RewardAudit(StrictModel):
         prompts: how many, spread over domains, checks and grounding. A judge is asked about eleven
             responses to each.
         allow: finding -> the reason why it is meant to be so.
-        ends: what is found and not allowed ends the stage. A rehearsal goes on, for it tells all
-            that it finds at the end.
-        last: which update counts as the last one, at which rewards are looked at that change on
-            the way; the stage's own, where it is not set.
+        ends: end the stage at a finding that is not allowed. A rehearsal goes on, and tells all
+            findings at its end.
+        last: the update at which rewards that change on the way are looked at again; None: the
+            stage's last one.
     """
 
     prompts: int = Field(default=24, ge=8, le=512)
