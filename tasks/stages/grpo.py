@@ -24,7 +24,7 @@ rewards), `rollouts.jsonl` (a sample of them to read), `curves.jsonl` and, where
 suspicious, `audit.jsonl` (`tasks.reinforcement.passing_code`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -202,6 +202,21 @@ def small(config: Config, sizes: Sizes) -> Config:
     )
 
 
+def means_of(curve: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
+    """The curve in a few means: "first" is of the first ten updates, "last" of the last ten."""
+    last = curve[-10:]
+    return {
+        "reward_first": curve_mean("reward", curve[:10]),
+        "reward_last": curve_mean("reward", last),
+        "kl_last": curve_mean("kl", last),
+        "zero_variance": curve_mean("zero_variance", curve),
+        "all_right": curve_mean("all_right", curve),
+        "all_wrong": curve_mean("all_wrong", curve),
+        "truncated_last": curve_mean("truncated", last),
+        "sampler_gap": curve_mean("sampler_gap", curve),
+    }
+
+
 def run(job: Job[Config]) -> dict[str, Any]:
     """Train and write the model.
 
@@ -263,23 +278,13 @@ def run(job: Job[Config]) -> dict[str, Any]:
     batches.write_ledger(job.out / "ledger.jsonl.gz", len(curve))
     save_trained(trainer, loaded, job, None if guard.stopped_at is None else guard.best_step)
 
-    rollouts, last = -(-len(curve) // config.num_iterations), curve[-10:]
-    means = {
-        "reward_first": ("reward", curve[:10]),
-        "reward_last": ("reward", last),
-        "kl_last": ("kl", last),
-        "zero_variance": ("zero_variance", curve),
-        "all_right": ("all_right", curve),
-        "all_wrong": ("all_wrong", curve),
-        "truncated_last": ("truncated", last),
-        "sampler_gap": ("sampler_gap", curve),
-    }
+    rollouts = -(-len(curve) // config.num_iterations)
     return {
         "prompts": len(examples),
         "prompts_too_long": dropped,
         "rollouts": rollouts,
         "epochs": config.groups * config.oversampling * rollouts / len(examples),
-        **{name: curve_mean(*of) for name, of in means.items()},
+        **means_of(curve),
         **batches.passing_code.metrics(),
         **guard.metrics(),
         "compiles": {"train_step": trainer.compiles, **compiles},
