@@ -38,7 +38,7 @@ from infra.store.store import Store, open_store
 from schemas.recipe import StageSpec, recipe_from_table
 from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing
-from tasks.training.preferences import PreferenceConfig
+from tasks.training.preference_kind import PreferenceConfig
 
 PREFERENCES = ("simpo", "dpo", "orpo")
 Table = dict[str, Any]

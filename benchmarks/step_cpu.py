@@ -51,7 +51,7 @@ from tasks.reinforcement.rollout import policy_batch, row_weights, tokens_there
 from tasks.sampling.rollouts import rollout_logps, rollout_programs
 from tasks.stages import grpo, sft, simpo
 from tasks.teachers import procedural
-from tasks.training import preferences
+from tasks.training import preference_kind
 from tasks.training.loop import fit
 from tasks.training.optimizers import make_optimizer
 from tasks.training.pair_batches import PairBatches
@@ -138,7 +138,7 @@ class Data:
             )
             for one, other in zip(chosen, [*chosen[1:], chosen[0]], strict=True)
         ]
-        both = preferences.pair_texts(own, pairs, self.simpo)
+        both = preference_kind.pair_texts(own, pairs, self.simpo)
         self.pairs = PairBatches(both, self.simpo, base_model(MODEL, 0)).at(0)
         ids = {
             "prompt": pad_left([one[0] for one, _ in both], self.prompt_length, own.pad_id),
@@ -257,7 +257,7 @@ def simpo_sides(data: Data) -> tuple[Side, Side]:
     stock.with_loss_fn(simpo_loss, has_aux=True)
     stock.with_gen_model_input_fn(lambda batch: {"train_example": batch})
     arrays = {name: jnp.asarray(array) for name, array in data.padded_pairs.items()}
-    ours = preferences.trainer_of(data.simpo, base_model(MODEL, 0), simpo.loss_of(data.simpo))
+    ours = preference_kind.trainer_of(data.simpo, base_model(MODEL, 0), simpo.loss_of(data.simpo))
     return (
         stock_training(stock, dpo_trainer.TrainingInput(**arrays), tokens),
         our_training(ours, data.simpo, data.pairs, tokens),

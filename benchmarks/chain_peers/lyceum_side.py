@@ -87,7 +87,7 @@ def prepare(_: str, settings: Settings, data: Path, policy: Path, out: Path) -> 
     from tasks.data.tokens import prompt_tokens, response_tokens
     from tasks.models.model_source import TINY
     from tasks.stages import sft, simpo
-    from tasks.training.preferences import pair_fits, rejected_tokens
+    from tasks.training.preference_kind import pair_fits, rejected_tokens
 
     recipe = parse_recipe(RECIPE.read_text(encoding="utf-8"), str(RECIPE))
     scratch = out.parent / "prepared"

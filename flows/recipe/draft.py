@@ -96,7 +96,7 @@ def propose_check(answers: Sequence[str]) -> str:
 
 def propose_domain(prompts: Sequence[str]) -> str:
     """The domain to which the router assigns most of these prompts."""
-    from tasks.routing import route
+    from tasks.routing.router import route
 
     return str(Counter(one.domain.value for one in route(prompts)).most_common(1)[0][0])
 

@@ -9,9 +9,9 @@ from flows.runs.results import RunResults, StageOutput
 from flows.runs.wording import headline
 from schemas.base import clip
 from schemas.examples import Example
+from tasks.cleaning.rules import SPLITS
 from tasks.contract.kind import Product
 from tasks.contract.kinds import stage_kind
-from tasks.data.cleaning_rules import SPLITS
 
 _EXAMPLES = 2
 """Rows that are shown of those that fell out for one cause."""

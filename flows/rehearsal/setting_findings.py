@@ -10,7 +10,7 @@ from schemas.recipe import StageSpec
 from schemas.trainer_config import TrainerConfig
 from tasks.contract.kinds import stage_kind
 from tasks.rehearsal.reward_findings import Finding
-from tasks.training.preferences import PreferenceConfig
+from tasks.training.preference_kind import PreferenceConfig
 
 SHUT_DOWN = {
     "gemini-2.5-flash-lite": None,

@@ -30,11 +30,11 @@ and to get the GIL back from it."""
 _Job = tuple[float, "asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
 
 EMPTY_TRIES = 3
-"""The most paid answers to a question when none of them has text."""
+"""The most paid answers to a request when none of them has text."""
 
 
 @dataclass(frozen=True)
-class Record:
+class AnswerRecord:
     """The stored answer to a request.
 
     Attributes:
@@ -58,14 +58,14 @@ class Record:
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> "Record":
+    def from_bytes(cls, raw: bytes) -> "AnswerRecord":
         """Raises ValueError, KeyError or TypeError for what `to_bytes` did not write."""
         value = json.loads(raw)
         content = read_value(value["body"])
         return cls(**{**value, "cost": Cost(*value["cost"]), "content": content})
 
     def is_final(self, request: ChatRequest, longer: bool) -> bool:
-        """Whether the question should not be paid for again. `longer`: a truncated answer may be,
+        """Whether the request should not be paid for again. `longer`: a truncated answer may be,
         once, with twice the bound."""
         if self.content.problem == "empty":
             return self.asked >= EMPTY_TRIES
@@ -91,7 +91,7 @@ def cost_of(content: Content, request: ChatRequest, max_tokens: int | None, pric
 
 
 @dataclass
-class Question:
+class RequestState:
     """A request, and the results of its attempts.
 
     Attributes:
@@ -103,7 +103,7 @@ class Question:
 
     request: ChatRequest
     account: str
-    record: Record | None
+    record: AnswerRecord | None
     attempts: int = 0
     doubtful: Cost = field(default_factory=Cost)
 
@@ -127,13 +127,13 @@ class Question:
         mine = self.record is not None and self.record.account == self.account
         return self.doubtful + (self.record.cost if self.record and mine else Cost())
 
-    def answered(self, value: Any, content: Content, prices: Prices) -> tuple[Record, Cost]:
+    def answered(self, value: Any, content: Content, prices: Prices) -> tuple[AnswerRecord, Cost]:
         """The record of a new body, and the cost of this body alone."""
         cost = cost_of(content, self.request, self.bound, prices)
         asked = self.record.asked + 1 if self.record else 1
         body = self.request.trimmed(value)
         kept = content if body is value else read_value(body)
-        return Record(body, asked, self.bound, self.cost + cost, self.account, kept), cost
+        return AnswerRecord(body, asked, self.bound, self.cost + cost, self.account, kept), cost
 
     def lost(self, failure: Failure, why: str = "") -> Reply:
         """The caller's reply when this attempt was the last."""
@@ -159,15 +159,15 @@ class RecordStore:
         self._threads: list[Thread] = []
         self._start()
 
-    async def record(self, request: ChatRequest) -> Record | None:
+    async def record(self, request: ChatRequest) -> AnswerRecord | None:
         """The record of a request."""
         raw = await self.get(request.digest)
         try:
-            return None if raw is None else Record.from_bytes(raw)
+            return None if raw is None else AnswerRecord.from_bytes(raw)
         except (ValueError, KeyError, TypeError):
             return None
 
-    async def keep(self, request: ChatRequest, record: Record) -> None:
+    async def keep(self, request: ChatRequest, record: AnswerRecord) -> None:
         """Write the record of a request."""
         await self.put(request.digest, record.to_bytes())
 

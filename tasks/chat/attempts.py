@@ -13,7 +13,7 @@ import random
 from contextlib import suppress
 
 from infra.settings import Settings
-from tasks.chat.answer_record import Question, Record, RecordStore
+from tasks.chat.answer_record import AnswerRecord, RecordStore, RequestState
 from tasks.chat.breaker import Breaker
 from tasks.chat.budget import Budget, Cost, Prices
 from tasks.chat.limiter import Limiter
@@ -82,51 +82,51 @@ class Attempts:
             self._settle(reserved, Cost())
             raise
 
-    async def answer(self, question: Question, reserved: Cost, sent: float) -> Reply:
+    async def answer(self, state: RequestState, reserved: Cost, sent: float) -> Reply:
         """Attempts until there is a final answer, or reason to give up. Begins with a slot and a
         reservation."""
         counted = malformed = 0
         while True:
             counts = True
-            outcome, cost = await self._attempt(question, reserved, sent)
-            question.attempts += 1
-            if isinstance(outcome, Record):
-                question.record, question.doubtful, counted = outcome, Cost(), 0
-                final = outcome.is_final(question.request, self.longer)
+            outcome, cost = await self._attempt(state, reserved, sent)
+            state.attempts += 1
+            if isinstance(outcome, AnswerRecord):
+                state.record, state.doubtful, counted = outcome, Cost(), 0
+                final = outcome.is_final(state.request, self.longer)
                 if final:
-                    self.final.add(hash(question.request.digest))
+                    self.final.add(hash(state.request.digest))
             else:
-                counts = self._counts(question.request, outcome)
+                counts = self._counts(state.request, outcome)
                 counted += counts
                 malformed += counts and outcome.kind == "malformed"
-                question.doubtful += cost
+                state.doubtful += cost
                 if (
                     counted >= self.settings.teacher_attempts
                     or malformed >= MALFORMED_TRIES
                     or outcome.kind == "rejected"
                 ):
-                    return question.lost(outcome)
+                    return state.lost(outcome)
                 await self._back_off(max(1, counted))
                 final = False
-            reserved = self.budget.worst(question.request, self.prices, question.bound)
+            reserved = self.budget.worst(state.request, self.prices, state.bound)
             if not final and self.budget.reserve(reserved):
                 # a failure that does not count leaves it to the others to tell: they go first
                 sent = await self.slot(reserved, first=counts)
-            elif isinstance(outcome, Record):
-                return outcome.reply(question.account, cached=False, attempts=question.attempts)
+            elif isinstance(outcome, AnswerRecord):
+                return outcome.reply(state.account, cached=False, attempts=state.attempts)
             else:
-                return question.lost(outcome, "; no budget is left for another attempt")
+                return state.lost(outcome, "; no budget is left for another attempt")
 
     async def _attempt(
-        self, question: Question, reserved: Cost, sent: float
-    ) -> tuple[Record | Failure, Cost]:
+        self, state: RequestState, reserved: Cost, sent: float
+    ) -> tuple[AnswerRecord | Failure, Cost]:
         """One attempt, with a slot that is free afterwards, and what it cost."""
         self.meter.count("requests")
-        request, actual, slot = question.request, reserved, True
+        request, actual, slot = state.request, reserved, True
         try:  # a request that is interrupted from here on may be billed
-            body, answered = request.encoded(question.bound), self.breaker.answered
-            sending = await self.transport.send(body, request.path, question.key, answered=answered)
-            outcome = self._read(question, sending) if isinstance(sending, Answer) else sending
+            body, answered = request.encoded(state.bound), self.breaker.answered
+            sending = await self.transport.send(body, request.path, state.key, answered=answered)
+            outcome = self._read(state, sending) if isinstance(sending, Answer) else sending
             if isinstance(outcome, Failure):
                 actual = reserved if outcome.perhaps_paid else Cost()
                 self._failed(request, outcome, sent)
@@ -146,7 +146,7 @@ class Attempts:
         self.budget.settle(reserved, actual)
         self.settled.set()
 
-    def _read(self, question: Question, answer: Answer) -> tuple[Record, Cost] | Failure:
+    def _read(self, state: RequestState, answer: Answer) -> tuple[AnswerRecord, Cost] | Failure:
         """The record of a body with status 200, and the cost of this body alone."""
         self.limiter.pause(min(answer.pause, LONGEST_DELAY))
         content, value = read(answer.body)
@@ -154,7 +154,7 @@ class Attempts:
             return Failure("malformed", content.detail, perhaps_paid=True)
         self.breaker.succeeded()
         self.limiter.succeeded()
-        new, cost = question.answered(value, content, self.prices)
+        new, cost = state.answered(value, content, self.prices)
         self.meter.count("answers", cost.tokens)
         return new, cost
 

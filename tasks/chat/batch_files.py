@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from schemas.base import InputError, StageFailed, digest
-from tasks.chat.answer_record import Question
+from tasks.chat.answer_record import RequestState
 from tasks.chat.budget import Cost
 from tasks.chat.engine import ChatEngine
 from tasks.chat.reply import Reply, read_value
@@ -89,22 +89,23 @@ class _Chunk:
 
     def __init__(self, engine: ChatEngine, requests: Sequence[ChatRequest]) -> None:
         self._engine, self._requests = engine, requests
-        self._questions = {
-            request.digest: Question(request, engine.budget.account, None) for request in requests
+        self._states = {
+            request.digest: RequestState(request, engine.budget.account, None)
+            for request in requests
         }
         self._rejected: dict[str, str] = {}
         self._affordable = True
-        self._name = digest(["batch", *self._questions])
+        self._name = digest(["batch", *self._states])
 
     async def answer(self) -> list[Reply]:
         """The replies to the requests, in order."""
-        questions, budget = list(self._questions.values()), self._engine.budget
-        found = [self._engine.store.record(question.request) for question in questions]
-        for question, record in zip(questions, await asyncio.gather(*found), strict=True):
-            question.record = record
+        states, budget = list(self._states.values()), self._engine.budget
+        found = [self._engine.store.record(state.request) for state in states]
+        for state, record in zip(states, await asyncio.gather(*found), strict=True):
+            state.record = record
             if record is not None and record.account == budget.account:
                 budget.settle(Cost(), record.cost)
-        before = {question.request.digest for question in questions if self._is_final(question)}
+        before = {state.request.digest for state in states if self._is_final(state)}
         number = idle = 0
         while (
             idle < _IDLE_ROUNDS
@@ -113,20 +114,20 @@ class _Chunk:
             number, idle = number + 1, 0 if useful else idle + 1
         return [self._reply(request, cached=request.digest in before) for request in self._requests]
 
-    def _is_final(self, question: Question) -> bool:
-        request, record = question.request, question.record
+    def _is_final(self, state: RequestState) -> bool:
+        request, record = state.request, state.record
         final = record is not None and record.is_final(request, self._engine.longer)
         return final or request.digest in self._rejected
 
     def _heard(self) -> int:
         """The number of answers and rejections."""
-        questions = self._questions.values()
-        return len(self._rejected) + sum(one.record.asked for one in questions if one.record)
+        states = self._states.values()
+        return len(self._rejected) + sum(one.record.asked for one in states if one.record)
 
     async def _round(self, name: str) -> bool | None:
         """Ask the open requests, as far as the budget goes. None: there are none, or none is
         affordable; False: no answer came."""
-        open_ = [question for question in self._questions.values() if not self._is_final(question)]
+        open_ = [state for state in self._states.values() if not self._is_final(state)]
         if not open_:
             return None
         before, reserved = self._heard(), Cost()
@@ -147,18 +148,18 @@ class _Chunk:
             self._engine.budget.settle(reserved, Cost())
         return resumed or self._heard() > before
 
-    def _affordable_lines(self, open_: Sequence[Question]) -> tuple[list[dict[str, Any]], Cost]:
+    def _affordable_lines(self, open_: Sequence[RequestState]) -> tuple[list[dict[str, Any]], Cost]:
         """The batch's lines, in order until the first that exceeds the budget, and the most that
         they can cost."""
         lines, total = [], Cost()
-        for question in open_:
-            request, budget = question.request, self._engine.budget
-            worst = budget.worst(request, self._engine.prices, question.bound)
+        for state in open_:
+            request, budget = state.request, self._engine.budget
+            worst = budget.worst(request, self._engine.prices, state.bound)
             if not budget.reserve(worst):
                 break
             total += worst
-            name = f"{request.digest}-{question.record.asked if question.record else 0}"
-            sent = {"method": "POST", "url": _URL, "body": request.body(question.bound)}
+            name = f"{request.digest}-{state.record.asked if state.record else 0}"
+            sent = {"method": "POST", "url": _URL, "body": request.body(state.bound)}
             lines.append({"custom_id": name, **sent})
         return lines, total
 
@@ -246,8 +247,8 @@ class _Chunk:
 
     async def _keep(self, line: dict[str, Any]) -> None:
         name, _, asked = str(line.get("custom_id")).partition("-")
-        question = self._questions.get(name)
-        if question is None or (question.record and question.record.asked > int(asked)):
+        state = self._states.get(name)
+        if state is None or (state.record and state.record.asked > int(asked)):
             return  # another chunk's, or kept before a kill
         engine, response = self._engine, line.get("response") or {}
         status, content = response.get("status_code"), read_value(response.get("body"))
@@ -257,14 +258,14 @@ class _Chunk:
             if status == 400:
                 self._rejected[name] = engine.endpoint.scrub(said)
             return
-        record, cost = question.answered(response["body"], content, engine.prices)
-        await engine.store.keep(question.request, record)
-        question.record = record
+        record, cost = state.answered(response["body"], content, engine.prices)
+        await engine.store.keep(state.request, record)
+        state.record = record
         engine.budget.settle(Cost(), cost)
         engine.meter.count("answers", cost.tokens)
 
     def _reply(self, request: ChatRequest, *, cached: bool) -> Reply:
-        record, account = self._questions[request.digest].record, self._engine.budget.account
+        record, account = self._states[request.digest].record, self._engine.budget.account
         if record is not None:
             return record.reply(account, cached=cached, attempts=0 if cached else record.asked)
         if request.digest in self._rejected:

@@ -1,4 +1,4 @@
-"""The budget of a teacher, and its spending.
+"""The budget of a teacher or a judge behind an API, and its spending.
 
 A request is sent only if the money spent, the most that requests in flight can cost, and the most
 that this one can cost fit into the budget together. So the budget is never exceeded, whatever the
@@ -40,26 +40,35 @@ class Prices:
         return (input_tokens * self.input + output_tokens * self.output) / 1e6
 
 
-class Priced(StrictModel):
-    """The fields of a config that asks an API.
+class PricedInput(StrictModel):
+    """The fields of a config that asks an API and pays for what that reads.
 
     Attributes:
-        input_usd_per_million, output_usd_per_million: the provider's prices per million tokens.
+        input_usd_per_million: the provider's price per million tokens.
         max_usd: the budget. None: no limit.
     """
 
     input_usd_per_million: float = Field(default=0.0, ge=0)
-    output_usd_per_million: float = Field(default=0.0, ge=0)
     max_usd: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
     def _a_budget_has_prices(self) -> Self:
         if self.max_usd is not None and not self.prices.usd(1, 1):
+            needed = [one for one in type(self).model_fields if one.endswith("_usd_per_million")]
             raise ValueError(
-                "max_usd needs input_usd_per_million and output_usd_per_million; without prices"
-                " nothing costs anything"
+                f"max_usd needs {' and '.join(needed)}; without prices nothing costs anything"
             )
         return self
+
+    @property
+    def prices(self) -> Prices:
+        return Prices(self.input_usd_per_million)
+
+
+class Priced(PricedInput):
+    """The same of an API that writes, too, at a price of its own."""
+
+    output_usd_per_million: float = Field(default=0.0, ge=0)
 
     @property
     def prices(self) -> Prices:

@@ -26,7 +26,7 @@ from infra.context import context
 from infra.settings import Settings
 from infra.store.answers import Answers
 from schemas.base import digest
-from tasks.chat.answer_record import Question, RecordStore
+from tasks.chat.answer_record import RecordStore, RequestState
 from tasks.chat.attempts import Attempts
 from tasks.chat.breaker import Breaker
 from tasks.chat.budget import Budget, Cost, Prices
@@ -303,8 +303,8 @@ class ChatEngine:
         if record is not None and record.is_final(request, self.longer):
             self._attempts.final.add(hash(request.digest))
             return record.reply(self.budget.account, cached=True)
-        question = Question(request, self.budget.account, record)
-        reserved = self.budget.worst(request, self.prices, question.bound)
+        state = RequestState(request, self.budget.account, record)
+        reserved = self.budget.worst(request, self.prices, state.bound)
         if not await self._admitted(reserved):
             if record is not None:
                 return record.reply(self.budget.account, cached=True)
@@ -313,7 +313,7 @@ class ChatEngine:
         try:
             sent = await self._attempts.slot(reserved, first=False)
             passed.set()
-            return await self._attempts.answer(question, reserved, sent)
+            return await self._attempts.answer(state, reserved, sent)
         finally:
             self._under_way.pop(request.digest).set()
 

@@ -15,7 +15,7 @@ from schemas.base import InputError, StrictModel, canonical_json, digest
 LIMITS = ("max_tokens", "max_completion_tokens")
 """The parameters that bound a response; reasoning models of OpenAI take the second only."""
 
-Format = Literal["json_schema", "json_object", "none"]
+ReplyFormat = Literal["json_schema", "json_object", "none"]
 """The form of its answer that an endpoint is told beside the words: `response_format`, as OpenAI,
 vLLM and Gemini take it."""
 
@@ -77,7 +77,7 @@ class ChatModel(ApiModel):
         return {**self.parameters, "temperature": temperature, limit: max_response_tokens}
 
 
-def response_format(form: Format, name: str, schema: dict[str, Any]) -> dict[str, Any]:
+def response_format(form: ReplyFormat, name: str, schema: dict[str, Any]) -> dict[str, Any]:
     """The parameters that tell an endpoint the form of its answer; empty for none."""
     if form == "none":
         return {}

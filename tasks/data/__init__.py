@@ -1,1 +1,1 @@
-"""Rows: where they lie, how they are read, cleaned, split and described."""
+"""Rows: where they lie, how they are read, described, and turned into tokens."""

@@ -18,10 +18,10 @@ import numpy as np
 from infra.visible import fence_of, visible
 from schemas.base import clip
 from schemas.examples import Grounding
+from tasks.cleaning.clean import Cleaned
+from tasks.cleaning.filters import response_of
+from tasks.cleaning.rules import CAUSES, HITS, SPLITS, Cause, EvaluationItems
 from tasks.data import card_plots
-from tasks.data.cleaning import Cleaned
-from tasks.data.cleaning_rules import CAUSES, HITS, SPLITS, Cause, Evaluation
-from tasks.data.filters import response_of
 from tasks.data.row_counts import LOOKED_AT, SAMPLES, RowCounts, count_rows, quantile
 from tasks.data.tokens import Tokenizer
 
@@ -48,7 +48,7 @@ def of_rebalance(
     out: Path,
     distilled: Path,
     cleaned: Cleaned,
-    evaluations: Sequence[Evaluation],
+    evaluations: Sequence[EvaluationItems],
     metrics: Mapping[str, Any],
     tokenizer: bytes | None,
 ) -> dict[str, Any]:

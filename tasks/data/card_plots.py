@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.data.cleaning_rules import GROUPS
+from tasks.cleaning.rules import GROUPS
 
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tasks.cleaning.filters import language_of, response_of
+from tasks.cleaning.rules import GROUPS
 from tasks.contract.job import read_rows
-from tasks.data.cleaning_rules import GROUPS
-from tasks.data.filters import language_of, response_of
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 
 SAMPLES = 20

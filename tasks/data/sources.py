@@ -50,7 +50,7 @@ def _form(value: Any) -> str:
 
 
 Router = Annotated[Literal["router"], Tag("router")]
-"""The domain that `tasks.routing` gives each prompt."""
+"""The domain that `tasks.routing.router` gives each prompt."""
 
 AnyDomain = Annotated[
     Annotated[Domain, Tag("constant")] | Router | Annotated[DomainColumn, Tag("by_column")],
@@ -85,7 +85,7 @@ class PromptMapping(StrictModel):
 
     Attributes:
         domain, difficulty: a constant, a column with a table, or "router": decided by
-            `tasks.routing`.
+            `tasks.routing.router`.
         answer: leave it out for unanswerable and out-of-domain rows, whose answer is the grounded
             refusal.
         check: "exact", "numeric", "quantity", "math" and "choice" verify against the answer column;

@@ -17,14 +17,13 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
 
 from infra.context import context
 from schemas.base import InputError, StageFailed, digest
-from tasks.chat.budget import Prices
+from tasks.chat.budget import PricedInput
 from tasks.chat.request import ApiModel, ChatRequest
 from tasks.distillation.feedback import Feedback
 
@@ -43,29 +42,10 @@ _PARAMETERS = {
 }
 
 
-class EndpointTeacherConfig(ApiModel):
-    """A model behind an endpoint as the teacher. It must have the student's tokenizer.
-
-    Attributes:
-        input_usd_per_million: the price of a million tokens that it reads.
-        max_usd: the most that this stage may cost; None: no limit.
-    """
+class EndpointTeacherConfig(ApiModel, PricedInput):
+    """A model behind an endpoint as the teacher. It must have the student's tokenizer."""
 
     name: Literal["endpoint"]
-    input_usd_per_million: float = Field(default=0.0, ge=0)
-    max_usd: float | None = Field(default=None, gt=0)
-
-    @model_validator(mode="after")
-    def _a_budget_has_prices(self) -> Self:
-        if self.max_usd is not None and not self.input_usd_per_million:
-            raise ValueError(
-                "max_usd needs input_usd_per_million; without a price nothing costs anything"
-            )
-        return self
-
-    @property
-    def prices(self) -> Prices:
-        return Prices(self.input_usd_per_million)
 
 
 @dataclass(frozen=True)
@@ -121,7 +101,7 @@ class EndpointTeacher:
         self._engine = engine.__enter__() if is_committer() else None
 
     def score(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> Feedback:
-        """See `Teacher`.
+        """See `TokenTeacher`.
 
         Raises:
             InputError: the server does not say of any response which tokens it scored, or scored
@@ -180,8 +160,8 @@ class EndpointTeacher:
         return said
 
     def costs(self) -> dict[str, float]:
-        """See `Teacher`: responses asked about, those without an answer, those whose tokens were
-        others, and what was paid."""
+        """See `TokenTeacher`: responses asked about, those without an answer, those whose tokens
+        were others, and what was paid."""
         if self._engine is None:
             return {}
         counts = {f"teacher_{name}": float(count) for name, count in self._counts.items()}
@@ -189,7 +169,7 @@ class EndpointTeacher:
         return {**counts, "teacher_usd": cost.usd, "teacher_tokens": float(cost.tokens)}
 
     def close(self) -> None:
-        """See `Teacher`."""
+        """See `TokenTeacher`."""
         if self._engine is not None:
             self._engine.__exit__(None, None, None)
 

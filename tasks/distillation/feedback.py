@@ -18,7 +18,7 @@ class Feedback(NamedTuple):
     hidden: np.ndarray | None = None
 
 
-class Teacher(Protocol):
+class TokenTeacher(Protocol):
     """Gives feedback."""
 
     @property

@@ -53,7 +53,7 @@ class GemmaTeacher:
         return compilations(self._program)
 
     def score(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> Feedback:
-        """See `Teacher`."""
+        """See `TokenTeacher`."""
         import jax
         from flax import nnx
 
@@ -97,11 +97,11 @@ class GemmaTeacher:
         )
 
     def costs(self) -> dict[str, float]:
-        """See `Teacher`: nothing."""
+        """See `TokenTeacher`: nothing."""
         return {}
 
     def close(self) -> None:
-        """See `Teacher`."""
+        """See `TokenTeacher`."""
 
 
 def _teacher_logps_fn(loaded: "LoadedModel", *, hidden: bool) -> Any:

@@ -14,9 +14,10 @@ from schemas.base import InputError, StageFailed
 from schemas.examples import Example, Prompt
 from tasks.data.packing import Text
 from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
-from tasks.distillation.feedback import Teacher
+from tasks.distillation.feedback import TokenTeacher
 from tasks.distillation.gemma_teacher import GemmaTeacher
 from tasks.distillation.on_policy_config import Config
+from tasks.reinforcement.rollout import PolicyBatch, policy_batch, row_weights, sample_row
 from tasks.sampling.rollouts import (
     is_logged,
     rollout_compiles,
@@ -29,7 +30,6 @@ from tasks.sampling.rollouts import (
 if TYPE_CHECKING:
     from tasks.distillation.gkd_batches import DistillBatch
     from tasks.models.loading import LoadedModel
-    from tasks.reinforcement.rollout import PolicyBatch
     from tasks.sampling.sampler import Completion
 
 
@@ -69,7 +69,6 @@ def make_batch(
     """The training input. `hidden`: (B, R, D) hidden states of the teacher, for `gkd`."""
     from tasks.distillation.gkd_batches import DistillBatch
     from tasks.models.attention import sees_prefixes
-    from tasks.reinforcement.rollout import policy_batch, row_weights
 
     pad_id = loaded.tokenizer.pad_id
     prompt_ids, completion_ids, student, teacher = scored
@@ -108,7 +107,7 @@ class DistillBatches:
         self,
         config: Config,
         loaded: "LoadedModel",
-        teacher: Teacher,
+        teacher: TokenTeacher,
         prompts: list[Prompt],
         traces: list[Example],
     ) -> None:
@@ -196,19 +195,8 @@ class DistillBatches:
         for row in range(self.config.group_size if is_logged(self.config, step + 1) else 0):
             mean = float(kl[row] / tokens[row]) if scored[row] else None
             reward = None if mean is None else -mean
-            self.samples.append(
-                {
-                    "step": step + 1,
-                    "id": prompts[row].id,
-                    "prompt": prompts[row].prompt,
-                    "reference": prompts[row].answer,
-                    "completion": completions[row].text,
-                    "terminated": completions[row].terminated,
-                    "rewards": {"reverse_kl": mean},
-                    "reward": reward,
-                    "advantage": reward or 0.0,
-                }
-            )
+            scores = {"rewards": {"reverse_kl": mean}, "reward": reward, "advantage": reward or 0.0}
+            self.samples.append(sample_row(step + 1, prompts[row], completions[row], **scores))
 
     def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The state that `restore` needs."""
@@ -232,7 +220,7 @@ class DistillBatches:
             self.metrics[step] = values["metrics"]
 
     def costs(self) -> dict[str, float]:
-        """`Teacher.costs` of this attempt and of those that it continues."""
+        """`TokenTeacher.costs` of this attempt and of those that it continues."""
         now = self.teacher.costs()
         return {
             name: self._cost_before.get(name, 0.0) + now.get(name, 0.0)

@@ -116,8 +116,9 @@ def _sampler(config: EvalConfig, loaded: "LoadedModel") -> "SlotSampler":
     )
 
 
-class Judge(Protocol):
-    """Judges a completion of `tokens` tokens, the terminator included; `truncated`: it has none."""
+class RuleJudge(Protocol):
+    """Judges, by rules, a completion of `tokens` tokens, the terminator included; `truncated`: it
+    has none. A config's `judge` is another one: an LLM."""
 
     def __call__(
         self, prompt: EvalPrompt, completion: str, *, tokens: int, truncated: bool
@@ -125,7 +126,7 @@ class Judge(Protocol):
 
 
 @dataclass(frozen=True)
-class Answers:
+class JudgedAnswers:
     """The judged answers: one greedy answer per prompt, in the prompts' order, and, with
     `sampling`, all prompts' sample 0, then all prompts' sample 1, and so on."""
 
@@ -139,7 +140,7 @@ class Answers:
             write_jsonl(out / "samples.jsonl", self.samples)
 
 
-def answer_all(job: Job[Any], prompts: Sequence[EvalPrompt], judge: Judge) -> Answers:
+def answer_all(job: Job[Any], prompts: Sequence[EvalPrompt], by_rules: RuleJudge) -> JudgedAnswers:
     """Answer every prompt with the `policy` input's model (or the base model) and judge the
     answers.
 
@@ -177,7 +178,7 @@ def answer_all(job: Job[Any], prompts: Sequence[EvalPrompt], judge: Judge) -> An
         def judged(number: int) -> EvalItem:
             one, (index, sample) = completions[number], asked[number]
             prompt = prompts[index]
-            item = judge(prompt, one.text, tokens=len(one.tokens), truncated=not one.terminated)
+            item = by_rules(prompt, one.text, tokens=len(one.tokens), truncated=not one.terminated)
             trace = parse_trace(one.text, prompt.channels)
             tokens = len(loaded.tokenizer.encode(trace.reasoning)) if trace else None
             return item.model_copy(update={"sample": sample, "reasoning_tokens": tokens})
@@ -192,7 +193,7 @@ def answer_all(job: Job[Any], prompts: Sequence[EvalPrompt], judge: Judge) -> An
             f"answering compiled {sampler.excess} more programs than it has shapes: some are not"
             " fixed"
         )
-    return Answers(greedy, sampled)
+    return JudgedAnswers(greedy, sampled)
 
 
 def sample_seed(seed: int, sample: int) -> int:

@@ -14,7 +14,7 @@ from tasks.contract.job import Job
 from tasks.contract.kind import Evaluation, Input, Kind, Product
 from tasks.evaluation.eval_config import EvalConfigT, small_eval
 from tasks.evaluation.evaluate import (
-    Judge,
+    RuleJudge,
     answer_all,
     eval_programs,
     eval_prompts,
@@ -23,12 +23,8 @@ from tasks.evaluation.evaluate import (
 )
 from tasks.evaluation.metric_functions import load_functions, with_values
 from tasks.evaluation.suite_prompts import suite_dependencies
-from tasks.judging.opinions import (
-    opinion_dependencies,
-    opinion_models,
-    opinion_programs,
-    with_opinions,
-)
+from tasks.judging.open_judge import judge_programs
+from tasks.judging.opinions import opinion_dependencies, opinion_models, with_opinions
 from tasks.models.model_source import model_dependencies
 from tasks.verification.verify import check_versions
 
@@ -38,12 +34,17 @@ if TYPE_CHECKING:
 
 
 def evaluation_kind(
-    *, version: int, config: type[EvalConfigT], judge: Judge, grounded: bool, evaluation: Evaluation
+    *,
+    version: int,
+    config: type[EvalConfigT],
+    by_rules: RuleJudge,
+    grounded: bool,
+    evaluation: Evaluation,
 ) -> Kind[EvalConfigT]:
     """The stage kind of an evaluation.
 
     Args:
-        judge: judges a completion by rules.
+        by_rules: judges a completion.
         grounded: ask the grounded held-out prompts; False: all others.
         evaluation: computes metrics from the items.
     """
@@ -54,7 +55,7 @@ def evaluation_kind(
         prompts = eval_prompts(job, grounded=grounded)
         baseline = read_baseline(job.inputs, prompts)
         functions = load_functions(job.config.metrics)
-        answers = with_opinions(job, answer_all(job, prompts, judge))
+        answers = with_opinions(job, answer_all(job, prompts, by_rules))
         answers = replace(answers, items=with_values(functions, answers.items))
         answers.write(job.out)
         metrics = evaluation.metrics(
@@ -67,7 +68,8 @@ def evaluation_kind(
     ) -> "list[Program]":
         """What `run` compiles."""
         prompts = eval_size(config, upstream, grounded=grounded)
-        return [*eval_programs(config, model, prompts), *opinion_programs(config, model, prompts)]
+        judging = judge_programs(config.judge, model, prompts) if config.judge else []
+        return [*eval_programs(config, model, prompts), *judging]
 
     return Kind(
         version=version,

@@ -68,7 +68,7 @@ def _write(source: Path, out: Path, say: Callable[[str], None]) -> None:
     """Write the model and the tokenizer files of `transformers`."""
     from tasks.data.data_files import files_below
     from tasks.data.tokens import Tokenizer
-    from tasks.models.directory import TOKENIZER
+    from tasks.models.hf_directory import TOKENIZER
     from tasks.models.hf_tokenizer import write_tokenizer
     from tasks.models.model_source import needed
 

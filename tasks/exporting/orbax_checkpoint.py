@@ -18,7 +18,7 @@ from schemas.base import InputError, StageFailed
 from tasks.exporting.exported import require_room
 from tasks.models.decoder import GemmaConfig, weight_shapes
 from tasks.models.hf_config import read_config
-from tasks.models.huggingface import Weights
+from tasks.models.hf_weights import Weights
 from tasks.models.model_source import TOKENIZER
 from tasks.models.orbax import NORMS, Arrays
 

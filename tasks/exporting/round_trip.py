@@ -39,7 +39,7 @@ from tasks.data.control_tokens import CONTROL_TOKENS
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 from tasks.devices.hosts import BATCH, TENSOR
 from tasks.models.decoder import Gemma
-from tasks.models.directory import TOKENIZER
+from tasks.models.hf_directory import TOKENIZER
 from tasks.models.loading import LoadedModel, load_model
 
 Dtype = Literal["float32", "bfloat16"]

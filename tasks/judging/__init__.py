@@ -3,7 +3,7 @@
     judge = open_judge(config.judge, resources)
     rulings = judge.ask([Question(messages), ...])    # in order; from any thread
 
-`judge.py` is the contract, `endpoint_judge.py` a judge behind an OpenAI-compatible API,
-`gemma_judge.py` one in this process on its own half of the devices. The other files make questions,
-and numbers from rulings.
+`judge.py` has the configs and the contract, `endpoint_judge.py` a judge behind an OpenAI-compatible
+API, `gemma_judge.py` one in this process on its own half of the devices; `open_judge.py` chooses.
+The other files make questions, and numbers from rulings.
 """

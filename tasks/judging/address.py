@@ -173,7 +173,7 @@ _UNUSUAL = re.compile(r"[^\n\t\x20-\x7e]")
 
 
 @lru_cache(maxsize=16)  # the rules, the mark and the data look at the same texts in turn
-def visible(text: str) -> str:
+def without_invisible(text: str) -> str:
     """`text` without invisible characters: controls except line feed and tab, zero-width and
     direction marks, tags, surrogates."""
     return _UNUSUAL.sub(
@@ -185,7 +185,7 @@ def visible(text: str) -> str:
 def fold(text: str) -> str:
     """A text's form for comparison: NFKC, no accents, no invisible characters, look-alikes as Latin
     letters, lower case, no emphasis, s p a c e d words joined, white space as one space."""
-    plain = visible(text)
+    plain = without_invisible(text)
     if not plain.isascii():
         plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", plain))
         plain = _UNUSUAL.sub(

@@ -16,7 +16,7 @@ from typing import Any
 
 from schemas.examples import Prompt, Trace, parse_trace
 from tasks.contract.reward import Judged
-from tasks.judging.address import address, visible
+from tasks.judging.address import address, without_invisible
 from tasks.judging.hardening import Material, worthless
 from tasks.judging.judge import Judge, Question, Ruling
 from tasks.judging.rulings import Grades, Unreadable, read_probabilities, read_text
@@ -116,7 +116,7 @@ class _Hearing:
         reasoning, answer = parts(trace) if trace else ("", case.completion)
         versions = [_Version(case, case.material(reasoning, answer))]
         if case.ruled:
-            of_reasoning, of_answer = address(visible(reasoning)), address(visible(answer))
+            of_reasoning, of_answer = map(address, map(without_invisible, (reasoning, answer)))
             if heard := of_reasoning.said + of_answer.said:
                 self.said = tuple(text[:_SHOWN] for text in heard)
                 rest = of_reasoning.rest, of_answer.rest

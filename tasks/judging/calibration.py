@@ -70,9 +70,6 @@ class Calibration(StrictModel):
         return ANCHORS if self.anchors is None else self.anchors
 
 
-Grades = tuple[float | None, ...]
-
-
 @dataclass(frozen=True)
 class Calibrator:
     """Checks a judge by its anchors.
@@ -85,7 +82,7 @@ class Calibrator:
     config: Calibration
     bench: Bench
     case_of: Callable[[Anchor], Case]
-    baseline: Grades = ()
+    baseline: tuple[float | None, ...] = ()
 
     @classmethod
     def begin(
@@ -127,7 +124,7 @@ class Calibrator:
             )
         return {"order": order, **record("drift", drift, interval), "grades": list(grades)}
 
-    def _tried(self, repetition: list[Any]) -> tuple[Grades, float]:
+    def _tried(self, repetition: list[Any]) -> tuple[tuple[float | None, ...], float]:
         """The grades of the anchors and their order, which must be good enough. A repetition's
         number is never 0, which is that of a reward's own questions."""
         config, anchors = self.config, self.config.tried

@@ -19,13 +19,13 @@ from tasks.chat.engine import ChatEngine
 from tasks.chat.reply import Reply
 from tasks.chat.request import ChatRequest
 from tasks.contract.reward import Resources
-from tasks.judging.judge import EndpointJudge, Judge, Question, Ruling
+from tasks.judging.judge import EndpointJudgeConfig, Judge, Question, Ruling
 
 
-class AskEndpoint(Judge):
+class EndpointJudge(Judge):
     """See `open_judge`."""
 
-    def __init__(self, config: EndpointJudge, resources: Resources) -> None:
+    def __init__(self, config: EndpointJudgeConfig, resources: Resources) -> None:
         super().__init__(config.max_abstained)
         self._config = config
         self._engine = ChatEngine.of(

@@ -27,7 +27,7 @@ from schemas.base import InputError, StageFailed, digest
 from tasks.contract.reward import Resources
 from tasks.data.tokens import Tokenizer, pad_left, prompt_tokens
 from tasks.devices.hosts import by_rows, fetch, make_mesh, spread
-from tasks.judging.judge import GemmaJudge, Judge, Question, Ruling
+from tasks.judging.judge import GemmaJudgeConfig, Judge, Question, Ruling
 from tasks.models.loading import LoadedModel, base_model, model_config
 from tasks.models.model_source import model_dependencies
 from tasks.models.vocabulary import positions_of
@@ -101,7 +101,7 @@ class Rater:
         return by_rows(jnp.exp(jnp.take_along_axis(logits, choices, -1) - total))
 
 
-def programs(config: GemmaJudge, model: LoadedModel, questions: float) -> list[Program]:
+def programs(config: GemmaJudgeConfig, model: LoadedModel, questions: float) -> list[Program]:
     """The programs that the judge compiles on the devices of `model`, to answer so many
     questions."""
     mesh = make_mesh({"the judge's batch_size": config.batch_size}, list(model.mesh.devices.flat))
@@ -110,10 +110,10 @@ def programs(config: GemmaJudge, model: LoadedModel, questions: float) -> list[P
     return [rater.program(questions / config.batch_size)]
 
 
-class AskGemma(Judge):
+class GemmaJudge(Judge):
     """See `open_judge`."""
 
-    def __init__(self, config: GemmaJudge, resources: Resources) -> None:
+    def __init__(self, config: GemmaJudgeConfig, resources: Resources) -> None:
         super().__init__(config.max_abstained)
         self._config, self._answers = config, resources.answers
         shape = [config.prompt_length, config.batch_size]

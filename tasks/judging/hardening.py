@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from schemas.examples import Trace
-from tasks.judging.address import fold, visible
+from tasks.judging.address import fold, without_invisible
 
 Material = Mapping[str, str]
 """The parts that are shown to a judge, by name: the task, a reference answer, the reasoning, the
@@ -57,7 +57,7 @@ def as_data(material: Material, longest: int) -> str:
     characters."""
     shown: dict[str, str | int] = {}
     for name, text in material.items():
-        seen = visible(text)
+        seen = without_invisible(text)
         shown[name] = seen
         if len(seen) > longest:
             head = longest // 2

@@ -33,7 +33,7 @@ from tasks.chat.budget import Priced
 from tasks.chat.request import ChatModel
 
 
-class _AnyJudge(StrictModel):
+class _JudgeFields(StrictModel):
     """The fields of all judges.
 
     Attributes:
@@ -44,7 +44,7 @@ class _AnyJudge(StrictModel):
     max_abstained: float = Field(default=0.1, ge=0, le=1)
 
 
-class EndpointJudge(_AnyJudge, ChatModel, Priced):
+class EndpointJudgeConfig(_JudgeFields, ChatModel, Priced):
     """A model behind an OpenAI-compatible API.
 
     Attributes:
@@ -57,7 +57,7 @@ class EndpointJudge(_AnyJudge, ChatModel, Priced):
     max_response_tokens: int = Field(default=512, ge=1)
 
 
-class GemmaJudge(_AnyJudge):
+class GemmaJudgeConfig(_JudgeFields):
     """A Gemma in this process, on the devices that the policy does not use
     (`tasks.devices.hosts.halves`).
 
@@ -73,7 +73,7 @@ class GemmaJudge(_AnyJudge):
     batch_size: int = Field(default=8, ge=1)
 
 
-JudgeConfig = Annotated[EndpointJudge | GemmaJudge, Field(discriminator="name")]
+JudgeConfig = Annotated[EndpointJudgeConfig | GemmaJudgeConfig, Field(discriminator="name")]
 """The table `judge` of a judging reward or stage."""
 
 

@@ -10,13 +10,13 @@ from pydantic import Field
 
 from schemas.base import digest
 from schemas.rubrics import Criterion
-from tasks.chat.request import Format
+from tasks.chat.request import ReplyFormat
 from tasks.contract.reward import Judged, Resources, Response, Reward, RewardConfig
 from tasks.judging.anchors import Anchor
 from tasks.judging.bench import Bench, Case
 from tasks.judging.calibration import Calibration, Calibrator
 from tasks.judging.judge import JudgeConfig
-from tasks.judging.judges import judge_dependencies, judge_models, judge_programs, open_judge
+from tasks.judging.open_judge import judge_dependencies, judge_models, judge_programs, open_judge
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -41,7 +41,7 @@ class JudgingConfig(RewardConfig):
     judge: JudgeConfig
     calibration: Calibration | Literal[False] = Calibration()
     longest: int = Field(default=12_000, ge=200)
-    response_format: Format = "json_schema"
+    response_format: ReplyFormat = "json_schema"
 
 
 ConfigT = TypeVar("ConfigT", bound=JudgingConfig)

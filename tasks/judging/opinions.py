@@ -20,7 +20,7 @@ why. If too many have no ruling, the stage fails (`max_abstained`).
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from schemas.base import InputError
 from schemas.evaluation import EvalItem, Opinion
@@ -28,15 +28,11 @@ from schemas.examples import Prompt, Trace, parse_trace, untagged
 from tasks.contract.job import Job
 from tasks.contract.reward import Judged, Resources
 from tasks.evaluation.eval_config import EvalConfig
-from tasks.evaluation.evaluate import Answers
+from tasks.evaluation.evaluate import JudgedAnswers
 from tasks.judging.bench import Bench, Case
-from tasks.judging.judges import judge_dependencies, judge_programs, open_judge
+from tasks.judging.open_judge import judge_dependencies, open_judge
 from tasks.judging.sheets import Item, Sheet
 from tasks.statistics.intervals import rate_record
-
-if TYPE_CHECKING:
-    from tasks.models.loading import LoadedModel
-    from tasks.planning.programs import Program
 
 WORDING = 1
 """Raise it when the judge is asked in other words: it enters the stage key."""
@@ -96,7 +92,7 @@ def rules_say(item: EvalItem) -> bool | None:
     return None if item.check == "none" else item.flexible or item.exact
 
 
-def with_opinions(job: Job[Any], answers: Answers) -> Answers:
+def with_opinions(job: Job[Any], answers: JudgedAnswers) -> JudgedAnswers:
     """The answers with the judge's opinion on the greedy ones; unchanged if the config names no
     judge. On all devices of one host.
 
@@ -123,7 +119,7 @@ def with_opinions(job: Job[Any], answers: Answers) -> Answers:
         job.log.info("judge's opinion of %d answers: %s", len(items), judge.values())
     pairs = zip(items, judged, strict=True)
     told = [item.model_copy(update={"opinion": _opinion(item, one)}) for item, one in pairs]
-    return Answers(told, answers.samples)
+    return JudgedAnswers(told, answers.samples)
 
 
 def _case(item: EvalItem) -> Case:
@@ -197,8 +193,3 @@ def opinion_dependencies(config: EvalConfig) -> dict[str, str | int]:
     if config.judge is None:
         return {}
     return {"opinions.wording": WORDING, **judge_dependencies(config.judge)}
-
-
-def opinion_programs(config: EvalConfig, model: "LoadedModel", prompts: int) -> "list[Program]":
-    """The programs that the judge compiles for the answers to so many prompts."""
-    return [] if config.judge is None else judge_programs(config.judge, model, prompts)

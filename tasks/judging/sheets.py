@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from schemas.base import digest
-from tasks.chat.request import Format, object_schema, response_format
-from tasks.judging.address import visible
+from tasks.chat.request import ReplyFormat, object_schema, response_format
+from tasks.judging.address import without_invisible
 from tasks.judging.hardening import Material, as_data, opens_nothing
 from tasks.judging.judge import Question
 
@@ -82,19 +82,19 @@ class Sheet:
         items: at least one.
         guide: instructions for all of them; ends with a line feed if it is not empty.
         longest: characters of each part of the material that are shown.
-        response_format: see `Format`.
+        response_format: see `ReplyFormat`.
     """
 
     items: tuple[Item, ...]
     guide: str = ""
     longest: int = 12_000
-    response_format: Format = field(default="json_schema", compare=False)
+    response_format: ReplyFormat = field(default="json_schema", compare=False)
 
 
 def mark_of(sheet: Sheet, material: Material, attempt: int = 0) -> str:
     """A question's mark: 16 hexadecimal digits that depend on everything in it, so that no response
     can contain its own."""
-    shown = {name: visible(text) for name, text in material.items()}
+    shown = {name: without_invisible(text) for name, text in material.items()}
     items = [[item.name, item.text, item.grade] for item in sheet.items]
     return digest([items, sheet.guide, shown, attempt])[:16]
 
@@ -150,7 +150,7 @@ def token_questions(sheet: Sheet, material: Material, *, sample: int = 0) -> lis
 def one_line(text: str) -> str:
     """A criterion in one line of a question. Teachers write criteria; even they must not open a
     turn or a line in it."""
-    return opens_nothing(" ".join(visible(text).split()))
+    return opens_nothing(" ".join(without_invisible(text).split()))
 
 
 def _opening(mark: str, sheet: Sheet, material: Material) -> str:

@@ -8,7 +8,7 @@ from typing import Any, cast
 from schemas.base import InputError
 from tasks.data.tokens import Tokenizer
 from tasks.models.decoder import GemmaConfig
-from tasks.models.directory import read_object
+from tasks.models.hf_directory import read_object
 
 _TEXT = {"gemma2": "gemma2", "gemma3_text": "gemma3"}
 _CLASSES = {

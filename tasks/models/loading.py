@@ -24,9 +24,9 @@ from tasks.devices.hosts import fetch as fetch_array
 from tasks.devices.hosts import make_mesh
 from tasks.models import decoder
 from tasks.models.decoder import Gemma, GemmaConfig, weight_shapes
-from tasks.models.directory import TOKENIZER, check_tokenizer
 from tasks.models.hf_config import read_config
-from tasks.models.huggingface import Weights, write_model
+from tasks.models.hf_directory import TOKENIZER, check_tokenizer
+from tasks.models.hf_weights import Weights, write_model
 from tasks.models.model_download import fetch
 from tasks.models.model_source import COMPANIONS, TINY, Source, source_of
 from tasks.models.orbax import as_huggingface

@@ -11,7 +11,7 @@ from infra.context import context
 from infra.settings import Settings
 from infra.store.space import require_space
 from schemas.base import InputError
-from tasks.models.directory import TOKENIZER
+from tasks.models.hf_directory import TOKENIZER
 from tasks.models.model_source import AT_HAND, NEEDED, Source, needed, source_of
 
 log = logging.getLogger("lyceum.models")

@@ -27,7 +27,7 @@ from infra.context import context
 from infra.store.local_objects import given_path
 from schemas.base import InputError, digest, nearest
 from tasks.data.data_files import files_below
-from tasks.models.directory import TOKENIZER, check_directory, no_directory, others_in
+from tasks.models.hf_directory import TOKENIZER, check_directory, no_directory, others_in
 
 TINY = "gemma3-tiny"
 TINY_VERSION = "2"
@@ -163,7 +163,7 @@ def check_model(model: str) -> None:
 
     Raises:
         InputError: an unknown name, a malformed URI, a file, or a directory that is missing or
-            holds no complete Gemma (`tasks.models.directory`).
+            holds no complete Gemma (`tasks.models.hf_directory`).
     """
     source = source_of(model)
     if source.kind == "local" and check_readable(model) == "adapters":

@@ -24,9 +24,9 @@ from schemas.base import InputError, digest
 from tasks.data.tokens import Tokenizer
 from tasks.models import decoder
 from tasks.models.decoder import GemmaConfig
-from tasks.models.directory import TOKENIZER
 from tasks.models.hf_config import write_config
-from tasks.models.huggingface import expected_tensors, write_weights
+from tasks.models.hf_directory import TOKENIZER
+from tasks.models.hf_weights import expected_tensors, write_weights
 from tasks.models.model_source import find_orbax
 
 log = logging.getLogger("lyceum.models")

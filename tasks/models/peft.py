@@ -21,7 +21,7 @@ from tasks.devices.hosts import fetch
 from tasks.models import model_download
 from tasks.models.adapters import require_fit
 from tasks.models.decoder import Gemma
-from tasks.models.huggingface import differences, opened, tensor_name
+from tasks.models.hf_weights import differences, opened, tensor_name
 from tasks.models.model_source import ADAPTER_CONFIG, ADAPTER_WEIGHTS, source_of
 
 _PREFIX = re.compile(r"^base_model\.model\.(model\.)?(language_model\.)?(model\.)?(?=layers\.)")

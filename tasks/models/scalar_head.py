@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from schemas.base import InputError
 from tasks.models.decoder import Gemma
-from tasks.models.huggingface import read_head
+from tasks.models.hf_weights import read_head
 from tasks.models.loading import LoadedModel, load_model
 from tasks.models.sharding import placed
 

@@ -10,7 +10,7 @@ from infra.store.answers import Answers
 from schemas.examples import Example, Prompt
 from tasks.teaching.lesson import Lesson
 from tasks.teaching.rejection_sampling import Answering, prompts_to_ask
-from tasks.teaching.teachers import teachers_of
+from tasks.teaching.teacher_tables import teachers_of
 
 
 @dataclass(frozen=True)

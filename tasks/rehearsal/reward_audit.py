@@ -73,7 +73,7 @@ def audit_rewards(
         job.log.warning("audit.allow names %s, which was not found", name)
     (job.out / "reward_audit.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
     if config.ends:
-        judge(found, "this stage")
+        require_allowed(found)
 
 
 def audited(examples: Iterable[Example], most: int) -> list[Example]:
@@ -134,13 +134,13 @@ def audit(
     }
 
 
-def judge(found: dict[str, Any], where: str) -> None:
+def require_allowed(found: dict[str, Any]) -> None:
     """Raises AuditFailed, with the table, when there is a finding that is not allowed."""
     bad = [one for one in found["findings"] if one["allowed"] is None]
     if not bad:
         return
     lines = [
-        f"the rewards of {where} do not pay for what its references do"
+        "the rewards of this stage do not pay for what its references do"
         f" ({found['prompts']} prompts; nothing was trained):",
         *(f"- {one['name']}: {one['text']}" for one in bad),
         *text_table(found),

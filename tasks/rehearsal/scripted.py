@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from schemas.examples import Example, Prompt, tags_of
-from tasks import routing
-from tasks.judging.address import visible
+from tasks.judging.address import without_invisible
 from tasks.rehearsal.first_rows import Asked, FirstRows
+from tasks.routing import router
 from tasks.verification.text import split_sentences
 
 VERSION = 4
@@ -38,8 +38,7 @@ _TAG = re.compile(r"<(\w+)>[^<]*</\1>")
 _HEADING = re.compile(r"^([A-Z]\w+): \S", re.MULTILINE)
 _WORD = re.compile(r"\w{3,}|\d+")
 _ON_THE_TASK = 0.5
-"""The share of an answer's phrases that are the task's which is enough where there is no
-reference."""
+"""Without a reference an answer is fully alike if this share of its phrases is the task's."""
 _SHOWN = 300
 _SECTION = 120
 
@@ -164,7 +163,7 @@ def likeness_of(material: Mapping[str, Any]) -> float:
 
 def _folded(text: str) -> str | float:
     """A number as such, other text without case and end."""
-    plain = visible(text).strip().rstrip(".").casefold()
+    plain = without_invisible(text).strip().rstrip(".").casefold()
     try:
         return float(plain.replace(",", ""))
     except ValueError:
@@ -172,12 +171,12 @@ def _folded(text: str) -> str | float:
 
 
 def _words(text: str) -> set[str]:
-    return set(_WORD.findall(visible(text).lower()))
+    return set(_WORD.findall(without_invisible(text).lower()))
 
 
 def _phrases(text: str) -> set[tuple[str, ...]]:
     """Three words in a row: a list of keywords has few of the task's."""
-    words = re.findall(r"\w+", visible(text).lower())
+    words = re.findall(r"\w+", without_invisible(text).lower())
     return set(zip(words, words[1:], words[2:], strict=False))
 
 
@@ -217,5 +216,5 @@ _ANY: Sequence[str] = (
 
 def _domain(text: str) -> str:
     found = _REQUEST.search(text)
-    (route,) = routing.route([found[1] if found else text])
+    (route,) = router.route([found[1] if found else text])
     return json.dumps({"domain": route.domain.value})

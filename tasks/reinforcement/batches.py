@@ -36,8 +36,9 @@ from tasks.contract.reward import Anneal, Resources, Response
 from tasks.data.packing import Text
 from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import is_committer
-from tasks.reinforcement.audit import Tally
-from tasks.reinforcement.grpo_config import Chooser, Config
+from tasks.reinforcement.curriculum import Chooser
+from tasks.reinforcement.grpo_config import Config
+from tasks.reinforcement.passing_code import PassingCode
 from tasks.reinforcement.rewarding import Rewards, Scorer, agreed, parse_rewards
 from tasks.reinforcement.rollout import (
     PolicyBatch,
@@ -71,9 +72,9 @@ class RolloutBatches:
 
     Attributes:
         metrics: update (from 1) -> what its rollout measured: `Rollout.metrics`,
-            `tasks.reinforcement.audit`; `trained_groups`, those with a weight in the update; and
-            where it was measured `sampler_gap`, the mean absolute difference between the sampler's
-            and the trainer's log-probability of a sampled token, in nats.
+            `tasks.reinforcement.passing_code`; `trained_groups`, those with a weight in the update;
+            and where it was measured `sampler_gap`, the mean absolute difference between the
+            sampler's and the trainer's log-probability of a sampled token, in nats.
         rollout: the newest rollout.
         samples: the rows of `rollouts.jsonl`: all responses to one prompt of each logged rollout.
         judge_wait_seconds: update -> seconds that the devices waited for its rewards; logged, in no
@@ -98,7 +99,7 @@ class RolloutBatches:
         self.chooser = Chooser(config.curriculum, examples, config.seed, config.steps)
         self.metrics: dict[int, dict[str, float]] = {}
         self.samples: list[dict[str, Any]] = []
-        self.audit = Tally()
+        self.passing_code = PassingCode()
         self.judge_wait_seconds: dict[int, float] = {}
         self._frozen_at: int | None = None
         self._put_back_before: int | None = None
@@ -126,7 +127,7 @@ class RolloutBatches:
             **rollout.metrics(),
             "trained_groups": float(trained_groups),
             **({} if sampled.gap is None else {"sampler_gap": sampled.gap}),
-            **self.audit.add(rollout, first, again=reused > 0),
+            **self.passing_code.add(rollout, first, again=reused > 0),
         }
         if not reused:
             for number, prompt in enumerate(sampled.chosen):
@@ -316,7 +317,7 @@ class RolloutBatches:
         """The state that `restore` needs beside the journal, which has the rollouts."""
         return {}, {
             "samples": self.samples,
-            "audit": self.audit.state(),
+            "audit": self.passing_code.state(),
             "compiles": self.compiles(),
             "chooser": self.chooser.state(),
             "next": self._next,
@@ -330,7 +331,7 @@ class RolloutBatches:
         self.samples, self._compiled_before = values["samples"], values["compiles"]
         self._frozen_at, self._put_back_before = values["held"], values["put_back_before"]
         self.chooser.restore(values["chooser"])
-        self.audit.restore(values["audit"])
+        self.passing_code.restore(values["audit"])
         self._next = values["next"]
         for index in range(step // self.config.num_iterations, self._next):
             rows = self._read(f"{self._entry(index)}.sampled")

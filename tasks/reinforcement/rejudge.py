@@ -34,7 +34,7 @@ from schemas.ledger import LedgerRow
 from schemas.rubrics import Criterion
 from tasks.contract.kinds import stage_kind
 from tasks.contract.reward import Resources, Response, RewardConfig
-from tasks.judging.judge import EndpointJudge
+from tasks.judging.judge import EndpointJudgeConfig
 from tasks.judging.rubric_value import RubricConfig, criteria_of, weighed_again
 from tasks.reinforcement.grpo_config import Config
 from tasks.reinforcement.rewarding import Rewards, Scorer, combine, parse_rewards, values_of
@@ -150,7 +150,7 @@ def _untried(config: RewardConfig, usd: float | None) -> RewardConfig:
         {"calibration": False} if "calibration" in type(config).model_fields else {}
     )
     judge = getattr(config, "judge", None)
-    if usd is not None and isinstance(judge, EndpointJudge):
+    if usd is not None and isinstance(judge, EndpointJudgeConfig):
         if not (judge.input_usd_per_million or judge.output_usd_per_million):
             raise InputError(
                 f"reward {config.name}: --usd needs input_usd_per_million and"

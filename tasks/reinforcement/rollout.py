@@ -160,16 +160,8 @@ class Rollout:
         """The responses to the first prompt, for `rollouts.jsonl`. `step` counts from 1, as in the
         curve."""
         for index in range(self.group_size):
-            yield {
-                "step": step,
-                "id": self.prompts[index].id,
-                "prompt": self.prompts[index].prompt,
-                "reference": self.prompts[index].answer,
-                "completion": self.completions[index].text,
-                "terminated": self.completions[index].terminated,
-                **self._scores_of(index),
-                "advantage": float(self.advantages[index]),
-            }
+            scores = {**self._scores_of(index), "advantage": float(self.advantages[index])}
+            yield sample_row(step, self.prompts[index], self.completions[index], **scores)
 
     def ledger(self, number: int, step: int, trained: Sequence[int]) -> Rows:
         """The ledger's rows of rollout `number`, whose first update is `step`; `trained`: indices
@@ -198,6 +190,21 @@ class Rollout:
             name: number_of(values[index]) for name, values in self.rewards.components.items()
         }
         return {"rewards": rewards, "reward": number_of(self.rewards.total[index])}
+
+
+def sample_row(
+    step: int, prompt: Prompt, completion: "Completion", **scores: Any
+) -> dict[str, Any]:
+    """A row of `rollouts.jsonl`: a response with its `rewards`, `reward` and `advantage`."""
+    return {
+        "step": step,
+        "id": prompt.id,
+        "prompt": prompt.prompt,
+        "reference": prompt.answer,
+        "completion": completion.text,
+        "terminated": completion.terminated,
+        **scores,
+    }
 
 
 def group_advantages(

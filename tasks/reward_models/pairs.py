@@ -14,7 +14,7 @@ import numpy as np
 
 from schemas.base import StrictModel, digest
 from schemas.examples import AskedFormat, Domain, Example, PreferencePair, Trace, parse_trace
-from tasks.data.cleaning_rules import SPLITS, Split, split_of
+from tasks.cleaning.rules import SPLITS, Split, split_of
 from tasks.data.tokens import Tokenizer, pad_left
 from tasks.reward_models.steps import TraceRow, damaged, response_arrays, trace_row
 

@@ -12,7 +12,7 @@ from tasks.chat.batch_files import ask_all
 from tasks.chat.budget import Priced
 from tasks.chat.engine import ChatEngine
 from tasks.chat.request import ApiModel, ChatRequest, object_schema, response_format
-from tasks.routing import Ask
+from tasks.routing.router import Ask
 from tasks.teaching.lesson import Lesson
 
 _INSTRUCTIONS = """Which domain does the request between the <request> tags belong to? Do not \
@@ -44,8 +44,8 @@ class RoutingTeacher(ApiModel, Priced):
 
 @contextmanager
 def asking(config: RoutingTeacher, lesson: Lesson) -> Iterator[Ask]:
-    """The function that `tasks.routing.route` takes as `ask`, while the context lasts; afterwards
-    the lesson's tally has what it cost.
+    """The function that `tasks.routing.router.route` takes as `ask`, while the context lasts;
+    afterwards the lesson's tally has what it cost.
 
     Raises:
         InputError: the endpoint or its key is not set, or wrong.

@@ -30,9 +30,9 @@ from tasks.contract.small import Sizes
 from tasks.contract.teacher import TEACHERS
 from tasks.data import card
 from tasks.data.dropped import Dropped
-from tasks.routing import confusion
+from tasks.routing.router import confusion
 from tasks.teaching.lesson import Lesson, Row
-from tasks.teaching.teachers import asks_an_api, lesson_of, row_files, teachers_of
+from tasks.teaching.teacher_tables import asks_an_api, lesson_of, row_files, teachers_of
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel

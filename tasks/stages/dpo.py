@@ -1,14 +1,14 @@
-"""DPO on preference pairs (`tasks.training.preferences`): log-probabilities of whole responses
+"""DPO on preference pairs (`tasks.training.preference_kind`): log-probabilities of whole responses
 against those of the initial policy."""
 
 from typing import Any
 
 from pydantic import Field
 
-from tasks.training import preferences
+from tasks.training.preference_kind import PreferenceConfig, preference_kind
 
 
-class Config(preferences.PreferenceConfig):
+class Config(PreferenceConfig):
     """DPO.
 
     Attributes:
@@ -26,4 +26,4 @@ def loss_of(config: Config) -> Any:
     return dpo_loss_fn(beta=config.beta, label_smoothing=config.label_smoothing)
 
 
-KIND = preferences.preference_kind(version=8, config=Config, loss_of=loss_of, reference=True)
+KIND = preference_kind(version=8, config=Config, loss_of=loss_of, reference=True)

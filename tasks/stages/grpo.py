@@ -1,10 +1,11 @@
 """GRPO and its variants: the policy samples groups of responses, rewards score them, and a clipped
 policy gradient updates it.
 
-The config's `algorithm` is GRPO, Dr.GRPO, DAPO or GSPO. Five files lead from here to the gradient:
+The config's `algorithm` is GRPO, Dr.GRPO, DAPO or GSPO. Six files lead from here to the gradient:
 
     tasks/stages/grpo.py                the stage
-    tasks/reinforcement/grpo_config.py  its settings; the curriculum, which chooses prompts
+    tasks/reinforcement/grpo_config.py  its settings
+    tasks/reinforcement/curriculum.py   the choice of prompts
     tasks/reinforcement/batches.py      sampling and scoring of rollouts, ahead of the updates
     tasks/reinforcement/rollout.py      a rollout: advantages, weights, the batch in packed rows
     tasks/losses/grpo.py                the loss, with formulas and papers
@@ -20,10 +21,10 @@ a function of (seed, step).
 
 Beside the model the artifact has `ledger.jsonl.gz` (`schemas.ledger`: every response and its
 rewards), `rollouts.jsonl` (a sample of them to read), `curves.jsonl` and, where passing code looks
-suspicious, `audit.jsonl` (`tasks.reinforcement.audit`).
+suspicious, `audit.jsonl` (`tasks.reinforcement.passing_code`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -201,6 +202,21 @@ def small(config: Config, sizes: Sizes) -> Config:
     )
 
 
+def means_of(curve: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
+    """The curve in a few means: "first" is of the first ten updates, "last" of the last ten."""
+    last = curve[-10:]
+    return {
+        "reward_first": curve_mean("reward", curve[:10]),
+        "reward_last": curve_mean("reward", last),
+        "kl_last": curve_mean("kl", last),
+        "zero_variance": curve_mean("zero_variance", curve),
+        "all_right": curve_mean("all_right", curve),
+        "all_wrong": curve_mean("all_wrong", curve),
+        "truncated_last": curve_mean("truncated", last),
+        "sampler_gap": curve_mean("sampler_gap", curve),
+    }
+
+
 def run(job: Job[Config]) -> dict[str, Any]:
     """Train and write the model.
 
@@ -256,30 +272,20 @@ def run(job: Job[Config]) -> dict[str, Any]:
     job.log.info("waited %.1f s for rewards, %.2f s an update", waited, waited / max(1, len(curve)))
     compiles = batches.compiles()
     write_jsonl(job.out / "rollouts.jsonl", batches.samples)
-    if warning := batches.audit.warning():
+    if warning := batches.passing_code.warning():
         job.log.warning(warning)
-        write_jsonl(job.out / "audit.jsonl", batches.audit.examples)
+        write_jsonl(job.out / "audit.jsonl", batches.passing_code.examples)
     batches.write_ledger(job.out / "ledger.jsonl.gz", len(curve))
     save_trained(trainer, loaded, job, None if guard.stopped_at is None else guard.best_step)
 
-    rollouts, last = -(-len(curve) // config.num_iterations), curve[-10:]
-    means = {
-        "reward_first": ("reward", curve[:10]),
-        "reward_last": ("reward", last),
-        "kl_last": ("kl", last),
-        "zero_variance": ("zero_variance", curve),
-        "all_right": ("all_right", curve),
-        "all_wrong": ("all_wrong", curve),
-        "truncated_last": ("truncated", last),
-        "sampler_gap": ("sampler_gap", curve),
-    }
+    rollouts = -(-len(curve) // config.num_iterations)
     return {
         "prompts": len(examples),
         "prompts_too_long": dropped,
         "rollouts": rollouts,
         "epochs": config.groups * config.oversampling * rollouts / len(examples),
-        **{name: curve_mean(*of) for name, of in means.items()},
-        **batches.audit.metrics(),
+        **means_of(curve),
+        **batches.passing_code.metrics(),
         **guard.metrics(),
         "compiles": {"train_step": trainer.compiles, **compiles},
     }

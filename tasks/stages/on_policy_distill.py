@@ -30,7 +30,7 @@ from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import FEW, Sizes, small_trainer
 from tasks.devices.hosts import make_mesh
 from tasks.distillation.endpoint_teacher import EndpointTeacher, EndpointTeacherConfig
-from tasks.distillation.feedback import Teacher
+from tasks.distillation.feedback import TokenTeacher
 from tasks.distillation.gemma_teacher import GemmaTeacherConfig, require_same_tokenizer
 from tasks.distillation.on_policy_config import Config, Gkd
 from tasks.distillation.student_samples import (
@@ -155,7 +155,9 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     return [*found, *trainer.programs(batch, config.steps, trips=trips, resident=resident)]
 
 
-def open_teacher(job: Job[Config], loaded: "LoadedModel") -> "tuple[Teacher, LoadedModel | None]":
+def open_teacher(
+    job: Job[Config], loaded: "LoadedModel"
+) -> "tuple[TokenTeacher, LoadedModel | None]":
     """The teacher, and its model if this job loads it.
 
     Raises:

@@ -1,14 +1,14 @@
-"""ORPO on preference pairs (`tasks.training.preferences`): supervised learning on the chosen
+"""ORPO on preference pairs (`tasks.training.preference_kind`): supervised learning on the chosen
 responses plus the odds against the rejected ones."""
 
 from typing import Any
 
 from pydantic import Field
 
-from tasks.training import preferences
+from tasks.training.preference_kind import PreferenceConfig, preference_kind
 
 
-class Config(preferences.PreferenceConfig):
+class Config(PreferenceConfig):
     """ORPO.
 
     Attributes:
@@ -26,4 +26,4 @@ def loss_of(config: Config) -> Any:
     return orpo_loss_fn(lambda_orpo=config.lambda_orpo)
 
 
-KIND = preferences.preference_kind(version=8, config=Config, loss_of=loss_of)
+KIND = preference_kind(version=8, config=Config, loss_of=loss_of)

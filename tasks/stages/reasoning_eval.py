@@ -158,7 +158,7 @@ def _ratings(
 KIND = evaluation_kind(
     version=10,
     config=Config,
-    judge=judge,
+    by_rules=judge,
     grounded=False,
     evaluation=Evaluation(
         title="Reasoning",

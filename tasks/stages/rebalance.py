@@ -1,15 +1,15 @@
 """Rebalance: fill exact quotas per domain, difficulty and split from what distill produced.
 
-1. Clean (`tasks.data.cleaning`): exact and near duplicates, decontamination, filters of length,
+1. Clean (`tasks.cleaning.clean`): exact and near duplicates, decontamination, filters of length,
    language and personal data.
-2. Split by the prompt's hash (`tasks.data.cleaning_rules`), then fill each quota from its split
-   alone (`tasks.data.quotas`).
+2. Split by the prompt's hash (`tasks.cleaning.rules`), then fill each quota from its split
+   alone (`tasks.cleaning.quotas`).
 3. Top up: ask the teachers again, within their budgets, for what cleaning left short
    (`tasks.teaching.topping_up`), and clean it with the rest. If rows are still missing, fail with a
    table of requested, available and missing rows, and why.
 
 No prompt is in two splits. The result does not depend on the order of rows or on the number of
-files. Memory grows with the arrays of `tasks.data.cleaning` only. Writes
+files. Memory grows with the arrays of `tasks.cleaning.clean` only. Writes
 
     train.jsonl, validation.jsonl, heldout.jsonl    Example: the rows of each split
     prompts.jsonl       Prompt: GRPO's prompts, those of train.jsonl and those of the training split
@@ -32,16 +32,16 @@ from pydantic import Field, WrapValidator, model_validator
 
 from schemas.base import InputError, StrictModel, nearest
 from schemas.examples import Domain, Grounding
+from tasks.cleaning.clean import clean
+from tasks.cleaning.evaluation_sets import EvaluationSet
+from tasks.cleaning.filters import Filter, Languages, Length, Pii, PiiKind, languages
+from tasks.cleaning.pools import Files, Pools, write_pairs
+from tasks.cleaning.quotas import GroupQuota, Quota
+from tasks.cleaning.rules import Contamination, EvaluationItems, NearDuplicates, Rules, Split
 from tasks.contract.job import Job, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import Sizes
 from tasks.data import card
-from tasks.data.cleaning import clean
-from tasks.data.cleaning_rules import Contamination, Evaluation, NearDuplicates, Rules, Split
-from tasks.data.evaluation_sets import EvaluationSet
-from tasks.data.filters import Filter, Languages, Length, Pii, PiiKind, languages
-from tasks.data.pools import Files, Pools, write_pairs
-from tasks.data.quotas import GroupQuota, Quota
 from tasks.evaluation.suite_prompts import (
     complete_suites,
     parse_suites,
@@ -51,7 +51,7 @@ from tasks.evaluation.suite_prompts import (
 )
 from tasks.models.model_download import tokenizer_of
 from tasks.models.model_source import model_dependencies
-from tasks.teaching.teachers import asks_an_api
+from tasks.teaching.teacher_tables import asks_an_api
 from tasks.teaching.topping_up import (
     KnownIds,
     Round,
@@ -276,7 +276,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     evaluations = [one.read(job.data) for one in config.evaluations]
     for suite in parse_suites(config.suites, None):
         texts = [(one.id, question_of(one)) for one in suite_prompts(suite, job.data)]
-        evaluations.append(Evaluation(suite.suite, texts))
+        evaluations.append(EvaluationItems(suite.suite, texts))
     files = Files((distilled,))
     pools = _clean(job, files, evaluations)
     remaining, read = Counter[str](), Counter[str]()
@@ -306,7 +306,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
     return {**metrics, **licences}
 
 
-def _clean(job: Job[Config], files: Files, evaluations: Sequence[Evaluation]) -> Pools:
+def _clean(job: Job[Config], files: Files, evaluations: Sequence[EvaluationItems]) -> Pools:
     config = job.config
     rules = Rules(
         config.near_duplicates or None,
@@ -319,7 +319,7 @@ def _clean(job: Job[Config], files: Files, evaluations: Sequence[Evaluation]) ->
     asked = files.rows, evaluations, rules
     scratch = job.work.scratch("cleaning") / "state"
     if os.environ.get("RAY_ADDRESS"):
-        from tasks.data.cluster import clean_on_cluster
+        from tasks.cleaning.cluster import clean_on_cluster
 
         cleaned = clean_on_cluster(*asked, scratch=scratch)
     else:

@@ -30,13 +30,13 @@ from schemas.rubrics import Criterion, Importance, Rubric
 from tasks.chat.batch_files import ask_all
 from tasks.chat.engine import ChatEngine
 from tasks.chat.reply import Reply
-from tasks.chat.request import ChatRequest, Format, object_schema, response_format
+from tasks.chat.request import ChatRequest, ReplyFormat, object_schema, response_format
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import Sizes, at_most
 from tasks.data.dropped import Dropped
 from tasks.judging.hardening import as_data
-from tasks.judging.judge import EndpointJudge, commonest
+from tasks.judging.judge import EndpointJudgeConfig, commonest
 from tasks.judging.rulings import Unreadable, json_object
 from tasks.verification.correct import is_verifiable
 
@@ -105,15 +105,15 @@ class Config(StrictModel):
         verifiable: ask also about prompts whose answer can be verified without a judge.
         least, most: the number of criteria in a rubric.
         response_format: how the reply's form is described to the teacher
-            (`tasks.chat.request.Format`).
+            (`tasks.chat.request.ReplyFormat`).
     """
 
-    teacher: EndpointJudge
+    teacher: EndpointJudgeConfig
     first: dict[Domain, int] | None = None
     verifiable: bool = True
     least: int = Field(default=7, ge=1)
     most: int = Field(default=20, ge=1)
-    response_format: Format = "json_schema"
+    response_format: ReplyFormat = "json_schema"
 
     @model_validator(mode="after")
     def _in_order(self) -> "Config":

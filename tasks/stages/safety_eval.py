@@ -210,7 +210,7 @@ def _summary(
 KIND = evaluation_kind(
     version=9,
     config=Config,
-    judge=judge,
+    by_rules=judge,
     grounded=True,
     evaluation=Evaluation(
         title="Safety",

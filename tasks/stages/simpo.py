@@ -1,14 +1,14 @@
-"""SimPO on preference pairs (`tasks.training.preferences`): a reference-free loss on
+"""SimPO on preference pairs (`tasks.training.preference_kind`): a reference-free loss on
 length-normalised log-probabilities with a margin."""
 
 from typing import Any
 
 from pydantic import Field
 
-from tasks.training import preferences
+from tasks.training.preference_kind import PreferenceConfig, preference_kind
 
 
-class Config(preferences.PreferenceConfig):
+class Config(PreferenceConfig):
     """SimPO.
 
     Attributes:
@@ -31,4 +31,4 @@ def loss_of(config: Config) -> Any:
     )
 
 
-KIND = preferences.preference_kind(version=12, config=Config, loss_of=loss_of)
+KIND = preference_kind(version=12, config=Config, loss_of=loss_of)

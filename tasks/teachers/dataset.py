@@ -30,7 +30,6 @@ from pydantic import Field, field_validator, model_validator
 
 from schemas.base import InputError, StrictModel
 from schemas.examples import Example, Prompt
-from tasks import routing
 from tasks.contract.check import check_of
 from tasks.contract.small import Sizes
 from tasks.contract.teacher import Teacher
@@ -40,8 +39,9 @@ from tasks.data.dropped import Dropped
 from tasks.data.mapping import Columns
 from tasks.data.readers import Record, Records, read_records
 from tasks.data.sources import Source
-from tasks.routing import Ask
+from tasks.routing import router
 from tasks.routing.asking import RoutingTeacher, asking
+from tasks.routing.router import Ask
 from tasks.teaching.lesson import Lesson
 from tasks.verification.verify import check_versions
 
@@ -109,7 +109,7 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     for source in config.sources:
         _require_columns(source, data)
     if any(source.routed for source in config.sources):
-        found |= routing.dependencies()
+        found |= router.dependencies()
     checks = {source.check: check_of(source.check) for source in config.sources}
     return dict(sorted(found.items())) | check_versions(
         name for name, check in checks.items() if check and check.at_once
@@ -216,13 +216,13 @@ def _routed(
     as `routed.<by>`."""
     while some := list(islice(rows, _ROUTED_AT_A_TIME)):
         asked = [row.prompt for row in some if not isinstance(row, Dropped)]
-        routes = iter(routing.route(asked, ask))
+        routes = iter(router.route(asked, ask))
         for row in some:
             if isinstance(row, Dropped):
                 yield row
                 continue
             found = next(routes)
-            unsure = found.by == "classifier" and found.probability < routing.UNSURE
+            unsure = found.by == "classifier" and found.probability < router.UNSURE
             unanswered = ask is not None and unsure
             lesson.tally["routed.teacher_failed" if unanswered else f"routed.{found.by}"] += 1
             asks = [key for key in ("domain", "difficulty") if getattr(source, key) == "router"]
@@ -235,7 +235,7 @@ def _compared(rows: Iterator[P | Dropped], lesson: Lesson) -> Iterator[P | Dropp
     skipped."""
     first = list(islice(rows, _COMPARED))
     known = [row for row in first if not isinstance(row, Dropped) and row.grounding is None]
-    for row, found in zip(known, routing.route([row.prompt for row in known]), strict=True):
+    for row, found in zip(known, router.route([row.prompt for row in known]), strict=True):
         lesson.tally[f"confusion.{row.domain}.{found.domain}"] += 1
     yield from first
     yield from rows

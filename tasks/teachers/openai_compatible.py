@@ -84,7 +84,7 @@ def teach(config: Config, lesson: Lesson) -> Iterator[Row]:
 
 
 @dataclass
-class _Question:
+class _Asked:
     """One prompt, the rows before it that cannot be asked, and its samples so far."""
 
     prompt: Prompt
@@ -100,15 +100,15 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
     """
     unasked: list[Dropped] = []
 
-    def requests() -> Iterator[tuple[_Question, ChatRequest]]:
+    def requests() -> Iterator[tuple[_Asked, ChatRequest]]:
         nonlocal unasked
         for row in prompts_to_ask(config, lesson):
             if isinstance(row, Dropped):
                 unasked.append(row)
                 continue
-            question, unasked = _Question(row, unasked), []
+            asked, unasked = _Asked(row, unasked), []
             for sample in range(config.samples):
-                yield question, request_of(config, row, lesson.seed, sample)
+                yield asked, request_of(config, row, lesson.seed, sample)
 
     def progress(done: int, values: Mapping[str, float]) -> None:
         total = rejection_sampling.expected(config) * config.samples
@@ -133,48 +133,48 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
         longer=config.longer,
         progress=progress,
     ) as engine:
-        again: list[_Question] = []
-        for question, reply in ask_all(engine, requests()):
-            question.samples.append(_sample(reply))
-            if len(question.samples) < config.samples:
+        again: list[_Asked] = []
+        for asked, reply in ask_all(engine, requests()):
+            asked.samples.append(_sample(reply))
+            if len(asked.samples) < config.samples:
                 continue
-            yield from question.before
-            if config.retries and _unusable(config, question):
-                again.append(question)
+            yield from asked.before
+            if config.retries and _unusable(config, asked):
+                again.append(asked)
             else:
-                yield question.prompt, question.samples
+                yield asked.prompt, asked.samples
         yield from unasked
         _retry(engine, config, lesson, again)
-        for question in again:
-            yield question.prompt, question.samples
+        for asked in again:
+            yield asked.prompt, asked.samples
         for name, value in engine.meter.totals().items():
             lesson.tally[name] += value
 
 
-def _retry(engine: ChatEngine, config: Config, lesson: Lesson, again: Sequence[_Question]) -> None:
+def _retry(engine: ChatEngine, config: Config, lesson: Lesson, again: Sequence[_Asked]) -> None:
     """Ask again for the samples that are worth it; a reply that has a problem changes nothing."""
     for attempt in range(1, config.retries + 1):
         retried = []
-        for question in again:
-            for place in _unusable(config, question):
+        for asked in again:
+            for place in _unusable(config, asked):
                 sample = attempt * config.samples + place
-                request = request_of(config, question.prompt, lesson.seed, sample)
-                retried.append(((question, place), request))
-        for (question, place), reply in ask_all(engine, retried):
+                request = request_of(config, asked.prompt, lesson.seed, sample)
+                retried.append(((asked, place), request))
+        for (asked, place), reply in ask_all(engine, retried):
             lesson.tally["retried"] += 1
             if reply.problem is None:
-                question.samples[place] = _sample(reply)
+                asked.samples[place] = _sample(reply)
 
 
 def _sample(reply: Reply) -> Sample:
     return Sample(reply.text, reply.reasoning, reply.problem, reply.detail)
 
 
-def _unusable(config: Config, question: _Question) -> list[int]:
+def _unusable(config: Config, asked: _Asked) -> list[int]:
     """The samples that are worth asking for again."""
     return [
         place
-        for place, sample in enumerate(question.samples)
+        for place, sample in enumerate(asked.samples)
         if sample.problem is None and not is_usable(config, sample)
     ]
 

@@ -8,10 +8,9 @@ to sample; the rest is here:
    once; with `first`, so many of each domain, and the rest is left for top-ups.
 2. `messages`: the model's input.
 3. `rows`: rejection sampling (k samples, keep those that verify; Yuan et al., 2308.01825). The
-first
-   verified sample becomes the Example. Verified beside rejected ones become PreferencePairs, which
-   name the samples and the failed check. A prompt that no sample solved stays a Prompt, for GRPO.
-   The fraction that verified is the prompt's `pass_rate`, and decides its difficulty.
+   first verified sample becomes the Example. Verified beside rejected ones become PreferencePairs,
+   which name the samples and the failed check. A prompt that no sample solved stays a Prompt, for
+   GRPO. The fraction that verified is the prompt's `pass_rate`, and decides its difficulty.
 """
 
 from collections import Counter
@@ -32,7 +31,7 @@ from tasks.contract.small import Sizes, at_most
 from tasks.contract.teacher import TEACHERS, Teacher
 from tasks.data.dropped import Dropped, TeacherCause
 from tasks.teaching.lesson import Lesson, Row, take_cell
-from tasks.training.preference_pairs import Judged, make_pairs
+from tasks.training.preference_pairs import CheckedSample, make_pairs
 from tasks.verification.correct import is_verifiable
 from tasks.verification.verify import check_versions, verify_many
 
@@ -245,12 +244,12 @@ def rows(
     """
     remaining = iter(answered)
     while some := list(islice(remaining, _VERIFIED_AT_A_TIME)):
-        judged = iter(_judge(config, [one for one in some if not isinstance(one, Dropped)]))
+        every = iter(_outcomes(config, [one for one in some if not isinstance(one, Dropped)]))
         for one in some:
             if isinstance(one, Dropped):
                 yield one
                 continue
-            outcomes = next(judged)
+            outcomes = next(every)
             for outcome in outcomes:
                 lesson.tally[f"samples.{outcome.name}"] += 1
             yield from _rows_of_prompt(config, *one, outcomes)
@@ -269,7 +268,7 @@ class _Outcome:
         return self.rejected or self.missing or "verified"
 
 
-def _judge(
+def _outcomes(
     config: Answering, answered: Sequence[tuple[Prompt, Sequence[Sample]]]
 ) -> list[list[_Outcome]]:
     """The outcome of every sample, in order; those without a problem are verified together."""
@@ -311,7 +310,7 @@ def _other_language(config: Answering, sample: Sample) -> str | None:
     """The language of a response, if it is not an accepted one."""
     if not config.languages:
         return None
-    from tasks.data.filters import language_of
+    from tasks.cleaning.filters import language_of
 
     language = language_of(sample.completion())
     return None if language in config.languages else language
@@ -320,16 +319,16 @@ def _other_language(config: Answering, sample: Sample) -> str | None:
 def _rows_of_prompt(
     config: Answering, prompt: Prompt, samples: Sequence[Sample], outcomes: Sequence[_Outcome]
 ) -> Iterator[Row]:
-    judged = [outcome for outcome in outcomes if outcome.missing is None]
+    answered = [outcome for outcome in outcomes if outcome.missing is None]
     verified = [index for index, outcome in enumerate(outcomes) if outcome.name == "verified"]
     if not verified:
         yield _dropped(prompt, outcomes)
-    if not judged:
+    if not answered:
         return
     if is_verifiable(prompt):
-        update: dict[str, Any] = {"pass_rate": len(verified) / len(judged)}
+        update: dict[str, Any] = {"pass_rate": len(verified) / len(answered)}
         if config.samples > 1:
-            update["difficulty"] = difficulty_of(len(verified), len(judged))
+            update["difficulty"] = difficulty_of(len(verified), len(answered))
         prompt = prompt.model_copy(update=update)
         if not verified:
             yield prompt
@@ -371,7 +370,8 @@ def _pairs(
         at for at, outcome in enumerate(outcomes) if outcome.rejected not in (None, "empty")
     ]
     bad = [
-        Judged(at, texts[at], outcomes[at].rejected, outcomes[at].detail) for at in firsts(rejected)
+        CheckedSample(at, texts[at], outcomes[at].rejected, outcomes[at].detail)
+        for at in firsts(rejected)
     ]
     good = [(texts[at], at) for at in firsts(verified)]
     return make_pairs(prompt, good, bad, most=config.pairs_per_prompt, chosen_from="teacher")

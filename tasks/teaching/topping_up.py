@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from schemas.examples import Domain, Example, Prompt
+from tasks.cleaning.pools import Files, Pools
+from tasks.cleaning.quotas import Shortfall, shortfall_table
+from tasks.cleaning.rules import SPLITS, Split
 from tasks.contract.job import Job, read_rows
-from tasks.data.cleaning_rules import SPLITS, Split
 from tasks.data.dropped import Dropped
-from tasks.data.pools import Files, Pools
-from tasks.data.quotas import Shortfall, shortfall_table
 from tasks.teaching.lesson import FILES, Cell, take_cell
-from tasks.teaching.teachers import lesson_of, row_files, teachers_of
+from tasks.teaching.teacher_tables import lesson_of, row_files, teachers_of
 
 LEAST_YIELD = 0.05
 """However few rows of a group survived so far, at most so much more is asked for: twenty for each

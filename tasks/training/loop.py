@@ -269,8 +269,9 @@ def trained_arrays(trainer: Trainer) -> dict[str, Array]:
 
 
 def put_back(trainer: Trainer, found: Checkpoint, *, counters: bool) -> None:
-    """Restore parameters and optimizer from a checkpoint. Without `counters` the optimizer's counts
-    stay, and with them the position in the learning rate's schedule."""
+    """Restore parameters and optimizer from a checkpoint, array by array, freeing each old one.
+    Without `counters` the optimizer's counts stay, and with them the position in the learning
+    rate's schedule."""
     for key, node in _variables(trainer).items():
         if counters or found.forms[key][1].kind not in "iu":
             node.set_value(put(found.read(key), node.get_value().sharding))
@@ -310,7 +311,9 @@ def _resume(
             )
             checkpoints.forget()
             return 0
-        state = _restore(trainer, found)
+        put_back(trainer, found, counters=True)
+        kept = [key for key in found.forms if key.startswith("kept/")]
+        state = {key.removeprefix("kept/"): found.read(key) for key in kept}
     if keeps:
         keeps.restore(found.step, state, found.values["kept"])
     trainer.compiled_before = found.values["compiles"]
@@ -339,15 +342,6 @@ def _difference(trainer: Trainer, found: Checkpoint) -> str | None:
         f"{key}: {forms.get(key)} instead of {expected.get(key)}" for key in differing[:3]
     )
     return f"{len(differing)} arrays differ: {shown}"
-
-
-def _restore(trainer: Trainer, found: Checkpoint) -> dict[str, np.ndarray]:
-    """Replace the trainer's arrays one by one, freeing each old one. Returns the checkpoint's other
-    arrays."""
-    put_back(trainer, found, counters=True)
-    return {
-        key.removeprefix("kept/"): found.read(key) for key in found.forms if key.startswith("kept/")
-    }
 
 
 def rows_of_step(seed: int, step: int, batch_size: int, rows: int) -> np.ndarray:

@@ -132,7 +132,7 @@ class PairBatches:
     ref_logps: np.ndarray | None = None
 
     def __init__(self, pairs: Sequence[Pair], config: Any, loaded: LoadedModel) -> None:
-        """Args: pairs: all of them; config: a `tasks.training.preferences.PreferenceConfig`;
+        """Args: pairs: all of them; config: a `tasks.training.preference_kind.PreferenceConfig`;
         loaded: the model that will be trained, on its mesh."""
         self._pairs, self._config, self._pad_id = pairs, config, loaded.tokenizer.pad_id
         self._shared = sees_prefixes(loaded.mesh)

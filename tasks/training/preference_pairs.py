@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Judged:
+class CheckedSample:
     """A distinct response to a prompt: its first sample, the reason of its rejection, and the
     finding.
 
@@ -43,9 +43,9 @@ class Judged:
     detail: str
 
 
-def judge(
+def check_samples(
     prompts: Sequence[Prompt], samples: "Sequence[Sequence[Completion]]"
-) -> list[list[Judged]]:
+) -> list[list[CheckedSample]]:
     """The distinct responses to each prompt in the order of sampling, all verified in one batch.
 
     A response without its terminator is truncated, even if it parses.
@@ -61,29 +61,29 @@ def judge(
     ]
     ended = [(prompt, text) for prompt, text, _, terminated in distinct if terminated]
     verdicts = iter(verify_many([prompt for prompt, _ in ended], [text for _, text in ended]))
-    judged = (
-        _judged(prompt, index, text, next(verdicts) if terminated else None)
+    checked = (
+        _checked(prompt, index, text, next(verdicts) if terminated else None)
         for prompt, text, index, terminated in distinct
     )
-    return [list(islice(judged, len(first))) for first in firsts]
+    return [list(islice(checked, len(first))) for first in firsts]
 
 
-def _judged(prompt: Prompt, sample: int, text: str, verdict: Verdict | None) -> Judged:
+def _checked(prompt: Prompt, sample: int, text: str, verdict: Verdict | None) -> CheckedSample:
     if verdict is None:
-        return Judged(sample, text, "truncated", "no terminator")
+        return CheckedSample(sample, text, "truncated", "no terminator")
     if not verdict.format:
-        return Judged(sample, text, "malformed", verdict.detail)
+        return CheckedSample(sample, text, "malformed", verdict.detail)
     if is_correct(prompt, verdict) is not False:
-        return Judged(sample, text, None, "")
+        return CheckedSample(sample, text, None, "")
     unanswerable = prompt.grounding in ("unanswerable", "out_of_domain")
     given = f"{verdict.answer!r} is given where the context holds no answer"
-    return Judged(sample, text, "wrong", given if unanswerable else verdict.detail)
+    return CheckedSample(sample, text, "wrong", given if unanswerable else verdict.detail)
 
 
 def make_pairs(
     prompt: Prompt,
     chosen: Sequence[tuple[str, int | None]],
-    rejected: Sequence[Judged],
+    rejected: Sequence[CheckedSample],
     *,
     most: int,
     chosen_from: Literal["policy", "teacher"],
@@ -113,7 +113,7 @@ def make_pairs(
 
 def pairs_of_prompt(
     example: Example,
-    judged: Sequence[Judged],
+    checked: Sequence[CheckedSample],
     most: int,
     rejected_because: Sequence[Rejection] | None,
     teacher_when_none_verified: bool,
@@ -122,9 +122,9 @@ def pairs_of_prompt(
     """Choose at most `most` pairs of one prompt; none when no sample is rejected for these reasons,
     or when none verifies and the teacher's trace may not be chosen."""
     if "long" in (rejected_because or ()) and is_verifiable(example):
-        judged = _long_rejected(judged, long_factor, most)
-    verified = [(one.text, one.sample) for one in judged if one.rejected_because is None]
-    rejected = [one for one in judged if one.rejected_because is not None]
+        checked = _long_rejected(checked, long_factor, most)
+    verified = [(one.text, one.sample) for one in checked if one.rejected_because is None]
+    rejected = [one for one in checked if one.rejected_because is not None]
     if rejected_because is not None:
         rank = {reason: place for place, reason in enumerate(rejected_because)}
         wanted = [
@@ -137,11 +137,13 @@ def pairs_of_prompt(
     return make_pairs(example, choices, rejected, most=most, chosen_from="teacher")
 
 
-def _long_rejected(judged: Sequence[Judged], factor: float, most: int) -> list[Judged]:
+def _long_rejected(
+    checked: Sequence[CheckedSample], factor: float, most: int
+) -> list[CheckedSample]:
     """The responses, with the `most` shortest verified ones first, and those that have `factor`
     times the characters of each of these rejected."""
     right = sorted(
-        (one for one in judged if one.rejected_because is None), key=lambda one: len(one.text)
+        (one for one in checked if one.rejected_because is None), key=lambda one: len(one.text)
     )
     short = [one for one in right[:most] if len(one.text) < factor * len(right[0].text)]
     longest = max((len(one.text) for one in short), default=0)
@@ -149,7 +151,7 @@ def _long_rejected(judged: Sequence[Judged], factor: float, most: int) -> list[J
     detail = "{} characters, where {} are enough"
     return [
         *short,
-        *(one for one in judged if one.rejected_because is not None),
+        *(one for one in checked if one.rejected_because is not None),
         *(
             replace(one, rejected_because="long", detail=detail.format(len(one.text), longest))
             for one in long
@@ -188,15 +190,15 @@ def mine_pairs(
     outcomes: Counter[str] = Counter(
         paired=0, not_verifiable=0, all_verified=0, other_reasons=0, none_verified=0, too_long=0
     )
-    for example, judged in zip(examples, judge(examples, samples), strict=True):
+    for example, checked in zip(examples, check_samples(examples, samples), strict=True):
         how = pairs_per_prompt, rejected_because, teacher_when_none_verified, long_factor
-        mined = pairs_of_prompt(example, judged, *how)
+        mined = pairs_of_prompt(example, checked, *how)
         fitting = [pair for pair in mined if fits(pair)]
         pairs += fitting
         if mined:
             outcomes["paired" if fitting else "too_long"] += 1
         else:
-            outcomes[_without_pairs(example, judged, rejected_because)] += 1
+            outcomes[_without_pairs(example, checked, rejected_because)] += 1
     return pairs, dict(outcomes)
 
 
@@ -207,10 +209,10 @@ def read_pairs(path: Path) -> Iterator[PreferencePair]:
 
 
 def _without_pairs(
-    example: Example, judged: Sequence[Judged], rejected_because: Sequence[Rejection] | None
+    example: Example, checked: Sequence[CheckedSample], rejected_because: Sequence[Rejection] | None
 ) -> str:
     """The outcome (see `mine_pairs`) of a prompt without pairs."""
-    reasons = {response.rejected_because for response in judged} - {None}
+    reasons = {response.rejected_because for response in checked} - {None}
     if not reasons:
         return "all_verified" if is_verifiable(example) else "not_verifiable"
     wanted = rejected_because is None or reasons & set(rejected_because)

@@ -178,7 +178,7 @@ def _has_keys(text: str, keys: tuple[str, ...]) -> tuple[bool, object]:
 
 
 def _in_language(text: str, code: str) -> tuple[bool, str | None]:
-    from tasks.data.filters import language_of
+    from tasks.cleaning.filters import language_of
 
     found = language_of(text)
     return found == code, found

@@ -10,13 +10,13 @@ import pytest
 
 from flows.recipe.resolve import resolve
 from schemas.examples import Example
+from tasks.cleaning.contamination import index
+from tasks.cleaning.rules import Contamination
+from tasks.cleaning.shingles import words_of
 from tasks.contract.reward import Response
 from tasks.contract.suite import SUITES
 from tasks.contract.teacher import TEACHERS
-from tasks.data.cleaning_rules import Contamination
-from tasks.data.contamination import index
 from tasks.data.dropped import Dropped
-from tasks.data.shingles import words_of
 from tasks.evaluation.suite_prompts import suite_prompts
 from tasks.rewards.dipg import grades
 from tasks.stages.rebalance import Config as Rebalance

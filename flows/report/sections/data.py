@@ -19,8 +19,8 @@ from flows.runs.results import RunResults, StageOutput
 from flows.runs.wording import percent
 from schemas.base import clip
 from schemas.examples import Domain, Grounding
+from tasks.cleaning.rules import SPLITS
 from tasks.contract.job import read_rows
-from tasks.data.cleaning_rules import SPLITS
 
 Cells = dict[str, dict[str, Any]]
 """Split -> rows requested, achieved and available, by difficulty too (`tasks.stages.rebalance`)."""

@@ -68,8 +68,8 @@ def _training(stage: StageOutput) -> Iterator[ui.Block]:
 
 
 def _audited(stage: StageOutput) -> Iterator[ui.Block]:
-    """The stage's audit.jsonl (`tasks.reinforcement.audit`): how much of the code that passed its
-    tests was flagged, and the first of it."""
+    """The stage's audit.jsonl (`tasks.reinforcement.passing_code`): how much of the code that
+    passed its tests was flagged, and the first of it."""
     rows = stage.rows("audit.jsonl")
     if not rows:
         return

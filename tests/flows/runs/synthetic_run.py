@@ -21,7 +21,7 @@ from schemas.recipe import Recipe, StageSpec
 from schemas.reports import RunRecord, StageRecord
 from tasks.contract.job import write_jsonl
 from tasks.data import card
-from tasks.routing import confusion
+from tasks.routing.router import confusion
 from tasks.stages import reasoning_eval, safety_eval
 
 SKILL = {"base": 0.0, "sft": 0.4, "simpo": 0.4, "grpo": 0.7}

@@ -67,9 +67,9 @@ LOSS = '''
 """IPO on pairs (Azar et al., 2310.12036, equation 17): L = (m - 1 / (2 tau))^2, of the margin m of
 log-ratios to the reference."""
 from pydantic import Field
-from tasks.training import preferences
+from tasks.training.preference_kind import PreferenceConfig, preference_kind
 
-class Config(preferences.PreferenceConfig):
+class Config(PreferenceConfig):
     tau: float = Field(default=0.1, gt=0)
 
 def loss_of(config):
@@ -83,7 +83,7 @@ def loss_of(config):
 
     return loss
 
-KIND = preferences.preference_kind(version=1, config=Config, loss_of=loss_of, reference=True)
+KIND = preference_kind(version=1, config=Config, loss_of=loss_of, reference=True)
 '''
 (REWARD,) = re.findall(
     r"^```python\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.M | re.S

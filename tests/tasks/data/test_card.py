@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from schemas.examples import Domain, Example, Prompt, prompt_id
+from tasks.cleaning.rules import SPLITS
 from tasks.contract.job import read_jsonl, write_jsonl
 from tasks.data import card
-from tasks.data.cleaning_rules import SPLITS
 from tasks.data.row_counts import SAMPLES, quantile
 from tasks.stages import rebalance
 from tests.tasks.stages.test_rebalance import distilled, job, prose

@@ -21,8 +21,8 @@ from infra.store.store import open_store
 from schemas.base import StageFailed
 from tasks.chat import attempts, breaker
 from tasks.contract.reward import Resources
-from tasks.judging.judge import EndpointJudge, Judge, JudgeConfig, Question, Ruling
-from tasks.judging.judges import judge_models, open_judge
+from tasks.judging.judge import EndpointJudgeConfig, Judge, JudgeConfig, Question, Ruling
+from tasks.judging.open_judge import judge_models, open_judge
 from tests.fakes.chat_server import ChatServer, Fault, Request
 from tests.fakes.process import free_port, until
 
@@ -48,7 +48,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         for name, value in (settings or {}).items():
             monkeypatch.setenv(f"LYCEUM_{name.upper()}", str(value))
         resources = Resources({}, Answers(open_store(tmp_path / "store")))
-        opened.append(open_judge(EndpointJudge.parse({**JUDGE, **config}), resources))
+        opened.append(open_judge(EndpointJudgeConfig.parse({**JUDGE, **config}), resources))
         return opened[-1]
 
     yield open_one

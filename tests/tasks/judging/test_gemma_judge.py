@@ -13,9 +13,9 @@ from schemas.base import InputError, StageFailed
 from tasks.contract.reward import Resources
 from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import make_mesh
-from tasks.judging import judges
-from tasks.judging.gemma_judge import MOST_CHOICES, AskGemma
-from tasks.judging.judge import GemmaJudge, Question, Ruling
+from tasks.judging.gemma_judge import MOST_CHOICES, GemmaJudge
+from tasks.judging.judge import GemmaJudgeConfig, Question, Ruling
+from tasks.judging.open_judge import judge_programs, open_judge
 from tasks.models.decoder import SIZES
 from tasks.models.loading import base_model
 from tasks.planning.programs import abstract_model
@@ -27,10 +27,10 @@ CONFIG = {"name": "gemma", "model": "gemma3-tiny", "prompt_length": 24, "batch_s
 pytestmark = pytest.mark.usefixtures("one_layer")
 
 
-def judge(store: Path, **changes: object) -> AskGemma:
-    config = GemmaJudge.parse({**CONFIG, **changes})
-    opened = judges.open_judge(config, Resources({}, Answers(open_store(store))))
-    assert isinstance(opened, AskGemma)
+def judge(store: Path, **changes: object) -> GemmaJudge:
+    config = GemmaJudgeConfig.parse({**CONFIG, **changes})
+    opened = open_judge(config, Resources({}, Answers(open_store(store))))
+    assert isinstance(opened, GemmaJudge)
     return opened
 
 
@@ -106,7 +106,7 @@ def test_plan_compiles_the_program_that_judges(tmp_path: Path) -> None:
     one = judge(tmp_path)
     # the policy's; the judge is another
     model = abstract_model("gemma3-270m-it", SIZES["gemma3-270m-it"], make_mesh())
-    (program,) = judges.judge_programs(GemmaJudge.parse(CONFIG), model, questions=10)
+    (program,) = judge_programs(GemmaJudgeConfig.parse(CONFIG), model, questions=10)
     assert (program.name, program.calls) == ("judge", 2.5)
     own = one.rater.program(2.5)
     with jax.set_mesh(one.rater.loaded.mesh):

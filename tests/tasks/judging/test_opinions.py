@@ -12,7 +12,7 @@ from schemas.evaluation import EvalItem, EvalPrompt, Opinion
 from schemas.examples import Domain, Trace
 from tasks.contract.job import Job
 from tasks.devices.hosts import make_mesh
-from tasks.evaluation.evaluate import Answers
+from tasks.evaluation.evaluate import JudgedAnswers
 from tasks.judging import opinions
 from tasks.judging.opinions import opinion_metrics, rules_say, with_opinions
 from tasks.models.decoder import SIZES
@@ -59,7 +59,7 @@ def asked_by(monkeypatch, tmp_path) -> Callable[..., tuple[list[EvalItem], FakeJ
     def ask(items, reply):
         judge = FakeJudge(reply)
         monkeypatch.setattr(opinions, "open_judge", lambda config, resources: judge)
-        found = with_opinions(job(tmp_path, ENDPOINT), Answers(items, [])).items
+        found = with_opinions(job(tmp_path, ENDPOINT), JudgedAnswers(items, [])).items
         assert judge.closed
         return found, judge
 
@@ -84,7 +84,7 @@ def test_each_kind_of_item_is_asked_its_own_question(asked_by: Any) -> None:
 
 
 def test_without_a_judge_nothing_is_asked(tmp_path: Path) -> None:
-    answers = Answers([item("sum", "1")], [])
+    answers = JudgedAnswers([item("sum", "1")], [])
     assert with_opinions(job(tmp_path, None), answers) is answers
     assert opinion_metrics(answers.items) == {}
     assert "opinion" not in reasoning_eval.reasoning_metrics(answers.items)
@@ -169,7 +169,7 @@ def test_a_gemma_in_this_process_says_how_likely_it_is(tmp_path: Path) -> None:
     said = {"grounded": "Oslo", "unsafe": "No.", "free": "Red.", "sum": "1"}
     items = [item(kind, answer) for kind, answer in said.items()]
     items.append(item("sum", "<answer></answer>"))
-    told = with_opinions(one, Answers(items, [])).items
+    told = with_opinions(one, JudgedAnswers(items, [])).items
     for answered in told[:2] + told[3:4]:
         assert answered.opinion is not None
         probability = re.fullmatch(r"P = (0\.\d\d)", answered.opinion.text)
@@ -179,7 +179,7 @@ def test_a_gemma_in_this_process_says_how_likely_it_is(tmp_path: Path) -> None:
     assert told[2].opinion is not None
     assert 0 < (told[2].opinion.rating or 0) < 1
     assert told[4].opinion == Opinion(text="malformed")
-    assert with_opinions(one, Answers(items, [])).items == told
+    assert with_opinions(one, JudgedAnswers(items, [])).items == told
 
 
 @pytest.mark.usefixtures("one_layer")

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from tasks.models.decoder import SIZES, weight_shapes
-from tasks.models.directory import TOKENIZER
-from tasks.models.huggingface import write_model
+from tasks.models.hf_directory import TOKENIZER
+from tasks.models.hf_weights import write_model
 from tasks.models.model_source import TINY
 from tasks.models.tiny import tiny_tokenizer
 

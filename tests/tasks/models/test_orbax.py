@@ -13,7 +13,7 @@ import pytest
 from schemas.base import InputError
 from tasks.models import decoder, orbax
 from tasks.models.decoder import GemmaConfig
-from tasks.models.directory import INDEX
+from tasks.models.hf_directory import INDEX
 from tasks.models.loading import LoadedModel, base_model, model_config
 from tasks.models.tiny import tiny_tokenizer
 

@@ -15,7 +15,7 @@ from schemas.base import InputError
 from schemas.trainer_config import LoraConfig, OptimizerConfig, TrainerConfig
 from tasks.devices.hosts import make_mesh
 from tasks.models.decoder import SIZES, Gemma
-from tasks.models.huggingface import to_tensors
+from tasks.models.hf_weights import to_tensors
 from tasks.models.loading import LoadedModel
 from tasks.models.lora import add_lora, merge_lora
 from tasks.models.model_source import published_as

@@ -13,7 +13,7 @@ from tasks.contract.job import write_jsonl
 from tasks.contract.reward import REWARDS, Resources, Response, Reward, RewardConfig
 from tasks.models.tiny import tiny_tokenizer
 from tasks.rehearsal.audit_responses import RESPONSES, references_and_controls
-from tasks.rehearsal.reward_audit import audit, audit_rewards, audited, judge
+from tasks.rehearsal.reward_audit import audit, audit_rewards, audited, require_allowed
 from tasks.reinforcement.grpo_config import RewardAudit
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.stages import grpo
@@ -195,12 +195,12 @@ def test_what_is_allowed_lets_the_stage_go_on_and_what_is_not_ends_it() -> None:
     try:
         found = audit(RewardAudit(), examples, scorer, **given)
         with pytest.raises(AuditFailed, match=r"control:abstain.*\n(.*\n)*reference +.*\nempty"):
-            judge(found, "stage grpo")
+            require_allowed(found)
         allow = {one["name"]: "meant" for one in found["findings"]} | {"flat:dipg": "meant, too"}
         found = audit(RewardAudit(allow=allow), examples, scorer, **given)
     finally:
         scorer.close()
-    judge(found, "stage grpo")
+    require_allowed(found)
     assert found["not_found"] == ["flat:dipg"]
 
 

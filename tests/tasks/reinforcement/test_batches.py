@@ -293,8 +293,8 @@ def test_passing_code_is_audited_once(tmp_path: Path, monkeypatch: pytest.Monkey
     successor = batches_of(tmp_path, table, FakeScorer(alternate), coding)
     successor.restore(1, {}, json.loads(json.dumps(state)))
     successor.batch_at(1)
-    assert successor.audit.metrics() == batches.audit.metrics() == counted
-    assert [row["step"] for row in successor.audit.examples] == [1] * 5
+    assert successor.passing_code.metrics() == batches.passing_code.metrics() == counted
+    assert [row["step"] for row in successor.passing_code.examples] == [1] * 5
 
 
 DOUBLED = {"start": 1.0, "end": 2.0, "from_step": 3, "to_step": 3}

@@ -8,7 +8,7 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import Domain, Prompt
-from tasks.reinforcement.grpo_config import Chooser, Curriculum
+from tasks.reinforcement.curriculum import Chooser, Curriculum
 from tasks.stages.grpo import Config
 from tasks.training.loop import rows_of_step
 

@@ -15,11 +15,11 @@ from infra.store.answers import Answers
 from infra.store.store import open_store
 from schemas.base import InputError
 from schemas.examples import Domain
-from tasks import routing
 from tasks.contract.teacher import TEACHERS
-from tasks.routing import confusion, difficulty, route, rule
+from tasks.routing import router
 from tasks.routing.asking import RoutingTeacher, asking
 from tasks.routing.classifier import training_prompts
+from tasks.routing.router import confusion, difficulty, route, rule
 from tasks.teachers import dataset
 from tasks.teaching.lesson import Lesson
 from tests.fakes.chat_server import ChatServer
@@ -108,7 +108,7 @@ def lesson(tmp_path: Path) -> Lesson:
 
 
 def test_a_teacher_is_asked_about_unsure_prompts_only_and_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(routing, "UNSURE", 0.9)
+    monkeypatch.setattr(router, "UNSURE", 0.9)
     prompts = [UNSURE_PROMPT, "```\nx = 1\n```", UNSURE_PROMPT + " and more"]
     given = lesson(tmp_path)
     with ChatServer(reply=lambda body: '{"domain": "creative"}') as server:
@@ -133,7 +133,7 @@ def test_a_teacher_is_asked_about_unsure_prompts_only_and_once(tmp_path, monkeyp
 def test_an_answer_outside_the_schema_leaves_the_classifiers_and_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setattr(routing, "UNSURE", 0.9)
+    monkeypatch.setattr(router, "UNSURE", 0.9)
     (tmp_path / "a.jsonl").write_text(json.dumps({"q": UNSURE_PROMPT}) + "\n")
     source = {"path": "a.jsonl", "prompt": "q", "domain": "router"}
     given = lesson(tmp_path)
@@ -146,7 +146,7 @@ def test_an_answer_outside_the_schema_leaves_the_classifiers_and_is_counted(
 
 
 def test_a_spent_budget_leaves_the_rest_to_the_classifier(tmp_path, monkeypatch):
-    monkeypatch.setattr(routing, "UNSURE", 0.9)
+    monkeypatch.setattr(router, "UNSURE", 0.9)
     with ChatServer(reply=lambda body: '{"domain": "creative"}') as server:
         poor = teacher(monkeypatch, server, max_usd=1e-6, input_usd_per_million=1.0)
         with asking(poor, lesson(tmp_path)) as ask:

@@ -24,7 +24,7 @@ from tasks.planning import programs
 from tasks.planning.programs import abstract_model
 from tasks.sampling import sampler as sampling
 from tasks.stages import dpo, orpo, simpo
-from tasks.training import packed_logps, preferences
+from tasks.training import packed_logps, preference_kind
 from tasks.training.pair_batches import pair_batch
 from tests.tasks.reward_models.step_traces import preference
 from tests.tasks.stages.bench import DPO, PREFERENCES, UPSTREAM, example, lowered
@@ -32,7 +32,7 @@ from tests.tasks.stages.bench import DPO, PREFERENCES, UPSTREAM, example, lowere
 TOKENIZER = tiny_tokenizer()
 
 
-def config(kind: ModuleType = simpo, /, **changes) -> preferences.PreferenceConfig:
+def config(kind: ModuleType = simpo, /, **changes) -> preference_kind.PreferenceConfig:
     return kind.Config.parse({**(DPO if kind is dpo else PREFERENCES), **changes})
 
 
@@ -53,11 +53,11 @@ def job(one_layer: None, tmp_path: Path):
 
 def test_a_truncated_response_is_trained_on_without_a_terminator_it_never_had():
     cut_off = preference("4", "5 5 5 5 5 5 5 5 5 5 5 5", "truncated")
-    tokens = preferences.rejected_tokens(TOKENIZER, cut_off, response_length=8)
+    tokens = preference_kind.rejected_tokens(TOKENIZER, cut_off, response_length=8)
     assert len(tokens) == 8
     assert TOKENIZER.end_of_turn_id not in tokens
-    assert preferences.pair_fits(TOKENIZER, cut_off, config(response_length=8))
-    assert not preferences.pair_fits(
+    assert preference_kind.pair_fits(TOKENIZER, cut_off, config(response_length=8))
+    assert not preference_kind.pair_fits(
         TOKENIZER, preference("4", cut_off.rejected), config(response_length=8)
     )
 
@@ -95,9 +95,9 @@ def test_the_reference_is_each_responses_log_probability_and_computed_once(job, 
     rows = [data_pair(number) for number in range(5)]
     attempt = job(dpo, prompts=0, data_pairs=5, micro_batch_size=None)
     loaded = load_model(attempt.inputs["policy"], make_mesh())
-    texts = preferences.pair_texts(TOKENIZER, rows, attempt.config)
+    texts = preference_kind.pair_texts(TOKENIZER, rows, attempt.config)
     shape = Shape(3, 50)
-    found, compiles = preferences.reference_logps(attempt, loaded, texts, shape)
+    found, compiles = preference_kind.reference_logps(attempt, loaded, texts, shape)
     assert (found.shape, compiles) == ((5, 2), 1)
 
     @jax.jit
@@ -114,7 +114,7 @@ def test_the_reference_is_each_responses_log_probability_and_computed_once(job, 
             alone.append(table[places, np.array(response)].sum())
         np.testing.assert_allclose(logps, alone, rtol=1e-5)
     monkeypatch.setattr(packed_logps, "token_logps_fn", None)
-    again, compiles = preferences.reference_logps(attempt, loaded, texts, shape)
+    again, compiles = preference_kind.reference_logps(attempt, loaded, texts, shape)
     assert compiles == 1
     np.testing.assert_array_equal(again, found)
 
@@ -135,7 +135,7 @@ def test_rows_are_as_short_and_few_as_the_pairs_allow_and_the_program_is_the_one
     model = abstract_model("gemma3-tiny", decoder.SIZES["gemma3-tiny"], mesh)
     (planned,) = simpo.KIND.programs(attempt.config, model, {"prompts": UPSTREAM})
     assert planned.args[3].tokens.shape == (8, 130)
-    texts = preferences.pair_texts(TOKENIZER, rows[:4], attempt.config)
+    texts = preference_kind.pair_texts(TOKENIZER, rows[:4], attempt.config)
     batch = programs.rows(pair_batch([texts], shape, 90, TOKENIZER.pad_id), mesh)
     with jax.set_mesh(mesh):
         text = planned.function.lower(*planned.args[:3], batch).as_text()

@@ -12,9 +12,9 @@ from sentencepiece import sentencepiece_model_pb2
 
 from schemas.base import InputError
 from schemas.examples import Domain, Example, prompt_id
+from tasks.cleaning.filters import Length
+from tasks.cleaning.rules import SPLITS, split_of
 from tasks.contract.job import Job, read_jsonl, write_jsonl
-from tasks.data.cleaning_rules import SPLITS, split_of
-from tasks.data.filters import Length
 from tasks.stages import rebalance
 from tests.tasks.jobs import job_at
 from tests.tasks.models.small_model import write_small_model

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from schemas.examples import Example, PreferencePair, Prompt, prompt_id
+from tasks.cleaning.rules import split_of
 from tasks.contract.job import read_jsonl, write_jsonl
-from tasks.data.cleaning_rules import split_of
 from tasks.data.dropped import Dropped
 from tasks.stages import rebalance
 from tests.tasks.stages.test_rebalance import EXAM, distilled, example, job, prose

@@ -12,9 +12,9 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import Domain, Example, PreferencePair, Prompt
+from tasks.cleaning.quotas import Shortfall
 from tasks.contract.job import read_jsonl, write_jsonl
 from tasks.data.dropped import Dropped
-from tasks.data.quotas import Shortfall
 from tasks.stages import rebalance
 from tasks.teachers import procedural
 from tasks.teaching import topping_up

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tasks.cleaning.quotas import Quota
 from tasks.contract.kinds import stage_kind
 from tasks.contract.small import LAPTOP
-from tasks.data.quotas import Quota
 
 TRAINER: dict[str, Any] = {
     "steps": 900, "batch_size": 240, "micro_batch_size": 48, "prompt_length": 512,

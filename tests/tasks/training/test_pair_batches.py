@@ -17,7 +17,7 @@ from tasks.models.loading import base_model
 from tasks.stages import dpo, simpo
 from tasks.training.loop import rows_of_step
 from tasks.training.pair_batches import PairBatch, PairBatches, pair_batch, response_logps
-from tasks.training.preferences import trainer_of
+from tasks.training.preference_kind import trainer_of
 from tests.tasks.stages.bench import PREFERENCES
 
 RESPONSE = 16

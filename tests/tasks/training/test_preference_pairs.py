@@ -7,7 +7,7 @@ import pytest
 
 from schemas.base import StageFailed
 from schemas.examples import GROUNDED_REFUSAL, Domain, Example, PreferencePair
-from tasks.training.preference_pairs import judge, mine_pairs, require_pairs
+from tasks.training.preference_pairs import check_samples, mine_pairs, require_pairs
 
 EXAMPLE = Example(
     id="0" * 16,
@@ -56,8 +56,8 @@ def reason_without_pairs(*samples: SimpleNamespace, **options) -> str:
 
 def test_samples_are_rejected_for_the_first_check_they_fail():
     right_but_unended = sample(trace(4, "two and two"), terminated=False)
-    (judged,) = judge([EXAMPLE], [[RIGHT, WRONG, MALFORMED, TRUNCATED, right_but_unended]])
-    assert [(response.rejected_because, response.detail) for response in judged] == [
+    (checked,) = check_samples([EXAMPLE], [[RIGHT, WRONG, MALFORMED, TRUNCATED, right_but_unended]])
+    assert [(response.rejected_because, response.detail) for response in checked] == [
         (None, ""),
         ("wrong", "'5' is not '4'"),
         ("malformed", "no well-formed trace"),
@@ -70,8 +70,8 @@ def test_a_grounded_prompt_without_an_answer_rejects_what_is_given():
     about = {"grounding": "unanswerable", "context": "Rain.", "answer": GROUNDED_REFUSAL}
     asked = EXAMPLE.model_copy(update={**about, "check": "exact"})
     refusal = sample(f"<reasoning>r</reasoning><answer>{GROUNDED_REFUSAL}.</answer>")
-    (judged,) = judge([asked], [[sample(trace(4)), refusal]])
-    found = [(response.rejected_because, response.detail) for response in judged]
+    (checked,) = check_samples([asked], [[sample(trace(4)), refusal]])
+    found = [(response.rejected_because, response.detail) for response in checked]
     assert found == [("wrong", "'4' is given where the context holds no answer"), (None, "")]
 
 

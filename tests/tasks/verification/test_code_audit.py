@@ -8,7 +8,7 @@ import numpy as np
 
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain, Prompt, Trace
-from tasks.reinforcement.audit import Tally
+from tasks.reinforcement.passing_code import PassingCode
 from tasks.reinforcement.rewarding import Rewards
 from tasks.reinforcement.rollout import Rollout
 from tasks.stages.reasoning_eval import reasoning_metrics
@@ -154,12 +154,12 @@ def test_a_rollouts_passing_answers_are_counted_once_and_shown() -> None:
     tests, other = asked(), asked(check="exact", answer="4")
     told = [(REFERENCE, True), (SUSPICIOUS["gc"], True), (function("return 2"), True)]
     first = rollout(*((tests, *one) for one in [*told, (SUSPICIOUS["gc"], False)]))
-    tally, counted = Tally(), {"audit_passes": 3, "audit_short": 1, "audit_suspicious": 1}
+    tally, counted = PassingCode(), {"audit_passes": 3, "audit_short": 1, "audit_suspicious": 1}
     assert tally.add(first, 3, again=False) == counted
     shown = [(row["step"], row["problems"]) for row in tally.examples]
     assert shown == [(3, ["imports gc"]), (3, ["2 nodes, fewer than 4"])]
     assert tally.add(rollout((other, "4", True), (other, "5", False)), 4, again=False) == {}
-    resumed = Tally()
+    resumed = PassingCode()
     resumed.restore(json.loads(json.dumps(tally.state())))
     assert resumed.add(first, 3, again=True) == counted
     assert resumed.metrics() == tally.metrics() == counted
@@ -170,12 +170,12 @@ def test_a_rollouts_passing_answers_are_counted_once_and_shown() -> None:
 
 
 def test_nothing_is_said_where_nothing_was_flagged() -> None:
-    tally = Tally()
+    tally = PassingCode()
     passed = rollout((asked(), REFERENCE, True), (asked(), "", False))
     assert tally.add(passed, 1, again=False)["audit_passes"] == 1.0
     assert tally.warning() == ""
     assert tally.state()["examples"] == []
-    assert Tally().metrics() == {}
+    assert PassingCode().metrics() == {}
 
 
 def test_the_evaluation_counts_suspicious_passes_where_there_are_tests() -> None:

@@ -23,8 +23,8 @@ from schemas.examples import (
     parse_trace,
     tags_of,
 )
+from tasks.cleaning.filters import response_of, texts_of
 from tasks.contract.reward import Response
-from tasks.data.filters import response_of, texts_of
 from tasks.evaluation import safety_verdicts
 from tasks.evaluation.controls import CONTROLS
 from tasks.evaluation.grounding import follows
@@ -39,7 +39,7 @@ from tasks.reward_models.pairs import damaged_pairs, trace_pairs
 from tasks.reward_models.steps import split_steps, step_tokens
 from tasks.rewards import chain_of_thought, code_tests, dipg, idea_e, length
 from tasks.rewards import format as format_reward
-from tasks.training.preference_pairs import judge, make_pairs
+from tasks.training.preference_pairs import check_samples, make_pairs
 from tasks.verification.flexible import flexible_answer
 from tasks.verification.verify import verify
 
@@ -189,7 +189,7 @@ def test_an_answer_is_found_in_what_breaks_off(channels: Format) -> None:
 def test_pairs_and_reward_models_keep_the_format(channels: Format) -> None:
     row = example(channels)
     wrong = row.trace(answer="Oslo").render()
-    (judged,) = judge([row], [[Sampled(row.response()), Sampled(wrong), Sampled("Oslo")]])
+    (judged,) = check_samples([row], [[Sampled(row.response()), Sampled(wrong), Sampled("Oslo")]])
     assert [one.rejected_because for one in judged] == [None, "wrong", "malformed"]
     (pair,) = make_pairs(row, [(row.response(), 0)], judged[1:], most=1, chosen_from="policy")
     assert PreferencePair.model_validate_json(pair.model_dump_json()).channels == channels

@@ -19,8 +19,8 @@ from flax import nnx
 from infra.store.answers import Answers
 from infra.store.store import open_store
 from tasks.devices.hosts import halves, make_mesh
-from tasks.judging.judge import GemmaJudge, Question
-from tasks.judging.judges import open_judge
+from tasks.judging.judge import GemmaJudgeConfig, Question
+from tasks.judging.open_judge import open_judge
 from tasks.models import decoder
 from tasks.models.loading import base_model
 from tasks.contract.reward import Resources
@@ -30,7 +30,7 @@ sizes = {"num_layers": 1, "hidden_dim": 96, "embed_dim": 64}
 decoder.SIZES["gemma3-tiny"] = replace(decoder.SIZES["gemma3-tiny"], **sizes)
 PROMPTS = [f"What is {i}?" for i in range(8)]
 table = {"name": "gemma", "model": "gemma3-tiny", "prompt_length": 24, "batch_size": 4}
-config = GemmaJudge.parse(table)
+config = GemmaJudgeConfig.parse(table)
 
 
 def question(about, choices):

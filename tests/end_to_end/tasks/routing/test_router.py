@@ -6,8 +6,8 @@ from functools import cache
 import pytest
 
 from schemas.examples import normalise_prompt
-from tasks.routing import Route, confusion, route
 from tasks.routing.classifier import training_prompts
+from tasks.routing.router import Route, confusion, route
 from tests.end_to_end.tasks.records import needs_records
 from tests.tasks.routing.router_sets import CLEAR, Labelled, real_sets
 

@@ -101,7 +101,7 @@ def test_transformers_warns_of_nothing_when_it_loads_an_export(
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_gemma2_comes_back_in_several_files_and_in_bfloat16_too(tmp_path, dtype, monkeypatch):
-    monkeypatch.setattr("tasks.models.huggingface.SHARD_BYTES", 100_000)
+    monkeypatch.setattr("tasks.models.hf_weights.SHARD_BYTES", 100_000)
     source = artifact(tmp_path / "artifact", replace(GEMMA2, dtype="bfloat16"), "gemma2-2b-it")
     proof = export(source, tmp_path / "out", dtype, "gemma2-2b-it")
     assert proof.dtype == dtype
