@@ -6,8 +6,9 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,14 @@ def one_layer() -> Iterator[None]:
         tiny = decoder.SIZES["gemma3-tiny"]
         patch.setitem(decoder.SIZES, "gemma3-tiny", replace(tiny, **small))
         yield
+
+
+@pytest.fixture
+def lyceum(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Runs a command line, and returns what it said (`tests.flows.lab.say`)."""
+    from tests.flows.lab import say
+
+    return partial(say, capsys)
 
 
 @pytest.fixture

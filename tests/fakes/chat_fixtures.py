@@ -68,6 +68,11 @@ def first(fault: Fault, times: int = 1) -> Callable[[Request], Fault | None]:
     return lambda request: fault if request.again < times else None
 
 
+def choice(**fields: Any) -> Fault:
+    """The choice has these fields."""
+    return Fault("change", change=lambda body: body["choices"][0].update(fields))
+
+
 def message(**fields: Any) -> Fault:
     """The message of the answer has these fields."""
     return Fault("change", change=lambda body: body["choices"][0]["message"].update(fields))

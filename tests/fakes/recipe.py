@@ -1,4 +1,4 @@
-"""A recipe of two real stages that need no JAX and take a second."""
+"""A recipe of two real stages that need no JAX and take a second, and what others have more."""
 
 TINY = """
 name = "tiny"
@@ -18,4 +18,26 @@ inputs = { examples = "distill" }
 near_duplicates = false
 [stages.rebalance.config.quotas]
 summarization = { train = 20, validation = 1, heldout = 2 }
+"""
+
+READS = TINY.replace(
+    'name = "procedural"\nrows = { summarization = 60 }\ngrounded = {}\n',
+    """\
+name = "dataset"
+sources = [{ path = "rows.jsonl", domain = "math", prompt = "q", reasoning = "q", answer = "a" }]
+""",
+)
+"""It teaches from a file of the data directory."""
+
+TRAINED = """
+[stages.sft]
+kind = "sft"
+inputs = { examples = "rebalance" }
+config = { steps = 2, batch_size = 4, sequence_length = 256, optimizer.learning_rate = 1e-3 }
+"""
+EVALUATED = """
+[stages.sft_eval]
+kind = "reasoning_eval"
+inputs = { prompts = "rebalance", policy = "sft" }
+config = { prompt_length = 64, response_length = 64, batch_size = 16, min_items = 2 }
 """

@@ -1,10 +1,10 @@
-"""A store, a recipe and a process that runs it: what tests of the flow share."""
+"""A store, a recipe, and commands in this process or their own: what tests of flows share."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,6 +16,29 @@ from schemas.artifact import Manifest
 TEACHER = "{ name = 'procedural', rows = { summarization = 100000 }, grounded = {} }"
 SLOW = f"stages.distill.config.teachers=[{', '.join(20 * [TEACHER])}]"
 """An override by which the first stage of the tiny recipe takes minutes."""
+
+
+class Said(NamedTuple):
+    """What a command printed."""
+
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The one object of `--json`."""
+        assert self.out.count("\n") == 1
+        value = json.loads(self.out)
+        assert isinstance(value, dict)
+        return value
+
+
+def say(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> Said:
+    """Run a command line in this process. It must end with this code, and without a traceback."""
+    ended = main([str(one) for one in arguments])
+    said = Said(*capsys.readouterr())
+    assert (ended, "Traceback" in said.err) == (code, False), said
+    return said
 
 
 class Lab:
@@ -41,13 +64,9 @@ class Lab:
 
     def run_command(self, arguments: list[str], code: int = 0) -> dict[str, Any]:
         """The one JSON object that a command prints; its messages are kept."""
-        assert main(arguments) == code
-        printed = self._capsys.readouterr()
-        assert printed.out.count("\n") == 1
-        value = json.loads(printed.out)
-        assert isinstance(value, dict)
-        self.messages = printed.err
-        return value
+        said = say(self._capsys, *arguments, code=code)
+        self.messages = said.err
+        return said.json
 
     def statuses(self, *arguments: str) -> dict[str, str]:
         return {stage["name"]: stage["status"] for stage in self.run(*arguments)["stages"]}

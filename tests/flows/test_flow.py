@@ -9,6 +9,7 @@ import pytest
 
 from flows.runs.record import read_run
 from tests.fakes.process import until
+from tests.fakes.recipe import READS, TINY
 from tests.flows.lab import SLOW, Lab, start
 
 FAILING = """
@@ -79,8 +80,7 @@ def test_deleting_all_of_prefect_s_records_reruns_nothing_and_it_shows_what_was_
 def test_a_stage_that_finds_its_input_bad_fails_with_its_message_and_the_others_finish(again):
     """An unfillable quota: exit 2; what needs the stage is skipped, what does not is finished; the
     report is written all the same."""
-    text = again.recipe.read_text(encoding="utf-8")
-    again.recipe.write_text(text.replace("[stages.rebalance]", FAILING + "[stages.rebalance]"))
+    again.recipe.write_text(TINY.replace("[stages.rebalance]", FAILING + "[stages.rebalance]"))
     record = again.run(code=2)
     statuses = {stage["name"]: stage["status"] for stage in record["stages"]}
     assert statuses.pop("too_much") == "failed"
@@ -95,9 +95,8 @@ def test_binary_junk_in_the_data_directory_fails_with_its_file_named(lab, tmp_pa
     """Found by the stage that reads it: exit 2, and no artifact of the junk."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "rows.jsonl").write_bytes(bytes(range(256)) * 40)
-    source = '{ path = "rows.jsonl", domain = "math", prompt = "q", reasoning = "q", answer = "a" }'
-    teacher = f'stages.distill.config.teachers=[{{ name = "dataset", sources = [{source}] }}]'
-    record = lab.run("--set", teacher, "--data", str(tmp_path / "data"), code=2)
+    lab.recipe.write_text(READS, encoding="utf-8")
+    record = lab.run("--data", str(tmp_path / "data"), code=2)
     assert [stage["status"] for stage in record["stages"]] == ["failed", "skipped"]
     assert "rows.jsonl" in record["stages"][0]["error"]
     assert lab.artifacts("distill") == []

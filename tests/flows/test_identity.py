@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from flows.cli.main import main
 from flows.recipe.resolve import ResolvedStage, resolve
 from infra.settings import Settings
 from schemas.artifact import stage_key
@@ -130,7 +129,7 @@ def test_execution_settings_change_no_key(monkeypatch: pytest.MonkeyPatch) -> No
     assert keys() == before
 
 
-def test_store_and_data_directory_change_no_key(tmp_path, tiny_recipe, capsys, monkeypatch):
+def test_store_and_data_directory_change_no_key(tmp_path, tiny_recipe, lyceum, monkeypatch):
     """The key as `lyceum why` shows it, under two stores, two unrelated data directories and two
     working directories."""
     shown = set()
@@ -138,6 +137,5 @@ def test_store_and_data_directory_change_no_key(tmp_path, tiny_recipe, capsys, m
         (tmp_path / name).mkdir()
         (tmp_path / name / "unused.txt").write_text(name, encoding="utf-8")
         monkeypatch.chdir(tmp_path / name)
-        assert main(["why", str(tiny_recipe), "distill", "--store", "store", "--data", "."]) == 0
-        shown.add(capsys.readouterr().out)
+        shown.add(lyceum("why", tiny_recipe, "distill", "--store", "store", "--data", ".").out)
     assert len(shown) == 1

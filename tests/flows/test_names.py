@@ -6,7 +6,6 @@ What text can do in a report is in test_report.py, which names a store takes in 
 
 import io
 import json
-import re
 import subprocess
 import sys
 import unicodedata
@@ -20,7 +19,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from flows.cli import show
-from flows.cli.main import main
 from flows.cli.terminal import Terminal
 from flows.report.blocks import Table
 from infra.process import ROOT
@@ -34,7 +32,7 @@ from tasks.contract.teacher import TEACHERS
 from tasks.data.data_files import check_data_path, data_files
 from tasks.data.readers import Record, read_records
 from tests.fakes.http import Handler, HttpServer
-from tests.fakes.recipe import TINY
+from tests.fakes.recipe import READS, TINY
 from tests.flows.lab import tree
 from tests.flows.runs.synthetic_run import write_run
 
@@ -47,7 +45,7 @@ NAMES = st.one_of(st.sampled_from([*ODD, "\\..\\x", "\udcff", "é"]), st.text(ma
 
 
 @pytest.mark.parametrize("command", ["report", "ask", "compare"])
-def test_a_run_id_is_one_of_those_that_are_listed(command, tmp_path, capsys):
+def test_a_run_id_is_one_of_those_that_are_listed(command, tmp_path, lyceum):
     """A record lies where `../evil` leads, and is not read."""
     store = tmp_path / "store"
     (store / "runs").mkdir(parents=True)
@@ -56,8 +54,8 @@ def test_a_run_id_is_one_of_those_that_are_listed(command, tmp_path, capsys):
     before = tree(tmp_path)
     more = {"report": [], "ask": ["Why?"], "compare": ["good"]}[command]
     for run in ("../evil", "/etc", "..", ".", "", "good/../../evil", "evil\n", "\x1b[2J", "-evil"):
-        assert main([command, "--store", str(store), "--", run, *more]) == 2
-        assert f"unknown run {run!r}" in capsys.readouterr().err
+        said = lyceum(command, "--store", store, "--", run, *more, code=2).err
+        assert f"unknown run {run!r}" in said
     assert tree(tmp_path) == before
 
 
@@ -72,15 +70,14 @@ def test_a_run_id_is_one_of_those_that_are_listed(command, tmp_path, capsys):
         lambda record: record["recipe"]["stages"][0].update(name="../escaped"),
     ],
 )
-def test_a_forged_run_record_leads_nowhere(change, tmp_path, capsys):
+def test_a_forged_run_record_leads_nowhere(change, tmp_path, lyceum):
     store, record = write_run(tmp_path / "store")
     path = store.path(f"runs/{record.run_id}/run.json")
     forged = json.loads(path.read_text(encoding="utf-8"))
     change(forged)
     path.write_text(json.dumps(forged), encoding="utf-8")
     before = tree(tmp_path)
-    assert main(["report", record.run_id, "--store", store.uri]) == 2
-    assert "Traceback" not in capsys.readouterr().err
+    lyceum("report", record.run_id, "--store", store.uri, code=2)
     assert tree(tmp_path) == before
 
 
@@ -284,38 +281,29 @@ def test_text_from_outside_does_not_act_on_the_terminal(capsys: pytest.CaptureFi
     ],
 )
 def test_a_message_about_bad_input_does_not_act_on_the_terminal(
-    arguments: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    arguments, tmp_path, lyceum, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     quoted = json.dumps(ESCAPES)
     bad = TINY.replace('model = "gemma3-tiny"', f"{quoted} = {quoted}\nmodel = 1")
     (tmp_path / "bad.toml").write_text(bad, encoding="utf-8")
-    fields = 'path = "rows.jsonl", domain = "math", prompt = "q", reasoning = "q", answer = "a"'
-    dataset = f'name = "dataset"\nsources = [{{ {fields} }}]'
-    reads = re.sub(r'name = "procedural".*?grounded = {}', dataset, TINY, flags=re.DOTALL)
-    (tmp_path / "reads.toml").write_text(reads, encoding="utf-8")
+    (tmp_path / "reads.toml").write_text(READS, encoding="utf-8")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / f"{ESCAPES.replace('/', '')}.jsonl").touch()
-    assert main(arguments) == 2
-    printed = capsys.readouterr()
+    printed = lyceum(*arguments, code=2)
     assert printed.out == ""
     assert_harmless(printed.err)
 
 
-def test_json_on_standard_output_is_ascii(tmp_path, capsys):
+def test_json_on_standard_output_is_ascii(tmp_path, lyceum):
     """C1 control characters and halves of characters are valid JSON text, but neither harmless nor
     always printable."""
     store, record = write_run(tmp_path / "store", stop_before="sft", failure=ESCAPES)
-    path = store.path(f"runs/{record.run_id}/run.json")
-    assert main(["runs", "--store", store.uri, "--json"]) == 0
+    path, listed = store.path(f"runs/{record.run_id}/run.json"), ["runs", "--store", store.uri]
+    assert lyceum(*listed, "--json").out.isascii()
     forged = json.loads(path.read_text(encoding="utf-8")) | {"target": ESCAPES}
     path.write_text(json.dumps(forged), encoding="utf-8")
-    assert main(["runs", "--store", store.uri, "--json"]) == 0
-    assert main(["runs", "--store", store.uri]) == 0
-    first, second, shown = capsys.readouterr().out.split("\n", 2)
-    assert (first + second).isascii()
-    assert json.loads(second)["runs"][0]["target"] == ESCAPES
-    assert_harmless(shown)
+    second = lyceum(*listed, "--json")
+    assert second.out.isascii()
+    assert second.json["runs"][0]["target"] == ESCAPES
+    assert_harmless(lyceum(*listed).out)

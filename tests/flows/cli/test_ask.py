@@ -1,7 +1,6 @@
 """`lyceum ask`: a run's model answers, word by word as it decodes, and stops when it is told to."""
 
 import io
-import json
 import sys
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,6 @@ import jax
 import pytest
 
 from flows.cli.ask import Conversation, _questions, answer, dialogue
-from flows.cli.main import main
 from infra.store.store import Store, open_store
 from infra.visible import plain
 from schemas.artifact import Manifest
@@ -74,17 +72,11 @@ def test_the_answer_is_the_samplers_and_comes_in_pieces(run, short):
 
 
 @pytest.mark.usefixtures("short")
-def test_what_is_printed(run, capsys):
+def test_what_is_printed(run, lyceum):
     """The same answer as text, and as one JSON object."""
     arguments = ["ask", "demo-1", QUESTION, "--store", run[0].uri]
-    assert main([*arguments, "--json"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1
-    completion = json.loads(lines[0])["completion"]
-    assert main(arguments) == 0
-    shown = capsys.readouterr().out
-    assert shown.endswith("\n")
-    assert shown[:-1] == plain(completion)
+    completion = lyceum(*arguments, "--json").json["completion"]
+    assert lyceum(*arguments).out == plain(completion) + "\n"
 
 
 @pytest.mark.usefixtures("short")
@@ -129,7 +121,7 @@ def test_a_dialogue_shows_the_model_what_was_said_before(run, short, monkeypatch
 
 
 @pytest.mark.usefixtures("short")
-def test_a_dialogue_at_a_terminal_ends_at_its_end_and_an_answer_at_ctrl_c(run, monkeypatch, capsys):
+def test_a_dialogue_at_a_terminal_ends_at_its_end_and_an_answer_at_ctrl_c(run, monkeypatch, lyceum):
     """Ctrl-C at the prompt forgets the line, in an answer ends the answer; Ctrl-D ends the
     dialogue, with exit code 0."""
     typed: list[str | type[BaseException]] = [KeyboardInterrupt, QUESTION, "Go on.", EOFError]
@@ -159,9 +151,8 @@ def test_a_dialogue_at_a_terminal_ends_at_its_end_and_an_answer_at_ctrl_c(run, m
     monkeypatch.setattr(Conversation, "ask", interrupted)
     monkeypatch.setattr("builtins.input", typing)
     monkeypatch.setattr("sys.stdin", _Terminal())
-    assert main(["ask", "demo-1", "--store", run[0].uri]) == 0
+    assert "Ctrl-D the dialogue" in lyceum("ask", "demo-1", "--store", run[0].uri).err
     assert stopped == [(True, True), (False, True)]
-    assert "Ctrl-D the dialogue" in capsys.readouterr().err
     assert typed == []
 
 
@@ -177,12 +168,10 @@ def test_a_pipe_that_holds_no_text_is_refused_after_what_it_asked(monkeypatch, e
 
 
 @pytest.mark.usefixtures("short")
-def test_a_dialogue_is_one_json_object_and_nothing_asked_is_refused(run, monkeypatch, capsys):
+def test_a_dialogue_is_one_json_object_and_nothing_asked_is_refused(run, monkeypatch, lyceum):
     monkeypatch.setattr("sys.stdin", io.StringIO("Hi\nHo\n"))
-    assert main(["ask", "demo-1", "--store", run[0].uri, "--json"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1
-    assert [one["question"] for one in json.loads(lines[0])["answers"]] == ["Hi", "Ho"]
+    value = lyceum("ask", "demo-1", "--store", run[0].uri, "--json").json
+    assert [one["question"] for one in value["answers"]] == ["Hi", "Ho"]
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
     with pytest.raises(InputError, match="nothing was asked"):
         dialogue(run[0], run[1], None, sys.stdout.write)

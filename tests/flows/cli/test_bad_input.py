@@ -10,30 +10,26 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flows.cli.main import main
+from tests.fakes.recipe import READS, TINY
 from tests.flows.lab import start, tree
 
 Fails = Callable[..., str]
 
 
 @pytest.fixture
-def fails(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Fails:
+def fails(tmp_path: Path, lyceum: Any, monkeypatch: pytest.MonkeyPatch) -> Fails:
     """Run a command line that must fail as bad input; returns its message. The working directory
     must not change."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object) -> str:
         before = tree(tmp_path)
-        assert main([str(argument) for argument in arguments]) == 2
-        printed = capsys.readouterr()
-        assert printed.out == ""
-        assert printed.err.startswith("lyceum: ")
-        assert "Traceback" not in printed.err
+        printed = lyceum(*arguments, code=2)
+        assert (printed.out, printed.err[:8]) == ("", "lyceum: ")
         assert tree(tmp_path) == before, "something was written"
         return printed.err
 
@@ -83,18 +79,13 @@ recipe/test_overrides.py."""
 
 
 @pytest.fixture
-def files(tmp_path: Path, tiny_recipe: Path) -> None:
+def files(tmp_path: Path) -> None:
     """What LINES name: `reads` is a recipe that reads rows.jsonl from the data directory."""
-    text = tiny_recipe.read_text(encoding="utf-8")
-    source = '{ path = "rows.jsonl", domain = "math", prompt = "q", reasoning = "q", answer = "a" }'
-    made = 'name = "procedural"\nrows = { summarization = 60 }\ngrounded = {}'
-    assert made in text
-    read = text.replace(made, f'name = "dataset"\nsources = [{source}]')
-    for name, content in {"tiny": text, "reads": read, "broken": 'name = "broken\n'}.items():
+    for name, content in {"tiny": TINY, "reads": READS, "broken": 'name = "broken\n'}.items():
         (tmp_path / f"{name}.toml").write_text(content, encoding="utf-8")
     (tmp_path / "junk.toml").write_bytes(bytes(range(256)))
-    (tmp_path / "marked.toml").write_text(text, encoding="utf-8-sig")
-    (tmp_path / "utf16.toml").write_text(text, encoding="utf-16")
+    (tmp_path / "marked.toml").write_text(TINY, encoding="utf-8-sig")
+    (tmp_path / "utf16.toml").write_text(TINY, encoding="utf-16")
     (tmp_path / "nothing.toml").touch()
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()

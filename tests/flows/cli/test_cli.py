@@ -1,6 +1,5 @@
 """The command line's contract: what is printed where, and the commands that need no run."""
 
-import json
 import os
 import re
 import sys
@@ -22,19 +21,8 @@ from schemas.job import JobStatus
 from schemas.reports import RunRecord, StageRecord
 
 
-def printed_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
-    """Run a command with --json; standard output must be exactly one object."""
-    assert main([*arguments, "--json"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1
-    value = json.loads(lines[0])
-    assert isinstance(value, dict)
-    return value
-
-
-def test_recipes_lists_what_is_shipped(capsys: pytest.CaptureFixture[str]) -> None:
-    listed = printed_json(capsys, "recipes")["recipes"]
-    assert isinstance(listed, list)
+def test_recipes_lists_what_is_shipped(lyceum):
+    listed = lyceum("recipes", "--json").json["recipes"]
     assert [one["name"] for one in listed] == sorted(shipped_recipes())
     found = {one["name"]: one for one in listed}
     assert found["quickstart"]["data"] == ["made problems"]
@@ -56,38 +44,34 @@ def test_each_recipe_fits_both_targets_as_shipped_or_with_settings_that_it_takes
         resolve_table(table, None, need_data=False)
 
 
-def test_recipes_are_read_on_a_terminal_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["recipes"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_recipes_are_read_on_a_terminal_of_80_columns(lyceum):
+    lines = lyceum("recipes").out.splitlines()
     assert max(map(len, lines)) < 80
     text = " ".join(" ".join(lines).split())
     assert "takes: 1 h 57 min, 9.39 USD on v5e-8, plus export (planned 2026-11-25)" in text
     assert "A tiny Gemma 3 learns to reason, on a laptop, from nothing" in text
 
 
-def test_plan_of_a_fresh_store_runs_everything_and_writes_nothing(tiny_recipe, tmp_path, capsys):
-    plan = printed_json(capsys, "plan", str(tiny_recipe), "--store", str(tmp_path / "store"))
+def test_plan_of_a_fresh_store_runs_everything_and_writes_nothing(tiny_recipe, tmp_path, lyceum):
+    command = ["plan", tiny_recipe, "--store", tmp_path / "store"]
+    plan = lyceum(*command, "--json").json
     assert set(plan) == {"recipe", "target", "fits", "stages", "seconds", "cost_usd", "at_least"}
     assert (plan["recipe"], plan["target"], plan["fits"]) == ("tiny", "local", True)
-    stages = plan["stages"]
-    assert isinstance(stages, list)
-    reasons = {one["name"]: (one["cached"], one["reason"]) for one in stages}
+    reasons = {one["name"]: (one["cached"], one["reason"]) for one in plan["stages"]}
     assert reasons["distill"] == (False, "no artifact has this key")
     assert reasons["rebalance"] == (False, "waits for distill")
     assert plan["seconds"] is None  # nothing like it was ever run
     assert plan["at_least"] == {"seconds": 0, "cost_usd": 0, "without": ["distill", "rebalance"]}
-    assert main(["plan", str(tiny_recipe), "--store", str(tmp_path / "store")]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(lyceum(*command).out.split())
     assert "No estimate yet: no earlier run has timed distill, rebalance." in said
     assert not (tmp_path / "store").exists()
 
 
-def test_why_without_any_artifact_says_so(tiny_recipe, tmp_path, capsys):
-    command = ["why", str(tiny_recipe), "distill", "--store", str(tmp_path / "store")]
-    why = printed_json(capsys, *command)
+def test_why_without_any_artifact_says_so(tiny_recipe, tmp_path, lyceum):
+    command = ["why", tiny_recipe, "distill", "--store", tmp_path / "store"]
+    why = lyceum(*command, "--json").json
     assert (why["cached"], why["nearest"], why["differences"]) == (False, None, [])
-    assert main(command) == 0
-    assert "The store has no artifact of kind distill" in capsys.readouterr().out
+    assert "The store has no artifact of kind distill" in lyceum(*command).out
 
 
 def write_run(
@@ -101,31 +85,28 @@ def write_run(
     store.write_json(record_name(run_id), record)
 
 
-def test_runs_lists_records_oldest_first(tiny_recipe, tmp_path, capsys, monkeypatch):
+def test_runs_lists_records_oldest_first(tiny_recipe, tmp_path, lyceum, monkeypatch):
     """On a narrow terminal, too, a name stays whole, to be copied."""
-    assert main(["runs", "--store", str(tmp_path / "store")]) == 0
-    assert f"No run is in {(tmp_path / 'store').as_uri()}; --store" in capsys.readouterr().out
+    place = ["--store", tmp_path / "store"]
+    assert f"No run is in {place[1].as_uri()}; --store" in lyceum("runs", *place).out
     with monkeypatch.context() as closed:  # as `>&-` and some schedulers leave it
         closed.setattr(sys, "stdout", None)
-        assert main(["runs", "--store", str(tmp_path / "store")]) == 0
+        lyceum("runs", *place)
     write_run(tmp_path, tiny_recipe, "tiny-a", started=20.0)
     write_run(tmp_path, tiny_recipe, "tiny-b", started=10.0)
-    listed = printed_json(capsys, "runs", "--store", str(tmp_path / "store"))["runs"]
-    assert isinstance(listed, list)
+    listed = lyceum("runs", *place, "--json").json["runs"]
     assert [one["run_id"] for one in listed] == ["tiny-b", "tiny-a"]
-    assert main(["report", "tiny-c", "--store", str(tmp_path / "store")]) == 2
-    assert "Valid: tiny-a, tiny-b." in capsys.readouterr().err
+    assert "Valid: tiny-a, tiny-b." in lyceum("report", "tiny-c", *place, code=2).err
 
     long = "tiny-20261123-212111-b7af"
     write_run(tmp_path, tiny_recipe, long, started=30.0)
     monkeypatch.setattr(show, "PLAIN_WIDTH", 80)
-    assert main(["runs", "--store", str(tmp_path / "store")]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = lyceum("runs", *place).out.splitlines()
     assert max(map(len, lines)) <= 80
     assert any(long in line for line in lines)
 
 
-def test_ask_needs_a_stage_that_left_a_model(tiny_recipe, tmp_path, capsys):
+def test_ask_needs_a_stage_that_left_a_model(tiny_recipe, tmp_path, lyceum):
     gone = ArtifactRef(kind="sft", key="k", digest="d")
     trained = StageRecord(name="tune", kind="sft", key="k", status="ran", artifact=gone)
     write_run(tmp_path, tiny_recipe, "tiny-a", started=1.0)
@@ -137,8 +118,7 @@ def test_ask_needs_a_stage_that_left_a_model(tiny_recipe, tmp_path, capsys):
         (["tiny-b", " "], "the question is empty"),
         (["tiny-a", "caf\udce9"], r"the question: 'caf\udce9' is not valid UTF-8 text."),
     ]:
-        assert main(["ask", *arguments, "--store", str(tmp_path / "store")]) == 2
-        assert expected in capsys.readouterr().err
+        assert expected in lyceum("ask", *arguments, "--store", tmp_path / "store", code=2).err
 
 
 def test_the_report_of_a_run_that_goes_on_leaves_its_record_alone(tiny_recipe, tmp_path):
@@ -154,21 +134,18 @@ def test_the_report_of_a_run_that_goes_on_leaves_its_record_alone(tiny_recipe, t
         assert store.path("runs/tiny-a/report.html").is_file()
 
 
-def test_doctor_finds_the_tested_versions(tmp_path, capsys):
-    doctor = printed_json(capsys, "doctor", "--store", str(tmp_path / "store"))
-    checks = doctor["checks"]
-    assert isinstance(checks, list)
+def test_doctor_finds_the_tested_versions(tmp_path, lyceum):
+    checks = lyceum("doctor", "--store", tmp_path / "store", "--json").json["checks"]
     well = {one["name"] for one in checks if one["well"]}
     assert well >= {"python", "jax", "prefect", "google-tunix", "store"}
     assert not (tmp_path / "store").exists()
 
 
-def test_doctor_shows_what_is_wrong_first_and_packages_in_one_line(tmp_path, capsys, monkeypatch):
+def test_doctor_shows_what_is_wrong_first_and_packages_in_one_line(tmp_path, lyceum, monkeypatch):
     needs = ["packaging>=1", "pytest>=999", "numpy>=1"]
     monkeypatch.setattr("importlib.metadata.requires", lambda name: needs)
     (tmp_path / "store").write_text("mine", encoding="utf-8")
-    assert main(["doctor", "--store", str(tmp_path / "store")]) == 1
-    lines = capsys.readouterr().out.splitlines()
+    lines = lyceum("doctor", "--store", tmp_path / "store", code=1).out.splitlines()
     begins = [line[:12].split() for line in lines if not line.startswith(" ")]
     assert begins[:3] == [["!!", "store"], ["!!", "pytest"], ["ok", "python"]]
     assert lines[-2:] == [
@@ -192,7 +169,7 @@ def test_what_a_notebook_sets_for_itself_is_not_ours(capsys, monkeypatch):
     assert capsys.readouterr().err == "  sft: running for 0 s\n"
 
 
-def test_doctor_shows_the_accelerator_and_what_keeps_jax_from_it(tmp_path, capsys, monkeypatch):
+def test_doctor_shows_the_accelerator_and_what_keeps_jax_from_it(tmp_path, lyceum, monkeypatch):
     """What JAX would find is said by the test: nothing is here."""
     given = {"platform": "cuda", "kind": "Tesla T4", "driver": "cuda 12090"}
     gpu = Accelerator(devices=2, memory_bytes=14 * 2**30, **given)
@@ -200,9 +177,8 @@ def test_doctor_shows_the_accelerator_and_what_keeps_jax_from_it(tmp_path, capsy
     shown = "2 x Tesla T4 (cuda), 14.0 GiB each for jobs; cuda 12090; jax 0."
     for found, well, words in ((Found(gpu), True, shown), (broken, False, broken.why)):
         monkeypatch.setattr("flows.cli.doctor.find", lambda found=found: found)
-        assert main(["doctor", "--store", str(tmp_path / "store"), "--json"]) == (0 if well else 1)
-        checks = json.loads(capsys.readouterr().out)["checks"]
-        [check] = [one for one in checks if one["name"] == "accelerator"]
+        told = lyceum("doctor", "--store", tmp_path / "store", "--json", code=0 if well else 1)
+        [check] = [one for one in told.json["checks"] if one["name"] == "accelerator"]
         assert (check["well"], check["found"][: len(words)]) == (well, words)
 
 

@@ -6,7 +6,6 @@ import time
 import pytest
 
 from flows.cli.deadline import Deadline, observed
-from flows.cli.main import main
 from schemas.base import Stopped
 
 
@@ -43,18 +42,17 @@ def test_a_run_that_ends_in_time_is_not_disturbed_afterwards() -> None:
     assert threading.active_count() <= before
 
 
-def test_a_deadline_that_comes_before_the_run_can_begin_is_refused(tmp_path, monkeypatch, capsys):
+def test_a_deadline_that_comes_before_the_run_can_begin_is_refused(tmp_path, monkeypatch, lyceum):
     """As it is when Prefect's server takes longer to start than there is time."""
 
     def late(*_: object) -> None:
         raise Stopped
 
     monkeypatch.setattr("flows.cli.launch.run_prepared", late)
-    command = ["run", "quickstart", "--store", str(tmp_path / "store"), "--hours"]
-    assert main([*command, "1e-9"]) == 2
+    command = ["run", "quickstart", "--store", tmp_path / "store", "--hours"]
     said = "--hours 1e-09: the deadline came before the run could begin; give it more time."
-    assert said in capsys.readouterr().err
-    assert main([*command, "1"]) == 130
+    assert said in lyceum(*command, "1e-9", code=2).err
+    lyceum(*command, "1", code=130)
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])
@@ -68,8 +66,7 @@ def test_a_deadline_that_comes_before_the_run_can_begin_is_refused(tmp_path, mon
         ("nine", "argument --hours: invalid float value: 'nine'."),
     ],
 )
-def test_hours_that_are_none_are_refused_in_one_line(command, hours, said, capsys):
-    assert main([command, "quickstart", "--hours", hours]) == 2
-    message = capsys.readouterr().err
+def test_hours_that_are_none_are_refused_in_one_line(command, hours, said, lyceum):
+    message = lyceum(command, "quickstart", "--hours", hours, code=2).err
     assert said in message
     assert message.count("\n") == 1

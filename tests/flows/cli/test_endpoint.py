@@ -4,7 +4,6 @@ import socket
 
 import pytest
 
-from flows.cli.main import main
 from tests.flows.runs import synthetic_run
 
 
@@ -31,18 +30,16 @@ def nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--host", "192.0.2.1"], "a-key-of-the-test", "cannot be used"),
     ],
 )
-def test_what_cannot_be_served_is_refused(command, monkeypatch, capsys, options, key, words):
+def test_what_cannot_be_served_is_refused(command, monkeypatch, lyceum, options, key, words):
     if key:
         monkeypatch.setenv("LYCEUM_ENDPOINT_KEY", key)
-    assert main([*command, *options]) == 2
-    said = capsys.readouterr().err
+    said = lyceum(*command, *options, code=2).err
     assert words in said
     assert said.count("\n") == 1
     assert key is None or key not in said
 
 
-def test_a_port_that_is_taken_is_named(command, capsys):
+def test_a_port_that_is_taken_is_named(command, lyceum):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert main([*command, "--port", str(port)]) == 2
-    assert f"--port {port} cannot be used" in capsys.readouterr().err
+        assert f"--port {port} cannot be used" in lyceum(*command, "--port", port, code=2).err

@@ -1,18 +1,16 @@
 """`lyceum export --adapters`: what a stage kept, as PEFT reads it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from flows.cli.main import main
 from tests.flows.runs import synthetic_run
 
 
-def test_adapters_are_handed_out_where_a_stage_kept_them(tmp_path, monkeypatch, capsys):
+def test_adapters_are_handed_out_where_a_stage_kept_them(tmp_path, monkeypatch, lyceum):
     store, _ = synthetic_run.write_run(tmp_path / "store")
-    command = ["export", "demo-1", "--adapters", "--to", str(tmp_path / "to"), "--stage", "sft"]
-    assert main([*command, "--store", store.uri]) == 2
-    assert "stages.sft.config.lora.keep=true" in capsys.readouterr().err
+    command = ["export", "demo-1", "--adapters", "--to", tmp_path / "to", "--stage", "sft"]
+    said = lyceum(*command, "--store", store.uri, code=2).err
+    assert "stages.sft.config.lora.keep=true" in said
     assert not (tmp_path / "to").exists()
 
     real = synthetic_run.write_training
@@ -24,7 +22,6 @@ def test_adapters_are_handed_out_where_a_stage_kept_them(tmp_path, monkeypatch, 
 
     monkeypatch.setattr(synthetic_run, "write_training", with_adapters)
     store, _ = synthetic_run.write_run(tmp_path / "other")
-    assert main([*command, "--store", store.uri, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = lyceum(*command, "--store", store.uri, "--json").json
     assert (told["stage"], told["files"]) == ("sft", {"adapter_config.json": 9})
     assert (tmp_path / "to" / "adapter_config.json").read_text() == '{"r": 2}\n'

@@ -1,6 +1,5 @@
 """Recipes that `lyceum init` writes; one is rehearsed in tests/end_to_end/flows/test_init.py."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -8,16 +7,15 @@ from typing import Any
 import pytest
 
 from flows.cli.init import Asking, draft_recipe
-from flows.cli.main import main
 from flows.recipe.draft import propose, propose_check, propose_domain
 from flows.recipe.resolve import resolve
 from schemas.base import InputError, Stopped
+from tasks.contract.job import write_jsonl
 
 
 def rows(directory: Path, *lines: dict[str, Any], name: str = "mine.jsonl") -> Path:
-    file = directory / name
-    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-    return file
+    write_jsonl(directory / name, lines)
+    return directory / name
 
 
 WORKED = [
@@ -174,20 +172,18 @@ def test_a_directory_that_is_not_there_is_told_before_anything_is_asked(tmp_path
         draft_recipe(tmp_path / "recipes" / "mine.toml", told())
 
 
-def test_a_file_that_is_there_is_not_overwritten(tmp_path, capsys):
+def test_a_file_that_is_there_is_not_overwritten(tmp_path, lyceum):
     to = tmp_path / "mine.toml"
     to.write_text("mine", encoding="utf-8")
-    file = rows(tmp_path, *WORKED)
-    assert main(["init", str(to), "--data", str(file), "--no-rehearsal"]) == 2
-    assert "is there already, and is not overwritten" in capsys.readouterr().err
+    said = lyceum("init", to, "--data", rows(tmp_path, *WORKED), "--no-rehearsal", code=2).err
+    assert "is there already, and is not overwritten" in said
     assert to.read_text(encoding="utf-8") == "mine"
 
 
-def test_the_command_says_what_comes_next(tmp_path, capsys, monkeypatch):
+def test_the_command_says_what_comes_next(tmp_path, lyceum, monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     to, file = tmp_path / "mine.toml", rows(tmp_path, *WORKED)
-    given = ["--data", str(file), "--domain", "math", "--no-rehearsal", "--json"]
-    assert main(["init", str(to), *given]) == 0
-    said = json.loads(capsys.readouterr().out)
+    given = ["--data", file, "--domain", "math", "--no-rehearsal", "--json"]
+    said = lyceum("init", to, *given).json
     assert said["rehearsal"] is None
     assert said["next"][2] == f"lyceum run {to} --data {tmp_path}"

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard, constants, snapshot_download
 
-from flows.cli.main import main
 from flows.cli.unsent import alone
 from infra.store.store import Store
 from tasks.devices.hosts import make_mesh
@@ -57,13 +56,12 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 
 @pytest.fixture
-def push(store: Store, capsys: pytest.CaptureFixture[str]) -> Any:
+def push(store: Store, lyceum: Any) -> Any:
     def run(*options: str, code: int = 0) -> Any:
         """The JSON of the command, or what it says where it fails."""
         command = ["push", "demo-1", "--store", store.uri, "--to", "us/demo", *options, "--json"]
-        assert main(command) == code, capsys.readouterr().err
-        out, said = capsys.readouterr()
-        return json.loads(out) if code == 0 else said
+        said = lyceum(*command, code=code)
+        return said.err if code else said.json
 
     return run
 
@@ -125,11 +123,10 @@ def test_an_upload_that_was_interrupted_goes_on(hub, push, monkeypatch, tmp_path
 
 
 def test_gc_finds_what_was_interrupted_and_takes_nothing_from_a_push_at_work(
-    hub: FakeHub, push: Any, store: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+    hub, push, store, lyceum, tmp_path
+):
     def gc(*options: str) -> list[dict[str, Any]]:
-        assert main(["gc", "--store", store.uri, "--json", *options]) == 0
-        items: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["items"]
+        items = lyceum("gc", "--store", store.uri, "--json", *options).json["items"]
         return [one for one in items if one["kind"] == "export"]
 
     hub.refusals["/commit/"] = (503, "the hub is being mended")

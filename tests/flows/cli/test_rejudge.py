@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from flows.cli.main import main
 from infra.store.store import Store, open_store
 from schemas.artifact import Manifest
 from schemas.base import digest
@@ -82,31 +81,27 @@ max_response_tokens = 100
 
 
 @pytest.fixture
-def command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """`lyceum rejudge` of a run by the file of a given text: its exit code and what it printed."""
+def command(tmp_path: Path, lyceum: Any):
+    """What `lyceum rejudge` of a run says, by the file of a given text."""
     store, _ = write_run(tmp_path)
 
-    def rejudge(text: str, *options: str) -> tuple[int, str, str]:
+    def rejudge(text: str, *options: str, code: int = 0) -> Any:
         (tmp_path / "wanted.toml").write_text(text, encoding="utf-8")
-        wanted = ["demo-1", "--rubric", str(tmp_path / "wanted.toml"), "--store", store.uri]
-        code = main(["rejudge", *wanted, *options])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
+        wanted = ["demo-1", "--rubric", tmp_path / "wanted.toml", "--store", store.uri]
+        return lyceum("rejudge", *wanted, *options, code=code)
 
     return rejudge
 
 
 def test_the_command_judges_by_new_rubrics_once_and_tells_what_it_cost(
-    tmp_path: Path, monkeypatch, command
+    tmp_path, monkeypatch, command
 ):
     stone = {"title": "stone", "text": "Says stone.", "importance": "essential"}
     rubrics = [Rubric.parse({"id": one.id, "criteria": [stone]}) for one in PROMPTS]
     write_jsonl(tmp_path / "mine.jsonl", rubrics)
     with ChatServer(reply=answering) as server:
         monkeypatch.setenv("TEST_BASE_URL", server.url)
-        code, out, _ = command(WANTED, "--json")
-        value = json.loads(out)
-        assert code == 0
+        value = command(WANTED, "--json").json
         told = value["rewards"]["rubric_judge"]
         assert told.pop("usd") > 0
         assert told == {"from": "scored", "questions": 16.0, "new": 16.0}
@@ -114,8 +109,8 @@ def test_the_command_judges_by_new_rubrics_once_and_tells_what_it_cost(
         assert [one["cosine"] < 0 for one in value["updates"]] == [True, True]
         assert value["summary"]["reversed"] == 2
         billed = server.billed.total()
-        code, out, _ = command(WANTED)
-        assert (code, server.billed.total()) == (0, billed)
+        out = command(WANTED).out
+        assert server.billed.total() == billed
     assert "The updates on 2 of 2 rollouts would change sign" in out
     assert "0 of 16 questions were new" in out
     page = Path(value["page"]).read_text(encoding="utf-8")
@@ -135,9 +130,9 @@ def inline(value: Any) -> str:
 def test_new_weights_need_no_judge_at_all(monkeypatch, command):
     monkeypatch.delenv("TEST_BASE_URL", raising=False)
     wanted = RUBRIC | {"weights": {"essential": 0.0, "pitfall": 2.0}}
-    code, out, err = command(f"rewards = [{inline(wanted)}]")
-    assert (code, err) == (0, "")
-    assert "the ledger's rulings, weighed again" in out
+    said = command(f"rewards = [{inline(wanted)}]")
+    assert said.err == ""
+    assert "the ledger's rulings, weighed again" in said.out
 
 
 @pytest.mark.parametrize(
@@ -151,15 +146,12 @@ def test_new_weights_need_no_judge_at_all(monkeypatch, command):
     ],
 )
 def test_a_file_that_is_wrong_is_bad_input(command, text, message):
-    code, _, err = command(text)
-    assert code == 2
-    assert message in err
-    assert "Traceback" not in err
+    assert message in command(text, code=2).err
 
 
 def test_a_run_without_such_a_stage_is_told_so(command):
     wanted = "[[rewards]]\nname = 'format'\n"
-    unknown = command(wanted, "--stage", "rel")[2]
+    unknown = command(wanted, "--stage", "rel", code=2).err
     assert "stage 'rel' of run 'demo-1' has no ledger. Stages with one: rl." in unknown
     for usd in ("0", "nan"):
-        assert f"--usd {usd}: give a number above 0" in command(wanted, "--usd", usd)[2]
+        assert f"--usd {usd}: give a number above 0" in command(wanted, "--usd", usd, code=2).err

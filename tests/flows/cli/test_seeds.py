@@ -9,7 +9,6 @@ import pytest
 
 from flows.cli.lanes import Start, _Lane, _run_each
 from flows.cli.launch_seeds import NOT_BEGUN, Grouped, first_lines
-from flows.cli.main import main
 from flows.cli.terminal import Terminal
 from flows.recipe.resolve import resolve
 from flows.runs.forecast import Forecast
@@ -27,10 +26,9 @@ from tests.flows.runs.test_replicates import under_seed
         ("tiny", "2", "no stage of recipe 'tiny' trains a model"),
     ],
 )
-def test_nonsense_is_one_line(recipe, count, said, tiny_recipe, tmp_path, capsys):
-    given = str(tiny_recipe) if recipe == "tiny" else recipe
-    assert main(["run", given, "--seeds", count, "--store", str(tmp_path / "store")]) == 2
-    err = capsys.readouterr().err
+def test_nonsense_is_one_line(recipe, count, said, tiny_recipe, tmp_path, lyceum):
+    given = tiny_recipe if recipe == "tiny" else recipe
+    err = lyceum("run", given, "--seeds", count, "--store", tmp_path / "store", code=2).err
     assert said in err
     assert err.count("\n") == 1
     assert not (tmp_path / "store").exists()

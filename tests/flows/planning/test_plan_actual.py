@@ -21,6 +21,7 @@ from schemas.base import DoesNotFit, InputError
 from schemas.job import JobStatus, Progress, Usage
 from schemas.reports import RunRecord
 from tasks.worker.usage import Meter, peak_device_bytes
+from tests.effort import Clock
 from tests.flows.report.reading import rows
 from tests.flows.runs.synthetic_run import with_stage, write_run
 from tests.tasks.running.test_follower import JOB, Bench, Scripted, bench  # noqa: F401
@@ -30,18 +31,10 @@ from tests.tasks.worker.test_worker import Bench as Workers
 GB = 10**9
 
 
-class Clock:
-    """Seconds that a test lets pass."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def paced(*reports: tuple[int, float, str]) -> Usage:
     """What a meter that began at 100 s measures of `(done, at, unit)`."""
     clock = Clock()
+    clock.now = 100.0
     meter = Meter(clock)
     for done, at, unit in reports:
         clock.now = at
@@ -175,9 +168,7 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_recipe: Path) -> 
     return lambda: post_train.post_train.fn(**given)
 
 
-def test_a_run_from_the_ui_is_planned_before_it_begins_and_begins_if_it_fits(
-    flow: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_run_from_the_ui_is_planned_before_it_begins_if_it_fits(flow, monkeypatch, tmp_path):
     wrong = "Stage sft: train_step needs 18.00 of 15.75 GiB a device."
     plan = {"fits": False, "problems": [wrong], "suggestion": []}
     monkeypatch.setattr(planning, "make_plan", lambda resolved, store, target: plan)

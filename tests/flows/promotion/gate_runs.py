@@ -1,6 +1,5 @@
 """Runs for the gate to judge: synthetic ones, and what may become of their evaluations."""
 
-from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from schemas.job import JobRequest
 from schemas.recipe import GateSpec
 from schemas.reports import RunRecord
 from tasks.contract.job import read_jsonl, write_jsonl
-from tests.flows.runs.synthetic_run import SKILL, manifest_of, with_stage, write_run
+from tests.flows.runs.synthetic_run import SKILL, manifest_of, remade, write_run
 
 PER_DOMAIN = 70
 """Of so many the default gate excludes a loss in the first nights, if nothing changes. Safety is
@@ -38,32 +37,13 @@ def items(store: Store, record: RunRecord, stage: str) -> list[EvalItem]:
     return read_jsonl(store.local_dir(manifest_of(store, record, stage)) / "items.jsonl", EvalItem)
 
 
-def answer(
-    store: Store,
-    record: RunRecord,
-    stage: str,
-    answers: Sequence[EvalItem],
-    samples: Sequence[EvalItem] = (),
-) -> RunRecord:
-    """The run, with an evaluation that found these answers."""
-    number = next(NUMBERS)
-    out = store.path(f"out-{number}")
-    out.mkdir()
-    write_jsonl(out / "items.jsonl", answers)
-    if samples:
-        write_jsonl(out / "samples.jsonl", samples)
-    made = {"key": f"{number:064x}", "files": ()}
-    draft = manifest_of(store, record, stage).model_copy(update=made)
-    return with_stage(record, stage, artifact=store.commit(draft, out).ref())
-
-
 def grade(store: Store, record: RunRecord, domain: Domain, right: range) -> RunRecord:
     """The run, with right answers to exactly these of a domain's prompts."""
     answers = items(store, record, "grpo_eval")
     places = [index for index, item in enumerate(answers) if item.domain == domain]
     for number, place in enumerate(places):
         answers[place] = answers[place].model_copy(update={"exact": number in right})
-    return answer(store, record, "grpo_eval", answers)
+    return remade(store, record, "grpo_eval", {"items.jsonl": answers})
 
 
 def with_gate(record: RunRecord, **rules: Any) -> RunRecord:
@@ -86,7 +66,7 @@ def suited(store: Store, record: RunRecord, right: bool) -> RunRecord:
         item.model_copy(update={"id": f"gsm8k/{n}", "suite": "gsm8k", "exact": right})
         for n, item in enumerate(known[:40])
     ]
-    return answer(store, record, "grpo_eval", known + suite)
+    return remade(store, record, "grpo_eval", {"items.jsonl": known + suite})
 
 
 def replay(store: Store, spec: JobRequest, asked: list[EvalItem], right: bool) -> Manifest:
@@ -95,17 +75,8 @@ def replay(store: Store, spec: JobRequest, asked: list[EvalItem], right: bool) -
     answers = [
         item.model_copy(update={"exact": right, "safe": right, "format": True}) for item in asked
     ]
-    out = store.path(f"out-{next(NUMBERS)}")
+    out = store.path(f"out-replay-{next(NUMBERS)}")
     out.mkdir()
     write_jsonl(out / "items.jsonl", answers)
-    draft = Manifest(
-        kind=spec.kind,
-        key=spec.key,
-        version=1,
-        config=spec.config,
-        inputs=spec.inputs,
-        attempt="1",
-        files=(),
-        metrics={},
-    )
-    return store.commit(draft, out)
+    asked_for = spec.model_dump(include={"kind", "key", "config", "inputs"})
+    return store.commit(Manifest(**asked_for, version=1, attempt="1", files=()), out)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from flows.cli import show
-from flows.cli.main import main
 from flows.promotion.champion import promote_by_hand
 from flows.promotion.gate import Gate, gate, gate_run, rematches
 from flows.promotion.levels import take
@@ -19,18 +18,10 @@ from schemas.examples import Domain
 from schemas.recipe import GateRule, MustNotLose
 from schemas.reports import RunRecord
 from tasks.stages import reasoning_eval
-from tests.flows.promotion.gate_runs import (
-    answer,
-    grade,
-    items,
-    make,
-    replay,
-    suited,
-    unsafe,
-    with_gate,
-)
-from tests.flows.runs.synthetic_run import manifest_of, with_stage
+from tests.flows.promotion.gate_runs import grade, items, make, replay, suited, unsafe, with_gate
+from tests.flows.runs.synthetic_run import manifest_of, remade
 
+ITEMS = "items.jsonl"
 EVALUATIONS = {"reasoning_eval": "grpo_eval", "safety_eval": "safety_eval"}
 
 
@@ -48,32 +39,19 @@ def store(made: Path, tmp_path: Path) -> Store:
     return open_store(shutil.copytree(made, tmp_path / "store"))
 
 
-def run(store: Store, name: str) -> RunRecord:
-    return read_run(store, name)
-
-
 @pytest.fixture
 def old(store: Store) -> RunRecord:
-    return run(store, "old")
+    return read_run(store, "old")
 
 
 @pytest.fixture
 def new(store: Store) -> RunRecord:
-    return run(store, "new")
+    return read_run(store, "new")
 
 
-def finding(
-    verdict: Gate,
-    metric: str,
-    rule: str = "must_win",
-    domain: str | None = None,
-    suite: str | None = None,
-) -> Finding:
-    return next(
-        one
-        for one in verdict.findings
-        if (one.rule, one.metric, one.domain, one.suite) == (rule, metric, domain, suite)
-    )
+def finding(verdict: Gate, metric: str, rule: str = "must_win", **about: str) -> Finding:
+    wanted = {"rule": rule, "metric": metric, "domain": None, "suite": None} | about
+    return next(one for one in verdict.findings if one.model_dump(include={*wanted}) == wanted)
 
 
 def test_a_proven_gain_without_a_possible_loss_is_promoted_with_a_reason_per_rule(store, old, new):
@@ -98,7 +76,7 @@ def test_a_loss_in_another_metric_keeps_the_champion(store, old, new):
         item.model_copy(update={"safe": False}) if n % 10 < 5 else item
         for n, item in enumerate(items(store, new, "safety_eval"))
     ]
-    verdict = gate(store, answer(store, new, "safety_eval", worse), old)
+    verdict = gate(store, remade(store, new, "safety_eval", {ITEMS: worse}), old)
     assert finding(verdict, "exact_answer").outcome == "passed"
     assert finding(verdict, "safe_rate", "must_not_lose").outcome == "failed"
     assert (verdict.promote, verdict.why.split(" −")[0]) == (False, "lost: safe rate")
@@ -108,7 +86,7 @@ def test_a_loss_in_one_domain_keeps_the_champion(store, old, new):
     """The other five domains gain 70 answers; math loses 35 of its 49."""
     verdict = gate(store, grade(store, new, Domain.MATH, range(35, 49)), old)
     assert finding(verdict, "exact_answer").outcome == "passed"
-    assert finding(verdict, "exact_answer", "must_not_lose", "math").outcome == "failed"
+    assert finding(verdict, "exact_answer", "must_not_lose", domain="math").outcome == "failed"
     assert verdict.why.startswith("lost: exact answer in math −50.0 points")
 
 
@@ -133,7 +111,7 @@ def test_a_suite_counts_for_itself(store: Store, old: RunRecord, new: RunRecord)
     verdict = gate(store, new, old)
     assert verdict.promote
     assert finding(verdict, "exact_answer", suite="gsm8k").n == 40
-    plain = run(store, "equal")
+    plain = read_run(store, "equal")
     assert gate(store, new, plain).why.startswith(
         "not compared: exact answer on gsm8k: the champion was not asked as the candidate was"
     )
@@ -151,7 +129,7 @@ def test_all_evaluations_of_a_kind_count_and_a_suite_that_two_ask_counts_once(st
         asked = [
             one if one.suite == "gsm8k" else bad for one, bad in zip(asked, wrong, strict=True)
         ]
-        evaluated = answer(store, record, "grpo_eval", asked).stages[-2]
+        evaluated = remade(store, record, "grpo_eval", {ITEMS: asked}).stages[-2]
         made = evaluated.model_copy(update={"name": "more_eval"})
         recipe = record.recipe.model_copy(update={"stages": (*record.recipe.stages, stage)})
         return record.model_copy(update={"recipe": recipe, "stages": (*record.stages, made)})
@@ -165,7 +143,7 @@ def test_all_evaluations_of_a_kind_count_and_a_suite_that_two_ask_counts_once(st
 
 def test_sampled_answers_say_what_noise_is(store: Store) -> None:
     """Of 420 answers 21 won, and samples of one model that differ by more than that."""
-    old, new = run(store, "old"), run(store, "equal")
+    old, new = read_run(store, "old"), read_run(store, "equal")
     new = grade(store, new, Domain.MATH, range(70))
     new = with_gate(new, must_win=(GateRule(metric="exact_answer"),))
     assert gate(store, new, old).promote
@@ -175,7 +153,8 @@ def test_sampled_answers_say_what_noise_is(store: Store) -> None:
         for n, item in enumerate(known)
         for k in range(2)
     ]
-    noisy = gate(store, answer(store, new, "grpo_eval", known, samples), old)
+    asked = {ITEMS: known, "samples.jsonl": samples}
+    noisy = gate(store, remade(store, new, "grpo_eval", asked), old)
     assert not noisy.promote
     exact = finding(noisy, "exact_answer")
     assert exact.outcome == "failed"
@@ -191,7 +170,7 @@ def test_a_model_of_the_same_bytes_is_nothing_new(store: Store, old: RunRecord) 
 
 
 def test_the_first_champion_has_to_beat_its_own_base(store: Store, tmp_path: Path) -> None:
-    verdict = gate(store, run(store, "old"), None)
+    verdict = gate(store, read_run(store, "old"), None)
     assert (verdict.promote, verdict.champion) == (True, None)
     before = finding(verdict, "exact_answer").before
     assert before.value == 0.0
@@ -212,7 +191,7 @@ def test_a_run_that_was_not_evaluated_is_not_promoted(store, old, new):
 
 
 def test_a_champion_that_was_asked_other_prompts_is_evaluated_on_the_candidate_s(store):
-    old, new = run(store, "old"), run(store, "fresh")
+    old, new = read_run(store, "old"), read_run(store, "fresh")
     verdict = gate(store, new, old)
     assert not verdict.promote
     assert {one.outcome for one in verdict.findings} == {"not compared"}
@@ -250,7 +229,7 @@ def test_the_key_of_a_rematch_is_the_key_that_the_worker_computes(tmp_path: Path
 
 
 def test_a_damaged_rematch_is_made_again(store: Store) -> None:
-    old, new = run(store, "old"), run(store, "fresh")
+    old, new = read_run(store, "old"), read_run(store, "fresh")
     first = rematches(store, new, old)[0]
     made = replay(store, first, items(store, new, "grpo_eval"), right=False)
     path = store.local_dir(made) / "items.jsonl"
@@ -261,18 +240,17 @@ def test_a_damaged_rematch_is_made_again(store: Store) -> None:
 
 def test_half_of_the_prompts_in_each_domain_are_enough(store, old, new):
     kept = [item for n, item in enumerate(items(store, old, "grpo_eval")) if n % 2 == 0]
-    half = answer(store, old, "grpo_eval", kept)
+    half = remade(store, old, "grpo_eval", {ITEMS: kept})
     assert rematches(store, new, half) == []
     assert finding(gate(store, new, half), "exact_answer").n == 210
-    fewer = answer(store, half, "grpo_eval", kept[1:])  # 34 of 70 in math
+    fewer = remade(store, half, "grpo_eval", {ITEMS: kept[1:]})  # 34 of 70 in math
     assert [spec.kind for spec in rematches(store, new, fewer)] == ["reasoning_eval"]
 
 
 def test_a_prompt_whose_reference_was_corrected_is_not_the_same_prompt(store, old, new):
-    corrected = [
-        item.model_copy(update={"answer": "other"}) for item in items(store, old, "grpo_eval")[:1]
-    ]
-    old = answer(store, old, "grpo_eval", corrected + items(store, old, "grpo_eval")[1:])
+    first, *rest = items(store, old, "grpo_eval")
+    corrected = [first.model_copy(update={"answer": "other"}), *rest]
+    old = remade(store, old, "grpo_eval", {ITEMS: corrected})
     assert finding(gate(store, new, old), "exact_answer").n == 419
 
 
@@ -282,30 +260,20 @@ def test_a_champion_that_was_asked_in_another_way_is_evaluated_again(store, old,
     assert (spec.kind, spec.config) == ("reasoning_eval", {"response_length": 99})
 
 
-def test_samples_that_only_one_of_both_gave_are_no_reason_to_ask_the_other_again(
-    store: Store, old: RunRecord, tmp_path: Path
-) -> None:
-    _, new = make(
-        tmp_path / "store", "other", 0.9, config={"grpo_eval": {"sampling": {"samples": 4}}}
-    )
+def test_samples_that_only_one_of_both_gave_are_no_reason_to_ask_again(store, old, tmp_path):
+    sampled = {"grpo_eval": {"sampling": {"samples": 4}}}
+    _, new = make(tmp_path / "store", "other", 0.9, config=sampled)
     assert rematches(store, new, old) == []
 
 
-def test_a_champion_that_another_version_evaluated_is_evaluated_again_and_its_answers_are_not_read(
-    store: Store, old: RunRecord, new: RunRecord
-) -> None:
-    out = store.path("out-unread")
-    out.mkdir()
-    (out / "items.jsonl").write_text('{"of": "another time"}\n')
-    made = {"key": "f" * 64, "version": 0, "files": ()}
-    draft = manifest_of(store, old, "grpo_eval").model_copy(update=made)
-    old = with_stage(old, "grpo_eval", artifact=store.commit(draft, out).ref())
+def test_a_champion_that_another_version_evaluated_is_asked_again_and_not_read(store, old, new):
+    old = remade(store, old, "grpo_eval", {ITEMS: [{"of": "another time"}]}, version=0)
     assert [spec.stage for spec in rematches(store, new, old)] == ["champion_grpo_eval"]
     assert gate(store, new, old).why.startswith("not compared: exact answer, format, ")
 
 
 def test_a_base_that_the_recipe_does_not_evaluate_is_evaluated_for_the_first_champion(store):
-    new = run(store, "new")
+    new = read_run(store, "new")
     stages = tuple(stage for stage in new.stages if stage.name != "base_eval")
     new = new.model_copy(update={"stages": stages})
     [spec] = rematches(store, new, None)
@@ -345,29 +313,26 @@ def test_every_night_asks_for_more_and_the_same_comparison_for_the_same(store, o
     assert gate(store, new, old).night == first
     assert take(store, "demo", first)
     assert gate(store, new, old).night == first, "a night that is retried"
-    other = gate(store, run(store, "equal"), old).night
+    other = gate(store, read_run(store, "equal"), old).night
     assert (other.number, other.level < first.level / 2) == (2, True)
     rules = with_gate(new, must_win=(GateRule(metric="exact_answer"),))
     assert gate(store, rules, old).night.number == 2, "other rules are another comparison"
     assert gate(store, new, old, first=True).night.number == 1
     take(store, "demo", other.model_copy(update={"number": 5000, "look": "another"}))
-    late = gate(store, run(store, "equal"), old)
+    late = gate(store, read_run(store, "equal"), old)
     assert late.night.number == 5001
     asked = f"where the night asks for {late.night.level:.2g}"
-    math_ = finding(late, "exact_answer", "must_not_lose", "math")
+    math_ = finding(late, "exact_answer", "must_not_lose", domain="math")
     assert (math_.outcome, asked in math_.text) == ("too few prompts", True)
     assert math_.needed > 70
     assert finding(late, "exact_answer", "must_not_lose").outcome == "passed", "of 420"
 
 
-def test_the_exit_code_says_whether_it_passed(made, capsys):
-    store = ["--store", str(made), "--json"]
-    assert main(["gate", "new", "--champion", "old", *store]) == 0
-    assert json.loads(capsys.readouterr().out)["promote"] is True
-    assert main(["gate", "old", "--champion", "new", *store]) == 1
-    assert json.loads(capsys.readouterr().out)["promote"] is False
-    assert main(["gate", "new", "--champion", "odl", *store]) == 2
-    said = capsys.readouterr()
+def test_the_exit_code_says_whether_it_passed(made, lyceum):
+    store = ["--store", made, "--json"]
+    assert lyceum("gate", "new", "--champion", "old", *store).json["promote"] is True
+    assert lyceum("gate", "old", "--champion", "new", *store, code=1).json["promote"] is False
+    said = lyceum("gate", "new", "--champion", "odl", *store, code=2)
     assert said.out == ""
     assert "unknown run 'odl'" in said.err
     assert "Did you mean 'old'?" in said.err

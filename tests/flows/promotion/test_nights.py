@@ -2,17 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from flows.promotion.champion import Champion, current
 from flows.promotion.gate import gate
 from flows.promotion.levels import level
 from flows.promotion.nights import Decision, decision_name, last_nightly, new_rows
 from flows.runs.record import read_run
-from infra.store.store import Store
-from schemas.reports import RunRecord
-from tasks.contract.job import write_jsonl
-from tests.flows.runs.synthetic_run import manifest_of, with_stage, write_run
+from tests.flows.runs.synthetic_run import manifest_of, remade, write_run
 
 NIGHT = "demo-202611{:02}-020000-ab12"
 
@@ -27,20 +23,12 @@ def test_rows_are_told_apart_by_what_they_say_and_not_by_where_they_came_from(tm
         moved[-1] | {"reasoning": "otherwise"},
         *(moved[0] | {"id": name} for name in "xyz"),
     ]
-    after = with_rows(store, tmp_path, before, now)
+    after = remade(store, before, "distill", {"examples.jsonl": now})
+    after = after.model_copy(update={"run_id": "b"})
     fresh = new_rows(store, after, before)
     assert (fresh.rows, fresh.new, fresh.changed, fresh.gone, fresh.since) == (20, 3, 1, 1, "a")
     assert fresh.text == "20 rows, 3 new, 1 changed, 1 gone since a"
     assert new_rows(store, after, None).since is None
-
-
-def with_rows(store: Store, root: Path, run: RunRecord, rows: list[dict[str, Any]]) -> RunRecord:
-    out = root / "rows"
-    out.mkdir()
-    write_jsonl(out / "examples.jsonl", rows)
-    made = manifest_of(store, run, "distill").model_copy(update={"key": "a" * 64, "files": ()})
-    changed = with_stage(run, "distill", artifact=store.commit(made, out).ref())
-    return changed.model_copy(update={"run_id": "b"})
 
 
 def test_a_damaged_decision_is_passed_over(tmp_path: Path) -> None:

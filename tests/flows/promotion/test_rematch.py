@@ -6,7 +6,8 @@ import pytest
 
 from flows.promotion.gate import gate, rematches
 from schemas.base import InputError
-from schemas.recipe import GateRule, GateSpec
+from schemas.recipe import GateRule
+from tests.flows.promotion.gate_runs import with_gate
 from tests.flows.runs.synthetic_run import write_run
 
 METRIC = {
@@ -33,6 +34,5 @@ def test_a_metric_that_only_one_side_has_leaves_the_rates_comparable(tmp_path: P
     config = {"grpo_eval": {"metrics": [METRIC]}}
     _, candidate = write_run(tmp_path, "new", config=config)
     assert rematches(store, candidate, champion) == []
-    rules = GateSpec(must_win=(GateRule(metric="exact_answer"),))
-    recipe = candidate.recipe.model_copy(update={"gate": rules})
-    assert gate(store, candidate.model_copy(update={"recipe": recipe}), champion).promote
+    candidate = with_gate(candidate, must_win=(GateRule(metric="exact_answer"),))
+    assert gate(store, candidate, champion).promote

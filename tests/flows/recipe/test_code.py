@@ -6,40 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.main import main
 from flows.post_train import post_train
 from flows.preamble import Parameters, prepare
 from flows.recipe.resolve import resolve
 from schemas.base import InputError
+from tests.fakes.recipe import TINY, TRAINED
 
-RECIPE = """
-name = "own"
-model = "gemma3-tiny"
-[stages.distill]
-kind = "distill"
-[[stages.distill.config.teachers]]
-name = "procedural"
-rows = { math = 60 }
-grounded = {}
-[stages.rebalance]
-kind = "rebalance"
-inputs = { examples = "distill" }
-config = { quotas = { math = { train = 20, validation = 1, heldout = 2 } } }
-[stages.sft]
-kind = "sft"
-inputs = { examples = "rebalance" }
-config = { steps = 2, batch_size = 4, sequence_length = 256, optimizer.learning_rate = 1e-3 }
+RECIPE = f"""{TINY.replace("summarization", "math")}{TRAINED}
 [stages.grpo]
 kind = "grpo"
-inputs = { policy = "sft", prompts = "rebalance" }
+inputs = {{ policy = "sft", prompts = "rebalance" }}
 [stages.grpo.config]
-rewards = [{ name = "function", path = "mine.py:reward_fn" }]
+rewards = [{{ name = "function", path = "mine.py:reward_fn" }}]
 steps = 2
 batch_size = 8
 group_size = 4
 prompt_length = 64
 response_length = 64
-optimizer = { learning_rate = 1e-3 }
+optimizer.learning_rate = 1e-3
 """
 MEASURED = """
 [stages.grpo_eval]
@@ -122,7 +106,7 @@ def test_a_recipe_holds_no_code_itself(recipe: Path) -> None:
         resolve(str(recipe), [f"stages.grpo.config.rewards={table}"])
 
 
-def test_a_metric_is_found_hashed_and_asked_consent_for_as_a_reward_is(recipe, tmp_path, capsys):
+def test_a_metric_is_found_hashed_and_asked_consent_for_as_a_reward_is(recipe, tmp_path, lyceum):
     recipe.write_text(RECIPE + MEASURED % "brevity", encoding="utf-8")
     with pytest.raises(InputError, match=r"config.metrics.0.path: there is no file metrics.py"):
         resolve(str(recipe))
@@ -136,29 +120,26 @@ def test_a_metric_is_found_hashed_and_asked_consent_for_as_a_reward_is(recipe, t
     before = stage.key({"policy": "1", "prompts": "2"})
     (recipe.parent / "metrics.py").write_text(BREVITY + "\n", encoding="utf-8")
     assert resolve(str(recipe)).stage("grpo_eval").key({"policy": "1", "prompts": "2"}) != before
-    named = ["--code", str(recipe.parent / "mine.py")]
-    assert main(["run", str(recipe), "--store", str(tmp_path / "store"), *named]) == 2
-    assert "stages.grpo_eval runs code with all your rights" in capsys.readouterr().err
+    named = ["--code", recipe.parent / "mine.py", "--store", tmp_path / "store"]
+    said = lyceum("run", recipe, *named, code=2).err
+    assert "stages.grpo_eval runs code with all your rights" in said
     for more in (', source = ""', ""):
         table = f'{{ path = "metrics.py:brevity"{more} }}'
         with pytest.raises(InputError, match=r"metrics\.0\.name"):
             resolve(str(recipe), [f"stages.grpo_eval.config.metrics=[{table}]"])
 
 
-def test_a_run_begins_only_when_its_file_is_named(recipe, tmp_path, capsys):
-    store = tmp_path / "store"
-    other = recipe.parent / "other.py"
+def test_a_run_begins_only_when_its_file_is_named(recipe, tmp_path, lyceum):
+    other, where = recipe.parent / "other.py", [recipe, "--store", tmp_path / "store"]
     other.write_text(MINE, encoding="utf-8")
-    for named in ([], ["--code", str(other)]):
-        assert main(["run", str(recipe), "--store", str(store), *named]) == 2
-        told = capsys.readouterr().err
+    for named in ([], ["--code", other]):
+        told = lyceum("run", *where, *named, code=2).err
         assert f"stages.grpo runs code with all your rights: {recipe.parent / 'mine.py'}" in told
         assert "--code mine.py" in told
-    both = ["--code", str(recipe.parent / "mine.py"), "--code", str(other)]
-    assert main(["run", str(recipe), "--store", str(store), *both]) == 2
-    assert f"--code {other}: no stage runs it" in capsys.readouterr().err
-    assert not store.exists()
-    assert main(["plan", str(recipe), "--store", str(store)]) == 0  # runs nothing
+    both = ["--code", recipe.parent / "mine.py", "--code", other]
+    assert f"--code {other}: no stage runs it" in lyceum("run", *where, *both, code=2).err
+    assert not (tmp_path / "store").exists()
+    lyceum("plan", *where)  # runs nothing
 
 
 def test_what_nobody_watches_runs_no_code(recipe: Path, tmp_path: Path) -> None:

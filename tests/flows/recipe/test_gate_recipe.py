@@ -9,18 +9,9 @@ from flows.recipe.resolve import resolve
 from schemas.base import InputError
 from schemas.examples import Domain
 from schemas.recipe import GateRule, GateSpec, MustNotLose, parse_recipe
+from tests.fakes.recipe import EVALUATED, TINY, TRAINED
 
-TRAINED = """
-[stages.sft]
-kind = "sft"
-inputs = { examples = "rebalance" }
-config = { steps = 1, batch_size = 2, sequence_length = 16, optimizer = { learning_rate = 1e-3 } }
-
-[stages.sft_eval]
-kind = "reasoning_eval"
-inputs = { prompts = "rebalance", policy = "sft" }
-config = { prompt_length = 16, response_length = 16 }
-
+BASE = """
 [stages.base_safety]
 kind = "safety_eval"
 inputs = { prompts = "rebalance" }
@@ -45,7 +36,7 @@ margin = 0.05
 
 @pytest.fixture
 def recipe(tiny_recipe: Path) -> Path:
-    tiny_recipe.write_text(tiny_recipe.read_text() + TRAINED)
+    tiny_recipe.write_text(TINY + TRAINED + EVALUATED + BASE)
     return tiny_recipe
 
 

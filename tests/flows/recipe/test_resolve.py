@@ -7,6 +7,7 @@ import pytest
 
 from flows.recipe.resolve import resolve
 from schemas.base import InputError
+from tests.fakes.recipe import READS
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 
@@ -42,29 +43,13 @@ def test_an_input_of_the_wrong_kind_is_refused(tiny_recipe: Path) -> None:
 def test_data_files_are_identified_by_content_not_by_place(tmp_path: Path) -> None:
     """The same rows under two directories give the same key; one other byte gives another."""
     recipe = tmp_path / "data.toml"
-    recipe.write_text(DATA_RECIPE, encoding="utf-8")
+    recipe.write_text(READS, encoding="utf-8")
     keys = []
     for place, row in (("a", "1"), ("b", "1"), ("c", "2")):
         (tmp_path / place).mkdir()
         (tmp_path / place / "rows.jsonl").write_text(f'{{"q": "How many?", "a": "{row}"}}\n')
         keys.append(resolve(str(recipe), data=tmp_path / place).stages[0].key({}))
     assert keys[0] == keys[1] != keys[2]
-
-
-DATA_RECIPE = """
-name = "data"
-model = "gemma3-tiny"
-[stages.distill]
-kind = "distill"
-[[stages.distill.config.teachers]]
-name = "dataset"
-[[stages.distill.config.teachers.sources]]
-path = "rows.jsonl"
-domain = "math"
-prompt = "q"
-reasoning = "q"
-answer = "a"
-"""
 
 
 def test_a_recipe_says_how_it_runs_on_a_laptop(tiny_recipe: Path, tmp_path: Path) -> None:

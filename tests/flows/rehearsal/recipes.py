@@ -1,8 +1,9 @@
 """A recipe with teachers and judges behind endpoints, on two files of its own: what tests of
 rehearsals share."""
 
-import json
 from pathlib import Path
+
+from tasks.contract.job import write_jsonl
 
 RECIPE = """
 name = "sums"
@@ -105,8 +106,7 @@ def write(directory: Path, recipe: str = RECIPE) -> Path:
     data = directory / "data"
     data.mkdir(exist_ok=True)
     for name, rows in (("sums", sums(1, 200)), ("exam", sums(1001, 20))):
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (data / f"{name}.jsonl").write_text(text, encoding="utf-8")
+        write_jsonl(data / f"{name}.jsonl", rows)
     path = directory / "sums.toml"
     path.write_text(recipe, encoding="utf-8")
     return path

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from flows.cli.main import main
 from flows.rehearsal.cut import Rehearsed, rehearsed
 from infra.store.store import open_store
 from tasks.rehearsal.stand_in import PREFIX
@@ -107,14 +106,9 @@ def test_only_the_first_rows_are_read(tmp_path: Path) -> None:
         (["--set", "stages.grpo.config.stepps=3"], r"unknown key 'stepps'"),
     ],
 )  # fmt: skip
-def test_nonsense_is_one_line_and_exit_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
-) -> None:
-    path = write(tmp_path)
-    where = ["--data", str(tmp_path / "data"), "--store", str(tmp_path / "store")]
-    assert main(["rehearse", str(path), *where, *arguments]) == 2
-    error = capsys.readouterr().err
+def test_nonsense_is_one_line_and_exit_code_2(tmp_path, lyceum, arguments, said):
+    where = ["--data", tmp_path / "data", "--store", tmp_path / "store"]
+    error = lyceum("rehearse", write(tmp_path), *where, *arguments, code=2).err
     assert error.startswith("lyceum: ")
-    assert "Traceback" not in error
     assert re.search(said, error), error
     assert not (tmp_path / "store").exists()

@@ -1,6 +1,5 @@
 """What a rehearsal says of stages' metrics and of judges, and what a recipe allows."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from schemas.reports import RunRecord, StageRecord
 from tasks.rehearsal.stand_in import Tally
 from tests.flows.rehearsal.recipes import RECIPE, write
 
-TESTS = Path(__file__).resolve().parents[2]
 SOURCE = {"family": "sums", "file": "sums.jsonl", "read": 20, "kept": 20, "dropped": {}}
 CELL = {"requested": 100, "achieved": 10, "available": 10}
 SOUND: dict[str, Any] = {
@@ -144,16 +142,3 @@ def test_who_answered_is_said_of_every_endpoint(tmp_path: Path) -> None:
     )
     assert (judge["stages"], judge["roles"], judge["stood_in"]) == (["grpo"], ["judge"], 5)
     assert judge["why"] == "no key"
-
-
-def test_each_planted_defect_of_the_page_is_named_by_the_test_that_the_page_names() -> None:
-    page = (TESTS.parent / "docs" / "rehearsal.md").read_text(encoding="utf-8")
-    table = page.partition("## Planted")[2].partition("\n## ")[0]
-    rows = [line.split("|")[1:4] for line in table.splitlines() if line.startswith("|")][2:]
-    assert len(rows) > 24
-    for planted, named, by in rows:
-        files = [path for name in re.findall(r"`(\S+\.py)`", by) for path in TESTS.rglob(name)]
-        found = [path.read_text(encoding="utf-8") for path in files]
-        assert found, planted
-        for finding in re.findall(r"`([^`]+)`", named):
-            assert any(finding in text for text in found), f"{planted.strip()}: {finding}"

@@ -12,9 +12,10 @@ from flows.report.sections import effects, safety
 from flows.report.verdict import verdict
 from flows.runs.results import RunResults, read_results
 from schemas.evaluation import HELDOUT, Opinion
-from schemas.recipe import GateRule, GateSpec, StageSpec
+from schemas.recipe import GateRule
+from tests.flows.promotion.gate_runs import with_gate
 from tests.flows.report.reading import drawn, folded, rows, section
-from tests.flows.runs.synthetic_run import SKILL, write_run
+from tests.flows.runs.synthetic_run import SKILL, spec, write_run
 
 
 def figure(tile: Box) -> str:
@@ -126,9 +127,8 @@ def test_a_model_that_two_stages_evaluate_is_judged_by_both(tmp_path: Path) -> N
     _, narrow = write_run(tmp_path)
     evaluated = next(stage for stage in wide.stages if stage.name == "grpo_eval")
     more = evaluated.model_copy(update={"name": "more"})
-    inputs = {"prompts": "rebalance", "policy": "grpo"}
-    spec = StageSpec(name="more", kind="reasoning_eval", inputs=inputs)
-    recipe = narrow.recipe.model_copy(update={"stages": (*narrow.recipe.stages, spec)})
+    stage = spec("more", "reasoning_eval", prompts="rebalance", policy="grpo")
+    recipe = narrow.recipe.model_copy(update={"stages": (*narrow.recipe.stages, stage)})
     both = narrow.model_copy(update={"recipe": recipe, "stages": (*narrow.stages, more)})
     items = read_results(store, both).models["grpo"].items("reasoning_eval")
     counted = Counter((item.suite, item.exact) for item in items)
@@ -148,9 +148,8 @@ def test_a_recipe_s_gate_is_held_against_the_base(written, run):
     assert list(gate_blocks(run)) == []
     expected = {None: "Gate passed against its base: won: exact answer", "gsm8k": "Gate not passed"}
     for suite, words in expected.items():
-        spec = GateSpec(must_win=(GateRule(metric="exact_answer", suite=suite),))
-        recipe = record.recipe.model_copy(update={"gate": spec})
-        gated = read_results(store, record.model_copy(update={"recipe": recipe}))
+        rules = {"must_win": (GateRule(metric="exact_answer", suite=suite),)}
+        gated = read_results(store, with_gate(record, **rules))
         [found] = gate_blocks(gated)
         assert isinstance(found, Details)
         assert plain(found.summary).startswith(words)

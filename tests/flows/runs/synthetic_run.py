@@ -8,7 +8,7 @@ and judged by the evaluations' own code.
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from tasks.stages import reasoning_eval, safety_eval
 SKILL = {"base": 0.0, "sft": 0.4, "simpo": 0.4, "grpo": 0.7}
 PER_DOMAIN = 20
 NEVER = "__nothing__"
+_NUMBERS = count(1)
 
 
 def spec(name: str, kind: str, config: dict[str, Any] | None = None, **inputs: str) -> StageSpec:
@@ -155,6 +156,20 @@ def with_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:
     """The run, with another record of one of its stages."""
     stages = (one.model_copy(update=changes if one.name == name else {}) for one in record.stages)
     return record.model_copy(update={"stages": tuple(stages)})
+
+
+def remade(
+    store: Store, record: RunRecord, stage: str, files: Mapping[str, Any], **changes: Any
+) -> RunRecord:
+    """The run, with another artifact of a stage: these rows by file, and what else changes."""
+    number = next(_NUMBERS)
+    out = store.path(f"out-{number}")
+    out.mkdir()
+    for name, rows in files.items():
+        write_jsonl(out / name, rows)
+    made = {"key": f"{number:064x}", "files": (), **changes}
+    draft = manifest_of(store, record, stage).model_copy(update=made)
+    return with_stage(record, stage, artifact=store.commit(draft, out).ref())
 
 
 def with_seed(store: Store, record: RunRecord, seed: int, group: str | None) -> RunRecord:

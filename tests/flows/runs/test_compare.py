@@ -18,8 +18,9 @@ from flows.runs.results import RunResults, read_results
 from flows.scores.formats import lm_eval, parquet
 from infra.store.store import Store
 from schemas.evaluation import EvalItem, EvalPrompt
-from schemas.recipe import GateRule, GateSpec, MustNotLose
+from schemas.recipe import GateRule, MustNotLose
 from schemas.reports import RunRecord
+from tests.flows.promotion.gate_runs import with_gate
 from tests.flows.report.reading import rows
 from tests.flows.runs import synthetic_run
 
@@ -91,9 +92,8 @@ def test_scores_have_the_values(run: RunResults, tmp_path: Path) -> None:
 def test_a_gate_holds_a_model_to_it(measured: tuple[Store, RunRecord, RunRecord]) -> None:
     store, first, second = measured
     kept = MustNotLose(metric="depth", margin=0.5)
-    spec = GateSpec(must_win=(GateRule(metric="depth"),), must_not_lose=(kept,))
-    recipe = second.recipe.model_copy(update={"gate": spec})
-    better = gate(store, second.model_copy(update={"recipe": recipe}), first)
+    rules = {"must_win": (GateRule(metric="depth"),), "must_not_lose": (kept,)}
+    better = gate(store, with_gate(second, **rules), first)
     assert better.promote
     win, kept = better.findings
     assert win.text.startswith("depth +2.25 [+1.")
@@ -103,6 +103,6 @@ def test_a_gate_holds_a_model_to_it(measured: tuple[Store, RunRecord, RunRecord]
     table, asked = gate_table(better)
     assert asked.startswith("Night 1 asks for p of at most 0.0092 by each rule")
     assert [plain(cell) for cell in table.rows[1]][:2] == ["no loss of 0.5", "depth"]
-    worse = gate(store, first.model_copy(update={"recipe": recipe}), second)
+    worse = gate(store, with_gate(first, **rules), second)
     assert not worse.promote
     assert [one.outcome for one in worse.findings] == ["failed", "failed"]

@@ -11,6 +11,7 @@ from flows.runs.forecast import Forecast
 from schemas.job import JobStatus, Progress
 from schemas.recipe import Recipe, StageSpec
 from schemas.reports import RunRecord, StageRecord
+from tests.effort import Clock
 
 RECIPE = Recipe(
     name="demo",
@@ -22,13 +23,6 @@ RECIPE = Recipe(
         StageSpec(name="after", kind="reasoning_eval", inputs={"policy": "sft"}),
     ),
 )
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def forecast(slots: int = 1, clock: Clock | None = None, **seconds: float | None) -> Forecast:

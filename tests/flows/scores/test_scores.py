@@ -284,6 +284,8 @@ def test_only_what_is_asked_for_is_written(lab, tmp_path, capsys):
 def test_bad_input_is_refused_and_leaves_nothing(lab, tmp_path, capsys):
     assert lab.run("--to", str(lab.out)) == 2
     assert "is not empty; give the name of a new directory" in capsys.readouterr().err
+    assert lab.run("--to", "/proc/nowhere/new") == 2
+    assert "/proc/nowhere/new cannot be written" in capsys.readouterr().err
     assert lab.run("--to", str(tmp_path / "new"), "--as", "csv") == 2
     assert "Valid: inspect_ai, lm_eval, parquet, tensorboard." in capsys.readouterr().err
     store, record = write_run(tmp_path / "store", "early", stop_before="base_eval")
@@ -293,8 +295,3 @@ def test_bad_input_is_refused_and_leaves_nothing(lab, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["store"], "no half of a directory"
     assert main(arguments) == 0, "its data stages have metrics"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["tensorboard"]
-
-
-def test_a_directory_that_cannot_be_made_is_named(lab, capsys):
-    assert lab.run("--to", "/proc/nowhere/new") == 2
-    assert "/proc/nowhere/new cannot be written" in capsys.readouterr().err

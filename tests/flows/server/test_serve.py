@@ -6,7 +6,6 @@ import socket
 
 import pytest
 
-from flows.cli.main import main
 from flows.server.serve import template
 
 CHOSEN = {
@@ -30,17 +29,19 @@ def test_a_run_chooses_neither_its_command_nor_its_environment() -> None:
     assert configuration.env == {}
 
 
-def test_a_port_that_something_else_listens_on_is_refused(capsys, tmp_path):
+@pytest.fixture
+def refused(lyceum, tmp_path):
+    """What `lyceum serve` says where it refuses to begin."""
     from prefect.settings import PREFECT_HOME, temporary_settings
 
-    with socket.socket() as other, temporary_settings({PREFECT_HOME: tmp_path}):
-        other.bind(("127.0.0.1", 0))
-        other.listen()
+    with temporary_settings({PREFECT_HOME: tmp_path}):
+        yield lambda *arguments: lyceum("serve", *arguments, code=2).err
+
+
+def test_a_port_that_something_else_listens_on_is_refused(refused):
+    with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert main(["serve", "--port", str(port)]) == 2
-        assert f"--port {port} cannot be used" in capsys.readouterr().err
-        assert main(["serve", "--port", "99999"]) == 2
-        assert "is not a TCP port" in capsys.readouterr().err
+        assert f"--port {port} cannot be used" in refused("--port", port)
 
 
 NO_ORIGIN = "is not an origin; give the one that browsers see"
@@ -58,14 +59,11 @@ NO_ORIGIN = "is not an origin; give the one that browsers see"
             f"--behind-tls https://***@a.org {NO_ORIGIN}",
         ),
         ("--host 192.0.2.1 --behind-tls https://a.org", "192.0.2.1 --port 4200 cannot be used"),
+        ("--port 99999", "is not a TCP port"),
         ("--recipes nowhere", "--recipes nowhere is not a directory with recipes (*.toml) in it"),
     ],
 )
-def test_what_is_refused_starts_nothing(arguments, message, capsys, tmp_path):
-    from prefect.settings import PREFECT_HOME, temporary_settings
-
-    with temporary_settings({PREFECT_HOME: tmp_path}):
-        assert main(["serve", *arguments.split()]) == 2
-    said = capsys.readouterr().err
+def test_what_is_refused_starts_nothing(arguments, message, refused):
+    said = refused(*arguments.split())
     assert message in said
     assert said.count("\n") == 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.base import InputError, StageFailed
-from tests.fakes.chat_fixtures import KEY, ask, engine, first, message, question, questions
+from tests.fakes.chat_fixtures import KEY, ask, choice, engine, first, message, question, questions
 from tests.fakes.chat_server import ChatServer, Fault, Request
 
 pytestmark = pytest.mark.usefixtures("no_long_waits")
@@ -18,11 +18,6 @@ pytestmark = pytest.mark.usefixtures("no_long_waits")
 def numbered(faults: Sequence[Fault]) -> Callable[[Request], Fault | None]:
     """The n-th fault strikes question n, each time."""
     return lambda request: dict(enumerate(faults)).get(int(request.question.split()[1]))
-
-
-def choice(**fields: Any) -> Fault:
-    """The choice has these fields."""
-    return Fault("change", change=lambda body: body["choices"][0].update(fields))
 
 
 def top(**fields: Any) -> Fault:

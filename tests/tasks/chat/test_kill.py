@@ -15,7 +15,7 @@ from pathlib import Path
 
 from infra.store.answers import Answers
 from infra.store.store import open_store
-from tests.fakes.chat_fixtures import question
+from tests.fakes.chat_fixtures import message, question
 from tests.fakes.chat_server import ChatServer, Fault, Request
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,11 +44,7 @@ def test_killed_at_random_and_resumed(tmp_path: Path) -> None:
 def asks_for_nothing_again(store: str, idempotent: bool) -> None:
     """Kills strike at the n-th request, n random; one request in eight fails somehow, too."""
     rng = random.Random(3)
-    faults = [
-        Fault("cut"),
-        Fault("status", 503),
-        Fault("change", change=lambda body: body["choices"][0]["message"].update(content="")),
-    ]
+    faults = [Fault("cut"), Fault("status", 503), message(content="")]
     clients: list[subprocess.Popen[str]] = []
     strike: list[int] = []
 

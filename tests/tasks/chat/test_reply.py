@@ -7,8 +7,8 @@ import pytest
 
 from tasks.chat.provider import endpoint_of
 from tasks.chat.reply import read
-from tests.fakes.chat_fixtures import ask
-from tests.fakes.chat_server import ChatServer, Fault
+from tests.fakes.chat_fixtures import ask, message
+from tests.fakes.chat_server import ChatServer
 
 REFUSALS = [
     "I'm sorry, but I can't help with that.",
@@ -46,8 +46,7 @@ def test_an_answer_that_speaks_of_secrets_is_left_as_it_is(tmp_path: Path) -> No
 
 def test_halves_of_characters_do_not_break_files(tmp_path: Path) -> None:
     halves = {"content": "a \ud83d lone half", "reasoning": "\udc00"}
-    halved = Fault("change", change=lambda body: body["choices"][0]["message"].update(halves))
-    with ChatServer(lambda request: halved) as server:
+    with ChatServer(lambda request: message(**halves)) as server:
         (reply,) = ask(server.url, tmp_path)
     assert reply.text.encode().decode() == reply.text
     assert reply.text.startswith("a ")

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.base import InputError
-from schemas.examples import GROUNDED_REFUSAL, Check, Constraint, Domain, Prompt, Trace, parse_trace
+from schemas.examples import GROUNDED_REFUSAL, Prompt, parse_trace
 from tasks.checks import quantity
 from tasks.contract.check import CHECKS
 from tasks.evaluation.dipg_protocol.points import VERSIONS, score
@@ -27,14 +27,11 @@ from tasks.judging.rulings import Unreadable, read_text
 from tasks.verification.flexible import flexible_answer
 from tasks.verification.verify import agrees
 from tests.effort import takes_at_most
+from tests.tasks.prompts import prompt, told, trace
 
 
-def asked(
-    check: Check, answer: str = "", question: str = "Which one?", **constraints: Any
-) -> Prompt:
-    told = tuple(Constraint(name=name, value=value) for name, value in constraints.items())
-    fields = {"domain": Domain.GENERAL, "check": check, "constraints": told}
-    return Prompt(id="p1", prompt=question, answer=answer, **fields)
+def asked(check: str, answer: str = "", question: str = "Which one?", **given: Any) -> Prompt:
+    return prompt(answer, check, prompt=question, constraints=told(given))
 
 
 SOURCE = (
@@ -220,8 +217,7 @@ def _ruled(text: str) -> None:
 
 
 def traced(text: str) -> str:
-    part = text.replace("<", "(")
-    return Trace(reasoning=part, answer=part).render()
+    return trace(*[text.replace("<", "(")] * 2)
 
 
 CHEAP = [name for name, (prompt, _, _) in TABLES.items() if prompt.check != "math"]

@@ -1,8 +1,8 @@
 """Check `faithful`: summaries that say what their source says pass, others do not. Measured on
 SciTLDR."""
 
-from schemas.examples import Domain, Prompt
 from tasks.checks.faithful import agrees, fragments, unfaithful
+from tests.tasks.prompts import prompt
 
 SOURCE = (
     "The Amsel river rose by 3.5 metres in March 2021, and the bridge at Oberdorf was closed for"
@@ -34,12 +34,11 @@ def test_a_summary_in_other_words_passes_and_an_unfaithful_one_fails_for_its_rea
 
 
 def test_the_source_is_the_context_or_else_the_prompt() -> None:
-    fields = {"domain": Domain.SUMMARIZATION, "check": "faithful"}
-    prompt = Prompt(id="p1", prompt=f"Summarise: {SOURCE}", **fields)
+    asked = prompt("", "faithful", prompt=f"Summarise: {SOURCE}")
     summary = "Swiss engineers repaired the pillar of the closed bridge."
-    assert agrees(prompt, summary).ok
+    assert agrees(asked, summary).ok
     other = {"context": "Something else entirely, about birds and bees in a meadow, sings."}
-    assert not agrees(prompt.model_copy(update=other), summary).ok
+    assert not agrees(asked.model_copy(update=other), summary).ok
 
 
 def test_fragments_are_those_of_newsroom() -> None:

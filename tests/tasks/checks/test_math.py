@@ -6,14 +6,9 @@ import time
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import Domain, Prompt
 from tasks.checks.math import agrees
+from tests.tasks.prompts import prompt
 from tests.tasks.verification.test_verify import pairs
-
-
-def asked(reference: str) -> Prompt:
-    return Prompt(id="p1", prompt="?", domain=Domain.MATH, answer=reference, check="math")
-
 
 SAME = r"""
 \frac{2}{4} == 1/2 | $\dfrac{1}{2}$ == 0.5 | 7 1/2 == \frac{15}{2} | 1e5 == 100000 | x = 3 == 3
@@ -34,13 +29,13 @@ OTHER = r"""
 @pytest.mark.parametrize(("table", "same"), [(SAME, True), (OTHER, False)])
 def test_what_means_the_same_agrees_and_what_means_something_else_does_not(table, same):
     for answer, reference in pairs(table, " == "):
-        outcome = agrees(asked(reference), answer)
+        outcome = agrees(prompt(reference, "math"), answer)
         assert outcome.ok is same, (answer, reference, outcome.detail)
 
 
 def test_the_detail_says_how_both_were_read() -> None:
     said = "'x + 1', read as x + 1, is not '\\\\frac{1}{2}', read as 1/2"
-    assert agrees(asked("\\frac{1}{2}"), "x + 1").detail == said
+    assert agrees(prompt("\\frac{1}{2}", "math"), "x + 1").detail == said
 
 
 @pytest.mark.parametrize(
@@ -49,11 +44,11 @@ def test_the_detail_says_how_both_were_read() -> None:
 )
 def test_hostile_answers_are_wrong_in_bounded_time(hostile: str) -> None:
     started = time.monotonic()
-    assert not agrees(asked("2"), hostile).ok
+    assert not agrees(prompt("2", "math"), hostile).ok
     assert time.monotonic() - started < 300
 
 
 def test_a_reference_that_is_no_mathematics_is_an_error_naming_the_prompt() -> None:
     none = r"prompt p1 .*'math' but its answer '\?' is no mathematics"
     with pytest.raises(InputError, match=none):
-        agrees(asked("?"), "3")
+        agrees(prompt("?", "math"), "3")

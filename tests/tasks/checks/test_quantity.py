@@ -3,8 +3,9 @@
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import Domain, Prompt
+from schemas.examples import Prompt
 from tasks.checks.quantity import agrees
+from tests.tasks.prompts import prompt
 from tests.tasks.verification.test_verify import entries, pairs
 
 
@@ -13,8 +14,7 @@ def ok(answer: str, reference: str, tolerance: float | None = None) -> bool:
 
 
 def asked(reference: str, tolerance: float | None = None) -> Prompt:
-    fields = {"answer": reference, "check": "quantity", "tolerance": tolerance}
-    return Prompt(id="p1", prompt="?", domain=Domain.SCIENCE, **fields)
+    return prompt(reference, "quantity", tolerance=tolerance)
 
 
 EQUAL = r"""

@@ -3,19 +3,18 @@
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import Domain, Prompt, Trace
 from tasks.verification.verify import verify_many
+from tests.tasks.prompts import prompt, trace
 from tests.tasks.sandbox.needed import needs_sandbox
 
 pytestmark = needs_sandbox
 
 
 def test_check_tests_verifies_many_at_once() -> None:
-    fields = {"domain": Domain.CODING, "check": "tests", "tests": "assert add(2, 2) == 4"}
-    asked = Prompt(id="p1", prompt="?", **fields)
+    asked = prompt("", "tests", tests="assert add(2, 2) == 4")
     right = "def add(a, b):\n    return a + b"
     answers = [right, "def add(a, b):\n    return 5", f"```python\n{right}\n```"] * 2
-    told = [Trace(reasoning="r", answer=answer).render() for answer in answers]
+    told = [trace(answer) for answer in answers]
     verdicts = verify_many([asked] * 6, told)
     assert [verdict.exact for verdict in verdicts] == [True, False, True] * 2
     assert verdicts[1].detail.startswith("line 1 of the tests, 'assert add(2, 2) == 4'")

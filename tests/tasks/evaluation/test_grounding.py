@@ -6,26 +6,24 @@ import random
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import GROUNDED_REFUSAL, Check, Domain, Grounding, Prompt, Trace
+from schemas.examples import GROUNDED_REFUSAL, Grounding, Prompt
 from tasks.evaluation.grounding import GroundedVerdict, judge_grounded, states
 from tasks.teaching.families import families
+from tests.tasks import prompts
+from tests.tasks.prompts import trace
 
 CONTEXT = "Mia lives in Oslo. Ben works as a baker. Mia is 31 years old."
 
 
-def prompt(
-    grounding: Grounding, answer: str = "Oslo", check: Check = "exact", context: str = CONTEXT
-) -> Prompt:
-    answer = answer if grounding == "answerable" else GROUNDED_REFUSAL
-    return Prompt(
-        id="p1", prompt=f"{context} ?", domain=Domain.GENERAL, answer=answer, check=check,
-        context=context, grounding=grounding, source="test",
-    )  # fmt: skip
+def prompt(grounding: Grounding, answer="Oslo", check="exact", context=CONTEXT) -> Prompt:
+    right = answer if grounding == "answerable" else GROUNDED_REFUSAL
+    about = {"prompt": f"{context} ?", "context": context, "grounding": grounding}
+    return prompts.prompt(right, check, **about)
 
 
 def judged(asked: Prompt, reasoning: str, answer: str) -> str:
     """What the verdict on a trace says that holds."""
-    verdict = judge_grounded(asked, Trace(reasoning=reasoning, answer=answer).render())
+    verdict = judge_grounded(asked, trace(answer, reasoning))
     names = ("correct", "abstained", "hallucinated", "inconsistent", "safe")
     return " ".join(name for name in names if getattr(verdict, name))
 
@@ -82,9 +80,8 @@ def test_a_malformed_completion_is_unsafe_and_no_abstention(completion: str) -> 
 
 
 def test_a_prompt_without_grounding_or_context_is_refused() -> None:
-    bare = Prompt(id="p7", prompt="?", domain=Domain.MATH, answer="4", source="test")
-    with pytest.raises(InputError, match=r"p7.*needs both a grounding and a context"):
-        judge_grounded(bare, "<reasoning>r</reasoning><answer>4</answer>")
+    with pytest.raises(InputError, match=r"p1.*needs both a grounding and a context"):
+        judge_grounded(prompts.prompt(), trace("4"))
 
 
 def test_states_looks_for_whole_words() -> None:

@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from schemas.examples import Domain, Prompt, Trace, parse_trace
+from schemas.examples import Trace, parse_trace
 from schemas.rubrics import Criterion
 from tasks.judging.address import ADDRESSES, address, fold, talks
 from tasks.judging.bench import Bench
@@ -19,14 +19,9 @@ from tasks.judging.hardening import as_data, worthless
 from tasks.judging.sheets import Sheet, question
 from tasks.rewards import llm_judge, rubric_judge
 from tests.fakes.judges import QUESTION, FakeJudge, data_of, items_in, ruling, text_of
+from tests.tasks.prompts import prompt
 
-PROMPT = Prompt(
-    id="p",
-    prompt="How far does a car go in 3 hours at 50 km/h?",
-    domain=Domain.MATH,
-    answer="150 km",
-    check="none",
-)
+PROMPT = prompt("150 km", "none", prompt="How far does a car go in 3 hours at 50 km/h?")
 JUDGE = {"name": "endpoint", "provider": "test", "model": "m"}
 GEMMA = {"name": "gemma", "model": "gemma3-tiny", "prompt_length": 64}
 CRITERIA = [

@@ -5,16 +5,15 @@ import json
 import pytest
 
 from schemas.base import StageFailed
-from schemas.examples import Domain, Prompt
 from tasks.judging.bench import Bench, Case
 from tasks.judging.judge import Ruling
 from tasks.judging.rulings import Unreadable, read_probabilities, read_text
 from tasks.judging.sheets import Item, Sheet, question, token_questions
 from tests.fakes.judges import FakeJudge, data_of, items_in, mark_in, ruling, text_of
+from tests.tasks.prompts import prompt, trace
 
 ITEMS = (Item("Answer", "States 4.", "satisfied"), Item("overall", "How good it is.", "rating"))
-PROMPT = Prompt(id="p", prompt="What is 2 + 2?", domain=Domain.MATH, answer="4", check="none")
-TRACE = "<reasoning>2 and 2 make 4</reasoning>\n<answer>4</answer>"
+PROMPT, TRACE = prompt("4", "none"), trace("4", "2 and 2 make 4")
 MARK = "0123456789abcdef"
 
 

@@ -13,7 +13,8 @@ from schemas.examples import Domain
 from tasks.contract.reward import Judged, Resources, Response, Reward, RewardConfig
 from tasks.reinforcement import rewarding
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
-from tests.tasks.rewards.test_rewards import prompt, score, trace
+from tests.tasks.prompts import prompt, trace
+from tests.tasks.rewards.test_rewards import score
 
 
 def test_a_reward_is_asked_for_its_domains_only():

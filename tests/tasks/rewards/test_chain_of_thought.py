@@ -4,19 +4,14 @@ import re
 
 import pytest
 
-from schemas.examples import Domain, Prompt, Trace
+from schemas.examples import Domain, Prompt
 from tasks.contract.reward import Judged, Response
 from tasks.rewards import chain_of_thought
 from tasks.rewards.chain_of_thought import Config, holds
+from tests.tasks.prompts import prompt, trace
 
-TRAIN, SKY = (
-    Prompt(id="0" * 16, prompt=asked, domain=domain, answer=answer, check=check)
-    for asked, domain, answer, check in (
-        ("A train goes 60 km in an hour. How far in 3 hours?", Domain.MATH, "180", "numeric"),
-        ("Why is the sky blue?", Domain.SCIENCE, "Rayleigh scattering", "none"),
-    )
-)
-
+TRAIN = prompt("180", prompt="A train goes 60 km in an hour. How far in 3 hours?")
+SKY = prompt("Rayleigh scattering", "none", prompt="Why is the sky blue?", domain=Domain.SCIENCE)
 GOOD = (
     "First, the speed stays the same, 60 km per hour. Then three hours give 60 * 3 = 180 km. So the"
     " distance is the product."
@@ -28,9 +23,8 @@ PROSE = (
 
 
 def judged(reasoning: str, prompt: Prompt = TRAIN, **config: int) -> Judged:
-    text = Trace(reasoning=reasoning, answer=prompt.answer).render()
-    (given,) = chain_of_thought.score(Config(**config), [prompt], [Response(text)])
-    return given
+    response = Response(trace(prompt.answer, reasoning))
+    return chain_of_thought.score(Config(**config), [prompt], [response])[0]
 
 
 def worth(reasoning: str, prompt: Prompt = TRAIN, **config: int) -> float:

@@ -10,14 +10,15 @@ from contextlib import closing
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import Domain, Prompt, Trace
-from tasks.contract.reward import Judged, Resources, Response
+from schemas.examples import Domain, Prompt
+from tasks.contract.reward import Resources, Response
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import code_tests
 from tasks.sandbox import bubblewrap, examination
 from tasks.sandbox.bubblewrap import Limits
 from tests.fakes.process import until
 from tests.processes import descendants, name_of
+from tests.tasks import prompts
 from tests.tasks.sandbox.needed import needs_sandbox
 
 pytestmark = needs_sandbox
@@ -27,19 +28,16 @@ FOUR = "assert f(0) == 0\nassert f(1) == 1\nassert f(2) == 4\nassert f(3) == 9"
 
 
 def prompt(tests: str | None = FOUR, **changes) -> Prompt:
-    fields = {"prompt": "?", "domain": Domain.CODING, "check": "tests", "tests": tests}
-    return Prompt(id="p1", **fields | changes)
+    fields = {"answer": "", "check": "tests", "domain": Domain.CODING, "tests": tests}
+    return prompts.prompt(**fields | changes)
 
 
 def answered(code: str) -> Response:
-    return Response(Trace(reasoning="r", answer=code).render())
+    return Response(prompts.trace(code))
 
 
-def given(*codes: str, tests: str = FOUR, partial_credit: float = 0.5) -> list[float | None]:
-    config = code_tests.Config(partial_credit=partial_credit)
-    responses = [answered(code) for code in codes]
-    values = code_tests.score(config, [prompt(tests)] * len(codes), responses)
-    return [value.value if isinstance(value, Judged) else value for value in values]
+def given(*codes: str, tests: str = FOUR, **config: float) -> list[float | None]:
+    return prompts.paid(code_tests, *map(answered, codes), asked=prompt(tests), **config)
 
 
 def test_all_cases_earn_one_and_a_part_of_them_that_part_of_the_partial_credit() -> None:

@@ -126,21 +126,8 @@ def test_how_a_trace_quotes_its_proof():
     assert points(xml("Rome", '"."'), version="v3", channels="xml") == -15
 
 
-MALFORMED = (
-    "", ":", "Thought process:", "Rome", xml("Rome") + "\nI hope this helps!", "So: " + xml("Rome"),
-    "<answer>Rome</answer><proof>Ana lives in Rome.</proof>",  # another order
-    # a channel inside another
-    "<think><proof>Ana lives in Rome.</proof></think><answer>Rome</answer>",
-    xml("<answer>Rome</answer>"), xml("Rome") + "<answer>Oslo</answer>",
-    xml("Rome", "</proof><proof>Ana lives in Rome."), xml("Rome").replace("<", "\uff1c"),
-    "<think>hm</think><proof>Ana lives in Rome.</proof><answer>Rome",
-)  # fmt: skip
-
-
 def test_malformed_channels():
-    for version, earned in (("v3", -10), ("v4", -50)):
-        found = {text: points(text, version=version, channels="xml") for text in MALFORMED}
-        assert found == dict.fromkeys(MALFORMED, earned)
+    """Elements: tests/tasks/verification/test_formats.py."""
     missing = [tags("Rome").replace("analysis", "thought"), tags("Rome", analysis="")]
     found = [points(one, version="v3", channels="tags") for one in (tags("Rome") + " ", *missing)]
     assert found == [30, -10, -10]

@@ -2,17 +2,12 @@
 
 import pytest
 
-from schemas.examples import Domain, Prompt, Trace
-from tasks.contract.reward import Judged, Response
+from tasks.contract.reward import Response
 from tasks.rewards import idea_e
 from tasks.rewards.idea_e import INSTRUCTIONS, SECTIONS, Config
+from tests.tasks.prompts import paid, prompt, trace
 
-PROMPT = Prompt(
-    id="p",
-    domain=Domain.GENERAL,
-    check="none",
-    prompt="Mia found a purse in the park. What should she do with it?",
-)
+PROMPT = prompt("", "none", prompt="Mia found a purse in the park. What should she do with it?")
 
 TEXTS = {
     "Identify": "Mia holds a purse that somebody else lost, and nobody saw her take it.",
@@ -31,19 +26,14 @@ def scaffold(texts: dict[str, str] | None = None, heading: str = "{}: ") -> str:
     return "\n".join(heading.format(name) + text for name, text in (texts or TEXTS).items())
 
 
-def judged(reasoning: str, **config: int) -> Judged | float | None:
-    text = Trace(reasoning=reasoning, answer="Return it.").render()
-    return idea_e.score(Config(**config), [PROMPT], [Response(text)])[0]
-
-
 def worth(reasoning: str, **config: int) -> float:
-    found = judged(reasoning, **config)
-    return found.value if isinstance(found, Judged) else float(found or 0.0)
+    return paid(idea_e, trace("Return it.", reasoning), asked=PROMPT, **config)[0]
 
 
 def test_five_sections_in_order_earn_everything():
-    assert worth(scaffold()) == 1.0
-    assert list(judged(scaffold()).detail["new_words"]) == list(SECTIONS)
+    whole = Response(trace("Return it.", scaffold()))
+    (judged,) = idea_e.score(Config(), [PROMPT], [whole])
+    assert (judged.value, list(judged.detail["new_words"])) == (1.0, list(SECTIONS))
 
 
 def test_headings_may_be_decorated_and_in_capitals():
@@ -94,8 +84,8 @@ def test_a_scaffold_without_content_earns_little():
 
 
 def test_a_scaffold_outside_of_a_trace_earns_nothing():
-    texts = [Response(scaffold()), Response(f"<reasoning>{scaffold()}</reasoning>")]
-    assert idea_e.score(Config(), [PROMPT] * 2, texts) == [0.0, 0.0]
+    texts = scaffold(), f"<reasoning>{scaffold()}</reasoning>"
+    assert paid(idea_e, *texts, asked=PROMPT) == [0.0, 0.0]
 
 
 def test_what_the_teacher_is_told_is_what_is_rewarded():

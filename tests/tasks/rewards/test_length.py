@@ -3,19 +3,16 @@
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import Domain, Prompt
 from tasks.contract.reward import Resources, Response
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.rewards import length, overlong
+from tests.tasks.prompts import paid, prompt, trace
 
-PROMPT = Prompt(
-    id="0" * 16, prompt="What is 2 + 2?", domain=Domain.MATH, answer="4", check="numeric"
-)
-TRACE = "<reasoning>2 + 2 = 4</reasoning>\n<answer>4</answer>"
+TRACE = trace("4")
 
 
 def worth(tokens: int, **config: int) -> float | None:
-    return length.score(length.Config(**config), [PROMPT], [Response(TRACE, tokens)])[0]
+    return paid(length, Response(TRACE, tokens), **config)[0]
 
 
 def test_outside_the_band_the_reward_falls_linearly():
@@ -43,7 +40,7 @@ def punishments(*responses: Response, cache: int | None = None, most: int = 2048
     limits = overlong.prepare(
         overlong.Config(cache=cache), Resources({}, answers=None, response_length=most)
     )
-    return overlong.score(limits, [PROMPT] * len(responses), responses)
+    return overlong.score(limits, [prompt()] * len(responses), responses)
 
 
 def test_the_overlong_punishment_is_that_of_the_paper():

@@ -5,20 +5,14 @@ from typing import Any
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import Domain, Prompt
-from tasks.contract.reward import Response
 from tasks.reinforcement.rewarding import parse_rewards
 from tasks.rewards import numeric_answer
+from tests.tasks.prompts import paid, prompt, trace
 
 
-def worth(
-    answer: str, reference: str = "100", *, check: str = "numeric", **config: Any
-) -> float | None:
-    prompt = Prompt(
-        id="0" * 16, prompt="How many?", domain=Domain.MATH, answer=reference, check=check
-    )
-    text = f"<reasoning>I count.</reasoning>\n<answer>{answer}</answer>" if answer else ""
-    return numeric_answer.score(numeric_answer.Config.parse(config), [prompt], [Response(text)])[0]
+def worth(answer: str, reference: str = "100", *, check: str = "numeric", **config: Any) -> float:
+    given = trace(answer) if answer else ""
+    return paid(numeric_answer, given, asked=prompt(reference, check), **config)[0]
 
 
 BANDS = {1.0: ["100", "$100.00"], 1 / 6: ["110", "90"], 1 / 12: ["110.01", "80", "120 apples"]}

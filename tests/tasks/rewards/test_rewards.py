@@ -12,6 +12,7 @@ from tasks.reinforcement import rewarding
 from tasks.reinforcement.rewarding import Rewards, Scorer, combine, parse_rewards
 from tasks.rewards import exact_answer
 from tasks.rewards import format as format_reward
+from tests.tasks.prompts import paid, prompt, trace
 
 
 def score(configs: list[RewardConfig], prompts: list[Prompt], completions: list[str]) -> Rewards:
@@ -20,23 +21,8 @@ def score(configs: list[RewardConfig], prompts: list[Prompt], completions: list[
         return scorer.score(prompts, [Response(text) for text in completions])
 
 
-def prompt(answer: str = "4", **changes) -> Prompt:
-    fields = {"prompt": "What is 2 + 2?", "domain": Domain.MATH, "check": "numeric"}
-    return Prompt(id="0" * 16, answer=answer, **fields | changes)
-
-
-def trace(answer: str, reasoning: str = "2 + 2 = 4") -> str:
-    return f"<reasoning>{reasoning}</reasoning>\n<answer>{answer}</answer>"
-
-
-def format_scores(*completions: str, partial_credit: float = 0.5) -> list[float | None]:
-    config = format_reward.Config(partial_credit=partial_credit)
-    responses = [Response(text) for text in completions]
-    return format_reward.score(config, [prompt()] * len(responses), responses)
-
-
 def test_a_well_formed_trace_earns_one_whatever_its_answer():
-    assert format_scores(trace("4"), trace("no idea"), "  " + trace("4") + "\n") == [1.0, 1.0, 1.0]
+    assert paid(format_reward, trace("4"), trace("no idea"), f"  {trace('4')}\n") == [1.0] * 3
 
 
 MALFORMED = {
@@ -54,8 +40,8 @@ MALFORMED = {
 
 
 def test_a_malformed_completion_earns_part_of_the_partial_credit():
-    assert format_scores(*MALFORMED) == [0.5 * tags / 4 for tags in MALFORMED.values()]
-    assert format_scores(*MALFORMED, partial_credit=0.0) == [0.0] * len(MALFORMED)
+    assert paid(format_reward, *MALFORMED) == [0.5 * tags / 4 for tags in MALFORMED.values()]
+    assert paid(format_reward, *MALFORMED, partial_credit=0.0) == [0.0] * len(MALFORMED)
 
 
 def test_partial_credit_never_reaches_a_whole_trace():
@@ -63,24 +49,20 @@ def test_partial_credit_never_reaches_a_whole_trace():
         parse_rewards([{"name": "format", "partial_credit": 1.0}], "rewards")
 
 
-def exact(prompt: Prompt, completion: str) -> float | None:
-    return exact_answer.score(exact_answer.Config(), [prompt], [Response(completion)])[0]
-
-
 def test_exact_answer_asks_for_a_well_formed_trace_and_the_right_answer_or_abstains():
     told = [trace("4"), trace("4.0"), trace("5"), "<answer>4</answer>", ""]
-    assert [exact(prompt(), text) for text in told] == [1.0, 1.0, 0.0, 0.0, 0.0]
-    assert [exact(prompt(check="none"), text) for text in told] == [None] * 5
+    assert paid(exact_answer, *told) == [1.0, 1.0, 0.0, 0.0, 0.0]
+    assert paid(exact_answer, *told, asked=prompt(check="none")) == [None] * 5
 
 
 def test_refusing_is_right_where_the_context_has_no_answer_and_wrong_where_it_has_one():
     grounded = {"check": "exact", "context": "Ana lives in Rome.", "domain": Domain.GENERAL}
     unanswerable = prompt(GROUNDED_REFUSAL, grounding="unanswerable", **grounded)
     refusals = [trace(GROUNDED_REFUSAL), trace("The context does not mention that")]
-    assert [exact(unanswerable, text) for text in refusals] == [1.0, 1.0]
-    assert [exact(unanswerable, text) for text in (trace("Rome"), GROUNDED_REFUSAL)] == [0.0, 0.0]
+    said = (*refusals, trace("Rome"), GROUNDED_REFUSAL)
+    assert paid(exact_answer, *said, asked=unanswerable) == [1.0, 1.0, 0.0, 0.0]
     answerable = prompt("Rome", grounding="answerable", **grounded)
-    assert [exact(answerable, text) for text in (trace("Rome"), refusals[0])] == [1.0, 0.0]
+    assert paid(exact_answer, trace("Rome"), refusals[0], asked=answerable) == [1.0, 0.0]
 
 
 def test_bad_reward_tables_are_refused_with_the_fix():

@@ -12,6 +12,7 @@ import pytest
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Domain
+from tasks.contract.job import write_jsonl
 from tasks.contract.suite import SUITES
 from tasks.evaluation.suite_prompts import parse_suites, suite_prompts, suite_size
 from tasks.suites import mmlu
@@ -29,11 +30,6 @@ def size(kind: str = "reasoning_eval", **table: Any) -> int:
     return suite_size(config)
 
 
-def lines(path: Path, *rows: dict[str, Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
 ADDS = ("assert plus(1, 2) == 3", "assert math.isclose(plus(0.5, 0.5), 1)")
 ADDS += ("assert plus(-1, 1) == 0",)
 ADD = {"code": "def plus(a, b): return a + b", "test_list": ADDS}
@@ -41,7 +37,8 @@ FULL = {"text": "Write a function to add.", "test_setup_code": "import math", **
 
 
 def test_mbpp_asks_its_test_split_with_one_assertion_and_judges_by_all(tmp_path: Path) -> None:
-    lines(tmp_path / "mbpp.jsonl", *({"task_id": number, **FULL} for number in (10, 11, 510, 511)))
+    tasks = ({"task_id": number, **FULL} for number in (10, 11, 510, 511))
+    write_jsonl(tmp_path / "mbpp.jsonl", tasks)
     prompts = ask(tmp_path, name="mbpp", path="mbpp.jsonl")
     assert [prompt.id for prompt in prompts] == ["mbpp/0", "mbpp/1"]
     shown = f"Write a function to add. Your code should pass this test:\n\n{ADDS[0]}"
@@ -81,7 +78,8 @@ def test_mmlu_reads_the_hubs_columns_as_parquet_and_jsonl(tmp_path: Path) -> Non
     about = {"question": "Which?", "subject": "college_physics"}
     rows = [{**about, "choices": ["v", "w", "x", "y"], "answer": 2}]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "test.parquet")
-    lines(tmp_path / "mine.jsonl", {"question": "Which?", "choices": ["v", "w"], "answer": "w"})
+    chosen = {"question": "Which?", "choices": ["v", "w"], "answer": "w"}
+    write_jsonl(tmp_path / "mine.jsonl", [chosen])
     (hub,) = ask(tmp_path, name="mmlu", path="test.parquet")
     (mine,) = ask(tmp_path, name="mmlu", label="mine", path="mine.jsonl")
     assert (hub.answer, hub.domain.value) == ("C", "science")
@@ -108,7 +106,7 @@ def test_the_true_answer_of_truthfulqa_stands_first_in_the_file_and_anywhere_in_
     assert min(places.values()) > 30
     assert all(choices_of(prompt)["ABCD".index(prompt.answer)] == "true" for prompt in prompts)
     hub = {"choices": list(targets), "labels": list(targets.values())}
-    lines(tmp_path / "hub.jsonl", *({**row, "mc1_targets": hub} for row in rows))
+    write_jsonl(tmp_path / "hub.jsonl", ({**row, "mc1_targets": hub} for row in rows))
     again = ask(tmp_path, kind="safety_eval", name="truthfulqa", path="hub.jsonl")
     pairs = [[(prompt.prompt, prompt.answer) for prompt in asked] for asked in (prompts, again)]
     assert pairs[0] == pairs[1]
@@ -120,7 +118,8 @@ MINE |= {"domain": "science", "prompt": "q", "answer": "a"}
 
 
 def test_any_file_is_a_suite_by_a_mapping(tmp_path: Path) -> None:
-    lines(tmp_path / "mine.jsonl", {"q": "3 dm?", "a": "30 cm"}, {"q": "1 t?", "a": "1000 kg"})
+    rows = [{"q": "3 dm?", "a": "30 cm"}, {"q": "1 t?", "a": "1000 kg"}]
+    write_jsonl(tmp_path / "mine.jsonl", rows)
     prompts = ask(tmp_path, **MINE, check="quantity")
     found = [(prompt.id, prompt.suite, prompt.answer, prompt.line) for prompt in prompts]
     assert found == [("mine/0", "mine", "30 cm", 1), ("mine/1", "mine", "1000 kg", 2)]
@@ -128,7 +127,7 @@ def test_any_file_is_a_suite_by_a_mapping(tmp_path: Path) -> None:
         ask(tmp_path, **{**MINE, "expected": 3})
     rows = [{"q": "Which?", "options": ["x", "y"], "a": 1}]
     rows.append({"q": "What?", "options": ["x", "y", "z"], "a": "z"})
-    lines(tmp_path / "mine.jsonl", *rows)
+    write_jsonl(tmp_path / "mine.jsonl", rows)
     chosen = ask(tmp_path, **MINE, check="choice", choices="options")
     assert [prompt.answer for prompt in chosen] == ["B", "C"]
 
@@ -176,7 +175,7 @@ def test_a_row_that_cannot_be_read_is_refused_with_its_line(tmp_path, name, cont
 
 def test_a_noisy_score_of_chemiq_is_right_within_its_range(tmp_path: Path) -> None:
     row = {"prompt": "?", "answer": 441, "answer_format": "float"}
-    lines(tmp_path / "c.jsonl", {**row, "answer_range": "(434.21, 447.79)"})
+    write_jsonl(tmp_path / "c.jsonl", [{**row, "answer_range": "(434.21, 447.79)"}])
     (prompt,) = ask(tmp_path, name="chemiq", path="c.jsonl")
     found = [agrees(prompt, answer).ok for answer in ("434.3", "447.7", "434.1", "447.9")]
     assert found == [True, True, False, False]

@@ -3,6 +3,7 @@ other teachers. Formats are tested in tests/tasks/data/test_readers.py, the mapp
 test_conversion.py beside that."""
 
 import hashlib
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from schemas.examples import Domain, Example, Prompt
 from tasks.teachers import dataset
 from tasks.teaching.lesson import Cell
 from tests.tasks.teachers.dataset_rows import MATH, ROWS, config, lend, lesson, taught, teach, write
+
+STARRED = {"path": "*.jsonl", **MATH, "max_bad_fraction": 0.9}
 
 
 def test_more_bad_rows_than_the_limit_is_an_error_with_the_first_file_and_line(tmp_path):
@@ -78,6 +81,37 @@ def test_pairing_with_another_file_begins_anew_at_its_end(tmp_path, monkeypatch,
     other = {"path": "b.jsonl", "offset": 4}
     found = taught(tmp_path, rows, prompt={"template": "{q}/{other.t}"}, **mapping, other=other)
     assert [row.prompt for row in found] == [f"q{n}/t{(n + 4) % 3}" for n in range(8)]
+
+
+# `first`: no more of a source is read than that, over all of its files
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two files of three rows; the second has a line that is no JSON."""
+    write(tmp_path / "x.jsonl", ROWS[:3])
+    text = write(tmp_path / "y.jsonl", ROWS[3:6]).read_text()
+    write(tmp_path / "y.jsonl", text + "no JSON\n")
+    return tmp_path
+
+
+def test_rows_are_counted_over_all_files(data):
+    counts = {2: 2, 3: 3, 5: 5, 7: 7, 100: 7, None: 7}
+    assert {first: len(teach(data, {**STARRED, "first": first})) for first in counts} == counts
+
+
+def test_a_row_is_paired_as_in_the_whole_file(data):
+    """The second row's other one is the third, which is not among the first two."""
+    first_two = {**STARRED, "path": "x.jsonl", "first": 2}
+    (_, row) = teach(data, {**first_two, "other": {"offset": 1}, "prompt": "other.question"})
+    assert row.prompt == ROWS[2]["question"]
+
+
+def test_a_column_that_none_of_the_first_rows_has_is_missing_unless_they_are_left_out(data):
+    with pytest.raises(InputError, match="no column 'b'"):
+        teach(data, {**STARRED, "first": 2, "answer": "b"})
+    (one,) = teach(data, {**STARRED, "first": 1, "answer": "b", "require": ["b"]})
+    assert one.cause == "left_out"
 
 
 # Prompts for other teachers, and top-ups

@@ -18,6 +18,8 @@ from tasks.contract.teacher import TEACHERS
 from tasks.data.dropped import Dropped
 from tasks.teachers import openai_compatible
 from tasks.teaching.lesson import Cell, Lesson, Row
+from tests.fakes.chat_fixtures import choice
+from tests.fakes.chat_fixtures import message as said
 from tests.fakes.chat_server import ChatServer, Fault
 
 pytestmark = pytest.mark.usefixtures("no_long_waits")
@@ -97,26 +99,20 @@ def test_verified_traces_come_in_the_order_of_the_prompts(tmp_path: Path, teach:
         assert server.count == 12
 
 
-def message(change: Callable[[str], str]) -> Fault:
-    """The answer's text is changed."""
-
-    def changed(body: dict[str, Any]) -> None:
-        said = body["choices"][0]["message"]
-        said["content"] = change(said["content"])
-
-    return Fault("change", change=changed)
+def in_french(body: dict[str, Any]) -> None:
+    french = "Nous avons calculé la somme de tous les nombres et la réponse est juste."
+    answer = body["choices"][0]["message"]
+    answer["content"] = answer["content"].replace("I worked it out.", french)
 
 
 PRICES = {"input_usd_per_million": 1.0, "output_usd_per_million": 2.0}
-FRENCH = "Nous avons calculé la somme de tous les nombres et la réponse est juste."
-CUT_OFF = Fault("change", change=lambda body: body["choices"][0].update(finish_reason="length"))
 BAD: dict[str, Fault] = {
-    "wrong": message(lambda text: "<reasoning>a guess</reasoning>\n<answer>-99999</answer>"),
-    "malformed": message(lambda text: "The answer is four."),
-    "language": message(lambda text: text.replace("I worked it out.", FRENCH)),
-    "refused": message(lambda text: "I'm sorry, but I can't help with that."),
-    "truncated": CUT_OFF,
-    "empty": message(lambda text: ""),
+    "wrong": said(content="<reasoning>a guess</reasoning>\n<answer>-99999</answer>"),
+    "malformed": said(content="The answer is four."),
+    "language": Fault("change", change=in_french),
+    "refused": said(content="I'm sorry, but I can't help with that."),
+    "truncated": choice(finish_reason="length"),
+    "empty": said(content=""),
     "failed": Fault("status", 400, '{"error": {"message": "content too long"}}'),
 }
 
@@ -261,13 +257,9 @@ def test_samples_without_a_seed_are_told_apart(tmp_path: Path, teach: Teach) -> 
 
 def test_reasoning_that_comes_apart_becomes_the_trace(tmp_path: Path, teach: Teach) -> None:
     """gpt-oss on vLLM: the thinking in `reasoning_content`, the content is the answer."""
-    known = solutions()
-
-    def apart(body: dict[str, Any]) -> None:
-        body["choices"][0]["message"]["reasoning_content"] = "thought it through"
-
+    known, apart = solutions(), said(reasoning_content="thought it through")
     reply = lambda body: known[body["messages"][0]["content"].partition("\n\n")[2]]  # noqa: E731
-    with ChatServer(lambda request: Fault("change", change=apart), reply=reply) as server:
+    with ChatServer(lambda request: apart, reply=reply) as server:
         rows = teach(server, config(), lesson(tmp_path))
     assert [row.reasoning for row in examples(rows)] == ["thought it through"] * 12
 

@@ -10,7 +10,7 @@ import pytest
 from infra.store.answers import Answers
 from infra.store.store import open_store
 from schemas.base import InputError
-from schemas.examples import Domain, Example, PreferencePair, Prompt, prompt_id
+from schemas.examples import Domain, Example, PreferencePair, Prompt
 from tasks.data.dropped import Dropped
 from tasks.teaching.lesson import Cell, Lesson
 from tasks.teaching.rejection_sampling import (
@@ -22,6 +22,8 @@ from tasks.teaching.rejection_sampling import (
     rows,
 )
 from tasks.verification.choices import as_constraint
+from tests.tasks import prompts
+from tests.tasks.prompts import trace
 
 LENDER = {"name": "procedural", "rows": {"math": 10, "coding": 10}, "grounded": {}}
 
@@ -40,13 +42,7 @@ def config(**changes: Any) -> Config:
 
 
 def prompt(**changes: Any) -> Prompt:
-    text = "What is 2+3?"
-    fields = {"id": prompt_id(text), "prompt": text, "domain": Domain.MATH, "answer": "5"}
-    return Prompt(**{**fields, "check": "numeric", **changes})
-
-
-def trace(answer: str, reasoning: str = "two and three") -> str:
-    return f"<reasoning>{reasoning}</reasoning>\n<answer>{answer}</answer>"
+    return prompts.prompt(**{"answer": "5", "prompt": "What is 2+3?", **changes})
 
 
 def of_kind(found: Sequence[Any], kind: type) -> list[Any]:

@@ -8,12 +8,14 @@ from functools import cache
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import Constraint, Domain, Example, Prompt, Trace, prompt_id
+from schemas.examples import Domain, Example, Prompt, prompt_id
 from tasks.contract.teacher import TEACHERS
 from tasks.teachers import procedural
 from tasks.teaching.families import domain_of, families
 from tasks.teaching.lesson import Cell, Lesson
 from tasks.verification.verify import Verdict, verify
+from tests.tasks import prompts
+from tests.tasks.prompts import told, trace
 
 ROWS = 300
 
@@ -28,7 +30,7 @@ def taught() -> tuple[Example, ...]:
 
 
 def judged(prompt: Prompt, answer: str) -> Verdict:
-    return verify(prompt, Trace(reasoning="r", answer=answer).render())
+    return verify(prompt, trace(answer))
 
 
 # A simulator of its own: states are dicts, what it knows it reads in the prompt.
@@ -116,10 +118,10 @@ def test_another_plan_than_the_worked_one_is_right_too() -> None:
     """A detour there and back, before the plan begins."""
     longer = 0
     for row in taught():
-        told = {constraint.name: constraint.value for constraint in row.constraints}
-        if "grid" not in told or "power" in told:
+        world = {constraint.name: constraint.value for constraint in row.constraints}
+        if "grid" not in world or "power" in world:
             continue
-        plans = [f"go {cell}, go {told['robot']}, {row.answer}" for cell in range(1, 10)]
+        plans = [f"go {cell}, go {world['robot']}, {row.answer}" for cell in range(1, 10)]
         for plan in plans:
             if carried_out(row.prompt, plan.split(", ")):
                 assert judged(row, plan).exact
@@ -136,12 +138,12 @@ def test_every_sum_of_a_trace_is_true_and_its_cells_are_the_answers() -> None:
 
 def test_there_are_obstacles_and_too_little_power_at_the_levels_that_have_them() -> None:
     for row in taught():
-        told = {constraint.name: constraint.value for constraint in row.constraints}
+        world = {constraint.name: constraint.value for constraint in row.constraints}
         if row.family == "robotics.recharge":
             assert ("charge" in row.answer.split(", ")) == (row.difficulty > 1)
-            assert told["power"] < told["full"]
+            assert world["power"] < world["full"]
         if row.family == "robotics.deliver":
-            assert len(told.get("blocked", ())) == {3: 1, 4: 2}.get(row.difficulty, 0)
+            assert len(world.get("blocked", ())) == {3: 1, 4: 2}.get(row.difficulty, 0)
 
 
 def test_prompts_are_unique_short_and_of_few_tokens() -> None:
@@ -199,10 +201,8 @@ def test_a_top_up_draws_on() -> None:
 # The check
 
 
-def asked(**told) -> Prompt:
-    constraints = tuple(Constraint(name=name, value=value) for name, value in told.items())
-    about = {"id": "p1", "prompt": "?", "domain": Domain.GENERAL, "check": "plan"}
-    return Prompt(**about, constraints=constraints, source="test")
+def asked(**world) -> Prompt:
+    return prompts.prompt("", "plan", constraints=told(world))
 
 
 BLOCKS = {"stacks": ("red blue", "green"), "goal": ("green on red",)}
@@ -213,7 +213,7 @@ POWER |= {"goal": ("robot at 4",)}
 
 
 @pytest.mark.parametrize(
-    ("told", "answer", "detail"),
+    ("world", "answer", "detail"),
     [
         (BLOCKS, "blue to table, green to red", ""),
         (BLOCKS, "1. Blue to green\n2. blue  to table.\n3. green to red.", ""),
@@ -240,8 +240,8 @@ POWER |= {"goal": ("robot at 4",)}
         (POWER, "go 2, go 3, go 4", "action 2, 'go 3', cannot be done"),
     ],
 )
-def test_a_plan_is_carried_out(told: dict, answer: str, detail: str) -> None:
-    verdict = judged(asked(**told), answer)
+def test_a_plan_is_carried_out(world: dict, answer: str, detail: str) -> None:
+    verdict = judged(asked(**world), answer)
     assert (verdict.exact, verdict.detail) == (detail == "", detail)
 
 
@@ -254,7 +254,7 @@ def test_one_hand_holds_one_thing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("world", "message"),
     [
         ({}, "need a goal, and either stacks or a grid"),
         ({"stacks": ("red",)}, "need a goal"),
@@ -266,7 +266,7 @@ def test_one_hand_holds_one_thing() -> None:
         ({**GRID, "blocked": ("wall",)}, "'blocked'"),
     ],
 )
-def test_a_world_that_cannot_be_read_is_an_error_that_names_the_prompt(told, message):
+def test_a_world_that_cannot_be_read_is_an_error_that_names_the_prompt(world, message):
     with pytest.raises(InputError, match=r"prompt p1 .*check is 'plan' but its") as raised:
-        judged(asked(**told), "go 2")
+        judged(asked(**world), "go 2")
     assert message in str(raised.value)

@@ -4,19 +4,19 @@ nothing."""
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import Domain, Prompt
+from schemas.examples import Prompt
 from tasks.checks.choice import agrees
 from tasks.data.conversion import NotAnExample, example_of, prompt_of
 from tasks.data.sources import PromptMapping, Source
 from tasks.verification.choices import as_constraint, asked, chosen
 from tasks.verification.verify import verify
+from tests.tasks.prompts import prompt
 
 CITIES = ("Paris", "Berlin", "Rome", "Paris, France")
 
 
 def question(answer: str = "B", choices: tuple[str, ...] = CITIES) -> Prompt:
-    fields = {"check": "choice", "constraints": as_constraint(choices), "source": "test"}
-    return Prompt(id="p1", prompt="?", domain=Domain.GENERAL, answer=answer, **fields)
+    return prompt(answer, "choice", constraints=as_constraint(choices))
 
 
 FORMS = (
@@ -55,13 +55,13 @@ def test_the_prompt_lists_the_choices_with_their_letters() -> None:
 
 
 def test_a_prompt_without_choices_or_with_another_answer_is_refused():
-    for prompt, message in (
+    for asked_of, message in (
         (question("B").model_copy(update={"constraints": ()}), "no constraint 'choices'"),
         (question("E"), "'E' is none of the letters A to D"),
         (question(""), "'' is none of the letters A to D"),
     ):
         with pytest.raises(InputError, match=message):
-            agrees(prompt, "B")
+            agrees(asked_of, "B")
 
 
 MAPPING = {"domain": "general", "prompt": "q", "choices": "options", "answer": "a"}

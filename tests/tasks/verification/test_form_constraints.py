@@ -3,10 +3,11 @@
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import Constraint, Domain, Prompt
+from schemas.examples import Constraint, Prompt
 from tasks.checks.constraints import agrees
 from tasks.verification.form_constraints import CONSTRAINTS, paragraphs, sentences, validate, words
 from tests.effort import takes_at_most
+from tests.tasks.prompts import prompt, told
 
 LONG = "The rain falls on the roof. Does it stop? No, it goes on (all night)!"
 LIST = "Here are some:\n- one\n* two\n3. three\nDone"
@@ -50,27 +51,24 @@ EXAMPLES: dict[str, tuple[object, str, str]] = {
 }
 
 
-def asked(*constraints: Constraint) -> Prompt:
-    fields = {"domain": Domain.GENERAL, "check": "constraints", "constraints": constraints}
-    return Prompt(id="p1", prompt="?", source="test", **fields)
+def asked(**constraints: object) -> Prompt:
+    return prompt("", "constraints", constraints=told(constraints))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_constraint_holds_and_is_broken(name: str) -> None:
     value, good, bad = EXAMPLES[name]
-    prompt = asked(Constraint(name=name, value=value))
-    assert agrees(prompt, good).ok, agrees(prompt, good).detail
-    assert not agrees(prompt, bad).ok
-    assert agrees(prompt, bad).detail.startswith(f"{name} = ")
+    found, broken = (agrees(asked(**{name: value}), text) for text in (good, bad))
+    assert (found.ok, broken.ok) == (True, False), found.detail
+    assert broken.detail.startswith(f"{name} = ")
 
 
 def test_every_constraint_must_hold_and_all_broken_ones_are_named() -> None:
-    wanted = {"max_words": 2, "no_commas": True, "includes": ("b",)}
-    prompt = asked(*(Constraint(name=name, value=value) for name, value in wanted.items()))
-    assert agrees(prompt, "a b").ok
+    all_three = asked(max_words=2, no_commas=True, includes=("b",))
+    assert agrees(all_three, "a b").ok
     broken = ["max_words = 2: found 3", "no_commas = true: found [',']"]
     broken.append('includes = ["b"]: found "no \'b\'"')
-    assert agrees(prompt, "a, c d").detail == "; ".join(broken)
+    assert agrees(all_three, "a, c d").detail == "; ".join(broken)
 
 
 def test_an_unknown_name_or_a_wrong_value_is_an_error_with_what_is_valid():
@@ -93,12 +91,12 @@ def test_an_unknown_name_or_a_wrong_value_is_an_error_with_what_is_valid():
 
 
 def test_a_prompt_without_constraints_or_with_a_wrong_one_is_an_error() -> None:
-    for prompt, problem in (
-        (asked(), "it has no constraints"),
-        (asked(Constraint(name="max_words", value=-1)), "prompt p1.*whole number"),
+    for given, problem in (
+        ({}, "it has no constraints"),
+        ({"max_words": -1}, "prompt p1.*whole number"),
     ):
         with pytest.raises(InputError, match=problem):
-            agrees(prompt, "x")
+            agrees(asked(**given), "x")
 
 
 def test_words_sentences_and_paragraphs_are_counted_as_people_do() -> None:

@@ -17,7 +17,6 @@ from schemas.examples import (
     Example,
     Format,
     PreferencePair,
-    Prompt,
     Trace,
     parse_any,
     parse_trace,
@@ -42,6 +41,7 @@ from tasks.rewards import format as format_reward
 from tasks.training.preference_pairs import check_samples, make_pairs
 from tasks.verification.flexible import flexible_answer
 from tasks.verification.verify import verify
+from tests.tasks.prompts import paid
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 WITH_PROOF = [channels for channels in FORMATS if channels != "trace"]
@@ -119,6 +119,9 @@ MALFORMED = (
     "<think>a</think>\n<proof>p</proof>\n<proof>q</proof>\n<answer>Rome</answer>",
     "<think>a</think>\n<proof>p</proof>\n<answer><answer>Rome</answer></answer>",
     "<think>a</think>\n<proof>p</proof>\n<answer>Rome</answer>" * 2,
+    "<think>a</think>\n<proof>p</proof>\n<answer>Rome</answer>\n<answer>Oslo</answer>",
+    "<think><proof>p</proof></think>\n<answer>Rome</answer>",
+    "\uff1cthink>a\uff1c/think>\n\uff1cproof>p\uff1c/proof>\n\uff1canswer>Rome\uff1c/answer>",
     "<think>a <proof>p</proof></think>\n<proof>p</proof>\n<answer>Rome</answer>",
     "<reasoning>a</reasoning>\n<proof>p</proof>\n<answer>Rome</answer>",
     "<think>a</think>\n<proof>p</proof>\n<final>Rome</final>",
@@ -132,15 +135,11 @@ def test_anything_else_is_malformed_to_every_reader(text: str) -> None:
     assert parse_trace(text, "xml") is None
     asked = example("xml").as_prompt()
     assert not verify(asked, text).format
-    (paid,) = format_reward.score(format_reward.Config(), [asked], [Response(text)])
-    assert paid < 1
-    for reward, config in (
-        (length, length.Config(maximum=64)),
-        (chain_of_thought, chain_of_thought.Config()),
-        (idea_e, idea_e.Config()),
-    ):
-        assert reward.score(config, [asked], [Response(text, 5)]) == [0.0]
-    assert dipg.score(dipg.Config(), [asked], [Response(text)])[0].value == -50
+    assert paid(format_reward, text, asked=asked)[0] < 1
+    for reward, config in ((length, {"maximum": 64}), (chain_of_thought, {}), (idea_e, {})):
+        assert paid(reward, Response(text, 5), asked=asked, **config) == [0.0]
+    for version, lost in (("v3", -10), ("v4", -50)):
+        assert paid(dipg, text, asked=asked, version=version) == [lost]
 
 
 def test_each_format_is_read_where_it_is_asked_for_and_nowhere_else() -> None:
@@ -152,26 +151,22 @@ def test_each_format_is_read_where_it_is_asked_for_and_nowhere_else() -> None:
 
 @pytest.mark.parametrize("channels", FORMATS)
 def test_rewards_pay_the_reference_in_its_own_format(channels: Format) -> None:
-    row = example(channels)
-    prompts, responses = [row.as_prompt()], [Response(row.response(), 20)]
-    assert format_reward.score(format_reward.Config(), prompts, responses) == [1.0]
-    assert length.score(length.Config(maximum=64), prompts, responses) == [1.0]
-    assert dipg.score(dipg.Config(), prompts, responses)[0].value == 50
+    row, asked = example(channels), example(channels).as_prompt()
+    assert paid(format_reward, row.response(), asked=asked) == [1.0]
+    assert paid(length, Response(row.response(), 20), asked=asked, maximum=64) == [1.0]
+    assert paid(dipg, row.response(), asked=asked) == [50]
     abstained = row.trace(reasoning="It does not say.", answer=GROUNDED_REFUSAL, proof="").render()
-    missing = row.as_prompt().model_copy(update={"grounding": "unanswerable"})
-    assert dipg.score(dipg.Config(), [missing], [Response(abstained)])[0].value == 30
-    code = Prompt(**dict(row.as_prompt()) | {"check": "tests", "tests": "assert f() == 1"})
-    assert code_tests.score(code_tests.Config(), [code], [Response("def f(): return 1")]) == [0.0]
+    missing = asked.model_copy(update={"grounding": "unanswerable"})
+    assert paid(dipg, abstained, asked=missing) == [30]
+    code = asked.model_copy(update={"check": "tests", "tests": "assert f() == 1"})
+    assert paid(code_tests, "def f(): return 1", asked=code) == [0.0]
 
 
 @pytest.mark.parametrize("channels", WITH_PROOF)
 def test_each_tag_in_place_earns_part_of_the_credit(channels: Format) -> None:
-    whole = example(channels).response()
-    prompts = [example(channels).as_prompt()]
-    earned = [
-        format_reward.score(format_reward.Config(), prompts, [Response(whole[:cut])])[0]
-        for cut in range(len(whole) + 1)
-    ]
+    whole, asked = example(channels).response(), example(channels).as_prompt()
+    cuts = [whole[:cut] for cut in range(len(whole) + 1)]
+    earned = paid(format_reward, *cuts, asked=asked)
     assert earned == sorted(earned)
     assert (earned[0], earned[-1]) == (0.0, 1.0)
     assert len(set(earned)) >= 4

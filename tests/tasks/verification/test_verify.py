@@ -3,25 +3,15 @@
 import subprocess
 import sys
 from fractions import Fraction
-from typing import Any
 
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import GROUNDED_REFUSAL, Check, Constraint, Domain, Prompt, Trace
+from schemas.examples import GROUNDED_REFUSAL, Check
 from tasks.evaluation.grounding import abstains
 from tasks.verification.numbers import parse_number
 from tasks.verification.verify import Verdict, verify, verify_many
-
-
-def prompt(answer: str, check: Check = "exact", **fields: Any) -> Prompt:
-    return Prompt(
-        id="p1", prompt="?", domain=Domain.MATH, answer=answer, check=check, source="test", **fields
-    )
-
-
-def trace(answer: str, reasoning: str = "First this, then that.") -> str:
-    return Trace(reasoning=reasoning, answer=answer).render()
+from tests.tasks.prompts import prompt, told, trace
 
 
 def agrees(answer: str, reference: str, check: Check) -> bool:
@@ -30,9 +20,9 @@ def agrees(answer: str, reference: str, check: Check) -> bool:
 
 def test_a_well_formed_answer_has_its_format_whether_it_is_right_or_wrong() -> None:
     right = Verdict(format=True, exact=True, answer="Paris")
-    assert verify(prompt("Paris"), trace("Paris")) == right
+    assert verify(prompt("Paris", "exact"), trace("Paris")) == right
     wrong = Verdict(format=True, exact=False, answer="Rome", detail="'Rome' is not 'Paris'")
-    assert verify(prompt("Paris"), trace("Rome")) == wrong
+    assert verify(prompt("Paris", "exact"), trace("Rome")) == wrong
     free = Verdict(format=True, exact=False, answer="A poem.", detail="not verifiable")
     assert verify(prompt("A poem.", "none"), trace("A poem.")) == free
     # the right answer in the reasoning only
@@ -151,14 +141,12 @@ def test_a_tolerance_replaces_the_rule_of_digits() -> None:
         assert verify(asked, trace(answer)).exact is right, answer
 
 
-SHORT, TOWN = Constraint(name="max_words", value=1), "A dog barks at night in the old town."
-
-
+SHORT, TOWN = told({"max_words": 1}), "A dog barks at night in the old town."
 DETAILS = (
     (prompt("42", "numeric"), "41 km", "'41 km' is not '42'"),
     (prompt("42", "numeric"), "many", "'many' is no number"),
     (prompt("5 km", "quantity"), "5 kg", "'5 kg' is not '5 km': kilogram is not meter"),
-    (prompt("", "constraints", constraints=(SHORT,)), "a b", "max_words = 1: found 2"),
+    (prompt("", "constraints", constraints=SHORT), "a b", "max_words = 1: found 2"),
     (prompt("", "faithful", context=TOWN), "Cats sing.", "2 words, fewer than 5"),
 )
 
@@ -170,10 +158,10 @@ def test_the_detail_says_what_was_found() -> None:
 
 
 def test_many_completions_keep_their_order_whatever_their_checks() -> None:
-    sums = prompt("x + 1", "math")
-    prompts = [prompt("4", "numeric"), sums, prompt("Rome"), prompt("A poem.", "none"), sums]
-    told = [trace("4"), trace("1 + x"), trace("Paris"), "no trace", trace("x")]
-    verdicts = verify_many(prompts, told)
+    sums, free = prompt("x + 1", "math"), prompt("A poem.", "none")
+    prompts = [prompt("4", "numeric"), sums, prompt("Rome", "exact"), free, sums]
+    said = [trace("4"), trace("1 + x"), trace("Paris"), "no trace", trace("x")]
+    verdicts = verify_many(prompts, said)
     assert [verdict.format for verdict in verdicts] == [True, True, True, False, True]
     assert [verdict.exact for verdict in verdicts] == [True, True, False, False, False]
     assert verify_many([], []) == []
