@@ -80,8 +80,8 @@ def sample_groups(
 
 
 def sampler_of(config: Any, loaded: "LoadedModel") -> "Sampler":
-    """The sampler before training, for a config with `sampling_batch_size`, both lengths and the
-    fields of `schemas.trainer_config.Nucleus`."""
+    """The sampler before training, for a config with `sampling_batch_size`, `samples_per_prompt`,
+    both lengths and the fields of `schemas.trainer_config.Nucleus`."""
     from tasks.sampling.sampler import Sampler
 
     return Sampler(
@@ -89,6 +89,7 @@ def sampler_of(config: Any, loaded: "LoadedModel") -> "Sampler":
         batch_size=config.sampling_batch_size,
         prompt_length=config.prompt_length,
         response_length=config.response_length,
+        group_size=config.samples_per_prompt,
         **config.drawn_from,
     )
 

@@ -349,7 +349,7 @@ def _measured(
 
 
 KIND = Kind(
-    version=4,
+    version=5,
     config=Config,
     inputs={"prompts": Input(Product.ROWS), "policy": Input(Product.MODEL, required=False)},
     produces=Product.REWARD,

@@ -80,6 +80,7 @@ def sampler_of(config: Config, loaded: "LoadedModel") -> "Sampler":
         batch_size=config.batch_size,
         prompt_length=config.prompt_length,
         response_length=config.max_response_tokens,
+        group_size=config.samples,
         **config.drawn_from,
     )
 
@@ -185,7 +186,7 @@ def _sampled(
 
 
 TEACHER = Teacher(
-    version=4,
+    version=5,
     config=Config,
     teach=teach,
     dependencies=dependencies,

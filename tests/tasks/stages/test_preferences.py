@@ -142,6 +142,13 @@ def test_rows_are_as_short_and_few_as_the_pairs_allow_and_the_program_is_the_one
     assert ran == {"train_step": {text}}
 
 
+def test_a_prompt_is_read_once_for_all_its_samples():
+    """8 samples at a time, 2 of a prompt."""
+    model = abstract_model("gemma3-tiny", decoder.SIZES["gemma3-tiny"], make_mesh())
+    generate, _ = simpo.KIND.programs(config(), model, {"prompts": UPSTREAM})
+    assert generate.args[1].shape == (4, 19)
+
+
 def data_pair(number: int) -> PreferencePair:
     row = example(number)
     return preference(row.response(), f"it is {number}").model_copy(

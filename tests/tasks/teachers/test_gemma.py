@@ -70,12 +70,12 @@ def test_two_models_in_one_stage_are_refused() -> None:
 
 
 def test_plan_compiles_what_the_teacher_runs() -> None:
-    """12 responses in batches of 4: the program is called 3 times, on the shapes that `run`
-    uses."""
+    """12 responses in batches of 4, of which 2 are to one prompt: the program is called 3 times, on
+    the shapes that `run` uses."""
     from tasks.devices.hosts import make_mesh
     from tasks.models import decoder
     from tasks.planning.programs import abstract_model
 
     model = abstract_model("gemma3-tiny", decoder.SIZES["gemma3-tiny"], make_mesh())
     (program,) = distill.programs(distill.Config.parse({"teachers": [TEACHER]}), model, {})
-    assert (program.name, program.calls, program.args[1].shape) == ("generate", 3, (4, 90))
+    assert (program.name, program.calls, program.args[1].shape) == ("generate", 3, (2, 90))
