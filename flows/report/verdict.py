@@ -58,11 +58,6 @@ def verdict(run: RunResults) -> Sentence | None:
     if not found:
         return None
     metric, effect = found[0]
-    headline = {
-        "gain": "It got better.",
-        "loss": "It got worse.",
-        "unclear": "No measurable difference.",
-    }[effect.direction]
     said = [
         _overall(run, effect),
         *_examples(run, metric),
@@ -71,7 +66,21 @@ def verdict(run: RunResults) -> Sentence | None:
         *_safety(run),
     ]
     text = " ".join(filter(None, [*said, _took(run)]))
-    return Sentence(headline, text, TONES[effect.direction])
+    return Sentence(_headline(found), text, TONES[effect.direction])
+
+
+def _headline(found: Sequence[tuple[Metric, Effect]]) -> str:
+    """What came of the first metric, and of others where that differs."""
+    metric, effect = found[0]
+    said = {"gain": "It got better", "loss": "It got worse", "unclear": "No measurable difference"}
+    others = [
+        f"{word} in {listed(labels)}"
+        for direction, word in (("gain", "better"), ("loss", "worse"))
+        if direction != effect.direction
+        and (labels := [one.label for one, its in found[1:] if its.direction == direction])
+    ]
+    where = f" in {metric.label}" if others else ""
+    return "; ".join([said[effect.direction] + where, *others]) + "."
 
 
 def _overall(run: RunResults, effect: Effect) -> str:

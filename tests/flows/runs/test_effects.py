@@ -182,8 +182,16 @@ def test_the_verdict_says_what_a_boss_asks(run: RunResults) -> None:
 @pytest.mark.parametrize(
     ("rates", "subject", "words"),
     [
-        ((0.8, 0.8, 0.4, 0.4), "It got worse.", "done by simpo (−40.0): drop or change it."),
-        ((0.5, 0.5, 0.5, 0.5), "No measurable difference.", "is one that chance alone explains."),
+        (
+            (0.8, 0.8, 0.4, 0.4),
+            "It got worse in exact answer; better in format.",
+            "done by simpo (−40.0): drop or change it.",
+        ),
+        (
+            (0.5, 0.5, 0.5, 0.5),
+            "No measurable difference in exact answer; better in format.",
+            "is one that chance alone explains.",
+        ),
         ((0.0, 0.4, 0.4, 1.0), "It got better.", "which is more than refusing everything"),
     ],
 )
