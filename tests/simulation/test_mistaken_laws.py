@@ -130,3 +130,12 @@ def test_a_run_named_what_it_made_though_that_record_rotted() -> None:
     ended meanwhile: its last record names all of its stages again."""
     events = Event("spoil", 27.1), Event("force", 31.7, "flow 1")
     holds("directory", "local", seed=119060969, stages=4, data=True, events=events)
+
+
+def test_a_record_that_a_power_cut_took_needs_nothing() -> None:
+    """`gc --drop-run` of another run, which had made the artifact
+    after the cut, removed it."""
+    pause = Fault("pause", "flow 2", "read lease", 2, "before", 15.0)
+    events = Event("gc", 52.8, amount=1.0), Event("power", 3.8, "laptop")
+    more: dict[str, Any] = {"flows": (0.0, 0.0), "data": True, "cold": True, "events": events}
+    holds("directory", "local", seed=795822141, stages=2, faults=(pause,), **more)

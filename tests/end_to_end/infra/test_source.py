@@ -137,7 +137,7 @@ def test_everything_that_a_worker_imports_is_in_its_environment() -> None:
     distributions = importlib.metadata.packages_distributions()
     locked = versions("constraints.txt")
     at_home = ("stage", "stages/export", "exporting/model_card", "exporting/round_trip")
-    at_home += ("serving/app", "serving/server", "data/cluster")
+    at_home += ("serving/app", "serving/server", "cleaning/cluster")
     left_out = {f"tasks/{name}.py" for name in at_home}
     assert stage_kind("export").at_home({}, {})
     needed = {(file, module) for file, module in imported() if file not in left_out}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -190,7 +191,8 @@ def test_what_ran_when_it_ended_is_cancelled_or_crashed_when_it_starts_again(tmp
         run = served.start("nightly", recipe=str(tiny_recipe), overrides=[SLOW])
         until(lambda: jobs(served))
         for pid in served.processes():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it may have ended with another one
+                os.kill(pid, signal.SIGKILL)
         served.process.wait()
     until(lambda: not served.processes(), seconds=60)
 
