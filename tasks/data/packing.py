@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -74,13 +74,10 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     return bins
 
 
-def pack(
-    rows: Sequence[Text], length: int, pad_id: int, bins: Sequence[Sequence[int]] | None = None
-) -> Packed:
+def pack(rows: Sequence[Text], length: int, pad_id: int) -> Packed:
     """Pack (prompt tokens, response tokens) rows into rows of `length` tokens; each must fit on its
-    own. `bins`: which rows share each of them; None: `best_fit`."""
-    if bins is None:
-        bins = best_fit([len(prompt) + len(response) for prompt, response in rows], length)
+    own."""
+    bins = best_fit([len(prompt) + len(response) for prompt, response in rows], length)
     shape = (len(bins), length)
     packed = Packed(
         np.full(shape, pad_id, np.int32),
@@ -188,7 +185,7 @@ def pack_responses(
     if len(bins) > rows:
         raise ValueError(f"{len(texts)} texts fill {len(bins)} rows of {shape}")
     tokens = np.full((rows, shape.length), pad_id, np.int32)
-    segments, positions, predicts = (np.zeros_like(tokens) for _ in range(3))
+    segments, positions = np.zeros_like(tokens), np.zeros_like(tokens)
     places = np.full((len(texts), response_length), tokens.size, np.int32)
     arrays = tokens, segments, positions
     for row, members in enumerate(bins):
@@ -200,11 +197,12 @@ def pack_responses(
             for branch, index in enumerate(indices, start=1):
                 _, prompt, response = texts[index]
                 before = np.arange(len(response)) + start + len(prompt) - 1
-                predicts[row, before] = 1
                 places[index, : len(response)] = row * shape.length + before
                 text, own = prompt + response, segment + branch
                 start = _put(*arrays, row, start, text, own, len(prefix))
-    return PackedResponses(tokens, positions, segments, predicts > 0, places)
+    predicts = np.zeros(tokens.size + 1, bool)  # the last is past the ends
+    predicts[places] = True
+    return PackedResponses(tokens, positions, segments, predicts[:-1].reshape(tokens.shape), places)
 
 
 def units(groups: Sequence[Lengths], length: int) -> list[tuple[int, list[int]]]:
@@ -254,6 +252,11 @@ def first_fit(groups: Sequence[Lengths], shape: Shape) -> list[list[int]]:
     return blocks
 
 
+def longest_text(groups: Iterable[Lengths]) -> int:
+    """The most tokens of a text with its prefix, which a row has to hold."""
+    return max(prefix + max(texts) for prefix, texts in groups)
+
+
 def _tokens(group: Lengths) -> int:
     prefix, texts = group
     return prefix + sum(texts)
@@ -296,9 +299,8 @@ def tightest(
         return total
 
     most = -(-rows // multiple) * multiple
-    found = []
-    for length in lengths_for(max(prefix + max(texts) for prefix, texts in each), longest):
-        tokens = sum(map(_tokens, heaviest[0]))
+    found, tokens = [], sum(map(_tokens, heaviest[0]))
+    for length in lengths_for(longest_text(each), longest):
         fewest = -(-tokens // (blocks * length * multiple)) * multiple
         shapes = [Shape(count, length) for count in range(fewest, most + 1, multiple)]
         # few rows leave little padding, many pack best

@@ -1,19 +1,18 @@
 """GRPO and its variants: the policy samples groups of responses, rewards score them, and a clipped
 policy gradient updates it.
 
-The config's `algorithm` is GRPO, Dr.GRPO, DAPO or GSPO. Six files lead from here to the gradient:
+The config's `algorithm` is GRPO, Dr.GRPO, DAPO or GSPO. Five files lead from here to the gradient:
 
     tasks/stages/grpo.py                the stage
     tasks/reinforcement/grpo_config.py  its settings
-    tasks/reinforcement/curriculum.py   the choice of prompts
     tasks/reinforcement/batches.py      sampling and scoring of rollouts, ahead of the updates
     tasks/reinforcement/rollout.py      a rollout: advantages, weights, the batch in packed rows
     tasks/losses/grpo.py                the loss, with formulas and papers
 
-Beside them, `rewarding` averages the rewards and `collapse` stops a run that collapses. The
-reference is a frozen copy of the initial policy. A truncated response stays in the loss with the
-reward of its text; a response on which every reward abstained is left out of its group and of the
-loss.
+Beside them, `curriculum` chooses prompts, `rewarding` averages the rewards and `collapse` stops a
+run that collapses. The reference is a frozen copy of the initial policy. A truncated response stays
+in the loss with the reward of its text; a response on which every reward abstained is left out of
+its group and of the loss.
 
 Tunix's GRPOLearner on RLCluster is not used: it repeats its shuffles after a resume (google/tunix
 issue 2288) and skips unconsumed data when num_iterations > 1 (issue 2290), so a batch there is not

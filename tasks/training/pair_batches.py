@@ -22,6 +22,7 @@ from tasks.data.packing import (
     Text,
     first_fit,
     in_groups,
+    longest_text,
     pack_responses,
     tightest,
     units,
@@ -140,7 +141,7 @@ class PairBatches:
         multiple = loaded.mesh.shape[BATCH]
         taken = [[self._lengths[row] for row in self._rows(step)] for step in range(config.steps)]
         self.shape = tightest(
-            [*taken, [(0, (max(prefix + max(texts) for prefix, texts in self._lengths),))]],
+            [*taken, [(0, (longest_text(self._lengths),))]],
             config.prompt_length + config.response_length,
             multiple,
             work_of_token(loaded.config),

@@ -57,10 +57,13 @@ class OnRecord:
 
     def changed(self, name: str) -> None:
         """A record, or a part of one, is written or removed, or a whole run is."""
-        run = name.removesuffix("run.json")
-        parts = {part for part in self._parts if part.startswith(run)} | {name}
-        if not name.endswith("/run.json"):  # whatever was lost without a word is found by others
-            parts = {name} if name in self._parts or "/stages/" in name else set(self._parts)
+        if name.endswith("/run.json"):  # without it the run's other parts say nothing
+            run = name.removesuffix("run.json")
+            parts = {part for part in self._parts if part.startswith(run)} | {name}
+        elif name in self._parts or "/stages/" in name:
+            parts = {name}
+        else:  # whatever was lost without a word is noticed, too
+            parts = set(self._parts)
         for part in parts:
             run = "/".join(part.split("/")[:2])
             raw = self.read(part) if self.read(f"{run}/run.json") is not None else None
