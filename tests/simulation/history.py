@@ -323,8 +323,8 @@ class History:
             self.laws.sound(record)
             self._last_keys = {(stage.key or "")[:24] for stage in record.stages}
         for one in self._machines() if not self.laws.lenient else ():
-            others = self.laws.runs_of(one.labels["lyceum-key"], process, self.world.now)
-            if one.asked_by is process and one.followed and not others:
+            left = self.laws.is_left(one.labels["lyceum-key"], process)
+            if one.asked_by is process and one.followed and not left:
                 how = f"machine {one.number} outlives {process.name}"
                 self.laws.break_("nothing is paid for after the end", how)
         self.world.say(f"{process.name} ends: {how}")

@@ -1,5 +1,6 @@
 """Holders of leases."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tests.simulation.world import Process
@@ -15,3 +16,16 @@ class Holder:
     beat: float
     released: bool = False
     passed: bool = False
+
+
+def others(holders: Mapping[tuple[str, int], Holder], key: str, process: Process) -> list[Holder]:
+    """Those flows except a process that live and hold a generation of the lease of a key."""
+    return [
+        one
+        for (of, _), one in holders.items()
+        if of.startswith(key)
+        and one.process is not process
+        and one.process.alive
+        and one.process.role == "flow"
+        and not (one.released or (one.passed and process.role == "flow"))
+    ]

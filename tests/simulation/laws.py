@@ -13,7 +13,7 @@ from schemas.artifact import Manifest
 from schemas.reports import RunRecord
 from tests.simulation.broken import Broken
 from tests.simulation.champions import Champions
-from tests.simulation.holder import Holder
+from tests.simulation.holder import Holder, others
 from tests.simulation.naming import short
 from tests.simulation.on_record import OnRecord
 from tests.simulation.payments import Payments
@@ -353,18 +353,17 @@ class Laws:
         before that moment."""
         return [
             one.process.name
-            for (of, _), one in self._holders.items()
-            if of.startswith(key)
-            and one.since < before
-            and one.process is not process
-            and one.process.alive
-            and not (one.released or (one.passed and process.role == "flow"))
-            and one.process.role == "flow"
+            for one in others(self._holders, key, process)
+            if one.since < before
             and (
                 self.world.now - one.beat < 0.55 * self.seconds
                 or (one.process.disturbed < one.beat and not self.lenient)
             )
         ]
+
+    def is_left(self, key: str, process: Process) -> bool:
+        """Whether a job of a key is left to another flow, though that one stand still."""
+        return bool(others(self._holders, key, process))
 
     def step(self, key: str, attempt: str, step: int) -> None:
         """A worker begins a step."""

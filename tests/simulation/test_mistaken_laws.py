@@ -46,6 +46,18 @@ def test_a_frozen_machine_may_be_deleted_by_whoever_follows_it() -> None:
         holds("bucket", "v5e-8", seed=seed, flows=flows, faults=(pause,), events=(frozen,))
 
 
+def test_who_is_stopped_leaves_its_machine_to_who_took_over_and_stands_still() -> None:
+    """Its lease ran out while it stood still; the other one looked
+    for that machine, and stood still in turn."""
+    late = Fault("pause", "flow 2", "ask get", 2, "before", 200.0)
+    faults = Fault("pause", "flow", "ask get", 3, "after", 15.0), late
+    more: dict[str, Any] = {"region": "NAM4", "data": True, "budget": 0.01}
+    events = (Event("cancel", 31.1, "flow 1"),)
+    holds(
+        "bucket", "v5e-8", seed=120005795, flows=(0.0, 11.2), faults=faults, events=events, **more
+    )
+
+
 def test_what_a_plan_has_for_later_does_not_happen_in_the_undisturbed_last_run() -> None:
     """Seed 101005950: the flow ended early, over its budget, and an
     artifact rotted behind the back of the last run, which had verified it."""
