@@ -55,7 +55,7 @@ def happening(history: "History", event: Event, number: int) -> Callable[[], Non
                     world.kill(one)
             case "stale":
                 history.service.lag(event.seconds)
-                history.laws.lagging = True
+                history.laws.lagging, history.laws.on_record.lag = True, (world.now, until)
             case "away":
                 history.cloud.away = max(history.cloud.away, until)
                 history.laws.deaf = True

@@ -267,6 +267,7 @@ class History:
         self.world.now += 1.0
         if self.service is not None:
             self.service.storm = self.service.stale = self.service.refused = 0.0
+            self.laws.on_record.lag = 0.0, 0.0
         self.disk.refused = 0.0
         for name in self.laws.spoiled:  # as messages say
             if name.startswith("runs/"):

@@ -18,12 +18,16 @@ class Holder:
     passed: bool = False
 
 
-def others(holders: Mapping[tuple[str, int], Holder], key: str, process: Process) -> list[Holder]:
-    """Those flows except a process that live and hold a generation of the lease of a key."""
+def others(
+    holders: Mapping[tuple[str, int], Holder], key: str, process: Process, least: int = 0
+) -> list[Holder]:
+    """Those flows except a process that live and hold a generation of the lease of a key, at
+    least this one: nobody follows the job of a later one than its own."""
     return [
         one
-        for (of, _), one in holders.items()
+        for (of, generation), one in holders.items()
         if of.startswith(key)
+        and generation >= least
         and one.process is not process
         and one.process.alive
         and one.process.role == "flow"

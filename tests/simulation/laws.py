@@ -206,7 +206,7 @@ class Laws:
             if self.on_record.is_known(process, key):
                 how = f"{kind}/{key[:6]} was removed, which a run on record needs"
                 self.break_("artifacts do not vanish", how)
-            self.on_record.aside[process, key] = self.world.now
+            self.on_record.aside[process, key] = self.on_record.as_of()
             return
         self.break_("artifacts do not vanish", f"{process.name} set {kind}/{key[:6]} aside")
 
@@ -341,25 +341,22 @@ class Laws:
             return
         looked = self._asked.get(process, 1e9)
         at_once = self._woke(process) and 0 <= process.stopped - looked < 1.0
-        live = self.runs_of(key, process, looked if process.role == "operator" or at_once else 1e9)
+        before = looked if process.role == "operator" or at_once else 1e9
+        live = [
+            one.process.name
+            for one in others(self._holders, key, process, generation)
+            if one.since < before and self._is_well(one)
+        ]
         blind = self.refused or not working
         if live and (process.role == "operator" or (process.role == "flow" and not blind)):
             self.break_(
                 "what a run follows stays", f"{process.name} deletes machine {number} of {live[0]}"
             )
 
-    def runs_of(self, key: str, process: Process, before: float) -> list[str]:
-        """Flows except this process that are alive and well and hold the lease of a key since
-        before that moment."""
-        return [
-            one.process.name
-            for one in others(self._holders, key, process)
-            if one.since < before
-            and (
-                self.world.now - one.beat < 0.55 * self.seconds
-                or (one.process.disturbed < one.beat and not self.lenient)
-            )
-        ]
+    def _is_well(self, one: Holder) -> bool:
+        """Whether a holder's heart beats, or would if somebody let it."""
+        beats = self.world.now - one.beat < 0.55 * self.seconds
+        return beats or (one.process.disturbed < one.beat and not self.lenient)
 
     def is_left(self, key: str, process: Process) -> bool:
         """Whether a job of a key is left to another flow, though that one stand still."""

@@ -16,6 +16,7 @@ class OnRecord:
         read: the bytes of an object, without an operation.
 
     Attributes:
+        lag: listings show what was there at the first moment, until the second.
         since: key -> the moment from which on a record that is there names it.
         looked: operator -> when it looked at the records last, or is to look again.
         aside: operator and key -> when it set the artifact aside.
@@ -24,6 +25,7 @@ class OnRecord:
 
     world: World
     read: Callable[[str], bytes | None]
+    lag: tuple[float, float] = (0.0, 0.0)
     since: dict[str, float] = field(default_factory=dict)
     looked: dict[Process, float] = field(default_factory=dict)
     aside: dict[tuple[Process, str], float] = field(default_factory=dict)
@@ -37,7 +39,12 @@ class OnRecord:
         it has to look again if it has not for 5 s. What begins after that look waits for it."""
         late = what == "create lease" and self.world.now - self.looked.get(process, 0.0) > 5.0
         if late or name.strip("/") == "runs":
-            self.looked[process] = self.world.now
+            self.looked[process] = self.as_of()
+
+    def as_of(self) -> float:
+        """The moment whose records a listing shows."""
+        began, until = self.lag
+        return began if self.world.now < until else self.world.now
 
     def is_known(self, process: Process, key: str) -> bool:
         """Whether an operator has seen that a record names the key."""

@@ -58,6 +58,24 @@ def test_who_is_stopped_leaves_its_machine_to_who_took_over_and_stands_still() -
     )
 
 
+def test_who_gave_its_own_job_up_does_not_follow_a_later_one() -> None:
+    """A flow that stood still had been passed, gave its own machine
+    up and waited; gc took the other's machine, whose flow stood still now, for nobody's."""
+    late = Fault("pause", "flow 1", "any", 58, "before", 40.0)
+    faults = late, Fault("pause", "flow", "create job", 1, "before", 15.0)
+    events = Event("gc", 27.5, amount=1.0), Event("storm", 0.3, seconds=2.0)
+    more: dict[str, Any] = {"region": "US-CENTRAL1", "data": True, "events": events}
+    holds("bucket", "v5e-8", seed=120092537, flows=(0.0, 0.0), faults=faults, **more)
+
+
+def test_gc_knows_no_run_that_listings_do_not_show_yet() -> None:
+    """The older run that named the same artifact was dropped."""
+    gcs = (Event("gc", at, amount=1.0) for at in (74.5, 57.3))
+    events = Event("stale", 18.4, seconds=150.0), *gcs
+    more: dict[str, Any] = {"region": "US", "data": True, "stages": 2, "events": events}
+    holds("bucket", "local", seed=120039958, flows=(0.0, 49.2), **more)
+
+
 def test_what_a_plan_has_for_later_does_not_happen_in_the_undisturbed_last_run() -> None:
     """Seed 101005950: the flow ended early, over its budget, and an
     artifact rotted behind the back of the last run, which had verified it."""
