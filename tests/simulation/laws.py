@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from infra.backend import FINAL
+from infra.gcs.requests import LONGEST_DELAY
 from infra.store.remote import host_status
 from infra.store.store import data_name, parse_manifest
 from schemas.artifact import Manifest
@@ -298,8 +299,11 @@ class Laws:
         self._holders[place] = mine
 
     def _woke(self, process: Process) -> bool:
-        """Whether it stood still between its last look and what it does now."""
-        return 0.0 <= self.world.now - process.disturbed < 0.5
+        """Whether it stood still between its last look and what it does now: who woke while the
+        store was away could not look before it was asked again."""
+        woke, blind = process.disturbed, self.away_since <= process.disturbed < self.storm_until
+        looks = self.storm_until + LONGEST_DELAY if blind else woke
+        return woke <= self.world.now < looks + 0.5
 
     def worker(self, process: Process, key: str, attempt: str, host: str) -> None:
         """A worker of an attempt starts."""

@@ -68,6 +68,16 @@ def test_who_gave_its_own_job_up_does_not_follow_a_later_one() -> None:
     holds("bucket", "v5e-8", seed=120092537, flows=(0.0, 0.0), faults=faults, **more)
 
 
+def test_who_woke_while_the_store_was_away_asks_beside_a_machine_that_it_could_not_see() -> None:
+    """It stood still before its request, and until that could be
+    sent another one had taken the stage over and was killed; its machine was at work."""
+    late = Fault("pause", "flow 1", "create job", 1, "after", 40.0)
+    faults = late, Fault("kill", "flow", "write tpu", 3, "after")
+    more: dict[str, Any] = {"stages": 3, "region": "NAM4", "cold": True, "flows": (0.0, 0.0)}
+    storm = Event("storm", 33.5, seconds=45.0)
+    holds("bucket", "v5e-16", seed=120048378, faults=faults, events=(storm,), **more)
+
+
 def test_gc_knows_no_run_that_listings_do_not_show_yet() -> None:
     """The older run that named the same artifact was dropped."""
     gcs = (Event("gc", at, amount=1.0) for at in (74.5, 57.3))
