@@ -103,6 +103,15 @@ class TrainerConfig(StrictModel):
             raise ValueError("set one of steps (1 or more) and epochs, and not both")
         return self
 
+    @model_validator(mode="after")
+    def _micro_batches_fill_the_batch(self) -> Self:
+        if self.batch_size % (self.micro_batch_size or 1):
+            raise ValueError(
+                f"batch_size = {self.batch_size} must be a multiple of micro_batch_size ="
+                f" {self.micro_batch_size}"
+            )
+        return self
+
     @property
     def taken(self) -> tuple[int, int]:
         """How many rows are taken at a time, and how many updates are made on them."""
