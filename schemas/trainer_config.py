@@ -144,7 +144,7 @@ class SamplingConfig(TrainerConfig, Nucleus):
         max_dropped_fraction: fail if more than this fraction of the prompts is dropped.
     """
 
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     temperature: float = Field(default=1.0, gt=0)
     prompt_length: int = Field(ge=8)
     response_length: int = Field(ge=8)

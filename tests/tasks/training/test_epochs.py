@@ -1,4 +1,4 @@
-"""Epochs in place of steps: how many steps they are; micro-batches that do not fill a batch; and
+"""Epochs in place of steps: how many steps they are; sizes and seeds that no trainer takes; and
 that knobs which are not set are in no stage key."""
 
 from typing import Any
@@ -56,6 +56,13 @@ def test_micro_batches_fill_the_batch(kind: str) -> None:
     for size in (3, 2 * table["batch_size"]):
         with pytest.raises(ValidationError, match=f"a multiple of micro_batch_size = {size}"):
             config.parse(table | {"micro_batch_size": size})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_seed_that_numpy_does_not_take_is_refused(kind: str) -> None:
+    config, table = KINDS[kind]
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        config.parse(table | {"seed": -1})
 
 
 @pytest.mark.parametrize("kind", KINDS)
