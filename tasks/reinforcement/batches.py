@@ -213,9 +213,8 @@ class RolloutBatches:
             trained = rollout.chosen(config.groups)
             if config.dynamic_sampling:
                 trained = trained[rollout.informative[trained]]
-            self.journal.put(
-                f"{self._entry(index)}.scored", rollout.ledger(index, first, trained.tolist())
-            )
+            rows = rollout.ledger(index, first, self._planned(index), trained.tolist())
+            self.journal.put(f"{self._entry(index)}.scored", rows)
         return rollout
 
     def _prompts(self, chosen: list[int]) -> list[Prompt]:
