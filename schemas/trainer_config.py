@@ -41,11 +41,11 @@ class OptimizerConfig(StrictModel):
     """AdamW with linear warm-up and cosine decay (Loshchilov & Hutter, 1711.05101 and 1608.03983),
     with Muon for matrices if asked for.
 
-    The learning rate rises to `learning_rate` over `warmup_fraction` of the steps, then falls along
-    a cosine to `final_fraction` of it. Gradients are clipped to the global norm `max_grad_norm`
-    first. With `muon_learning_rate` the weight matrices (not embeddings and norms) are updated by
-    Muon (Jordan et al., 2024: momentum orthogonalised by Newton-Schulz) with that peak rate on the
-    same schedule.
+    The learning rate rises to `learning_rate` over `warmup_fraction` of the steps, one at least (so
+    the first update has half the rate with 0), then falls along a cosine to `final_fraction` of it.
+    Gradients are clipped to the global norm `max_grad_norm` first. With `muon_learning_rate` the
+    weight matrices (not embeddings and norms) are updated by Muon (Jordan et al., 2024: momentum
+    orthogonalised by Newton-Schulz) with that peak rate on the same schedule.
     """
 
     learning_rate: float = Field(gt=0)
