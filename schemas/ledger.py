@@ -22,6 +22,8 @@ class LedgerRow(StrictModel):
 
     Attributes:
         rollout: from 0. step: the first update that trained on this rollout, from 1.
+        frozen: the update whose weights and penalties it was scored with, where a rollback froze
+            them before `step`.
         group: which of the rollout's groups, from 0; the responses of one group answer one prompt.
         id: of the prompt. completion: the text without its terminator.
         tokens: with it. truncated: it was cut off before one.
@@ -35,6 +37,7 @@ class LedgerRow(StrictModel):
 
     rollout: int
     step: int
+    frozen: int | None = Field(default=None, exclude_if=lambda value: value is None)
     group: int
     id: str
     completion: str

@@ -41,11 +41,11 @@ class OptimizerConfig(StrictModel):
     """AdamW with linear warm-up and cosine decay (Loshchilov & Hutter, 1711.05101 and 1608.03983),
     with Muon for matrices if asked for.
 
-    The learning rate rises to `learning_rate` over `warmup_fraction` of the steps, then falls along
-    a cosine to `final_fraction` of it. Gradients are clipped to the global norm `max_grad_norm`
-    first. With `muon_learning_rate` the weight matrices (not embeddings and norms) are updated by
-    Muon (Jordan et al., 2024: momentum orthogonalised by Newton-Schulz) with that peak rate on the
-    same schedule.
+    The learning rate rises to `learning_rate` over `warmup_fraction` of the steps, one at least (so
+    the first update has half the rate with 0), then falls along a cosine to `final_fraction` of it.
+    Gradients are clipped to the global norm `max_grad_norm` first. With `muon_learning_rate` the
+    weight matrices (not embeddings and norms) are updated by Muon (Jordan et al., 2024: momentum
+    orthogonalised by Newton-Schulz) with that peak rate on the same schedule.
     """
 
     learning_rate: float = Field(gt=0)
@@ -103,6 +103,15 @@ class TrainerConfig(StrictModel):
             raise ValueError("set one of steps (1 or more) and epochs, and not both")
         return self
 
+    @model_validator(mode="after")
+    def _micro_batches_fill_the_batch(self) -> Self:
+        if self.batch_size % (self.micro_batch_size or 1):
+            raise ValueError(
+                f"batch_size = {self.batch_size} must be a multiple of micro_batch_size ="
+                f" {self.micro_batch_size}"
+            )
+        return self
+
     @property
     def taken(self) -> tuple[int, int]:
         """How many rows are taken at a time, and how many updates are made on them."""
@@ -135,7 +144,7 @@ class SamplingConfig(TrainerConfig, Nucleus):
         max_dropped_fraction: fail if more than this fraction of the prompts is dropped.
     """
 
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     temperature: float = Field(default=1.0, gt=0)
     prompt_length: int = Field(ge=8)
     response_length: int = Field(ge=8)

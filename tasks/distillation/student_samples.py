@@ -47,7 +47,8 @@ class Scored(NamedTuple):
     Attributes:
         prompt_ids, completion_ids: (B, P) int32, left-padded, and (B, R), right-padded.
         student, teacher: (B, R) float32 log-probabilities by the student that sampled, and by the
-            teacher; rows with NaN are left out.
+            teacher; rows with NaN are left out, as are responses in which the padding token was
+            sampled.
     """
 
     prompt_ids: np.ndarray
@@ -146,7 +147,10 @@ class DistillBatches:
         texts, weights = list(zip(asked, said, strict=True)), nnx.state(self.loaded.model)
         student = rollout_logps(self.token_logps, weights, texts, config, self.loaded)
         feedback = self.teacher.score(prompt_ids, completion_ids)
-        self._scored = Scored(prompt_ids, completion_ids, student, feedback.logps)
+        # padding begins there for the teacher, whose scores of the rest belong to other tokens
+        whole = np.array([pad_id not in tokens for tokens in said])[:, None]
+        teacher = np.where(whole, feedback.logps, np.float32(np.nan))
+        self._scored = Scored(prompt_ids, completion_ids, student, teacher)
         self._batch = make_batch(config, self._scored, feedback.hidden, self.loaded)
         self._measure(step, prompts, completions, self._scored)
         return self._batch

@@ -45,7 +45,7 @@ class EvalConfig(StrictModel):
     KIND: ClassVar[str]
 
     model: str
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     suites: tuple[dict[str, Any], ...] = ()
     instructions: str = ""
     shots: int | None = Field(default=None, ge=1, le=64, exclude_if=lambda value: value is None)

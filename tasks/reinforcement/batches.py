@@ -213,9 +213,8 @@ class RolloutBatches:
             trained = rollout.chosen(config.groups)
             if config.dynamic_sampling:
                 trained = trained[rollout.informative[trained]]
-            self.journal.put(
-                f"{self._entry(index)}.scored", rollout.ledger(index, first, trained.tolist())
-            )
+            rows = rollout.ledger(index, first, self._planned(index), trained.tolist())
+            self.journal.put(f"{self._entry(index)}.scored", rows)
         return rollout
 
     def _prompts(self, chosen: list[int]) -> list[Prompt]:
@@ -277,19 +276,19 @@ class RolloutBatches:
     # For the guard (`tasks.reinforcement.collapse`)
 
     def last_unchanged(self, first: int, newest: int) -> int | None:
-        """The last update before the schedule of the rewards' weights or of the curriculum differs
-        from that at `first`; None if it never does until `newest`."""
+        """The last update before the schedule of the rewards (of a weight, a penalty) or of the
+        curriculum differs from that at `first`; None if it never does until `newest`."""
 
         def plan(update: int) -> tuple[Any, ...]:
-            weights = (one.weight for one in self.rewards)
-            annealed = (one.at(update) for one in weights if isinstance(one, Anneal))
+            numbers = (number for reward in self.rewards for _, number in reward)
+            annealed = (one.at(update) for one in numbers if isinstance(one, Anneal))
             return *annealed, self.chooser.phase_of(update)
 
         later = range(first + 1, newest + 1)
         return next((update - 1 for update in later if plan(update) != plan(first)), None)
 
     def freeze(self, update: int) -> None:
-        """Freeze the schedules of weights and prompts at this update, and drop rollouts that were
+        """Freeze the schedules of rewards and prompts at this update, and drop rollouts that were
         not trained on."""
         self._frozen_at, self._batch = update, None
         self._next = min(self._waiting, default=self._next)
@@ -297,7 +296,7 @@ class RolloutBatches:
         self._waiting.clear()
 
     def _planned(self, index: int) -> int:
-        """The update whose weights and prompts a rollout uses: its first one, or the frozen
+        """The update whose rewards and prompts a rollout uses: its first one, or the frozen
         one."""
         update = self._first(index)
         return update if self._frozen_at is None else min(update, self._frozen_at)

@@ -23,10 +23,10 @@ annealed weight looks like a collapse. Strata that the best interval lacks are l
 are the majority, the newer interval becomes the best.
 
 When the detector fires, the weights and the optimizer of the best checkpoint are restored. If a
-reward's weight or the curriculum's phase has changed since then, or recently, both are frozen at
-their state before the change, and training goes on, once: the update's number and the learning
-rate's schedule continue, and responses sampled from the collapsing policy are dropped. Otherwise
-the stage ends with the best checkpoint.
+number of a reward that is annealed (its weight, its penalties) or the curriculum's phase has
+changed since then, or recently, all are frozen at their state before the change, and training goes
+on, once: the update's number and the learning rate's schedule continue, and responses sampled from
+the collapsing policy are dropped. Otherwise the stage ends with the best checkpoint.
 
 Every `window` rollouts the weights become a candidate, and stay in the workspace until the next
 `window` rollouts have scored them; only the best candidate and the newest one are stored. The

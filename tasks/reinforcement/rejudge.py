@@ -175,10 +175,10 @@ def _source(
         stage.dependencies.get(name) != value for name, value in _dependencies(stage, old).items()
     ):
         return "scored"
-    asked = {(stage.prompts[row.id].domain, row.step): stage.prompts[row.id] for row in rows}
+    asked = {(stage.prompts[row.id].domain, _planned(row)): stage.prompts[row.id] for row in rows}
     if any(
-        config.weight_of(prompt, step) > 0 and not old.weight_of(prompt, step) > 0
-        for (_, step), prompt in asked.items()
+        config.weight_of(prompt, update) > 0 and not old.weight_of(prompt, update) > 0
+        for (_, update), prompt in asked.items()
     ):
         return "scored"
     differs = {
@@ -241,19 +241,19 @@ class _Rollout:
             nothing.set_result(Rewards({}, np.empty(0)))
             return nothing
         responses = [Response(row.completion, row.tokens, row.truncated) for row in self.rows]
-        return scorer.submit(self.prompts, responses, self.rows[0].step)
+        return scorer.submit(self.prompts, responses, _planned(self.rows[0]))
 
     def judged(
         self, configs: Sequence[RewardConfig], sources: Mapping[str, Source], scored: Rewards
     ) -> list[LedgerRow]:
         """The rows with new rewards, totals and advantages."""
-        config, step = self.stage.config, self.rows[0].step
+        config, update = self.stage.config, _planned(self.rows[0])
         components, details = dict(scored.components), dict(scored.details)
         for one in configs:
             if sources[one.name] != "scored":
                 components[one.name] = self._of_ledger(one, sources[one.name])
                 details[one.name] = [row.details.get(one.name, {}) for row in self.rows]
-        total = combine(configs, components, self.prompts, step)
+        total = combine(configs, components, self.prompts, update)
         advantages = group_advantages(total, config.group_size, config.scale_rewards)
         trained = _trained(config, advantages, np.array([row.trained for row in self.rows]))
         return [
@@ -285,6 +285,11 @@ class _Rollout:
                 for prompt, row, value in zip(self.prompts, self.rows, values, strict=True)
             ]
         return values_of(values)
+
+
+def _planned(row: LedgerRow) -> int:
+    """The update whose weights and penalties a response is scored with."""
+    return row.step if row.frozen is None else row.frozen
 
 
 def _trained(config: Config, advantages: np.ndarray, before: np.ndarray) -> np.ndarray:

@@ -163,14 +163,15 @@ class Rollout:
             scores = {**self._scores_of(index), "advantage": float(self.advantages[index])}
             yield sample_row(step, self.prompts[index], self.completions[index], **scores)
 
-    def ledger(self, number: int, step: int, trained: Sequence[int]) -> Rows:
-        """The ledger's rows of rollout `number`, whose first update is `step`; `trained`: indices
-        of the groups that were trained on."""
+    def ledger(self, number: int, step: int, planned: int, trained: Sequence[int]) -> Rows:
+        """The ledger's rows of rollout `number`, whose first update is `step` and whose rewards are
+        those of `planned`; `trained`: indices of the groups that were trained on."""
         details = self.rewards.details
         return [
             LedgerRow(
                 rollout=number,
                 step=step,
+                frozen=None if planned == step else planned,
                 group=index // self.group_size,
                 id=self.prompts[index].id,
                 completion=one.text,

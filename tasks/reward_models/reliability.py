@@ -145,14 +145,10 @@ def pair_metrics(scored: Sequence[ScoredPair], temperature: float) -> dict[str, 
     """The metrics of this module's docstring, except `format_wins` and `attacks`, over at least one
     pair."""
     margins = np.array([one.margin for one in scored])
-    longer = np.array([_length(one.pair.chosen) - _length(one.pair.rejected) for one in scored])
+    traces = [one.pair.traces() for one in scored]
+    longer = np.array([len(one.reasoning) - len(other.reasoning) for one, other in traces])
     right = margins > 0
-    same_answer = np.array(
-        [
-            chosen.answer == rejected.answer
-            for chosen, rejected in (one.pair.traces() for one in scored)
-        ]
-    )
+    same_answer = np.array([one.answer == other.answer for one, other in traces])
     groups: dict[str, list[str]] = {
         "domains": [one.pair.domain.value for one in scored],
         "origins": [one.pair.origin for one in scored],
@@ -248,11 +244,6 @@ def attack_metrics(
         "accuracy_before": float(np.mean([one.margin > 0 for one in before])) if before else None,
         "gain": float(np.mean(gains)) if gains else None,
     }
-
-
-def _length(text: str) -> int:
-    """The length of a trace's reasoning, in characters."""
-    return text.index("</reasoning>")
 
 
 def _sigmoid(x: Any) -> Any:

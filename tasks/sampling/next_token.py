@@ -45,9 +45,10 @@ def _place(weights: jax.Array, share: jax.Array) -> tuple[jax.Array, jax.Array]:
     it lies there. Never one of weight 0, though sums are rounded."""
     ends = jnp.cumsum(weights, axis=-1)
     ids = jnp.arange(weights.shape[-1], dtype=jnp.int32)
-    last = jnp.where(weights > 0, ids, 0).max(axis=-1)
-    before = (ends <= jnp.maximum(share, 0)[:, None]).sum(axis=-1, dtype=jnp.int32)
-    index = jnp.minimum(before, last)[:, None]
+    last = jnp.where(weights > 0, ids, 0).max(axis=-1, keepdims=True)
+    before = (ends <= jnp.maximum(share, 0)[:, None]).sum(axis=-1, keepdims=True, dtype=jnp.int32)
+    # sums in another order may grow, or shrink, where nothing is added
+    index = jnp.where((weights > 0) & (ids >= before), ids, last).min(axis=-1, keepdims=True)
     begin = jnp.take_along_axis(ends - weights, index, axis=-1)
     return index[:, 0], share - begin[:, 0]
 

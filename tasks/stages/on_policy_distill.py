@@ -251,7 +251,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=8,
+    version=9,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL, required=False),

@@ -82,7 +82,6 @@ class Config(PairsConfig):
     """
 
     model: str
-    seed: int = Field(default=0, ge=0)
     prompts: int = Field(default=0, ge=0)
     samples_per_prompt: int = Field(default=4, ge=2)
     damaged: int = Field(default=0, ge=0)

@@ -92,9 +92,10 @@ def fit(
     """Train until `config.steps` steps are finished, from the newest checkpoint if there is one,
     and write `curves.jsonl`.
 
-    Checkpoints are saved between steps, when they are due, after that step's validation; nothing
-    else runs meanwhile. A job that is asked to pause saves one after its current step, unless that
-    is the last.
+    Checkpoints are saved between steps, when they are due, after that step's validation, and after
+    a rollback, which a successor could not repeat once the guard has a better checkpoint than the
+    one it went back to; nothing else runs meanwhile. A job that is asked to pause saves one after
+    its current step, unless that is the last.
 
     Args:
         trainer: a trainer with its loss set.
@@ -117,13 +118,6 @@ def fit(
         StageFailed: the step compiled more than once, or the loss is not finite.
         Stopped: the job was asked to pause; says where.
     """
-    if config.batch_size % config.accumulation or config.batch_size % (
-        config.micro_batch_size or config.batch_size
-    ):
-        raise StageFailed(
-            f"batch_size = {config.batch_size} must be a multiple of micro_batch_size ="
-            f" {config.micro_batch_size}"
-        )
     curves = _Curves(job, config, extra, after)
     checkpoints = Checkpoints(
         job.work,
@@ -154,6 +148,7 @@ def fit(
                 unread = None
                 if "stopped" in curves.rows[-1]:
                     break
+                due = due or "rolled_back_to" in curves.rows[-1]
             if due:
                 _save(trainer, checkpoints, curves, step, keeps)
                 if step < config.steps and agree(job.pausing()):

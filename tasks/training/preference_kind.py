@@ -87,13 +87,12 @@ def rejected_tokens(tokenizer: Tokenizer, pair: PreferencePair, response_length:
 
 def pair_fits(tokenizer: Tokenizer, pair: PreferencePair, config: PreferenceConfig) -> bool:
     """Whether prompt and responses fit. A sampled response may not: encoding its text again can
-    give more tokens."""
-    longest = max(
-        len(response_tokens(tokenizer, pair.chosen)),
-        len(rejected_tokens(tokenizer, pair, config.response_length)),
-    )
+    give more tokens. Nor does one that was cut off before its first word, as of a teacher that
+    thought for too long: no token has no log-probability."""
+    chosen = len(response_tokens(tokenizer, pair.chosen))
+    rejected = len(rejected_tokens(tokenizer, pair, config.response_length))
     return (
-        longest <= config.response_length
+        0 < rejected <= config.response_length >= chosen
         and len(prompt_tokens(tokenizer, pair.prompt)) <= config.prompt_length
     )
 

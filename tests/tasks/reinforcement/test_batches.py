@@ -323,5 +323,13 @@ def test_weights_are_held_and_what_the_dead_policy_sampled_is_dropped(tmp_path: 
     assert sampled_at(successor.batch_at(5)) == 2
     assert successor.sampler.calls == 0
     successor.write_ledger(tmp_path / "ledger", updates=6)
-    first = [row.completion.split()[0] for row in ledger(tmp_path / "ledger")]
-    assert first[::8] == ["20", "20", "21", "22", "22", "22"]
+    rows = ledger(tmp_path / "ledger")[::8]
+    assert [row.completion.split()[0] for row in rows] == ["20", "20", "21", "22", "22", "22"]
+    assert [row.frozen for row in rows] == [None] * 4 + [2, 2]
+
+
+def test_whatever_of_a_reward_is_annealed_is_a_change_to_go_back_before(tmp_path: Path):
+    """Doubled penalties collapsed the policy of the DIPG Safety Gym's author; the weight stays."""
+    rewards = [{"name": "dipg", "penalties": DOUBLED}]
+    batches = batches_of(tmp_path, config(rewards=rewards), FakeScorer(alternate))
+    assert [batches.last_unchanged(*one) for one in [(1, 4), (2, 4), (3, 4)]] == [2, 2, None]

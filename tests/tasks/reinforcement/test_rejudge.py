@@ -108,6 +108,28 @@ def test_new_weights_of_rewards_come_from_the_ledger():
     assert found["summary"]["undecided"] == 2
 
 
+def test_weights_that_a_rollback_froze_stay_frozen():
+    """The format's weight is 0 from update 1 on, and the rubric's turns at update 2, whose rollout
+    was scored as at update 1."""
+    was, turned = {"start": 1.0, "end": 0.0}, {"from_step": 2, "to_step": 2}
+    one = RUBRIC | {"weight": {**was, **turned}}
+    other = FORMAT | {"weight": {"start": 0.0, "end": 1.0, **turned}}
+    honest = rows()
+    changed = [
+        row.model_copy(update={"reward": worth, "advantage": float(advantage), "frozen": 1})
+        if row.step == 2
+        else row
+        for row, worth, advantage in zip(
+            honest,
+            [row.rewards["rubric_judge"] for row in honest],
+            group_advantages(np.array([row.rewards["rubric_judge"] for row in honest]), 4),
+            strict=True,
+        )
+    ]
+    found = rejudge(stage(other, one), changed, [other, one], NOTHING)
+    assert [update["cosine"] for update in found["updates"]] == pytest.approx([1.0, 1.0])
+
+
 def test_new_weights_of_criteria_come_from_the_rulings_and_can_turn_an_update():
     """With the pitfall alone (weights 0 and 1) the values are 1, 0, 0, 1 instead of 1, 0, 1/1.9,
     .9/1.9."""

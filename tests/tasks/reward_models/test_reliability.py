@@ -2,11 +2,12 @@
 model that only learned length."""
 
 from collections import Counter
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from schemas.examples import Domain, Trace
+from schemas.examples import Domain, Format, Trace
 from tasks.reward_models.pairs import TracePair, damaged_pairs
 from tasks.reward_models.reliability import (
     ATTACKS,
@@ -19,8 +20,11 @@ from tasks.reward_models.reliability import (
 from tests.tasks.reward_models.step_traces import EXAMPLES
 
 
-def scored(margin, chosen="a is a", rejected="a is b", step=None, steps=()) -> ScoredPair:
-    texts = (Trace(reasoning=text, answer="1").render() for text in (chosen, rejected))
+def scored(
+    margin, chosen="a is a", rejected="a is b", step=None, steps=(), channels="trace"
+) -> ScoredPair:
+    parts = {"answer": "1", "channels": channels}
+    texts = (Trace(reasoning=text, **parts).render() for text in (chosen, rejected))
     origin = "data" if step is None else "damaged"
     pair = TracePair(
         id="0" * 16,
@@ -28,6 +32,7 @@ def scored(margin, chosen="a is a", rejected="a is b", step=None, steps=()) -> S
         domain=Domain.MATH,
         origin=origin,
         damaged_step=step,
+        channels=channels,
         **dict(zip(("chosen", "rejected"), texts, strict=True)),
     )
     return ScoredPair(pair, margin, 0.0, list(steps))
@@ -52,9 +57,11 @@ def test_reliability_bins_hold_what_was_said_and_what_was_so():
     assert bins[1]["accuracy_low"] < 2 / 3 < bins[1]["accuracy_high"]
 
 
-def test_a_model_that_only_learned_length_is_seen():
+@pytest.mark.parametrize("channels", get_args(Format))
+def test_a_model_that_only_learned_length_is_seen(channels):
     long, short = "a is a and b is b", "a is a"
-    found = pair_metrics([*[scored(1, long, short)] * 30, *[scored(-1, short, long)] * 10], 1.0)
+    pairs = [*[(1, long, short)] * 30, *[(-1, short, long)] * 10]
+    found = pair_metrics([scored(*pair, channels=channels) for pair in pairs], 1.0)
     assert found["accuracy"] == 0.75
     assert found["longer_wins"] == 0.75
     assert (found["chosen_longer"]["accuracy"], found["chosen_shorter"]["accuracy"]) == (1.0, 0.0)

@@ -154,6 +154,17 @@ def test_a_token_has_the_advantage_that_the_teacher_likes_it_better() -> None:
     assert first["prompt"] == second["prompt"]
 
 
+def test_a_response_in_which_the_padding_token_was_sampled_is_left_out(monkeypatch) -> None:
+    """Beside the second one, which the teacher does not score."""
+    batches = DistillBatches(config(), model(STUDENT, 0), Silent(), PROMPTS, [])
+    said = [[7, 8, 9, 5]] * 16
+    said[3] = [7, 0, 8, 9]
+    completions = [batches.sampler.completion_of(tokens) for tokens in said]
+    monkeypatch.setattr(batches, "_sample", lambda index: (PROMPTS * 2, completions))
+    assert batches.batch_at(0).predicts.sum() == 14 * 4
+    assert batches.metrics[1]["unscored"] == 2 / 16
+
+
 def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused() -> None:
     student = model(STUDENT, 0)
     batches = DistillBatches(config(num_iterations=2), student, Silent(), PROMPTS, [])

@@ -60,6 +60,8 @@ def test_a_truncated_response_is_trained_on_without_a_terminator_it_never_had():
     assert not preference_kind.pair_fits(
         TOKENIZER, preference("4", cut_off.rejected), config(response_length=8)
     )
+    silent = preference("4", "", "truncated")
+    assert not preference_kind.pair_fits(TOKENIZER, silent, config(response_length=8))
 
 
 @pytest.mark.parametrize("kind", [simpo, orpo])

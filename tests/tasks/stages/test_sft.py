@@ -38,6 +38,12 @@ def test_the_proof_shows_the_supervised_spans(packed):
     assert sum(parts) == packed.tokens.size
 
 
+def test_a_text_with_the_mark_of_a_blank_is_the_one_that_was_meant():
+    marked = EXAMPLES[0].model_copy(update={"reasoning": "bars: ▁▂▃", "prompt": "What is ▁ for?"})
+    packed, fitting = sft.tokenise(tiny_tokenizer(), [marked, *EXAMPLES], 100)
+    assert sft.prove(tiny_tokenizer(), packed, fitting)["examples"] == 7
+
+
 def no_mask(packed: Packed) -> None:
     packed.mask[0][packed.segments[0] == 2] = False
 

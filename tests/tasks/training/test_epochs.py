@@ -1,5 +1,5 @@
-"""Epochs in place of steps: how many steps they are, and that knobs which are not set are in no
-stage key."""
+"""Epochs in place of steps: how many steps they are; sizes and seeds that no trainer takes; and
+that knobs which are not set are in no stage key."""
 
 from typing import Any
 
@@ -47,6 +47,22 @@ def test_one_of_both_is_set() -> None:
             sft.Config.parse(without_steps(SFT, **changes))
         said = explain_validation(told.value, sft.Config, "stages.sft.config")
         assert "set one of steps (1 or more) and epochs" in said
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_micro_batches_fill_the_batch(kind: str) -> None:
+    """A batch that was made smaller than its micro-batches, or does not divide."""
+    config, table = KINDS[kind]
+    for size in (3, 2 * table["batch_size"]):
+        with pytest.raises(ValidationError, match=f"a multiple of micro_batch_size = {size}"):
+            config.parse(table | {"micro_batch_size": size})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_seed_that_numpy_does_not_take_is_refused(kind: str) -> None:
+    config, table = KINDS[kind]
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        config.parse(table | {"seed": -1})
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -44,7 +44,7 @@ def model_input(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 
 def train(
-    tmp_path, batch_at, pausing=lambda: False, **config
+    tmp_path, batch_at, pausing=lambda: False, after=None, **config
 ) -> tuple[LoadedModel, list[dict[str, float]]]:
     config = TrainerConfig(optimizer=OptimizerConfig(learning_rate=1e-2), **config)
     loaded = base_model("gemma3-tiny", seed=0)
@@ -53,7 +53,7 @@ def train(
     tmp_path.mkdir(exist_ok=True)
     work = Workspace(open_store(tmp_path / "store"), "key", "1")
     job = Job(config, {}, tmp_path, work, pausing=pausing, log=logging.getLogger("test"))
-    return loaded, fit(trainer, batch_at, config, job)
+    return loaded, fit(trainer, batch_at, config, job, after=after)
 
 
 def weights_of(loaded: LoadedModel) -> dict[str, np.ndarray]:
@@ -111,6 +111,17 @@ def test_a_loss_that_is_not_finite_fails_the_stage(tmp_path):
 
     with pytest.raises(StageFailed, match="loss is nan at step 2"):
         train(tmp_path, batch_at, steps=3, batch_size=BATCH)
+
+
+def test_a_rollback_is_in_a_checkpoint_at_once(tmp_path):
+    """None is due; a successor that went on from before it would need what it went back to."""
+
+    def after(row: dict[str, float]) -> dict[str, float]:
+        return {"rolled_back_to": 1.0} if row["step"] == 2 else {}
+
+    train(tmp_path, batch, after=after, steps=3, batch_size=BATCH)
+    work = Workspace(open_store(tmp_path / "store"), "key", "1")
+    assert list(work.children("checkpoints")) == ["00000002-1"]
 
 
 def test_batches_cover_each_epoch_once_and_depend_only_on_seed_and_step():
