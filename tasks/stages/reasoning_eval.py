@@ -156,7 +156,7 @@ def _ratings(
 
 
 KIND = evaluation_kind(
-    version=10,
+    version=11,
     config=Config,
     by_rules=judge,
     grounded=False,
