@@ -55,14 +55,17 @@ _NUMBER = re.compile(
     r"(?:(?<!\d)-)?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))"
     r"(?:[eE][-+]?\d{1,3}|\s?[x×*]\s?10\^\{?[-+]?\d{1,3}\}?|(?: \d+)?/\d+)?"
 )
+_CUT = re.compile(r"(?<![\w.,/])[\w.,/]+\Z")
 _CODE = re.compile(r"\b(?:def|class|import|lambda|return|yield)\b|=|```")
 """Keywords of a text that defines or returns something."""
 
 
-def flexible_answer(prompt: Prompt, completion: str) -> str:
-    """The text that counts as the answer, as the module says; empty where there is none."""
+def flexible_answer(prompt: Prompt, completion: str, *, truncated: bool = False) -> str:
+    """The text that counts as the answer, as the module says; empty where there is none. The last
+    word of a `truncated` completion counts for nothing: 12 may be the beginning of 120."""
     if prompt.check == "none":
         return ""
+    completion = _CUT.sub("", completion) if truncated else completion
     tagged = _TAG[prompt.channels].findall(completion)
     if tags := [text.strip() for text in tagged if text.strip()]:
         return _plain(prompt, tags[-1], ahead=False)

@@ -74,6 +74,14 @@ def test_a_number_is_read_whole_and_with_its_sign_however_it_is_written() -> Non
     assert flexible_answer(prompt("tests", tests=DOUBLE), code) == code
 
 
+def test_a_number_that_may_be_cut_off_is_none() -> None:
+    for said in ("The answer is 18", "<answer>18", "9 * 2 = 18", "9 * 2 = 18."):
+        found = [judge(prompt("numeric", "18"), said, truncated=cut) for cut in (False, True)]
+        assert [one.flexible for one in found] == [True, False], said
+    for said in ("The answer is 18 d", "<answer>18</answer>", "<answer>18</ans"):
+        assert judge(prompt("numeric", "18"), said, truncated=True).flexible, said
+
+
 def test_what_is_exact_is_flexible_and_knowledge_without_format_is_flexible_alone() -> None:
     exact = judge(prompt("numeric", "18"), Trace(reasoning="9 * 2", answer="18 dollars").render())
     known = judge(prompt("numeric", "18"), "It is 18.")
