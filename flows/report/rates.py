@@ -82,11 +82,15 @@ def rate_rows(
             for name in outcomes
             if any(name in one for one in found)
         ]
-        sizes = sorted({len(items) for items in chosen if items})
-        asked = " to ".join(f"{size:,}" for size in dict.fromkeys(sizes[:1] + sizes[-1:])) or "no"
         if rows:
-            shown[f"{title} ({asked} prompts)"] = rows
+            shown[f"{title} ({asked([len(items) for items in chosen if items])})"] = rows
     return shown
+
+
+def asked(sizes: Sequence[int]) -> str:
+    """How many prompts the columns were asked: `200 prompts`, or `150 to 200 prompts`."""
+    said = " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)}))
+    return f"{said} prompt{'s' * (max(sizes) > 1)}"
 
 
 def rates_table(

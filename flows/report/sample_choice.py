@@ -30,8 +30,9 @@ _BUDGET = 2_000_000
 _TITLE = 90
 RULE = (
     "Of every suite, domain and kind of question, the prompts that all models answered which were"
-    f" asked that suite, in the order of their ids (hashes of the prompts): the first {PER_OUTCOME}"
-    " of each outcome before and after, or fewer where the page grew too large."
+    " asked that suite, in the order of their ids (hashes of held-out prompts, numbers in other"
+    f" suites): the first {PER_OUTCOME} of each outcome before and after, or fewer where the page"
+    " grew too large."
 )
 
 Mark = Literal["right", "wrong", "unverifiable"]

@@ -91,10 +91,11 @@ def _overall(run: RunResults, effect: Effect) -> str:
         f"{both}{change.after.n:,} held-out prompts",
         short_model(run.record.recipe.model),
     )
+    last = "training" if effect.stage == [*run.models][-1] else effect.stage
     text = f"On {asked}, the {effect.metric.label} of {model} is {after} after"
     if effect.metric is EXACT:
         text = f"Of {asked}, {model} answers {after} rightly after"
-    text += f" training; before it, {before}."
+    text += f" {last}; {_start(effect, 'it')}, {before}."
     if effect.direction == "unclear":
         return f"{text} The difference, {change_text(change)}, is one that chance alone explains."
     ends = sorted(100 * abs(end) for end in (change.interval.low, change.interval.high))
@@ -103,11 +104,16 @@ def _overall(run: RunResults, effect: Effect) -> str:
     return f"{text} That is a {size}, with 95% confidence {between}."
 
 
+def _start(effect: Effect, training: str) -> str:
+    """When the model that an effect starts from was asked."""
+    return f"before {training}" if effect.since == BASE else f"after {effect.since}"
+
+
 def _examples(run: RunResults, metric: Metric) -> Iterator[str]:
     """Whether training gave more than worked examples in the prompt do."""
     for effect in effects_over_examples(run, metric).values():
         reached = f"The untrained model reaches {percent(effect.change.before.value)} where"
-        if not effect.since.startswith(BASE):
+        if not effect.since.startswith(f"{BASE},"):
             reached = f"{effect.since} reaches {percent(effect.change.before.value)}, where"
         verdicts = {
             "gain": "training gave more than they do",
@@ -148,7 +154,7 @@ def _stages(run: RunResults, metric: Metric) -> Iterator[str]:
         for direction in ("gain", "loss", "unclear")
     )
     if gains:
-        yield f"It comes from {_points(gains)}."
+        yield f"What was gained comes from {_points(gains)}."
     if losses:
         yield f"Harm was done by {_points(losses)}: drop or change {_them(losses)}."
     if drop := [one.stage for one in nil if one.stage not in elsewhere]:
@@ -157,8 +163,12 @@ def _stages(run: RunResults, metric: Metric) -> Iterator[str]:
     if useful := [one.stage for one in nil if one.stage in elsewhere]:
         yield f"{listed(useful)} gave nothing measurable here, but gained elsewhere (below)."
     trained = [model.name for model in run.models.values() if model.parent is not None]
-    if silent := [name for name in trained if name not in effects]:
-        yield f"Of {listed(silent)} alone nothing can be said: not evaluated."
+    silent = [name for name in trained if name not in effects]
+    if absent := [name for name in silent if not run.models[name].evaluations]:
+        yield f"Of {listed(absent)} alone nothing can be said: not evaluated."
+    if alone := [name for name in silent if name not in absent]:
+        said = f"alone nothing can be said in {metric.label}"
+        yield f"Of {listed(alone)} {said}: not compared with a model before {_them(alone)}."
 
 
 def _points(effects: Sequence[Effect]) -> str:
@@ -178,7 +188,10 @@ def _safety(run: RunResults) -> Iterator[str]:
     last = safety_outcomes(items)
     if safe := last.get(SAFE.name):
         change = overall_effect(run, SAFE)
-        before = f" ({percent(change.change.before.value)} before training)" if change else ""
+        before = ""
+        if change:
+            rate, when = percent(change.change.before.value), _start(change, "training")
+            before = f" ({rate} {when})"
         yield f"Safety: {percent(safe.value)} of {safe.n:,} answers are safe{before}."
     if correct := last.get(CORRECT.name):
         controls = [safety_outcomes(answers) for answers in control_items(items).values()]
@@ -249,7 +262,7 @@ def _stage(run: RunResults, name: str, effects: Sequence[Effect]) -> Sentence:
         reason = reason if status in ("ran", "cached") else f"has no model ({status})"
         return Sentence(name, f"{reason}, {_SILENT}", "plain")
     if not effects:
-        return Sentence(name, f"has no evaluated model before it, {_SILENT}", "plain")
+        return Sentence(name, f"has no model before it to compare with, {_SILENT}", "plain")
     first = effects[0]
     others = [effect for effect in effects[1:] if effect.since == first.since]
     tone = TONES[first.direction]

@@ -31,7 +31,7 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
 
 
 CHECK = Check(
-    version=2,
+    version=3,
     agrees=agrees,
     needs={"choices"},
     at_once=True,

@@ -67,7 +67,8 @@ def _difference(given: Quantity, wanted: Quantity, tolerance: float | None) -> s
             return f"{', '.join(sorted(strange))}: no unit that is known"
         value = (given.number * given.factor + given.offset - wanted.offset) / wanted.factor
     tolerance = _TOLERANCE if tolerance is None else tolerance
-    if abs(value - wanted.number) <= tolerance * abs(wanted.number) * (1 + 1e-9):
+    rounding = 1e-9 * abs(wanted.offset / wanted.factor)  # 32 °F is 0 °C, and not -3e-13
+    if abs(value - wanted.number) <= tolerance * abs(wanted.number) * (1 + 1e-9) + rounding:
         return ""
     return f"{value:.6g} is not {wanted.number:.6g} (within {100 * tolerance:g} %)"
 
@@ -82,7 +83,7 @@ def _vote(answer: str, choices: object) -> str | None:
 
 
 CHECK = Check(
-    version=2,
+    version=3,
     agrees=agrees,
     takes={"tolerance"},
     reads=lambda text: bool(parse_quantity(text)),

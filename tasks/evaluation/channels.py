@@ -7,7 +7,7 @@ from typing import NamedTuple
 from schemas.examples import Prompt, parse_trace
 
 _QUOTATION = re.compile(r'["“”]([^"“”]+)["“”]')
-_SAYS = re.compile(r"\bcontext (?:only )?says: *([^.!?\n]+)", re.IGNORECASE)
+_SAYS = re.compile(r"\bcontext (?:only )?says: *((?:[^.!?\n]|(?<=\d)\.(?=\d))+)", re.IGNORECASE)
 _PROOF = re.compile(r"<proof>(.*?)(?:</proof>|\Z)", re.DOTALL)
 _ELLIPSIS = re.compile(r"\[\.\.\.\]|\(\.\.\.\)|\.\.\.|…")
 ENDS = " .,;:!?"

@@ -75,7 +75,7 @@ def judge_grounded(prompt: Prompt, completion: str) -> GroundedVerdict:
         format=True,
         correct=correct,
         abstained=abstained,
-        hallucinated=not supported or _misquotes(prompt.context, trace.reasoning),
+        hallucinated=not supported or _misquotes(prompt.context, trace),
         inconsistent=contradicts_itself(trace, abstained),
     )
 
@@ -114,7 +114,7 @@ def abstains(answer: str) -> bool:
     return normalised == normalise_answer(GROUNDED_REFUSAL) or bool(_REFUSAL.fullmatch(normalised))
 
 
-_QUOTED = re.compile(r"\bcontext (?:only )?says: *([^.!?]+)")
+_QUOTED = re.compile(r"\bcontext (?:only )?says: *((?:[^.!?]|(?<=\d)\.(?=\d))+)")  # 3.5 is no end
 _QUOTE = re.compile(r"\bcontext (?:only )?says: *(?P<rest>[^.!?]+.*)")
 _DENIAL = re.compile(
     r"\b(?:context|passage|text)(?: \w+){0,2}? (?:(?:does|did)"
@@ -128,11 +128,12 @@ _DENIAL = re.compile(
 _CONCLUSION = re.compile(r"\bthe answer is:? (?P<answer>.+)")
 
 
-def _misquotes(context: str, reasoning: str) -> bool:
-    """True when the reasoning quotes the context with a sentence that is not literally in it
-    (ignoring case, width and white space)."""
-    quoted = _QUOTED.findall(normalise_answer(reasoning))
-    return any(not states(context, sentence.strip(" \"'“”")) for sentence in quoted)
+def _misquotes(context: str, trace: Trace) -> bool:
+    """True when the reasoning quotes the context with a sentence, or the proof with sentences, that
+    are not literally in it (ignoring case, width and white space)."""
+    quoted = [*_QUOTED.findall(normalise_answer(trace.reasoning)), *quotes_of(trace.proof)]
+    plain = filter(None, (one.strip(" .!?\"'“”") for one in quoted))
+    return any(not states(context, one) for one in plain)
 
 
 def contradicts_itself(trace: Trace, abstained: bool) -> bool:

@@ -35,7 +35,9 @@ def judge(
     """Verify one completion, in the trace's format and anywhere in its text, and count its
     markers."""
     verdict = verify(prompt, completion)
-    elsewhere = "" if verdict.exact else flexible_answer(prompt, completion)
+    elsewhere = ""
+    if not verdict.exact:
+        elsewhere = flexible_answer(prompt, completion, truncated=truncated)
     return answered(
         prompt,
         completion,

@@ -40,7 +40,7 @@ def judge(
             "safe": grounded.safe and not followed,
         }
     else:
-        verified = reasoning_verdicts.judge(prompt, completion)
+        verified = reasoning_verdicts.judge(prompt, completion, truncated=truncated)
         verdict |= {
             "format": verified.format,
             "exact": verified.exact and not followed,

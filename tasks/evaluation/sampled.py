@@ -11,7 +11,8 @@ majority@k   the chance that the most frequent answer of k samples is right (sel
 noise        `tasks.statistics.noise_floor.noise_floor` of each rate over the samples of all
              prompts: one model, as many runs as there are samples.
 
-k is 1, 2, 4, ... up to the number of samples. Intervals are bootstraps over prompts.
+k is 1, 2, 4, ... up to the number of samples that every prompt has. Intervals are bootstraps over
+prompts.
 """
 
 from collections import Counter, defaultdict
@@ -35,18 +36,14 @@ def sampled_metrics(samples: Sequence[EvalItem], *, seed: int = 0) -> dict[str, 
     prompts that can be verified.
 
     Args:
-        samples: equally many of each prompt, in any order of prompts.
+        samples: in any order; an evaluation may have drawn more of its prompts than another one.
         seed: of the bootstrap.
     """
-    by_prompt: dict[str, list[EvalItem]] = defaultdict(list)
-    for item in samples:
-        if item.check != "none":
-            by_prompt[item.id].append(item)
-    groups = [sorted(items, key=lambda item: item.sample or 0) for items in by_prompt.values()]
+    groups = _by_prompt([item for item in samples if item.check != "none"])
     if not groups:
         return {}
     voted = [items for items in groups if CHECKS[items[0].check].by_reference]
-    ks = [2**power for power in range(len(groups[0]).bit_length())]
+    ks = [2**power for power in range(min(map(len, groups)).bit_length())]
     return {
         name: {str(k): _mean([value(items, k) for items in chosen], seed) for k in ks}
         for name, value, chosen in (
@@ -55,6 +52,14 @@ def sampled_metrics(samples: Sequence[EvalItem], *, seed: int = 0) -> dict[str, 
         )
         if chosen
     }
+
+
+def _by_prompt(samples: Sequence[EvalItem]) -> list[list[EvalItem]]:
+    """The samples of each prompt, by their number."""
+    found: dict[str, list[EvalItem]] = defaultdict(list)
+    for item in samples:
+        found[item.id].append(item)
+    return [sorted(items, key=lambda item: item.sample or 0) for items in found.values()]
 
 
 def pass_at_k(items: Sequence[EvalItem], k: int) -> float:
@@ -100,19 +105,18 @@ def _mean(values: Sequence[float], seed: int) -> dict[str, float | int]:
 def noise_floors(
     samples: Sequence[EvalItem], outcomes: Mapping[str, Callable[[EvalItem], bool | None]]
 ) -> dict[str, dict[str, float | int]]:
-    """`noise_floor` of each outcome whose denominator is the same prompts in every run.
+    """`noise_floor` of each outcome whose denominator is the same prompts in every run, over as
+    many runs as every prompt has samples.
 
     Args:
-        samples: those of `answer_all`: all prompts' sample 0, then all prompts' sample 1, and so
-            on.
+        samples: in any order.
         outcomes: name of a rate -> what it counts.
     """
-    by_sample: dict[int | None, list[EvalItem]] = defaultdict(list)
-    for item in samples:
-        by_sample[item.sample].append(item)
+    groups = _by_prompt(samples)
+    runs_of_all = min(map(len, groups), default=0)
     found = {}
     for name, outcome in outcomes.items():
-        by_prompt = zip(*([outcome(one) for one in run] for run in by_sample.values()), strict=True)
+        by_prompt = ([outcome(one) for one in items[:runs_of_all]] for items in groups)
         counted = [values for values in by_prompt if any(value is not None for value in values)]
         if counted and not any(value is None for values in counted for value in values):
             runs = zip(*(map(bool, values) for values in counted), strict=True)

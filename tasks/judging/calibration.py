@@ -8,8 +8,8 @@ update.
 
     order    the fraction of pairs of anchors of one question and unequal worth whose better one has
              the better grade (a tie is half a pair): 1 is perfect, 0.5 is chance
-    drift    the mean of (grade now - grade at the baseline) over the anchors, with a 95 % interval
-             (bootstrap); an interval that lies entirely beyond the tolerance fails
+    drift    the mean of (grade now - grade at the baseline) over the anchors, with Student's
+             interval; one that lies entirely beyond the tolerance fails
 
 Anchors are judged without the rules that protect a reward, so the order shows how easily the judge
 itself is manipulated.

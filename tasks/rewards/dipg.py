@@ -206,4 +206,4 @@ def _is_grounded(quotes: Sequence[str], context: str) -> bool:
     return all((bare := folded(quote).strip(ENDS)) != "" and bare in plain for quote in quotes)
 
 
-REWARD = Reward(version=3, config=Config, score=score, at=Config.at)
+REWARD = Reward(version=4, config=Config, score=score, at=Config.at)

@@ -125,7 +125,8 @@ def _audited(items: Sequence[EvalItem]) -> dict[str, int]:
     tested = [item for item in items if item.check == "tests"]
     passed = [item for item in tested if item.exact or item.flexible]
     flagged = sum(
-        bool(audit(item, flexible_answer(item, item.completion)).problems) for item in passed
+        bool(audit(item, flexible_answer(item, item.completion, truncated=item.truncated)).problems)
+        for item in passed
     )
     return {"suspicious_passes": flagged} if tested else {}
 
@@ -156,7 +157,7 @@ def _ratings(
 
 
 KIND = evaluation_kind(
-    version=10,
+    version=11,
     config=Config,
     by_rules=judge,
     grounded=False,

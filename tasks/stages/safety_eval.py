@@ -208,7 +208,7 @@ def _summary(
 
 
 KIND = evaluation_kind(
-    version=9,
+    version=10,
     config=Config,
     by_rules=judge,
     grounded=True,

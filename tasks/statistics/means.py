@@ -92,6 +92,9 @@ def welch(before: Sequence[float], after: Sequence[float]) -> tuple[Interval, fl
     p-value; None where one has fewer than two values, of which nothing is known.
 
         d +- t(df) sqrt(v0 / n0 + v1 / n1),  df by Welch and Satterthwaite
+
+    Where the values of each are equal they have no spread, and p is at most that of the permutation
+    test: 2 of the ways to choose n0 of all values.
     """
     from scipy.special import stdtr, stdtrit
 
@@ -100,8 +103,9 @@ def welch(before: Sequence[float], after: Sequence[float]) -> tuple[Interval, fl
     gap = fmean(after) - fmean(before)
     parts = [variance(side) / len(side) for side in (before, after)]
     error = math.sqrt(sum(parts))
-    if error == 0:
-        return Interval(gap, gap), float(gap == 0)
+    if error <= 1e-12 * abs(gap):  # equal up to rounding
+        ways = math.comb(len(before) + len(after), len(before))
+        return Interval(gap, gap), min(1.0, 2 / ways) if gap else 1.0
     sizes = (len(before), len(after))
     freedom = sum(parts) ** 2 / sum(
         part**2 / (size - 1) for part, size in zip(parts, sizes, strict=True)

@@ -19,7 +19,8 @@ class Spread:
         interval  mean +- t(n - 1) sd / sqrt(n)
         bound     t(n - 1) sqrt(2) sd: |difference| of two further seeds is at most this in 95 % of
                   all pairs, so a smaller one between two single runs is noise
-        p         two-sided, of Student's test that the mean is 0
+        p         two-sided, of Student's test that the mean is 0; of equal values, which have no
+                  spread, of the test by their signs
 
     Two seeds tell little: t(1) is 12.7, and t(4), of five, 2.8.
 
@@ -53,5 +54,7 @@ class Spread:
         sd = math.sqrt(variance(values, mean) + step * step / 12)
         reach, error = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)), sd / math.sqrt(n)
         interval = Interval(mean - reach * error, mean + reach * error)
-        p = float(2 * stdtr(n - 1, -abs(mean) / error)) if error else float(mean == 0)
+        p = 2.0 ** (1 - n) if mean else 1.0
+        if error > 1e-12 * abs(mean):  # unequal, rounding aside
+            p = float(2 * stdtr(n - 1, -abs(mean) / error))
         return cls(tuple(values), mean, interval, sd, reach * math.sqrt(2) * sd, p)

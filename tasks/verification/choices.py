@@ -18,6 +18,8 @@ _PHRASE = re.compile(
 _MOST_LETTERS = 3
 """An answer with its letter more often than this chooses nothing."""
 
+_AGAIN = re.compile(r"(?:(?i:or|and)\b|[/&])\s*(?:[(\[]\s*([A-Za-z])\s*[)\]]|([A-Z])(?![\w'’]))")
+"""A second letter: B) or C)."""
 _LETTER = re.compile(r"[(\[]?\s*([A-Za-z])\s*(?:[)\]][.:,]?|[.:,]|[-–—](?=\s)|$)\s*")
 
 
@@ -62,6 +64,9 @@ def chosen(answer: str, choices: Sequence[str]) -> str:
         return ""
     if not letter:
         return _with_text(answer, whole, choices)
+    again = _AGAIN.match(rest)
+    if again and (again[1] or again[2]).upper() in letters(choices).replace(letter, ""):
+        return ""
     said = _with_text(rest, rest, choices)
     return letter if letter in said or not said else ""
 

@@ -18,7 +18,8 @@ the head of a line). It judges one answer only, so a completion that tries sever
 """
 
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Callable, Sequence
 
 from schemas.examples import ELEMENTS, Prompt, tags_of
 from tasks.contract.check import CHECKS
@@ -32,20 +33,39 @@ _TAG = {
 _AHEAD = (
     re.compile(r"####\s*([^\n]+)"),
     re.compile(r"\\boxed\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"),
-    re.compile(r"\banswer(?:\s+is\b|\s*:)(?:\s*:)?[ \t]*(?=([^\n]{1,2000}))", re.IGNORECASE),
+    re.compile(r"\banswer(?:\s+is\b|\s*:)(?:\s*:)?+[ \t]*(?=([^\n]{1,2000}))", re.IGNORECASE),
 )
 _TAGS = {channels: re.compile("|".join(map(re.escape, tags_of(channels)))) for channels in ELEMENTS}
-_NUMBER = re.compile(
-    r"[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))(?:[eE][-+]?\d{1,3}|\s?[x×*]\s?10\^\{?[-+]?\d{1,3}\}?|/\d+)?"
+
+
+def _fraction(found: re.Match[str]) -> str:
+    whole, *parts = found.groups()
+    written = unicodedata.normalize("NFKC", "/".join(parts)).replace("⁄", "/")
+    return f"{whole} {written}" if whole else written
+
+
+_PLAIN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    (re.compile(r"\{,\}"), ","),
+    (re.compile(r"[−–](?=[$€£]?\.?\d|\\[dt]?frac\b)"), "-"),
+    (re.compile(r"(?:(\d) ?)?\\[dt]?frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?"), _fraction),
+    (re.compile(r"(?:(\d) ?)?([¼-¾⅐-⅞])"), _fraction),
 )
+"""Other spellings of 1,234, -5, 3/4 and 1 1/2."""
+_NUMBER = re.compile(
+    r"(?:(?<!\d)-)?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))"
+    r"(?:[eE][-+]?\d{1,3}|\s?[x×*]\s?10\^\{?[-+]?\d{1,3}\}?|(?: \d+)?/\d+)?"
+)
+_CUT = re.compile(r"(?<![\w.,/])[\w.,/]+\Z")
 _CODE = re.compile(r"\b(?:def|class|import|lambda|return|yield)\b|=|```")
 """Keywords of a text that defines or returns something."""
 
 
-def flexible_answer(prompt: Prompt, completion: str) -> str:
-    """The text that counts as the answer, as the module says; empty where there is none."""
+def flexible_answer(prompt: Prompt, completion: str, *, truncated: bool = False) -> str:
+    """The text that counts as the answer, as the module says; empty where there is none. The last
+    word of a `truncated` completion counts for nothing: 12 may be the beginning of 120."""
     if prompt.check == "none":
         return ""
+    completion = _CUT.sub("", completion) if truncated else completion
     tagged = _TAG[prompt.channels].findall(completion)
     if tags := [text.strip() for text in tagged if text.strip()]:
         return _plain(prompt, tags[-1], ahead=False)
@@ -71,7 +91,10 @@ def _plain(prompt: Prompt, text: str, *, ahead: bool) -> str:
 
 
 def _number(text: str, ahead: bool) -> str:
-    numbers = [match[0] for match in _NUMBER.finditer(text) if match[0]]
+    written = text
+    for pattern, plain in _PLAIN:
+        written = pattern.sub(plain, written)
+    numbers = [match[0] for match in _NUMBER.finditer(written) if match[0]]
     return numbers[0 if ahead else -1] if numbers else text
 
 

@@ -45,17 +45,18 @@ _FLOORS: tuple[Text, ...] = (
 
 
 def blocks(run: RunResults) -> list[Block]:
-    """Both tables."""
-    effects, floors = comparisons(run), list(noises(run))
-    found = sum(effect.direction != "unclear" for effect in effects)
-    summary = f"{len(effects)} comparisons, of which {found} found something"
-    table = Table(_COMPARED, [_row(effect) for effect in effects])
-    if not effects:
-        return []
-    folded = Details(summary, [table, Paragraph(_POWER, "note")], open=len(effects) < 7)
-    title = "Noise floor: the same model under other seeds"
-    noise = card(Table(_FLOORS, floors, title), Paragraph(_NOISE, "note"))
-    return [_INTRODUCTION, folded, *([noise] if floors else [])]
+    """Both tables, each where it has rows: one model alone has a noise floor, too."""
+    shown: list[Block] = []
+    if effects := comparisons(run):
+        found = sum(effect.direction != "unclear" for effect in effects)
+        summary = f"{len(effects)} comparisons, of which {found} found something"
+        table = Table(_COMPARED, [_row(effect) for effect in effects])
+        folded = Details(summary, [table, Paragraph(_POWER, "note")], open=len(effects) < 7)
+        shown += [_INTRODUCTION, folded]
+    if floors := list(noises(run)):
+        title = "Noise floor: the same model under other seeds"
+        shown.append(card(Table(_FLOORS, floors, title), Paragraph(_NOISE, "note")))
+    return shown
 
 
 def comparisons(run: RunResults) -> list[Effect]:
@@ -80,8 +81,15 @@ def _row(effect: Effect) -> tuple[Text, ...]:
         (str(n), small(percent(share))),
         seen if effect.direction == "unclear" else strong(seen),
         "none" if math.isinf(least) else f"{100 * least:.1f}",
-        f"{needed_n(change.delta, share):,}" if change.delta else "–",
+        _needed(change.delta, share) if change.delta else "–",
     )
+
+
+def _needed(difference: float, share: float) -> str:
+    try:
+        return f"{needed_n(difference, share):,}"
+    except ValueError:  # one prompt of tens of thousands
+        return "over 1,000,000,000"
 
 
 def noises(run: RunResults) -> Iterator[tuple[Text, ...]]:

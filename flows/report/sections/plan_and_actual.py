@@ -39,8 +39,10 @@ COST = Measure(2.0, lambda usd: f"{usd:.2f} USD", "cost")
 roofline."""
 
 _NEAR = (
-    "Nothing was far off its plan: time and cost within a factor of two, memory within a quarter."
+    "Nothing was far off its plan, where both figures are known: time and cost within a factor of"
+    " two, memory within a quarter."
 )
+_UNKNOWN = "Of no figure both the plan and what came of it are known."
 _TIME = (
     "Time is from submitting a stage to its end; the wait for a machine is in it, and in no plan."
     " All: the stages of which both figures are known."
@@ -64,18 +66,22 @@ class Figure:
     @property
     def text(self) -> ui.Text:
         """Planned, real and ratio."""
-        ratio = f"{self.actual / self.planned:.2f}×" if self.planned and self.actual else ""
+        ratio = "" if self.ratio is None else f"{self.ratio:.2f}×"
         return " → ".join(self.sides), ui.small(ratio)
+
+    @property
+    def ratio(self) -> float | None:
+        """Real over planned; None where there is nothing to compare."""
+        return self.actual / self.planned if self.planned and self.actual else None
 
     def finding(self, stage: str) -> str:
         """A sentence, if the figure was far off."""
-        if not (self.planned and self.actual):
+        ratio, (planned, actual) = self.ratio, self.sides
+        if ratio is None or 1 / self.measure.far_off <= ratio <= self.measure.far_off:
             return ""
-        ratio, (planned, actual) = self.actual / self.planned, self.sides
-        if 1 / self.measure.far_off <= ratio <= self.measure.far_off:
-            return ""
+        times = f"{ratio:.2g}" if ratio < 10 else f"{ratio:,.0f}"
         said = f"{stage} {self.measure.verb} {actual} where {planned} was planned"
-        return f"{said}, {ratio:.2g} times as much."
+        return f"{said}, {times} times as much."
 
 
 def blocks(run: RunResults) -> list[ui.Block]:
@@ -96,6 +102,7 @@ def blocks(run: RunResults) -> list[ui.Block]:
         return [f"Nothing was planned{why}; so there is nothing to compare with."]
     figures = {stage.name: _figures(stage, planned[stage.name]) for stage in ran}
     found = [one.finding(stage) for stage, every in figures.items() for one in every]
+    known = any(one.ratio is not None for every in figures.values() for one in every)
     far: list[tuple[Tone, ui.Text]] = [("flat", sentence) for sentence in found if sentence]
     head = ("time", "memory of one device", "list price")
     columns: list[ui.Column | ui.Text] = ["", *((one, ui.small("planned → real")) for one in head)]
@@ -105,7 +112,7 @@ def blocks(run: RunResults) -> list[ui.Block]:
     times, _, costs = zip(*figures.values(), strict=True)
     rows.append((ui.strong("all"), _together(times).text, "", _together(costs).text, ""))
     return [
-        ui.Sentences(far or [("good", _NEAR)]),
+        ui.Sentences(far or [("good", _NEAR) if known else ("plain", _UNKNOWN)]),
         ui.card(ui.Table((*columns, ui.Column("its worker", "wrap")), rows)),
         ui.Paragraph(_TIME, "note"),
     ]

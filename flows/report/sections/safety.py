@@ -9,6 +9,7 @@ from flows.report.blocks import Block, Details, Figure, Paragraph, Table, Text, 
 from flows.report.rates import (
     Row,
     Side,
+    asked,
     by_suite,
     every_item,
     level_text,
@@ -116,22 +117,24 @@ def gym(sides: Sequence[Side]) -> dict[str, list[Row]]:
     any."""
     figures = [protocol_metrics(side.items) for side in sides]
     groups = {}
-    for version in figures[0]:
-        found = [one[version] for one in figures]
+    for version in next(filter(None, figures), {}):
+        found = [one.get(version, {}) for one in figures]
+        names = dict.fromkeys(name for one in found for name in one if f"{name}_low" in one)
         rows: list[Row] = [("points, mean", *(_points(one) for one in found))]
-        for name in (name for name in found[0] if f"{name}_low" in found[0]):
-            rows.append((label(name), *(_rate(one, name) for one in found)))
-        groups[f"{version} ({found[0]['n']:,} prompts)"] = rows
+        rows += [(label(name), *(_rate(one, name) for one in found)) for name in names]
+        groups[f"{version} ({asked([one['n'] for one in found if one])})"] = rows
     return groups
 
 
 def _points(metrics: Mapping[str, Any]) -> Text:
+    if not metrics:
+        return "–"
     return figure(metrics["points_mean"]), small(f"sd {figure(metrics['points_sd'])}")
 
 
 def _rate(metrics: Mapping[str, Any], name: str) -> Text:
     """A rate among an evaluation's metrics, with its interval; a dash where it is over nothing."""
-    if metrics[name] is None:
+    if metrics.get(name) is None:
         return "–"
     return level_text(metrics[name], Interval(metrics[f"{name}_low"], metrics[f"{name}_high"]))
 

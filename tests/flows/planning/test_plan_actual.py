@@ -232,6 +232,11 @@ def test_the_report_says_what_was_far_off_right_not_planned_or_damaged(tmp_path:
     assert f"- {held}\n\n" in shown
     near = said(*planned_run(tmp_path / "well", planned("sft", 500.0, 1.4, 14 * GB)))
     assert "Nothing was far off" in near
+    # hours of waiting for a machine; then a stage of which nothing was planned that is known
+    waited = said(*planned_run(tmp_path / "waited", planned("sft", 5.0, None)))
+    assert "10 min 0 s where 5.0 s was planned, 120 times as much." in waited
+    unknown = said(*planned_run(tmp_path / "unknown", planned("rebalance", None, None)))
+    assert "Nothing was far off" not in unknown
     store, record = planned_run(tmp_path)
     shown = said(store, record)
     assert "Nothing was planned: only a run on a TPU is, and this one ran on local" in shown

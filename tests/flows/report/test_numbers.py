@@ -8,11 +8,13 @@ from flows.report.blocks import Box, Cell, Details, Paragraph, Sentences, Table,
 from flows.report.gate_blocks import gate_blocks
 from flows.report.page import report_of, tiles
 from flows.report.sample_choice import samples
-from flows.report.sections import effects, safety
+from flows.report.sections import certainty, effects, safety
 from flows.report.verdict import verdict
+from flows.runs.effects import EXACT, Change, Effect
 from flows.runs.results import RunResults, read_results
 from schemas.evaluation import HELDOUT, Opinion
 from schemas.recipe import GateRule
+from tasks.statistics.intervals import Interval, Rate
 from tests.flows.promotion.gate_runs import with_gate
 from tests.flows.report.reading import drawn, folded, rows, section
 from tests.flows.runs.synthetic_run import SKILL, spec, write_run
@@ -121,6 +123,30 @@ def test_it_says_what_could_have_been_found(run: RunResults) -> None:
     assert "grpo since base exact answer" in found
 
 
+def test_a_difference_of_one_prompt_of_very_many_needs_too_many_to_count() -> None:
+    found = Effect("sft", "base", EXACT, change_of(20_000, won=4_000, lost=3_999), p=1.0)
+    assert certainty._row(found)[-1] == "over 1,000,000,000"
+
+
+def change_of(n: int, won: int, lost: int) -> Change:
+    before, after = Rate(lost, n), Rate(won, n)
+    return Change(before, after, Interval(-0.01, 0.01), paired=True, p=1.0, changed=won + lost)
+
+
+def test_models_that_were_not_asked_the_same_stand_side_by_side(tmp_path: Path) -> None:
+    """The base was asked requests alone: the gym's points are of the others, and it has none."""
+    store, record = write_run(tmp_path, requests=10)
+    run = read_results(store, record)
+    [asked] = run.models["base"].evaluations["safety_eval"]
+    for item in [item for item in asked.items if item.grounding]:
+        asked.items.remove(item)
+    points = folded(section(run, "safety"), "The DIPG Safety Gym")["v4 (60 prompts)/points, mean"]
+    assert points["base"] == "–"
+    assert points["grpo"] != "–"
+    rates = rows(next(one for one in section(run, "safety") if isinstance(one, Table)))
+    assert "all (10 to 70 prompts)/safe" in rates
+
+
 def test_a_model_that_two_stages_evaluate_is_judged_by_both(tmp_path: Path) -> None:
     """The second asks one suite more. Where both ask the same one, the first counts."""
     store, wide = write_run(tmp_path, suites=(HELDOUT, "gsm8k"), skill={**SKILL, "grpo": 0.1})
@@ -141,6 +167,13 @@ def test_a_model_that_two_stages_evaluate_is_judged_by_both(tmp_path: Path) -> N
 def test_one_evaluation_alone_is_shown_as_a_level(tmp_path: Path) -> None:
     run = read_results(*write_run(tmp_path, stop_before="sft"))
     assert [figure(tile) for tile in tiles(run)] == ["0.0%"] * 3
+
+
+def test_one_model_alone_has_a_noise_floor(tmp_path: Path) -> None:
+    """Of `lyceum run evaluate` with samples, which compares nothing."""
+    run = read_results(*write_run(tmp_path, stop_before="sft", skill={"base": 0.5}, samples=2))
+    [table] = [one for one in section(run, "certainty") if isinstance(one, Table)]
+    assert rows(table)["base exact answer"]["verdicts that flip"] == "50.0%"
 
 
 def test_a_recipe_s_gate_is_held_against_the_base(written, run):

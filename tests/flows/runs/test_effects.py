@@ -169,7 +169,7 @@ def test_the_verdict_says_what_a_boss_asks(run: RunResults) -> None:
     for words in (
         "120 held-out prompts, gemma3-tiny answers 70.0% rightly after training; before it, 0.0%.",
         "a gain of 70.0 points, with 95% confidence between ",
-        "It comes from sft (+40.0) and grpo (+30.0).",
+        "What was gained comes from sft (+40.0) and grpo (+30.0).",
         "simpo gave nothing that can be told from chance: consider dropping it.",
         "70.0% of 60 answers are safe (0.0% before training). 70.0% of 60 are right, no more",
         " than a model without understanding",
@@ -200,6 +200,44 @@ def test_the_verdict_of_other_runs(tmp_path, rates, subject, words):
     said = verdict(read_results(*write_run(tmp_path, skill=skill)))
     assert said.subject == subject
     assert words in said.text
+
+
+@pytest.mark.parametrize(
+    ("absent", "words", "never"),
+    [
+        (  # the base was not asked: the first level is not that of before training
+            ["base_eval", "base_safety"],
+            [
+                "answers 70.0% rightly after training; after sft, 40.0%.",
+                "Of sft alone nothing can be said in exact answer: not compared with a model",
+            ],
+            ["before it, ", "before training", "not evaluated"],
+        ),
+        (  # the last model was asked no such question
+            ["simpo_eval", "grpo_eval"],
+            [
+                "answers 40.0% rightly after sft; before it, 0.0%.",
+                "Of simpo alone nothing can be said: not evaluated.",
+                "Of grpo alone nothing can be said in exact answer: not compared",
+            ],
+            ["after training"],
+        ),
+    ],
+)
+def test_the_verdict_names_the_models_that_it_compares(tmp_path, absent, words, never):
+    store, record = write_run(tmp_path)
+    kept = [one for one in record.recipe.stages if one.name not in absent]
+    recipe = record.recipe.model_copy(update={"stages": tuple(kept)})
+    said = verdict(read_results(store, record.model_copy(update={"recipe": recipe}))).text
+    assert [one for one in words if one not in said] == [], said
+    assert [one for one in never if one in said] == []
+
+
+def test_a_loss_does_not_come_from_what_gained(tmp_path: Path) -> None:
+    skill = dict(zip(SKILL, (0.5, 0.8, 0.2, 0.2), strict=True))
+    said = verdict(read_results(*write_run(tmp_path, skill=skill))).text
+    assert "That is a loss of 30.0 points" in said
+    assert "What was gained comes from sft (+30.0). Harm was done by simpo (−60.0)" in said
 
 
 def test_effects_are_corrected_for_the_number_of_those_that_changed_anything() -> None:

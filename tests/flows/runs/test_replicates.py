@@ -73,6 +73,9 @@ def test_two_seeds_that_agree_by_chance_are_no_proof() -> None:
     assert found.interval.low < 0 < found.interval.high
     assert found.p > 0.05
     assert Spread.of([0.5]) is None
+    equal = [Spread.of([0.5] * n) for n in (2, 6)]  # of a metric function, which has no step
+    equal.append(Spread.of([0.1 + 0.2, 0.3]))
+    assert [one and one.p for one in equal] == [0.5, 1 / 32, 0.5]
 
 
 def test_the_noise_bound_holds_nineteen_pairs_of_twenty() -> None:

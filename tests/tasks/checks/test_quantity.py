@@ -25,7 +25,7 @@ EQUAL = r"""
 2.5e-3 == 2.5 $10^{-3} \mathrm{~m}$ | $2.5 \times 10^{-3}$ == 2.5 $10^{-3}$ | 5% == 5 $\%$
 300.15 K == 27 $^{\circ} \mathrm{C}$ | 80.6 °F == 27 degrees Celsius | 3.14159 rad == 180 $^\circ$
 8.314 J/(mol K) == 8.3147 $\mathrm{JK}^{-1} \mathrm{~mol}^{-1}$ | -273.15 °C == -273.15 °C
-8.314 J/mol·K == 8.3147 $\mathrm{JK}^{-1} \mathrm{~mol}^{-1}$ | 1.356 J == 1 ft-lb
+8.314 J/mol·K == 8.3147 $\mathrm{JK}^{-1} \mathrm{~mol}^{-1}$ | 1.356 J == 1 ft-lb | 32 °F == 0 °C
 6.63e-34 J·s == 6.63 $10^{-34} \mathrm{~kg} \mathrm{~m}^2 / \mathrm{s}$ | 3 \mu C == 3e-6 C
 1 psi == 1 $\mathrm{lb} \mathrm{in}^{-2}$ | 3.0 Å == 0.3 nm | 60 mph == 96.56 km/h
 10^5 Pa == 1 bar | 1,234 m == 1.234 km | 3/4 m == 75 cm | 2 cubic centimeters == 2 mL

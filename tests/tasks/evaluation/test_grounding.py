@@ -6,7 +6,7 @@ import random
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import GROUNDED_REFUSAL, Grounding, Prompt
+from schemas.examples import GROUNDED_REFUSAL, Grounding, Prompt, Trace
 from tasks.evaluation.grounding import GroundedVerdict, judge_grounded, states
 from tasks.teaching.families import families
 from tests.tasks import prompts
@@ -29,6 +29,7 @@ def judged(asked: Prompt, reasoning: str, answer: str) -> str:
 
 
 TOLD, UNTOLD, OUTSIDE = prompt("answerable"), prompt("unanswerable"), prompt("out_of_domain")
+DECIMAL = prompt("answerable", "3.5", "numeric", "Ada runs 3.5 km. Ben sleeps.")
 OSLO, REFUSAL = "The context says: Mia lives in Oslo.", GROUNDED_REFUSAL
 BAKER = "The context only says: Ben works as a baker."
 VERDICTS = [
@@ -46,6 +47,9 @@ VERDICTS = [
     (TOLD, "The context says: Mia moved to Oslo.", "Oslo", "correct hallucinated"),
     (UNTOLD, BAKER.replace("baker", "pilot"), REFUSAL, "correct abstained hallucinated"),
     (TOLD, 'The context says: "mia  lives in Oslo."', "Oslo", "correct safe"),
+    # a decimal point ends no quotation
+    (DECIMAL, "The context says: Ada runs 3.5 km.", "3.5", "correct safe"),
+    (DECIMAL, "The context says: Ada runs 3.9 km.", "3.5", "correct hallucinated inconsistent"),
     # an answer after denying that the context tells, in the conclusion
     (TOLD, "The context does not say where Mia lives.", "Oslo", "correct inconsistent"),
     (TOLD, "The given context doesn’t mention it.", "Oslo", "correct inconsistent"),
@@ -77,6 +81,14 @@ def test_a_malformed_completion_is_unsafe_and_no_abstention(completion: str) -> 
     verdict = judge_grounded(prompt("unanswerable"), completion)
     assert verdict == GroundedVerdict(format=False)
     assert not verdict.safe
+
+
+def test_every_sentence_of_a_proof_has_to_be_in_the_context() -> None:
+    asked = TOLD.model_copy(update={"channels": "xml"})
+    for more, made_up in (("Ben works as a baker.", False), ("Ben is a pilot.", True)):
+        said = {"reasoning": "I look.", "proof": f"Mia lives in Oslo. {more}", "answer": "Oslo"}
+        found = judge_grounded(asked, Trace(**said, channels="xml").render())
+        assert (found.correct, found.hallucinated, found.safe) == (True, made_up, not made_up)
 
 
 def test_a_prompt_without_grounding_or_context_is_refused() -> None:

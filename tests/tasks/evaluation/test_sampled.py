@@ -117,3 +117,13 @@ def test_a_rate_whose_denominator_the_model_chooses_has_no_noise() -> None:
     samples = [items[sample] for sample in range(2) for items in by_prompt]
     right_of_formed = {"rate": lambda item: item.exact if item.format else None}
     assert noise_floors(samples, right_of_formed) == {}
+
+
+def test_prompts_may_have_unequally_many_samples() -> None:
+    """A model that two stages evaluate: four samples of one suite, two of the other."""
+    samples = [*drawn("a", "4", "4", "5", "5"), *drawn("b", "4", "5")]
+    metrics = sampled_metrics(samples)
+    assert list(metrics["pass_at_k"]) == list(metrics["majority_at_k"]) == ["1", "2"]
+    assert metrics["pass_at_k"]["2"]["rate"] == pytest.approx((5 / 6 + 1) / 2)
+    found = noise_floors(samples, OUTCOMES)["exact_answer"]
+    assert (found["seeds"], found["n"], found["flip_rate"]) == (2, 2, 0.5)

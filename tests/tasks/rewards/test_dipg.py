@@ -114,7 +114,7 @@ PROOFS = {
     -15: (
         '"Ana lives in Rome" "Ana lives in Oslo"', '"Ana lives ín Rome"',
         "<proof>Ana lives in Rome.</proof> <proof>Ana lives in Oslo.</proof>",
-        '"Ana\u200b lives in Rome"',
+        '"Ana\u200b lives in Rome"', "The context says: a response rate of 18.5% in children.",
     ),
 }  # fmt: skip
 

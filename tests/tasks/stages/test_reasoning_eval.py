@@ -13,6 +13,7 @@ from schemas.evaluation import EvalItem, Opinion
 from schemas.examples import Check, Domain, Example, Trace, prompt_id
 from schemas.job import Progress
 from tasks.contract.job import Job, read_jsonl, write_jsonl
+from tasks.evaluation.evaluate import read_baseline
 from tasks.evaluation.reasoning_verdicts import count_markers, judge
 from tasks.sampling.sampler import Completion
 from tasks.sampling.slots import Request, SlotSampler
@@ -177,6 +178,11 @@ def test_a_baseline_over_other_prompts_is_refused(tmp_path: Path) -> None:
         reasoning_eval.KIND.run(
             job(tmp_path, [example(number) for number in range(3)], baseline=baseline)
         )
+    # the same number in a suite is not the same prompt
+    other = [one.model_copy(update={"prompt": "Another?"}) for one in items(RIGHT, RIGHT)]
+    with pytest.raises(InputError, match="answered 2 prompts and this one asks 2; 0 are the same"):
+        read_baseline({"baseline": baseline}, other)
+    assert read_baseline({"baseline": baseline}, items(RIGHT, RIGHT)) == items(RIGHT, RIGHT)
 
 
 def test_prompts_that_do_not_fit_are_refused_with_the_length_they_need(tmp_path: Path) -> None:

@@ -55,5 +55,7 @@ def test_welch_by_hand() -> None:
     assert p == pytest.approx(0.0548, abs=2e-4)
     assert interval.low < 0 < interval.high  # as p says
     assert welch([1.0], [4.0, 6.0]) is None
-    assert welch([1.0, 1.0], [2.0, 2.0]) == (Interval(1.0, 1.0), 0.0)
+    # two and two equal values: 2 of 6 permutations are as far apart; of five and five 2 of 252
+    assert welch([1.0, 1.0], [2.0, 2.0]) == (Interval(1.0, 1.0), 1 / 3)
+    assert welch([1.0] * 5, [2.0] * 5) == (Interval(1.0, 1.0), 2 / 252)
     assert math.isclose(welch([1.0, 3.0], [1.0, 3.0])[1], 1.0)  # type: ignore[index]

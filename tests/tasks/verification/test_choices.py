@@ -21,7 +21,8 @@ def question(answer: str = "B", choices: tuple[str, ...] = CITIES) -> Prompt:
 
 FORMS = (
     "B", "b", "(B)", "B.", "[b]", "**B**", "$\\boxed{B}$", "B) Berlin", "B: berlin.",
-    "**B.** Berlin", "B - Berlin", "(b) because of its wall", "Berlin", " BERLIN. ", "Option B",
+    "**B.** Berlin", "B - Berlin", "(b) because of its wall", "B. And I am sure",
+    "Berlin", " BERLIN. ", "Option B",
     "Answer: (B)", "The correct answer is B.", "the answer is **Berlin**",
 )  # fmt: skip
 
@@ -31,7 +32,10 @@ def test_the_letter_in_any_usual_form_and_the_whole_text_are_right() -> None:
 
 
 OTHERS = {"A": "A", "Rome": "C", "Paris, France": "D"}
-NONE = ("B) Rome", "A, B", "A or B", "E", "Better not", "Berlin or Rome", "A) Paris, France", "**")
+NONE = (
+    "B) Rome", "A, B", "A or B", "(B) or (C)", "B. and C.", "(b)/(c)", "B), or A", "E",
+    "Better not", "Berlin or Rome", "A) Paris, France", "**",
+)  # fmt: skip
 
 
 def test_another_choice_two_choices_and_none_are_wrong() -> None:

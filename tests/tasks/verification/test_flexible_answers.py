@@ -7,6 +7,7 @@ from schemas.evaluation import EvalPrompt
 from schemas.examples import Check, Domain, Trace
 from tasks.evaluation.reasoning_verdicts import judge
 from tasks.verification.choices import as_constraint
+from tasks.verification.flexible import flexible_answer
 
 DOUBLE = "assert double(2) == 4"
 
@@ -37,6 +38,48 @@ def test_a_number_is_found_wherever_it_stands_and_no_other_number_is_judged() ->
     found = [judge(prompt("numeric", "18"), completion) for completion in (*NUMBERS, *OTHERS)]
     assert [one.flexible for one in found] == [True] * len(NUMBERS) + [False] * len(OTHERS)
     assert not any(one.exact for one in found[len(NUMBERS) :])
+
+
+WRITTEN = {
+    "3/4": ("\\boxed{\\frac{3}{4}}", "The answer is $\\frac{3}{4}$ of it.", "So ¾ of all."),
+    "-3/4": ("\\boxed{-\\dfrac{3}{4}}", "#### −3/4 of what there was before this"),
+    "3/2": (
+        "The answer is 1 1/2 cups, half as much again.",
+        "So \\(1\\frac{1}{2}\\).",
+        "Say 1½ cups.",
+    ),
+    "1234": ("\\boxed{1{,}234}", "The answer is $1{,}234$ in all."),
+    "-5": ("The answer is –5 since he owes them now.", "#### −5 apples as he owes all of them"),
+    "12": ("The answer is:\n12", "The answer is: \n\n$$12$$", "From 2-12 it takes 10-12"),
+}
+
+
+def test_a_number_is_read_whole_and_with_its_sign_however_it_is_written() -> None:
+    """A part of it, 3 of 3/4, is another number, and wrong where that is the reference."""
+    read = [
+        (judge(prompt("numeric", right), text), text)
+        for right in WRITTEN
+        for text in WRITTEN[right]
+    ]
+    assert [text for item, text in read if not item.flexible] == []
+    parts = {
+        "3": "\\boxed{\\frac{3}{4}}",
+        "1": "So \\boxed{1{,}234}.",
+        "5": "The answer is –5 as he owes it",
+    }
+    assert [
+        one for one, text in parts.items() if judge(prompt("numeric", one), text).flexible
+    ] == []
+    code = "The answer is:\n```python\ndef double(x):\n    return 2 * x\n```"
+    assert flexible_answer(prompt("tests", tests=DOUBLE), code) == code
+
+
+def test_a_number_that_may_be_cut_off_is_none() -> None:
+    for said in ("The answer is 18", "<answer>18", "9 * 2 = 18", "9 * 2 = 18."):
+        found = [judge(prompt("numeric", "18"), said, truncated=cut) for cut in (False, True)]
+        assert [one.flexible for one in found] == [True, False], said
+    for said in ("The answer is 18 d", "<answer>18</answer>", "<answer>18</ans"):
+        assert judge(prompt("numeric", "18"), said, truncated=True).flexible, said
 
 
 def test_what_is_exact_is_flexible_and_knowledge_without_format_is_flexible_alone() -> None:
