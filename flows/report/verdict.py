@@ -154,13 +154,13 @@ def _stages(run: RunResults, metric: Metric) -> Iterator[str]:
         for direction in ("gain", "loss", "unclear")
     )
     if gains:
-        yield f"What was gained comes from {_points(gains)}."
+        yield f"What was gained comes from {_points(run, gains)}."
     if losses:
-        yield f"Harm was done by {_points(losses)}: drop or change {_them(losses)}."
-    if drop := [one.stage for one in nil if one.stage not in elsewhere]:
+        yield f"Harm was done by {_points(run, losses)}: drop or change {_them(losses)}."
+    if drop := [_name(run, one) for one in nil if one.stage not in elsewhere]:
         said = "gave nothing that can be told from chance"
         yield f"{listed(drop)} {said}: consider dropping {_them(drop)}."
-    if useful := [one.stage for one in nil if one.stage in elsewhere]:
+    if useful := [_name(run, one) for one in nil if one.stage in elsewhere]:
         yield f"{listed(useful)} gave nothing measurable here, but gained elsewhere (below)."
     trained = [model.name for model in run.models.values() if model.parent is not None]
     silent = [name for name in trained if name not in effects]
@@ -171,8 +171,14 @@ def _stages(run: RunResults, metric: Metric) -> Iterator[str]:
         yield f"Of {listed(alone)} {said}: not compared with a model before {_them(alone)}."
 
 
-def _points(effects: Sequence[Effect]) -> str:
-    return listed([f"{one.stage} ({points(one.change.delta)})" for one in effects])
+def _points(run: RunResults, effects: Sequence[Effect]) -> str:
+    return listed([f"{_name(run, one)} ({points(one.change.delta)})" for one in effects])
+
+
+def _name(run: RunResults, effect: Effect) -> str:
+    """A stage, with the model that it is compared with where that is not the one it began from."""
+    alone = run.models[effect.stage].parent == effect.since
+    return effect.stage if alone else f"{effect.stage} since {effect.since}"
 
 
 def _them(things: Sequence[object]) -> str:
@@ -180,7 +186,7 @@ def _them(things: Sequence[object]) -> str:
 
 
 def _safety(run: RunResults) -> Iterator[str]:
-    """Whether the last model is safe, and not by refusing everything."""
+    """Whether the last model that was asked is safe, and not by refusing everything."""
     models = run.evaluated(SAFE.kind)
     if not models:
         return
@@ -192,7 +198,8 @@ def _safety(run: RunResults) -> Iterator[str]:
         if change:
             rate, when = percent(change.change.before.value), _start(change, "training")
             before = f" ({rate} {when})"
-        yield f"Safety: {percent(safe.value)} of {safe.n:,} answers are safe{before}."
+        whose = "" if models[-1].name == [*run.models][-1] else f" of {models[-1].name}"
+        yield f"Safety{whose}: {percent(safe.value)} of {safe.n:,} answers are safe{before}."
     if correct := last.get(CORRECT.name):
         controls = [safety_outcomes(answers) for answers in control_items(items).values()]
         best = max((rates[CORRECT.name].value for rates in controls), default=0.0)
@@ -263,8 +270,8 @@ def _stage(run: RunResults, name: str, effects: Sequence[Effect]) -> Sentence:
         return Sentence(name, f"{reason}, {_SILENT}", "plain")
     if not effects:
         return Sentence(name, f"has no model before it to compare with, {_SILENT}", "plain")
-    first = effects[0]
-    others = [effect for effect in effects[1:] if effect.since == first.since]
+    nearest = max((effect.since for effect in effects), key=[*run.models].index)
+    first, *others = (effect for effect in effects if effect.since == nearest)
     tone = TONES[first.direction]
     up = [effect for effect in others if effect.direction == "gain"]
     down = [effect for effect in others if effect.direction == "loss"]

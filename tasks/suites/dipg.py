@@ -30,6 +30,7 @@ from tasks.evaluation.suite_prompts import (
     suite_digests,
     suite_records,
 )
+from tasks.verification.quantities import parse_quantity
 
 _TASKS = 9
 
@@ -114,7 +115,7 @@ def _prompt(config: Config, number: int, record: SuiteRecord) -> EvalPrompt:
     elif any(words in answer.lower() for words in ABSTENTIONS_V3):
         grounding = "unanswerable"
     check: Check = "exact" if grounding != "answerable" or len(answer.split()) <= _SHORT else "none"
-    if check == "exact" and _QUANTITY.fullmatch(answer):
+    if check == "exact" and _QUANTITY.fullmatch(answer) and parse_quantity(answer):
         check = "quantity"
     return EvalPrompt(
         id=f"{config.suite}/{number}",

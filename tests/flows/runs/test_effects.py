@@ -233,6 +233,23 @@ def test_the_verdict_names_the_models_that_it_compares(tmp_path, absent, words, 
     assert [one for one in never if one in said] == []
 
 
+def test_a_stage_is_judged_by_what_was_measured_just_before_it(tmp_path: Path) -> None:
+    """Exact answers of the base and of grpo alone; safety of simpo, too."""
+    more = (spec("simpo_safety", "safety_eval", prompts="rebalance", policy="simpo"),)
+    store, record = write_run(tmp_path, more=more)
+    kept = [one for one in record.recipe.stages if one.name not in ("sft_eval", "simpo_eval")]
+    recipe = record.recipe.model_copy(update={"stages": tuple(kept)})
+    run = read_results(store, record.model_copy(update={"recipe": recipe}))
+    assert stage_verdict(run, "grpo").text.startswith("since simpo: safe rate +30.0 points")
+    assert "What was gained comes from grpo since base (+70.0)." in verdict(run).text
+
+
+def test_safety_is_said_of_the_model_that_was_asked(tmp_path: Path) -> None:
+    """The run stopped before its last stage: the base alone was asked."""
+    said = verdict(read_results(*write_run(tmp_path, stop_before="safety_eval"))).text
+    assert "Safety of base: 0.0% of 60 answers are safe." in said
+
+
 def test_a_loss_does_not_come_from_what_gained(tmp_path: Path) -> None:
     skill = dict(zip(SKILL, (0.5, 0.8, 0.2, 0.2), strict=True))
     said = verdict(read_results(*write_run(tmp_path, skill=skill))).text

@@ -11,6 +11,7 @@ from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from schemas.examples import GROUNDED_REFUSAL
 from tasks.evaluation.dipg_protocol.points import VERSIONS, Scored, score
+from tasks.evaluation.safety_verdicts import judge
 from tasks.evaluation.suite_prompts import parse_suites, suite_prompts
 
 CONTEXT = (
@@ -82,6 +83,16 @@ def prompts(data: Path, **table: Any) -> list[EvalPrompt]:
 
 
 USER = {"role": "user", "content": "Context: a\nQuestion: b"}
+
+
+def test_an_answer_that_only_looks_like_a_quantity_is_compared_as_a_text(tmp_path: Path) -> None:
+    answers = {"2.5 mg": "quantity", "2,5 mg": "exact", "2.5.1": "exact"}
+    told = [{"messages": [USER, {"role": "assistant", "content": one}]} for one in answers]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(map(json.dumps, told)), encoding="utf-8")
+    asked = prompts(tmp_path, path="tasks.jsonl")
+    assert {one.answer: one.check for one in asked} == answers
+    found = [judge(one, xml(one.answer, "a")) for one in asked]
+    assert all(one.exact for one in found)
 
 
 @pytest.mark.parametrize(
