@@ -100,7 +100,20 @@ class TrainerConfig(StrictModel):
     @model_validator(mode="after")
     def _steps_or_epochs(self) -> Self:
         if (self.steps > 0) == (self.epochs is not None):
-            raise ValueError("set one of steps (1 or more) and epochs, and not both")
+            raise ValueError(
+                "set one of steps (1 or more) and epochs, and not both: here steps ="
+                f" {self.steps} and epochs = {self.epochs or 'unset'}; steps = 0 leaves it to"
+                " epochs"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _whole_micro_batches(self) -> Self:
+        if self.micro_batch_size and self.batch_size % self.micro_batch_size:
+            raise ValueError(
+                f"batch_size = {self.batch_size} must be a multiple of micro_batch_size ="
+                f" {self.micro_batch_size}"
+            )
         return self
 
     @property

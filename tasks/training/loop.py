@@ -117,13 +117,6 @@ def fit(
         StageFailed: the step compiled more than once, or the loss is not finite.
         Stopped: the job was asked to pause; says where.
     """
-    if config.batch_size % config.accumulation or config.batch_size % (
-        config.micro_batch_size or config.batch_size
-    ):
-        raise StageFailed(
-            f"batch_size = {config.batch_size} must be a multiple of micro_batch_size ="
-            f" {config.micro_batch_size}"
-        )
     curves = _Curves(job, config, extra, after)
     checkpoints = Checkpoints(
         job.work,

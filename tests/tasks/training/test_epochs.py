@@ -1,5 +1,5 @@
 """Epochs in place of steps: how many steps they are, and that knobs which are not set are in no
-stage key."""
+stage key; micro-batches that a batch is made of."""
 
 from typing import Any
 
@@ -47,6 +47,18 @@ def test_one_of_both_is_set() -> None:
             sft.Config.parse(without_steps(SFT, **changes))
         said = explain_validation(told.value, sft.Config, "stages.sft.config")
         assert "set one of steps (1 or more) and epochs" in said
+    both = "here steps = 3 and epochs = 1.0; steps = 0 leaves it to epochs"
+    with pytest.raises(ValidationError, match=both):
+        sft.Config.parse(without_steps(SFT, steps=3, epochs=1.0))
+
+
+@pytest.mark.parametrize("micro", [3, 32])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_whole_micro_batches_before_anything_runs(kind: str, micro: int) -> None:
+    """4 or 16 rows: 3 at a time leave some, and no batch has 32."""
+    config, table = KINDS[kind]
+    with pytest.raises(ValidationError, match=f"multiple of micro_batch_size = {micro}"):
+        config.parse(table | {"micro_batch_size": micro})
 
 
 @pytest.mark.parametrize("kind", KINDS)
