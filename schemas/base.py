@@ -159,7 +159,8 @@ def explain_validation(error: ValidationError, model: type[BaseModel], where: st
     problems = error.errors()
     for problem in problems:
         place = problem["loc"]
-        path = ".".join(str(part) for part in place)
+        # pydantic's [key], and tags of unions, which are written <so>, are no keys of a recipe
+        path = ".".join(part for part in map(str, place) if part[:1] not in ("[", "<"))
         below = [one for one in problems if one["loc"][: len(place)] == place]
         if problem["type"] == "too_short" and below != [problem]:
             continue  # pydantic counts valid items alone: one that is wrong was reported
