@@ -159,7 +159,8 @@ def explain_validation(error: ValidationError, model: type[BaseModel], where: st
     problems = error.errors()
     for problem in problems:
         place = problem["loc"]
-        path = ".".join(str(part) for part in place)
+        # pydantic's [key], and tags of unions, which are written <so>, are no keys of a recipe
+        path = ".".join(part for part in map(str, place) if part[:1] not in ("[", "<"))
         below = [one for one in problems if one["loc"][: len(place)] == place]
         if problem["type"] == "too_short" and below != [problem]:
             continue  # pydantic counts valid items alone: one that is wrong was reported
@@ -170,6 +171,11 @@ def explain_validation(error: ValidationError, model: type[BaseModel], where: st
             lines.append(f"{where}: required key {path!r} is missing; add it.")
         else:
             said = problem_text(problem).removesuffix(".")
+            if problem["type"] in ("model_type", "dict_type"):
+                fields = ", ".join(_fields_at(model, place))
+                said = f"give a table, {{ key = value }}{fields and f', with {fields}'}"
+            elif problem["type"] in ("list_type", "tuple_type"):
+                said = "give a list in [ ]; one of tables may have [[ ]] around its name instead"
             value = f"{path or 'value'} = {problem['input']!r} is not valid: "
             if problem["type"] == "value_error" and isinstance(problem["input"], dict):
                 value = f"{path}: " if path else ""  # a check of ours says what in it is wrong

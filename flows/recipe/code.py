@@ -8,6 +8,8 @@ runs (flows of a Prefect deployment, nights) refuse it (docs/security.md).
 """
 
 import hashlib
+import os
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -81,9 +83,10 @@ def require_consent(
                 )
             if code.file not in {file.resolve() for file in allowed}:
                 digest = hashlib.sha256(code.source.encode()).hexdigest()[:12]
+                typed = shlex.quote(os.path.relpath(code.file))
                 raise InputError(
                     f"stages.{stage} runs code with all your rights: {code.file} (sha256"
-                    f" {digest}...). Read it; --code {name} (its path from here) allows it."
+                    f" {digest}...). Read it; --code {typed} allows it."
                 )
             if code.source != table["source"]:
                 raise InputError(f"{code.file} was changed meanwhile; run the same command again.")

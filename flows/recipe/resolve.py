@@ -206,7 +206,8 @@ def _check_data(data: Path) -> None:
     named = "name the directory that holds the recipe's data files."
     try:
         if not data.exists():
-            raise InputError(f"--data {data}: there is no such directory.")
+            place = "" if data.is_absolute() else f": {data.absolute()}"
+            raise InputError(f"--data {data}: there is no such directory{place}.")
         if not data.is_dir():
             raise InputError(f"--data {data} is not a directory; {named}")
         if not any(data.iterdir()):

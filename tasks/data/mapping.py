@@ -222,14 +222,19 @@ def lookup(row: Mapping[str, Any], path: str) -> Any:
 
 
 def _as_text(value: Any, join: str) -> str:
-    """Strings as they are (line ends as \\n), lists joined, None empty, anything else as JSON."""
-    if value is None:
+    """Strings as they are (line ends as \\n), lists joined, None and NaN (a table's empty cell)
+    empty, decimals, dates and bytes of Parquet as text, anything else as JSON."""
+    if value is None or value != value:
         return ""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "surrogateescape")
     if isinstance(value, str):
         return value.replace("\r\n", "\n")
     if isinstance(value, list):
         return join.join(_as_text(item, join) for item in value)
-    return json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, dict | tuple | int | float):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
 
 
 class Columns:

@@ -25,6 +25,7 @@ from typing import IO, Any, cast
 
 from schemas.base import InputError
 from tasks.data.records import (
+    MOST_LINE,
     Record,
     Records,
     Unreadable,
@@ -168,7 +169,11 @@ def _read_table(name: str, file: Path, delimiter: str, header: Sequence[str] = (
     with _open(name, file) as stream:
         # bytes that are not UTF-8 become lone surrogates, so that one bad row does not end the
         # file
-        text = (raw.decode("utf-8", "surrogateescape") for raw in lines(stream, name))
+        text = (
+            raw.decode("utf-8" if number else "utf-8-sig", "surrogateescape")
+            for number, raw in enumerate(lines(stream, name))
+        )
+        csv.field_size_limit(MOST_LINE)  # 131,072 characters otherwise, for the whole process
         rows = csv.reader(text, delimiter=delimiter, strict=True)
         line = 1
         try:
@@ -179,12 +184,7 @@ def _read_table(name: str, file: Path, delimiter: str, header: Sequence[str] = (
                             f"data file {name}, line 1: a byte of the header is not UTF-8; save the"
                             " file as UTF-8."
                         )
-                    header = [column.removeprefix("\ufeff") for column in row]
-                    if twice := sorted({one for one in header if one and header.count(one) > 1}):
-                        raise InputError(
-                            f"data file {name}, line 1: two columns are called {twice[0]!r}; give"
-                            " each a name of its own."
-                        )
+                    header = _each_once(row, f"{name}, line 1")
                 elif _NOT_UTF8.search("".join(row)):
                     yield Unreadable(line, "wrong_encoding", "a byte of this row is not UTF-8")
                 elif row and len(row) != len(header):
@@ -195,9 +195,19 @@ def _read_table(name: str, file: Path, delimiter: str, header: Sequence[str] = (
                 line = rows.line_num + 1
         except csv.Error as error:
             raise InputError(
-                f"data file {name}, line {line}: not valid {file.suffix[1:].upper()}: {error}."
-                " Check the quotes of that record."
+                f"data file {name}, line {line}: not valid {file.suffix[1:].upper()}:"
+                f" {str(error).partition(' - ')[0]}. Check the quotes of that record, and that"
+                " lines end with LF or CRLF."
             ) from error
+
+
+def _each_once(columns: Sequence[str], place: str) -> Sequence[str]:
+    """The columns' names. Raises InputError: two have the same, so that one would be lost."""
+    if twice := sorted({one for one in columns if one and columns.count(one) > 1}):
+        raise InputError(
+            f"data file {place}: two columns are called {twice[0]!r}; give each a name of its own."
+        )
+    return columns
 
 
 def _read_parquet(name: str, file: Path) -> Records:
@@ -209,6 +219,7 @@ def _read_parquet(name: str, file: Path) -> Records:
     try:
         with file.open("rb") as stream:
             parquet = pyarrow.parquet.ParquetFile(stream)
+            _each_once(parquet.schema_arrow.names, name)
             about = parquet.metadata
             groups = map(about.row_group, range(about.num_row_groups))
             size = sum(group.total_byte_size for group in groups)
@@ -217,6 +228,8 @@ def _read_parquet(name: str, file: Path) -> Records:
                 for row in batch.to_pylist():
                     number += 1
                     yield Record(number, row)
+    except InputError:
+        raise
     except (pyarrow.ArrowException, ValueError) as error:
         raise InputError(f"data file {name} is no valid Parquet file: {error}.") from error
 

@@ -45,24 +45,24 @@ class ConstraintsColumn(StrictModel):
 
 def _form(value: Any) -> str:
     if isinstance(value, dict | StrictModel):
-        return "by_column"
-    return "router" if value == "router" else "constant"
+        return "<column>"
+    return "<router>" if value == "router" else "<value>"
 
 
-Router = Annotated[Literal["router"], Tag("router")]
+Router = Annotated[Literal["router"], Tag("<router>")]
 """The domain that `tasks.routing.router` gives each prompt."""
 
 AnyDomain = Annotated[
-    Annotated[Domain, Tag("constant")] | Router | Annotated[DomainColumn, Tag("by_column")],
+    Annotated[Domain, Tag("<value>")] | Router | Annotated[DomainColumn, Tag("<column>")],
     Discriminator(_form),
 ]
 AnyDifficulty = Annotated[
-    Annotated[Difficulty, Tag("constant")] | Router | Annotated[DifficultyColumn, Tag("by_column")],
+    Annotated[Difficulty, Tag("<value>")] | Router | Annotated[DifficultyColumn, Tag("<column>")],
     Discriminator(_form),
 ]
 AnyConstraints = Annotated[
-    Annotated[tuple[Constraint, ...], Tag("constant")]
-    | Annotated[ConstraintsColumn, Tag("by_column")],
+    Annotated[tuple[Constraint, ...], Tag("<value>")]
+    | Annotated[ConstraintsColumn, Tag("<column>")],
     Discriminator(_form),
 ]
 

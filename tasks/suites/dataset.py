@@ -63,7 +63,7 @@ def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
 
 
 SUITE = Suite(
-    version=1,
+    version=2,
     config=Config,
     prompts=prompts,
     dependencies=suite_digests,

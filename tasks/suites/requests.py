@@ -62,7 +62,7 @@ class Config(FileSuite):
 
 
 SUITE = Suite(
-    version=1,
+    version=2,
     config=Config,
     prompts=lambda config, data: request_prompts(
         config, data, config.prompt, config.request, config.family, config.expected

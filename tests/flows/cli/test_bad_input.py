@@ -64,7 +64,7 @@ run quickstart --set stages.grpo.config.rewards=[{name='anser'}] | unknown rewar
 run tiny.toml --set stages.rebalance.config.sead=1 | unknown key 'sead'. Did you mean 'seed'?
 run tiny.toml --set stages.rebalance.config.heldout_fraction=nan | is not a finite number
 run reads.toml | --data
-run reads.toml --data nowhere | --data nowhere: there is no such directory
+run reads.toml --data nowhere | --data nowhere: there is no such directory: /
 run reads.toml --data tiny.toml | is not a directory
 run reads.toml --data empty | --data empty is empty
 run reads.toml --data other | rows.jsonl
@@ -128,6 +128,9 @@ inputs = { examples = "distill" }
         ("rows = { summarization = 60 }", "rows = { maths = 60 }", ["rows.maths", "'math'"]),
         ('s = "distill"', 's = "distil"', ["'distil' is no stage. Did you mean 'distill'?"]),
         ('s = "distill"', 's = "rebalance"', ["'rebalance' is the stage itself: a cycle"]),
+        ('{ examples = "distill" }', '"distill"', ["'distill' is not valid: give a table, { key"]),
+        ("{ train = 20, validation = 1, heldout = 2 }", "20", ["with train, validation, heldout"]),
+        ('"procedural"', '"gemma"\nprompts = "a.csv"', ["give a list in [ ]; one of tables"]),
         ("examples =", "prompts =", ["has no input 'prompts'", "Valid: examples."]),
         ('inputs = { examples = "distill" }\n', "", ["input 'examples' is missing; add inputs ="]),
         ("[stages.distill]\n", EARLY, ["early.inputs.examples = 'distill' comes later in the"]),

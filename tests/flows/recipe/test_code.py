@@ -129,13 +129,14 @@ def test_a_metric_is_found_hashed_and_asked_consent_for_as_a_reward_is(recipe, t
             resolve(str(recipe), [f"stages.grpo_eval.config.metrics=[{table}]"])
 
 
-def test_a_run_begins_only_when_its_file_is_named(recipe, tmp_path, lyceum):
+def test_a_run_begins_only_when_its_file_is_named(recipe, tmp_path, lyceum, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     other, where = recipe.parent / "other.py", [recipe, "--store", tmp_path / "store"]
     other.write_text(MINE, encoding="utf-8")
     for named in ([], ["--code", other]):
         told = lyceum("run", *where, *named, code=2).err
         assert f"stages.grpo runs code with all your rights: {recipe.parent / 'mine.py'}" in told
-        assert "--code mine.py" in told
+        assert "--code own/mine.py allows it" in told, "as it is typed from here"
     both = ["--code", recipe.parent / "mine.py", "--code", other]
     assert f"--code {other}: no stage runs it" in lyceum("run", *where, *both, code=2).err
     assert not (tmp_path / "store").exists()

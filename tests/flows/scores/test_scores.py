@@ -5,9 +5,11 @@ and by the tools where they are installed.
 (files of a run of a toy task).
 """
 
+import errno
 import json
 import math
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -295,3 +297,14 @@ def test_bad_input_is_refused_and_leaves_nothing(lab, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["store"], "no half of a directory"
     assert main(arguments) == 0, "its data stages have metrics"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["tensorboard"]
+
+
+def test_a_full_disk_is_one_message_and_no_thread_is_left(lab, tmp_path, capsys, monkeypatch):
+    def flush(writer):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tensorboardX.record_writer.RecordWriter.flush", flush)
+    threads = threading.active_count()
+    assert lab.run("--to", str(tmp_path / "new"), "--as", "tensorboard") == 2
+    assert "new cannot be written: No space left on device" in capsys.readouterr().err
+    assert (threading.active_count(), [*tmp_path.iterdir()]) == (threads, [])

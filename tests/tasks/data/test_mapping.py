@@ -1,5 +1,7 @@
-"""Text from a record's columns: the sentence that supports an answer."""
+"""Text from a record's columns: values that are no text, the sentence that supports an answer."""
 
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -15,6 +17,16 @@ CONTEXTS = [
     "Blood pressure was taken twice. Pressure fell by 12 mmHg in treated patients (p < 0.01).",
     'Patients called the drug "pleasant". Pressure did not fall in the control group of patients.',
 ]
+
+
+def test_values_of_parquet_become_text_and_an_empty_cell_none() -> None:
+    """A decimal, a date and UTF-8 bytes without quotes; NaN, as pandas leaves a cell, is no word.
+    Bytes that are not UTF-8 become lone surrogates, which a row is dropped for."""
+    known = ((Decimal("3.50"), "3.50"), (date(2026, 1, 2), "2026-01-02"), ("é".encode(), "é"))
+    for value, text in (*known, (float("nan"), ""), (None, ""), (2.5, "2.5"), (True, "true")):
+        assert Pick.parse({"column": "a"}).text({"a": value}) == text
+        assert Pick.parse({"column": "a"}).text({"a": [value]}) == text
+    assert Pick.parse({"column": "a"}).text({"a": b"\xff"}) == "\udcff"
 
 
 def test_the_sentence_that_shares_most_words_with_the_answer_is_quoted_as_it_stands() -> None:

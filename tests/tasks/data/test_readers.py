@@ -14,9 +14,9 @@ from tasks.teachers import dataset
 from tests.tasks.teachers.dataset_rows import MATH, ROWS, causes, config, lesson, teach, write
 
 
-def _write_table(path: Path, delimiter: str) -> None:
-    with path.open("w", newline="") as out:
-        table = csv.DictWriter(out, list(ROWS[0]), delimiter=delimiter)
+def _write_table(path: Path, delimiter: str, encoding: str = "utf-8", quoting: int = 0) -> None:
+    with path.open("w", newline="", encoding=encoding) as out:
+        table = csv.DictWriter(out, list(ROWS[0]), delimiter=delimiter, quoting=quoting)
         table.writeheader()
         table.writerows(ROWS)
 
@@ -35,6 +35,7 @@ FORMATS = {
     "keyed.json": lambda path: path.write_text(json.dumps(KEYED)),
     "rows.csv": lambda path: _write_table(path, ","),
     "rows.tsv": lambda path: _write_table(path, "\t"),
+    "powershell.csv": lambda path: _write_table(path, ",", "utf-8-sig", csv.QUOTE_ALL),
     "rows.parquet": _write_parquet,
 }
 
@@ -94,10 +95,12 @@ def test_a_csv_row_of_too_many_fields_or_a_wrong_byte_is_bad_and_quoted_lines_ke
     tmp_path,
 ):
     text = b'question,steps,answer\n"two\nlines?",s,1\nx,s,2,extra\ny,\xff,3\nz,s,4\n'
+    text += b"a document," + b"x" * 200_000 + b",5\n"
     write(tmp_path / "a.csv", text)
-    rows = teach(tmp_path, {"path": "a.csv", **MATH, "max_bad_fraction": 0.5})
+    limits = {"max_bad_fraction": 0.5, "max_too_long_fraction": 0.2}
+    rows = teach(tmp_path, {"path": "a.csv", **MATH, **limits})
     assert [row.prompt for row in rows if isinstance(row, Example)] == ["two\nlines?", "z"]
-    assert causes(rows) == [(4, "broken_row"), (5, "wrong_encoding")]
+    assert causes(rows) == [(4, "broken_row"), (5, "wrong_encoding"), (7, "too_long")]
 
 
 def test_records_of_a_json_list_are_counted_by_the_line_they_start_in(tmp_path):
@@ -120,6 +123,7 @@ def test_records_of_a_json_list_are_counted_by_the_line_they_start_in(tmp_path):
         ("a.json", b'["\xff"]', "data file a.json, line 1: byte 0xff is not UTF-8"),
         ("a.csv", b'question,steps,answer\n"open,s,1\n', "data file a.csv, line 2: not valid CSV"),
         ("a.csv", b"question,steps,steps\n", "a.csv, line 1: two columns are called 'steps'"),
+        ("a.csv", b"question,steps,answer\rq,s,1\r", "field. Check the quotes of that record, and"),
         ("a.parquet", b"PAR1 junk", "data file a.parquet is no valid Parquet file"),
         ("a.txt", b"hello", "'a.txt' is no known format. Valid: .csv, .json, .jsonl, .parquet"),
     ],
@@ -129,6 +133,17 @@ def test_a_damaged_file_is_one_clear_message(tmp_path, name, content, message):
     with pytest.raises(InputError) as error:
         teach(tmp_path, {"path": name, **MATH})
     assert message in str(error.value)
+
+
+def test_a_parquet_file_with_two_columns_of_one_name_is_refused(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = [pyarrow.array([value]) for value in ("q", "s", "1", "2")]
+    table = pyarrow.Table.from_arrays(columns, ["question", "steps", "answer", "answer"])
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"^data file a.parquet: two columns are called 'answer'"):
+        teach(tmp_path, {"path": "a.parquet", **MATH})
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path):

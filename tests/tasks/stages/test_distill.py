@@ -141,7 +141,8 @@ def test_a_wrong_teacher_is_refused_when_the_recipe_is_read():
             f"teachers.0: {{'rows': {{'math': 5}}}} needs a name, one of: {VALID}",
         ),
         ({"name": "procedural", "row": {}}, "teachers.0: unknown key 'row'. Did you mean 'rows'?"),
-        ({"name": "procedural", "rows": {"maths": 5}}, "'maths' is not valid: Input should be 'm"),
+        ({"name": "procedural", "rows": {"maths": 5}}, "teachers.0: rows.maths = 'maths' is not"),
+        ({"name": "dataset", "sources": [SOURCE | {"domain": "it"}]}, "sources.0.domain = 'it' is"),
         ({"name": "dataset", "sources": []}, "sources"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):

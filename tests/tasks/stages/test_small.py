@@ -56,7 +56,8 @@ def test_both_responses_of_a_pair_count_as_rows_of_the_model() -> None:
     """4 pairs of 1,680 tokens are 8 rows: 22.6 million scores of each head, where 16.8 may be. Such
     an update took 5.2 GB."""
     kind = stage_kind("simpo")
-    long = TRAINER | {"prompts": 64, "batch_size": 4, "prompt_length": 1200, "response_length": 480}
+    four = TRAINER | {"prompts": 64, "batch_size": 4, "micro_batch_size": 4}
+    long = four | {"prompt_length": 1200, "response_length": 480}
     sizes = replace(LAPTOP, prompt=1200, answer=480)
     assert kind.small(kind.config.parse(long), sizes).micro_batch_size == 2
 
