@@ -196,8 +196,8 @@ def _safety(run: RunResults) -> Iterator[str]:
         change = overall_effect(run, SAFE)
         before = ""
         if change:
-            rate, when = percent(change.change.before.value), _start(change, "training")
-            before = f" ({rate} {when})"
+            level = percent(change.change.before.value)
+            before = f" ({level} {_start(change, 'training')})"
         whose = "" if models[-1].name == [*run.models][-1] else f" of {models[-1].name}"
         yield f"Safety{whose}: {percent(safe.value)} of {safe.n:,} answers are safe{before}."
     if correct := last.get(CORRECT.name):
