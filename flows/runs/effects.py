@@ -156,11 +156,16 @@ def direction_of(interval: Interval, p: float) -> Direction:
     return "gain" if interval.low > 0 else "loss" if interval.high < 0 else "unclear"
 
 
-def outcomes(items: Sequence[EvalItem], metric: Metric, part: Part = ALL) -> dict[str, Any]:
-    """Prompt id -> outcome (true or false; a number of a metric function), of the items of a part
-    that count."""
+Asked = tuple[str, str, str | None]
+"""A prompt: its id, its text and its answer. A suite's ids count its rows, so another file, or
+another subject, has the same."""
+
+
+def outcomes(items: Sequence[EvalItem], metric: Metric, part: Part = ALL) -> dict[Asked, Any]:
+    """Prompt -> outcome (true or false; a number of a metric function), of the items of a part that
+    count."""
     judged = {
-        item.id: metric.outcome(item)
+        (item.id, item.prompt, item.answer): metric.outcome(item)
         for item in items
         if part.domain in (None, item.domain) and part.suite in (None, item.suite)
     }
@@ -183,9 +188,9 @@ def parts(items: Sequence[EvalItem]) -> list[Part]:
 
 
 def change_between(
-    before: Mapping[str, Any], after: Mapping[str, Any], seed: int, *, quantity: bool = False
+    before: Mapping[Any, Any], after: Mapping[Any, Any], seed: int, *, quantity: bool = False
 ) -> Change | None:
-    """The change from `before` to `after` (prompt id -> outcome), None when either side has no
+    """The change from `before` to `after` (prompt -> outcome), None when either side has no
     items, or, of quantities that are not paired, fewer than two. `seed` draws the bootstrap."""
     if not before or not after:
         return None

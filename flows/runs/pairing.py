@@ -23,8 +23,8 @@ def pairing(first: RunResults, second: RunResults) -> dict[str, Any]:
     """Whether two runs have the same seed, the stages whose artifact they share, and the first
     stage in file order that differs, or None."""
     shared, parted = list[str](), None
-    for name, stage in second.stages.items():
-        sides = first.stages.get(name), stage
+    for name in dict.fromkeys([*second.stages, *first.stages]):
+        sides = first.stages.get(name), second.stages.get(name)
         ours, theirs = (one.record.artifact if one and one.record else None for one in sides)
         if ours is not None and ours == theirs:
             shared.append(name)

@@ -102,7 +102,7 @@ def difference_text(value: float, interval: "Interval", quantity: bool) -> str:
 def sample_text(change: "Change") -> str:
     """How many prompts a difference rests on: `360 prompts, paired`."""
     if change.paired:
-        return f"{change.after.n} prompts, paired"
+        return f"{change.after.n} prompt{'s' * (change.after.n > 1)}, paired"
     return f"{change.before.n} and {change.after.n} prompts, unpaired"
 
 

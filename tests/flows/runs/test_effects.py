@@ -24,7 +24,7 @@ from flows.runs.effects import (
     stage_effects,
 )
 from flows.runs.results import RunResults, read_results
-from flows.runs.wording import duration, percent, points
+from flows.runs.wording import duration, percent, points, sample_text
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
 from tests.flows.runs.synthetic_run import SKILL, spec, write_run
@@ -81,7 +81,17 @@ def test_only_shared_prompts_count_where_half_are_shared(before, after, found):
 
 def test_items_that_cannot_be_verified_do_not_count() -> None:
     items = [item("a"), item("b", check="none", exact=False), item("c", exact=False)]
-    assert outcomes(items, EXACT) == {"a": True, "c": False}
+    assert outcomes(items, EXACT) == {("a", "q", "1"): True, ("c", "q", "1"): False}
+
+
+def test_rows_of_another_file_that_have_the_same_numbers_are_other_prompts() -> None:
+    """mmlu/0 of another subject, or with another answer."""
+    before = [item("mmlu/0", exact=False), item("mmlu/1"), item("mmlu/2"), item("mmlu/3")]
+    other = item("mmlu/0").model_copy(update={"prompt": "r"})
+    after = [other, item("mmlu/1", answer="2"), *before[2:]]
+    change = change_between(outcomes(before, EXACT), outcomes(after, EXACT), seed=0)
+    assert (change.paired, change.after.n, change.delta) == (True, 2, 0.0)
+    assert sample_text(change) == "2 prompts, paired"
 
 
 def test_effects_are_measured_against_the_model_that_training_started_from(run: RunResults) -> None:

@@ -26,6 +26,9 @@ def test_runs_of_one_seed_share_what_comes_before_the_change(tmp_path: Path) -> 
     said = pairing_text(pairing(read_results(store, first), read_results(store, other)))
     assert said.startswith("Not paired by seed: 7 and 8")
     assert "`--set seed=7` leaves it out" in said
+    ended, less = read_results(store, first), read_results(store, first)
+    del less.stages["grpo"]
+    assert pairing(ended, less)["parted_at"] == pairing(less, ended)["parted_at"] == "grpo"
 
 
 def test_groups_are_compared_seed_by_seed(tmp_path: Path) -> None:
