@@ -181,6 +181,12 @@ class Prompt(StrictModel):
     grounding: Grounding | None = None
     channels: AskedFormat = "trace"
 
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """What makes it the same prompt elsewhere. A suite's ids count its rows, so another file,
+        or another subject, has the same ids."""
+        return self.id, self.prompt, self.answer
+
 
 class Example(Prompt):
     """A prompt with a worked trace: what SFT learns from. `reasoning` and `proof` are as in

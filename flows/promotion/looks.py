@@ -4,9 +4,9 @@ prompts would tell more. `flows.promotion.gate_rules` says what rules are."""
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from flows.runs.effects import Asked, Change, Metric, Part, change_between, outcomes
+from flows.runs.effects import Change, Metric, Part, change_between, outcomes
 from flows.runs.wording import change_text, figure, sample_text
 from schemas.base import StrictModel
 from schemas.evaluation import EvalItem
@@ -193,7 +193,7 @@ def look_at(
 ) -> Look | Finding:
     """Compare both models by a rule; returns a finding at once where nothing can be compared."""
 
-    def judged(items: Sequence[EvalItem]) -> dict[Asked, bool]:
+    def judged(items: Sequence[EvalItem]) -> dict[Any, bool]:
         return outcomes(items, metric, Part(rule.suite, rule.domain))
 
     if judged(answers.missing):
@@ -303,7 +303,7 @@ def _lower_is_better(metric: Metric) -> bool:
 
 
 def _runs(
-    samples: Sequence[EvalItem], judged: Callable[[Sequence[EvalItem]], dict[Asked, bool]]
+    samples: Sequence[EvalItem], judged: Callable[[Sequence[EvalItem]], dict[Any, bool]]
 ) -> list[list[bool]]:
     """Sample number x prompt -> outcome, of the prompts that count in every sample; empty where
     there are none."""

@@ -156,16 +156,11 @@ def direction_of(interval: Interval, p: float) -> Direction:
     return "gain" if interval.low > 0 else "loss" if interval.high < 0 else "unclear"
 
 
-Asked = tuple[str, str, str | None]
-"""A prompt: its id, its text and its answer. A suite's ids count its rows, so another file, or
-another subject, has the same."""
-
-
-def outcomes(items: Sequence[EvalItem], metric: Metric, part: Part = ALL) -> dict[Asked, Any]:
-    """Prompt -> outcome (true or false; a number of a metric function), of the items of a part that
-    count."""
+def outcomes(items: Sequence[EvalItem], metric: Metric, part: Part = ALL) -> dict[Any, Any]:
+    """A prompt's identity -> outcome (true or false; a number of a metric function), of the items
+    of a part that count."""
     judged = {
-        (item.id, item.prompt, item.answer): metric.outcome(item)
+        item.identity: metric.outcome(item)
         for item in items
         if part.domain in (None, item.domain) and part.suite in (None, item.suite)
     }
@@ -190,8 +185,9 @@ def parts(items: Sequence[EvalItem]) -> list[Part]:
 def change_between(
     before: Mapping[Any, Any], after: Mapping[Any, Any], seed: int, *, quantity: bool = False
 ) -> Change | None:
-    """The change from `before` to `after` (prompt -> outcome), None when either side has no
-    items, or, of quantities that are not paired, fewer than two. `seed` draws the bootstrap."""
+    """The change from `before` to `after` (a prompt's identity -> outcome), None when either side
+    has no items, or, of quantities that are not paired, fewer than two. `seed` draws the
+    bootstrap."""
     if not before or not after:
         return None
     shared = [prompt for prompt in before if prompt in after]

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from schemas.examples import Prompt, parse_trace
 
 _QUOTATION = re.compile(r'["“”]([^"“”]+)["“”]')
-_SAYS = re.compile(r"\bcontext (?:only )?says: *((?:[^.!?\n]|(?<=\d)\.(?=\d))+)", re.IGNORECASE)
+SAYS = re.compile(r"\bcontext (?:only )?says: *((?:[^.!?\n]|(?<=\d)\.(?=\d))+)", re.IGNORECASE)
+"""What is quoted as the context's words; the point of 3.5 ends no sentence."""
 _PROOF = re.compile(r"<proof>(.*?)(?:</proof>|\Z)", re.DOTALL)
 _ELLIPSIS = re.compile(r"\[\.\.\.\]|\(\.\.\.\)|\.\.\.|…")
 ENDS = " .,;:!?"
@@ -55,7 +56,7 @@ def _quotes_in(reasoning: str, prompt: Prompt) -> tuple[str, ...]:
         return tuple(quote for proof in proofs for quote in quotes_of(proof))
     context = folded(prompt.context or "")
     question = folded(prompt.prompt).replace(context, "") if context else ""
-    quotes = _without_ellipses([*_QUOTATION.findall(reasoning), *_SAYS.findall(reasoning)])
+    quotes = _without_ellipses([*_QUOTATION.findall(reasoning), *SAYS.findall(reasoning)])
     return tuple(
         quote
         for quote in quotes

@@ -237,8 +237,7 @@ def read_baseline(inputs: dict[str, Path], prompts: Sequence[Prompt]) -> list[Ev
     if "baseline" not in inputs:
         return None
     items = read_jsonl(inputs["baseline"] / "items.jsonl", EvalItem)
-    # a suite's ids count its rows: another file, or another subject, has the same
-    ours, theirs = ([(one.id, one.prompt, one.answer) for one in side] for side in (prompts, items))
+    ours, theirs = ([one.identity for one in side] for side in (prompts, items))
     if ours != theirs:
         raise InputError(
             f"the baseline evaluation answered {len(theirs)} prompts and this one asks {len(ours)};"

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from schemas.examples import GROUNDED_REFUSAL, Prompt, Trace, parse_trace
-from tasks.evaluation.channels import quotes_of
+from tasks.evaluation.channels import SAYS, quotes_of
 from tasks.verification.numbers import parse_number
 from tasks.verification.text import normalise_answer, split_sentences
 from tasks.verification.verify import verify
@@ -114,7 +114,6 @@ def abstains(answer: str) -> bool:
     return normalised == normalise_answer(GROUNDED_REFUSAL) or bool(_REFUSAL.fullmatch(normalised))
 
 
-_QUOTED = re.compile(r"\bcontext (?:only )?says: *((?:[^.!?]|(?<=\d)\.(?=\d))+)")  # 3.5 is no end
 _QUOTE = re.compile(r"\bcontext (?:only )?says: *(?P<rest>[^.!?]+.*)")
 _DENIAL = re.compile(
     r"\b(?:context|passage|text)(?: \w+){0,2}? (?:(?:does|did)"
@@ -131,7 +130,7 @@ _CONCLUSION = re.compile(r"\bthe answer is:? (?P<answer>.+)")
 def _misquotes(context: str, trace: Trace) -> bool:
     """True when the reasoning quotes the context with a sentence, or the proof with sentences, that
     are not literally in it (ignoring case, width and white space)."""
-    quoted = [*_QUOTED.findall(normalise_answer(trace.reasoning)), *quotes_of(trace.proof)]
+    quoted = [*SAYS.findall(normalise_answer(trace.reasoning)), *quotes_of(trace.proof)]
     plain = filter(None, (one.strip(" .!?\"'“”") for one in quoted))
     return any(not states(context, one) for one in plain)
 
