@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import asdict, dataclass
+from importlib import import_module
 
 from flows.ahead import begun, run_cached
 from flows.cli.deadline import Deadline, observed
@@ -22,6 +23,7 @@ from flows.runs.record import RunLog
 from flows.server.prefect_api import prefect_api, running_api, startup_seconds
 from flows.trackers import followed
 from infra.context import context
+from infra.importing import importing
 from infra.store.store import Store
 from schemas.base import InputError, StageFailed, Stopped
 from schemas.reports import RunRecord
@@ -98,7 +100,7 @@ def run_all(
         if cold:
             stack.enter_context(left[0].ahead())
             terminal.say("No Prefect API runs: starting one ...")
-        with prefect_api(stop, terminal.say) as api:
+        with prefect_api(stop, terminal.say, meanwhile=_load_flow) as api:
             from flows.server.prefect_view import prefect_view
 
             terminal.say(f"Prefect API: {api}  Store: {left[0].start.store.uri}")
@@ -108,6 +110,14 @@ def run_all(
             ):
                 _run_each(left, min(lanes, len(left)), terminal.say, alone=len(starts) == 1)
     return [one.ended for one in lined]
+
+
+def _load_flow() -> None:
+    """Import what a run needs from its flow to its report's plots: one to two seconds."""
+    with importing():
+        import_module("flows.post_train")
+        import_module("flows.server.prefect_view")
+        import_module("matplotlib.backends.backend_svg")
 
 
 class _Lane:

@@ -11,6 +11,7 @@ import uvicorn
 from flows.server.guard import Guard
 from flows.server.key import in_url
 from flows.server.port import bound
+from infra.importing import importing
 
 
 def origins(host: str, port: int, front: str | None) -> dict[str, str]:
@@ -45,8 +46,10 @@ def main(host: str, port: str, front: str | None = None) -> None:
     from prefect.settings import get_current_settings
 
     settings = get_current_settings().server
+    with importing():
+        application = guarded(host, int(port), front)
     config = uvicorn.Config(
-        guarded(host, int(port), front),
+        application,
         timeout_keep_alive=settings.api.keepalive_timeout,
         ws_ping_interval=settings.api.websocket_ping_interval,
         ws_ping_timeout=settings.api.websocket_ping_timeout,

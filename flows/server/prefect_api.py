@@ -82,9 +82,11 @@ def running_api() -> Api | None:
 
 
 @contextmanager
-def prefect_api(stop: threading.Event, say: Callable[[str], None]) -> Iterator[Api]:
+def prefect_api(
+    stop: threading.Event, say: Callable[[str], None], meanwhile: Callable[[], None] = lambda: None
+) -> Iterator[Api]:
     """Make a Prefect API available to this process: the running one, or a temporary one. `say` is
-    called when the temporary server is started again.
+    called when the temporary server is started again, `meanwhile` while it starts.
 
     Raises:
         InputError: see `running_api`.
@@ -95,7 +97,7 @@ def prefect_api(stop: threading.Event, say: Callable[[str], None]) -> Iterator[A
         api = running_api()
         if api is None:
             api = stack.enter_context(
-                prefect_server(free_port(), TEMPORARY, stop, say, gave_up=say)
+                prefect_server(free_port(), TEMPORARY, stop, say, gave_up=say, meanwhile=meanwhile)
             )
         stack.enter_context(reaching(api))
         yield api
@@ -133,6 +135,7 @@ def prefect_server(
     *,
     host: str = "127.0.0.1",
     front: str | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Iterator[Api]:
     """Run a Prefect server of ours while inside, with a key of its own. It is started again when it
     dies.
@@ -143,6 +146,7 @@ def prefect_server(
         gave_up: is told when the server does not stay up.
         host: the address that it listens on.
         front: the origin of a TLS proxy in front of it, `https://NAME[:PORT]`.
+        meanwhile: called while it starts, again at a restart.
 
     Raises:
         OSError: the port cannot be had.
@@ -168,6 +172,7 @@ def prefect_server(
                     "flows.server.guarded_server", *arguments, environment=environment, log=log
                 )
                 try:
+                    meanwhile()
                     _wait_until_ready(process, api, stop, log.fileno())
                 except Stopped:
                     process_tree.stop(process)

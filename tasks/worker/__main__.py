@@ -52,6 +52,7 @@ from tasks.contract.job import Job
 from tasks.contract.kinds import stage_kind
 from tasks.devices import hosts
 from tasks.models.shipping import receive_model, shipped_models
+from tasks.worker.preload import preload
 from tasks.worker.supervisor import CANCELLED, Supervisor, ended
 from tasks.worker.usage import Meter
 
@@ -230,6 +231,7 @@ def run_job(
         report=report,
         log=log,
     )
+    preload(spec)
     with _compiled_programs(spec, store):
         metrics = kind.run(job)
     _require_finite(metrics, spec.stage)

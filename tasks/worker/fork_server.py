@@ -7,8 +7,6 @@ after it find it there. JAX has no backend in this process, for a fork of one do
 threads that libraries have started by then (OpenBLAS, jemalloc) are made anew in a fork.
 """
 
-import gc
-import importlib
 import os
 import select
 import signal
@@ -20,13 +18,8 @@ from pathlib import Path
 
 from infra.secrets import mask_output
 from schemas.job import JobSpec
-from tasks.contract.kind import Product
-from tasks.contract.kinds import stage_kind
 from tasks.worker.__main__ import main, open_log
-
-SAMPLING = ("tasks.models.loading", "tasks.sampling.sampler")
-TRAINING = ("tasks.training.loop", "tasks.training.checkpoints", "tasks.models.lora")
-"""Modules that import most of what stages import when they run."""
+from tasks.worker.preload import preload
 
 
 def serve(channel: socket.socket) -> Path | None:
@@ -50,8 +43,8 @@ def serve(channel: socket.socket) -> Path | None:
             return None
         log, told = descriptors
         job = Path(os.fsdecode(message))
-        preload(job)
-        gc.freeze()  # a fork's collector leaves alone, and so shares, what is here now
+        with suppress(Exception):  # the worker will say it
+            preload(JobSpec.model_validate_json(job.read_bytes()))
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
@@ -63,15 +56,6 @@ def serve(channel: socket.socket) -> Path | None:
             return job
         os.close(log)
         children[pid] = told
-
-
-def preload(job: Path) -> None:
-    """Import what the kind of this job needs. What cannot be imported is the worker's to say."""
-    with suppress(Exception):
-        spec = JobSpec.model_validate_json(job.read_bytes())
-        trains = stage_kind(spec.kind).produces in (Product.MODEL, Product.REWARD)
-        for module in (SAMPLING + TRAINING * trains) * spec.devices:
-            importlib.import_module(module)
 
 
 def _become_worker(server: int, log: int, told: int) -> None:

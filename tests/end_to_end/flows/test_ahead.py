@@ -53,7 +53,7 @@ def server(no_api: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[Server], 
 
     def is_started_by(start: Server) -> None:
         @contextmanager
-        def prefect_api(stop: threading.Event, say: object) -> Iterator[Api]:
+        def prefect_api(stop: threading.Event, say: object, meanwhile: object) -> Iterator[Api]:
             yield start(stop)
 
         monkeypatch.setattr(lanes, "prefect_api", prefect_api)
