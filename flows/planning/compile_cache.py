@@ -316,7 +316,8 @@ class Compiler:
         versions = [_version(name) for name in _PACKAGES]
         found = find().accelerator if self.target == "local" else None
         machine = [self.target, found.model_dump() if found else None]
-        return [digest(source), versions, *machine, self._settings.tensor_parallel]
+        spread = [self._settings.tensor_parallel, self._settings.whole_weights_gib]
+        return [digest(source), versions, *machine, *spread]
 
     def _stage_path(self, question: Question) -> Path:
         config = Path(question.model) / "config.json"

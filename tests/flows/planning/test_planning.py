@@ -71,6 +71,16 @@ def test_a_changed_config_is_asked_about_and_programs_it_shares_are_not_compiled
     assert len(asked(fake, "compile")) == 5
 
 
+@pytest.mark.parametrize("name", ["LYCEUM_TENSOR_PARALLEL", "LYCEUM_WHOLE_WEIGHTS_GIB"])
+def test_settings_that_spread_the_weights_are_asked_about(fake, plan, monkeypatch, name):
+    monkeypatch.setenv(name, "1")
+    plan()
+    before = len(asked(fake, "programs"))
+    monkeypatch.setenv(name, "2")
+    plan()
+    assert len(asked(fake, "programs")) == 2 * before
+
+
 def test_what_fits_is_looked_for_and_compiled(plan, monkeypatch):
     monkeypatch.setenv("FAKE_GIB", "2.0")  # 1 + 1 + 8 rows x 2 GiB
     large = plan(code=3)
