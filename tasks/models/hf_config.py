@@ -67,7 +67,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 _FIXED: dict[str, tuple[Any, ...]] = {
     "hidden_activation": ("gelu_pytorch_tanh", None),
-    "rms_norm_eps": (1e-6,),
+    "rms_norm_eps": (1e-6, 9.999999974752427e-07),  # the second as a float32, from a GGUF file
     "attention_bias": (False, None),
     "tie_word_embeddings": (True,),
     "use_bidirectional_attention": (False, None),
@@ -141,7 +141,9 @@ def _rope(
     latter."""
     rope, base = text.get("rope_parameters"), float(value["rope_theta"])
     if rope is None:  # before transformers 5
-        rope = {"full_attention": {**(text.get("rope_scaling") or {})}, "sliding_attention": {}}
+        scaling = text.get("rope_scaling") or {}
+        of_local = {} if "rope_local_base_freq" in value else scaling  # Gemma 2 scales all layers
+        rope = {"full_attention": scaling, "sliding_attention": of_local}
     elif "full_attention" not in rope:  # one for all layers: Gemma 2
         rope = {"full_attention": rope, "sliding_attention": rope}
     everywhere, local = rope["full_attention"], rope.get("sliding_attention") or {}
