@@ -69,7 +69,7 @@ def check_directory(directory: Path) -> None:
 def check_template(directory: Path) -> None:
     """Raise InputError if a directory has a chat template with other turns than Gemma's."""
     for name in _TEMPLATES:
-        template = _template(directory / name)
+        template = template_in(directory / name)
         if template and (wrong := _other_turns(template)):
             raise InputError(
                 f"{directory / name} has a chat template {wrong}: Lyceum asks and teaches in"
@@ -167,8 +167,8 @@ def _pieces(path: Path, size: int, changed: int) -> tuple[int, list[str]]:
     return processor.get_piece_size(), missing
 
 
-def _template(path: Path) -> str:
-    """The chat template in a file; empty where there is none."""
+def template_in(path: Path) -> str:
+    """The chat template in a file; empty where there is none. Raises InputError: it is no JSON."""
     if not path.is_file():
         return ""
     if path.suffix == ".jinja":
