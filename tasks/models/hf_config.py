@@ -88,6 +88,16 @@ def read_config(directory: Path) -> tuple[GemmaConfig, str]:
     return config_from_json(config, str(path)), str(config.get("_name_or_path", ""))
 
 
+def is_multimodal(directory: Path) -> bool:
+    """Whether the directory's model sees images, too: its text model is a part of it."""
+    path = directory / "config.json"
+    return path.is_file() and _is_multimodal(read_object(path))
+
+
+def _is_multimodal(config: Mapping[str, Any]) -> bool:
+    return config.get("model_type") == "gemma3"
+
+
 def config_from_json(config: Mapping[str, Any], where: str) -> GemmaConfig:
     """The architecture that a config.json describes, in the spelling of today's `transformers` or
     of 2024's.
@@ -101,7 +111,7 @@ def config_from_json(config: Mapping[str, Any], where: str) -> GemmaConfig:
     """
     classes = config.get("architectures") or []
     found = next((name for name in classes if name in _CLASSES), None)
-    text = config.get("text_config") if config.get("model_type") == "gemma3" else config
+    text = config.get("text_config") if _is_multimodal(config) else config
     family = _TEXT.get(
         str((text or {}).get("model_type", "gemma3_text" if text is not config else None))
     )
