@@ -216,6 +216,14 @@ def test_a_gated_model_says_what_to_do(hub, published, monkeypatch):
     assert_same(base_model("hf://google/small", seed=0), published)
 
 
+def test_a_token_that_has_expired_is_told_as_such(hub: FakeHub, monkeypatch) -> None:
+    """With one the hub answers nothing, not even of a model that is open to all."""
+    monkeypatch.setenv("HF_TOKEN", "hf_expired")
+    hub.refusals["GET /api/models/"] = (401, "Invalid credentials in Authorization header")
+    with pytest.raises(InputError, match=r"does not know the token of HF_TOKEN .* or unset it"):
+        base_model("hf://google/small", seed=0)
+
+
 def test_unknown_repositories_and_revisions(hub: FakeHub) -> None:
     with pytest.raises(InputError, match="hf://google/none: there is no such repository, or it is"):
         base_model("hf://google/none", seed=0)
