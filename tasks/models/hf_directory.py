@@ -110,8 +110,8 @@ def weight_files(directory: Path) -> list[Path]:
         raise InputError(f"{directory} has neither {WEIGHTS} nor {INDEX}{found}.")
     try:
         text = (directory / INDEX).read_text(encoding="utf-8")
-        names = sorted(set(json.loads(text)["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as error:
+        names = [str(Path(name)) for name in sorted(set(json.loads(text)["weight_map"].values()))]
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise InputError(f"{directory / INDEX} is damaged ({error}); download it again.") from error
     missing = [name for name in names if Path(name).name != name or not (directory / name).exists()]
     if missing:
@@ -168,11 +168,14 @@ def _pieces(path: Path, size: int, changed: int) -> tuple[int, list[str]]:
 
 
 def template_in(path: Path) -> str:
-    """The chat template in a file; empty where there is none. Raises InputError: it is no JSON."""
+    """The chat template in a file; empty where there is none. Raises InputError: it is damaged."""
     if not path.is_file():
         return ""
     if path.suffix == ".jinja":
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} is no text ({error}); download it again.") from error
     template = read_object(path).get("chat_template")
     if isinstance(template, list):  # several by name
         named = [one for one in template if isinstance(one, dict) and one.get("name") == "default"]

@@ -1,6 +1,7 @@
 """A directory that cannot be a model is refused before anything runs: one line with the fix, exit
 code 2, no traceback."""
 
+import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -105,6 +106,19 @@ def with_thoughts_of_its_own(model: Path) -> Path:
     return model
 
 
+def with_a_template_that_is_no_text(model: Path) -> Path:
+    (model / "chat_template.jinja").write_bytes(b"<start_of_turn>\xff")
+    return model
+
+
+def with_an_index_of_no_names(model: Path) -> Path:
+    for weights in (["a"], {"a": "x", "b": None}, {"a": 1}):
+        with contextlib.suppress(InputError):  # a TypeError is none
+            check_model(str(model))
+        (model / INDEX).write_text(json.dumps({"weight_map": weights}))
+    return model
+
+
 def emptied(model: Path) -> Path:
     for path in model.iterdir():
         path.unlink()
@@ -121,6 +135,8 @@ BAD = {
     without_turns: r"has no <start_of_turn>, <end_of_turn>: it is no Gemma tokenizer. Copy",
     with_half_a_tokenizer: r"tokenizer.model is no SentencePiece model, or not whole; download it",
     with_turns_of_another_family: r"chat template without <start_of_turn>.* Remove the template",
+    with_a_template_that_is_no_text: r"chat_template.jinja is no text .*; download it again",
+    with_an_index_of_no_names: r"index.json is damaged .*; download it again",
     with_thoughts_of_its_own: r"renders '.*model.n<think>.n' instead of '<bos>.* Remove the templ",
 }
 
