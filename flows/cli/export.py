@@ -17,13 +17,14 @@ from flows.cli.new_directory import new_directory, require_new
 from flows.recipe.recipe_toml import recipe_toml
 from flows.recipe.trained import trained_stage
 from flows.runs.results import BASE, Model, RunResults, StageOutput, left_out_text, read_results
+from infra.context import context
 from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError, StageFailed
 from schemas.reports import RunRecord
 from tasks.data.data_files import files_below
 from tasks.models.adapters import ADAPTERS
-from tasks.models.model_source import ADAPTER_CONFIG
+from tasks.models.model_source import ADAPTER_CONFIG, source_of
 
 if TYPE_CHECKING:
     from tasks.exporting.model_card import Card
@@ -87,7 +88,8 @@ def export_adapters(store: Store, record: RunRecord, to: Path, stage: str | None
     with a card, if their base model is published.
 
     Raises:
-        InputError: the run has no such model, or it was trained without keeping any.
+        InputError: the run has no such model, it was trained without keeping any, or their base
+            may be multimodal and is out of reach.
         StageFailed: the artifact is damaged.
     """
     chosen, manifest = trained_stage(store, record, stage)
@@ -99,12 +101,16 @@ def export_adapters(store: Store, record: RunRecord, to: Path, stage: str | None
             f" stages.{chosen.name}.config.lora.keep=true (and lora.rank, lora.alpha, if it has"
             " none)."
         )
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     with new_directory(to) as partial:
         for path in sorted(source.iterdir()):
             shutil.copyfile(path, partial / path.name)
+        if _adapt_multimodal(record, chosen.name, source.parent):
+            from tasks.models.peft import name_within_multimodal
+
+            name_within_multimodal(partial)
         config = json.loads((partial / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         if base := config.get("base_model_name_or_path"):
-            os.environ.setdefault("JAX_PLATFORMS", "cpu")
             from tasks.exporting.model_card import write_card
             from tasks.models.hf_config import read_config
 
@@ -113,6 +119,22 @@ def export_adapters(store: Store, record: RunRecord, to: Path, stage: str | None
                 partial, replace(card, beside=base), None, read_config(source.parent)[0].family
             )
     return _told(record, manifest, chosen.name, to)
+
+
+def _adapt_multimodal(record: RunRecord, stage: str, artifact: Path) -> bool:
+    """Whether a stage's adapters belong to a model that sees images, too. Raises InputError when
+    that is out of reach."""
+    from tasks.data.tokens import Tokenizer
+    from tasks.models.hf_config import is_multimodal, read_config
+    from tasks.models.hf_directory import TOKENIZER
+    from tasks.models.model_download import fetch
+
+    inputs = next(one.inputs for one in record.recipe.stages if one.name == stage)
+    if "policy" in inputs:  # it adapts the model of a stage, which is text alone
+        return False
+    if read_config(artifact)[0].vocab_size == len(Tokenizer.from_file(artifact / TOKENIZER)):
+        return False  # there are no rows for images
+    return is_multimodal(fetch(source_of(record.recipe.model), context().settings, weights=False))
 
 
 def export_orbax(

@@ -67,7 +67,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 _FIXED: dict[str, tuple[Any, ...]] = {
     "hidden_activation": ("gelu_pytorch_tanh", None),
-    "rms_norm_eps": (1e-6,),
+    "rms_norm_eps": (1e-6, 9.999999974752427e-07),  # the second as a float32, from a GGUF file
     "attention_bias": (False, None),
     "tie_word_embeddings": (True,),
     "use_bidirectional_attention": (False, None),
@@ -88,6 +88,16 @@ def read_config(directory: Path) -> tuple[GemmaConfig, str]:
     return config_from_json(config, str(path)), str(config.get("_name_or_path", ""))
 
 
+def is_multimodal(directory: Path) -> bool:
+    """Whether the directory's model sees images, too: its text model is a part of it."""
+    path = directory / "config.json"
+    return path.is_file() and _is_multimodal(read_object(path))
+
+
+def _is_multimodal(config: Mapping[str, Any]) -> bool:
+    return config.get("model_type") == "gemma3"
+
+
 def config_from_json(config: Mapping[str, Any], where: str) -> GemmaConfig:
     """The architecture that a config.json describes, in the spelling of today's `transformers` or
     of 2024's.
@@ -101,7 +111,7 @@ def config_from_json(config: Mapping[str, Any], where: str) -> GemmaConfig:
     """
     classes = config.get("architectures") or []
     found = next((name for name in classes if name in _CLASSES), None)
-    text = config.get("text_config") if config.get("model_type") == "gemma3" else config
+    text = config.get("text_config") if _is_multimodal(config) else config
     family = _TEXT.get(
         str((text or {}).get("model_type", "gemma3_text" if text is not config else None))
     )
@@ -141,7 +151,9 @@ def _rope(
     latter."""
     rope, base = text.get("rope_parameters"), float(value["rope_theta"])
     if rope is None:  # before transformers 5
-        rope = {"full_attention": {**(text.get("rope_scaling") or {})}, "sliding_attention": {}}
+        scaling = text.get("rope_scaling") or {}
+        of_local = {} if "rope_local_base_freq" in value else scaling  # Gemma 2 scales all layers
+        rope = {"full_attention": scaling, "sliding_attention": of_local}
     elif "full_attention" not in rope:  # one for all layers: Gemma 2
         rope = {"full_attention": rope, "sliding_attention": rope}
     everywhere, local = rope["full_attention"], rope.get("sliding_attention") or {}

@@ -3,7 +3,7 @@ nor numpy, since the flow checks models before the first stage runs.
 
 Lyceum puts every prompt in Gemma's own turns (`tasks.data.tokens`), so a base model needs no chat
 template. One with other turns is refused: users of the trained model would prompt it with turns
-that it never saw.
+that it never saw, and an export, which keeps it, is refused after all the training.
 """
 
 import json
@@ -23,6 +23,14 @@ vocabulary, whose pieces belong to other rows."""
 
 _TEMPLATES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 _TURN = "<start_of_turn>"
+_CHAT = (
+    {"role": "user", "content": "Why?"},
+    {"role": "assistant", "content": "So."},
+)
+_ASKED = "<bos><start_of_turn>user\nWhy?<end_of_turn>\n<start_of_turn>model\n"
+_ANSWERED = f"{_ASKED}So.<end_of_turn>\n"
+"""What Gemma's template makes of the first message, and of both."""
+
 _GGUF = b"GGUF"
 _SHOWN = 4
 """How many missing files a message names."""
@@ -55,14 +63,41 @@ def check_directory(directory: Path) -> None:
     weight_files(directory)
     text = config.get("text_config") or config
     check_tokenizer(directory / TOKENIZER, text.get("vocab_size"))
+    check_template(directory)
+
+
+def check_template(directory: Path) -> None:
+    """Raise InputError if a directory has a chat template with other turns than Gemma's."""
     for name in _TEMPLATES:
-        template = _template(directory / name)
-        if template and _TURN not in template:
+        template = template_in(directory / name)
+        if template and (wrong := _other_turns(template)):
             raise InputError(
-                f"{directory / name} has a chat template without {_TURN}, so of another family:"
-                " Lyceum asks and teaches in Gemma's turns. Remove the template (Gemma's is written"
-                " in its place), or take the base model that has none."
+                f"{directory / name} has a chat template {wrong}: Lyceum asks and teaches in"
+                " Gemma's turns. Remove the template, from a copy if it is a hub's (Gemma's is"
+                " written in its place), or take the base model that has none."
             )
+
+
+def _other_turns(template: str) -> str:
+    """How a chat template differs from Gemma's; empty if it does not, or if it takes more than
+    jinja to render it."""
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    if _TURN not in template:
+        return f"without {_TURN}, so of another family"
+    jinja = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    try:
+        render = jinja.from_string(template).render
+        for count, expected in ((1, _ASKED), (2, _ANSWERED)):
+            more = {"bos_token": "<bos>", "eos_token": "<eos>", "add_generation_prompt": count == 1}
+            if (text := render(messages=_CHAT[:count], **more)) != expected:
+                return f"that renders {text[:400]!r} instead of {expected!r}"
+    except (TemplateError, ValueError, TypeError, LookupError, AttributeError):
+        pass
+    return ""
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -75,8 +110,8 @@ def weight_files(directory: Path) -> list[Path]:
         raise InputError(f"{directory} has neither {WEIGHTS} nor {INDEX}{found}.")
     try:
         text = (directory / INDEX).read_text(encoding="utf-8")
-        names = sorted(set(json.loads(text)["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as error:
+        names = [str(Path(name)) for name in sorted(set(json.loads(text)["weight_map"].values()))]
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise InputError(f"{directory / INDEX} is damaged ({error}); download it again.") from error
     missing = [name for name in names if Path(name).name != name or not (directory / name).exists()]
     if missing:
@@ -132,14 +167,20 @@ def _pieces(path: Path, size: int, changed: int) -> tuple[int, list[str]]:
     return processor.get_piece_size(), missing
 
 
-def _template(path: Path) -> str:
-    """The chat template in a file; empty where there is none."""
+def template_in(path: Path) -> str:
+    """The chat template in a file; empty where there is none. Raises InputError: it is damaged."""
     if not path.is_file():
         return ""
     if path.suffix == ".jinja":
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} is no text ({error}); download it again.") from error
     template = read_object(path).get("chat_template")
-    return json.dumps(template) if template else ""
+    if isinstance(template, list):  # several by name
+        named = [one for one in template if isinstance(one, dict) and one.get("name") == "default"]
+        template = named[0].get("template") if named else None
+    return template if isinstance(template, str) else ""
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -16,10 +16,9 @@ from sentencepiece import sentencepiece_model_pb2
 
 from tasks.data.control_tokens import CONTROL_TOKENS
 from tasks.data.tokens import Tokenizer
+from tasks.models.hf_directory import template_in
 
 proto: Any = sentencepiece_model_pb2  # generated code without type information
-
-TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 
 # Of google/gemma-3-1b-it, without the branch for images.
 CHAT_TEMPLATE = """\
@@ -61,15 +60,16 @@ CHAT_TEMPLATE = """\
 
 
 def write_tokenizer(directory: Path, tokenizer: Tokenizer) -> None:
-    """Add what `directory` lacks of tokenizer.json, tokenizer_config.json and a chat template."""
+    """Add what `directory` lacks of tokenizer.json, tokenizer_config.json and a chat template. One
+    in chat_template.json is read with a processor alone, never with a tokenizer."""
     if not (directory / "tokenizer.json").exists():
         (directory / "tokenizer.json").write_text(tokenizer_json(tokenizer), encoding="utf-8")
     settings = directory / "tokenizer_config.json"
     if not settings.exists():
         settings.write_text(json.dumps(_SETTINGS, indent=2) + "\n", encoding="utf-8")
-    has_template = any((directory / name).exists() for name in TEMPLATE_FILES)
-    if not has_template and "chat_template" not in json.loads(settings.read_text(encoding="utf-8")):
-        (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+    template = directory / "chat_template.jinja"
+    if not (template_in(template) or template_in(settings)):
+        template.write_text(CHAT_TEMPLATE, encoding="utf-8")
 
 
 _SETTINGS = {

@@ -34,9 +34,11 @@ HEAD = "score.weight"
 """The scalar head of a reward model, (1, D), as in the class for sequence classification with one
 label."""
 
+_EMBEDDING, _UNEMBEDDING = "model.embed_tokens.weight", "lm_head.weight"
+"""Some tools write both. Gemma ties them, so the second must be a copy."""
+
 _IGNORED = ("vision_tower.", "multi_modal_projector.", "lm_head.", "rotary_emb.", HEAD)
-"""Parts of names of tensors that the text model does not use. Gemma ties the unembedding to the
-embedding."""
+"""Parts of names of tensors that the text model does not use."""
 
 _EXPONENT = np.uint16(0x7F80)
 """The exponent's bits of a bfloat16; NaN and infinity have all of them."""
@@ -52,7 +54,7 @@ def tensor_name(name: str, layer: int = 0) -> str:
     """Hugging Face's name of a weight, or of one layer of it: `layers.q_proj` ->
     `model.layers.3.self_attn.q_proj.weight`."""
     if not name.startswith("layers."):
-        return {"embedding": "model.embed_tokens.weight", "final_norm": "model.norm.weight"}[name]
+        return {"embedding": _EMBEDDING, "final_norm": "model.norm.weight"}[name]
     leaf = name.removeprefix("layers.")
     module = (
         "self_attn." if leaf[1:] in ("_proj", "_norm") else "mlp." if leaf in PROJECTIONS else ""
@@ -120,13 +122,15 @@ class Weights:
             for name, file in places.items()
             if not any(part in name for part in _IGNORED)
         }
-        embedding = "embed_tokens.weight"
+        embedding = _EMBEDDING.removeprefix("model.")
         prefixes = (name.removesuffix(embedding) for name in used if name.endswith(embedding))
         prefix = next(prefixes, "model.")
         self._tensors: dict[str, Any] = {
             f"model.{name.removeprefix(prefix)}": file.get_slice(name)
             for name, file in used.items()
         }
+        heads = (name for name in places if name.endswith(_UNEMBEDDING))
+        self._unembedding: Any = next((places[name].get_slice(name) for name in heads), None)
         self._check()
 
     def _check(self) -> None:
@@ -138,11 +142,21 @@ class Weights:
                 f"the weights in {self._directory} are not those of its config.json:"
                 f" {'; '.join(wrong[:_SHOWN])}{more}. Download them again."
             )
+        if self._unembedding is not None:
+            self._require_tied(tuple(self._unembedding.get_shape()) == found[_EMBEDDING])
         odd = {str(tensor.get_dtype()) for tensor in self._tensors.values()} - set(_FLOATS)
         if odd:
             raise InputError(
                 f"the weights in {self._directory} are stored as {', '.join(sorted(odd))}; a model"
                 f" to train has {', '.join(_FLOATS)}. Take the checkpoint that is not quantised."
+            )
+
+    def _require_tied(self, tied: bool) -> None:
+        if not tied:
+            raise InputError(
+                f"the weights in {self._directory}: lm_head.weight is no copy of the embedding. A"
+                " Gemma has one matrix for both, and so have the models that are trained here. Take"
+                " the checkpoint before its unembedding was trained or enlarged."
             )
 
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
@@ -153,7 +167,8 @@ class Weights:
             index: a slice of each of its axes, without a step.
 
         Raises:
-            InputError: the file is incomplete, or has values that are not finite.
+            InputError: the file is incomplete, or has values that are not finite, or an
+                unembedding of its own.
         """
         shape = weight_shapes(self._config)[name]
         spans = [range(*one.indices(length)) for one, length in zip(index, shape, strict=True)]
@@ -188,6 +203,8 @@ class Weights:
             for lengths, spans in axes
         )
         part: np.ndarray = self._tensors[name][index]
+        if name == _EMBEDDING and self._unembedding is not None:
+            self._require_tied(np.array_equal(self._unembedding[index], part))
         if not _finite(part):
             raise InputError(
                 f"the weights in {self._directory}: {name} has values that are no numbers (NaN or"

@@ -25,7 +25,7 @@ from tasks.devices.hosts import make_mesh
 from tasks.models import decoder
 from tasks.models.decoder import Gemma, GemmaConfig, weight_shapes
 from tasks.models.hf_config import read_config
-from tasks.models.hf_directory import TOKENIZER, check_tokenizer
+from tasks.models.hf_directory import TOKENIZER, check_template, check_tokenizer
 from tasks.models.hf_weights import Weights, write_model
 from tasks.models.model_download import fetch
 from tasks.models.model_source import COMPANIONS, TINY, Source, source_of
@@ -141,9 +141,11 @@ def save_model(loaded: LoadedModel, directory: Path) -> None:
 
 
 def _in_format(source: Source, settings: Settings, *, weights: bool) -> Path:
-    """A local directory in Hugging Face's format with the model of a source."""
+    """A local directory in Hugging Face's format with the model of a source. Raises InputError as
+    `base_model`."""
     directory = fetch(source, settings, weights=weights)
     if (directory / "config.json").is_file():
+        check_template(directory)  # a hub's model is seen here for the first time
         return directory
     return as_huggingface(directory, settings)
 

@@ -132,6 +132,12 @@ def _explain_hub(source: Source, error: Exception) -> NoReturn:
         raise InputError(
             f"{name} has no revision {source.revision!r}; see {url}/commits/main."
         ) from error
+    if status == 401 and "Invalid credentials" in str(error):
+        raise InputError(
+            f"{name}: the hub does not know the token of HF_TOKEN or `hf auth login` (has it"
+            " expired?), and refuses whatever is asked with it. Make another at"
+            " https://huggingface.co/settings/tokens, or unset it for a model that is open to all."
+        ) from error
     if isinstance(error, RepositoryNotFoundError) or status == 401:
         raise InputError(
             f"{name}: there is no such repository, or it is private and {who}. Check the name at"

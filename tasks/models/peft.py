@@ -12,7 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from infra.context import context
 from schemas.base import InputError
@@ -26,6 +26,7 @@ from tasks.models.model_source import ADAPTER_CONFIG, ADAPTER_WEIGHTS, source_of
 
 _PREFIX = re.compile(r"^base_model\.model\.(model\.)?(language_model\.)?(model\.)?(?=layers\.)")
 """Prefixes of a layer's name, in a language model and in a multimodal one."""
+_WITHIN = "base_model.model.model.language_model."
 
 
 def write_adapters(model: Gemma, lora: LoraConfig, base: str | None, directory: Path) -> None:
@@ -61,6 +62,20 @@ def write_adapters(model: Gemma, lora: LoraConfig, base: str | None, directory: 
     directory.mkdir()
     (directory / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file(tensors, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+
+
+def name_within_multimodal(directory: Path) -> None:
+    """Rename adapters in place for a base that sees images, too, as `AutoModelForCausalLM` loads
+    it: its text model lies one module deeper, and its vision tower has projections of the same
+    names. PEFT leaves adapters of other names at zero, with a warning."""
+    path, described = directory / ADAPTER_WEIGHTS, directory / ADAPTER_CONFIG
+    tensors = load_file(path)
+    deeper = {_PREFIX.sub(_WITHIN, name): tensor for name, tensor in tensors.items()}
+    save_file(deeper, path, metadata={"format": "pt"})
+    config = json.loads(described.read_text(encoding="utf-8"))
+    targets = "|".join(config["target_modules"])
+    config["target_modules"] = rf".*\.language_model\..*\.({targets})"
+    described.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def load_adapters(model: Gemma, lora: LoraConfig, base: str) -> None:

@@ -197,9 +197,12 @@ class CompletionRequest(Request):
             else list(prompt)
             for prompt in prompts
         ]
-        if not all(tokens) or any(not 0 <= id < len(tokenizer) for one in tokens for id in one):
+        pad, most = tokenizer.pad_id, len(tokenizer) - 1
+        if any(not one or min(one) < 0 or max(one) > most or pad in one for one in tokens):
             raise Refused(
-                400, f"prompt: ids are from 0 to {len(tokenizer) - 1}, and some", param="prompt"
+                400,
+                f"prompt: give each some ids, from 0 to {most} without {pad}, which is padding",
+                param="prompt",
             )
         return tokens
 

@@ -1,27 +1,84 @@
 """`lyceum export --adapters`: what a stage kept, as PEFT reads it."""
 
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from tasks.models.hf_config import write_config
+from tasks.models.hf_directory import TOKENIZER
+from tasks.models.model_source import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from tasks.models.tiny import tiny_tokenizer
 from tests.flows.runs import synthetic_run
+from tests.tasks.models.small_model import SMALL_MODEL
+
+MODULE = "base_model.model.model.{}layers.0.self_attn.q_proj.lora_A.weight"
 
 
-def test_adapters_are_handed_out_where_a_stage_kept_them(tmp_path, monkeypatch, lyceum):
+@pytest.fixture
+def keep_adapters(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets stages keep adapters of a model with so many rows more than its tokenizer has pieces."""
+    real, tokenizer = synthetic_run.write_training, tiny_tokenizer()
+
+    def keep(spare: int) -> None:
+        config = replace(SMALL_MODEL, vocab_size=len(tokenizer) + spare)
+
+        def with_adapters(stage: Any, out: Path, text: str) -> dict[str, Any]:
+            write_config(out, config, "x", tokenizer)
+            tokenizer.save(out / TOKENIZER)
+            (out / "adapters").mkdir(exist_ok=True)
+            described = {"r": 2, "target_modules": ["o_proj", "q_proj"]}
+            (out / "adapters" / ADAPTER_CONFIG).write_text(json.dumps(described))
+            tensors = {MODULE.format(""): np.ones((2, 16), np.float32)}
+            save_file(tensors, out / "adapters" / ADAPTER_WEIGHTS)
+            return real(stage, out, text)
+
+        monkeypatch.setattr(synthetic_run, "write_training", with_adapters)
+
+    return keep
+
+
+def test_adapters_are_handed_out_where_a_stage_kept_them(tmp_path, keep_adapters, lyceum):
     store, _ = synthetic_run.write_run(tmp_path / "store")
     command = ["export", "demo-1", "--adapters", "--to", tmp_path / "to", "--stage", "sft"]
     said = lyceum(*command, "--store", store.uri, code=2).err
     assert "stages.sft.config.lora.keep=true" in said
     assert not (tmp_path / "to").exists()
 
-    real = synthetic_run.write_training
-
-    def with_adapters(stage: Any, out: Path, text: str) -> dict[str, Any]:
-        (out / "adapters").mkdir(exist_ok=True)
-        (out / "adapters" / "adapter_config.json").write_text('{"r": 2}\n', encoding="utf-8")
-        return real(stage, out, text)
-
-    monkeypatch.setattr(synthetic_run, "write_training", with_adapters)
+    keep_adapters(0)
     store, _ = synthetic_run.write_run(tmp_path / "other")
     told = lyceum(*command, "--store", store.uri, "--json").json
-    assert (told["stage"], told["files"]) == ("sft", {"adapter_config.json": 9})
-    assert (tmp_path / "to" / "adapter_config.json").read_text() == '{"r": 2}\n'
+    assert (told["stage"], {*told["files"]}) == ("sft", {ADAPTER_CONFIG, ADAPTER_WEIGHTS})
+    assert [*load_file(tmp_path / "to" / ADAPTER_WEIGHTS)] == [MODULE.format("")]
+
+
+def test_adapters_have_the_names_of_the_base_that_they_belong_to(tmp_path, keep_adapters, lyceum):
+    """`AutoModelForCausalLM` loads a base that sees images as Gemma3ForConditionalGeneration, with
+    the text model one module deeper, and a vision tower; the model that a stage leaves is text
+    alone, and so is the base of what is trained on it."""
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text('{"model_type": "gemma3"}')
+    keep_adapters(64)
+    store, record = synthetic_run.write_run(tmp_path / "store")
+    recipe = record.recipe.model_copy(update={"model": str(tmp_path / "base")})
+    store.write_json("runs/demo-1/run.json", record.model_copy(update={"recipe": recipe}))
+    found = {}
+    for stage in ("sft", "simpo"):
+        to = tmp_path / stage
+        given = "--adapters", "--to", to, "--stage", stage
+        lyceum("export", "demo-1", *given, "--store", store.uri)
+        targets = json.loads((to / ADAPTER_CONFIG).read_text())["target_modules"]
+        found[stage] = targets, [*load_file(to / ADAPTER_WEIGHTS)]
+    assert found["simpo"] == (["o_proj", "q_proj"], [MODULE.format("")])
+    targets, names = found["sft"]
+    assert names == [MODULE.format("language_model.")]
+    module = names[0].removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+    assert re.fullmatch(targets, module)
+    seen = "model.vision_tower.vision_model.encoder.layers.0.self_attn.q_proj"
+    assert not re.fullmatch(targets, seen)

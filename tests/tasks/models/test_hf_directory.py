@@ -1,6 +1,7 @@
 """A directory that cannot be a model is refused before anything runs: one line with the fix, exit
 code 2, no traceback."""
 
+import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,24 @@ from schemas.base import InputError
 from tasks.models import hf_weights
 from tasks.models.decoder import weight_shapes
 from tasks.models.hf_directory import INDEX, TOKENIZER, WEIGHTS
+from tasks.models.hf_tokenizer import CHAT_TEMPLATE
 from tasks.models.hf_weights import write_model
 from tasks.models.loading import load_model
 from tasks.models.model_source import check_model
 from tasks.models.tiny import tiny_tokenizer
 from tests.tasks.models.small_model import SMALL_MODEL, write_small_model
+
+GEMMA2_TEMPLATE = (
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
+    "{{ raise_exception('System role not supported') }}{% endif %}{% for message in messages %}"
+    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/...') }}{% endif %}"
+    "{% if (message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}"
+    "{% set role = message['role'] %}{% endif %}{{ '<start_of_turn>' + role + '\\n'"
+    " + message['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{'<start_of_turn>model\\n'}}{% endif %}"
+)
+"""Of google/gemma-2-2b-it."""
 
 
 @pytest.fixture
@@ -82,6 +96,29 @@ def with_turns_of_another_family(model: Path) -> Path:
     return model
 
 
+def with_thoughts_of_its_own(model: Path) -> Path:
+    """A model that was taught to reason: its template opens the thoughts, by the name that
+    `transformers` takes of several."""
+    template = CHAT_TEMPLATE.replace("turn>model\\n'", "turn>model\\n<think>\\n'")
+    assert template != CHAT_TEMPLATE
+    named = [{"name": "tools", "template": "x"}, {"name": "default", "template": template}]
+    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    return model
+
+
+def with_a_template_that_is_no_text(model: Path) -> Path:
+    (model / "chat_template.jinja").write_bytes(b"<start_of_turn>\xff")
+    return model
+
+
+def with_an_index_of_no_names(model: Path) -> Path:
+    for weights in (["a"], {"a": "x", "b": None}, {"a": 1}):
+        with contextlib.suppress(InputError):  # a TypeError is none
+            check_model(str(model))
+        (model / INDEX).write_text(json.dumps({"weight_map": weights}))
+    return model
+
+
 def emptied(model: Path) -> Path:
     for path in model.iterdir():
         path.unlink()
@@ -98,6 +135,9 @@ BAD = {
     without_turns: r"has no <start_of_turn>, <end_of_turn>: it is no Gemma tokenizer. Copy",
     with_half_a_tokenizer: r"tokenizer.model is no SentencePiece model, or not whole; download it",
     with_turns_of_another_family: r"chat template without <start_of_turn>.* Remove the template",
+    with_a_template_that_is_no_text: r"chat_template.jinja is no text .*; download it again",
+    with_an_index_of_no_names: r"index.json is damaged .*; download it again",
+    with_thoughts_of_its_own: r"renders '.*model.n<think>.n' instead of '<bos>.* Remove the templ",
 }
 
 
@@ -121,8 +161,10 @@ def test_a_base_model_needs_no_chat_template_and_may_have_gemmas(model: Path) ->
     check_model(str(model))
     (model / "tokenizer_config.json").write_text('{"tokenizer_class": "GemmaTokenizer"}')
     check_model(str(model))
-    (model / "chat_template.jinja").write_text("{{ '<start_of_turn>user' }}")
-    check_model(str(model))
+    with_a_tag = CHAT_TEMPLATE + "{% generation %}{% endgeneration %}"  # of `transformers` alone
+    for template in (CHAT_TEMPLATE, GEMMA2_TEMPLATE, with_a_tag):
+        (model / "chat_template.jinja").write_text(template)
+        check_model(str(model))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from tasks.data.control_tokens import CONTROL_TOKENS
 from tasks.data.tokens import Tokenizer, prompt_tokens
-from tasks.models.hf_tokenizer import write_tokenizer
+from tasks.models.hf_tokenizer import CHAT_TEMPLATE, write_tokenizer
 from tasks.models.tiny import tiny_tokenizer
 
 TEXTS = [
@@ -104,3 +104,18 @@ def test_files_of_the_base_model_are_kept(tmp_path: Path) -> None:
         "tokenizer_config.json": theirs,
         "tokenizer.json": "{}",
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tokenizer_config.json", {"chat_template": None}),
+        ("chat_template.json", {"chat_template": CHAT_TEMPLATE}),
+    ],
+)
+def test_a_template_is_where_a_tokenizer_reads_one(tmp_path: Path, name: str, value: Any) -> None:
+    """Neither a null nor a processor's file is read as the tokenizer's."""
+    (tmp_path / name).write_text(json.dumps(value), encoding="utf-8")
+    loaded = read_back(tiny_tokenizer(), tmp_path)
+    said = loaded.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False)
+    assert said == "<bos><start_of_turn>user\na<end_of_turn>\n"

@@ -92,6 +92,18 @@ def test_other_prefixes_and_tied_copies_are_known(directories, copy, prefix):
     assert all(np.array_equal(found[name], value) for name, value in before.items())
 
 
+def test_an_unembedding_that_is_no_copy_is_refused(copy: Path) -> None:
+    """`transformers` computes with it, and says so in a warning."""
+    tensors = load_file(copy / WEIGHTS)
+    embedding = tensors["model.embed_tokens.weight"]
+    trained = embedding.copy()
+    trained[-1, -1] += 1
+    for head in (trained, np.concatenate([embedding, embedding[:1]])):
+        save_file(tensors | {"lm_head.weight": head}, copy / WEIGHTS)
+        with pytest.raises(InputError, match=r"lm_head.weight is no copy of the embedding"):
+            load_model(copy)
+
+
 def test_many_files_hold_what_one_does(directories, tmp_path, monkeypatch):
     loaded = load_model(directories["gemma2"])
     one, many = tmp_path / "one", tmp_path / "many"
@@ -264,6 +276,20 @@ def test_another_architecture_is_refused(copy: Path, change: dict[str, Any], wor
     _change_config(copy, **change)
     with pytest.raises(InputError, match=words.replace("(", r"\(")):
         load_model(copy)
+
+
+def test_scaled_positions_of_a_gemma_2_are_refused_in_each_spelling() -> None:
+    """They would be those of its local layers, too, which ours are not."""
+    scaling = {"rope_type": "linear", "factor": 2.0}
+    for said in ({"rope_scaling": scaling}, {"rope_parameters": scaling | {"rope_theta": 1e4}}):
+        with pytest.raises(InputError, match="of type linear and linear are not supported"):
+            config_from_json(G2_2B | said, "config.json")
+
+
+def test_a_config_made_from_a_gguf_file_is_read() -> None:
+    """`transformers` writes the file's float32 as it is."""
+    eps = float(np.float32(1e-6))
+    assert config_from_json(G2_2B | {"rms_norm_eps": eps}, "x") == config_from_json(G2_2B, "x")
 
 
 def test_missing_and_misshapen_tensors_are_named(copy: Path) -> None:

@@ -194,6 +194,17 @@ def test_a_repository_that_was_read_needs_no_network(hub, published, monkeypatch
         base_model("hf://google/other", seed=0)
 
 
+def test_a_hubs_model_with_other_turns_is_refused_before_it_is_trained(hub, published, tmp_path):
+    """And before its weights are read: no directory of this machine, so nobody looked earlier."""
+    other = tmp_path / "other"
+    shutil.copytree(published, other)
+    (other / "chat_template.jinja").write_text("<|im_start|>{{ messages[0].content }}<|im_end|>")
+    hub.repositories["me/other"] = other
+    for read in (model_config, lambda model: base_model(model, seed=0)):
+        with pytest.raises(InputError, match="jinja has a chat template without <start_of_turn>"):
+            read("hf://me/other")
+
+
 def test_a_gated_model_says_what_to_do(hub, published, monkeypatch):
     hub.gated.add("google/small")
     with pytest.raises(InputError, match=rf"{hub.url}/google/small, then set HF_TOKEN"):
@@ -203,6 +214,14 @@ def test_a_gated_model_says_what_to_do(hub, published, monkeypatch):
         base_model("hf://google/small", seed=0)
     monkeypatch.setenv("HF_TOKEN", hub.token)
     assert_same(base_model("hf://google/small", seed=0), published)
+
+
+def test_a_token_that_has_expired_is_told_as_such(hub: FakeHub, monkeypatch) -> None:
+    """With one the hub answers nothing, not even of a model that is open to all."""
+    monkeypatch.setenv("HF_TOKEN", "hf_expired")
+    hub.refusals["GET /api/models/"] = (401, "Invalid credentials in Authorization header")
+    with pytest.raises(InputError, match=r"does not know the token of HF_TOKEN .* or unset it"):
+        base_model("hf://google/small", seed=0)
 
 
 def test_unknown_repositories_and_revisions(hub: FakeHub) -> None:

@@ -144,6 +144,10 @@ def test_text_is_continued_in_no_template_and_token_ids_are_taken_as_they_are(en
     chat = endpoint.chat(ASKED[5], **options)["choices"][0]["message"]["content"]
     answered = endpoint.ask("completions", prompt=[ids, ids], **options)["choices"]
     assert [(one["index"], one["text"]) for one in answered] == [(0, chat), (1, chat)]
+    pad, size = loaded.tokenizer.pad_id, len(loaded.tokenizer)
+    for none in ([], [*ids, pad], [-1], [size]):  # padding would be left out without a word
+        refused = endpoint.post("completions", prompt=[ids, none], **options)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
     plain = endpoint.ask("completions", prompt=["seven"], **options)["choices"][0]["text"]
     own = [loaded.tokenizer.bos_id, *loaded.tokenizer.encode("seven")]
     assert plain == endpoint.ask("completions", prompt=own, **options)["choices"][0]["text"]
