@@ -4,14 +4,15 @@ import re
 import unicodedata
 
 from schemas.examples import Prompt
+from tasks.verification.text import MINUS
 
 _LONGEST = 500  # characters of a calculation
-_SIGN = r"\s*(?:[-−–+*/^×·÷]|\\(?:times|cdot|div)\b)\s*"
+_SIGN = rf"\s*(?:[-{MINUS}+*/^×·÷]|\\(?:times|cdot|div)\b)\s*"
 _OF_NUMBERS = re.compile(rf"[\d)}}]{_SIGN}[\d({{\\.]|\\d?frac\b")
 _OF_LETTERS = re.compile(rf"[\w)}}]{_SIGN}[\w({{\\.]|\\d?frac\b")
 _SCIENTIFIC = re.compile(r"(?:[*x×·]|\\times|\\cdot)?\s*10\s*\^\s*\{?\s*[-−+]?\d+\}?")
 _UNSEEN = re.compile(r"[\s$]|\\[,;:! ]|\\left|\\right|\\displaystyle")
-_SIGNS = str.maketrans("−–×·÷", "--**/")
+_SIGNS = str.maketrans(dict.fromkeys(MINUS, "-") | {"×": "*", "·": "*", "÷": "/"})
 
 
 def is_copied(prompt: Prompt, answer: str, *, letters: bool = False) -> bool:

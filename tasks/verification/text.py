@@ -3,7 +3,18 @@
 import re
 import unicodedata
 
+MINUS = "\u2212\u2013\u2010\u2011\u2012"
+"""Signs that are written for the minus of ASCII: minus, en dash, hyphens and figure dash."""
+
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+
+_STYLE = re.compile(r"(?<![\w)])(\*{1,3}|__?|`+)(\S(?:.*?\S)?)\1(?![\w(])")
+
+
+def unstyled(text: str) -> str:
+    """The text without Markdown's marks of bold, italics and code around words: **18** is 18, and
+    2**3 stays."""
+    return _STYLE.sub(r"\2", text)
 
 
 def normalise_answer(answer: str) -> str:
