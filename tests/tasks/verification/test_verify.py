@@ -128,15 +128,29 @@ REFUSALS = (
     "context does not contain this information.",
     "The context doesn’t contain the answer.",
     "The provided passage does not mention this",
-)
+    "The context does not provide enough information to answer the question.",
+    "The provided context does not contain the answer to this question.",
+    "The text does not contain any information about the dose of aspirin (in mg).",
+    "The passage does not mention the capital of France.", "The article doesn't specify.",
+    "There is not enough information in the context to answer this question.",
+    "Insufficient information.", "It cannot be determined from the context.",
+    "I cannot answer this question based on the context.", "Not stated in the passage.",
+    "The answer is not in the context.", "This information is not provided in the text.",
+    "**Context does not contain this information**", '"Context does not contain this information."',
+)  # fmt: skip
 ANSWERS = (
     "Paris", "I don't know", "The context does not contain this information, but it is Paris",
-    "Context does contain this information", "", "Paris. Context does not contain this information",
+    "The context does not mention this, but the answer is Paris.", "No", "no information, yes",
+    "The passage does not mention the capital. It is Paris.", "The text does not say no",
+    "The article does not report a difference", "The context does not provide a benefit",
+    "Not enough information, so Paris", "It cannot be Paris", "Not in the morning", "",
+    "Context does contain this information", "Paris. Context does not contain this information",
 )  # fmt: skip
 
 
 def test_the_refusal_is_recognised_in_its_wordings_and_all_else_is_an_answer() -> None:
-    assert [abstains(one) for one in (*REFUSALS, *ANSWERS)] == [True] * 4 + [False] * 6
+    assert [one for one in REFUSALS if not abstains(one)] == []
+    assert [one for one in ANSWERS if abstains(one)] == []
 
 
 def test_a_tolerance_replaces_the_rule_of_digits() -> None:
