@@ -3,9 +3,9 @@
 
 `Prompt.answer` is the letter, and the constraint `choices` holds the texts of A, B, C, ... in this
 order. A letter with another choice's text (`B) Rome` where Rome is C), and two letters, with their
-texts or without (`B, C and D`), choose nothing. Where a text is also a letter (blood group A), the letter counts. Texts that differ in
-case, marks or style alone (the genotypes AA, Aa and aa; the code *p and **p) must be written
-exactly.
+texts or without (`B, C and D`), choose nothing. Where a text is also a letter (blood group A), the
+letter counts. Texts that differ in case, marks or style alone (the genotypes AA, Aa and aa; the
+code *p and **p) must be written exactly.
 """
 
 from schemas.examples import Prompt
