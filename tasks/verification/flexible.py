@@ -33,7 +33,9 @@ _TAG = {
 _AHEAD = (
     re.compile(r"####\s*([^\n]+)"),
     re.compile(r"\\boxed\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"),
-    re.compile(r"\banswer(?:\s+is\b|\s*:)(?:\s*:)?+[ \t]*(?=([^\n]{1,2000}))", re.IGNORECASE),
+    re.compile(
+        r"\banswer(?:\s+is\b(?!\s+not\b)|\s*:)(?:\s*:)?+[ \t]*(?=([^\n]{1,2000}))", re.IGNORECASE
+    ),
 )
 _TAGS = {channels: re.compile("|".join(map(re.escape, tags_of(channels)))) for channels in ELEMENTS}
 

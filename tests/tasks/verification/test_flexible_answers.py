@@ -25,6 +25,7 @@ NUMBERS = (
     "#### 18 dollars for 9 eggs", "Thus \\boxed{18} dollars for 9 eggs.", "Answer: **18**",
     "The answer is 18, because 9 * 2 = 18 and 16 - 7 = 9.",
     "The answer is 17. Wait: the final answer is $18.00.",
+    "The answer is not 17 but 18.",
     "She has 16 - 3 - 4 = 9 eggs, so she makes 9 * 2 = $18 per day.",
 )  # fmt: skip
 OTHERS = (
