@@ -106,23 +106,22 @@ _CONTEXT = (
 _DOES_NOT = r"(?:does not|doesn['’]t|did not|didn['’]t)"
 _ENOUGH = r"(?:not enough|insufficient|no(?: relevant| specific)?)"
 _INFORMATION = r"(?:information|details?|answer)"
-_KIND = (
-    r"(?:any|enough|sufficient|the|this|that|such|relevant|specific|required|requested|necessary)"
-)
-_MORE = r"(?: (?!(?:but|however|although|though|yet|except)\b)[\w'’()/%-]+){0,30}"
+_WORD = r"(?!(?:but|however|although|though|yet|except)\b)[^\s,;:.?!]+(?:\.\d+)?"
+_MORE = rf"(?: {_WORD}){{0,30}}"
 _CANNOT = r"(?:cannot|can['’]t|can not|could not|am unable to|is not possible to)"
 _REFUSAL = re.compile(
-    rf"{_CONTEXT} {_DOES_NOT} (?:contain|include|provide|give|offer|have)"
-    rf" (?:this|that|the|(?:{_KIND} ){{0,3}}{_INFORMATION}{_MORE})"
-    rf"|{_CONTEXT} {_DOES_NOT} (?:mention|state|say|specify|tell)(?: (?!(?:no|yes)\b)\S+{_MORE})?"
+    rf"(?:{_CONTEXT} {_DOES_NOT} (?:contain|include|provide|give|offer|have|mention|state|say"
+    rf"|specify|tell)(?: (?!(?:no|yes)\b){_WORD}{_MORE})?"
     rf"|(?:there is )?{_ENOUGH} {_INFORMATION}{_MORE}"
     rf"|(?:it|this|that|the question|the answer) {_CANNOT} be (?:answered|determined|found){_MORE}"
     rf"|(?:i|it) {_CANNOT} (?:answer|determine|tell){_MORE}"
     rf"|(?:(?:it|this|that|the answer|(?:this|that|the) {_INFORMATION}) is )?not"
     r" (?:(?:contained|provided|given|mentioned|included|stated|specified|found|present) )?"
-    rf"(?:in|by) {_CONTEXT}"
+    rf"(?:in|by) {_CONTEXT})"
+    rf"(?:, not{_MORE})?"
+    rf"(?:, (?:as|since|because|so)\b(?=.*\b(?:not|cannot|no|only|focus\w*)\b){_MORE})?"
 )
-"""A comma ends none of these: what follows it may be an answer."""
+"""What follows a comma may be an answer, except a reason that denies something."""
 
 
 def abstains(answer: str) -> bool:
