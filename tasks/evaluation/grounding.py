@@ -165,9 +165,9 @@ def contradicts_itself(trace: Trace, abstained: bool) -> bool:
 
 
 def states(text: str, answer: str) -> bool:
-    """True when the answer occurs in the text as whole words (after `normalise_answer`), or both
-    are the same number."""
-    phrase = normalise_answer(answer)
+    """True when the answer, without Markdown's marks, occurs in the text as whole words (after
+    `normalise_answer`), or both are the same number."""
+    phrase = normalise_answer(unstyled(answer))
     if phrase and _has_phrase(normalise_answer(text), phrase):
         return True
     number, stated = parse_number(answer), parse_number(text)

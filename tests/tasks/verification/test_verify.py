@@ -29,10 +29,26 @@ def test_a_well_formed_answer_has_its_format_whether_it_is_right_or_wrong() -> N
     assert not verify(prompt("42", "numeric"), trace("41", reasoning="The answer is 42.")).exact
 
 
-def test_exact_ignores_case_width_space_and_one_trailing_period_and_nothing_more() -> None:
-    for answer in ("paris", " PARIS ", "Paris.", "Ｐａｒｉｓ", "\tParis \n"):
+def test_exact_ignores_case_width_space_one_trailing_period_bold_and_nothing_more() -> None:
+    for answer in (
+        "paris",
+        " PARIS ",
+        "Paris.",
+        "Ｐａｒｉｓ",
+        "\tParis \n",
+        "**Paris**",
+        "`Paris`.",
+    ):
         assert agrees(answer, "Paris", "exact"), answer
-    for answer in ("Paris, France", "Pariss", "Paris..", "not Paris", "P aris", "Paris\u200bx"):
+    for answer in (
+        "Paris, France",
+        "Pariss",
+        "Paris..",
+        "not Paris",
+        "P aris",
+        "Paris\u200bx",
+        "__Paris__",
+    ):
         assert not agrees(answer, "Paris", "exact"), answer
 
 
