@@ -106,15 +106,25 @@ _CONTEXT = (
 _DOES_NOT = r"(?:does not|doesn['’]t|did not|didn['’]t)"
 _ENOUGH = r"(?:not enough|insufficient|no(?: relevant| specific)?)"
 _INFORMATION = r"(?:information|details?|answer)"
+_KIND = (
+    r"(?:any|enough|sufficient|the|this|that|such|relevant|specific|required|requested|necessary)"
+)
 _WORD = r"(?!(?:but|however|although|though|yet|except)\b)[^\s,;:.?!]+(?:\.\d+)?"
 _MORE = rf"(?: {_WORD}){{0,30}}"
+_TAIL = (
+    r"(?: (?:about|on|regarding|concerning|of|for|to|in|from|by|with|using|based|given|needed"
+    rf"|required|necessary|that|which|whether|what|who|where|when|how|because|as|since)\b{_MORE})?"
+)
 _CANNOT = r"(?:cannot|can['’]t|can not|could not|am unable to|is not possible to)"
 _REFUSAL = re.compile(
     rf"(?:{_CONTEXT} {_DOES_NOT} (?:contain|include|provide|give|offer|have|mention|state|say"
-    rf"|specify|tell)(?: (?!(?:no|yes)\b){_WORD}{_MORE})?"
-    rf"|(?:there is )?{_ENOUGH} {_INFORMATION}{_MORE}"
-    rf"|(?:it|this|that|the question|the answer) {_CANNOT} be (?:answered|determined|found){_MORE}"
-    rf"|(?:i|it) {_CANNOT} (?:answer|determine|tell){_MORE}"
+    r"|specify|tell)"
+    rf"(?:| (?:this|that|the|it|(?:{_KIND} ){{0,3}}{_INFORMATION}{_TAIL})"
+    rf"| (?!(?:no|yes|it|this|that|such|(?:{_KIND} ){{0,3}}{_INFORMATION})\b){_WORD}{_MORE})"
+    rf"|(?:there is )?{_ENOUGH} {_INFORMATION}{_TAIL}"
+    rf"|(?:it|this|that|the question|the answer) {_CANNOT} be (?:answered|determined|found){_TAIL}"
+    rf"|(?:i|it) {_CANNOT} (?:answer|determine|tell)"
+    rf"(?: (?:it|this|that|the|question)){{0,2}}{_TAIL}"
     rf"|(?:(?:it|this|that|the answer|(?:this|that|the) {_INFORMATION}) is )?not"
     r" (?:(?:contained|provided|given|mentioned|included|stated|specified|found|present) )?"
     rf"(?:in|by) {_CONTEXT})"

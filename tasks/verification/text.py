@@ -9,11 +9,11 @@ MINUS = "\u2212\u2013\u2010\u2011\u2012"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 # bounded: the time stays linear in what a model wrote
-_STYLE = re.compile(r"(?<![\w)])(\*{1,3}|`+)(\S(?:.{0,200}?\S)?)\1(?![\w(])")
+_STYLE = re.compile(r"(?<![\w)])(\*{2,3}|`+)(\S(?:.{0,200}?\S)?)\1(?![\w(])")
 
 
 def unstyled(text: str) -> str:
-    """The text without Markdown's marks of bold, italics and code around words: **18** is 18, and
+    """The text without Markdown's marks of bold and code around words: **18** is 18, and
     2**3 and __init__ stay."""
     return _STYLE.sub(r"\2", text)
 

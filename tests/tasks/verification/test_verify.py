@@ -166,6 +166,8 @@ REFUSALS = (
 ANSWERS = (
     "Paris", "I don't know", "The context does not contain this information, but it is Paris",
     "The context does not mention this, but the answer is Paris.", "No", "no information, yes",
+    "Not enough information or Paris", "It cannot be determined. Paris", "I cannot answer Paris",
+    "The context does not provide this information Paris",
     "The passage does not mention the capital. It is Paris.", "The text does not say no",
     "The article does not report a difference", "The context does not say it, as it is Paris",
     "Not enough information, so Paris", "It cannot be Paris", "Not in the morning", "",
