@@ -18,6 +18,16 @@ def unstyled(text: str) -> str:
     return _STYLE.sub(r"\2", text)
 
 
+_OPERATIONS = {r"\times": "×", r"\cdot": "·", r"\div": "÷"} | dict.fromkeys(MINUS, "-")
+_OPERATION = re.compile(rf"\\(?:times|cdot|div)(?![A-Za-z])|[{MINUS}]")
+
+
+def plain_signs(text: str) -> str:
+    """The text with LaTeX's signs of operations, and Unicode's minus signs, as single characters:
+    × · ÷ -."""
+    return _OPERATION.sub(lambda found: _OPERATIONS[found[0]], text)
+
+
 def normalise_answer(answer: str) -> str:
     """The canonical form of an answer: NFKC, case folded, runs of white space as one space, one
     trailing period dropped. Equal answers have the same."""
