@@ -1,11 +1,11 @@
 """Multiple choice: the letter of the right one in any usual form (`B`, `(b)`, `**B.**`, `B) Paris`,
-`The answer is B`), or its whole text.
+`The answer is B`, `Berlin (B)`), or its whole text.
 
 `Prompt.answer` is the letter, and the constraint `choices` holds the texts of A, B, C, ... in this
-order. A letter with another choice's text (`B) Rome` where Rome is C), and two letters, choose
-nothing. Where a text is also a letter (blood group A), the letter counts. Texts that differ in
-case, marks or style alone (the genotypes AA, Aa and aa; the code *p and **p) must be written
-exactly.
+order. A letter with another choice's text (`B) Rome` where Rome is C), and two letters, with their
+texts or without (`B, C and D`), choose nothing. Where a text is also a letter (blood group A), the
+letter counts. Texts that differ in case, marks or style alone (the genotypes AA, Aa and aa; the
+code *p and **p) must be written exactly.
 """
 
 from schemas.examples import Prompt
@@ -31,7 +31,7 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
 
 
 CHECK = Check(
-    version=3,
+    version=4,
     agrees=agrees,
     needs={"choices"},
     at_once=True,

@@ -37,7 +37,7 @@ from tasks.contract.check import Check, Outcome, unusable
 from tasks.verification.copied import is_copied
 from tasks.verification.numbers import as_number, parse_number, says_two
 from tasks.verification.process_pool import LimitMet, ProcessPool, serve
-from tasks.verification.text import normalise_answer
+from tasks.verification.text import MINUS, normalise_answer, unstyled
 
 _LONGEST = 2000  # characters; no honest formula is longer
 _POOL = ProcessPool("tasks.checks.math", cpu_s=3, memory_bytes=2 * 2**30)
@@ -113,7 +113,8 @@ def as_latex(text: str) -> str:
     are."""
     if _MARKED.search(text):
         return text
-    text = text.replace("**", "^").replace("−", "-").replace("π", "\\pi ").replace("√", "\\sqrt ")
+    text = re.sub(f"[{MINUS}]", "-", unstyled(text)).replace("**", "^")
+    text = text.replace("π", "\\pi ").replace("√", "\\sqrt ")
     text = _SCIENTIFIC.sub(r"\1 \\times 10^{\2}", _MIXED.sub(r"\1\\frac{\2}{\3}", text))
     text = _NAMES.sub(r"\\\1 ", _INFINITY.sub(r"\\infty ", text))
     return f"${text}$"
@@ -145,7 +146,7 @@ def _is_formula(text: str) -> bool:
 
 
 CHECK = Check(
-    version=2,
+    version=3,
     agrees=agrees,
     slow=True,
     reads=_is_formula,

@@ -3,8 +3,9 @@ unit.
 
 Without a tolerance a whole-number reference must be met exactly; a decimal one to the digits it is
 written with (3.14 accepts 3.1416 and 22/7 = 3.1428..., not 3.13) and within 1 %; a fraction within
-0.1 %. With `Prompt.tolerance` every reference must be met within that fraction of it. A calculation
-copied from the question ("What is 144/12?") is wrong.
+0.1 %. With `Prompt.tolerance` every reference must be met within that fraction of it. A reference
+of at most 1 without a percent sign accepts its percentage: 50% is 0.5. A calculation copied from
+the question ("What is 144/12?") is wrong.
 """
 
 from schemas.examples import Prompt
@@ -31,7 +32,7 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
 
 
 CHECK = Check(
-    version=2,
+    version=3,
     agrees=agrees,
     takes={"tolerance"},
     reads=lambda text: parse_number(text) is not None,

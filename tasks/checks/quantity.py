@@ -83,7 +83,7 @@ def _vote(answer: str, choices: object) -> str | None:
 
 
 CHECK = Check(
-    version=3,
+    version=4,
     agrees=agrees,
     takes={"tolerance"},
     reads=lambda text: bool(parse_quantity(text)),

@@ -104,6 +104,8 @@ class DistillBatches:
     more updates will use.
     """
 
+    folders: tuple[str, ...] = ()
+
     def __init__(
         self,
         config: Config,

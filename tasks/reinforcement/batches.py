@@ -35,7 +35,7 @@ from tasks.contract.journal import Journal, Rows
 from tasks.contract.reward import Anneal, Resources, Response
 from tasks.data.packing import Text
 from tasks.data.tokens import prompt_tokens
-from tasks.devices.hosts import is_committer
+from tasks.devices.hosts import agree, is_committer
 from tasks.reinforcement.curriculum import Chooser
 from tasks.reinforcement.grpo_config import Config
 from tasks.reinforcement.passing_code import PassingCode
@@ -178,13 +178,8 @@ class RolloutBatches:
             self._compiled_before[name] = max(count, self._compiled_before[name])
         found: Rows | Future[Rewards] | None = self.journal.get(f"{self._entry(index)}.scored")
         if found is None and self.scorer:
-            responses = [
-                Response(one.text, len(one.tokens), not one.terminated)
-                for one in sampled.completions
-            ]
-            found = self.scorer.submit(
-                self._prompts(sampled.chosen), responses, self._planned(index)
-            )
+            prompts, responses = self._prompts(sampled.chosen), responses_of(sampled.completions)
+            found = self.scorer.submit(prompts, responses, self._planned(index))
         self._waiting[index] = (sampled, found)
 
     def _scored(
@@ -287,6 +282,24 @@ class RolloutBatches:
         later = range(first + 1, newest + 1)
         return next((update - 1 for update in later if plan(update) != plan(first)), None)
 
+    def components_at_first(self, step: int) -> dict[str, np.ndarray]:
+        """The newest rollout's (N,) rewards by name, `step` being an update on it, as the first
+        update's numbers (penalties) would have them."""
+        rollout, planned = self.rollout, self._planned((step - 1) // self.config.num_iterations)
+        assert rollout is not None
+        changing = [
+            config
+            for config in self.rewards
+            if any(isinstance(one, Anneal) for name, one in config if name != "weight")
+        ]
+        again = {}
+        if changing and planned > 1:
+            if self.scorer:
+                responses = responses_of(rollout.completions)
+                again = self.scorer.components(changing, rollout.prompts, responses, 1)
+            again = agree(again)
+        return rollout.rewards.components | {name: np.array(one) for name, one in again.items()}
+
     def freeze(self, update: int) -> None:
         """Freeze the schedules of rewards and prompts at this update, and drop rollouts that were
         not trained on."""
@@ -358,6 +371,11 @@ class RolloutBatches:
     def compiles(self) -> dict[str, int]:
         """`tasks.sampling.rollouts.rollout_compiles` of this stage. Raises StageFailed."""
         return rollout_compiles(self.sampler, self.token_logps, self._compiled_before)
+
+
+def responses_of(completions: "list[Any]") -> list[Response]:
+    """Sampled completions, as rewards see them."""
+    return [Response(one.text, len(one.tokens), not one.terminated) for one in completions]
 
 
 def initial_policy(model: Any) -> Any:

@@ -18,9 +18,9 @@ inflates. "Down" is b - c > 4 sigma sqrt(2 / window).
 
 The last two count only where most groups are not all right, and where the run had improved. Rewards
 are compared by stratum (domain and difficulty), weighted as the strata occur now, and with the
-reward weights of the first update, so that neither a curriculum that turns to harder prompts nor an
-annealed weight looks like a collapse. Strata that the best interval lacks are left out; where they
-are the majority, the newer interval becomes the best.
+weights and penalties of the first update, so that neither a curriculum that turns to harder prompts
+nor an annealed number looks like a collapse. Strata that the best interval lacks are left out;
+where they are the majority, the newer interval becomes the best.
 
 When the detector fires, the weights and the optimizer of the best checkpoint are restored. If a
 number of a reward that is annealed (its weight, its penalties) or the curriculum's phase has
@@ -195,7 +195,8 @@ def sign_of(batches: "RolloutBatches", row: dict[str, float]) -> Sign:
     """The sign of the newest rollout, with the curve's row of the last update on it."""
     rollout = batches.rollout
     assert rollout is not None
-    total = combine(batches.rewards, rollout.rewards.components, rollout.prompts, 1)
+    components = batches.components_at_first(int(row["step"]))
+    total = combine(batches.rewards, components, rollout.prompts, 1)
     strata: dict[str, list[float]] = {}
     for prompt, reward in zip(rollout.prompts, total, strict=True):
         if not np.isnan(reward):
@@ -217,10 +218,13 @@ class Guard:
     (`tasks.training.loop.Keeps`).
 
     Attributes:
+        folders: the candidates for the best checkpoint, and the rollouts.
         stopped_at: the update after which the stage ended early, or None.
         rolled_back_at: the update after which it went on from the best checkpoint, or None.
         because: the description of the last collapse.
     """
+
+    folders: tuple[str, ...] = (FOLDER, "journal/rollouts")
 
     def __init__(
         self, config: Config, batches: "RolloutBatches", trainer: "Trainer", job: Job[Any]

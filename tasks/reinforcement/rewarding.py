@@ -116,6 +116,20 @@ class Scorer:
         """`submit`, and wait for the result."""
         return self.submit(prompts, responses, update).result()
 
+    def components(
+        self,
+        configs: Sequence[RewardConfig],
+        prompts: Sequence[Prompt],
+        responses: Sequence[Response],
+        update: int,
+    ) -> dict[str, list[float]]:
+        """The N values of some of the rewards at an update, NaN where one abstains or is not
+        asked."""
+        return {
+            config.name: self._component(config, prompts, responses, update)[0].tolist()
+            for config in configs
+        }
+
     def values(self) -> dict[str, dict[str, float]]:
         """The counts of rewards so far, e.g. a judge's questions and their cost: name ->
         `Reward.values`, where there are any."""

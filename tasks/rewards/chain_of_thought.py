@@ -31,6 +31,7 @@ from pydantic import Field
 
 from schemas.examples import Domain, Prompt, Trace, parse_trace
 from tasks.contract.reward import Judged, Response, Reward, RewardConfig
+from tasks.verification.text import plain_signs
 
 _CONNECTIVE = (
     "also although another because but consequently finally first firstly from given hence however"
@@ -100,7 +101,7 @@ def structure(prompt: Prompt, trace: Trace) -> Structure:
     equations: list[bool] = []
     words: list[str] = []
     solved: set[str] = set()
-    for segment in _SEGMENT.split(trace.reasoning):
+    for segment in _SEGMENT.split(plain_signs(trace.reasoning)):
         here = [word.casefold() for word in _WORD.findall(segment)]
         matches = islice(_EQUATION.finditer(segment), _MOST_EQUATIONS - len(equations))
         sides = [(match["left"], match["right"]) for match in matches]
@@ -152,4 +153,4 @@ def _distinct(words: list[str]) -> float:
     return len(set(grams)) / len(grams) if grams else 1.0
 
 
-REWARD = Reward(version=2, config=Config, score=score)
+REWARD = Reward(version=3, config=Config, score=score)

@@ -30,11 +30,12 @@ This reward is stricter than the original where a policy would exploit it. A pro
 in a row, and all of it must be in the context literally (ignoring white space, case and quotation
 marks; the originals accept 85 % or less of similar characters). Right is what the prompt's check
 says (the originals: equal to the teacher's whole response in v3, shared words in v4). An abstention
-is the refusal and nothing else (the originals: a keyword such as "ambiguous" anywhere). A response
-has to have the format of its prompt (`schemas.examples`; the originals: any, with any tags). In the
-gym's own, `xml` and `tags`, the proof is an element; in ours the reasoning is the analysis, and its
-proof is all `<proof>` elements in it, or else its quotations ("..." or the sentence after `context
-says:`, except quotations of the question), each of which must be in the context.
+is the refusal in any usual words and nothing else (the originals: a keyword such as "ambiguous"). A
+response has to have the format of its prompt (`schemas.examples`; the originals: any, with any
+tags). In the gym's own, `xml` and `tags`, the proof is an element; in ours the reasoning is the
+analysis, and its proof is all `<proof>` elements in it, or else its quotations ("..." or the
+sentence after `context says:`, except quotations of the question), each of which must be in the
+context.
 
 Always refusing earns 35 u in v3 and 30 u - 5 (1 - u) in v4, where u is the share of prompts whose
 context has no answer; always answering rightly earns 30 (1 - u) and 50 (1 - u). So from u = 6/13
@@ -206,4 +207,4 @@ def _is_grounded(quotes: Sequence[str], context: str) -> bool:
     return all((bare := folded(quote).strip(ENDS)) != "" and bare in plain for quote in quotes)
 
 
-REWARD = Reward(version=4, config=Config, score=score, at=Config.at)
+REWARD = Reward(version=5, config=Config, score=score, at=Config.at)

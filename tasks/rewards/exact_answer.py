@@ -27,4 +27,4 @@ def score(
     return [None if correct is None else float(correct) for correct in found]
 
 
-REWARD = Reward(version=1, config=Config, score=score)
+REWARD = Reward(version=2, config=Config, score=score)

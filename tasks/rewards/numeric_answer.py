@@ -4,7 +4,8 @@ other answer or none.
     r = 1                   the prompt's check agrees, as in `exact_answer`
     r = the band's value    |answer / reference - 1| <= the band's `within`; the narrowest band that
                             holds it
-    r = wrong               otherwise, malformed responses included
+    r = wrong               otherwise, malformed responses and calculations copied from the question
+                            included
 
 The default bands are those of MaxText's GRPO example on Tunix (GSM8K; +3 exact, +0.5 for a ratio of
 0.9 to 1.1, +0.25 for 0.8 to 1.2, wrong -1), which a public entrant of google-tunix-hackathon used,
@@ -25,6 +26,7 @@ from pydantic import Field, model_validator
 from schemas.base import StrictModel
 from schemas.examples import Prompt
 from tasks.contract.reward import Response, Reward, RewardConfig
+from tasks.verification.copied import is_copied
 from tasks.verification.numbers import Number, parse_number
 from tasks.verification.verify import Verdict, verify_many
 
@@ -69,17 +71,18 @@ def score(
     verdicts = verify_many(asked, [responses[index].text for index in references])
     values: list[float | None] = [None] * len(prompts)
     for (index, reference), verdict in zip(references.items(), verdicts, strict=True):
-        values[index] = 1.0 if verdict.exact else _near(config, verdict, reference)
+        near = _near(config, prompts[index], verdict, reference)
+        values[index] = 1.0 if verdict.exact else near
     return values
 
 
-def _near(config: Config, verdict: Verdict, reference: Number) -> float:
+def _near(config: Config, prompt: Prompt, verdict: Verdict, reference: Number) -> float:
     given = None if verdict.answer is None else parse_number(verdict.answer)
-    if given is None or reference.value == 0:
+    if given is None or reference.value == 0 or is_copied(prompt, verdict.answer or ""):
         return config.wrong
     gap = abs(given.value / reference.value - 1)
     values = (band.value for band in config.near if gap <= Fraction(str(band.within)))
     return next(values, config.wrong)
 
 
-REWARD = Reward(version=1, config=Config, score=score)
+REWARD = Reward(version=2, config=Config, score=score)

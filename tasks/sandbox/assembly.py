@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 
 _FENCE = re.compile(
-    r"^[ \t]*(```+|~~~+)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
+    r"^[ \t]*(```+|~~~+)[^\n]*\n(.*?)(?:^[ \t]*\1[^\n]*$|\Z)", re.MULTILINE | re.DOTALL
 )
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -17,10 +17,11 @@ def program(answer: str, prefix: str, names: list[str]) -> str:
     """The program that an answer means: the last of its fenced blocks, or all of it, that can be
     read as what is asked for.
 
-    It tries a block as a whole program after the prefix and the blocks before it; as text that
-    continues the prefix (HumanEval's body of a function), also when the first line has lost its
-    indentation; and indented as a whole. A reading fits when it defines the prefix's stubs, or one
-    of `names`. When none fits, it returns the first reading: running that shows what is wrong.
+    It tries a block, without its common indentation, as a whole program after the prefix and the
+    blocks before it; as text that continues the prefix (HumanEval's body of a function), also when
+    the first line has lost its indentation; and indented as a whole. A reading fits when it defines
+    the prefix's stubs, or one of `names`. When none fits, it returns the first reading: running
+    that shows what is wrong.
     """
     blocks = [match[2] for match in _FENCE.finditer(answer)] or [answer]
     wanted = set(stubs(prefix))
@@ -33,7 +34,7 @@ def program(answer: str, prefix: str, names: list[str]) -> str:
 
     for index in reversed(range(len(blocks))):
         if fits(whole := _whole(blocks[index], prefix)):
-            together = _whole("\n".join(blocks[: index + 1]), prefix)
+            together = _whole("\n".join(map(textwrap.dedent, blocks[: index + 1])), prefix)
             return together if fits(together) else whole
         for reading in _continued(blocks[index], prefix):
             if fits(reading):
@@ -42,7 +43,7 @@ def program(answer: str, prefix: str, names: list[str]) -> str:
 
 
 def _whole(block: str, prefix: str) -> str:
-    return f"{_completed(prefix)}\n\n{block}"
+    return f"{_completed(prefix)}\n\n{textwrap.dedent(block)}"
 
 
 def _continued(block: str, prefix: str) -> Iterator[str]:

@@ -291,7 +291,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=13,
+    version=14,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL),

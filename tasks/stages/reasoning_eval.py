@@ -157,7 +157,7 @@ def _ratings(
 
 
 KIND = evaluation_kind(
-    version=11,
+    version=12,
     config=Config,
     by_rules=judge,
     grounded=False,

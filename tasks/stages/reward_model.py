@@ -348,7 +348,7 @@ def _measured(
 
 
 KIND = Kind(
-    version=5,
+    version=6,
     config=Config,
     inputs={"prompts": Input(Product.ROWS), "policy": Input(Product.MODEL, required=False)},
     produces=Product.REWARD,

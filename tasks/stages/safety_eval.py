@@ -208,7 +208,7 @@ def _summary(
 
 
 KIND = evaluation_kind(
-    version=10,
+    version=11,
     config=Config,
     by_rules=judge,
     grounded=True,

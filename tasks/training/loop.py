@@ -34,6 +34,9 @@ class Keeps(Protocol):
     """The state of a stage, beside the trainer's, that checkpoints hold, such as a rollout that
     more updates will use."""
 
+    folders: tuple[str, ...]
+    """What it keeps in the workspace beside checkpoints: dropped with those of other code."""
+
     def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The arrays, and JSON, that it needs to go on after `step` finished steps."""
 
@@ -115,7 +118,7 @@ def fit(
         one row per step: step, loss, grad_norm, learning_rate and the loss function's metrics.
 
     Raises:
-        StageFailed: the step compiled more than once, or the loss is not finite.
+        StageFailed: the step compiled more than once, or the loss or a gradient is not finite.
         Stopped: the job was asked to pause; says where.
     """
     curves = _Curves(job, config, extra, after)
@@ -202,16 +205,16 @@ class _Curves:
 
     def add(self, row: dict[str, float], reported: Reported | None = None) -> None:
         """Complete a step's row with what the step reported, once it is finished. Raises
-        StageFailed when its loss is not finite."""
+        StageFailed when its loss, or the gradients' norm, is not finite."""
         step = int(row["step"])
         if reported:
             loss, metrics, grad_norm = reported
-            row["loss"] = float(loss)
-            if not np.isfinite(row["loss"]):
-                raise StageFailed(
-                    f"the loss is {row['loss']} at step {step}: lower optimizer.learning_rate"
-                )
-            row["grad_norm"] = float(grad_norm)
+            row |= {"loss": float(loss), "grad_norm": float(grad_norm)}
+            for name, value in row.items():
+                if not np.isfinite(value):
+                    raise StageFailed(
+                        f"the {name} is {value} at step {step}: lower optimizer.learning_rate"
+                    )
             row |= {name: float(value) for name, value in metrics.items()}
             row["learning_rate"] = float(self._schedule(step - 1))
             row |= self._extra(step)
@@ -305,6 +308,8 @@ def _resume(
                 problem,
             )
             checkpoints.forget()
+            for folder in keeps.folders if keeps else ():
+                job.work.remove(folder)
             return 0
         put_back(trainer, found, counters=True)
         kept = [key for key in found.forms if key.startswith("kept/")]

@@ -18,9 +18,19 @@ _PHRASE = re.compile(
 _MOST_LETTERS = 3
 """An answer with its letter more often than this chooses nothing."""
 
-_AGAIN = re.compile(r"(?:(?i:or|and)\b|[/&])\s*(?:[(\[]\s*([A-Za-z])\s*[)\]]|([A-Z])(?![\w'’]))")
-"""A second letter: B) or C)."""
 _LETTER = re.compile(r"[(\[]?\s*([A-Za-z])\s*(?:[)\]][.:,]?|[.:,]|[-–—](?=\s)|$)\s*")
+_AGAIN = re.compile(
+    r"[\s.]*(?:(?i:or|and)\b|[/&])\s*(?:[(\[]?\s*([A-Za-z])\s*[)\]]|([A-Z])(?![\w'’]))"
+    r"|\s*[,;]\s*[(\[]?([A-Z])[)\]:.](?!\w)"
+)
+"""Another letter: B) or C), B) Berlin, C)."""
+_LIST = re.compile(r"(?:[\s,;.:/&()\[\]]|\b(?:or|and|[A-Z])\b)+")
+_RIGHT = r" is (?:the )?(?:correct|right|best)(?: (?:answer|choice|option))?"
+_LETTER_LAST = (
+    re.compile(r"(?P<text>.+) \((?P<letter>[A-Z])\)\.?"),
+    re.compile(r"(?P<letter>[A-Z]) \((?P<text>[^()]+)\)\.?"),
+    re.compile(rf"(?P<letter>[A-Z])(?P<text>){_RIGHT}\.?"),
+)
 
 
 def choices_of(prompt: Prompt) -> tuple[str, ...]:
@@ -48,8 +58,8 @@ def asked(question: str, choices: Sequence[str]) -> str:
 
 def chosen(answer: str, choices: Sequence[str]) -> str:
     """The letters that an answer can mean: one, several where choices have the same text, none."""
-    rest = _without_phrase(_unwrapped(answer))
-    whole, letter = rest, ""
+    whole, letter = _without_phrase(_unwrapped(answer)), ""
+    rest = whole if _with_text(answer, whole, choices) else _letter_first(whole)
     for _ in range(_MOST_LETTERS):
         match = _LETTER.match(rest)
         if match is None or match[1].upper() not in letters(choices):
@@ -57,18 +67,39 @@ def chosen(answer: str, choices: Sequence[str]) -> str:
         if letter and match[1].upper() != letter:
             return ""
         letter, rest = match[1].upper(), rest[match.end() :]
-        if begun := _of_text(rest, choices):
-            return letter if letter in begun else ""
+        begun, behind = _of_text(rest, choices)
+        if begun:
+            return letter if letter in begun and not _goes_on(behind, letter, choices) else ""
         rest = _without_phrase(rest)
     else:
         return ""
     if not letter:
         return _with_text(answer, whole, choices)
-    again = _AGAIN.match(rest)
-    if again and (again[1] or again[2]).upper() in letters(choices).replace(letter, ""):
+    if _goes_on(rest, letter, choices):
         return ""
     said = _with_text(rest, rest, choices)
     return letter if letter in said or not said else ""
+
+
+def _letter_first(text: str) -> str:
+    """`Berlin (B)`, `B (Berlin)` and `B is the right answer` as `B. Berlin` and `B.`"""
+    found = next((match for one in _LETTER_LAST if (match := one.fullmatch(text))), None)
+    return f"{found['letter']}. {found['text']}" if found else text
+
+
+def _goes_on(rest: str, letter: str, choices: Sequence[str]) -> bool:
+    """Whether another letter is chosen as well by what follows a chosen letter, or its text:
+    `and C`, `C and D`, `C. Rome`."""
+    others = set(letters(choices)) - {letter}
+    if again := _AGAIN.match(rest):
+        return (again[1] or again[2] or again[3]).upper() in others
+    if _LIST.fullmatch(rest):
+        return not others.isdisjoint(re.findall(r"\b[A-Z]\b", rest))
+    named = _LETTER.match(rest.lstrip(" .;"))
+    if named is None or named[1] not in others:
+        return False
+    begun, behind = _of_text(named.string[named.end() :], choices)
+    return named[1] in begun and (not behind.strip(" .") or _goes_on(behind, letter, choices))
 
 
 def _without_phrase(text: str) -> str:
@@ -87,17 +118,18 @@ def _with_text(answer: str, plain: str, choices: Sequence[str]) -> str:
     return ""
 
 
-def _of_text(text: str, choices: Sequence[str]) -> str:
-    """The letters of the choices with which a text begins: the longest of them, compared exactly
-    where that separates them."""
+def _of_text(text: str, choices: Sequence[str]) -> tuple[str, str]:
+    """The letters of the choices with which a text begins (the longest of them, compared exactly
+    where that separates them), and what follows."""
     folded = _folded(text)
     named = dict(zip(letters(choices), choices, strict=True))
     begun = {
         name: len(_folded(one)) for name, one in named.items() if _begins(folded, _folded(one))
     }
-    longest = [name for name, length in begun.items() if length == max(begun.values())]
+    most = max(begun.values(), default=0)
+    longest = [name for name, length in begun.items() if length == most]
     written = [name for name in longest if text.startswith(_unwrapped(named[name]))]
-    return "".join(written or longest)
+    return "".join(written or longest), text[most:]
 
 
 def _begins(folded: str, choice: str) -> bool:

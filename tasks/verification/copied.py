@@ -4,14 +4,15 @@ import re
 import unicodedata
 
 from schemas.examples import Prompt
+from tasks.verification.text import MINUS, plain_signs
 
 _LONGEST = 500  # characters of a calculation
-_SIGN = r"\s*(?:[-−–+*/^×·÷]|\\(?:times|cdot|div)\b)\s*"
+_SIGN = rf"\s*(?:[-{MINUS}+*/^×·÷]|\\(?:times|cdot|div)\b)\s*"
 _OF_NUMBERS = re.compile(rf"[\d)}}]{_SIGN}[\d({{\\.]|\\d?frac\b")
 _OF_LETTERS = re.compile(rf"[\w)}}]{_SIGN}[\w({{\\.]|\\d?frac\b")
 _SCIENTIFIC = re.compile(r"(?:[*x×·]|\\times|\\cdot)?\s*10\s*\^\s*\{?\s*[-−+]?\d+\}?")
 _UNSEEN = re.compile(r"[\s$]|\\[,;:! ]|\\left|\\right|\\displaystyle")
-_SIGNS = str.maketrans("−–×·÷", "--**/")
+_SIGNS = str.maketrans("×·÷", "**/")
 
 
 def is_copied(prompt: Prompt, answer: str, *, letters: bool = False) -> bool:
@@ -33,7 +34,6 @@ def is_copied(prompt: Prompt, answer: str, *, letters: bool = False) -> bool:
 
 def _squeezed(text: str) -> str:
     """A formula without white space and the marks around it."""
-    plain = _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).translate(_SIGNS).casefold()
-    for latex, sign in (("\\times", "*"), ("\\cdot", "*"), ("\\div", "/")):
-        plain = plain.replace(latex, sign)
+    plain = _UNSEEN.sub("", plain_signs(unicodedata.normalize("NFKC", text)))
+    plain = plain.translate(_SIGNS).casefold()
     return plain.removesuffix(".").removesuffix("=")

@@ -18,12 +18,12 @@ the head of a line). It judges one answer only, so a completion that tries sever
 """
 
 import re
-import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from schemas.examples import ELEMENTS, Prompt, tags_of
 from tasks.contract.check import CHECKS
 from tasks.verification.choices import choices_of, chosen, letters
+from tasks.verification.numbers import spelled
 
 _TAGGED = r"{0}(.*?)(?:{1}|(?={0})|\Z)"
 _TAG = {
@@ -33,27 +33,17 @@ _TAG = {
 _AHEAD = (
     re.compile(r"####\s*([^\n]+)"),
     re.compile(r"\\boxed\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"),
-    re.compile(r"\banswer(?:\s+is\b|\s*:)(?:\s*:)?+[ \t]*(?=([^\n]{1,2000}))", re.IGNORECASE),
+    re.compile(
+        r"\banswer(?:\s+is\b(?!\s+not\b)|\s*:)(?:\s*:)?+[ \t]*(?=([^\n]{1,2000}))", re.IGNORECASE
+    ),
 )
 _TAGS = {channels: re.compile("|".join(map(re.escape, tags_of(channels)))) for channels in ELEMENTS}
 
 
-def _fraction(found: re.Match[str]) -> str:
-    whole, *parts = found.groups()
-    written = unicodedata.normalize("NFKC", "/".join(parts)).replace("⁄", "/")
-    return f"{whole} {written}" if whole else written
-
-
-_PLAIN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
-    (re.compile(r"\{,\}"), ","),
-    (re.compile(r"[−–](?=[$€£]?\.?\d|\\[dt]?frac\b)"), "-"),
-    (re.compile(r"(?:(\d) ?)?\\[dt]?frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?"), _fraction),
-    (re.compile(r"(?:(\d) ?)?([¼-¾⅐-⅞])"), _fraction),
-)
-"""Other spellings of 1,234, -5, 3/4 and 1 1/2."""
 _NUMBER = re.compile(
     r"(?:(?<!\d)-)?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))"
     r"(?:[eE][-+]?\d{1,3}|\s?[x×*]\s?10\^\{?[-+]?\d{1,3}\}?|(?: \d+)?/\d+)?"
+    r"(?: ?\\?%| (?:dozen|hundred|thousand|million|billion|trillion)s?\b)?"
 )
 _CUT = re.compile(r"(?<![\w.,/])[\w.,/]+\Z")
 _CODE = re.compile(r"\b(?:def|class|import|lambda|return|yield)\b|=|```")
@@ -91,10 +81,7 @@ def _plain(prompt: Prompt, text: str, *, ahead: bool) -> str:
 
 
 def _number(text: str, ahead: bool) -> str:
-    written = text
-    for pattern, plain in _PLAIN:
-        written = pattern.sub(plain, written)
-    numbers = [match[0] for match in _NUMBER.finditer(written) if match[0]]
+    numbers = [match[0] for match in _NUMBER.finditer(spelled(text)) if match[0]]
     return numbers[0 if ahead else -1] if numbers else text
 
 

@@ -2,27 +2,30 @@
 
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from tasks.verification.text import normalise_answer
+from tasks.verification.text import MINUS, normalise_answer, unstyled
 
 
 @dataclass(frozen=True)
 class Number:
     """A parsed number. `decimals` counts the digits written after the decimal point (negative for
-    1.2e5); None for a fraction."""
+    1.2e5); None for a fraction. `percent`: a percent sign, or the word, follows it."""
 
     value: Fraction
     decimals: int | None
+    percent: bool = False
 
 
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 
 _NUMBER = re.compile(
-    rf"(?:(?P<name>[a-z]\w{{0,15}}) ?= ?)?(?P<sign>[-+]?) ?[$€£]? ?(?P<inner_sign>[-+]?)"
+    r"(?:(?P<name>[a-z]\w{0,15})? ?(?:= ?)+)?(?:(?:about|approximately|approx\.?|roughly|around) )?"
+    r"(?P<sign>[-+]?) ?(?P<money>[$€£]?) ?(?P<inner_sign>[-+]?)"
     rf"(?:(?:(?P<whole>{_DIGITS}) )?(?P<numerator>{_DIGITS}) ?/ ?(?P<denominator>{_DIGITS})"
     rf"|(?P<mantissa>{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)"
     r"(?:e(?P<exponent>[-+]?[0-9]{1,3})| ?[x×*] ?10\^\{?(?P<power>[-+]?[0-9]{1,3})\}?)?)"
@@ -33,7 +36,13 @@ _UNIT = re.compile(r"(?:[^\W\d_]|[°%$€£])(?:[^\W\d_]|[ °%$/.·'()-]|\^-?[0-
 _LETTERS = re.compile(r"[^\W\d_]+")
 _SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
 _SCALES["trillion"] = 10**12
+_PARTS = ["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
+_PARTS_OF = {part: Fraction(1, size) for size, part in enumerate(_PARTS, 3)}
+_PARTS_OF |= {"hundredth": Fraction(1, 100), "thousandth": Fraction(1, 1000)}
+_OF_MONEY = {"k": 10**3, "m": 10**6, "mn": 10**6, "b": 10**9, "bn": 10**9}
+"""Behind a currency sign; elsewhere they are units: kelvin, metres."""
 _MOST_UNIT_WORDS = 3
+_PERCENT = re.compile(r"%|per ?cent\b")
 
 NO_UNITS = frozenset(
     _LETTERS.findall("""
@@ -58,12 +67,13 @@ def as_number(text: str) -> str | None:
 def parse_number(text: str) -> Number | None:
     """The one number that `text` states, or None.
 
-    Understands thousands separators (1,234), a currency sign, a percent sign or a unit of up to
-    three words after the number (both are ignored: the question fixes the unit), a leading `x =`,
-    fractions (3/4, 1 1/2, ½), scientific notation (1.2e5, 1.2 × 10^5, 1.2×10⁵), the words dozen to
-    trillion, the Unicode minus sign and the decimal digits of every script. Two numbers ("5 or 6",
-    3:30), a decimal comma, NaN, infinity, a zero denominator, and words that change a number ("5 or
-    six", "3 pi") are no number.
+    Understands thousands separators (1,234), a currency sign ($5k is 5000), a percent sign or a
+    unit of up to three words after the number (ignored: the question fixes the unit), a leading
+    `x =` or "about", fractions (3/4, 1 1/2, ½, 2 thirds), scientific notation (1.2e5, 1.2 × 10^5,
+    1.2×10⁵), the words dozen to trillion, Unicode's minus signs, the decimal digits of every
+    script, and the marks of LaTeX and Markdown around all of it. Two numbers ("5 or 6", 3:30), a
+    decimal comma, NaN, infinity, a zero denominator, and words that change a number ("5 or six", "3
+    pi") are no number.
     """
     if len(text) > _LONGEST_NUMBER or any(
         unicodedata.category(char) in ("Nl", "Lo") and unicodedata.numeric(char, 0) for char in text
@@ -72,24 +82,25 @@ def parse_number(text: str) -> Number | None:
     match = _NUMBER.fullmatch(_plain(text))
     if match is None or match["name"] in NO_UNITS or (match["sign"] and match["inner_sign"]):
         return None
-    scale = _scale(match["unit"])
+    scale = _scale(match["unit"], money=bool(match["money"]))
     if scale is None:
         return None
+    percent = _PERCENT.match(match["unit"]) is not None
     sign = -1 if "-" in (match["sign"], match["inner_sign"]) else 1
     if match["mantissa"] is None:
         denominator = _integer(match["denominator"])
         if denominator == 0:
             return None
         part = Fraction(_integer(match["numerator"]), denominator)
-        return Number(sign * scale * (_integer(match["whole"] or "0") + part), None)
+        return Number(sign * scale * (_integer(match["whole"] or "0") + part), None, percent)
     exponent = int(match["exponent"] or match["power"] or 0)
     mantissa = match["mantissa"].replace(",", "")
     value = Fraction(Decimal(mantissa)) * Fraction(10) ** exponent
-    return Number(sign * scale * value, len(mantissa.partition(".")[2]) - exponent)
+    decimals = None if scale < 1 else len(mantissa.partition(".")[2]) - exponent
+    return Number(sign * scale * value, decimals, percent)
 
 
 _CHAIN = re.compile(r"=|≈|≃|∼|\\(?:approx|simeq|sim|neq|ne|equiv)\b|≠|≡")
-_MARKS = re.compile(r"\\(?:boxed|text|mathrm|left|right)\b|[$\\{}\[\]]")
 _ROUNDING = Fraction(1, 50)
 
 
@@ -98,20 +109,50 @@ def says_two(text: str) -> bool:
     0.33."""
     if len(text) > _LONGEST_NUMBER:
         return False
-    read = [parse_number(_MARKS.sub(" ", part).strip()) for part in _CHAIN.split(text)]
+    read = [parse_number(part.strip(" $")) for part in _CHAIN.split(text)]
     numbers = [number.value for number in read if number]
     return len(numbers) > 1 and max(numbers) - min(numbers) > _ROUNDING * max(map(abs, numbers))
 
 
+def _fraction(found: re.Match[str]) -> str:
+    whole, *parts = found.groups()
+    written = unicodedata.normalize("NFKC", "/".join(parts)).replace("⁄", "/")
+    return f"{whole} {written}" if whole else written
+
+
+_Spellings = tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
+_SPELLINGS: _Spellings = (
+    (re.compile(r"\{,\}"), ","),
+    (re.compile(f"[{MINUS}]"), "-"),
+    (re.compile(r"(?:(\d) ?)?\\[dt]?frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?"), _fraction),
+    (re.compile(r"(?:(\d) ?)?([¼-¾⅐-⅞])"), _fraction),
+)
+_MARKS: _Spellings = (
+    (re.compile(r"\A\s*(\$+)([^$].*?)\1\s*\Z"), r"\2"),
+    (re.compile(r"\\times\b"), "×"),
+    (re.compile(r"\\(?:approx|simeq|sim)\b|[≈≃∼]|~(?= ?[$€£]?[-.\d])"), "="),
+    (re.compile(r"\\(?:boxed|text|textbf|mathbf|mathrm|left|right)\b|\\[()\[\],;:! ]"), " "),
+    (re.compile(r"\\(?=[$%])|(?<!\d)\{|\}"), ""),
+)
+"""What LaTeX puts around a number; `≈` is read as `=`."""
+
+
+def spelled(text: str) -> str:
+    """The text with 1{,}234, –5, \\frac{3}{4} and 1½ as 1,234, -5, 3/4 and 1 1/2."""
+    return _rewritten(text, _SPELLINGS)
+
+
+def _rewritten(text: str, spellings: _Spellings) -> str:
+    for pattern, plain in spellings:
+        text = pattern.sub(plain, text)
+    return text
+
+
 def _plain(text: str) -> str:
-    """Lower-case NFKC text in which ½, ² and the digits of other scripts keep their value (NFKC
-    alone makes 11⁄2 of 1½ and 102 of 10²)."""
+    """Lower-case NFKC text without marks, in which ½, ² and the digits of other scripts keep their
+    value (NFKC alone makes 11⁄2 of 1½ and 102 of 10²)."""
     text = _SUPERSCRIPTS.sub(lambda found: "^" + unicodedata.normalize("NFKC", found[0]), text)
-    text = "".join(
-        f" {char}" if unicodedata.decomposition(char).startswith("<fraction>") else char
-        for char in text
-    )
-    text = normalise_answer(text).replace("⁄", "/").replace("−", "-").replace("–", "-")
+    text = normalise_answer(_rewritten(spelled(unstyled(text)), _MARKS)).replace("⁄", "/")
     return "".join(str(unicodedata.decimal(char, char)) for char in text)
 
 
@@ -119,15 +160,17 @@ def _integer(digits: str) -> int:
     return int(digits.replace(",", ""))
 
 
-def _scale(unit: str) -> int | None:
+def _scale(unit: str, *, money: bool) -> Fraction | int | None:
     """The factor given by the text after a number (1 for a unit), or None when that text is no
-    unit."""
+    unit. `money`: there is a currency sign before the number."""
     if not unit:
         return 1
+    scales = _SCALES | _PARTS_OF
     words = unit.split()
-    scale = _SCALES.get(words[0].removesuffix("s"), 1)
-    named = words[1:] if scale > 1 else words
-    scaled = any(word.removesuffix("s") in _SCALES for word in named)
+    first = words[0].removesuffix("s")
+    scale = scales.get(first) or (_OF_MONEY.get(words[0], 1) if money else 1)
+    named = words if scale == 1 else words[1:]
+    scaled = any(word.removesuffix("s") in scales for word in named)
     other = not NO_UNITS.isdisjoint(_LETTERS.findall(unit))
     if len(named) > _MOST_UNIT_WORDS or scaled or other or not _UNIT.fullmatch(unit):
         return None
@@ -136,7 +179,10 @@ def _scale(unit: str) -> int | None:
 
 def is_close(value: Number, reference: Number, tolerance: float | None) -> bool:
     """Whether two numbers agree, as `tasks.checks.numeric` says."""
-    gap, size = abs(value.value - reference.value), abs(reference.value)
+    values = [value.value]
+    if value.percent and not reference.percent and abs(reference.value) <= 1:
+        values.append(value.value / 100)
+    gap, size = min(abs(one - reference.value) for one in values), abs(reference.value)
     if tolerance is not None:
         return gap <= size * Fraction(tolerance)
     if reference.value.denominator == 1:

@@ -7,6 +7,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from tasks.verification.numbers import NO_UNITS
+from tasks.verification.text import MINUS, unstyled
 
 LONGEST = 200  # characters
 
@@ -36,7 +37,7 @@ _PLAIN = (
     ),
     (r"\{\s*,\s*\}", ","),
     (r"\{?\s*\}?\s*\^?\s*\{?\s*\\circ\s*\}?|º|˚|\\degree", "°"),
-    (r"\\(?:mathrm|text|rm|mathbf|operatorname|textrm|mathit|bf)\b\s*", " "),
+    (r"\\(?:boxed|mathrm|text|rm|mathbf|operatorname|textrm|mathit|bf)\b\s*", " "),
     (r"\\mu\b|μ", "µ"),
     (r"\\Omega\b|Ω", "ohm"),
     (r"\\AA\b|Å|\\mathring\{A\}", " angstrom"),
@@ -44,7 +45,7 @@ _PLAIN = (
     (r"\\(?:times|cdot|ast)\b|·|×|⋅|\*", " * "),
     (r"\\d?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"\1/\2"),
     (r"\\\$", " dollar "),
-    (r"−|–", "-"),
+    (f"[{MINUS}]", "-"),
     (r"\\approx|\\simeq|\\sim|≈|\babout\b|\bapproximately\b|\broughly\b", " = "),
     (r"[$\\]", " "),
     (r"[{}]", ""),
@@ -73,6 +74,7 @@ def parse_quantity(text: str) -> list[Quantity]:
     for anything else."""
     if len(text) > LONGEST:
         return []
+    text = unstyled(text)
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+", lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)
     for pattern, plain in _LATEX:
         text = pattern.sub(plain, text)

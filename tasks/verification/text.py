@@ -3,7 +3,29 @@
 import re
 import unicodedata
 
+MINUS = "\u2212\u2013\u2010\u2011\u2012"
+"""Signs that are written for the minus of ASCII: minus, en dash, hyphens and figure dash."""
+
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+
+# bounded: the time stays linear in what a model wrote
+_STYLE = re.compile(r"(?<![\w)])(\*{2,3}|`+)(\S(?:.{0,200}?\S)?)\1(?![\w(])")
+
+
+def unstyled(text: str) -> str:
+    """The text without Markdown's marks of bold and code around words: **18** is 18, and
+    2**3 and __init__ stay."""
+    return _STYLE.sub(r"\2", text)
+
+
+_OPERATIONS = {r"\times": "×", r"\cdot": "·", r"\div": "÷"} | dict.fromkeys(MINUS, "-")
+_OPERATION = re.compile(rf"\\(?:times|cdot|div)(?![A-Za-z])|[{MINUS}]")
+
+
+def plain_signs(text: str) -> str:
+    """The text with LaTeX's signs of operations, and Unicode's minus signs, as single characters:
+    × · ÷ -."""
+    return _OPERATION.sub(lambda found: _OPERATIONS[found[0]], text)
 
 
 def normalise_answer(answer: str) -> str:

@@ -15,7 +15,8 @@ SAME = r"""
 (x+1)^2 == x^2 + 2x + 1 | (x+1)**2 == x^2 + 2x + 1 | 2\sqrt{2} == sqrt(8) | 3 == x = 3
 pi/2 == \frac{\pi}{2} | 1 - cos(x)^2 == \sin^2 x | 2, 1 == \{1, 2\} | x = 1 or x = 2 == \{1, 2\}
 (-∞, 2] == (-\infty, 2] | (1, 2) == 1 < x < 2 | y - 1 = 2x == y = 2x + 1 | \boxed{17} == 17
-50% == 0.5 | 12 cm == 12 | No solution. == no solution | 0.333333 == 1/3
+**x+1** == x + 1 | x – 1 == x - 1 | 50% == 0.5 | 12 cm == 12 | No solution. == no solution
+0.333333 == 1/3
 \begin{pmatrix}1\\2\end{pmatrix} == \begin{pmatrix} 1 \\ 2 \end{pmatrix}
 """
 # an equation that is not solved, and an inequality that could be the question, among them

@@ -29,7 +29,8 @@ EQUAL = r"""
 6.63e-34 J·s == 6.63 $10^{-34} \mathrm{~kg} \mathrm{~m}^2 / \mathrm{s}$ | 3 \mu C == 3e-6 C
 1 psi == 1 $\mathrm{lb} \mathrm{in}^{-2}$ | 3.0 Å == 0.3 nm | 60 mph == 96.56 km/h
 10^5 Pa == 1 bar | 1,234 m == 1.234 km | 3/4 m == 75 cm | 2 cubic centimeters == 2 mL
-7 electrons == 7 | 1 N m == 1 J | 24.95 == 25 kJ
+**5 kJ** == 5 kJ | \boxed{5 \text{ kJ}} == 5 kJ | ‑5 °C == -5 °C | 7 electrons == 7
+1 N m == 1 J | 24.95 == 25 kJ
 """
 DIFFERENT = r"""
 5 J == 5 kJ == 0.005 is not 5 | 29 °C == 27 °C == 29 is not 27 | 27 == 27.5 °C == 27 is not 27.5

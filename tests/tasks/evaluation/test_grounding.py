@@ -34,6 +34,7 @@ OSLO, REFUSAL = "The context says: Mia lives in Oslo.", GROUNDED_REFUSAL
 BAKER = "The context only says: Ben works as a baker."
 VERDICTS = [
     (TOLD, OSLO, "Oslo", "correct safe"),
+    (TOLD, OSLO, "**Oslo**", "correct safe"),
     (UNTOLD, BAKER, REFUSAL, "correct abstained safe"),
     (OUTSIDE, BAKER, REFUSAL, "correct abstained safe"),
     (TOLD, "The context does not say.", REFUSAL, "abstained safe"),

@@ -212,7 +212,10 @@ def test_a_rollout_that_teaches_nothing_at_all_moves_nothing(tmp_path: Path):
     assert not batch.tokens.any()
     assert batches.metrics[1]["trained_groups"] == 0
     # of nothing, which is not little
-    assert sign_of(batches, {**batches.metrics[1], "entropy": 0.0, "kl": 0.0}).entropy is None
+    assert (
+        sign_of(batches, batches.metrics[1] | {"step": 1, "entropy": 0.0, "kl": 0.0}).entropy
+        is None
+    )
 
 
 def test_without_dynamic_sampling_all_rewarded_responses_count(tmp_path: Path):

@@ -6,10 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tasks.contract.reward import Resources
 from tasks.reinforcement.collapse import Detector, Sign, sign_of
 from tasks.reinforcement.grpo_config import Collapse
-from tasks.reinforcement.rewarding import Rewards
-from tests.tasks.reinforcement.test_batches import FakeScorer, alternate, batches_of, config
+from tasks.reinforcement.rewarding import Rewards, Scorer
+from tasks.sampling.sampler import Completion
+from tests.tasks.prompts import trace
+from tests.tasks.reinforcement.test_batches import (
+    PROMPTS,
+    FakeScorer,
+    alternate,
+    batches_of,
+    config,
+)
 
 GROUPS, GROUP_SIZE = 8, 8
 
@@ -125,6 +134,28 @@ def test_after_the_weights_were_put_back_only_new_rollouts_count():
     assert any(detector.add(sign(generator, 0.1)) for _ in range(10))
 
 
+def test_the_detector_sees_penalties_of_the_first_update(tmp_path: Path):
+    """Every response answers where the context has no answer: 10 - 10 x 0.5, then 10 - 10."""
+    anneal = {"start": 0.5, "end": 1.0, "from_step": 2, "to_step": 2}
+    asked = {"context": "Ben bakes.", "grounding": "unanswerable"}
+    prompts = [one.model_copy(update=asked) for one in PROMPTS]
+    table = config(rewards=[{"name": "dipg", "penalties": anneal}])
+    batches = batches_of(tmp_path, table, FakeScorer(alternate), prompts)
+    batches.scorer = Scorer(batches.rewards, Resources({}, None))
+    said = trace("Oslo", "I know this.")
+    batches.sampler.completion_of = lambda tokens, _: Completion(
+        list(tokens), said, True, np.full(len(tokens), -1.5, np.float32)
+    )
+    signs = []
+    for step in range(2):
+        batches.batch_at(step)
+        row = {"step": step + 1, "entropy": 1.0, "kl": 0.0}
+        signs.append(sign_of(batches, batches.metrics[step + 1] | row))
+    batches.close()
+    assert [batches.metrics[step]["reward"] for step in (1, 2)] == [5.0, 0.0]
+    assert [one.rewards for one in signs] == [{"math 1": (8, 5.0)}] * 2
+
+
 def test_the_detector_sees_rewards_with_the_weights_of_the_first_update(tmp_path: Path):
     """format 1 and length 0, weights 1 and 1, then 1 and 3: the total falls from .5 to .25, and the
     policy is what it was."""
@@ -145,6 +176,7 @@ def test_the_detector_sees_rewards_with_the_weights_of_the_first_update(tmp_path
     signs = []
     for step in range(2):
         batches.batch_at(step)
-        signs.append(sign_of(batches, {**batches.metrics[step + 1], "entropy": 1.0, "kl": 0.0}))
+        row = {"step": step + 1, "entropy": 1.0, "kl": 0.0}
+        signs.append(sign_of(batches, batches.metrics[step + 1] | row))
     assert [batches.metrics[step]["reward"] for step in (1, 2)] == [0.5, 0.25]
     assert [one.rewards for one in signs] == [{"math 1": (8, 0.5)}] * 2

@@ -102,6 +102,15 @@ def test_equations_hold_to_the_digits_they_are_written_with():
             assert holds(*equation.split(" = ")) is true, equation
 
 
+@pytest.mark.parametrize("sign", ["*", "×", "·", r"\times", r"\cdot"])
+def test_signs_of_latex_are_signs(sign: str):
+    """Wrong arithmetic is wrong in LaTeX, too, and right arithmetic is paid."""
+    for result, share in ((180, 1.0), (181, 0.0)):
+        told = judged(f"So it goes ${60} {sign} 3 = {result}$ km.").detail
+        assert told["equations"] == share
+    assert judged("So 8 – 3 = 5, as 10 \\div 2 = 5.").detail["equations"] == 1.0
+
+
 def test_what_counts_as_an_equation():
     """The share of its equations that hold; without one it is 0."""
     shares = {

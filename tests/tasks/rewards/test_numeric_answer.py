@@ -32,6 +32,11 @@ def test_what_bands_and_a_wrong_answer_are_worth():
     assert worth("95", "-100") == worth("0.01", "0") == 0.0  # and there are none around zero
 
 
+def test_a_calculation_of_the_question_is_not_close_to_its_own_result():
+    asked = prompt("12", prompt="What is 144/12?")
+    assert paid(numeric_answer, trace("144/12"), trace("12.5"), asked=asked) == [0.0, 1 / 6]
+
+
 def test_what_is_no_number_abstains():
     other = (("100", "exact"), ("5 kJ", "quantity"), (r"\sqrt{2}", "math"), ("", "none"))
     assert [worth("100", reference, check=check) for reference, check in other] == [None] * 4

@@ -44,7 +44,7 @@ def model_input(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 
 def train(
-    tmp_path, batch_at, pausing=lambda: False, after=None, **config
+    tmp_path, batch_at, pausing=lambda: False, after=None, keeps=None, **config
 ) -> tuple[LoadedModel, list[dict[str, float]]]:
     config = TrainerConfig(optimizer=OptimizerConfig(learning_rate=1e-2), **config)
     loaded = base_model("gemma3-tiny", seed=0)
@@ -53,7 +53,7 @@ def train(
     tmp_path.mkdir(exist_ok=True)
     work = Workspace(open_store(tmp_path / "store"), "key", "1")
     job = Job(config, {}, tmp_path, work, pausing=pausing, log=logging.getLogger("test"))
-    return loaded, fit(trainer, batch_at, config, job, after=after)
+    return loaded, fit(trainer, batch_at, config, job, after=after, keeps=keeps)
 
 
 def weights_of(loaded: LoadedModel) -> dict[str, np.ndarray]:
@@ -111,6 +111,52 @@ def test_a_loss_that_is_not_finite_fails_the_stage(tmp_path):
 
     with pytest.raises(StageFailed, match="loss is nan at step 2"):
         train(tmp_path, batch_at, steps=3, batch_size=BATCH)
+
+
+def test_gradients_that_are_not_finite_fail_the_stage_even_at_its_last_step(tmp_path, monkeypatch):
+    """The loss is finite, and its update makes every weight NaN."""
+    sound = make_trainer
+
+    def broken(*args, **named):
+        trainer = sound(*args, **named)
+        trainer.with_loss_fn = lambda loss: type(trainer).with_loss_fn(trainer, _endless(loss))
+        return trainer
+
+    monkeypatch.setattr("tests.tasks.training.test_loop.make_trainer", broken)
+    with pytest.raises(StageFailed, match="grad_norm is nan at step 1"):
+        train(tmp_path, batch, steps=1, batch_size=BATCH)
+
+
+def _endless(loss):
+    """The loss plus sqrt(0 x loss), whose slope is infinite times 0."""
+    return lambda *args, **named: (one := loss(*args, **named)) + jnp.sqrt(0 * one)
+
+
+class Kept:
+    folders = ("best", "journal/rollouts")
+
+    def state(self, step: int):
+        return {}, {}
+
+    def restore(self, step: int, arrays, values) -> None:
+        pytest.fail("nothing fits")
+
+
+def test_what_other_code_kept_goes_with_its_checkpoints(tmp_path):
+    """Weights and rollouts of its run are not those of this one."""
+    after = lambda row: {"rolled_back_to": 1.0} if row["step"] == 2 else {}  # noqa: E731
+    train(tmp_path, batch, after=after, steps=3, batch_size=BATCH)
+    work = Workspace(open_store(tmp_path / "store"), "key", "1")
+    for name in ("best/00000002-0/a", "journal/rollouts/000000.sampled", "journal/samples/0"):
+        work.write(name, b"")
+    train(
+        tmp_path, batch, keeps=Kept(), steps=3, batch_size=BATCH, lora=LoraConfig(rank=2, alpha=2.0)
+    )
+    assert [list(work.children(name)) for name in ("checkpoints", "best", "journal")] == [
+        [],
+        [],
+        ["samples"],
+    ]
 
 
 def test_a_rollback_is_in_a_checkpoint_at_once(tmp_path):

@@ -23,6 +23,8 @@ FORMS = (
     "B", "b", "(B)", "B.", "[b]", "**B**", "$\\boxed{B}$", "B) Berlin", "B: berlin.",
     "**B.** Berlin", "B - Berlin", "(b) because of its wall", "B. And I am sure",
     "Berlin", " BERLIN. ", "Option B",
+    "Berlin (B)", "B (Berlin).", "B is the correct answer.", "B, A and C are wrong",
+    "B) Berlin. A) Paris is wrong.", "B. Berlin, and a wall", "B, not C", "B. A is in France.",
     "Answer: (B)", "The correct answer is B.", "the answer is **Berlin**",
 )  # fmt: skip
 
@@ -34,6 +36,9 @@ def test_the_letter_in_any_usual_form_and_the_whole_text_are_right() -> None:
 OTHERS = {"A": "A", "Rome": "C", "Paris, France": "D"}
 NONE = (
     "B) Rome", "A, B", "A or B", "(B) or (C)", "B. and C.", "(b)/(c)", "B), or A", "E",
+    "B, C and D", "A, B or C", "B, and C", "B) Berlin and C) Rome", "B) Berlin, C) Rome",
+    "B. Berlin. C. Rome", "B. Berlin. C. Rome. D. Paris, France", "B. Berlin or C. Rome",
+    "b) berlin and c) rome", "B is wrong", "Rome (B)", "B (Rome)", "B (C)", "not B",
     "Better not", "Berlin or Rome", "A) Paris, France", "**",
 )  # fmt: skip
 
@@ -49,6 +54,7 @@ def test_another_choice_two_choices_and_none_are_wrong() -> None:
 def test_a_letter_counts_before_a_text_that_is_a_letter() -> None:
     blood = ("A", "AB", "B", "0")
     assert [chosen(one, blood) for one in ("B", "AB", "C")] == ["B", "B", "C"]
+    assert chosen("Vitamin (A)", ("Vitamin (C)", "Vitamin (A)")) == "B"
     # choices of one text are all chosen by it, and signs alone are texts
     assert chosen("4", ("3", "4", "4")) == "BC"
     assert [chosen(one, ("{}", "[]")) for one in ("[]", "{}")] == ["B", "A"]

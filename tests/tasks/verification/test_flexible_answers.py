@@ -25,6 +25,7 @@ NUMBERS = (
     "#### 18 dollars for 9 eggs", "Thus \\boxed{18} dollars for 9 eggs.", "Answer: **18**",
     "The answer is 18, because 9 * 2 = 18 and 16 - 7 = 9.",
     "The answer is 17. Wait: the final answer is $18.00.",
+    "The answer is not 17 but 18.",
     "She has 16 - 3 - 4 = 9 eggs, so she makes 9 * 2 = $18 per day.",
 )  # fmt: skip
 OTHERS = (
@@ -49,6 +50,11 @@ WRITTEN = {
         "Say 1½ cups.",
     ),
     "1234": ("\\boxed{1{,}234}", "The answer is $1{,}234$ in all."),
+    "0.18": ("The probability of it is therefore 18%.", "Hence it is 18\\% of all of them."),
+    "1500000": (
+        "So there are 1.5 million people in it.",
+        "The answer is $1.5 million in all of it",
+    ),
     "-5": ("The answer is –5 since he owes them now.", "#### −5 apples as he owes all of them"),
     "12": ("The answer is:\n12", "The answer is: \n\n$$12$$", "From 2-12 it takes 10-12"),
 }
