@@ -72,7 +72,7 @@ def gate(
         name = model_of(candidate).name
         why = (
             "its model was not evaluated; add a stage of kind reasoning_eval with inputs.policy ="
-            f' "{name}"'
+            f' "{name}", and without shots'
         )
         return Gate(promote=False, why=why, candidate=candidate.run_id, champion=against)
     answers = {
