@@ -103,17 +103,18 @@ def seeds_table(found: Row) -> ui.Table:
 
 def rate_tables(comparisons: Sequence[Row]) -> Iterator[tuple[str, ui.Table]]:
     """The rates over all prompts, those in parts, and metric functions: (title, table)."""
-    found: dict[tuple[str, str, Part], list[Row | None]] = {}
+    found: dict[tuple[str, str, str, Part], list[Row | None]] = {}
     for number, one in enumerate(comparisons):
         for row in one["metrics"]:
-            place = row["label"], row["model"], Part(row["suite"], row["domain"])
+            part = Part(row["suite"], row["domain"])
+            place = row["kind"], row["metric"], row["model"], part
             found.setdefault(place, [None] * len(comparisons))[number] = row
     rows: dict[str, list[tuple[ui.Text | ui.Cell, ...]]] = {_OVERALL: [], _INSIDE: [], _OWN: []}
-    for (label, model, part), sides in found.items():
+    for (*_, model, part), sides in found.items():
         row = next(filter(None, sides))
         first = _rate_text(row["a"], row["quantity"])
         title = _OWN if row["quantity"] else _OVERALL if part == ALL else _INSIDE
-        rows[title].append((label, model, part.label, first, *_sides(sides)))
+        rows[title].append((row["label"], model, part.label, first, *_sides(sides)))
     for title, shown in rows.items():
         difference = "difference" if title == _OWN else "difference, points"
         numbers = range(2, len(comparisons) + 2)
