@@ -109,8 +109,9 @@ def same_model(one: RunRecord, other: RunRecord) -> bool:
 
 def rematches(store: Store, candidate: RunRecord, champion: RunRecord | None) -> list[JobRequest]:
     """The jobs, without attempt and `data`, that evaluate the champion (the base, when there is
-    none) as the candidate was, where the evaluations in the store do not compare the two. They are
-    cached by key like every stage, so that `gate` finds their artifacts.
+    none) as the candidate was, where the evaluations in their runs do not compare the two. They are
+    cached by key like every stage, so that `gate` finds their artifacts; those that are made
+    already are named, too, since they stand on no other record.
 
     Raises:
         InputError: one of them would run code, which takes a person who names its file.
@@ -118,14 +119,14 @@ def rematches(store: Store, candidate: RunRecord, champion: RunRecord | None) ->
     if champion is not None and same_model(candidate, champion):
         return []
     matches, _ = meet(store, candidate, champion)
-    specs = [match.spec for match in matches if match.spec and match.made is None]
-    if own := [spec.stage for spec in specs if runs_code(spec.config)]:
+    left = [match.spec for match in matches if match.spec and match.made is None]
+    if own := [spec.stage for spec in left if runs_code(spec.config)]:
         raise InputError(
             f"{own[0]} would run code of run {candidate.run_id!r}, a metric function, and only"
             " `lyceum run --code FILE` on a command line does that. Leave config.metrics out of"
             " what is compared by night."
         )
-    return specs
+    return [match.spec for match in matches if match.spec]
 
 
 def decide(rules: GateSpec | None, found: Sequence[Finding]) -> tuple[bool, str]:

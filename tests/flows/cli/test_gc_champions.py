@@ -7,11 +7,11 @@ import pytest
 
 from flows.cli import gc
 from flows.promotion.champion import promote_by_hand, rollback
-from flows.promotion.nights import Decision, decision_name
+from flows.promotion.nights import Decision, decision_name, name_rematches
 from flows.runs.record import record_name
 from schemas.recipe import StageSpec
 from schemas.reports import RunRecord
-from tests.flows.cli.gc_yard import Yard
+from tests.flows.cli.gc_yard import Yard, key
 from tests.flows.runs.synthetic_run import with_stage
 
 
@@ -80,3 +80,17 @@ def test_evaluations_that_a_decision_rests_on_are_needed_as_long_as_its_run(yard
     assert ("artifact", "artifacts/sft/2") in yard.found("--drop-run", "nightly")
     yard.store.write_bytes(decision_name("nightly"), b"{")
     assert yard.found() == {("artifact", "artifacts/sft/2")}
+
+
+def test_evaluations_that_a_night_waits_for_are_needed_before_its_decision(yard: Yard) -> None:
+    """The first of two is made, and its lease released, while the other takes hours."""
+    for number in (1, 2, 3):
+        yard.commit(number)
+    yard.run("nightly", 1, status="succeeded")
+    for number in (2, 3):
+        name_rematches(yard.store, "nightly", [key(number)])
+    assert yard.found() == set()
+    dropped = {("artifact", f"artifacts/sft/{number}") for number in (1, 2, 3)}
+    assert yard.found("--drop-run", "nightly") >= dropped
+    yard.store.write_bytes("runs/nightly/rematches.json", b"{")
+    assert yard.found() == {("artifact", "artifacts/sft/2"), ("artifact", "artifacts/sft/3")}
