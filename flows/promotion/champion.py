@@ -24,7 +24,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from flows.runs.effects import METRICS
-from flows.runs.record import read_run, run_status
+from flows.runs.record import read_run, record_name, run_status
 from flows.runs.results import RunResults, left_out_text, read_results
 from infra.store.store import Store, data_name
 from schemas.artifact import ArtifactRef, Manifest
@@ -103,10 +103,12 @@ def promote(
 
     Raises:
         InputError: the run did not succeed, has no trained model, or an artifact of it is gone or
-            damaged.
+            damaged; or `lyceum gc` has dropped the run.
     """
     results = read_results(store, run)
     stage, manifest = _verified(results)
+    if store.read_bytes(record_name(run.run_id)) is None:  # to verify a model takes minutes
+        raise InputError(f"run {run.run_id!r} was dropped meanwhile, and cannot be promoted.")
     entry = Champion(
         number=1,
         recipe=run.recipe.name,

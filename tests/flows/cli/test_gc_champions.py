@@ -6,13 +6,18 @@ from typing import Any
 import pytest
 
 from flows.cli import gc
+from flows.promotion import champion
 from flows.promotion.champion import promote_by_hand, rollback
 from flows.promotion.nights import Decision, decision_name, name_rematches
 from flows.runs.record import record_name
+from infra.store.store import Store
+from schemas.base import InputError
 from schemas.recipe import StageSpec
 from schemas.reports import RunRecord
 from tests.flows.cli.gc_yard import Yard, key
 from tests.flows.runs.synthetic_run import with_stage
+
+ENTRY = "champions/demo/000001.json"
 
 
 @pytest.fixture
@@ -63,6 +68,40 @@ def test_a_promotion_while_leases_are_watched_saves_the_run(yard, monkeypatch):
     monkeypatch.setattr(gc, "unheld", slow)
     yard.gc("--drop-run", "a", "--delete", code=2)
     assert yard.store.list_runs() == ["a"]
+
+
+def test_a_run_that_is_promoted_while_its_record_goes_has_it_back(yard, monkeypatch):
+    """Whoever promotes it has looked for the record before that."""
+    crown(yard, 1, "a")
+    entry, record = yard.store.read_bytes(ENTRY), yard.store.read_bytes(record_name("a"))
+    yard.store.remove(ENTRY)
+    remove = Store.remove
+
+    def promoted(store: Store, name: str) -> None:
+        remove(store, name)
+        store.create_bytes(ENTRY, entry)
+
+    monkeypatch.setattr(Store, "remove", promoted)
+    yard.gc("--drop-run", "a", "--delete", code=2)
+    assert "run 'a' cannot be dropped: it is the champion of recipe demo" in yard.messages
+    assert yard.store.read_bytes(record_name("a")) == record
+    assert yard.found() == set()
+
+
+def test_a_run_that_was_dropped_while_it_was_verified_is_not_promoted(yard, monkeypatch):
+    crown(yard, 1, "a")
+    yard.store.remove(ENTRY)
+    verified = champion._verified
+
+    def dropped(results: Any) -> Any:
+        found = verified(results)
+        yard.gc("--drop-run", "a", "--delete")
+        return found
+
+    monkeypatch.setattr(champion, "_verified", dropped)
+    with pytest.raises(InputError, match="run 'a' was dropped meanwhile"):
+        promote_by_hand(yard.store, "a", "")
+    assert champion.current(yard.store, "demo") is None
 
 
 def test_evaluations_that_a_decision_rests_on_are_needed_as_long_as_its_run(yard: Yard) -> None:
