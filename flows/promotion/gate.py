@@ -17,6 +17,7 @@ from flows.promotion.looks import BASE, Answers, Finding
 from flows.promotion.rematch import Match, meet
 from flows.recipe.code import runs_code
 from flows.runs.record import read_run
+from flows.runs.wording import amount
 from infra.store.store import Store
 from schemas.artifact import ArtifactRef
 from schemas.base import InputError, StrictModel, digest
@@ -143,8 +144,8 @@ def decide(rules: GateSpec | None, found: Sequence[Finding]) -> tuple[bool, str]
     broken = [*lost, *missed]
     if not broken:
         said = [f"won: {_texts(won)}"] if won else []
-        rule = f"rule{'s' if len(guards) > 1 else ''}"
-        said += [f"no loss beyond the margin, by {len(guards)} {rule}"] if guards else []
+        kept = f"no loss beyond the margin, by {amount(len(guards), 'rule')}"
+        said += [kept] if guards else []
         return True, "; ".join(said)
     reasons = {
         "lost": [one for one in lost if one.outcome == "failed"],

@@ -14,6 +14,7 @@ from flows.recipe.explain import outlook
 from flows.recipe.resolve import ResolvedRecipe
 from flows.runs.record import record_name
 from flows.runs.results import read_results
+from flows.runs.wording import amount
 from infra.store.store import Store
 from schemas.base import InputError, StrictModel, digest
 from schemas.reports import RunRecord
@@ -35,10 +36,10 @@ class NewRows(StrictModel):
         """Say for people: `3,282 rows, 57 new, 0 changed, 3 gone since
         tiny-20261121-020000-ab12`."""
         if self.since is None:
-            return f"{self.rows:,} rows, nothing to compare them with"
+            return f"{amount(self.rows, 'row')}, nothing to compare them with"
         return (
-            f"{self.rows:,} rows, {self.new:,} new, {self.changed:,} changed, {self.gone:,} gone"
-            f" since {self.since}"
+            f"{amount(self.rows, 'row')}, {self.new:,} new, {self.changed:,} changed,"
+            f" {self.gone:,} gone since {self.since}"
         )
 
 

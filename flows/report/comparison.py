@@ -12,7 +12,7 @@ from flows.report.rates import change_cell, level_text
 from flows.runs.compare import ABSENT_STAGE
 from flows.runs.effects import ALL, Part
 from flows.runs.pairing import pairing_text
-from flows.runs.wording import bounds, duration, gap
+from flows.runs.wording import amount, bounds, duration, gap
 from infra.store.store import Store
 from schemas.base import digest
 from tasks.statistics.intervals import Interval
@@ -135,8 +135,8 @@ def _sides(rows: Sequence[Row | None]) -> Iterator[ui.Text | ui.Cell]:
             continue
         change = row["difference"]
         interval = Interval(change["low"], change["high"])
-        unpaired = f"{row['a']['n']} and {row['b']['n']}, unpaired"
-        asked = f"{row['b']['n']} prompts" if row["paired"] else unpaired
+        unpaired = f"{row['a']['n']:,} and {row['b']['n']:,}, unpaired"
+        asked = amount(row["b"]["n"], "prompt") if row["paired"] else unpaired
         yield change_cell(change["value"], interval, row["direction"], row["quantity"], asked)
 
 
